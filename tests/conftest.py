@@ -21,6 +21,7 @@ import pytest
 from hypothesis import settings
 
 from ps2.algorithms.embeddings.remembered_costs import OFF, VARIABLE
+from ps2.algorithms.frame.program import ProgramDriver
 from ps2.cli import processes
 from ps2.coordinator.launchers import local
 from ps2.coordinator.launchers.processes.forking import ForkServer
@@ -32,6 +33,9 @@ settings.load_profile("ps2")
 
 # A test measures costs itself, and leaves nothing in the user's folders.
 os.environ[VARIABLE] = OFF
+
+# Run each training's program again before every clock, which finds programs that cannot be.
+ProgramDriver.always_replays = True
 
 # A shell's background job, and all its children, ignore SIGINT: tests of Ctrl-C would wait for ever.
 signal.signal(signal.SIGINT, signal.default_int_handler)

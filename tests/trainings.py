@@ -23,9 +23,9 @@ from faults.while_training import TASK_FAILURES, Death, DyingProgram, dying_work
 from training import Rows, make
 
 from ps2.algorithms import DeepFM, FMRegressor, OnlineLogisticRegression, TwoTower
-from ps2.algorithms.clusters import trainer as clusters
+from ps2.algorithms.clusters import program as clusters
 from ps2.algorithms.clusters.options import KMeansOptions
-from ps2.algorithms.dictionary import trainer as dictionary
+from ps2.algorithms.dictionary import program as dictionary
 from ps2.algorithms.dictionary.options import DictionaryOptions
 from ps2.algorithms.factors import trainer as factors
 from ps2.algorithms.factors.dealing import Deal, deal_ratings

@@ -22,7 +22,7 @@ from ps2.algorithms.clusters.ml.placing import placed
 from ps2.algorithms.clusters.ml.summary import KMeansSummary
 from ps2.algorithms.clusters.model import KMeansClusters
 from ps2.algorithms.clusters.options import FittedClusters, KMeansOptions
-from ps2.algorithms.clusters.trainer import train as train_kmeans
+from ps2.algorithms.clusters.program import train as train_kmeans
 from ps2.algorithms.estimators.dealing import Dealer
 from ps2.algorithms.estimators.documents import Documents, survey_documents
 from ps2.algorithms.estimators.estimator import FleetEstimator

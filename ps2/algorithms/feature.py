@@ -24,7 +24,7 @@ from ps2.algorithms.dictionary.ml.params import options_of as dictionary_options
 from ps2.algorithms.dictionary.ml.placing import placed
 from ps2.algorithms.dictionary.model import SparseCoder
 from ps2.algorithms.dictionary.options import DictionaryOptions, FittedDictionary
-from ps2.algorithms.dictionary.trainer import train as train_dictionary
+from ps2.algorithms.dictionary.program import train as train_dictionary
 from ps2.algorithms.embeddings.ml.estimator import EmbeddingEstimator, workers_of
 from ps2.algorithms.embeddings.ml.models import EmbeddingModel
 from ps2.algorithms.embeddings.ml.one_job import AfterCounting, HeldSentences, Vocabulary

@@ -10,7 +10,7 @@ from compiled_kernels import compiled
 from ps2.algorithms.clusters import kernels, ops, start, warm
 from ps2.algorithms.clusters.model import KMeansClusters
 from ps2.algorithms.clusters.options import KMeansOptions
-from ps2.algorithms.clusters.trainer import train
+from ps2.algorithms.clusters.program import train
 from ps2.algorithms.training import row_draws
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.errors import InputError

@@ -7,11 +7,10 @@ import pytest
 import scipy.sparse as sp
 
 from ps2.algorithms import SparseCoder
-from ps2.algorithms.dictionary import ops, trainer, worker
+from ps2.algorithms.dictionary import ops, program, worker
 from ps2.algorithms.dictionary.options import DictionaryOptions
 from ps2.algorithms.dictionary.updates import SWEEPS, Products, update
 from ps2.algorithms.training.faults import ColumnNames
-from ps2.algorithms.training.run import FIRST_CLOCK
 from ps2.errors import ConfigError, InputError, LimitError, ShapeError
 from tests.in_process import ArrayTable, training_context
 
@@ -63,7 +62,7 @@ def trained(x, servers=1, workers=1, **options):
     given = {"atoms": ATOMS, "penalty": PENALTY, "iterations": PASSES, "dim": x.shape[1], **options}
     with training_context(servers) as ps:
         table = ArrayTable.of(sp.csr_array(x), workers=workers, columns=ColumnNames(label=None))
-        return trainer.train(ps, table, DictionaryOptions(**given))
+        return program.train(ps, table, DictionaryOptions(**given))
 
 
 @pytest.mark.parametrize("positive", [False, True])
@@ -100,16 +99,19 @@ def test_fit_when_fleets_differ_then_dictionary_is_the_same(positive):
 
 
 def test_fit_when_workers_start_again_then_is_the_same(monkeypatch):
-    class StartsAgain(worker.DictionaryProgram):
+    class StartsAgain(worker.DictionaryWork):
         """Its worker knows nothing of the clocks before."""
 
-        def __call__(self, task, reading):
-            for _ in task.clocks(FIRST_CLOCK + self.clocks):
-                message = task.message or {"do": worker.SURVEY}
-                worker._Work(self.options, self.fleet, reading.training).take_part(task, message["do"], message)
+        def __call__(self, reading):
+            make = super().__call__
+
+            def do(task_worker, task):
+                make(reading)(task_worker, task)
+
+            return do
 
     expected = trained(digits(60), iterations=4)
-    monkeypatch.setattr(trainer, "DictionaryProgram", StartsAgain)
+    monkeypatch.setattr(program, "DictionaryWork", StartsAgain)
     np.testing.assert_array_equal(trained(digits(60), iterations=4).dictionary, expected.dictionary)
 
 

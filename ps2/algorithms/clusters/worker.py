@@ -1,13 +1,13 @@
-"""A worker of k-means. It does in a clock what the driver's newest message says, and keeps nothing that it needs.
+"""A worker of k-means: its tasks, and what it does for each.
 
-So an attempt that begins in the middle, or again, needs the message and the servers only. What a worker does keep, the
-candidates that its rows are nearest to, saves time.
+An attempt that begins in the middle, or again, needs the task and the servers only. What a worker keeps, the candidates
+that its rows are nearest to, saves time.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,10 +15,9 @@ import numpy.typing as npt
 from ps2.algorithms.clusters import kernels, start
 from ps2.algorithms.clusters.assigning import Points, shifted
 from ps2.algorithms.clusters.options import KMeansOptions, check_worker
+from ps2.algorithms.frame.program import DoTask, Task
 from ps2.algorithms.training import row_draws
-from ps2.algorithms.training.phases import END
 from ps2.algorithms.training.reading import Reading
-from ps2.algorithms.training.run import FIRST_CLOCK, clocks_until_rollback
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
 from ps2.client.matrix import DCVMatrix
@@ -30,19 +29,9 @@ from ps2.server.memory import free_bytes
 
 Array = npt.NDArray[Any]
 
-# What a worker does in a clock: look at its rows, rank them for a draw, tell the drawn ones, weigh the candidates, put
-# the first centres on the servers, take part in an iteration, evaluate the last centres.
-SURVEY, RANK, TELL, WEIGH, PLACE, STEP, LAST = "survey", "rank", "tell", "weigh", "place", "step", "last"
-# Fields of a message.
-DO, DRAW, LEAST, CANDIDATES, CHOSEN, CLUSTERS, SCALE = (
-    "do",
-    "draw",
-    "least",
-    "candidates",
-    "chosen",
-    "clusters",
-    "scale",
-)
+# Rows as plain data: see ``start.packed``.
+PackedRows = dict[str, Array]
+
 # Binary digits of a sum of all rows, and of a weight among them.
 DIGITS = 51
 # The least unit of sums that can be divided by.
@@ -81,14 +70,13 @@ class Fleet:
     sizes: DCV
 
 
-@dataclass(frozen=True)
-class Scale:
+class Scale(NamedTuple):
     """What rows are divided by: powers of two, which change no digit.
 
     Attributes:
-        exponent: of values.
-        weights: of weights.
-        rows: of the number of rows.
+        exponent: exponent of the divisor of values.
+        weights: exponent of the divisor of weights.
+        rows: exponent of the divisor of the number of rows.
     """
 
     exponent: int
@@ -96,20 +84,74 @@ class Scale:
     rows: int
 
 
+# -- tasks -------------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, eq=False)
-class ClusteringProgram:
-    """What each worker runs; picklable."""
+class Survey(Task):
+    """Learn about the rows: report their number and largest weight, and raise the features' limits on the servers."""
+
+
+@dataclass(frozen=True, eq=False)
+class RankRows(Task):
+    """Rank the rows for a draw: report the ranks and hashes of the first ones.
+
+    Attributes:
+        candidates: packed rows of the draws before; None: there were none.
+    """
+
+    scale: Scale
+    draw: int
+    candidates: PackedRows | None
+
+
+@dataclass(frozen=True, eq=False)
+class CollectDraw(Task):
+    """Report the rows of a draw: those whose ranks are at most ``largest``."""
+
+    scale: Scale
+    draw: int
+    candidates: PackedRows | None
+    largest: float
+
+
+@dataclass(frozen=True, eq=False)
+class WeighCandidates(Task):
+    """Report the weight of each candidate: that of the rows that are nearest to it."""
+
+    scale: Scale
+    candidates: PackedRows
+
+
+@dataclass(frozen=True, eq=False)
+class Place(Task):
+    """Put the rows with the hashes ``chosen`` on the servers, as the first centres."""
+
+    scale: Scale
+    chosen: npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, eq=False)
+class Assign(Task):
+    """Assign the rows to the nearest centres: report their cost, and add their sums to the servers'."""
+
+    scale: Scale
+    clusters: int
+
+
+# -- work --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class ClusteringWork:
+    """Makes a worker of its rows; picklable."""
 
     options: KMeansOptions
     fleet: Fleet
-    clocks: int
 
-    def __call__(self, worker: Any, reading: Reading) -> None:
+    def __call__(self, reading: Reading) -> DoTask:
         check_worker(self.options, len(reading.training.keys), free_bytes())
-        work = _Work(self.options, self.fleet, reading.training)
-        for _ in clocks_until_rollback(worker, FIRST_CLOCK + self.clocks):
-            message = worker.message or {}
-            work.take_part(worker, message.get(DO, SURVEY), message)
+        return _Work(self.options, self.fleet, reading.training).do
 
 
 class _Work:
@@ -127,32 +169,31 @@ class _Work:
         self._prepared: _Prepared | None = None
         self._seen, self._nearest, self._distances = 0, np.zeros(len(rows), np.int64), np.full(len(rows), np.inf)
 
-    def take_part(self, worker: Any, do: str, message: dict[str, Any]) -> None:
-        if do == END:
-            return
-        if do == SURVEY:
+    def do(self, worker: Any, task: Any) -> None:
+        if isinstance(task, Survey):
             self._survey(worker)
             return
         if self._prepared is None:
-            self._prepared = _Prepared.of(self._rows, self._options, self._fleet, Scale(*message[SCALE]))
-        if do in (RANK, TELL, WEIGH):
-            self._approach(message.get(CANDIDATES))
-        if do == RANK:
-            ranks = self._ranks(message[DRAW])
-            first = row_draws.least(ranks, self._ids, wanted(self._options, message[DRAW]))
-            worker.report({"ranks": ranks[first], "ids": self._ids[first]}, "concat")
-        elif do == TELL:
-            drawn = np.flatnonzero(self._ranks(message[DRAW]) <= message[LEAST])
-            _, first = np.unique(self._ids[drawn], return_index=True)
-            drawn = drawn[first]
-            worker.report(start.packed(self._prepared.points.x[drawn], self._rows.keys, self._ids[drawn]), "concat")
-        elif do == WEIGH:
-            weights = np.bincount(self._nearest, self._prepared.weights, len(message[CANDIDATES]["sizes"]))
-            worker.report({"weights": weights})
-        elif do == PLACE:
-            self._place(message[CHOSEN])
-        else:
-            self._iterate(worker, message[CLUSTERS], is_last=do == LAST)
+            self._prepared = _Prepared.of(self._rows, self._options, self._fleet, Scale(*task.scale))
+        if isinstance(task, (RankRows, CollectDraw, WeighCandidates)):
+            self._approach(task.candidates)
+        match task:
+            case RankRows():
+                ranks = self._ranks(task.draw)
+                first = row_draws.least(ranks, self._ids, draw_size(self._options, task.draw))
+                worker.report({"ranks": ranks[first], "ids": self._ids[first]}, "concat")
+            case CollectDraw():
+                drawn = np.flatnonzero(self._ranks(task.draw) <= task.largest)
+                _, first = np.unique(self._ids[drawn], return_index=True)
+                drawn = drawn[first]
+                worker.report(start.packed(self._prepared.points.x[drawn], self._rows.keys, self._ids[drawn]), "concat")
+            case WeighCandidates():
+                weights = np.bincount(self._nearest, self._prepared.weights, len(task.candidates["sizes"]))
+                worker.report({"weights": weights})
+            case Place():
+                self._place(task.chosen)
+            case Assign():
+                self._assign(worker, task.clusters)
 
     def _survey(self, worker: Any) -> None:
         rows, fleet = self._rows, self._fleet
@@ -208,22 +249,19 @@ class _Work:
             values=columns.data,
         )
 
-    def _iterate(self, worker: Any, clusters: int, is_last: bool) -> None:
-        """Assign the rows to centres; add up their sums, unless the centres will not move again."""
+    def _assign(self, worker: Any, clusters: int) -> None:
         prepared, fleet, keys = self._prepared, self._fleet, self._rows.keys
         assert prepared is not None
         with batch():
-            asked = fleet.centres.pull(columns=keys), fleet.norms.pull()
-        centres, norms = asked[0].result()[:, :clusters], asked[1].result()[:clusters]
-        moved = centres.nbytes + norms.nbytes
+            pulled = fleet.centres.pull(columns=keys), fleet.norms.pull()
+        centres, norms = pulled[0].result()[:, :clusters], pulled[1].result()[:clusters]
         assigned, distances = prepared.points.nearest(centres, norms)
-        if is_last:
-            worker.report({"sizes": np.bincount(assigned, minlength=clusters)})
-        else:
-            counts: Float64s = np.bincount(assigned, prepared.weights, self._options.clusters).astype(np.float64)
-            moved += counts.nbytes + self._add(assigned, counts)
+        counts: Float64s = np.bincount(assigned, prepared.weights, self._options.clusters).astype(np.float64)
+        sum_bytes = self._add(assigned, counts)
         worker.report({"cost": np.array([kernels.total(readable(distances), prepared.weights)])}, "concat")
-        worker.report({"rows": len(self._rows), "bytes": moved})
+        moved_bytes = centres.nbytes + norms.nbytes + counts.nbytes + sum_bytes
+        sizes = np.bincount(assigned, minlength=clusters)
+        worker.report({"rows": len(self._rows), "bytes": moved_bytes, "sizes": sizes})
 
     def _add(self, assigned: Int64s, counts: Float64s) -> int:
         """Add sums of rows by cluster, and their counts, by one request; return the bytes of the sums."""
@@ -289,8 +327,8 @@ class _Prepared:
         return self._columns
 
 
-def wanted(options: KMeansOptions, draw: int) -> int:
-    """Return how many rows a draw wants: the first centre, or all of them ("random"), then candidates."""
+def draw_size(options: KMeansOptions, draw: int) -> int:
+    """Return how many rows a draw takes: the first centre, or all of them ("random"), then candidates."""
     if options.start == "random":
         return options.clusters
     return 2 * options.clusters if draw else 1

@@ -1,4 +1,4 @@
-"""A worker of a dictionary's training. It does in a clock what the driver's newest message says.
+"""A worker of a dictionary's training: its tasks, and what it does for each.
 
 The codes that it keeps from one clock to the next save time: it would find the same ones again.
 """
@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import scipy.sparse as sp
 
 from ps2.algorithms.dictionary import coding, kernels
 from ps2.algorithms.dictionary.options import DictionaryOptions, check_worker
+from ps2.algorithms.frame.program import DoTask, Task
 from ps2.algorithms.training import row_draws
 from ps2.algorithms.training.reading import Reading
-from ps2.algorithms.training.run import FIRST_CLOCK, clocks_until_rollback
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
 from ps2.client.matrix import DCVMatrix
@@ -25,11 +26,8 @@ from ps2.ops.guards import readable
 from ps2.ops.kernels import Float64s
 from ps2.server.memory import free_bytes
 
-# What a worker does in a clock: look at its rows, find their codes, add up sums.
-SURVEY, CODE, SUM = "survey", "code", "sum"
-# Fields of a message.
-DO, DRAW, LARGEST, CHOSEN, SCALE = "do", "draw", "largest", "chosen", "scale"
-# Of rows that begin atoms anew: their atoms, hashes, and workers.
+# Rows that replace atoms: the atoms, and the hashes and workers of the rows.
+NewAtoms = dict[str, npt.NDArray[Any]]
 PLACES, IDS, RANKS = "places", "ids", "ranks"
 # Binary digits of a sum of all rows.
 DIGITS = 51
@@ -54,8 +52,7 @@ class Fleet:
     pairs: DCV
 
 
-@dataclass(frozen=True)
-class Scale:
+class Scale(NamedTuple):
     """Powers of two.
 
     Attributes:
@@ -81,20 +78,53 @@ class Scale:
         return self.pair_digits - self.values
 
 
+# -- tasks -------------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, eq=False)
-class DictionaryProgram:
-    """What each worker runs; picklable."""
+class Survey(Task):
+    """Report how large the rows are, and a draw of them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Code(Task):
+    """Find the codes of the rows: report the largest ones, the loss, and a draw of badly coded rows.
+
+    Attributes:
+        draw: the draw's number.
+    """
+
+    scale: Scale
+    draw: int
+
+
+@dataclass(frozen=True, eq=False)
+class Sum(Task):
+    """Add sums of rows by code to the servers'.
+
+    Attributes:
+        largest: float64, shape (atoms,): the largest absolute code of each atom.
+        new_atoms: rows that replace atoms.
+    """
+
+    scale: Scale
+    largest: Float64s
+    new_atoms: NewAtoms
+
+
+# -- work --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class DictionaryWork:
+    """Makes a worker of its rows; picklable."""
 
     options: DictionaryOptions
     fleet: Fleet
-    clocks: int
 
-    def __call__(self, worker: Any, reading: Reading) -> None:
+    def __call__(self, reading: Reading) -> DoTask:
         check_worker(self.options, len(reading.training.keys), free_bytes())
-        work = _Work(self.options, self.fleet, reading.training)
-        for _ in clocks_until_rollback(worker, FIRST_CLOCK + self.clocks):
-            message = worker.message or {}
-            work.take_part(worker, message.get(DO, SURVEY), message)
+        return _Work(self.options, self.fleet, reading.training).do
 
 
 class _Work:
@@ -105,14 +135,15 @@ class _Work:
         # Codes of all rows with their losses.
         self._coded: tuple[sp.csr_array, Float64s] | None = None
 
-    def take_part(self, worker: Any, do: str, message: dict[str, Any]) -> None:
-        if do == SURVEY:
-            self._survey(worker)
-        elif do == CODE:
-            self._coded = None
-            self._code(worker, message[DRAW], Scale(*message[SCALE]))
-        elif do == SUM:
-            self._sum(worker, message, Scale(*message[SCALE]))
+    def do(self, worker: Any, task: Any) -> None:
+        match task:
+            case Survey():
+                self._survey(worker)
+            case Code():
+                self._coded = None
+                self._code(worker, task.draw, Scale(*task.scale))
+            case Sum():
+                self._sum(worker, task, Scale(*task.scale))
 
     def _survey(self, worker: Any) -> None:
         x = self._rows.x
@@ -153,17 +184,17 @@ class _Work:
         codes, losses, moved = self._found(scale)
         largest = np.zeros(self._options.atoms)
         np.maximum.at(largest, codes.indices, np.abs(codes.data))
-        worker.report({LARGEST: largest}, "max")
+        worker.report({"largest": largest}, "max")
         unit = math.ldexp(1.0, scale.losses + scale.rows - DIGITS)
         worker.report({"loss": float((np.rint(losses / unit) * unit).sum()), "rows": len(losses), "bytes": moved})
         self._report_draw(worker, losses, draw, min(SPARE, self._options.atoms))
 
-    def _sum(self, worker: Any, message: dict[str, Any], scale: Scale) -> None:
+    def _sum(self, worker: Any, task: Sum, scale: Scale) -> None:
         """Add sums of rows by code, and the rows that begin atoms anew, to the servers by one request."""
         fleet, count, keys = self._fleet, self._options.atoms, self._rows.keys
         pairs, sums = np.zeros((count, count)), np.zeros((len(keys), count))
-        exponents = np.frexp(message[LARGEST])[1]
-        if message[LARGEST].any():
+        exponents = np.frexp(task.largest)[1]
+        if task.largest.any():
             codes, _, _ = self._found(scale)
             x = self._x
             assert x is not None
@@ -172,16 +203,16 @@ class _Work:
             starts, atoms = (readable(part.astype(np.int64)) for part in (codes.indptr, codes.indices))
             factors = math.ldexp(1.0, scale.sum_digits), pairs, math.ldexp(1.0, scale.pair_digits)
             kernels.add_sums(*entries, starts, atoms, readable(values), *factors, sums)
-        self._place(worker.rank, message[CHOSEN], scale, sums)
+        self._place(worker.rank, task.new_atoms, scale, sums)
         with batch():
             fleet.sums.add(columns=keys, values=sums)
             fleet.pairs.add(pairs.reshape(-1))
         worker.report({"bytes": sums.nbytes + pairs.nbytes})
 
-    def _place(self, rank: int, chosen: dict[str, Any], scale: Scale, sums: Float64s) -> None:
-        """Add those of this worker's rows that begin atoms anew to the sums of the atoms."""
-        x = self._rows.x
-        for place, found in zip(chosen[PLACES][chosen[RANKS] == rank], chosen[IDS][chosen[RANKS] == rank], strict=True):
-            row = np.flatnonzero(self._ids == found)[0]
+    def _place(self, rank: int, new_atoms: NewAtoms, scale: Scale, sums: Float64s) -> None:
+        """Add those of this worker's rows that replace atoms to the sums of the atoms."""
+        x, mine = self._rows.x, new_atoms[RANKS] == rank
+        for place, row_hash in zip(new_atoms[PLACES][mine], new_atoms[IDS][mine], strict=True):
+            row = np.flatnonzero(self._ids == row_hash)[0]
             begin, end = x.indptr[row], x.indptr[row + 1]
             sums[x.indices[begin:end], place] += coding.shifted(x.data[begin:end], -scale.exponent)

@@ -161,6 +161,12 @@ class Record:
         """Start the clock of the first step."""
         self._began_s = self._last_s = time.monotonic()
 
+    def forget(self) -> None:
+        """Drop all records: the training is recorded again from its start."""
+        del self.objective[:], self.seconds[:], self.validation[:], self._marks[:]
+        self.rows = self.bytes = 0
+        self.reason, self.best, self.gradients = "", None, None
+
     def enter(self, clock: int) -> None:
         """Begin to record a clock. If it was recorded before, the fleet has rolled back: drop the later records."""
         self.reason = ""

@@ -20,8 +20,6 @@ T = TypeVar("T")
 # The journal's field in a message to the workers, and the fields of a journal entry.
 JOURNAL = "journal"
 TRAINING, SETTINGS, BEFORE, CLOCK, HEARD = "training", "settings", "before", "clock", "heard"
-# Instead of what was heard: the clock counts for nothing.
-SKIPPED = "skipped"
 
 
 class ReplayJournal:
@@ -36,13 +34,10 @@ class ReplayJournal:
         settings: str = "",
         before: list[Any] | None = None,
         pages: Mapping[int, Any] | None = None,
-        told: Mapping[int, dict[str, Any]] | None = None,
     ) -> None:
         """Args:
         before, pages: the answers that an earlier driver heard before the first clock, and in each clock.
-        told: the messages that it sent to the workers after clocks.
         """
-        self.told = told or {}
         self._name, self._settings, self._pages = name, settings, dict(pages or {})
         self._before: list[Any] = []
         self._heard = self._before  # of the open page
@@ -64,12 +59,10 @@ class ReplayJournal:
         wanted = json.dumps(settings)
         if not names.called:  # perhaps workers have finished the first clock, whose message this driver sends
             return ReplayJournal(names.prefix, wanted)
-        messages, opening = _opened(names)
-        if differing := _differing(json.loads(opening[SETTINGS]), json.loads(wanted)):
-            raise ConfigError(f"the training {names.prefix!r} in the checkpoint is another one: {differing}")
-        told = {one[JOURNAL][CLOCK]: one for one in messages if CLOCK in one[JOURNAL]}
-        pages = {clock: one[JOURNAL][HEARD] for clock, one in told.items()}
-        return ReplayJournal(names.prefix, wanted, opening[BEFORE], pages, told)
+        messages, opening = opened(names)
+        check_settings(names.prefix, json.loads(opening[SETTINGS]), json.loads(wanted))
+        pages = {one[JOURNAL][CLOCK]: one[JOURNAL][HEARD] for one in messages if CLOCK in one[JOURNAL]}
+        return ReplayJournal(names.prefix, wanted, opening[BEFORE], pages)
 
     @staticmethod
     def settings_of(names: CheckpointNames) -> dict[str, Any]:
@@ -78,21 +71,13 @@ class ReplayJournal:
         Raises:
             ConfigError: the earlier training was of another algorithm.
         """
-        settings: dict[str, Any] = json.loads(_opened(names)[1][SETTINGS])
+        settings: dict[str, Any] = json.loads(opened(names)[1][SETTINGS])
         return settings
 
     @property
     def is_replaying(self) -> bool:
         """True if the open page is an earlier driver's, whose effects need not be repeated."""
         return self._replayed is not None
-
-    def is_skipped(self, clock: int) -> bool:
-        """Return True if an earlier driver has skipped a clock."""
-        return bool(self._pages.get(clock) == SKIPPED)
-
-    def skip(self, clock: int) -> None:
-        """Note for a later driver that a clock counts for nothing: its workers had no task."""
-        self._page = {CLOCK: clock, HEARD: SKIPPED}
 
     @contextmanager
     def page(self, clock: int) -> Iterator[None]:
@@ -137,8 +122,12 @@ class ReplayJournal:
         return Message(data) if data else None
 
 
-def _opened(names: CheckpointNames) -> tuple[list[Any], Any]:
-    """Return the messages with an earlier driver's journal, and the first entry of this with settings."""
+def opened(names: CheckpointNames) -> tuple[list[Any], Any]:
+    """Return the messages with an earlier driver's journal, and the first entry of this with settings.
+
+    Raises:
+        ConfigError: there is none: the earlier training was of another algorithm.
+    """
     kept = [one for one in names.messages if isinstance(one, dict) and JOURNAL in one]
     mine = [one for one in kept if one[JOURNAL][TRAINING] == names.prefix]
     opening = next((one[JOURNAL] for one in mine if SETTINGS in one[JOURNAL]), None)
@@ -147,6 +136,9 @@ def _opened(names: CheckpointNames) -> tuple[list[Any], Any]:
     return mine, opening
 
 
-def _differing(begun: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    names = [name for name in {**begun, **wanted} if begun.get(name) != wanted.get(name)]
-    return "; ".join(f"{name} was {begun.get(name)!r}, and is {wanted.get(name)!r}" for name in names)
+def check_settings(name: str, begun: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Raise ConfigError if a training was begun with other settings."""
+    differing = [key for key in {**begun, **wanted} if begun.get(key) != wanted.get(key)]
+    if differing:
+        words = "; ".join(f"{key} was {begun.get(key)!r}, and is {wanted.get(key)!r}" for key in differing)
+        raise ConfigError(f"the training {name!r} in the checkpoint is another one: {words}")

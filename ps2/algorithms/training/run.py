@@ -38,6 +38,12 @@ class WorkerProgram(Protocol):
         """
 
 
+class Opening(Protocol):
+    """What sends the first message of a run to the workers."""
+
+    def message(self, opening: bool = False) -> Message | None: ...
+
+
 class KeptProgram(Protocol):
     """A ``WorkerProgram`` that takes rows in a file, too."""
 
@@ -57,7 +63,7 @@ class Training:
         staleness: the run's staleness.
         seed: the run's seed.
         first: the first clock of the run. A resumed training has finished the clocks below.
-        journal: the answers that another driver needs to resume the training.
+        journal: sends the first message, with the answers that another driver needs to resume the training.
         spill: when workers write rows to files; the program is then a ``KeptProgram``. None: rows stay in memory.
         on_spilled: called in the driver before ``on_clock``, with the sizes of the workers' files.
     """
@@ -69,7 +75,7 @@ class Training:
     staleness: int | None = 0
     seed: int = 0
     first: int = 0
-    journal: ReplayJournal = field(default_factory=ReplayJournal)
+    journal: Opening = field(default_factory=ReplayJournal)
     spill: Spill | None = None
     on_spilled: Callable[[list[Spilled]], None] = lambda spilled: None
 

@@ -1,0 +1,251 @@
+"""K-means as a durable program: k-means|| finds the first centres (``start.py``), Lloyd's algorithm moves them.
+
+The result is the same on any number of workers and servers, and wherever rows are: sums of rows are exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.algorithms.clusters import start
+from ps2.algorithms.clusters.assigning import exponent_of, shifted
+from ps2.algorithms.clusters.ops import LENGTH, LENGTH_REST, WAY, WAY_REST, add_exactly
+from ps2.algorithms.clusters.options import WORDS, FittedClusters, KMeansOptions, check_fleet
+from ps2.algorithms.clusters.worker import (
+    Assign,
+    ClusteringWork,
+    CollectDraw,
+    Fleet,
+    PackedRows,
+    Place,
+    RankRows,
+    Scale,
+    Survey,
+    WeighCandidates,
+    draw_size,
+)
+from ps2.algorithms.frame.program import Ask, Program, Steps, run_program
+from ps2.algorithms.training import row_draws
+from ps2.algorithms.training.checkpoint_names import CheckpointNames
+from ps2.algorithms.training.faults import ColumnNames
+from ps2.algorithms.training.record import Record, StepReport
+from ps2.algorithms.training.table import Table
+from ps2.client.dcv import DCV
+from ps2.errors import InputError, LimitError
+from ps2.ops.kernels import Float64s
+from ps2.protocol.plain_data import LIMIT_BYTES
+
+Hashes = npt.NDArray[np.uint64]
+
+# The largest share of a message's bytes that candidates may take.
+MAX_MESSAGE_SHARE = 0.9
+
+
+def train(
+    ps: Any, table: Table, options: KMeansOptions, on_step: Callable[[StepReport], None] = lambda step: None
+) -> FittedClusters:
+    """Find clusters, with their centres on the servers; in a restored context, continue.
+
+    Args:
+        ps: the PS2Context.
+        table: rows.
+        options: the options.
+        on_step: called in the driver after each iteration.
+
+    Raises:
+        LimitError: centres do not fit on the servers or in a worker, or candidates of the start in a message.
+        NotFoundError, ConfigError: the context was restored from a checkpoint without a training of this name, or with
+            another one.
+        InputError: rows cannot be used; says how many, and names one.
+        SlotsError, WorkerError...: as ``ps.run`` raises.
+    """
+    names = CheckpointNames.of(options.name, ps)
+    if not names.begun:
+        check_fleet(options, ps.memory())
+    return run_program(ps, KMeansProgram(options, Record(on_step, WORDS), names, table.columns), table, names)
+
+
+class KMeansProgram(Program[FittedClusters]):
+    """K-means."""
+
+    def __init__(self, options: KMeansOptions, record: Record, names: CheckpointNames, columns: ColumnNames) -> None:
+        super().__init__(options, record)
+        self._columns = columns
+        dim, clusters = options.dim, options.clusters
+
+        def matrix(dtype: str) -> Any:
+            return names.give(lambda name: DCV.dense(dim, clusters, dtype, layout="column", name=name)).matrix()
+
+        def vector(length: int) -> DCV:
+            return names.give(lambda name: DCV.dense(length, 1, "float64", name=name))
+
+        centres, sums = matrix(options.dtype), matrix("float64")
+        highs, lows = (names.give(lambda name: DCV.dense(dim, 1, "float64", name=name).fill(-np.inf)) for _ in range(2))
+        self.fleet = Fleet(
+            *(centres, sums, vector(clusters), vector(clusters)), *(highs, lows, vector(dim), vector(dim), vector(dim))
+        )
+
+    # -- the algorithm -------------------------------------------------------------------------------------------------
+
+    def drive(self, ask: Ask) -> Steps[tuple[Scale, list[int]]]:
+        scale = yield from self._survey(ask)
+        ask.start()
+        chosen = yield from self._choose_rows(scale)
+        yield Place(scale, chosen)
+        ask(self._measure_centres)
+        iteration, reason = 0, ""
+        while True:
+            report = yield Assign(scale, len(chosen))
+            ask.evaluated(self._cost(report.cost, scale), report.rows, report.bytes)
+            if reason or iteration >= ask.setting(lambda: self.options.iterations):
+                break
+            iteration += 1
+            distance = ask(self._move_centres)
+            if self._is_within_tolerance(distance, scale):
+                reason = f"no centre moved further than tol={self.options.tolerance:g} in iteration {iteration}"
+        self.record.reason = reason or f"all {iteration} iterations were made"
+        return scale, report.sizes
+
+    def _survey(self, ask: Ask) -> Steps[Scale]:
+        """Learn about all rows; return what they are to be divided by."""
+        report = yield Survey()
+        name = self._columns.shown("features")
+        if report.without_length:
+            raise InputError(
+                f"{name}: {report.without_length:,} of {report.rows:,} rows hold zeros alone, which have no cosine "
+                "distance from anything; leave them out"
+            )
+        if not report.weight > 0:
+            raise InputError(
+                f"expected weights of which some are above 0, got {report.rows:,} rows whose weights are all 0"
+            )
+        largest = 0.0  # cosines do not depend on the scale
+        if self.options.distance == "euclidean":
+            largest = ask(partial(self._shift_features, report.rows))
+        weight_exponent = 0 if self._columns.weight is None else math.frexp(report.weight)[1]
+        return Scale(exponent_of(np.array(largest)), weight_exponent, math.frexp(report.rows)[1])
+
+    def _choose_rows(self, scale: Scale) -> Steps[Hashes]:
+        """Choose the first centres: return the hashes of their rows. Bahmani et al. (2012), Algorithm 2."""
+        options = self.options
+        if options.start == "random":
+            chosen: Hashes = yield RankRows(scale, 0, None).then(partial(_first_ids, options.clusters))
+            return chosen
+        candidates: PackedRows | None = None
+        for draw in range(options.rounds + 1):
+            largest = yield RankRows(scale, draw, candidates).then(partial(_last_rank, draw_size(options, draw)))
+            if largest < 0:  # no row adds to the cost, so the candidates are all different rows
+                break
+            drawn = yield CollectDraw(scale, draw, candidates, largest).then(_without_repeats)
+            candidates = start.joined([*([] if candidates is None else [candidates]), dict(vars(drawn))])
+            self._check_size(candidates)
+        assert candidates is not None
+        report = yield WeighCandidates(scale, candidates)
+        rows, ids = start.unpacked(candidates, options.dim), candidates["ids"]
+        return ids[start.plus_plus(rows, report.weights, options.clusters, options.seed)]
+
+    # -- parts of it ---------------------------------------------------------------------------------------------------
+
+    def _shift_features(self, rows: int) -> float:
+        """Subtract the middle from features that all rows hold; return the largest absolute value after that."""
+        fleet = self.fleet
+        features = fleet.highs.zip(fleet.lows, fleet.held, fleet.sizes, fleet.shifts)
+        features.apply("clusters.shift", rows=float(rows))
+        return fleet.sizes.max()
+
+    def _check_size(self, candidates: PackedRows) -> None:
+        size_bytes = sum(array.nbytes for array in candidates.values())
+        if size_bytes > MAX_MESSAGE_SHARE * LIMIT_BYTES:
+            raise LimitError(
+                f"initMode: 'k-means||' has found {len(candidates['ids']):,} candidates for k="
+                f"{self.options.clusters:,} first centres, which take {size_bytes:,} bytes, more than a message can "
+                "bring to the workers; use 'random'"
+            )
+
+    def _measure_centres(self) -> None:
+        """Compute the squared lengths of the centres."""
+        lengths = _sum_of_shards(self.fleet.centres.apply("clusters.squares"), 2)
+        self.fleet.norms.push(lengths[0] + lengths[1])
+
+    def _move_centres(self) -> float:
+        """Move the centres to the means of their rows; return the largest squared distance that one moved.
+
+        A centre without rows stays where it is.
+        """
+        fleet = self.fleet
+        divisors: Float64s = fleet.counts.pull()
+        if self.options.distance == "cosine":
+            lengths = _sum_of_shards(fleet.sums.apply("clusters.squares"), 2)
+            divisors = np.where(divisors > 0, np.sqrt(lengths[0] + lengths[1]), 0.0)
+        moved = _sum_of_shards(fleet.centres.apply("clusters.move", sums=fleet.sums, divisors=divisors), 4)
+        fleet.norms.push(moved[LENGTH] + moved[LENGTH_REST])
+        fleet.counts.zero()
+        return float((moved[WAY] + moved[WAY_REST]).max())
+
+    def _cost(self, parts: Float64s, scale: Scale) -> float:
+        cost = math.fsum(parts.reshape(-1))
+        if self.options.distance == "cosine":
+            cost /= 2.0
+        with np.errstate(over="ignore"):
+            return float(np.ldexp(cost, 2 * scale.exponent + scale.weights))
+
+    def _is_within_tolerance(self, squared: float, scale: Scale) -> bool:
+        """Return whether no centre moved further than the tolerance.
+
+        Args:
+            squared: the largest squared distance.
+        """
+        limit = self.options.tolerance
+        if self.options.distance == "cosine":
+            return squared / 2.0 <= limit
+        return math.sqrt(squared) <= float(shifted(np.array(limit), -scale.exponent))
+
+    # -- what the frame calls ------------------------------------------------------------------------------------------
+
+    def worker(self) -> ClusteringWork:
+        return ClusteringWork(self.options, self.fleet)
+
+    def result(self, returned: tuple[Scale, Any]) -> FittedClusters:
+        (scale, sizes), options = returned, self.options
+        centres = self.fleet.centres.pull(columns=np.arange(options.dim))[:, : len(sizes)].T
+        centres = (shifted(centres, scale.exponent) + self.fleet.shifts.pull()).astype(options.dtype)
+        return FittedClusters(centres, sizes, self.record.history())
+
+    def free(self) -> None:
+        for vector in vars(self.fleet).values():
+            vector.free()
+
+
+def _first_ids(count: int, report: Any) -> Hashes:
+    ids: Hashes = report.ids
+    return ids[row_draws.least(report.ranks, ids, count)]
+
+
+def _last_rank(count: int, report: Any) -> float:
+    """Return the rank of the last row that a draw takes; -1: it takes none."""
+    first = row_draws.least(report.ranks, report.ids, count)
+    return float(report.ranks[first[-1]]) if len(first) else -1.0
+
+
+def _without_repeats(report: Any) -> PackedRows:
+    return start.without_repeats(vars(report))
+
+
+def _sum_of_shards(results: Float64s, rows: int) -> Float64s:
+    """Return the sum of what shards returned, one after the other. Rows come in pairs: a sum, and what rounding lost.
+
+    Args:
+        rows: number of rows of each shard's result.
+    """
+    total = np.zeros((rows, results.shape[1]))
+    for part in results.reshape(-1, rows, results.shape[1]):
+        for row in range(0, rows, 2):
+            add_exactly(total[row], total[row + 1], part[row])
+            total[row + 1] += part[row + 1]
+    return total

@@ -1,0 +1,142 @@
+"""The journal of a durable program: the answers to its questions, in the order in which it asked them.
+
+A page holds the answers between two clocks. The first one is before all clocks. Pages travel in the messages to the
+workers, which checkpoints contain, so another driver can run the program again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ps2.algorithms.training.checkpoint_names import CheckpointNames
+from ps2.algorithms.training.replay_journal import CLOCK, JOURNAL, SETTINGS, TRAINING, check_settings, opened
+from ps2.errors import ConfigError, PS2Error
+from ps2.protocol.plain_data import decode, encode
+
+# Fields of a page in a message: its number, its answers, which of them are settings, and the program's number.
+PAGE, ANSWERS, SETTING_LINES, PROGRAM = "page", "answers", "setting_lines", "program"
+
+
+class ReplayError(PS2Error):
+    """A program did something else when it was run again, so it depends on more than its settings and answers."""
+
+
+class Answer(NamedTuple):
+    """The answer to a question.
+
+    Attributes:
+        encoded: the answer as encoded plain data.
+        is_setting: True if another driver may answer the question otherwise.
+    """
+
+    encoded: bytes
+    is_setting: bool = False
+
+
+class Journal:
+    """The pages, and where in them the program is.
+
+    Attributes:
+        pages: the answers of each page.
+        page, line: where the next answer is, or will be written.
+        clocks: for each page, the clock of the workers that follows it.
+    """
+
+    def __init__(self) -> None:
+        self.pages: list[list[Answer]] = [[]]
+        self.page = self.line = 0
+        self.clocks = [0]
+        self._complete = 0  # number of pages in which a program may ask no further question
+
+    @property
+    def is_replaying(self) -> bool:
+        """True if the next answer has been written."""
+        return self.line < len(self.pages[self.page])
+
+    def rewind(self, pages: int) -> None:
+        """Go back to the first answer, and forget all pages but the first ``pages``, which are complete."""
+        del self.pages[pages:], self.clocks[pages:]
+        self.page, self.line, self._complete = 0, 0, pages
+
+    def turn(self) -> None:
+        """Go to the next page."""
+        if self.is_replaying:
+            raise ReplayError(f"page {self.page}: the program asks less than before")
+        self.page, self.line = self.page + 1, 0
+        if self.page == len(self.pages):
+            self.pages.append([])
+            self.clocks.append(self.clocks[-1] + 1)
+
+    def answer(self, question: Callable[[], Any], is_setting: bool = False) -> Any:
+        """Return the answer as the journal holds it, so it is the same now and in each replay."""
+        answers = self.pages[self.page]
+        if not self.is_replaying:
+            if self.page < self._complete:
+                raise ReplayError(f"page {self.page}: the program asks more than before")
+            answers.append(Answer(encode("an answer", question()), is_setting))
+        self.line += 1
+        return decode(answers[self.line - 1].encoded)
+
+    def reopen(self, clock: int) -> bool:
+        """Forget the last page's answers from its last setting on, so that another driver may continue from there.
+
+        Args:
+            clock: the clock of the workers that follows the page then.
+
+        Returns:
+            Whether the page has a setting. If not, nothing has changed.
+        """
+        lines = [line for line, answer in enumerate(self.pages[-1]) if answer.is_setting]
+        if lines:
+            del self.pages[-1][lines[-1] :]
+            self.clocks[-1] = clock
+            self.page, self.line, self._complete = 0, 0, len(self.pages) - 1
+        return bool(lines)
+
+    def entry(self, name: str, settings: Mapping[str, Any], program: int) -> dict[str, Any]:
+        """Return the newest page as plain data, for a message.
+
+        Args:
+            name, settings, program: of the training.
+        """
+        answers = self.pages[self.page]
+        page = {
+            TRAINING: name,
+            PAGE: self.page,
+            CLOCK: self.clocks[self.page],
+            ANSWERS: [np.frombuffer(answer.encoded, np.uint8) for answer in answers],
+            SETTING_LINES: [line for line, answer in enumerate(answers) if answer.is_setting],
+        }
+        return page if self.page else {**page, SETTINGS: json.dumps(settings), PROGRAM: program}
+
+    @staticmethod
+    def of(names: CheckpointNames, settings: Mapping[str, Any], program: int) -> Journal:
+        """Begin a journal, or open that of an earlier driver.
+
+        Args:
+            settings: the values that the training depends on; JSON must be able to hold them.
+            program: the program's number.
+
+        Raises:
+            ConfigError: the earlier driver's settings or program differ; the message says how.
+        """
+        journal = Journal()
+        if not names.prefix or not names.called:
+            return journal
+        messages, opening = opened(names)
+        check_settings(names.prefix, json.loads(opening[SETTINGS]), json.loads(json.dumps(settings)))
+        if opening.get(PROGRAM) != program:
+            raise ConfigError(
+                f"the training {names.prefix!r} in the checkpoint was begun by another version of ps2, whose program "
+                "differs: end it with that version, or begin anew"
+            )
+        for entry in (message[JOURNAL] for message in messages):
+            page, lines = entry[PAGE], entry[SETTING_LINES]
+            answers = [Answer(answer.tobytes(), line in lines) for line, answer in enumerate(entry[ANSWERS])]
+            journal.pages[page:], journal.clocks[page:] = [answers], [entry[CLOCK]]
+        journal.rewind(len(journal.pages))
+        return journal

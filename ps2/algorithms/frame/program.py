@@ -1,0 +1,307 @@
+"""A training as a durable program: the driver's side is a generator that can be run again.
+
+Each ``yield`` is one clock of the workers, with their task; its value is what they reported. Everything else that the
+generator learns comes through ``ask``. Reports and answers are kept in a journal. After a rollback of the fleet, and in
+another driver, the generator runs again from its start with the journal's answers, then goes on where it was. So it may
+depend on its settings and these answers only: on no time, no random number without a seed, no attribute that it sets.
+"""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC, abstractmethod
+from bisect import bisect_left
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from types import SimpleNamespace
+from typing import Any, ClassVar, Generic, TypeVar
+
+from ps2.algorithms.frame.journal import Journal, ReplayError
+from ps2.algorithms.training.checkpoint_names import CheckpointNames
+from ps2.algorithms.training.record import Record
+from ps2.algorithms.training.replay_journal import JOURNAL, opened
+from ps2.algorithms.training.run import FIRST_CLOCK, Training, clocks_until_rollback, run_training
+from ps2.algorithms.training.table import Table
+from ps2.coordinator.training_host import training_host
+from ps2.protocol.plain_data import encode
+from ps2.run.message import STOP, Message, Stop
+
+T = TypeVar("T")
+
+# Fields of a message: the name of a task's class, and the task's fields.
+TASK, FIELDS = "task", "fields"
+# Fields of options that another driver may change.
+CHANGEABLE = {"iterations", "name"}
+
+
+class Task:
+    """What the workers do in one clock. Tasks are frozen dataclasses whose fields are plain data."""
+
+    classes: ClassVar[dict[str, type[Task]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        Task.classes[f"{cls.__module__}:{cls.__qualname__}"] = cls
+
+    def then(self, summarize: Callable[[Any], Any]) -> SummarizedTask:
+        """Let the journal keep ``summarize(report)`` instead of the report, and the program receive it.
+
+        Args:
+            summarize: called once, in the driver; returns plain data. It may change what is on the servers.
+        """
+        return SummarizedTask(self, summarize)
+
+    def encodable(self) -> dict[str, Any]:
+        """Return the task as fields of a message."""
+        return {TASK: f"{type(self).__module__}:{type(self).__qualname__}", FIELDS: vars(self)}
+
+    @staticmethod
+    def of(message: Mapping[str, Any] | None) -> Task | None:
+        """Return the task in a message; None if there is none."""
+        return Task.classes[message[TASK]](**message[FIELDS]) if message and TASK in message else None
+
+
+@dataclass(frozen=True)
+class SummarizedTask:
+    """A task, and a function of its report."""
+
+    task: Task
+    summarize: Callable[[Any], Any]
+
+
+# A program's driver's side, or a part of it: it yields tasks, and returns a T.
+Steps = Generator[Task | SummarizedTask, Any, T]
+# What a worker does for a task; the first argument is the ``ps2.Worker``.
+DoTask = Callable[[Any, Any], None]
+
+
+class Ask:
+    """How a program learns anything: ``ask(question)`` calls the question once, and keeps the answer in the journal.
+
+    A question returns plain data. One that fails ends this run of the program, so a failure that the program can
+    survive is an answer. What must happen once, such as a change on the servers or a warning, is a question.
+    """
+
+    def __init__(self, journal: Journal, record: Record) -> None:
+        self._journal, self._record = journal, record
+        self.closed = ""  # why nothing can be asked; "": it can
+
+    def __call__(self, question: Callable[[], T], is_setting: bool = False) -> T:
+        if self.closed:
+            raise ReplayError(f"the program asks a question, but {self.closed}")
+        self.closed = "an earlier question has failed"
+        answer: T = self._journal.answer(question, is_setting)
+        self.closed = ""
+        return answer
+
+    def setting(self, question: Callable[[], T]) -> T:
+        """Ask for a setting that another driver may change.
+
+        It decides what the program does next, such as whether to end. A driver that resumes a finished program asks the
+        last one again.
+        """
+        return self(question, is_setting=True)
+
+    def start(self) -> None:
+        """Start to measure the first step's time."""
+        self._record.start()
+
+    def evaluated(self, objective: float, rows: int = 0, bytes: int = 0) -> None:
+        """Record the objective after a step; the first call is for the initial model. ``on_step`` is called once.
+
+        Args:
+            rows, bytes: see ``Record.add``.
+        """
+        is_earlier = self._journal.is_replaying
+        seconds = self(lambda: self._record.lap_s)
+        self._record.add(rows, bytes)
+        self._record.evaluated(objective, seconds if is_earlier else None)
+
+
+class Program(ABC, Generic[T]):
+    """One training.
+
+    Attributes:
+        number: raised when a new version of the program asks other questions. Another number's journal is refused.
+        options: a dataclass of settings that JSON can hold, with ``form``, ``seed`` and ``name``.
+        record: the training's history.
+    """
+
+    number: ClassVar[int] = 1
+
+    def __init__(self, options: Any, record: Record) -> None:
+        self.options, self.record = options, record
+
+    @abstractmethod
+    def drive(self, ask: Ask) -> Steps[Any]:
+        """Be the algorithm, in the driver. The return value goes to ``result``."""
+
+    @abstractmethod
+    def worker(self) -> Callable[[Any], DoTask]:
+        """Return a picklable function that makes a worker of its rows (``Reading``)."""
+
+    @abstractmethod
+    def result(self, returned: Any) -> T:
+        """Read the result from the servers. It may be called again, after a rollback."""
+
+    @abstractmethod
+    def free(self) -> None:
+        """Free what the training holds on the servers."""
+
+
+@dataclass(frozen=True, eq=False)
+class WorkerLoop:
+    """What each worker runs; picklable."""
+
+    make: Callable[[Any], DoTask]
+
+    def __call__(self, worker: Any, reading: Any) -> None:
+        do = self.make(reading)
+        for _ in clocks_until_rollback(worker, sys.maxsize):
+            if (task := Task.of(worker.message)) is not None:
+                do(worker, task)
+
+
+class ProgramDriver(Generic[T]):
+    """Runs a program's ``drive`` clock by clock, and again from its start where that is needed."""
+
+    # For tests: run the program again before every clock, which finds programs that cannot be.
+    always_replays = False
+
+    def __init__(self, program: Program[T], names: CheckpointNames) -> None:
+        self._program, self._name = program, names.prefix
+        self._settings = {name: value for name, value in asdict(program.options).items() if name not in CHANGEABLE}
+        self._journal = Journal.of(names, self._settings, program.number)
+        self._ask = Ask(self._journal, program.record)
+        self._steps: Steps[Any] | None = None
+        self._task: Task | SummarizedTask | None = None  # of the next clock; None: the program is over
+        self._returned: Any = None
+        self._restart()
+        if names.called:
+            self._resume(names)
+
+    @property
+    def is_over(self) -> bool:
+        return self._task is None
+
+    def result(self) -> T:
+        return self._program.result(self._returned)
+
+    def on_clock(self, clock: int, reports: Sequence[dict[str, Any]] = ()) -> Message | Stop | None:
+        """Do the driver's work after a clock, counted from ``FIRST_CLOCK``. A rollback repeats clocks."""
+        page = bisect_left(self._journal.clocks, clock)
+        is_idle = page == len(self._journal.clocks) or self._journal.clocks[page] > clock
+        # After an idle clock, the program waits with the same task as before.
+        self._wait_at(min(page, len(self._journal.clocks) - 1))
+        if self.is_over:
+            return STOP
+        if not is_idle:
+            self._advance({name: value for report in reports for name, value in report.items()})
+        return STOP if self._task is None and not self._name else self._message()
+
+    def message(self, opening: bool = True) -> Message:
+        """Return the message with the first clock's task."""
+        self._wait_at(0)
+        return self._message()
+
+    # -- the generator -------------------------------------------------------------------------------------------------
+
+    def _wait_at(self, page: int) -> None:
+        """Bring the program to where it waits for the report of the clock after a page."""
+        if self._ask.closed or self._journal.page != page or self.always_replays:
+            self._journal.rewind(page + 1)
+            self._restart()
+            self._replay(page)
+
+    def _replay(self, page: int) -> None:
+        while not self.is_over and self._journal.page < page:
+            self._advance({})
+
+    def _restart(self) -> None:
+        """Run the program again from its start."""
+        self._ask.closed = "it is run again"
+        if self._steps is not None:
+            with suppress(ReplayError):  # of a question in a ``finally``
+                self._steps.close()
+        self._program.record.forget()
+        self._ask = Ask(self._journal, self._program.record)
+        self._steps = self._program.drive(self._ask)
+        self._send(None)
+
+    def _advance(self, report: dict[str, Any]) -> None:
+        """Give the program the report that it waits for, or, in a replay, the one in the journal."""
+        self._journal.turn()
+        task = self._task
+        if isinstance(task, SummarizedTask):
+            summarize = task.summarize
+            answer = self._ask(lambda: summarize(SimpleNamespace(**report)))
+        else:
+            answer = self._ask(lambda: report)
+        self._send(SimpleNamespace(**answer) if isinstance(answer, dict) else answer)
+
+    def _send(self, value: Any) -> None:
+        """Let the program continue with a value, up to its next task or its end."""
+        assert self._steps is not None
+        try:
+            self._task, self._returned = self._steps.send(value), None
+        except StopIteration as end:
+            self._task, self._returned = None, end.value
+        except BaseException:
+            self._ask.closed = "it has failed"
+            raise
+
+    # -- another driver ------------------------------------------------------------------------------------------------
+
+    def _resume(self, names: CheckpointNames) -> None:
+        """Replay an earlier driver's journal. If its program was over, ask again whether this one is."""
+        newest, last = opened(names)[0][-1], len(self._journal.pages) - 1
+        self._replay(last)
+        # The workers had no task in the clocks after the end, and learn of their next one in the clock that comes now.
+        if self.is_over and TASK not in newest and self._journal.reopen(names.called - FIRST_CLOCK + 1):
+            self._restart()
+            self._replay(last)
+        elif self._journal.page < last or not self._is_task_of(newest):
+            raise ReplayError(
+                "the program yields another task than the one that the earlier driver's workers have: "
+                "settings that another driver may change are asked for, not read"
+            )
+
+    def _is_task_of(self, message: dict[str, Any]) -> bool:
+        task = self._task_message()
+        return all(encode(name, message.get(name)) == encode(name, task.get(name)) for name in (TASK, FIELDS))
+
+    # -- messages ------------------------------------------------------------------------------------------------------
+
+    def _task_message(self) -> dict[str, Any]:
+        task = self._task.task if isinstance(self._task, SummarizedTask) else self._task
+        return {} if task is None else task.encodable()
+
+    def _message(self) -> Message:
+        data = self._task_message()
+        if self._name:
+            data[JOURNAL] = self._journal.entry(self._name, self._settings, self._program.number)
+        return Message(data)
+
+
+def run_program(ps: Any, program: Program[T], table: Table, names: CheckpointNames) -> T:
+    """Run a program on the workers and servers of a context, or resume it; free its memory on the servers.
+
+    Args:
+        table: rows.
+        names: of the program's vectors; they say how far an earlier driver came.
+
+    Raises:
+        ConfigError: an earlier driver's training had other settings, or another version's program.
+        InputError, SlotsError, WorkerError...: as ``run_training`` raises.
+    """
+    try:
+        driver = ProgramDriver(program, names)
+        if driver.is_over:
+            return driver.result()
+        if names.begun:
+            training_host(ps).forget_stop()
+        loop, options = WorkerLoop(program.worker()), program.options
+        training = Training(table, options.form, loop, driver.on_clock, 0, options.seed, names.begun, driver)
+        return run_training(ps, training, driver.result)
+    finally:
+        program.free()

@@ -1,0 +1,292 @@
+"""Durable programs: the fleet rolls back, other drivers resume, a program does something else when it is run again.
+
+A dict stands for the servers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from ps2.algorithms.frame.journal import ReplayError
+from ps2.algorithms.frame.program import Program, ProgramDriver, Task
+from ps2.algorithms.training.checkpoint_names import CheckpointNames
+from ps2.algorithms.training.record import Record
+from ps2.algorithms.training.run import FIRST_CLOCK
+from ps2.errors import ConfigError
+from ps2.protocol.plain_data import decode
+from ps2.run.message import STOP
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+
+@pytest.fixture(autouse=True, params=[False, True], ids=["", "replayed"])
+def replays(request, monkeypatch):
+    monkeypatch.setattr(ProgramDriver, "always_replays", request.param)
+    return request.param
+
+
+@dataclass(frozen=True)
+class Add(Task):
+    number: int
+
+
+@dataclass(frozen=True)
+class Read(Task):
+    pass
+
+
+@dataclass(frozen=True)
+class Options:
+    iterations: int = 4
+    rate: float = 0.5
+    name: str = "sums"
+
+
+class Sums(Program[Any]):
+    """In a step, the workers add to a sum on the servers, and read it; then the driver adds it to a total."""
+
+    def __init__(self, servers, options=None, steps=None):
+        super().__init__(options or Options(), Record([].append if steps is None else steps.append))
+        self.servers = servers
+
+    def drive(self, ask):
+        ask(lambda: self.servers.update(started=self.servers.get("started", 0) + 1))
+        ask.start()
+        totals = []
+        while len(totals) < ask.setting(lambda: self.options.iterations):
+            yield from self.step(ask, len(totals))
+            report = yield Read().then(lambda report: {"half": report.sum / 2})
+            totals.append(ask(self.move) + report.half)
+            ask.evaluated(totals[-1], rows=1)
+        return totals
+
+    def step(self, ask, number):
+        report = yield Add(number)
+        assert report.workers == 2
+
+    def move(self):
+        self.servers["total"] = self.servers.get("total", 0) + self.servers.pop("sum", 0)
+        return self.servers["total"]
+
+    def result(self, returned):
+        return returned
+
+    def worker(self): ...
+    def free(self): ...
+
+
+class Fleet:
+    """What a checkpoint keeps of a training, at any clock: the servers, the clocks and the messages."""
+
+    def __init__(self):
+        self.servers, self.clocks, self.called, self.messages, self.saved = {}, 0, 0, [], {}
+
+    def copy(self):
+        other = Fleet()
+        other.restore((dict(self.servers), self.clocks, self.called, list(self.messages)))
+        return other
+
+    def restore(self, saved):
+        self.servers.clear()
+        self.servers.update(saved[0])
+        _, self.clocks, self.called, messages = saved
+        self.messages = list(messages)
+
+    def run(self, program=Sums, clocks=100, rollbacks=(), options=None, steps=None):
+        """Begin or resume a training for some clocks of the run, with rollbacks (clock, to, after the driver's work).
+
+        Return its driver.
+        """
+        options, rollbacks = options or Options(), list(rollbacks)
+        names = CheckpointNames(options.name, None, (self.clocks, self.called), self.messages if self.called else ())
+        driver = ProgramDriver(program(self.servers, options, steps), names)
+        end = self.clocks + clocks
+        while self.clocks < end and not (driver.is_over and self.called > FIRST_CLOCK):
+            self.saved.setdefault(self.clocks, (dict(self.servers), self.clocks, self.called, list(self.messages)))
+            clock = self.clocks - FIRST_CLOCK
+            report = self.work(clock)
+            due = [one for one in rollbacks if one[0] == clock]
+            if due and not due[0][2]:
+                message = None
+            elif clock < 0:
+                message = driver.message()
+            else:
+                message = driver.on_clock(clock, [report])
+            if due:
+                rollbacks.remove(due[0])
+                self.restore(self.saved[due[0][1] + FIRST_CLOCK])
+                continue
+            self.clocks = self.called = self.clocks + 1
+            if message is STOP:
+                break
+            self.messages.append(decode(message.encoded))
+        return driver
+
+    def work(self, clock):
+        """Do what the workers do in a clock."""
+        task = Task.of(self.messages[-1]) if self.messages else None
+        if isinstance(task, Add):
+            self.servers["sum"] = self.servers.get("sum", 0) + 1 + task.number
+        return {"workers": 2, **({"sum": self.servers["sum"]} if isinstance(task, Read) else {})}
+
+
+EXPECTED = [1.5, 4.0, 7.5, 12.0]
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("name", ["", "sums"])
+def test_program_when_fleet_rolls_back_anywhere_then_is_the_same(name, is_late):
+    for clock in range(8):
+        for back in range(clock + 1):
+            fleet, steps = Fleet(), []
+            driver = fleet.run(rollbacks=[(clock, back, is_late)], options=Options(name=name), steps=steps)
+            assert driver.result() == driver._program.record.objective == EXPECTED
+            assert fleet.servers["started"] == 1
+            assert [step.objective for step in steps][-1] == EXPECTED[-1]
+            assert driver._program.record.rows == 4
+
+
+@pytest.mark.parametrize("clocks", range(2, 10))
+def test_program_when_another_driver_resumes_then_is_the_same(clocks):
+    fleet = Fleet()
+    fleet.run(clocks=clocks)
+    steps = []
+    driver = fleet.copy().run(steps=steps)
+    assert driver.result() == driver._program.record.objective == EXPECTED
+    assert [step.objective for step in steps] == EXPECTED[max(1, (clocks - FIRST_CLOCK) // 2) :]
+    assert driver._program.servers["started"] == 1
+
+
+@pytest.mark.parametrize("clocks", range(2, 12))
+@pytest.mark.parametrize("iterations", [2, 3, 4, 6])
+def test_program_when_other_iterations_are_wanted_then_makes_those(clocks, iterations):
+    """Tasks that the earlier driver's workers have been given count, if fewer are wanted now."""
+    fleet = Fleet()
+    fleet.run(clocks=clocks)
+    taken = min(4, (clocks - FIRST_CLOCK) // 2 + 1)
+    one = fleet.copy()
+    assert len(one.run(options=Options(iterations)).result()) == max(iterations, taken)
+    more = one.run(options=Options(8))
+    assert len(more.result()) == 8
+    assert more.result()[:4] == EXPECTED
+    assert len(one.run(options=Options(8)).result()) == 8
+
+
+def test_program_when_extended_twice_and_rolled_back_then_is_the_same():
+    whole = Fleet().run(options=Options(9)).result()
+    fleet = Fleet()
+    for iterations in (2, 5, 9):
+        rollbacks = [(fleet.clocks + 2, fleet.clocks, True)]
+        driver = fleet.run(options=Options(iterations), rollbacks=rollbacks)
+    assert driver.result() == whole
+
+
+def test_program_when_its_end_is_restored_then_it_is_over_at_once():
+    fleet = Fleet()
+    expected = fleet.run().result()
+    clocks = fleet.clocks
+    assert fleet.run().result() == expected
+    assert fleet.clocks == clocks
+
+
+@pytest.mark.parametrize("back", [3, 5])
+def test_program_when_it_changes_itself_then_it_says_so(back):
+    class Changing(Sums):
+        asked = 0
+
+        def step(self, ask, number):
+            yield from super().step(ask, number)
+            self.asked += number == 1
+            if self.asked < 2:
+                ask(lambda: 0)
+
+    with pytest.raises(ReplayError, match="asks less than before"):
+        Fleet().run(Changing, rollbacks=[(6, back, False)])
+
+
+def test_resumed_program_when_task_differs_then_says_so():
+    class Counting(Sums):
+        def step(self, ask, number):
+            yield Add(number + self.options.iterations)
+
+    fleet = Fleet()
+    fleet.run(Counting, clocks=3)
+    with pytest.raises(ReplayError, match="are asked for, not read"):
+        fleet.run(Counting, options=Options(9))
+
+
+def test_program_when_a_question_fails_then_no_except_continues():
+    class Catching(Sums):
+        def step(self, ask, number):
+            yield Add(number)
+            try:
+                ask(lambda: 1 / 0)
+            except ZeroDivisionError:
+                ask(lambda: 5)
+
+    with pytest.raises(ReplayError, match="an earlier question has failed"):
+        Fleet().run(Catching)
+
+
+def test_program_when_a_question_failed_then_rollback_asks_again():
+    failures = [True]
+
+    class Failing(Sums):
+        def move(self):
+            if self.servers.get("total", 0) > 3 and failures:
+                failures.clear()
+                raise OSError("a server is lost")
+            return super().move()
+
+    fleet = Fleet()
+    driver = ProgramDriver(Failing(fleet.servers), CheckpointNames("sums"))
+    fleet.messages.append(decode(driver.message().encoded))
+    clock, saved = 0, {}
+    while not driver.is_over:
+        saved[clock] = dict(fleet.servers), list(fleet.messages)
+        try:
+            message = driver.on_clock(clock, [fleet.work(clock)])
+        except OSError:
+            clock -= 1
+            fleet.servers.clear()
+            fleet.servers.update(saved[clock][0])
+            fleet.messages = saved[clock][1]
+            continue
+        clock += 1
+        fleet.messages.append(decode(message.encoded))
+    assert not failures
+    assert driver.result() == EXPECTED
+
+
+def test_program_when_it_is_closed_then_finally_asks_nothing():
+    class Cleaning(Sums):
+        def step(self, ask, number):
+            try:
+                yield from super().step(ask, number)
+            finally:
+                ask(lambda: 0)
+
+    assert Fleet().run(Cleaning, rollbacks=[(5, 3, True)]).result() == EXPECTED
+
+
+def test_resumed_program_when_settings_differ_then_names_them():
+    fleet = Fleet()
+    fleet.run(clocks=4)
+    with pytest.raises(ConfigError, match=r"'sums'.*is another one: rate was 0.5, and is 0.7"):
+        fleet.run(options=Options(rate=0.7))
+
+
+def test_resumed_program_when_it_has_another_number_then_refused(monkeypatch):
+    fleet = Fleet()
+    fleet.run(clocks=4)
+    monkeypatch.setattr(Sums, "number", 2)
+    with pytest.raises(ConfigError, match="another version of ps2"):
+        fleet.run()
+
+
+def test_message_when_training_has_no_name_then_has_task_alone():
+    message = ProgramDriver(Sums({}, Options(name="")), CheckpointNames()).message()
+    assert decode(message.encoded) == {"task": f"{__name__}:Add", "fields": {"number": 0}}
