@@ -118,6 +118,7 @@ class TrainingContext:
     Attributes:
         reports: by run and clock, what workers reported.
         rollback_seed: of the rollbacks in each run (``Rollbacks``); None: there are none.
+        messages: what ``onClock`` returned to an earlier driver; workers have these from the beginning.
     """
 
     batch = staticmethod(batch)
@@ -125,6 +126,7 @@ class TrainingContext:
 
     def __init__(self, network: Network, session: Session) -> None:
         self.reports: list[list[list[Any]]] = []
+        self.messages: list[Any] = []
         self._network, self._session = network, session
 
     def statuses(self) -> list[ServerStatus]:
@@ -155,6 +157,7 @@ class TrainingContext:
         """Run workers by turns; return their results by rank."""
         assert workers in (None, len(data))
         state = _RunState(self._session, self._network, len(self.reports), firstClock, seed, len(data))
+        state.messages, state.clocks = list(self.messages), [firstClock - 1] * len(self.messages)
         self.reports.append([])
         team = [Worker(state, rank) for rank in range(len(data))]
         for worker, rows in zip(team, data, strict=True):

@@ -33,7 +33,7 @@ from ps2.algorithms.factors.ratings import survey_ratings
 from ps2.algorithms.linear import trainer as linear
 from ps2.algorithms.linear.coordinates.path import PathOptions
 from ps2.algorithms.linear.problem import Problem, SolverOptions
-from ps2.algorithms.metric import trainer as metric
+from ps2.algorithms.metric import program as metric
 from ps2.algorithms.metric.options import MetricOptions
 from ps2.algorithms.online.ml import models as online
 from ps2.algorithms.online.program import OnlineProgram

@@ -50,7 +50,7 @@ from ps2.algorithms.metric.ml.params import MetricParams, MetricSetters, options
 from ps2.algorithms.metric.ml.placing import placed as metric_placed
 from ps2.algorithms.metric.model import Metric
 from ps2.algorithms.metric.options import MetricOptions
-from ps2.algorithms.metric.trainer import TrainedMetric, train
+from ps2.algorithms.metric.program import TrainedMetric, train
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.only_worker import train_in_only_worker
 from ps2.algorithms.training.outcome import result_of

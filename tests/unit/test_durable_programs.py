@@ -13,6 +13,7 @@ import pytest
 from ps2.algorithms.frame.journal import ReplayError
 from ps2.algorithms.frame.program import Program, ProgramDriver, Task
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
+from ps2.algorithms.training.faults import Form
 from ps2.algorithms.training.record import Record
 from ps2.algorithms.training.run import FIRST_CLOCK
 from ps2.errors import ConfigError
@@ -49,7 +50,7 @@ class Sums(Program[Any]):
     """In a step, the workers add to a sum on the servers, and read it; then the driver adds it to a total."""
 
     def __init__(self, servers, options=None, steps=None):
-        super().__init__(options or Options(), Record([].append if steps is None else steps.append))
+        super().__init__(options or Options(), Form(0), Record([].append if steps is None else steps.append))
         self.servers = servers
 
     def drive(self, ask):
@@ -103,6 +104,7 @@ class Fleet:
         options, rollbacks = options or Options(), list(rollbacks)
         names = CheckpointNames(options.name, None, (self.clocks, self.called), self.messages if self.called else ())
         driver = ProgramDriver(program(self.servers, options, steps), names)
+        driver.start()
         end = self.clocks + clocks
         while self.clocks < end and not (driver.is_over and self.called > FIRST_CLOCK):
             self.saved.setdefault(self.clocks, (dict(self.servers), self.clocks, self.called, list(self.messages)))
@@ -243,6 +245,7 @@ def test_program_when_a_question_failed_then_rollback_asks_again():
 
     fleet = Fleet()
     driver = ProgramDriver(Failing(fleet.servers), CheckpointNames("sums"))
+    driver.start()
     fleet.messages.append(decode(driver.message().encoded))
     clock, saved = 0, {}
     while not driver.is_over:
@@ -288,5 +291,6 @@ def test_resumed_program_when_it_has_another_number_then_refused(monkeypatch):
 
 
 def test_message_when_training_has_no_name_then_has_task_alone():
-    message = ProgramDriver(Sums({}, Options(name="")), CheckpointNames()).message()
-    assert decode(message.encoded) == {"task": f"{__name__}:Add", "fields": {"number": 0}}
+    driver = ProgramDriver(Sums({}, Options(name="")), CheckpointNames())
+    driver.start()
+    assert decode(driver.message().encoded) == {"task": f"{__name__}:Add", "fields": {"number": 0}}

@@ -11,13 +11,14 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from ps2.algorithms.frame import program
 from ps2.algorithms.linear import trainer as linear
 from ps2.algorithms.linear.parameters import Space
 from ps2.algorithms.linear.preparation import END
 from ps2.algorithms.linear.problem import Problem, SolverOptions
-from ps2.algorithms.metric import trainer as metric
+from ps2.algorithms.metric import program as metric
 from ps2.algorithms.metric.options import MetricOptions
-from ps2.algorithms.metric.worker import STEPS
+from ps2.algorithms.metric.worker import FIRST_STEP
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.replay_journal import ReplayJournal
@@ -32,7 +33,7 @@ X = RNG.normal(size=(30, 4))
 Y = (X[:, 0] + 0.5 * X[:, 1] > 0).astype(float)
 TABLE = ArrayTable.of(X, Y, workers=2, columns=ColumnNames())
 FACTS = Facts(30, 30.0, 30.0, (30 - Y.sum(), Y.sum()), Y.mean(), Y.std(ddof=1))
-METRIC = MetricOptions(rank=2, pairs=40, optimizer="sgd", step_size=0.1, name="mine")
+METRIC = MetricOptions(rank=2, pairs=40, fraction=0.5, optimizer="sgd", step_size=0.1, name="mine")
 BATCHES = SolverOptions(solver="minibatch", optimizer="adam", step_size=0.1, name="mine")
 
 
@@ -48,7 +49,7 @@ def train_batches(ps, steps, **options):
 
 
 TRAIN = {
-    "metric": (train_metric, STEPS),
+    "metric": (train_metric, FIRST_STEP),
     "minibatch": (train_batches, END),
     "lazy": (lambda ps, steps: train_batches(ps, steps, optimizer="ftrl", lazy=True), END),
 }
@@ -82,8 +83,6 @@ class Saved:
 
     def run(self, *given, onClock, firstClock=0, **options):
         """Run workers as the context does; note the clocks, and lose the driver if the last one is not to be called."""
-        if self._called < self._begun:
-            onClock(self._called, self._reports)
 
         def called(clock, reports):
             self._begun, self._reports = clock + 1, reports
@@ -95,6 +94,9 @@ class Saved:
                 self._messages.append(decode(answer.encoded))
             return answer
 
+        if self._called < self._begun:
+            called(self._called, self._reports)
+        self._ps.messages = self._messages
         return self._run(*given, onClock=called, firstClock=firstClock, **options)
 
     def train(self, name, steps, last, **changed):
@@ -103,7 +105,8 @@ class Saved:
         with (
             mock.patch.object(CheckpointNames, "of", self.names),
             mock.patch.object(self._ps, "run", self.run),
-            mock.patch.object(metric._Driver, "free"),
+            mock.patch.object(metric.MetricProgram, "free"),
+            mock.patch.object(program, "training_host"),
             mock.patch.object(Space, "free"),
         ):
             return TRAIN[name][0](self._ps, steps, **changed)

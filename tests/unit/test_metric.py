@@ -12,7 +12,7 @@ from ps2.algorithms import Metric
 from ps2.algorithms.metric.objective import evaluate, objective
 from ps2.algorithms.metric.options import MetricOptions
 from ps2.algorithms.metric.pairs import drawn_pairs, given_pairs
-from ps2.algorithms.metric.trainer import train
+from ps2.algorithms.metric.program import train
 from ps2.data.rows import LocalRows, Rows
 from ps2.errors import ConfigError, DivergedError, InputError, LimitError, ShapeError, UsageError
 from tests.in_process import ArrayTable, training_context

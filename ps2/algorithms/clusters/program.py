@@ -75,7 +75,7 @@ class KMeansProgram(Program[FittedClusters]):
     """K-means."""
 
     def __init__(self, options: KMeansOptions, record: Record, names: CheckpointNames, columns: ColumnNames) -> None:
-        super().__init__(options, record)
+        super().__init__(options, options.form, record)
         self._columns = columns
         dim, clusters = options.dim, options.clusters
 

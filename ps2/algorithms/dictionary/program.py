@@ -90,7 +90,7 @@ class DictionaryProgram(Program[FittedDictionary]):
     def __init__(
         self, options: DictionaryOptions, record: Record, names: CheckpointNames, columns: ColumnNames
     ) -> None:
-        super().__init__(options, record)
+        super().__init__(options, options.form, record)
         self._columns = columns
         dim, count = options.dim, options.atoms
 

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from ps2.algorithms.frame.journal import Journal, ReplayError
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
+from ps2.algorithms.training.faults import Form
 from ps2.algorithms.training.record import Record
 from ps2.algorithms.training.replay_journal import JOURNAL, opened
 from ps2.algorithms.training.run import FIRST_CLOCK, Training, clocks_until_rollback, run_training
@@ -32,7 +33,7 @@ T = TypeVar("T")
 # Fields of a message: the name of a task's class, and the task's fields.
 TASK, FIELDS = "task", "fields"
 # Fields of options that another driver may change.
-CHANGEABLE = {"iterations", "name"}
+CHANGEABLE = {"iterations", "name", "steps"}
 
 
 class Task:
@@ -123,14 +124,19 @@ class Program(ABC, Generic[T]):
 
     Attributes:
         number: raised when a new version of the program asks other questions. Another number's journal is refused.
-        options: a dataclass of settings that JSON can hold, with ``form``, ``seed`` and ``name``.
+        options: a dataclass of settings that JSON can hold, with a ``seed``.
+        form: the form that rows must have.
         record: the training's history.
     """
 
     number: ClassVar[int] = 1
 
-    def __init__(self, options: Any, record: Record) -> None:
-        self.options, self.record = options, record
+    def __init__(self, options: Any, form: Form, record: Record) -> None:
+        self.options, self.form, self.record = options, form, record
+
+    def settings(self) -> dict[str, Any]:
+        """Return the values that another driver's must equal; JSON must be able to hold them."""
+        return {name: value for name, value in asdict(self.options).items() if name not in CHANGEABLE}
 
     @abstractmethod
     def drive(self, ask: Ask) -> Steps[Any]:
@@ -169,16 +175,24 @@ class ProgramDriver(Generic[T]):
     always_replays = False
 
     def __init__(self, program: Program[T], names: CheckpointNames) -> None:
-        self._program, self._name = program, names.prefix
-        self._settings = {name: value for name, value in asdict(program.options).items() if name not in CHANGEABLE}
+        """Open the journal of an earlier driver, if there is one.
+
+        Raises:
+            ConfigError: its training had other settings, or another version's program.
+        """
+        self._program, self._names = program, names
+        self._settings = program.settings()
         self._journal = Journal.of(names, self._settings, program.number)
         self._ask = Ask(self._journal, program.record)
         self._steps: Steps[Any] | None = None
         self._task: Task | SummarizedTask | None = None  # of the next clock; None: the program is over
         self._returned: Any = None
+
+    def start(self) -> None:
+        """Run the program up to its first task, or to where an earlier driver was."""
         self._restart()
-        if names.called:
-            self._resume(names)
+        if self._names.called:
+            self._resume()
 
     @property
     def is_over(self) -> bool:
@@ -197,7 +211,7 @@ class ProgramDriver(Generic[T]):
             return STOP
         if not is_idle:
             self._advance({name: value for report in reports for name, value in report.items()})
-        return STOP if self._task is None and not self._name else self._message()
+        return STOP if self._task is None and not self._names.prefix else self._message()
 
     def message(self, opening: bool = True) -> Message:
         """Return the message with the first clock's task."""
@@ -252,12 +266,12 @@ class ProgramDriver(Generic[T]):
 
     # -- another driver ------------------------------------------------------------------------------------------------
 
-    def _resume(self, names: CheckpointNames) -> None:
+    def _resume(self) -> None:
         """Replay an earlier driver's journal. If its program was over, ask again whether this one is."""
-        newest, last = opened(names)[0][-1], len(self._journal.pages) - 1
+        newest, last = opened(self._names)[0][-1], len(self._journal.pages) - 1
         self._replay(last)
         # The workers had no task in the clocks after the end, and learn of their next one in the clock that comes now.
-        if self.is_over and TASK not in newest and self._journal.reopen(names.called - FIRST_CLOCK + 1):
+        if self.is_over and TASK not in newest and self._journal.reopen(self._names.called - FIRST_CLOCK + 1):
             self._restart()
             self._replay(last)
         elif self._journal.page < last or not self._is_task_of(newest):
@@ -278,8 +292,8 @@ class ProgramDriver(Generic[T]):
 
     def _message(self) -> Message:
         data = self._task_message()
-        if self._name:
-            data[JOURNAL] = self._journal.entry(self._name, self._settings, self._program.number)
+        if self._names.prefix:
+            data[JOURNAL] = self._journal.entry(self._names.prefix, self._settings, self._program.number)
         return Message(data)
 
 
@@ -294,14 +308,15 @@ def run_program(ps: Any, program: Program[T], table: Table, names: CheckpointNam
         ConfigError: an earlier driver's training had other settings, or another version's program.
         InputError, SlotsError, WorkerError...: as ``run_training`` raises.
     """
+    driver = ProgramDriver(program, names)  # if it fails, the vectors of the other training stay
     try:
-        driver = ProgramDriver(program, names)
+        driver.start()
         if driver.is_over:
             return driver.result()
         if names.begun:
             training_host(ps).forget_stop()
-        loop, options = WorkerLoop(program.worker()), program.options
-        training = Training(table, options.form, loop, driver.on_clock, 0, options.seed, names.begun, driver)
+        loop, seed = WorkerLoop(program.worker()), program.options.seed
+        training = Training(table, program.form, loop, driver.on_clock, 0, seed, names.begun, driver)
         return run_training(ps, training, driver.result)
     finally:
         program.free()

@@ -1,4 +1,4 @@
-"""What each worker of a metric's training does."""
+"""A worker of a metric's training: its tasks, and what it does for each."""
 
 from __future__ import annotations
 
@@ -7,77 +7,99 @@ from typing import Any
 
 import numpy as np
 
+from ps2.algorithms.frame.program import DoTask, Task
 from ps2.algorithms.metric.objective import evaluate
 from ps2.algorithms.metric.options import MetricOptions
 from ps2.algorithms.metric.pairs import Pairs, drawn_pairs, given_pairs
 from ps2.algorithms.training.reading import Reading
-from ps2.algorithms.training.run import FIRST_CLOCK, clocks_until_rollback
+from ps2.algorithms.training.run import FIRST_CLOCK
 from ps2.algorithms.training.sent_gradients import FormChoice, SentFactors, SentValues
 from ps2.array_types import Int64s
 from ps2.client.dcv import DCV
-from ps2.data.rows import number_columns
+from ps2.data.rows import LocalRows, number_columns
 
-# The clock in which workers report their pairs.
-SURVEY = FIRST_CLOCK
-# The clock of the first step.
-STEPS = SURVEY + 1
+# The clock of the first step, unless another driver resumed a finished training: random numbers depend on it.
+FIRST_STEP = FIRST_CLOCK + 1
 # Rows with at least this share of stored values travel as arrays: a stored value takes its sample's number, too.
 DENSE_FROM = 0.8
-# In the report of a clock without a step.
-LAST = "last"
-# Columns of the report on pairs, a row for each worker; and of the control vector.
+# Columns of the report on pairs, which has a row for each worker.
 SIMILAR, DISSIMILAR, LARGEST, SQUARES = range(4)
-SCALE, PAIRS, LOOKS = range(3)
 
 
 @dataclass(frozen=True, eq=False)
-class MetricProgram:
-    """What each worker runs; picklable.
+class Survey(Task):
+    """Report the number of pairs of each kind, and the size of their differences."""
+
+
+@dataclass(frozen=True, eq=False)
+class AddGradient(Task):
+    """Add the gradient of a minibatch to the servers'; report its loss.
+
+    Attributes:
+        scale: divisor of the features.
+        pairs: number of all workers' pairs.
+        step: number of the step, from 0.
+    """
+
+    scale: float
+    pairs: float
+    step: int
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluate(Task):
+    """Report the loss of all pairs."""
+
+    scale: float
+
+
+@dataclass(frozen=True, eq=False)
+class MetricWork:
+    """Makes a worker of its rows; picklable.
 
     Attributes:
         dim: number of features.
         weight: L, feature by feature: ``rank`` columns for each; of scaled features.
         gradient: of all workers' pairs.
-        control: the scale of the features, the number of all pairs, and that of clocks without a step, in which earlier
-            drivers' workers looked at the last L; the driver writes, the workers read.
-        clocks: number of all clocks, or more.
     """
 
     options: MetricOptions
     dim: int
     weight: DCV
     gradient: DCV
-    control: DCV
-    clocks: int
 
-    def __call__(self, worker: Any, reading: Reading) -> None:
-        options, rows = self.options, reading.training
+    def __call__(self, reading: Reading) -> DoTask:
+        return _Work(self, reading.training).do
+
+
+class _Work:
+    def __init__(self, made_by: MetricWork, rows: LocalRows) -> None:
+        self.options, self.weight, self.gradient = made_by.options, made_by.weight, made_by.gradient
+        self._rows, self._dim = rows, made_by.dim
+        self._choice = FormChoice(self.options.factors)
+        self._pairs: Pairs | None = None
+
+    def do(self, worker: Any, task: Any) -> None:
+        pairs = self._pairs = self._pairs or self._make_pairs(worker.rank)
+        match task:
+            case Survey():
+                worker.report({"surveys": _survey(pairs)}, merge="concat")
+            case AddGradient():
+                sequence = np.random.SeedSequence(self.options.seed, spawn_key=(worker.rank, FIRST_STEP + task.step))
+                generator = np.random.Generator(np.random.Philox(sequence))
+                numbers = pairs.sample(self.options.fraction, generator)
+                loss, moved = self._add_gradient(pairs, numbers, task.scale, task.pairs)
+                worker.report({"loss": loss, "pairs": len(numbers), "bytes": moved, **self._choice.reported()})
+            case Evaluate():
+                worker.report(self._evaluate(pairs, task.scale))
+
+    def _make_pairs(self, rank: int) -> Pairs:
+        options, rows = self.options, self._rows
         if options.pairs is None:
-            pairs = given_pairs(rows, self.dim)
-        else:
-            pairs = drawn_pairs(rows, options.pairs, np.random.default_rng([options.seed, worker.rank]))
-        pairs, choice = pairs.subtracted(), FormChoice(options.factors)
-        known: tuple[float, ...] | None = None  # the driver writes these once
-        for clock in clocks_until_rollback(worker, self.clocks):
-            if clock == SURVEY:
-                worker.report(_surveyed(pairs), merge="concat")
-                continue
-            if known is None:
-                known = tuple(self.control.pull().tolist())
-            scale, count, looks = known
-            step = clock - STEPS - looks
-            if step > options.steps:
-                return
-            if step == options.steps:
-                worker.report(self._report(pairs, scale))
-                continue
-            numbers = pairs.sample(options.fraction, worker.rng())
-            loss, moved = self._add_gradient(pairs, numbers, scale, count, choice)
-            worker.report({"loss": loss, "pairs": len(numbers), "bytes": moved, **choice.reported()})
+            return given_pairs(rows, self._dim).subtracted()
+        return drawn_pairs(rows, options.pairs, np.random.default_rng([options.seed, rank])).subtracted()
 
-    def _add_gradient(
-        self, pairs: Pairs, numbers: Int64s, scale: float, count: float, choice: FormChoice
-    ) -> tuple[float, int]:
+    def _add_gradient(self, pairs: Pairs, numbers: Int64s, scale: float, count: float) -> tuple[float, int]:
         """Add the gradient of a minibatch; return its summed loss, and the bytes that travelled."""
         if not len(numbers):
             return 0.0, 0
@@ -95,7 +117,7 @@ class MetricProgram:
         x, slopes = x[active], found.slopes[active] / (self.options.fraction * count)
         if x.nnz >= DENSE_FROM * x.shape[0] * x.shape[1]:
             x = x.toarray()
-        size = choice.factor_bytes(self.gradient, rank, x, keys)
+        size = self._choice.factor_bytes(self.gradient, rank, x, keys)
         sent: SentFactors | SentValues
         if size is not None:
             sent = SentFactors(slopes, x, keys, size)
@@ -104,15 +126,14 @@ class MetricProgram:
         sent.add_to(self.gradient)
         return found.loss, w.nbytes + sent.nbytes
 
-    def _report(self, pairs: Pairs, scale: float) -> dict[str, Any]:
-        """Report the summed objective of all pairs."""
+    def _evaluate(self, pairs: Pairs, scale: float) -> dict[str, Any]:
         rank, loss = self.options.rank, 0.0
         w = self.weight.pull(columns_of(pairs.keys, rank))
         columns = w.reshape(len(pairs.keys), rank).astype(np.float64) / scale
         for numbers in pairs.blocks():
             x, similar = pairs.differences(numbers), pairs.similar[numbers]
             loss += evaluate(x, similar, columns, self.options.dissimilar_weight).loss
-        return {"loss": loss, "pairs": len(pairs), "bytes": w.nbytes, LAST: 1}
+        return {"loss": loss, "pairs": len(pairs), "bytes": w.nbytes}
 
 
 def columns_of(keys: Int64s, rank: int) -> Int64s:
@@ -120,7 +141,7 @@ def columns_of(keys: Int64s, rank: int) -> Int64s:
     return (keys[:, None] * rank + np.arange(rank)).reshape(-1)
 
 
-def _surveyed(pairs: Pairs) -> Any:
+def _survey(pairs: Pairs) -> Any:
     """Return pairs of both kinds, the largest difference, and the squares of all, in units of it: shape (1, 4)."""
     largest, squares = 0.0, 0.0
     with np.errstate(over="ignore"):

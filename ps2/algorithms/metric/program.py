@@ -1,0 +1,203 @@
+"""A metric as a durable program: minibatches of pairs, and an optimizer on the servers, which hold L."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ps2.algorithms.frame.program import Ask, Program, Steps, run_program
+from ps2.algorithms.metric.model import Metric
+from ps2.algorithms.metric.options import MetricOptions
+from ps2.algorithms.metric.worker import (
+    DISSIMILAR,
+    LARGEST,
+    SIMILAR,
+    SQUARES,
+    AddGradient,
+    Evaluate,
+    MetricWork,
+    Survey,
+)
+from ps2.algorithms.training.checkpoint_names import CheckpointNames
+from ps2.algorithms.training.faults import Form
+from ps2.algorithms.training.record import Record, StepReport, TrainingHistory
+from ps2.algorithms.training.sent_gradients import gradients_of
+from ps2.algorithms.training.table import Table
+from ps2.array_types import Float64s
+from ps2.client.batch import batch
+from ps2.client.dcv import DCV
+from ps2.errors import DivergedError, InputError
+
+log = logging.getLogger(__name__)
+
+
+# Features are divided by their scale: that of a smaller one overflows.
+TINIEST = 2.0**-1022
+# Growth of the objective since the first step that counts as divergence, and that is worth a warning: of all pairs; of
+# minibatches, which are samples.
+DIVERGED, WORSE, WORSE_SAMPLE = 1000.0, 1.01, 2.0
+
+
+@dataclass(frozen=True)
+class TrainedMetric:
+    """The result of a training."""
+
+    metric: Metric
+    history: TrainingHistory
+
+
+def train(
+    ps: Any,
+    table: Table,
+    options: MetricOptions,
+    size: tuple[int, int],
+    on_step: Callable[[StepReport], None] = lambda step: None,
+) -> TrainedMetric:
+    """Train a metric on the servers of a context; in a restored context, go on: see ``MetricOptions.name``.
+
+    With ``factors`` other than "auto", up to two workers and the same rows in each, results are the same to the bit on
+    any number of servers.
+
+    Args:
+        ps: the PS2Context.
+        table: rows with labels, or pairs: see ``MetricOptions.pairs``.
+        options: how to train.
+        size: number of features, and of classes (2: pairs are similar or not).
+        on_step: called in the driver after each step.
+
+    Raises:
+        ConfigError, LimitError: the rank is too large.
+        InputError: a row cannot be used, there are no pairs of one kind, or differences cannot be scaled.
+        DivergedError: the step size is too large.
+        NotFoundError, ConfigError: the context was restored from a checkpoint of another training.
+        SlotsError, WorkerError...: as ``ps.run`` raises.
+    """
+    dim, classes = size
+    options.check(dim)
+    names = CheckpointNames.of(options.name, ps)
+    program = MetricProgram(options, options.form(dim, classes), dim, Record(on_step), names)
+    return run_program(ps, program, table, names)
+
+
+class MetricProgram(Program[TrainedMetric]):
+    """Metric learning."""
+
+    def __init__(self, options: MetricOptions, form: Form, dim: int, record: Record, names: CheckpointNames) -> None:
+        super().__init__(options, form, record)
+        self._dim = dim
+        dtype, rank = "float64" if options.is_small(dim) else "float32", options.rank
+        states = 0 if options.optimizer == "sgd" else 1
+        self.weight = names.give(lambda name: DCV.dense(dim * rank, 2 + states, dtype, align=rank, name=name))
+        self._states = [names.give(self.weight.derive) for _ in range(states)]
+        self.gradient = names.give(self.weight.derive)
+
+    def settings(self) -> dict[str, Any]:
+        return {**super().settings(), "features": self._dim}
+
+    # -- the algorithm -------------------------------------------------------------------------------------------------
+
+    def drive(self, ask: Ask) -> Steps[float]:
+        survey = yield Survey()
+        scale, pairs = ask(partial(self._begin, survey.surveys))
+        ask.start()
+        step = 0
+        while True:
+            is_over = step >= ask.setting(lambda: self.options.steps)
+            report = yield Evaluate(scale) if is_over else AddGradient(scale, pairs, step)
+            if is_over and step < ask.setting(lambda: self.options.steps):  # another driver wants more
+                continue
+            value = report.loss / report.pairs if report.pairs else math.nan
+            if report.pairs and not math.isfinite(value):
+                raise DivergedError(
+                    f"after step {step} the objective is {value}: stepSize {self.options.step_size:g} is too large"
+                )
+            self.record.add_gradients(gradients_of(vars(report)))
+            ask.evaluated(value, int(report.pairs), int(report.bytes))
+            if is_over:
+                return scale
+            ask(self._take_step)
+            step += 1
+
+    def _begin(self, surveys: Float64s) -> tuple[float, float]:
+        """Draw L so that the mean squared length of L d is 1; return the divisor of features, and the number of pairs.
+
+        Args:
+            surveys: the workers' reports on their pairs.
+        """
+        similar, dissimilar = surveys[:, SIMILAR].sum(), surveys[:, DISSIMILAR].sum()
+        for count, kind in ((similar, "similar"), (dissimilar, "dissimilar")):
+            if not count:
+                raise InputError(
+                    f"expected similar and dissimilar pairs, and no pair is {kind}: labels tell pairs of one kind, or "
+                    "each worker's rows are of one class or of as many as there are rows"
+                )
+        largest = surveys[:, LARGEST].max()
+        if not math.isfinite(largest):
+            raise InputError("features: the difference of two values is too large to be a number; scale them")
+        if largest == 0.0:
+            raise InputError("features: the vectors of each pair are equal, so no metric tells them apart")
+        squares = float((surveys[:, SQUARES] * (surveys[:, LARGEST] / largest) ** 2).sum())
+        scale = float(largest * math.sqrt(squares / (similar + dissimilar)))
+        if not (math.isfinite(scale) and scale > TINIEST):
+            raise InputError("features: the differences of pairs are too large, or too small, to be scaled")
+        options = self.options
+        self.weight.matrix().fillRandom("normal", options.seed, [0], std=1.0 / math.sqrt(options.rank))
+        return scale, float(similar + dissimilar)
+
+    def _take_step(self) -> None:
+        options = self.options
+        lazy = {"lazy": True} if options.optimizer == "adagrad" else {}
+        with batch():
+            rows = self.weight.zip(*self._states, self.gradient)
+            rows.apply(options.optimizer, lr=options.step_size, **lazy)
+            self.gradient.zero()
+
+    # -- what the frame calls ------------------------------------------------------------------------------------------
+
+    def worker(self) -> MetricWork:
+        return MetricWork(self.options, self._dim, self.weight, self.gradient)
+
+    def result(self, scale: float) -> TrainedMetric:
+        rank = self.options.rank
+        columns = self.weight.pull().astype(np.float64).reshape(-1, rank)
+        with np.errstate(over="ignore", invalid="ignore"):
+            components = np.ascontiguousarray(columns.T) / scale
+        if not np.isfinite(columns).all():
+            raise DivergedError(f"L is not finite: stepSize {self.options.step_size:g} is too large")
+        if not np.isfinite(components).all():
+            raise InputError("features: the differences of pairs are too small for L to be finite; scale them")
+        self._judge()
+        return TrainedMetric(Metric(components), self.record.history())
+
+    def _judge(self) -> None:
+        """Warn if the training was of no use.
+
+        Raises:
+            DivergedError: the objective is far worse than at the beginning.
+        """
+        options = self.options
+        known = [value for value in self.record.objective if not math.isnan(value)]
+        if not known:
+            if self.record.objective:
+                log.warning(
+                    "no minibatch had a pair, so L is the random one that the training began with: use a "
+                    "miniBatchFraction above %g",
+                    options.fraction,
+                )
+            return
+        first, last = known[0], known[-1]
+        said = f"the objective has grown from {first:g} to {last:g}: stepSize {options.step_size:g} is too large"
+        if last > DIVERGED * first > 0.0:
+            raise DivergedError(said)
+        if last > (WORSE if options.fraction == 1.0 else WORSE_SAMPLE) * first:
+            log.warning("%s", said)
+
+    def free(self) -> None:
+        for vector in (*self._states, self.gradient, self.weight):
+            vector.free()
