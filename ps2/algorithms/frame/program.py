@@ -118,6 +118,23 @@ class Ask:
         self._record.add(rows, bytes)
         self._record.evaluated(objective, seconds if is_earlier else None)
 
+    def stepped(self, objective: float, rows: int, bytes: int, **amounts: float) -> None:
+        """Record a step, and the objective of its rows at its beginning. ``on_step`` is called once.
+
+        Args:
+            objective: NaN: there was no row.
+            rows, bytes: see ``Record.add``.
+            amounts: what the step worked on. Divided by the step's seconds, they are its metrics ``<name>_per_s``.
+        """
+        is_earlier, record = self._journal.is_replaying, self._record
+        seconds = self(lambda: record.lap_s)
+        record.add(rows, bytes)
+        objective = record.known(objective)
+        if is_earlier:
+            record.step_before(objective, seconds)
+        else:
+            record.step(objective, {f"{name}_per_s": amount / seconds for name, amount in amounts.items()})
+
 
 class Program(ABC, Generic[T]):
     """One training.

@@ -17,14 +17,12 @@ from typing import Any
 
 import numpy as np
 
+from ps2.algorithms.frame.program import DoTask, Task
 from ps2.algorithms.topics import online_kernels as kernels
 from ps2.algorithms.topics.corpus import key_of
-from ps2.algorithms.topics.evidence import BatchReport, alpha_after, ids_of, infer_statistics
+from ps2.algorithms.topics.evidence import BatchReport, InferBatch, alpha_after, ids_of, infer_statistics
 from ps2.algorithms.topics.options import OnlineOptions
 from ps2.algorithms.training.reading import Reading
-from ps2.algorithms.training.run import FIRST_CLOCK
-from ps2.client.batch import batch
-from ps2.client.dcv import DCV
 from ps2.client.matrix import DCVMatrix
 from ps2.data.rows import LocalRows
 from ps2.errors import LimitError
@@ -113,48 +111,52 @@ class LocalLambda:
 
 
 @dataclass(frozen=True, eq=False)
-class AveragingProgram:
-    """What each worker runs; picklable.
+class CountDocuments(Task):
+    """Report the number of documents with words."""
+
+
+@dataclass(frozen=True, eq=False)
+class AveragingWork:
+    """Makes a worker of its documents; picklable.
 
     Attributes:
-        counts, stats, control: as of ``OnlineProgram``; ``stats`` is the sum of differences, times documents.
-        documents: one number: of all workers' documents with words.
+        counts: lambda minus beta; its columns are words.
+        stats: the workers' sum of differences of lambda, times documents.
     """
 
     options: OnlineOptions
     counts: DCVMatrix
     stats: DCVMatrix
-    control: DCV
-    documents: DCV
 
-    def __call__(self, worker: Any, reading: Reading) -> None:
+    def __call__(self, reading: Reading) -> DoTask:
         rows = reading.training
         rows = rows.chosen(np.flatnonzero(rows.x.sum(axis=1) > 0))
         ids, topics = ids_of(rows), self.options.topics
         check_room(len(rows.keys), topics, free_bytes())
-        for clock in worker.clocks(FIRST_CLOCK + self.options.iterations):
-            if clock == FIRST_CLOCK:
-                self.documents.add(np.array([float(len(rows))]))
-                worker.barrier()
+
+        def do(worker: Any, task: Any) -> None:
+            if isinstance(task, CountDocuments):
+                worker.report({"documents": len(rows)})
+                return
             report = AveragedReport(np.zeros(topics), len(rows), alphas=np.zeros(topics))
-            self._step(clock - FIRST_CLOCK, rows, ids, report)
+            self._step(task, rows, ids, report)
             worker.report(asdict(report))
 
-    def _step(self, iteration: int, rows: LocalRows, ids: Any, report: AveragedReport) -> None:
+        return do
+
+    def _step(self, task: InferBatch, rows: LocalRows, ids: Any, report: AveragedReport) -> None:
         options = self.options
-        first = iteration * options.local_batches
+        first = task.iteration * options.local_batches
         keys = [key_of(options.seed, first + number) for number in range(options.local_batches)]
         drawn = [kernels.draw(ids, key, options.fraction) for key in keys]
         used = rows.take(np.flatnonzero(np.any(drawn, axis=0)))
-        with batch():
-            asked = self.control.pull(), self.documents.pull(), self.counts.pull(columns=used.keys)
-        control, documents, counts = (one.result() for one in asked)
-        local = LocalLambda(options, counts, control[: options.topics], control[options.topics :])
+        counts = self.counts.pull(columns=used.keys)
+        local = LocalLambda(options, counts, task.alpha, task.totals)
         for number, (key, mask) in enumerate(zip(keys, drawn, strict=True)):
             if mask.any():
                 part = rows.take(np.flatnonzero(mask))
                 words = np.searchsorted(used.keys, part.keys)
-                local.step(part, words, key, options.weight(first + number + 1), float(documents[0]), report)
+                local.step(part, words, key, options.weight(first + number + 1), task.documents, report)
         words, change = local.change()
         report.kept, report.alphas = len(rows) * local.kept, len(rows) * local.alpha
         sent = (len(rows) * change).astype(counts.dtype)

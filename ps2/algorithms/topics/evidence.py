@@ -1,4 +1,4 @@
-"""What a batch of documents tells of topics and of alpha, and a worker's report of it."""
+"""What a batch of documents tells of topics and of alpha; the task to find it, and a worker's report of it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import polygamma, psi
 
+from ps2.algorithms.frame.program import Task
 from ps2.algorithms.topics import online_kernels as kernels
 from ps2.data.rows import LocalRows
 from ps2.ops.guards import readable
@@ -29,6 +30,23 @@ def alpha_after(alpha: Float64s, log_shares: Float64s, documents: float, weight:
     shared = (gradient / diagonal).sum() / (1 / rest + (1 / diagonal).sum())
     moved = alpha - weight * (gradient - shared) / diagonal
     return np.asarray(moved if (moved > 0).all() else alpha)
+
+
+@dataclass(frozen=True, eq=False)
+class InferBatch(Task):
+    """Infer the topics of an iteration's documents: add their statistics to the servers', and report on them.
+
+    Attributes:
+        iteration: number of the iteration, from 0.
+        documents: number of all workers' documents with words; 0: workers need not know it.
+        alpha: float64, shape (topics,).
+        totals: float64, shape (topics,): lambda's sums over all words.
+    """
+
+    iteration: int
+    documents: int
+    alpha: Float64s
+    totals: Float64s
 
 
 @dataclass

@@ -1,35 +1,34 @@
-"""Online variational Bayes: one batch of documents per clock, with lambda on the servers.
+"""Online variational Bayes as a durable program: one batch of documents per clock, with lambda on the servers.
 
 Hoffman, Blei and Bach, "Online learning for latent Dirichlet allocation" (2010), Algorithm 2, with the params of
 pyspark.ml's "online" optimizer. In a clock each worker draws its documents of the batch, reads the blocks of their
-words, and adds the documents' statistics. Then the servers take the step of lambda, and the driver that of alpha. So
-the whole model is on the servers, and a batch depends on seed, iteration and documents only: an attempt that repeats a
-clock does the same again, and its additions count once.
+words, and adds the documents' statistics. Then the servers take the step of lambda, and the driver that of alpha. A
+batch depends on seed, iteration and documents only: an attempt that repeats a clock does the same again, and its
+additions count once.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from ps2.algorithms.frame.program import Ask, DoTask, Program, Steps, run_program
 from ps2.algorithms.topics import online_kernels as kernels
-from ps2.algorithms.topics.averaging import AveragedReport, AveragingProgram
+from ps2.algorithms.topics.averaging import AveragingWork, CountDocuments
 from ps2.algorithms.topics.corpus import key_of
-from ps2.algorithms.topics.evidence import BatchReport, alpha_after, ids_of, infer_statistics
+from ps2.algorithms.topics.evidence import BatchReport, InferBatch, alpha_after, ids_of, infer_statistics
 from ps2.algorithms.topics.options import FittedTopics, OnlineOptions
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.training.record import Record, StepReport, Words
-from ps2.algorithms.training.replay_journal import ReplayJournal
-from ps2.algorithms.training.run import FIRST_CLOCK, Training, run_training
 from ps2.algorithms.training.table import Table
-from ps2.client.batch import batch
 from ps2.client.dcv import DCV
 from ps2.client.matrix import DCVMatrix
 from ps2.data.rows import LocalRows
@@ -42,6 +41,11 @@ log = logging.getLogger(__name__)
 DTYPE = "float32"
 # Maximum bytes of a worker's weights at a time; its statistics take as many.
 ROOM_BYTES = 256 << 20
+# Warnings.
+NO_DOCUMENT = (
+    "no batch had a document, so the topics are the random ones that the training began with: use a subsamplingRate "
+    "above %g, or more documents (equal ones are drawn together)"
+)
 
 
 def train_online(
@@ -72,43 +76,36 @@ def train_online(
         SlotsError, WorkerError...: as ``ps.run`` raises.
     """
     names = CheckpointNames.of(options.name, ps)
-    driver = _Driver(options, Record(on_step, Words("iteration", "-bound a token")), names)
-    try:
-        if names.begun >= FIRST_CLOCK + options.iterations:
-            return driver.fitted()
-        training = Training(
-            table, options.form, driver.program, driver.on_clock, 0, options.seed, names.begun, driver.journal
-        )
-        return run_training(ps, training, driver.fitted)
-    finally:
-        driver.free()
+    record = Record(on_step, Words("iteration", "-bound a token"))
+    return run_program(ps, OnlineProgram(options, record, names), table, names)
 
 
 @dataclass(frozen=True, eq=False)
-class OnlineProgram:
-    """What each worker runs; picklable.
+class OnlineWork:
+    """Makes a worker of its documents; picklable.
 
     Attributes:
         counts: lambda minus beta; its columns are words.
         stats: the workers' sum of statistics in a clock.
-        control: alpha, and lambda's sums over words, by topic; the driver writes, the workers read.
     """
 
     options: OnlineOptions
     counts: DCVMatrix
     stats: DCVMatrix
-    control: DCV
 
-    def __call__(self, worker: Any, reading: Reading) -> None:
+    def __call__(self, reading: Reading) -> DoTask:
         rows = reading.training
         rows = rows.chosen(np.flatnonzero(rows.x.sum(axis=1) > 0))
         ids = ids_of(rows)
-        for clock in worker.clocks(FIRST_CLOCK + self.options.iterations):
-            key = key_of(self.options.seed, clock - FIRST_CLOCK)
-            batch_of = BatchReport(np.zeros(self.options.topics), documents=len(rows))
+
+        def do(worker: Any, task: Any) -> None:
+            key = key_of(self.options.seed, task.iteration)
+            report = BatchReport(np.zeros(self.options.topics), documents=len(rows))
             for part in self._parts(rows, kernels.draw(ids, key, self.options.fraction)):
-                self._infer(part, key, batch_of)
-            worker.report(asdict(batch_of))
+                self._infer(part, key, task, report)
+            worker.report(asdict(report))
+
+        return do
 
     def _parts(self, rows: LocalRows, drawn: kernels.Mask) -> Iterator[LocalRows]:
         """Yield batches of documents whose words' weights fit into a worker's memory."""
@@ -126,105 +123,86 @@ class OnlineProgram:
             if begin < end:
                 yield rows.take(numbers[begin:end])
 
-    def _infer(self, part: LocalRows, key: np.uint64, report: BatchReport) -> None:
+    def _infer(self, part: LocalRows, key: np.uint64, task: InferBatch, report: BatchReport) -> None:
         """Read the blocks of some documents' words, and add the documents' statistics."""
-        topics = self.options.topics
-        with batch():
-            asked = self.control.pull(), self.counts.pull(columns=part.keys)
-        control, counts = asked[0].result(), asked[1].result()
-        told = infer_statistics(part, counts, self.options.beta, control[:topics], control[topics:], key)
-        stats = told.stats.astype(counts.dtype)
-        report.bound += told.bound
+        counts = self.counts.pull(columns=part.keys)
+        inferred = infer_statistics(part, counts, self.options.beta, task.alpha, task.totals, key)
+        stats = inferred.stats.astype(counts.dtype)
+        report.bound += inferred.bound
         report.tokens += float(part.x.data.sum())
         report.drawn += len(part)
         report.bytes += counts.nbytes + stats.nbytes
-        report.log_shares += told.log_shares
+        report.log_shares += inferred.log_shares
         self.stats.add(columns=part.keys, values=stats)
 
 
-class _Driver:
-    """The driver's program."""
+class OnlineProgram(Program[FittedTopics]):
+    """Online variational Bayes."""
 
     def __init__(self, options: OnlineOptions, record: Record, names: CheckpointNames) -> None:
-        self._options, self._record = options, record
-        settings = {name: value for name, value in asdict(options).items() if name not in ("iterations", "name")}
-        self.journal = ReplayJournal.of(names, settings)
-        topics, words = options.topics, options.vocabulary
-        counts = names.give(lambda name: DCV.dense(words, topics, DTYPE, layout="column", name=name))
-        control = names.give(lambda name: DCV.dense(2 * topics, 1, "float64", name=name))
-        stats = DCV.dense(words, topics, DTYPE, layout="column").matrix()
-        self.program: OnlineProgram | AveragingProgram
+        super().__init__(options, options.form, record)
+
+        def matrix() -> DCVMatrix:
+            size = options.vocabulary, options.topics
+            return names.give(lambda name: DCV.dense(*size, DTYPE, layout="column", name=name)).matrix()
+
+        self._counts, self._stats = matrix(), matrix()
+
+    # -- the algorithm -------------------------------------------------------------------------------------------------
+
+    def drive(self, ask: Ask) -> Steps[Float64s]:
+        options, documents = self.options, 0
         if options.sync == "average":
-            documents = names.give(lambda name: DCV.dense(1, 1, "float64", name=name))
-            self.program = AveragingProgram(options, counts.matrix(), stats, control, documents)
-        else:
-            self.program = OnlineProgram(options, counts.matrix(), stats, control)
-        if not names.begun:
-            sums = self.program.counts.apply("variational.begin", seed=options.seed, beta=options.beta)
-            self._tell(options.alphas, sums)
-        record.start()
-
-    def on_clock(self, iteration: int, reports: Sequence[Any]) -> None:
-        """Take the step of an iteration after all workers have added their statistics."""
-        options, program, record = self._options, self.program, self._record
-        record.enter(iteration)
-        report, alpha = self._report(reports[0]), program.control.pull()[: options.topics]
-        if isinstance(report, AveragedReport):
-            alpha = self._average(report)
-        elif report.drawn:
-            alpha = self._step(options.weight(iteration + 1), report, alpha)
-        record.add(report.drawn, report.bytes)
-        tokens = report.tokens
-        if not (math.isfinite(report.bound) and np.isfinite(report.log_shares).all() and np.isfinite(alpha).all()):
-            raise PS2Error(
-                f"iteration {iteration + 1}: the bound of the likelihood, or alpha, is not finite: the training has "
-                "diverged; a larger learningOffset, or another docConcentration or topicConcentration, may help"
-            )
-        told = {"tokens_per_s": tokens / record.lap_s}
-        record.step(record.known(-report.bound / tokens if tokens else math.nan), told)
-
-    def _report(self, told: Any) -> BatchReport:
-        return AveragedReport(**told) if self._options.sync == "average" else BatchReport(**told)
-
-    def _step(self, weight: float, report: BatchReport, alpha: Float64s) -> Float64s:
-        """Take a step by the workers' statistics; return alpha after it."""
-        program = self.program
-        scale = weight * report.documents / report.drawn
-        sums = program.counts.apply("variational.step", stats=program.stats, keep=1 - weight, scale=scale)
-        if self._options.optimize_alpha:
-            alpha = alpha_after(alpha, report.log_shares, report.drawn, weight)
-        self._tell(alpha, sums)
+            count = yield CountDocuments()
+            documents = count.documents
+        alpha, totals = options.alphas, ask(self._draw_lambda)
+        ask.start()
+        iteration = 0
+        while iteration < ask.setting(lambda: options.iterations):
+            report = yield InferBatch(iteration, documents, alpha, totals)
+            iteration += 1
+            if options.sync == "average" and documents:
+                totals = ask(partial(self._step, report.kept / documents, 1 / documents))
+                alpha = report.alphas / documents
+            elif report.drawn:
+                weight = options.weight(iteration)
+                totals = ask(partial(self._step, 1 - weight, weight * report.documents / report.drawn))
+                if options.optimize_alpha:
+                    alpha = alpha_after(alpha, report.log_shares, report.drawn, weight)
+            if not (math.isfinite(report.bound) and np.isfinite(report.log_shares).all() and np.isfinite(alpha).all()):
+                raise PS2Error(
+                    f"iteration {iteration}: the bound of the likelihood, or alpha, is not finite: the training has "
+                    "diverged; a larger learningOffset, or another docConcentration or topicConcentration, may help"
+                )
+            objective = -report.bound / report.tokens if report.tokens else math.nan
+            ask.stepped(objective, report.drawn, report.bytes, tokens=report.tokens)
+        if iteration and not self.record.rows:
+            ask(partial(log.warning, NO_DOCUMENT, options.fraction))
         return alpha
 
-    def _average(self, report: AveragedReport) -> Float64s:
-        """Make the average of the workers' lambdas, weighted by their documents; return that of their alphas."""
-        program, share = self.program, 1 / max(report.documents, 1)
-        kept = share * report.kept if report.documents else 1.0
-        sums = program.counts.apply("variational.step", stats=program.stats, keep=kept, scale=share)
-        alpha = share * report.alphas if report.documents else program.control.pull()[: self._options.topics]
-        self._tell(alpha, sums)
-        return alpha
+    def _draw_lambda(self) -> Float64s:
+        """Draw lambda; return its sums over all words."""
+        options = self.options
+        return self._totals(self._counts.apply("variational.begin", seed=options.seed, beta=options.beta))
 
-    def fitted(self) -> FittedTopics:
-        """Return the result."""
-        options, program = self._options, self.program
-        if self._record.seconds and not self._record.rows:
-            log.warning(
-                "no batch had a document, so the topics are the random ones that the training began with: use a "
-                "subsamplingRate above %g, or more documents (equal ones are drawn together)",
-                options.fraction,
-            )
-        counts = program.counts.pull(columns=np.arange(options.vocabulary)).astype(np.float64)
-        alpha = program.control.pull()[: options.topics]
-        return FittedTopics(counts, alpha, options.beta, self._record.history())
+    def _step(self, kept: float, scale: float) -> Float64s:
+        """Set lambda to ``kept`` times itself and ``scale`` times the workers' statistics; return its sums."""
+        return self._totals(self._counts.apply("variational.step", stats=self._stats, keep=kept, scale=scale))
+
+    def _totals(self, sums: Float64s) -> Float64s:
+        return sums + self.options.beta * self.options.vocabulary
+
+    # -- what the frame calls ------------------------------------------------------------------------------------------
+
+    def worker(self) -> OnlineWork | AveragingWork:
+        work = AveragingWork if self.options.sync == "average" else OnlineWork
+        return work(self.options, self._counts, self._stats)
+
+    def result(self, alpha: Float64s) -> FittedTopics:
+        options = self.options
+        counts = self._counts.pull(columns=np.arange(options.vocabulary)).astype(np.float64)
+        return FittedTopics(counts, alpha, options.beta, self.record.history())
 
     def free(self) -> None:
-        """Free the state on the servers."""
-        for vector in (self.program.counts, self.program.stats, self.program.control):
-            vector.free()
-        if isinstance(self.program, AveragingProgram):
-            self.program.documents.free()
-
-    def _tell(self, alpha: Float64s, sums: Float64s) -> None:
-        """Publish alpha, and lambda's sums over all words, to the workers."""
-        self.program.control.push(np.concatenate([alpha, sums + self._options.beta * self._options.vocabulary]))
+        for matrix in (self._counts, self._stats):
+            matrix.free()
