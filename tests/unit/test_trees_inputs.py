@@ -147,6 +147,15 @@ def test_features_when_equal_in_float32_then_are_still_separated(tmp_path):
         made.saveXGBoost(str(tmp_path / "m.json"))
 
 
+def test_saved_when_middle_is_of_float32_then_is_refused(tmp_path):
+    """Both values are 1 in float32, and so is the number between them."""
+    x = np.tile([[1.0 - 2.0**-30], [1.0 + 2.0**-30]], (20, 1))
+    made = fit(GBTClassifier(maxIter=2), x, np.tile([0, 1], 20))
+    assert made.fitted.predict(x[:2]).tolist() == [0.0, 1.0]
+    with pytest.raises(UsageError, match=r"feature 0 on both sides of 1\.0+2 are the same"):
+        made.saveXGBoost(str(tmp_path / "m.json"))
+
+
 @pytest.mark.parametrize("base", [20240115.0, 1.7e12])
 @pytest.mark.parametrize("count", [30, 400])
 def test_features_when_fractions_of_large_number_then_all_seen(base, count):

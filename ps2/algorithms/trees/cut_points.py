@@ -232,7 +232,8 @@ def cuts_of_many(cells: Cells, bins: int) -> tuple[Float64s, Int64s]:
 def cuts_between(below: Float64s, above: Float64s) -> Float64s:
     """Return float64 that are at least ``below``, and less than ``above``: near the middle, but never infinite.
 
-    Where float32 can tell these apart, cuts are float32 numbers, and part them as float32, too.
+    Where float32 can tell these apart, cuts are float32 numbers, and part them as float32, too. Where it cannot, cuts
+    are no float32 numbers, except between float64 side by side.
     """
     most = np.finfo(np.float64).max
     low, high = np.clip(below, -most, most), np.clip(above, -most, most)
@@ -241,7 +242,10 @@ def cuts_between(below: Float64s, above: Float64s) -> Float64s:
         short = middle.astype(np.float32)
         short = np.where(short > middle, np.nextafter(short, np.float32(-np.inf)), short)
         is_short = (below.astype(np.float32) <= short) & (short < above.astype(np.float32)) & (below <= short)
-    middle = np.where(middle < above, np.maximum(middle, low), below)
+        middle = np.where(middle < above, np.maximum(middle, low), below)
+        higher, lower = np.nextafter(middle, np.inf), np.nextafter(middle, -np.inf)
+        other = np.where(higher < above, higher, np.maximum(lower, below))
+        middle = np.where(middle.astype(np.float32) == middle, other, middle)
     return np.where(is_short & np.isfinite(short), short.astype(np.float64), middle)
 
 
