@@ -67,6 +67,32 @@ def test_python_when_named_one_lacks_ps2_then_nothing_changes(named_late, elsewh
     assert context.pythonExec == before
 
 
+def test_python_when_variable_is_empty_then_the_driver_s(elsewhere, tmp_path, monkeypatch):
+    """pyspark takes the empty text for a program."""
+    monkeypatch.setenv("PYSPARK_PYTHON", "")
+    context = LocalContext("")
+    choose_python(context, [str(tmp_path)])
+    assert prefix_of(context.pythonExec) == sys.prefix
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("exit 0", "prints other things than .*: ''"),
+        (f'echo "Welcome to this place"; exec {sys.executable} "$@"', "prints other .*: 'Welcome to this place.*PYSP"),
+        (r"printf '\351t\351\n'", "prints other .*: '\ufffdt\ufffd'"),
+        (r"printf '\351t\351\n' >&2; exit 3", "cannot import ps2: \ufffdt\ufffd"),
+        ("echo 3.9 0.0.7", "is Python 3.9 with ps2 0.0.7"),
+    ],
+)
+def test_python_when_it_prints_something_else_then_named(text, fault, tmp_path):
+    python = tmp_path / "python3"
+    python.write_text(f"#!/bin/sh\n{text}\n")
+    python.chmod(0o755)
+    with pytest.raises(ConfigError, match=f"theirs, {python} at local.*{fault}"):
+        choose_python(LocalContext(str(python)), [str(tmp_path)])
+
+
 @pytest.mark.parametrize(("settings", "pool"), [({"spark.executor.pyspark.memory": "1g"}, "system"), ({}, None)])
 def test_arrow_when_workers_memory_is_limited_then_reserves_none(settings, pool, monkeypatch):
     monkeypatch.delenv("ARROW_DEFAULT_MEMORY_POOL", raising=False)

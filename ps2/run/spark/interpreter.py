@@ -26,6 +26,7 @@ DEFAULT = "python3"
 # Python 3.11 and later: do not import from the current folder.
 SAFE_PATH_VARIABLE = "PYTHONSAFEPATH"
 CHECK = "import sys, ps2; print('{}.{}'.format(*sys.version_info), ps2.__version__)"
+VERSIONS = re.compile(r"(\d+\.\d+) (\S+)")
 CHECK_TIMEOUT_S = 60.0
 MISSING = re.compile(r"No module named '(ps2|numpy|scipy|numba|pandas|pyarrow|grpc)'")
 # Spark has one daemon module for all interpreters of an application. PS2's would end the DataFrames that were made
@@ -58,8 +59,9 @@ def choose_python(spark_context: Any, folders: Sequence[str]) -> None:
     if not spark_context.master.startswith("local") or is_checked(spark_context):
         return
     chosen = os.environ.get(VARIABLE)
-    # Without the variable, or if it was set after the SparkContext was made, pyspark has taken its default.
-    is_default = spark_context.pythonExec == DEFAULT != chosen
+    # Without the variable, or if it was set after the SparkContext was made, pyspark has taken its default. An empty
+    # variable names none, but pyspark takes it for a name.
+    is_default = not spark_context.pythonExec or spark_context.pythonExec == DEFAULT != chosen
     python = (chosen or sys.executable or DEFAULT) if is_default else spark_context.pythonExec
     environment = {**os.environ, **spark_context.environment}
     fault = _fault(python, environment, folders)
@@ -146,6 +148,7 @@ def _fault(python: str, environment: Mapping[str, str], folders: Sequence[str]) 
             env={**environment, "PYTHONPATH": path},
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=CHECK_TIMEOUT_S,
             check=False,
         )
@@ -154,8 +157,13 @@ def _fault(python: str, environment: Mapping[str, str], folders: Sequence[str]) 
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         return f"cannot import ps2: {lines[-1]}"
-    wanted = f"{sys.version_info[0]}.{sys.version_info[1]} {__version__}"
-    return None if done.stdout.strip() == wanted else "is Python {} with ps2 {}".format(*done.stdout.split())
+    answer = done.stdout.strip()
+    if answer == f"{sys.version_info[0]}.{sys.version_info[1]} {__version__}":
+        return None
+    other = VERSIONS.fullmatch(answer)
+    if other is None:
+        return f"prints other things than it is asked for, which Spark cannot read: {answer!r:.100}"
+    return f"is Python {other[1]} with ps2 {other[2]}"
 
 
 def _error(python: str, master: str, fault: str) -> ConfigError:
