@@ -92,6 +92,7 @@ class PS2Context:
             ConfigError: settings are invalid or differ from the running context's; or the Python of tasks on this host
                 lacks ps2.
             StoppedError: the SparkContext is stopped.
+            UsageError: in a task, or in a process that the driver of the running context has forked.
             LaunchError, UnavailableError, AuthError: the fleet cannot be started or reached.
             CheckpointMissingError, CheckpointCorruptError, LimitError: ``restore`` cannot be read, or does not fit the
                 servers' memory.
@@ -108,6 +109,8 @@ class PS2Context:
             asked = over(conf, moved, **given, checkpointEverySteps=checkpointEverySteps)
             backend = backend_given(spark)
             running = cls._active
+            if running is not None:
+                running._coordinator.check_running()
             if backend is not None and (running is None or running._coordinator.application.spark != backend):
                 backend.configure_python()
             if running is not None:
@@ -351,11 +354,14 @@ class PS2Context:
 
     @shielded
     def stop(self) -> None:
-        """End a started fleet, or free this context's matrices on an attached fleet. A second call does nothing.
+        """End a started fleet, or free this context's matrices on an attached fleet. A second call does nothing,
+        nor does one in a forked child: the fleet is its parent's.
 
         Raises:
             PS2Error: additions made with ``wait=False`` had failed. The context has stopped all the same.
         """
+        if not self._coordinator.is_of_this_process:
+            return
         with self._class_lock:
             if PS2Context._active is self:
                 PS2Context._active = None

@@ -11,6 +11,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
+from ps2.client.dispatch import check_process
 from ps2.client.fleet import FleetRef, derived_token, token_id
 from ps2.client.session import Session
 from ps2.client.sessions import install, uninstall
@@ -94,6 +95,7 @@ class Coordinator:
         self.conf = conf = with_restore(conf)
         self.is_stopped = False
         self._stop_lock = threading.Lock()
+        self._pid = os.getpid()
         id = uuid.uuid4().hex[:12]
         tokens = _Tokens.of(conf, id)
         self.token = tokens.fleet
@@ -148,12 +150,18 @@ class Coordinator:
         install(self.session)
         self.fleet.watch(self._supervisor.poll, self.application.renew)
         self._key_clock.start()
-        atexit.register(self._end_at_exit, os.getpid())
+        atexit.register(self._end_at_exit)
         if spark is not None:
             self.application.reach(spark)
 
+    @property
+    def is_of_this_process(self) -> bool:
+        """False in a forked child, which must not end its parent's fleet."""
+        return os.getpid() == self._pid
+
     def check_running(self) -> None:
-        """Raise StoppedError if ``stop`` was called."""
+        """Raise StoppedError if ``stop`` was called, UsageError in a forked child."""
+        check_process(self._pid)
         if self.is_stopped:
             raise StoppedError("this PS2Context was stopped")
 
@@ -207,9 +215,8 @@ class Coordinator:
             ending.callback(self._key_clock.stop)
 
     @shielded
-    def _end_at_exit(self, pid: int) -> None:
-        # A forked child inherits this call, but must not end its parent's fleet.
-        if os.getpid() == pid:
+    def _end_at_exit(self) -> None:
+        if self.is_of_this_process:  # a forked child inherits this call
             self._end_fleet()
 
     def _rolled_back(self, epoch: int, step: int | None) -> None:

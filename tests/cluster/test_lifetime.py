@@ -17,6 +17,7 @@ import numpy as np
 import psutil
 import pytest
 from faults import flows
+from forks import in_child
 
 from ps2 import DCV, PS2Conf, PS2Context
 from ps2.config import RetryConfig, WireConfig
@@ -329,3 +330,19 @@ def test_call_when_its_server_stands_still_then_ctrl_c_ends_it(fresh, stop_proce
             os.kill(pid, signal.SIGCONT)
     interrupt.join()
     assert vector.pull([3])[0] in (1, 2)
+
+
+def test_context_when_a_forked_child_leaves_it_then_stays(fresh):
+    u = DCV.dense(2).fill(1)
+
+    def leave():
+        try:
+            with fresh:
+                raise SystemExit
+        except SystemExit:
+            fresh.stop()
+        PS2Context.getOrCreate(servers=2)
+
+    assert in_child(leave).startswith("UsageError: vectors work in a task or a driver itself")
+    assert in_child(fresh.status).startswith("UsageError: vectors work in a task or a driver itself")
+    assert (u.sum(), PS2Context.getActive()) == (2, fresh)
