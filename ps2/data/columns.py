@@ -25,6 +25,24 @@ IMPUTE = "impute null and NaN, or drop these rows"
 VECTORS = "a vector of pyspark.ml, an array of numbers, or the names of number columns"
 
 
+def as_arrow(values: Any, kind: pa.DataType | None = None, from_pandas: bool | None = None) -> Any:
+    """Return an array or a column of pandas as an Arrow array, perhaps in chunks; see ``pyarrow.array``.
+
+    Unlike there, numbers may have another byte order than this machine's, and columns of pandas may be sparse.
+    Categories become their values.
+
+    Raises:
+        pyarrow.ArrowException, TypeError, ValueError, OverflowError: Arrow has no such values.
+    """
+    if hasattr(values, "sparse"):
+        values = values.sparse.to_dense()
+    dtype = getattr(values, "dtype", None)
+    if isinstance(dtype, np.dtype) and not dtype.isnative:
+        values = np.asarray(values).astype(dtype.newbyteorder("="))
+    found = pa.array(values, kind, from_pandas=from_pandas)
+    return found.cast(found.type.value_type) if pa.types.is_dictionary(found.type) else found
+
+
 @dataclass(frozen=True, eq=False)
 class Features:
     """The features of some rows, row after row.

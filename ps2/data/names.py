@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ps2.data.columns import as_arrow
 from ps2.errors import InputError
 from ps2.number_checks import is_whole
 from ps2.ops.kernels import Int64s
@@ -49,7 +50,7 @@ class Names(Sequence[Any]):
         given = _as_array("names", values)
         if _are_integers(given.type):
             given = _cast("names", given, pa.int64())
-        elif _are_strings(given.type) or not len(given):
+        elif are_strings(given.type) or not len(given):
             given = given.cast(pa.string())
         if not (pa.types.is_int64(given.type) or pa.types.is_string(given.type)) or given.null_count:
             raise InputError(f"names: expected integers or strings without null, got {given.type}")
@@ -121,7 +122,7 @@ class Names(Sequence[Any]):
             InputError: the values are of another type. Floats are refused: they may have rounded large integers.
         """
         given = _as_array(self.what, names)
-        fits = _are_integers if self.are_integers else _are_strings
+        fits = _are_integers if self.are_integers else are_strings
         if not (fits(given.type) or pa.types.is_null(given.type)):
             kind = "integers" if self.are_integers else "strings"
             raise InputError(f"{self.what}: expected {kind}, as those that have a vector are, got {given.type}")
@@ -192,9 +193,9 @@ class Names(Sequence[Any]):
 
 def _as_array(what: str, values: Any) -> pa.Array | pa.ChunkedArray:
     if isinstance(values, (pa.Array, pa.ChunkedArray)):
-        return values
+        return values.cast(values.type.value_type) if pa.types.is_dictionary(values.type) else values
     try:
-        return pa.array(values if hasattr(values, "dtype") else list(values))
+        return as_arrow(values if hasattr(values, "dtype") else list(values))
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
         raise InputError(f"{what}: expected all integers below 2**63, or all strings: {error}") from error
 
@@ -210,5 +211,6 @@ def _are_integers(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind))
 
 
-def _are_strings(kind: pa.DataType) -> bool:
+def are_strings(kind: pa.DataType) -> bool:
+    """Return whether a type is one of Arrow's for texts."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))

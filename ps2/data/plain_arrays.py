@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numbers
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,32 @@ def as_array(name: str, given: Any) -> npt.NDArray[Any]:
         return np.asarray(given)
     except ValueError as error:
         raise ShapeError(f"{name}: expected an array, but numpy cannot make one of this value: {error}") from error
+
+
+def as_numbers(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return an array of numbers; Python's objects become float64, None and pandas' NA among them NaN.
+
+    pandas has objects where the columns of a DataFrame are of several types, of its nullable types, or of Arrow's.
+
+    Raises:
+        TypeError: a value is no number, such as a text or a date; the message is the value.
+    """
+    if values.dtype != object:
+        if values.dtype.kind not in "biuf":
+            raise TypeError(str(values.dtype))
+        return values
+    kinds = set(map(type, values.reshape(-1).tolist()))
+    nulls = {kind for kind in kinds if kind is type(None) or kind.__name__ == "NAType"}
+    wrong = {kind for kind in kinds - nulls if not issubclass(kind, (numbers.Real, Decimal, np.bool_))}
+    if wrong:
+        raise TypeError(repr(next(value for value in values.reshape(-1).tolist() if type(value) in wrong))[:100])
+    if nulls:
+        is_null = np.frompyfunc(lambda value: type(value) in nulls, 1, 1)(values).astype(bool)
+        values = np.where(is_null, np.nan, values)
+    try:
+        return values.astype(np.float64)
+    except OverflowError as error:
+        raise TypeError(f"an integer beyond float64: {error}") from error
 
 
 def is_masked(given: Any) -> bool:

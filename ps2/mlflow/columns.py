@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import scipy.sparse as sp
 
-from ps2.data.columns import VECTOR, VECTORS, listed
-from ps2.data.plain_arrays import as_array
+from ps2.algorithms.estimators.given_rows import given_rows
+from ps2.data.columns import VECTOR, VECTORS, as_arrow, listed
+from ps2.data.plain_arrays import as_array, as_numbers
 from ps2.errors import InputError
 
 _STRUCT = pa.struct(
@@ -28,12 +31,19 @@ def check_columns(frame: Any, names: Sequence[str]) -> None:
     """Raise InputError unless ``frame`` is a pandas DataFrame with these columns, each once."""
     if not isinstance(frame, pd.DataFrame):
         raise InputError(f"expected a pandas DataFrame with columns {listed(names)}, got {type(frame).__name__}")
-    there = list(map(str, frame.columns))
+    there = Counter(map(str, frame.columns))
     for name in names:
         if name not in there:
-            raise InputError(f"there is no column {name!r}; there are: {listed(there)}")
-        if there.count(name) > 1:
-            raise InputError(f"column {name!r}: expected one column of that name, got {there.count(name)}")
+            raise InputError(f"there is no column {name!r}; there are: {listed(list(map(str, frame.columns)))}")
+        if there[name] > 1:
+            raise InputError(f"column {name!r}: expected one column of that name, got {there[name]}")
+
+
+def _named(frame: pd.DataFrame, name: str) -> pd.Series:
+    """Return a column; pandas may have a number for its name, as columns of an array have."""
+    if name in frame.columns:
+        return frame[name]
+    return frame.iloc[:, list(map(str, frame.columns)).index(name)]
 
 
 def vector_column(frame: pd.DataFrame, name: str) -> pa.Array:
@@ -42,9 +52,9 @@ def vector_column(frame: pd.DataFrame, name: str) -> pa.Array:
     Raises:
         InputError: a value is none of these; the message names column and row.
     """
-    cells = [None if _is_null(cell) else cell for cell in frame[name]]
+    cells = [None if _is_null(cell) else cell for cell in _named(frame, name)]
     try:
-        if any(hasattr(cell, "indices") or isinstance(cell, dict) for cell in cells):
+        if any(hasattr(cell, "indices") or sp.issparse(cell) or isinstance(cell, dict) for cell in cells):
             return pa.array([None if cell is None else _as_struct(cell) for cell in cells], _STRUCT)
         return pa.array([None if cell is None else _as_array(cell) for cell in cells], pa.list_(pa.float64()))
     except (pa.ArrowException, TypeError, ValueError, KeyError) as error:
@@ -61,13 +71,13 @@ def plain_column(frame: pd.DataFrame, name: str, kind: pa.DataType | None = None
     Raises:
         InputError: the values have several types, or another one than ``kind``.
     """
-    given = frame[name]
+    given = _named(frame, name)
     if kind is not None and pa.types.is_list(kind):  # Arrow would take a string for a list of its letters
         for row, cell in enumerate(given):
             if isinstance(cell, (str, bytes)):
                 raise InputError(f"column {name!r}, row {row}: expected a list, got {cell!r:.80}")
     try:
-        found = pa.array(given, kind, from_pandas=given.dtype.kind != "f")
+        found = as_arrow(given, kind, from_pandas=given.dtype.kind != "f")
     except (pa.ArrowException, TypeError, ValueError) as error:
         expected = "values of one type" if kind is None else f"values of type {kind}"
         raise InputError(f"column {name!r}: expected {expected}: {error}") from error
@@ -91,8 +101,8 @@ def _as_array(cell: Any) -> Any:
     if values.ndim != 1 or isinstance(cell, (str, bytes)):
         raise TypeError("no vector")
     if values.dtype == object:  # None within a list is a missing value
-        return [None if _is_null(value) else float(value) for value in values]
-    return values.astype(np.float64)
+        return [None if value != value else value for value in as_numbers(values).tolist()]
+    return as_numbers(values).astype(np.float64)
 
 
 def _as_struct(cell: Any) -> dict[str, Any]:
@@ -100,6 +110,9 @@ def _as_struct(cell: Any) -> dict[str, Any]:
         if set(cell) != VECTOR:
             raise KeyError(f"expected {sorted(VECTOR)}")
         return cell
+    if sp.issparse(cell):
+        row = given_rows("features", cell.reshape(1, -1))
+        return {"type": 0, "size": row.shape[1], "indices": row.indices, "values": row.data}
     if not hasattr(cell, "indices"):
         return {"type": DENSE, "size": None, "indices": None, "values": _as_array(cell)}
     return {"type": 0, "size": cell.size, "indices": np.asarray(cell.indices), "values": np.asarray(cell.values)}

@@ -29,6 +29,7 @@ from ps2.algorithms.estimators.scoring import (
     to_json,
 )
 from ps2.data.columns import read_features, read_numbers
+from ps2.data.names import are_strings
 from ps2.errors import CheckpointCorruptError, InputError, LimitError, UsageError
 from ps2.mlflow.columns import check_columns, no_nulls, plain_column, vector_column
 from ps2.server.memory import available_bytes
@@ -221,7 +222,7 @@ def _id_column(frame: pd.DataFrame, name: str, are_integers: bool) -> pa.Array:
     found = plain_column(frame, name)
     if pa.types.is_null(found.type):
         return found.cast(pa.int64() if are_integers else pa.string())
-    is_right = pa.types.is_integer(found.type) if are_integers else pa.types.is_string(found.type)
+    is_right = pa.types.is_integer(found.type) if are_integers else are_strings(found.type)
     if not is_right:
         expected = "integers" if are_integers else "strings"
         raise InputError(f"column {name!r}: expected ids, {expected}, got {found.type}")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from ps2.data.columns import as_arrow
 from ps2.errors import InputError
 from ps2.run.driver_data import LocalData
 
@@ -47,10 +48,10 @@ def _arrow_of(name: str, column: Any) -> Any:
     try:
         found = _vectors(column)
         if found is None:
-            found = pa.array(column, from_pandas=True)
+            found = as_arrow(column, from_pandas=True)
     except (pa.ArrowException, TypeError, OverflowError) as error:
         raise InputError(f"run: column {name!r} of the pandas DataFrame: {error}") from error
-    return found.cast(found.type.value_type) if pa.types.is_dictionary(found.type) else found
+    return found
 
 
 def _vectors(column: Any) -> Any:

@@ -1,15 +1,26 @@
+from decimal import Decimal
+
 import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
 from pyspark.ml.linalg import SparseVector
 
-from ps2.algorithms import Embedding, KMeansClusters, LDATopics, MatrixFactors, SparseCoder
+from ps2.algorithms import (
+    Embedding,
+    KMeansClusters,
+    LDATopics,
+    MatrixFactorizationModel,
+    MatrixFactors,
+    SparseCoder,
+)
 from ps2.algorithms.estimators.given_rows import finite_row_or_rows, finite_rows, given_rows
 from ps2.algorithms.estimators.predict import rows_of
 from ps2.data.key_rows import KeyRows
 from ps2.errors import ConfigError, DTypeError, InputError, ShapeError, UsageError
-from ps2.mlflow.columns import vector_column
+from ps2.mlflow.columns import check_columns, plain_column, vector_column
+from ps2.mlflow.predicting import RatingPredictor
+from ps2.run.pandas_rows import PandasRows
 
 
 @pytest.mark.parametrize(
@@ -140,3 +151,92 @@ def test_rows_when_a_place_has_two_values_then_their_sum() -> None:
 def test_model_when_it_could_mean_nothing_then_refused(make, error, message) -> None:
     with pytest.raises(error, match=message):
         make()
+
+
+ROWS = np.array([[3.0, 1.0], [2.0, 4.0]])
+FRAME = pd.DataFrame(ROWS, columns=["a", "b"])
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        ROWS.astype(object),
+        FRAME.astype("Int64"),
+        FRAME.astype("double[pyarrow]"),
+        FRAME.astype({"a": "category"}),
+        FRAME.map(Decimal),
+        FRAME.astype(pd.SparseDtype(float)),
+        ROWS.astype(">f8"),
+    ],
+)
+def test_rows_when_numbers_have_any_type_then_read(x) -> None:
+    np.testing.assert_array_equal(finite_rows("x", x, 2), ROWS)
+    np.testing.assert_array_equal(KMeansClusters(ROWS).predict(x), [0, 1])
+
+
+def test_rows_when_pandas_has_na_then_it_is_nan() -> None:
+    x = pd.DataFrame({"a": pd.array([1, pd.NA], "Int64"), "b": [True, False], "c": [None, 0.5]})
+    np.testing.assert_array_equal(given_rows("x", x), [[1, 1, np.nan], [np.nan, 0, 0.5]])
+    with pytest.raises(InputError, match="x: expected finite numbers, got nan in row 0"):
+        finite_rows("x", x)
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (FRAME.astype(str), "expected numbers, got '3.0'"),
+        (FRAME.assign(a=pd.Timestamp("2024-01-02")), "expected numbers, got Timestamp"),
+        (np.array([[10**400, 1]], object), "expected numbers, got an integer beyond float64"),
+    ],
+)
+def test_rows_when_objects_are_no_numbers_then_named(x, message) -> None:
+    with pytest.raises(DTypeError, match=f"x: {message}"):
+        given_rows("x", x)
+
+
+@pytest.mark.parametrize("cell", [["1", "2"], np.array(["1", "2"], object), np.array(["2024"], "M8[D]")])
+def test_vector_when_it_is_of_texts_or_dates_then_refused(cell) -> None:
+    with pytest.raises(InputError, match="features: expected a vector of 2 numbers"):
+        rows_of(cell, 2, missing=False)
+    with pytest.raises(InputError, match="column 'x', row 0: expected a vector"):
+        vector_column(pd.DataFrame({"x": [cell]}), "x")
+
+
+@pytest.mark.parametrize("form", [sp.csr_array, sp.csr_matrix, sp.coo_array])
+def test_cell_when_it_is_a_row_of_scipy_then_read(form) -> None:
+    cells = [form(ROWS[:1]), form(ROWS[1:])]
+    assert [cell["values"] for cell in vector_column(pd.DataFrame({"x": cells}), "x").to_pylist()] == ROWS.tolist()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pd.Series(["b", "a"], dtype="category"),
+        pd.Series(["b", "a"], dtype="string[pyarrow]"),
+        pd.Series([2, 1], dtype="category"),
+        pd.Series(np.array([2, 1], ">i8")),
+        pd.Series([2, 1], dtype=pd.SparseDtype(int)),
+    ],
+)
+def test_column_of_ids_when_of_any_type_of_pandas_then_read(values) -> None:
+    expected = [value if isinstance(value, str) else int(value) for value in values]
+    factors = MatrixFactors(sorted(expected), [5, 6], ROWS, ROWS)
+    predictor = RatingPredictor(MatrixFactorizationModel(factors).scoring(), factors)
+    answer = predictor.predict(pd.DataFrame({"user": values, "item": [5, 6]}))
+    np.testing.assert_array_equal(answer["prediction"], factors.predict(expected, [5, 6]))
+    assert factors.user.names.places(values).tolist() == [1, 0]
+    assert PandasRows(pd.DataFrame({"x": values}))._table["x"].to_pylist() == expected
+
+
+def test_columns_when_their_names_are_numbers_then_found_by_text() -> None:
+    frame = pd.DataFrame(ROWS)
+    check_columns(frame, ["0", "1"])
+    assert plain_column(frame, "1").to_pylist() == [1.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("sentences", "message"), [(["oak elm"], "got 'oak elm'"), ([["oak"], [7]], ": .*int"), ([["oak"], 7], ": .*int")]
+)
+def test_sentences_when_they_are_no_lists_of_names_then_refused(sentences, message) -> None:
+    with pytest.raises(InputError, match=f"sentences: expected lists of names, each string.*{message}"):
+        Embedding(["oak", "elm"], np.eye(2)).transform(sentences)

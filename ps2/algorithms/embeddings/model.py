@@ -228,9 +228,21 @@ class Embedding:
         return sums / np.maximum(np.diff(bounds), 1)[:, None]
 
     def transform(self, sentences: Iterable[Sequence[Any]]) -> Float64s:
-        """Return the mean vector of each sentence; see ``means``."""
-        given = [list(sentence) for sentence in sentences]
-        return self.means(pa.array(given, pa.list_(self.names.values.type)))
+        """Return the mean vector of each sentence, a list of names; see ``means``.
+
+        Raises:
+            InputError: a sentence is a text, or has a name of another type.
+        """
+        given = list(sentences)
+        expected = f"sentences: expected lists of names, each {self.names.values.type}"
+        for sentence in given:  # of a text, list() makes its letters
+            if isinstance(sentence, (str, bytes)):
+                raise InputError(f"{expected}, got {sentence!r:.80}")
+        try:
+            lists = pa.array([list(sentence) for sentence in given], pa.list_(self.names.values.type))
+        except (pa.ArrowException, TypeError, OverflowError) as error:
+            raise InputError(f"{expected}: {error}") from error
+        return self.means(lists)
 
     def plane(self) -> tuple[Float64s, Float64s]:
         """Return the vectors' two largest principal components, shape (n, 2), and each one's share of the variance."""

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from ps2.data.plain_arrays import as_array
+from ps2.data.plain_arrays import as_array, as_numbers
 from ps2.data.sparse_rows import canonical
 from ps2.errors import DTypeError, InputError, ShapeError
 
@@ -20,7 +20,7 @@ def given_rows(name: str, x: Any, features: int | None = None, what: str = "numb
 
     Args:
         name: of the argument, for errors.
-        x: scipy sparse, or anything that NumPy converts to an array, such as a pandas DataFrame.
+        x: scipy sparse, or anything that NumPy converts to an array, such as a pandas DataFrame, whose NA is NaN.
         features: None: any number of them.
         what: what the numbers are, for errors.
 
@@ -32,11 +32,10 @@ def given_rows(name: str, x: Any, features: int | None = None, what: str = "numb
     rows = _as_array(name, expected, x)
     if rows.ndim != 2 or features not in (None, rows.shape[1]):
         raise ShapeError(f"{expected}, got {rows.shape}")
-    if not rows.shape[0] and rows.dtype == object:  # pandas does not know the types of columns without rows
-        rows = rows.astype(np.float64)
-    if rows.dtype.kind not in "biuf":
-        raise DTypeError(f"{name}: expected {what}, got {rows.dtype}")
-    return rows
+    try:
+        return as_numbers(rows)
+    except TypeError as error:
+        raise DTypeError(f"{name}: expected {what}, got {error}") from error
 
 
 def finite_rows(name: str, x: Any, features: int | None = None) -> Any:

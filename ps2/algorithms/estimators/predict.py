@@ -23,7 +23,7 @@ from ps2.algorithms.estimators.vector_columns import for_arrow
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.array_types import Float64s
 from ps2.data.columns import read_features, read_numbers
-from ps2.data.plain_arrays import as_array
+from ps2.data.plain_arrays import as_array, as_numbers
 from ps2.data.sparse_rows import canonical
 from ps2.errors import InputError, UsageError
 from ps2.run.spark.backend_lookup import with_python
@@ -67,10 +67,8 @@ def rows_of(value: Any, dim: int, missing: bool) -> sp.csr_array:
     else:
         given = as_array("features", value.toArray() if hasattr(value, "toArray") else value)
         try:
-            if given.dtype.kind not in "biufO":
-                raise TypeError("no numbers")
-            values = given.astype(np.float64)
-        except (TypeError, ValueError, OverflowError) as error:
+            values = as_numbers(given).astype(np.float64)
+        except TypeError as error:
             raise InputError(f"{expected}, got {value!r:.100}") from error
         columns, size = np.arange(values.size), values.size
     if size != dim or values.ndim != 1:
