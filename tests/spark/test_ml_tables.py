@@ -11,7 +11,7 @@ from pyspark.ml.linalg import Vectors, VectorUDT
 from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, StructField, StructType
 
-from ps2.algorithms import FMRegressionModel
+from ps2.algorithms import DeepWalk, FMRegressionModel, MatrixFactorization
 from ps2.algorithms.estimators.dealing import check_workers, deal
 from ps2.algorithms.estimators.tables import check_columns, survey
 from ps2.algorithms.estimators.unlabelled import survey_rows
@@ -228,3 +228,27 @@ def test_deal_when_fewer_rows_than_workers_then_fewer_workers(spark):
 def test_check_workers_when_too_few_slots_then_error_names_both(sc):
     with pytest.raises(SlotsError, match=r"numWorkers: 3 workers need a task slot each, and Spark at .* has 2"):
         check_workers(backend_of(sc), 3)
+
+
+@pytest.mark.parametrize("other", ["label", "LABEL", "features"])
+def test_columns_when_two_have_one_name_then_named(spark, other):
+    frame = table(spark, [(0.0, 1.0)]).withColumnRenamed("weight", "more")
+    same = frame.select("*", F.array("more").alias(other))
+    name = other.lower()
+    with pytest.raises(InputError, match=f"column '{name}': expected one column of that name, got 2: {name}, {other};"):
+        check_columns(same, COLUMNS)
+
+
+def test_columns_when_two_others_have_one_name_then_fine(spark):
+    frame = table(spark, [(0.0, 1.0)])
+    check_columns(frame.select("*", F.lit(1).alias("x"), F.lit(2).alias("x")), COLUMNS)
+    check_columns(frame.select("*", "label"), COLUMNS)  # one column twice
+
+
+def test_ids_when_two_columns_have_one_name_then_named(spark):
+    frame = spark.range(2).select(F.col("id").alias("user"), F.col("id").alias("item"), F.lit(1).alias("item"))
+    with pytest.raises(InputError, match="column 'item': expected one column of that name, got 2"):
+        MatrixFactorization(maxIter=1).fit(frame)
+    edges = frame.toDF("src", "dst", "src")
+    with pytest.raises(InputError, match="column 'src': expected one column of that name, got 2"):
+        DeepWalk(maxIter=1).fit(edges)

@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -178,12 +179,27 @@ def field(frame: DataFrame, name: str) -> StructField:
     """Return the schema's entry for a column.
 
     Raises:
-        InputError: there is no such column; lists those that exist.
+        InputError: there is no such column; lists those that exist. Or there are several, as Spark sees it.
     """
-    for found in frame.schema.fields:
-        if found.name == name:
-            return found
-    raise InputError(f"there is no column {name!r}; there are: {listed(frame.columns)}")
+    fields = frame.schema.fields
+    found = next((one for one in fields if one.name == name), None)
+    if found is None:
+        raise InputError(f"there is no column {name!r}; there are: {listed(frame.columns)}")
+    same = [one.name for one in fields if one.name.lower() == name.lower()]
+    if len(same) > 1:
+        _check_one(frame, name, same)
+    return found
+
+
+def _check_one(frame: DataFrame, name: str, same: Sequence[str]) -> None:
+    """Raise InputError if Spark does not know which column is meant; it does where all are one expression."""
+    try:
+        frame.select(column(name)).schema  # noqa: B018 - Spark Connect resolves names only then
+    except AnalysisException as error:
+        raise InputError(
+            f"column {name!r}: expected one column of that name, got {len(same)}: {', '.join(same)}; rename or drop "
+            "the others"
+        ) from error
 
 
 def survey(frame: DataFrame, columns: ColumnNames, classes: int | None) -> Survey:
