@@ -164,7 +164,7 @@ def test_program_when_another_driver_resumes_then_is_the_same(clocks):
 
 @pytest.mark.parametrize("clocks", range(2, 12))
 @pytest.mark.parametrize("iterations", [2, 3, 4, 6])
-def test_program_when_other_iterations_are_wanted_then_makes_those(clocks, iterations):
+def test_program_when_iterations_differ_then_makes_those(clocks, iterations):
     """Tasks that the earlier driver's workers have been given count, if fewer are wanted now."""
     fleet = Fleet()
     fleet.run(clocks=clocks)
@@ -177,7 +177,7 @@ def test_program_when_other_iterations_are_wanted_then_makes_those(clocks, itera
     assert len(one.run(options=Options(8)).result()) == 8
 
 
-def test_program_when_extended_twice_and_rolled_back_then_is_the_same():
+def test_program_when_extended_and_rolled_back_then_is_the_same():
     whole = Fleet().run(options=Options(9)).result()
     fleet = Fleet()
     for iterations in (2, 5, 9):
@@ -186,7 +186,7 @@ def test_program_when_extended_twice_and_rolled_back_then_is_the_same():
     assert driver.result() == whole
 
 
-def test_program_when_its_end_is_restored_then_it_is_over_at_once():
+def test_program_when_its_end_is_restored_then_is_over_at_once():
     fleet = Fleet()
     expected = fleet.run().result()
     clocks = fleet.clocks

@@ -93,7 +93,7 @@ def test_query_when_it_has_ended_then_its_connection_is_closed(opened, until):
     assert [session.is_closed for session in opened.sessions] == [True]
 
 
-def test_query_when_session_ends_as_a_batch_begins_then_it_is_closed(opened, until):
+def test_query_when_session_ends_in_a_batch_begun_then_is_closed(opened, until):
     spark, writer, batches = Spark(), Writer(), []
     query = RelayedQuery(writer, spark, lambda frame, batch: batches.append(batch))
     ask(spark, writer, 0)
