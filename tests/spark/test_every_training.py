@@ -28,7 +28,7 @@ from ps2.algorithms.topics.options import OnlineSyncName, SyncName
 pytestmark = pytest.mark.filterwarnings("ignore::ps2.errors.CheckpointWarning")
 
 # What all families share.
-FRAME = {"estimators", "training"}
+FRAME = {"estimators", "frame", "training"}
 # Failures that no cell has by default: workers or servers die in each clock.
 LONG = {"workers die often", "servers die often"}
 
