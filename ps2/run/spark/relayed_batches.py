@@ -268,9 +268,8 @@ class RelayedQuery:
             self._close_connection()
             frames = _connection_to(self._session, ask.session)
             with self._frames_lock:
-                if (
-                    self._closing.is_set()
-                ):  # nobody would close it: an open client calls the server when the program ends
+                # Nobody would close it then, and an open client calls the server when the program ends.
+                if self._closing.is_set():
                     frames.client.close()
                     raise StoppedError(f"batch {ask.batch}: the query is to end")
                 self._frames = frames
