@@ -8,12 +8,13 @@ else it gets two.
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 import tempfile
 import threading
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -36,6 +37,12 @@ os.environ[VARIABLE] = OFF
 
 # Run each training's program again before every clock, which finds programs that cannot be.
 ProgramDriver.always_replays = True
+
+# pytest adds its handler to loggers that do not propagate, and pyspark's then make JSON of all that pytest captures.
+with suppress(ImportError):  # Spark 3.5 has no such loggers
+    from pyspark.logger import PySparkLogger
+
+    PySparkLogger.addHandler = logging.Logger.addHandler
 
 # A shell's background job, and all its children, ignore SIGINT: tests of Ctrl-C would wait for ever.
 signal.signal(signal.SIGINT, signal.default_int_handler)
