@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from ps2.algorithms.frame.journal import ReplayError
-from ps2.algorithms.frame.program import Program, ProgramDriver, Task
+from ps2.algorithms.frame.program import NextClock, Program, ProgramDriver, Task
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.faults import Form
 from ps2.algorithms.training.record import Record
-from ps2.algorithms.training.run import FIRST_CLOCK
 from ps2.errors import ConfigError
 from ps2.protocol.plain_data import decode
 from ps2.run.message import STOP
@@ -79,6 +78,28 @@ class Sums(Program[Any]):
     def free(self): ...
 
 
+@dataclass(frozen=True)
+class Rate(NextClock):
+    rate: float
+
+
+class Walk(Sums):
+    """Workers have a loop of their own, from the run's first clock on, and a staleness of 1."""
+
+    first_clock, staleness = 0, 1
+
+    def drive(self, ask):
+        ask(lambda: self.servers.update(started=self.servers.get("started", 0) + 1))
+        ask.start()
+        positions, post = [0.0], NextClock()
+        while len(positions) <= ask.setting(lambda: self.options.iterations):
+            report = yield post
+            positions.append(positions[-1] + report.clock)
+            ask.stepped(positions[-1], rows=1, bytes=0)
+            post = Rate(positions[-1]) if len(positions) % 2 else NextClock()
+        return positions[1:]
+
+
 class Fleet:
     """What a checkpoint keeps of a training, at any clock: the servers, the clocks and the messages."""
 
@@ -105,21 +126,19 @@ class Fleet:
         names = CheckpointNames(options.name, None, (self.clocks, self.called), self.messages if self.called else ())
         driver = ProgramDriver(program(self.servers, options, steps), names)
         driver.start()
-        end = self.clocks + clocks
-        while self.clocks < end and not (driver.is_over and self.called > FIRST_CLOCK):
+        end, first_clock = self.clocks + clocks, program.first_clock
+        while self.clocks < end and not (driver.is_over and self.called > first_clock):
             self.saved.setdefault(self.clocks, (dict(self.servers), self.clocks, self.called, list(self.messages)))
-            clock = self.clocks - FIRST_CLOCK
+            clock = self.clocks - first_clock
             report = self.work(clock)
             due = [one for one in rollbacks if one[0] == clock]
             if due and not due[0][2]:
                 message = None
-            elif clock < 0:
-                message = driver.message()
             else:
-                message = driver.on_clock(clock, [report])
+                message = driver.on_run_clock(self.clocks, [report])
             if due:
                 rollbacks.remove(due[0])
-                self.restore(self.saved[due[0][1] + FIRST_CLOCK])
+                self.restore(self.saved[due[0][1] + first_clock])
                 continue
             self.clocks = self.called = self.clocks + 1
             if message is STOP:
@@ -132,7 +151,7 @@ class Fleet:
         task = Task.of(self.messages[-1]) if self.messages else None
         if isinstance(task, Add):
             self.servers["sum"] = self.servers.get("sum", 0) + 1 + task.number
-        return {"workers": 2, **({"sum": self.servers["sum"]} if isinstance(task, Read) else {})}
+        return {"workers": 2, "clock": self.clocks, **({"sum": self.servers["sum"]} if isinstance(task, Read) else {})}
 
 
 EXPECTED = [1.5, 4.0, 7.5, 12.0]
@@ -158,7 +177,7 @@ def test_program_when_another_driver_resumes_then_is_the_same(clocks):
     steps = []
     driver = fleet.copy().run(steps=steps)
     assert driver.result() == driver._program.record.objective == EXPECTED
-    assert [step.objective for step in steps] == EXPECTED[max(1, (clocks - FIRST_CLOCK) // 2) :]
+    assert [step.objective for step in steps] == EXPECTED[max(1, (clocks - Sums.first_clock) // 2) :]
     assert driver._program.servers["started"] == 1
 
 
@@ -168,7 +187,7 @@ def test_program_when_iterations_differ_then_makes_those(clocks, iterations):
     """Tasks that the earlier driver's workers have been given count, if fewer are wanted now."""
     fleet = Fleet()
     fleet.run(clocks=clocks)
-    taken = min(4, (clocks - FIRST_CLOCK) // 2 + 1)
+    taken = min(4, (clocks - Sums.first_clock) // 2 + 1)
     one = fleet.copy()
     assert len(one.run(options=Options(iterations)).result()) == max(iterations, taken)
     more = one.run(options=Options(8))
@@ -184,6 +203,34 @@ def test_program_when_extended_and_rolled_back_then_is_the_same():
         rollbacks = [(fleet.clocks + 2, fleet.clocks, True)]
         driver = fleet.run(options=Options(iterations), rollbacks=rollbacks)
     assert driver.result() == whole
+
+
+@pytest.mark.parametrize("name", ["", "walk"])
+def test_free_program_when_rolled_back_then_is_the_same(name):
+    for clock in range(4):
+        for back in range(clock + 1):
+            fleet = Fleet()
+            driver = fleet.run(Walk, rollbacks=[(clock, back, True)], options=Options(name=name))
+            assert driver.result() == driver._program.record.objective == [0, 1, 3, 6]
+            assert fleet.servers["started"] == 1
+
+
+@pytest.mark.parametrize("clocks", range(1, 5))
+@pytest.mark.parametrize("iterations", [4, 6])
+def test_free_program_when_another_driver_resumes_then_same(clocks, iterations):
+    fleet, steps = Fleet(), []
+    fleet.run(Walk, clocks=clocks)
+    driver = fleet.copy().run(Walk, steps=steps, options=Options(iterations))
+    assert driver.result() == driver._program.record.objective == [0, 1, 3, 6, 10, 15][:iterations]
+    assert [step.objective for step in steps] == driver.result()[clocks:]
+    assert driver._program.servers["started"] == 1
+
+
+def test_free_program_then_a_clock_without_message_costs_nothing():
+    fleet = Fleet()
+    fleet.run(Walk, options=Options(name=""))
+    assert fleet.messages[0] == {}
+    assert fleet.messages[1]["fields"] == {"rate": 1.0}
 
 
 def test_program_when_its_end_is_restored_then_is_over_at_once():

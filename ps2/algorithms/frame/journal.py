@@ -17,8 +17,10 @@ from ps2.algorithms.training.replay_journal import CLOCK, JOURNAL, SETTINGS, TRA
 from ps2.errors import ConfigError, PS2Error
 from ps2.protocol.plain_data import decode, encode
 
-# Fields of a page in a message: its number, its answers, which of them are settings, and the program's number.
-PAGE, ANSWERS, SETTING_LINES, PROGRAM = "page", "answers", "setting_lines", "program"
+# Fields of a page in a message: its number, its answers, and which of them are settings.
+PAGE, ANSWERS, SETTING_LINES = "page", "answers", "setting_lines"
+# Further fields of the first page that is sent: the program's number, and the page before all clocks.
+PROGRAM, OPENING = "program", "opening"
 
 
 class ReplayError(PS2Error):
@@ -97,21 +99,27 @@ class Journal:
             self.page, self.line, self._complete = 0, 0, len(self.pages) - 1
         return bool(lines)
 
-    def entry(self, name: str, settings: Mapping[str, Any], program: int) -> dict[str, Any]:
+    def entry(self, name: str, settings: Mapping[str, Any], program: int, first_page: int = 0) -> dict[str, Any]:
         """Return the newest page as plain data, for a message.
 
         Args:
             name, settings, program: of the training.
+            first_page: the first page that is sent. 1: it takes the page before all clocks along.
         """
-        answers = self.pages[self.page]
-        page = {
-            TRAINING: name,
-            PAGE: self.page,
-            CLOCK: self.clocks[self.page],
+        page = {TRAINING: name, **self._encoded(self.page)}
+        if self.page == first_page:
+            page |= {SETTINGS: json.dumps(settings), PROGRAM: program}
+            page |= {OPENING: self._encoded(0)} if first_page else {}
+        return page
+
+    def _encoded(self, page: int) -> dict[str, Any]:
+        answers = self.pages[page]
+        return {
+            PAGE: page,
+            CLOCK: self.clocks[page],
             ANSWERS: [np.frombuffer(answer.encoded, np.uint8) for answer in answers],
             SETTING_LINES: [line for line, answer in enumerate(answers) if answer.is_setting],
         }
-        return page if self.page else {**page, SETTINGS: json.dumps(settings), PROGRAM: program}
 
     @staticmethod
     def of(names: CheckpointNames, settings: Mapping[str, Any], program: int) -> Journal:
@@ -134,7 +142,8 @@ class Journal:
                 f"the training {names.prefix!r} in the checkpoint was begun by another version of ps2, whose program "
                 "differs: end it with that version, or begin anew"
             )
-        for entry in (message[JOURNAL] for message in messages):
+        entries = [message[JOURNAL] for message in messages]
+        for entry in [*([opening[OPENING]] if OPENING in opening else []), *entries]:
             page, lines = entry[PAGE], entry[SETTING_LINES]
             answers = [Answer(answer.tobytes(), line in lines) for line, answer in enumerate(entry[ANSWERS])]
             journal.pages[page:], journal.clocks[page:] = [answers], [entry[CLOCK]]

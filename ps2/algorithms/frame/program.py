@@ -4,6 +4,9 @@ Each ``yield`` is one clock of the workers, with their task; its value is what t
 generator learns comes through ``ask``. Reports and answers are kept in a journal. After a rollback of the fleet, and in
 another driver, the generator runs again from its start with the journal's answers, then goes on where it was. So it may
 depend on its settings and these answers only: on no time, no random number without a seed, no attribute that it sets.
+
+Workers that may be ahead of each other do not wait for tasks: they have a loop of their own (``Program.loop``). The
+driver then yields ``NextClock()`` for each clock, or a subclass with a message for the workers.
 """
 
 from __future__ import annotations
@@ -60,6 +63,17 @@ class Task:
     def of(message: Mapping[str, Any] | None) -> Task | None:
         """Return the task in a message; None if there is none."""
         return Task.classes[message[TASK]](**message[FIELDS]) if message and TASK in message else None
+
+
+@dataclass(frozen=True)
+class NextClock(Task):
+    """The next clock of workers with a loop of their own. A subclass's fields are a message for them.
+
+    With a staleness s, a worker in clock t has the message that follows clock t - s - 1, and perhaps later ones.
+    """
+
+    def encodable(self) -> dict[str, Any]:
+        return super().encodable() if vars(self) else {}
 
 
 @dataclass(frozen=True)
@@ -141,14 +155,18 @@ class Program(ABC, Generic[T]):
 
     Attributes:
         number: raised when a new version of the program asks other questions. Another number's journal is refused.
+        staleness: how many clocks a worker may be ahead of the slowest one; None: any number.
+        first_clock: the run's clock that the first ``yield`` stands for.
         options: a dataclass of settings that JSON can hold, with a ``seed``.
-        form: the form that rows must have.
+        form: the form that the rows of a ``Table`` must have; None: the rows are ``OwnRows``.
         record: the training's history.
     """
 
     number: ClassVar[int] = 1
+    staleness: int | None = 0
+    first_clock: int = FIRST_CLOCK
 
-    def __init__(self, options: Any, form: Form, record: Record) -> None:
+    def __init__(self, options: Any, form: Form | None, record: Record) -> None:
         self.options, self.form, self.record = options, form, record
 
     def settings(self) -> dict[str, Any]:
@@ -159,9 +177,13 @@ class Program(ABC, Generic[T]):
     def drive(self, ask: Ask) -> Steps[Any]:
         """Be the algorithm, in the driver. The return value goes to ``result``."""
 
-    @abstractmethod
     def worker(self) -> Callable[[Any], DoTask]:
-        """Return a picklable function that makes a worker of its rows (``Reading``)."""
+        """Return a picklable function that makes a worker of its rows."""
+        raise NotImplementedError("a program has a worker() or a loop()")
+
+    def loop(self) -> Any:
+        """Return what each worker runs from ``first_clock`` on; picklable. Called with the worker and its rows."""
+        return WorkerLoop(self.worker())
 
     @abstractmethod
     def result(self, returned: Any) -> T:
@@ -219,7 +241,7 @@ class ProgramDriver(Generic[T]):
         return self._program.result(self._returned)
 
     def on_clock(self, clock: int, reports: Sequence[dict[str, Any]] = ()) -> Message | Stop | None:
-        """Do the driver's work after a clock, counted from ``FIRST_CLOCK``. A rollback repeats clocks."""
+        """Do the driver's work after a clock, counted from the program's first one. A rollback repeats clocks."""
         page = bisect_left(self._journal.clocks, clock)
         is_idle = page == len(self._journal.clocks) or self._journal.clocks[page] > clock
         # After an idle clock, the program waits with the same task as before.
@@ -229,6 +251,11 @@ class ProgramDriver(Generic[T]):
         if not is_idle:
             self._advance({name: value for report in reports for name, value in report.items()})
         return STOP if self._task is None and not self._names.prefix else self._message()
+
+    def on_run_clock(self, clock: int, reports: Sequence[dict[str, Any]]) -> Message | Stop | None:
+        """Do the driver's work after a clock of the run, counted from 0; those before the program's first are idle."""
+        first = self._program.first_clock
+        return self.on_clock(clock - first, reports) if clock >= first else self.message()
 
     def message(self, opening: bool = True) -> Message:
         """Return the message with the first clock's task."""
@@ -287,10 +314,12 @@ class ProgramDriver(Generic[T]):
         """Replay an earlier driver's journal. If its program was over, ask again whether this one is."""
         newest, last = opened(self._names)[0][-1], len(self._journal.pages) - 1
         self._replay(last)
-        # The workers had no task in the clocks after the end, and learn of their next one in the clock that comes now.
-        if self.is_over and TASK not in newest and self._journal.reopen(self._names.called - FIRST_CLOCK + 1):
+        if self.is_over and TASK not in newest and self._journal.reopen(self._names.called - self._program.first_clock):
             self._restart()
             self._replay(last)
+            if not isinstance(self._inner_task(), NextClock):
+                # The workers had no task in the clocks after the end. They learn of this one in the clock that comes.
+                self._journal.clocks[-1] += 1
         elif self._journal.page < last or not self._is_task_of(newest):
             raise ReplayError(
                 "the program yields another task than the one that the earlier driver's workers have: "
@@ -304,21 +333,41 @@ class ProgramDriver(Generic[T]):
     # -- messages ------------------------------------------------------------------------------------------------------
 
     def _task_message(self) -> dict[str, Any]:
-        task = self._task.task if isinstance(self._task, SummarizedTask) else self._task
+        task = self._inner_task()
         return {} if task is None else task.encodable()
+
+    def _inner_task(self) -> Task | None:
+        return self._task.task if isinstance(self._task, SummarizedTask) else self._task
 
     def _message(self) -> Message:
         data = self._task_message()
         if self._names.prefix:
-            data[JOURNAL] = self._journal.entry(self._names.prefix, self._settings, self._program.number)
+            program, first_page = self._program, 0 if self._program.first_clock else 1
+            data[JOURNAL] = self._journal.entry(self._names.prefix, self._settings, program.number, first_page)
         return Message(data)
 
 
-def run_program(ps: Any, program: Program[T], table: Table, names: CheckpointNames) -> T:
+@dataclass(frozen=True, eq=False)
+class OwnRows:
+    """Rows that a family reads by itself.
+
+    Attributes:
+        frame: a DataFrame or an RDD.
+        workers: number of workers.
+        read: called as ``read`` of ``ps.run``.
+        first: the run's clock with which the training begins.
+    """
+
+    frame: Any
+    workers: int
+    read: Callable[[Any, Any], Any]
+    first: int = 0
+
+
+def run_program(ps: Any, program: Program[T], rows: Table | OwnRows, names: CheckpointNames) -> T:
     """Run a program on the workers and servers of a context, or resume it; free its memory on the servers.
 
     Args:
-        table: rows.
         names: of the program's vectors; they say how far an earlier driver came.
 
     Raises:
@@ -332,8 +381,20 @@ def run_program(ps: Any, program: Program[T], table: Table, names: CheckpointNam
             return driver.result()
         if names.begun:
             training_host(ps).forget_stop()
-        loop, seed = WorkerLoop(program.worker()), program.options.seed
-        training = Training(table, program.form, loop, driver.on_clock, 0, seed, names.begun, driver)
-        return run_training(ps, training, driver.result)
+        loop, staleness, seed = program.loop(), program.staleness, program.options.seed
+        if isinstance(rows, Table):
+            assert program.form is not None
+            training = Training(rows, program.form, loop, driver.on_clock, staleness, seed, names.begun, driver)
+            return run_training(ps, training, driver.result)
+        results: list[T] = []
+        ps.run(
+            *(rows.frame, loop, rows.workers, staleness),
+            read=rows.read,
+            onClock=lambda clock, reports: driver.on_run_clock(clock - rows.first, reports),
+            onEnd=lambda: results.append(driver.result()),
+            firstClock=rows.first + names.begun,
+            seed=seed,
+        )
+        return results[-1]
     finally:
         program.free()
