@@ -31,8 +31,9 @@ unexport PYTHONDONTWRITEBYTECODE
 ARGS :=
 # Test files of the verbs `chaos` and `programs`; none: all.
 FILES :=
-# Two processes share the tests, file by file and folder after folder: each has one Spark, and one fleet, at a time.
-SHARED := -n 2 --dist loadfile --no-loadscope-reorder
+# Three processes share the tests, file by file and folder after folder: each has one Spark, and one fleet, at a time. Two
+# cores are busy then while tests wait for processes.
+SHARED := -n 3 --dist loadfile --no-loadscope-reorder
 FAST := tests/unit tests/contract
 # Benchmarks to run: all modules that are one. Parts that lack data, packages or rights say so and are skipped.
 BENCH = $(patsubst benchmarks/%.py,%,$(shell grep -l '^BENCHMARK = ' benchmarks/*.py))

@@ -23,7 +23,8 @@ from ps2.algorithms.linear.trainer import train as train_linear
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Table
 from ps2.algorithms.trees.quantiles import TURNS, Quantiles
-from ps2.algorithms.trees.trainer import TreeMatrices, train
+from ps2.algorithms.trees.trainer import train
+from ps2.algorithms.trees.tree_matrices import TreeMatrices
 from ps2.storage import folders
 
 pytestmark = pytest.mark.usefixtures("no_fleet")
@@ -129,14 +130,14 @@ def test_trees_when_servers_die_in_cut_points_then_same_bits(spark, tmp_path, mo
 
         return taking
 
-    steps = {"_find_many": 2, "_find_heavy": TURNS - 1, "cut": 1}
+    steps = {"number_values": 1, "find_many": 1, "find_heavy": TURNS - 1, "cut": 1}
     with PS2Context.getOrCreate(spark, servers=2, checkpointDir=str(tmp_path), checkpointEverySteps=1) as ps:
         whole = boosting.trained(ps, spark)
         for step in steps:
             monkeypatch.setattr(Quantiles, step, dying(step))
         DCV.dense(2, name="kept")
         resumed = boosting.trained(ps, spark)
-        assert [each.rolledBack for each in ps.recoveries] == [True] * 3
+        assert [each.rolledBack for each in ps.recoveries] == [True] * 4
     assert taken == [step for step, times in steps.items() for _ in range(times + 1)]
     assert digest(resumed.forest) == digest(whole.forest)
 

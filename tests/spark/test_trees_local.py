@@ -14,8 +14,8 @@ from boosting import MEDIAN, PROBLEM, RECIPE, SHORT, dealt, digest, facts_of, ta
 from ps2 import PS2Context
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Table
-from ps2.algorithms.trees import local_worker, trainer
-from ps2.algorithms.trees.local_trainer import LocalTreeDriver
+from ps2.algorithms.trees import local_program, local_worker
+from ps2.algorithms.trees.boosting_record import BoostingRecord
 from ps2.algorithms.trees.trainer import begun_via, train
 from ps2.errors import ConfigError
 
@@ -25,35 +25,30 @@ NAMED = replace(RECIPE, rounds=6, rate=0.7, validate=True, validation_tol=0.001,
 class DyingWorker:
     """A worker that is killed (-9) when it has sent its part of some clocks, before they count; once in each."""
 
-    def __init__(self, worker, folder):
-        self._worker, self._folder, self.report = worker, folder, worker.report
+    def __init__(self, do, folder):
+        self._do, self._folder, self.catch_up = do, folder, do.catch_up
 
-    @property
-    def messages(self):
-        return self._worker.messages
-
-    def clocks(self, n):
-        for clock in self._worker.clocks(n):
-            yield clock
-            path = Path(self._folder, str(clock))
-            if self._folder and clock in (1, 3) and not path.exists():
-                path.touch()
-                os.kill(os.getpid(), signal.SIGKILL)
+    def __call__(self, worker, task):
+        self._do(worker, task)
+        path = Path(self._folder, str(worker.clock))
+        if self._folder and worker.clock in (1, 3) and not path.exists():
+            path.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
-class OneRoundProgram(local_worker.LocalTreeProgram):
+class OneRoundWork(local_worker.LocalTreeWork):
     """It grows one round a clock, and dies in some if there is a folder to note it in."""
 
     folder = ""
 
-    def __call__(self, worker, reading):
+    def __call__(self, reading):
         local_worker.BUDGET_S = 0.0
-        super().__call__(DyingWorker(worker, self.folder), reading)
+        return DyingWorker(super().__call__(reading), self.folder)
 
 
 @pytest.fixture
 def by_round(by_value, monkeypatch):
-    monkeypatch.setattr(trainer, "LocalTreeProgram", OneRoundProgram)
+    monkeypatch.setattr(local_program, "LocalTreeWork", OneRoundWork)
 
 
 # Before the module's context begins.
@@ -72,18 +67,18 @@ def named(ps, spark, recipe=NAMED):
 
 @pytest.mark.usefixtures("by_round")
 def test_local_when_driver_is_lost_then_next_one_goes_on(spark, tmp_path, monkeypatch):
-    often, take_in = {"checkpointDir": str(tmp_path), "checkpointEverySteps": 1}, LocalTreeDriver._take_in
+    often, end_round = {"checkpointDir": str(tmp_path), "checkpointEverySteps": 1}, BoostingRecord.end_round
 
-    def dying(driver, sums, trees):
-        if sums["round"] == 2:
+    def dying(boosting, ask, losses, seconds):
+        if losses.round == 2:
             raise DriverDies
-        take_in(driver, sums, trees)
+        return end_round(boosting, ask, losses, seconds)
 
     with PS2Context.getOrCreate(spark, servers=2, **often) as ps:
-        monkeypatch.setattr(LocalTreeDriver, "_take_in", dying)
+        monkeypatch.setattr(BoostingRecord, "end_round", dying)
         with pytest.raises(DriverDies):
             named(ps, spark)
-        monkeypatch.setattr(LocalTreeDriver, "_take_in", take_in)
+        monkeypatch.setattr(BoostingRecord, "end_round", end_round)
     with PS2Context.getOrCreate(spark, servers=1, restore=str(tmp_path)) as ps:
         assert begun_via(ps, "trees") == "local"
         with pytest.raises(ConfigError, match="via was 'local', and is 'servers'"):
@@ -105,6 +100,6 @@ def ps(spark):
 def test_local_when_worker_is_killed_then_same_trees(spark, ps, tmp_path, monkeypatch):
     local = replace(SHORT, via="local")
     expected = digest(trained(ps, spark, 1, recipe=local, problem=MEDIAN).forest)
-    monkeypatch.setattr(OneRoundProgram, "folder", str(tmp_path))
+    monkeypatch.setattr(OneRoundWork, "folder", str(tmp_path))
     assert digest(trained(ps, spark, 1, recipe=local, problem=MEDIAN).forest) == expected
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "3"]

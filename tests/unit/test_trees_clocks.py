@@ -9,19 +9,21 @@ from boosting import PROBLEM, RECIPE, facts_of, table
 from in_process import ArrayTable, training_context
 
 from ps2.algorithms.training.faults import ColumnNames
-from ps2.algorithms.trees.driver_messages import DriverMessage, Task
+from ps2.algorithms.trees.driver_messages import AddHistograms, GrowTask, PlantTree, SumGradients
 from ps2.algorithms.trees.trainer import train
+from ps2.algorithms.trees.worker import TreeWorker
 
 
 def test_trees_when_training_ends_early_then_no_extra_clock(monkeypatch):
     """The loss of rows held out comes with the root of the tree after: of that one nothing else is built."""
-    tasks, as_data = [], DriverMessage.as_data
+    tasks, do = [], TreeWorker.__call__
 
-    def noting(message):
-        tasks.append(message.task)
-        return as_data(message)
+    def noting(self, worker, task):
+        if worker.rank == 0 and isinstance(task, GrowTask):
+            tasks.append(type(task))
+        do(self, worker, task)
 
-    monkeypatch.setattr(DriverMessage, "as_data", noting)
+    monkeypatch.setattr(TreeWorker, "__call__", noting)
     recipe = replace(RECIPE, rounds=6, rate=0.7, validate=True, validation_tol=0.001)
     x, y = table()
     held = np.arange(len(y)) % 3 == 0
@@ -30,7 +32,7 @@ def test_trees_when_training_ends_early_then_no_extra_clock(monkeypatch):
         made = train(ps, rows, PROBLEM, recipe, facts_of(y[~held]))
     grown = made.history.steps
     assert len(made.forest.trees) < grown < recipe.rounds
-    assert [tasks.count(task) for task in (Task.BEGIN, Task.ROOT, Task.STOP)] == [1, grown + 1, 1]
-    assert tasks[-2:] == [Task.ROOT, Task.STOP]
-    assert tasks.count(Task.NODES) + 3 + grown == len(tasks)
-    assert tasks.count(Task.NODES) <= grown * recipe.depth
+    assert [tasks.count(task) for task in (SumGradients, PlantTree)] == [1, grown + 1]
+    assert tasks[-1] is PlantTree
+    assert tasks.count(AddHistograms) + 2 + grown == len(tasks)
+    assert tasks.count(AddHistograms) <= grown * recipe.depth

@@ -1,4 +1,4 @@
-"""What workers are told, which number a row has, what histograms need: pure parts of the training of trees."""
+"""Tasks of workers, which number a row has, what histograms need: pure parts of the training of trees."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from ps2.algorithms.trees.driver_messages import FIELDS, NO_NODES, DriverMessage, FinalNodes, Task
+from ps2.algorithms.frame.program import Task
+from ps2.algorithms.trees.driver_messages import FIELDS, NO_NODES, AddResiduals, FinalNodes, Moves
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem, key_of
+from ps2.algorithms.trees.program import least_rows
 from ps2.algorithms.trees.rows import draw, row_ids
-from ps2.algorithms.trees.trainer import least_rows
 from ps2.data.rows import LocalRows
 from ps2.protocol.plain_data import decode
 from ps2.run.message import Message
@@ -19,12 +20,11 @@ NODES = FinalNodes(np.array([0, 4, 3]), np.array([False, True, True]), np.array(
 
 
 @pytest.mark.parametrize("nodes", [NO_NODES, NODES])
-def test_message_when_a_worker_reads_it_then_says_the_same(nodes):
+def test_task_when_a_worker_reads_it_then_says_the_same(nodes):
     splits = np.arange(2 * (FIELDS + 1)).reshape(2, FIELDS + 1)
-    sent = DriverMessage(11, Task.NODES, 3, (2.0**20, 0.5), (7, 2**40, 9), splits, nodes, np.array([5, 6]))
-    read = DriverMessage.of_data(decode(Message(sent.as_data()).encoded))
-    assert (read.clock, read.task, read.tree) == (11, Task.NODES, 3)
-    assert (read.scales, read.matrices) == (sent.scales, sent.matrices)
+    sent = AddResiduals(matrices=[7, 2**40, 9], cells=np.array([5, 6]), **Moves(splits, nodes).fields())
+    read = Task.of(decode(Message(sent.encodable()).encoded))
+    assert (type(read), read.matrices) == (AddResiduals, sent.matrices)
     np.testing.assert_array_equal(read.splits, splits)
     np.testing.assert_array_equal(read.cells, [5, 6])
     for one, other in zip(vars(read.nodes).values(), vars(nodes).values(), strict=True):

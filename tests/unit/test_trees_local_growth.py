@@ -7,23 +7,27 @@ from dataclasses import dataclass, field, fields, replace
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from boosting import facts_of
+from in_process import ArrayTable
 
+from ps2.algorithms.frame.program import ProgramDriver, WorkerLoop
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
+from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.training.record import Record
-from ps2.algorithms.training.replay_journal import ReplayJournal
 from ps2.algorithms.training.run import FIRST_CLOCK
 from ps2.algorithms.trees import local_worker
 from ps2.algorithms.trees.gradients import Objective
-from ps2.algorithms.trees.local_trainer import LocalTreeDriver
-from ps2.algorithms.trees.local_worker import LocalTreeProgram
+from ps2.algorithms.trees.local_program import LocalBoostingProgram
 from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
 from ps2.algorithms.trees.tree import Tree
 from ps2.data.rows import LocalRows
 from ps2.protocol.plain_data import decode
+from ps2.run.message import STOP
 
 PROBLEM = TreeProblem(Objective("softmax", 3), 4, (0.0, 0.1, -0.1))
 OPTIONS = BoostingOptions(rounds=5, depth=3, bins=20, rate=0.4, validate=True, validation_tol=0.0, via="local")
+FACTS = facts_of(np.zeros(300))
 
 
 def reading():
@@ -34,43 +38,68 @@ def reading():
     return Reading(rows.chosen(np.arange(300)), rows.chosen(np.arange(300, 400)), 4, np.zeros(0))
 
 
+class Names(CheckpointNames):
+    """Nothing lies on servers."""
+
+    def give(self, make, mend=None):
+        return None
+
+
 @dataclass
 class OneProcess:
     """A run with its messages; its worker's attempts end after so many clocks."""
 
-    driver: LocalTreeDriver
+    driver: ProgramDriver
+    loop: WorkerLoop
     clock: int = FIRST_CLOCK
-    messages: list = field(default_factory=list)
+    told: list = field(default_factory=list)
     ends_after: int = 1000
+    epoch = 0
 
     def clocks(self, n):
         for _ in range(self.ends_after):
-            if self.clock == n:
+            if self.driver.is_over:
                 return
             yield self.clock
-            message = self.driver.on_clock(self.clock - FIRST_CLOCK, self._said)
-            self.messages = [*self.messages, decode(message.encoded)]
+            message = self.driver.on_clock(self.clock - FIRST_CLOCK, [self._report])
             self.clock += 1
+            if message is not STOP:
+                self.told = [*self.told, decode(message.encoded)]
 
-    def report(self, said, merge):
+    @property
+    def message(self):
+        return self.told[-1]
+
+    @property
+    def messages(self):
+        begin, self._read = self._read, len(self.told)
+        return self.told[begin:]
+
+    def report(self, value, merge):
         assert merge == "concat"
-        self._said = [said]
+        self._report = value
 
     def attempt(self):
-        self._said = []
-        self.driver.program(self, reading())
+        self._report, self._read = {}, 0
+        self.told = self.told or [decode(self.driver.message().encoded)]
+        self.loop(self, reading())
 
 
-def driver_of(options=OPTIONS, names=None, on_step=lambda step: None):
-    names = names or CheckpointNames()
-    program = LocalTreeProgram(PROBLEM, options, 1, None, names.begun)
-    driver = LocalTreeDriver(program, Record(on_step), ReplayJournal.of(names, {"of": "trees"}), None)
-    driver.go_on_from(names)
-    return driver
+def run_of(options=OPTIONS, names=None, on_step=lambda step: None, **fields):
+    names = names or Names()
+    program = LocalBoostingProgram(ArrayTable([], ColumnNames(), 1), PROBLEM, options, FACTS, Record(on_step), names)
+    driver = ProgramDriver(program, names)
+    driver.start()
+    return OneProcess(driver, program.loop(), max(names.begun, FIRST_CLOCK), **fields)
 
 
-def bits(driver):
-    return [getattr(tree, field.name).tobytes() for tree in driver.boosting.forest().trees for field in fields(Tree)]
+def bits(run):
+    trees = run.driver.result().forest.trees
+    return [getattr(tree, field.name).tobytes() for tree in trees for field in fields(Tree)]
+
+
+def history(run):
+    return run.driver.result().history
 
 
 @pytest.fixture
@@ -82,57 +111,55 @@ def by_round(monkeypatch):
 @pytest.fixture(scope="module")
 def whole():
     """A training whose trees all grow in one clock."""
-    driver = driver_of()
-    OneProcess(driver).attempt()
-    return driver
+    run = run_of()
+    run.attempt()
+    return run
 
 
 def test_local_when_trees_take_one_clock_then_tells_all_rounds(whole):
-    assert whole.is_over
-    assert len(whole.boosting.trees) == 15
-    assert len(whole.boosting.history().objective) == 6
-    assert len(whole.boosting.history().validation) == 5
+    assert whole.driver.is_over
+    assert whole.clock == FIRST_CLOCK + 1
+    assert len(history(whole).metrics["leaves"]) == 5
+    assert len(history(whole).objective) == 6
+    assert len(history(whole).validation) == 5
 
 
 @pytest.mark.usefixtures("by_round")
 def test_local_when_worker_begins_again_then_same_trees(whole):
-    driver = driver_of()
-    run = OneProcess(driver, ends_after=2)
+    run = run_of(ends_after=2)
     for _ in range(4):
         run.attempt()
-    assert bits(driver) == bits(whole)
-    assert driver.boosting.history().validation == whole.boosting.history().validation
+    assert bits(run) == bits(whole)
+    assert history(run).validation == history(whole).validation
 
 
 @pytest.mark.usefixtures("by_round")
 def test_local_when_fleet_rolls_back_then_same_trees(whole):
-    driver = driver_of()
-    run = OneProcess(driver, ends_after=4)
+    run = run_of(ends_after=4)
     run.attempt()
-    run.clock, run.messages, run.ends_after = FIRST_CLOCK + 1, run.messages[:1], 1000
+    run.clock, run.told, run.ends_after = FIRST_CLOCK + 1, run.told[:2], 1000
     run.attempt()
-    assert bits(driver) == bits(whole)
-    assert driver.boosting.history().objective == whole.boosting.history().objective
+    assert bits(run) == bits(whole)
+    assert history(run).objective == history(whole).objective
 
 
 @pytest.mark.usefixtures("by_round")
 def test_local_when_driver_is_lost_then_next_one_goes_on(whole):
-    names, run = CheckpointNames("trees"), None
+    names, told = Names("trees"), []
     for rounds, clocks in ((2, 1000), (5, 2), (5, 1000)):
-        driver = driver_of(replace(OPTIONS, rounds=rounds), names)
-        before = run.messages if run else [decode(driver.journal.message(opening=True).encoded)]
-        run = OneProcess(driver, max(names.begun, FIRST_CLOCK), before, clocks)
+        run = run_of(replace(OPTIONS, rounds=rounds), names, told=told, ends_after=clocks)
         run.attempt()
-        names = CheckpointNames("trees", lambda name: None, (run.clock, run.clock), run.messages)
-    assert bits(driver) == bits(whole)
-    assert driver.boosting.history().validation == whole.boosting.history().validation
-    assert driver.boosting.history().steps == 5
+        told = run.told
+        names = Names("trees", lambda name: None, (run.clock, run.clock), told)
+    assert bits(run) == bits(whole)
+    assert history(run).validation == history(whole).validation
+    assert history(run).steps == 5
 
 
-def test_local_when_callback_ends_it_then_drops_later_trees(whole):
-    driver = driver_of(on_step=lambda step: step.number == 2)
-    OneProcess(driver).attempt()
-    assert len(driver.boosting.trees) == 6
-    assert [tree.tobytes() for tree in (t.value for t in driver.boosting.trees)] == [
-        tree.value.tobytes() for tree in whole.boosting.trees[:6]
-    ]
+def test_local_when_callback_ends_it_then_drops_later_trees():
+    options = replace(OPTIONS, validate=False)
+    whole, ended = run_of(options), run_of(options, on_step=lambda step: step.number == 2)
+    for run in (whole, ended):
+        run.attempt()
+    assert bits(ended) == bits(whole)[: len(bits(ended))]
+    assert len(ended.driver.result().forest.trees) == 6

@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from ps2.algorithms.training.run import FIRST_CLOCK
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.problem import TreeProblem
-from ps2.algorithms.trees.quantiles import CLOCKS, Quantiles, _Part
+from ps2.algorithms.trees.quantiles import AddCells, CutPointWork, Quantiles
 from ps2.data.rows import LocalRows
-from ps2.errors import RolledBack
 from tests.in_process import training_context
 
 ROWS, BINS = 600, 40
@@ -41,19 +39,21 @@ def features():
     )
 
 
-def cut(x, workers, weights=None, sparse=False):
+def cut(x, workers, weights=None, sparse=False, goes_back_at=None):
     problem = TreeProblem(Objective("logistic"), x.shape[1], (0.0,))
     sums = Quantiles.make(problem, BINS, None if weights is None else float(weights.mean()))
-    parts = []
+    workers_rows = []
     for mine in np.array_split(np.arange(len(x)), workers):
         held = sp.csr_array(x[mine]) if sparse else full(x[mine])
         of_rows = None if weights is None else weights[mine]
-        parts.append(_Part.of(sums, LocalRows(np.arange(x.shape[1]), held, np.zeros(len(mine)), of_rows)))
-    for clock in range(1, CLOCKS):
-        for part in parts:
-            part.take_turn(clock - 1)
-        if clock < CLOCKS - 1:
-            sums.look(clock)
+        workers_rows.append(LocalRows(np.arange(x.shape[1]), held, np.zeros(len(mine)), of_rows))
+    works = [CutPointWork(sums, rows) for rows in workers_rows]
+    for task in sums.find_cut_points(lambda question: question()):
+        if task == goes_back_at:
+            do_as_servers_go_back(sums, works, task)
+            works = [CutPointWork(sums, rows) for rows in workers_rows]
+        for work in works:
+            work(task)
     bins = sums.cut()
     sums.free()
     return bins
@@ -105,21 +105,18 @@ def test_cuts_when_rows_lie_otherwise_then_are_the_same(weighted, sparse):
         np.testing.assert_array_equal(one.cuts, dense.cuts)
 
 
+def do_as_servers_go_back(sums, works, task):
+    """Do a task while the sums of earlier turns are gone; then the servers are as they were before it."""
+    earlier = [turn.pull() for turn in sums.turns[: task.turn]]
+    for turn in sums.turns:
+        turn.zero()
+    for work in works:
+        work(task)
+    sums.turns[task.turn].zero()
+    for turn, (keys, weights) in zip(sums.turns, earlier, strict=False):
+        turn.push(weights, keys)
+
+
 def test_cuts_when_fleet_rolls_back_then_workers_begin_again():
-    class ReadsOnItsWayBack:
-        """In its second clock, the servers are back at their first: no row has been counted."""
-
-        epoch = 0
-
-        def clocks(self, n):
-            yield FIRST_CLOCK
-            sums.held.zero()
-            yield FIRST_CLOCK + 1
-            self.epoch = 1
-            yield FIRST_CLOCK
-
     x = features()
-    sums = Quantiles.make(TreeProblem(Objective("logistic"), x.shape[1], (0.0,)), BINS, None, least=1)
-    with pytest.raises(RolledBack, match="back to clock 1"):
-        sums.take_part(ReadsOnItsWayBack(), LocalRows(np.arange(x.shape[1]), full(x), np.zeros(len(x)), None))
-    sums.free()
+    np.testing.assert_array_equal(cut(x, 2, goes_back_at=AddCells(2)).cuts, cut(x, 2).cuts)

@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 
 from ps2.algorithms.training.faults import ColumnNames
-from ps2.algorithms.trees import trainer
+from ps2.algorithms.trees import program
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.predict import Predictor
 from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
@@ -114,9 +114,9 @@ def test_training_when_rare_features_are_dropped_then_same_trees(ps, monkeypatch
     recipe = BoostingOptions(rounds=2, depth=4, min_child_weight=8.0)
     rows = rows_of(x, y, 2, sparse=True)
     made = train(ps, rows, problem, recipe, facts_of(y))
-    rare = (x != 0).sum(axis=0) < trainer.least_rows(problem, recipe, None)
+    rare = (x != 0).sum(axis=0) < program.least_rows(problem, recipe, None)
     assert 0 < rare.sum() < 20
-    monkeypatch.setattr(trainer, "least_rows", lambda *_: 0)
+    monkeypatch.setattr(program, "least_rows", lambda *_: 0)
     assert digest(train(ps, rows, problem, recipe, facts_of(y)).forest) == digest(made.forest)
     assert len(made.forest.trees[0]) > 5
 

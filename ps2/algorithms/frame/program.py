@@ -86,7 +86,8 @@ class SummarizedTask:
 
 # A program's driver's side, or a part of it: it yields tasks, and returns a T.
 Steps = Generator[Task | SummarizedTask, Any, T]
-# What a worker does for a task; the first argument is the ``ps2.Worker``.
+# What a worker does for a task; the first argument is the ``ps2.Worker``. It may have a method ``catch_up``, which is
+# called with the tasks that a worker has missed because it began again; their reports and additions count already.
 DoTask = Callable[[Any, Any], None]
 
 
@@ -120,6 +121,20 @@ class Ask:
     def start(self) -> None:
         """Start to measure the first step's time."""
         self._record.start()
+
+    def step(self, objective: float, metrics: Mapping[str, float], seconds: float | None = None) -> bool:
+        """Record a step; return whether ``on_step`` wants the training to end. ``on_step`` is called once.
+
+        Args:
+            objective: after the step.
+            metrics: further values of the step.
+            seconds: duration of the step; None: the time since the last step.
+        """
+        is_earlier, record = self._journal.is_replaying, self._record
+        duration_s = self(lambda: record.lap_s if seconds is None else seconds)
+        if is_earlier:
+            record.step_before(objective, duration_s)
+        return self(lambda: record.step(objective, metrics, duration_s))
 
     def evaluated(self, objective: float, rows: int = 0, bytes: int = 0) -> None:
         """Record the objective after a step; the first call is for the initial model. ``on_step`` is called once.
@@ -202,7 +217,10 @@ class WorkerLoop:
 
     def __call__(self, worker: Any, reading: Any) -> None:
         do = self.make(reading)
+        catch_up = getattr(do, "catch_up", None)
         for _ in clocks_until_rollback(worker, sys.maxsize):
+            if catch_up is not None and (missed := [Task.of(message) for message in worker.messages[:-1]]):
+                catch_up([task for task in missed if task is not None])
             if (task := Task.of(worker.message)) is not None:
                 do(worker, task)
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from ps2.algorithms.frame.program import Ask
 from ps2.algorithms.training.record import Record, TrainingHistory
-from ps2.algorithms.training.replay_journal import ReplayJournal
 from ps2.algorithms.trees.metrics import Metric
 from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
 from ps2.algorithms.trees.stopping import EarlyStopping
@@ -22,8 +21,8 @@ class BoostingRecord:
 
     Attributes:
         record: of the training.
-        metric: of the rows that are held out.
-        trees: those that are finished.
+        metric: the metric of the rows that are held out.
+        trees: the finished trees.
     """
 
     def __init__(self, problem: TreeProblem, options: BoostingOptions, record: Record) -> None:
@@ -32,39 +31,47 @@ class BoostingRecord:
         self.metric = Metric.parsed(options.metric)
         self._stopping = EarlyStopping(options.patience, options.validation_tol, self.metric.is_larger_better)
         self.trees: list[Tree] = []
+        self._amounts: list[tuple[int, int]] = []  # rows and bytes up to the end of each round
 
     @property
-    def most(self) -> int:
-        """How many trees there will be, if nothing ends the training before."""
-        return self._options.rounds * self._problem.objective.width
+    def rounds(self) -> int:
+        """Number of finished rounds."""
+        return len(self.trees) // self._problem.objective.width
 
-    def note(self, sums: Mapping[str, Any], journal: ReplayJournal, seconds: float | None = None) -> bool:
-        """Note the losses after a round, or before the first one; return whether the training ends.
+    def begin(self, losses: Any) -> None:
+        """Note the losses before the first round; see ``end_round``."""
+        self.record.add(losses.rows, losses.bytes)
+        self.record.objective.append(float(losses.loss / losses.weight))
+
+    def end_round(self, ask: Ask, losses: Any, seconds: float | None = None) -> bool:
+        """Note the losses after a round; return whether the training ends.
 
         Args:
-            sums: of all workers: "loss", "weight", "rows", "bytes"; "held", the metric of the rows held out, if there
-                are any; and "lap_s", the seconds of the round.
-            journal: of what the callback has answered; its page is open.
-            seconds: of the round; None: since the last one ended.
+            losses: attributes: sums of all workers, "loss", "weight", "rows" and "bytes"; "held", the metric of the
+                rows that are held out, if there are any.
+            seconds: duration of the round; None: the time since the last one.
         """
-        loss = float(sums["loss"] / sums["weight"])
-        self.record.add(sums["rows"], sums["bytes"])
-        if not self.trees:
-            self.record.objective.append(loss)
-            return False
-        is_enough = self._options.validate and self._is_enough(sums)
-        if journal.is_replaying:
-            self.record.step_before(loss, sums["lap_s"])
-        leaves = {"leaves": self._leaves(len(self.trees))}
-        if journal.hear(lambda: self.record.step(loss, leaves, seconds)):
+        self.record.add(losses.rows, losses.bytes)
+        self._amounts.append((self.record.rows, self.record.bytes))
+        is_enough = self._options.validate and self._is_enough(losses.held)
+        if ask.step(float(losses.loss / losses.weight), {"leaves": self._leaves(len(self.trees))}, seconds):
             self.record.reason, is_enough = "the callback has ended it", True
         return is_enough
 
-    def _is_enough(self, sums: Mapping[str, Any]) -> bool:
+    def cut(self, rounds: int) -> None:
+        """Drop the rounds after the first ``rounds``: another driver may want fewer than there are."""
+        if rounds < self.rounds:
+            del self.trees[rounds * self._problem.objective.width :]
+            record = self.record
+            del record.seconds[rounds:], record.objective[rounds + 1 :], record.validation[rounds:]
+            record.reason = ""
+            record.rows, record.bytes = self._amounts[rounds - 1] if rounds else (0, 0)
+
+    def _is_enough(self, value: float) -> bool:
         """Note the metric of the held-out rows; return whether it has stopped improving."""
-        if math.isnan(sums["held"]):
+        if math.isnan(value):
             return False
-        self.record.validation.append(sums["held"])
+        self.record.validation.append(value)
         if not self._stopping.is_over(self.record.validation):
             return False
         self.record.reason = f"the {self.metric.name} of the rows held out does not get better any more"

@@ -67,7 +67,7 @@ class CompiledTree:
 
     Attributes:
         tree: its values times the rate.
-        splits: of all inner nodes, as of ``DriverMessage``.
+        splits: of all inner nodes, as of ``Moves``.
         nodes: all of them, as the messages' too.
         ends: int64, shape (n, 2): where the rows of each node begin and end.
     """

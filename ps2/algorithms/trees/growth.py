@@ -91,6 +91,7 @@ class Growth:
         subtract: pairs of rows: the second histogram is subtracted from the first, once workers have added it.
         clear: rows to zero before workers add to them.
         room: rows that the matrix needs by then.
+        tree: its number.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class Growth:
     ) -> None:
         self.explores: int | None = None
         self._rate = options.rate if rate is None else rate
-        self._options, self._bins, self._tree = options, bins, tree
+        self._options, self._bins, self.tree = options, bins, tree
         self._h_unit, self._g_unit = 1 / scales[0], 1 / scales[1]
         self.rules = rules_of(options, scales)
         self._limits = limits_of(options, scales, totals)
@@ -156,7 +157,7 @@ class Growth:
         """Random keys that draw the open nodes' features."""
         if not (self._options.features or self._options.feature_weights):
             return np.zeros(len(self._open), np.int64)
-        return np.array([key_of(self._options.seed, self._tree, node.place) for node in self._open], np.int64)
+        return np.array([key_of(self._options.seed, self.tree, node.place) for node in self._open], np.int64)
 
     def go_on(self, found: BestSplits | None) -> tuple[Int64s, FinalNodes]:
         """Choose the splits that are certain, and explore the nodes that the next ones depend on.
@@ -165,7 +166,7 @@ class Growth:
             found: the best splits of the open nodes; None: the servers were not asked.
 
         Returns:
-            ``splits`` and ``nodes`` of the ``DriverMessage``.
+            ``splits`` and ``nodes`` of ``Moves``.
         """
         if found is not None:
             self._note(found)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
+from ps2.algorithms.frame.program import Task
 from ps2.algorithms.training.reading import Reading
-from ps2.algorithms.training.run import FIRST_CLOCK
 from ps2.algorithms.trees.boosted_rows import BoostedRows
 from ps2.algorithms.trees.gradients import sums_below
 from ps2.algorithms.trees.leaf_quantiles import unit_of_weights
@@ -36,63 +36,68 @@ def tree_as_data(tree: Tree) -> list[Any]:
 
 
 @dataclass(frozen=True, eq=False)
-class LocalTreeProgram:
-    """What the worker does; picklable.
+class GrowRounds(Task):
+    """Grow whole rounds until the time of a clock is spent.
 
     Attributes:
-        least: least rows with a feature for it to get cut points.
-        mean_weight: of the rows; None: all weights are 1.
-        first: the clock that the run begins with.
+        first: number of trees before those of the clock before.
+        trees: the trees of the clock before (``tree_as_data``): a worker that begins again has not grown them.
+        scales: factors of hessians and gradients after them; None: there are no trees.
+    """
+
+    first: int
+    trees: list[Any]
+    scales: Float64s | None
+
+
+@dataclass(frozen=True, eq=False)
+class LocalTreeWork:
+    """Makes the worker of its rows; picklable.
+
+    Attributes:
+        min_rows: the minimum number of rows with a feature for it to get cut points.
+        mean_weight: the mean weight of the rows; None: all weights are 1.
     """
 
     problem: TreeProblem
     options: BoostingOptions
-    least: int
+    min_rows: int
     mean_weight: float | None
-    first: int = 0
 
-    def __call__(self, worker: Any, reading: Reading) -> None:
+    def __call__(self, reading: Reading) -> LocalTreeWorker:
         rows = reading.training
         if rows.weights is not None:
             rows = rows.chosen(np.flatnonzero(rows.weights > 0))
-        boosting: _Boosting | None = None
-        # One clock a round at most, and the last one.
-        for clock in worker.clocks(self.first + FIRST_CLOCK + self.options.rounds + 2):
-            if boosting is None or boosting.clock > clock:  # the fleet may have rolled back
-                boosting = _Boosting(self, rows, reading.held_out)
-            told = [message for message in worker.messages if "trees" in message]
-            boosting.follow(told)
-            if told and told[-1]["ends"] and told[-1]["clock"] > self.first:
-                break
-            worker.report(boosting.go_on(clock), merge="concat")
+        return LocalTreeWorker(self, rows, reading.held_out)
 
 
-class _Boosting:
-    """The rows of the worker, as far as trees have grown.
+class LocalTreeWorker:
+    """The rows of the worker, as far as trees have grown."""
 
-    Attributes:
-        clock: the next one.
-    """
-
-    def __init__(self, program: LocalTreeProgram, rows: LocalRows, held_out: LocalRows | None) -> None:
-        self.clock = 0
-        problem, options = self._problem, self._options = program.problem, program.options
+    def __init__(self, work: LocalTreeWork, rows: LocalRows, held_out: LocalRows | None) -> None:
+        problem, options = self._problem, self._options = work.problem, work.options
         self._given = rows, held_out
-        bins, columns = Quantiles.here(problem, options.bins, program.mean_weight, program.least).find_here(rows)
+        bins, columns = Quantiles.here(problem, options.bins, work.mean_weight, work.min_rows).find_here(rows)
         self._rows = BoostedRows(problem, options, bins, self._given, columns)
-        self._grower = LocalGrower(problem, options, bins, self._rows, unit_of_weights(program.mean_weight))
+        self._grower = LocalGrower(problem, options, bins, self._rows, unit_of_weights(work.mean_weight))
         self._trees = 0
         self._scales = (1.0, 1.0)
         self._lap_began_s = time.monotonic()
 
-    def follow(self, told: Sequence[Mapping[str, Any]]) -> None:
+    def __call__(self, worker: Any, task: GrowRounds) -> None:
+        self.catch_up([task])
+        worker.report({"rounds": self._grow_rounds()}, merge="concat")
+
+    def catch_up(self, tasks: Sequence[GrowRounds]) -> None:
         """Add the trees that an earlier attempt has grown."""
         trees: list[Tree] = []
-        for message in told:
-            new = self._trees + len(trees) - message["first"]
-            if new < len(message["trees"]):
-                trees += [Tree(*data) for data in message["trees"][new:]]
-                self._scales = tuple(message["scales"].tolist())
+        for task in tasks:
+            new = self._trees + len(trees) - task.first
+            if new < len(task.trees):
+                assert task.scales is not None
+                trees += [Tree(*data) for data in task.trees[new:]]
+                h_scale, g_scale = task.scales.tolist()
+                self._scales = h_scale, g_scale
         for begin in range(0, len(trees), WALKED):
             self._add(trees[begin : begin + WALKED])
 
@@ -109,24 +114,23 @@ class _Boosting:
             self._rows.note_leaves(tree.value[tree.leaves])
         self._trees += len(trees)
 
-    def go_on(self, clock: int) -> list[dict[str, Any]]:
-        """Grow rounds until the time of a clock is spent, or all are grown; return what there is to tell of each."""
-        self.clock = clock + 1
-        ends_s, said = time.monotonic() + BUDGET_S, []
+    def _grow_rounds(self) -> list[dict[str, Any]]:
+        """Grow rounds until the time of a clock is spent, or all are grown; return a reply for each."""
+        ends_s, replies = time.monotonic() + BUDGET_S, []
         width = self._problem.objective.width
         while True:
             round_ = self._trees // width
             sums = self._rows.compute_gradients()
-            # Of the round that ends with these losses.
+            # The duration of the round that ends with these losses.
             sums["lap_s"], self._lap_began_s = time.monotonic() - self._lap_began_s, time.monotonic()
             below = sums_below(sums.pop("exponents"))
             if "held" in sums:
                 sums["held"] = self._rows.metric.value(sums["held"])
             trees = self._grow(below) if round_ < self._options.rounds else []
-            said.append({**sums, "bytes": 0, "round": round_, "trees": [tree_as_data(tree) for tree in trees]})
-            said[-1]["scales"] = np.array(self._scales)
+            reply = {**sums, "bytes": 0, "round": round_, "trees": [tree_as_data(tree) for tree in trees]}
+            replies.append({**reply, "scales": np.array(self._scales)})
             if not trees or time.monotonic() > ends_s:
-                return said
+                return replies
 
     def _grow(self, below: Float64s) -> list[Tree]:
         """Grow the trees of a round; below: bounds of sums before it."""

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ps2.algorithms.frame.program import Ask, Steps, Task
 from ps2.algorithms.training.checkpoint_names import UNNAMED, CheckpointNames
-from ps2.algorithms.training.run import FIRST_CLOCK, clocks_until_rollback
 from ps2.algorithms.trees import feature_columns
 from ps2.algorithms.trees.ascending import are_in, distinct_of, runs
 from ps2.algorithms.trees.binning import Bins, bins_of, categories_of
@@ -52,11 +52,8 @@ from ps2.ops.guards import readable
 Array = npt.NDArray[Any]
 UInt64s = npt.NDArray[np.uint64]
 
-# Turns of cutting cells; all clocks, those before the first cells included.
+# Turns of cutting cells.
 TURNS = 6
-CLOCKS = 3 + TURNS
-# Of the run: the first one of the trees.
-END = FIRST_CLOCK + CLOCKS
 # A key is a feature and the upper half of a value's bits, the number of such a key and the lower half, or a feature and
 # a cell's number.
 FEATURE_BITS = 32
@@ -69,6 +66,32 @@ KEPT_BYTES = 1 << 28
 # Bits of the mean weight as a whole number; and the count of each row beside its weight.
 WEIGHT_BITS = 8
 OF_ROW = 1 << WEIGHT_BITS
+
+
+class CutPointTask(Task):
+    """What workers do in one of the clocks that find cut points."""
+
+
+@dataclass(frozen=True)
+class CountRows(CutPointTask):
+    """Count the rows that hold each feature."""
+
+
+@dataclass(frozen=True)
+class AddValues(CutPointTask):
+    """Add the weights of values by the upper half of their bits."""
+
+
+@dataclass(frozen=True)
+class AddLowerHalves(CutPointTask):
+    """Add the weights of the values that the upper half does not tell apart."""
+
+
+@dataclass(frozen=True)
+class AddCells(CutPointTask):
+    """Add weights by the cells of a turn."""
+
+    turn: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,27 +171,13 @@ class Quantiles:
 
     # -- workers ---------------------------------------------------------------------------------------------------
 
-    def take_part(self, worker: Any, rows: LocalRows) -> FeatureColumns | None:
-        """Take part in the clocks; return the columns of dense rows, if they were made for all features.
-
-        Raises:
-            LimitError: values, or cells, cannot fit the servers.
-        """
-        try:
-            return self._take_part(worker, rows)
-        except LimitError as error:
-            raise LimitError(
-                f"the values of {self.problem.dim:,} features, of which cut points are made, do not fit the servers: "
-                f"{error}; start more servers, or with a larger memory limit"
-            ) from error
-
     def find_here(self, rows: LocalRows) -> tuple[Bins, FeatureColumns | None]:
         """Find what workers and driver find in the clocks, with all rows; return the bins, and what ``take_part`` does.
 
         Values are whole here: there are no halves to add up.
         """
-        self._count(rows)
-        used = self._common(rows)
+        self.count(rows)
+        used = self.common(rows)
         part = _Part.of(self, used)
         part.add_total()
         few = part.numeric
@@ -179,23 +188,10 @@ class Quantiles:
         for turn in range(TURNS):
             part.add_cells(turn)
             if turn < TURNS - 1:
-                self._find_heavy(turn + 1)
+                self.find_heavy(turn + 1)
         return self._cut(few.without(many, len(few.features)), absent), part.dense_of(rows, used)
 
-    def _take_part(self, worker: Any, rows: LocalRows) -> FeatureColumns | None:
-        part, used = None, rows
-        self._kept.clear()  # cells may be of sums that were read as the fleet went back
-        for clock in (clock - FIRST_CLOCK for clock in clocks_until_rollback(worker, END)):
-            if clock == 0:
-                self._count(rows)
-                continue
-            if part is None:
-                used = self._common(rows)
-                part = _Part.of(self, used)
-            part.take_turn(clock - 1)
-        return None if part is None else part.dense_of(rows, used)
-
-    def _count(self, rows: LocalRows) -> None:
+    def count(self, rows: LocalRows) -> None:
         """Add how many rows hold each feature, and missing values, for which there is a bin however rare they are."""
         held = np.zeros(len(rows.keys), np.int64)
         is_lacking = count_values(readable(rows.x.indices), readable(rows.x.data), held)
@@ -203,7 +199,7 @@ class Quantiles:
         if is_lacking:
             _Part.of(self, rows).add_missing()
 
-    def _common(self, rows: LocalRows) -> LocalRows:
+    def common(self, rows: LocalRows) -> LocalRows:
         """Return rows without the features that are too rare."""
         common = np.flatnonzero(self.held.pull(rows.keys) >= self.least)
         if len(common) == len(rows.keys):
@@ -212,18 +208,25 @@ class Quantiles:
 
     # -- the driver ------------------------------------------------------------------------------------------------
 
-    def look(self, clock: int) -> None:
-        """Go on after a clock: prepare the next one; after the last one there is nothing to do."""
-        if clock == 1:
-            self._number(self._find_many())
-        elif clock == 2:
-            self._find_many()
-        elif 2 < clock < CLOCKS - 1:
-            self._find_heavy(clock - 2)
+    def find_cut_points(self, ask: Ask) -> Steps[None]:
+        """Let the workers add what ``cut`` needs, clock by clock."""
+        yield CountRows()
+        yield AddValues()
+        ask(self.number_values)
+        yield AddLowerHalves()
+        ask(self.find_many)
+        for turn in range(TURNS):
+            yield AddCells(turn)
+            if turn + 1 < TURNS:
+                ask(partial(self.find_heavy, turn + 1))
 
-    def _find_many(self) -> Int64s:
-        """Find the features that have more values than bins, as far as is known; return them."""
-        return self._set_many(*self._values(np.empty(0, np.int64)))
+    def number_values(self) -> None:
+        """Number the values whose lower halves workers add next."""
+        self._number(self._set_many(*self._values(np.empty(0, np.int64))))
+
+    def find_many(self) -> None:
+        """Find the features that have more values than bins, as far as is known."""
+        self._set_many(*self._values(np.empty(0, np.int64)))
 
     def _set_many(self, found: Distinct, absent: Int64s) -> Int64s:
         """Note the features that have more values than bins; return them. Args: as of ``value_counts``."""
@@ -240,7 +243,7 @@ class Quantiles:
         if len(keys):
             self.numbers.push(np.where(few, np.cumsum(few), 0), keys)
 
-    def _find_heavy(self, turn: int) -> None:
+    def find_heavy(self, turn: int) -> None:
         """Count the features whose cells the next turn cuts, after so many of them."""
         many = np.flatnonzero(self.many.pull())
         if turn == 1 and len(many) and self.problem.absent == "zero":
@@ -324,11 +327,57 @@ class Quantiles:
             self._keep(name, turns, cells)
             yield some, cells
 
+    def forget_cells(self) -> None:
+        """Forget the cells of earlier turns: their sums may have been read as the fleet went back."""
+        self._kept.clear()
+
     def _keep(self, name: bytes, turns: int, cells: Cells) -> None:
         """Keep cells of some features after so many turns, if there is room for them."""
         self._kept.pop(name, None)
         if cells.nbytes + sum(kept.nbytes for _, kept in self._kept.values()) <= KEPT_BYTES:
             self._kept[name] = turns, cells
+
+
+class CutPointWork:
+    """A worker's part in finding cut points.
+
+    Args:
+        rows: of the worker.
+    """
+
+    def __init__(self, quantiles: Quantiles, rows: LocalRows) -> None:
+        self._quantiles, self._rows = quantiles, rows
+        self._part: _Part | None = None
+        self._used = rows
+        quantiles.forget_cells()
+
+    def __call__(self, task: CutPointTask) -> None:
+        """Do a task.
+
+        Raises:
+            LimitError: values, or cells, cannot fit the servers.
+        """
+        try:
+            self._do(task)
+        except LimitError as error:
+            raise LimitError(
+                f"the values of {self._quantiles.problem.dim:,} features, of which cut points are made, do not fit the "
+                f"servers: {error}; start more servers, or with a larger memory limit"
+            ) from error
+
+    @property
+    def columns(self) -> FeatureColumns | None:
+        """The columns of dense rows, if they were made for all features."""
+        return None if self._part is None else self._part.dense_of(self._rows, self._used)
+
+    def _do(self, task: CutPointTask) -> None:
+        if isinstance(task, CountRows):
+            self._quantiles.count(self._rows)
+            return
+        if self._part is None:
+            self._used = self._quantiles.common(self._rows)
+            self._part = _Part.of(self._quantiles, self._used)
+        self._part.do(task)
 
 
 @dataclass(frozen=True, eq=False)
@@ -362,14 +411,14 @@ class _Part:
         some = np.flatnonzero(lacking)
         self.sums.missing.add(lacking[some], self.features[some])
 
-    def take_turn(self, clock: int) -> None:
-        """Add what is asked for in a clock after the first."""
-        if clock == 0:
+    def do(self, task: CutPointTask) -> None:
+        """Do a task after the first."""
+        if isinstance(task, AddCells):
+            self.add_cells(task.turn)
+        elif isinstance(task, AddValues):
             self._add_values()
-        elif clock == 1:
-            self._add_lows()
         else:
-            self.add_cells(clock - 2)
+            self._add_lows()
 
     def dense_of(self, rows: LocalRows, used: LocalRows) -> FeatureColumns | None:
         """Return the columns, if they are dense and of all rows' features; used: the rows that they are of."""

@@ -162,7 +162,7 @@ class NodeRows:
         self._nodes = {node: slice(begin, end) for node, (begin, end) in enumerate(ends.tolist())}
 
     def part(self, splits: Int64s) -> None:
-        """Part the rows of nodes, none of which comes of another one, among their children; see ``DriverMessage``."""
+        """Part the rows of nodes, none of which comes of another one, among their children; see ``Moves``."""
         if len(splits):
             # Nodes have their own rows, so threads may share them out.
             over_blocks(self.walk, (splits,), cost=PART_COST * len(self._order) // len(splits))

@@ -101,6 +101,12 @@ class TreeMatrices:
         with _explaining(self.bins, rows, self.histograms.dim * SUM_BYTES):
             self.histograms.grow(rows)
 
+    def prepare(self, growth: Growth) -> None:
+        """Make room for the histograms that workers add next, and clear these."""
+        self.make_room(growth.room)
+        if growth.clear:
+            self.clear(growth.clear)
+
     def best_splits(self, growth: Growth, options: BoostingOptions) -> BestSplits:
         """Let the servers subtract histograms, and find the best split of each open node."""
         with batch():

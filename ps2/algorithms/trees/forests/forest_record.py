@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ps2.algorithms.frame.program import Ask
 from ps2.algorithms.training.record import Record, TrainingHistory
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.forests.grown_tree import GrownTree, random_forest
@@ -27,33 +28,27 @@ class ForestRecord:
         self._bins: Bins | None = None
         self._scales = (1.0, 1.0)
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether all trees have grown."""
-        return len(self.trees) >= self._options.trees
-
     def begin(self, bins: Bins, scales: tuple[float, float]) -> None:
         """Note the bins, and the factors of weights and labels."""
         self._bins, self._scales = bins, scales
 
-    def take_in(self, trees: Sequence[GrownTree], rows: int, seconds: float | None = None) -> None:
+    def add(self, ask: Ask, trees: Sequence[GrownTree], rows: int, seconds: float | None = None) -> None:
         """Note trees that have grown.
 
         Args:
-            rows: that they are grown of; seconds: of one tree.
+            rows: number of rows that they are grown of.
+            seconds: duration of one tree; None: the time since the last step, divided by the number of trees.
         """
-        lap_s = self.record.lap_s / max(len(trees), 1) if seconds is None else seconds
+        if not trees:
+            return
+        tree_s = ask(lambda: self.record.lap_s / len(trees) if seconds is None else seconds)
         for tree in trees:
             root, leaves = tree.impurity(self._options, self._scales)
             self.record.add(rows, 0)
             if not self.trees:
                 self.record.objective.append(root)
             self.trees.append(tree)
-            self.record.step(leaves, {"leaves": int((tree.children < 0).sum())}, lap_s)
-
-    def keep(self, trees: int) -> None:
-        """Drop the trees after the first so many."""
-        del self.trees[trees:]
+            ask.step(leaves, {"leaves": int((tree.children < 0).sum())}, tree_s)
 
     def forest(self) -> RandomForest:
         """Return the forest."""

@@ -41,7 +41,7 @@ class Orders:
         first, count: the trees that grow, by number.
         plants: whether their roots get their rows first; workers report what the rows of each sum up to.
         splits: int64, shape (n, 1 + FIELDS + words): the tree, from 0 on among those that grow; then as of
-            ``DriverMessage``: nodes whose rows are to be parted.
+            ``Moves``: nodes whose rows are to be parted.
         opened: int64, shape (n, 5): tree, node, its place, turn of its features, and the row of its histogram.
     """
 

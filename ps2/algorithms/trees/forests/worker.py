@@ -1,8 +1,9 @@
-"""What a worker does while a random forest grows on servers: it parts its rows as it is told, and adds histograms."""
+"""What a worker does while a random forest grows on servers: it parts its rows among the children of nodes, and adds
+histograms."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -11,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ps2.algorithms.frame.program import Task
 from ps2.algorithms.training.reading import Reading
-from ps2.algorithms.trees.feature_columns import FeatureColumns
 from ps2.algorithms.trees.forests import draw_kernels
 from ps2.algorithms.trees.forests import forest_kernels as kernels
 from ps2.algorithms.trees.forests.forest_rows import BinForms, ForestRows
@@ -20,7 +21,7 @@ from ps2.algorithms.trees.forests.growth import NUMBER, PLACE, ROW, TREE, TURN
 from ps2.algorithms.trees.forests.matrices import read_bins
 from ps2.algorithms.trees.forests.options import ForestOptions
 from ps2.algorithms.trees.problem import TreeProblem
-from ps2.algorithms.trees.quantiles import END, Quantiles
+from ps2.algorithms.trees.quantiles import CutPointTask, CutPointWork, Quantiles
 from ps2.algorithms.trees.rows import NodeRows
 from ps2.array_types import Int64s
 from ps2.client.batch import batch
@@ -32,93 +33,100 @@ from ps2.ops.parallel import over_blocks
 Array = npt.NDArray[Any]
 UInt8s = npt.NDArray[np.uint8]
 
-# Most clocks of a run.
-MAX_CLOCKS = 1 << 30
 # Cost of a node's histogram, in additions: threads share nodes.
 NODE_COST = 1 << 17
 
 
+@dataclass(frozen=True)
+class SumRows(Task):
+    """Report how many rows there are, and how large their weights and labels are."""
+
+
 @dataclass(frozen=True, eq=False)
-class ForestProgram:
-    """What each worker does; picklable.
+class Grow(Task):
+    """Part the rows of nodes, and add the histograms of others.
 
     Attributes:
-        first: the clock that the run begins with.
+        matrices: the numbers of the matrices on the servers: histograms, cut points, sizes of features.
+        scales: factors of weights and labels.
+        first, count, plants, splits, opened: see ``Orders``.
     """
+
+    matrices: Sequence[int]
+    scales: Sequence[float]
+    first: int
+    count: int
+    plants: bool
+    splits: Int64s
+    opened: Int64s
+
+
+@dataclass(frozen=True, eq=False)
+class ForestWork:
+    """Makes a worker of its rows; picklable."""
 
     problem: TreeProblem
     options: ForestOptions
     quantiles: Quantiles
-    first: int = 0
 
-    def __call__(self, worker: Any, reading: Reading) -> None:
+    def __call__(self, reading: Reading) -> ForestWorker:
         rows = reading.training
         if rows.weights is not None:
             rows = rows.chosen(np.flatnonzero(rows.weights > 0))
-        columns = self.quantiles.take_part(worker, rows)
-        mine: _WorkerTrees | None = None
-        for clock in worker.clocks(MAX_CLOCKS):
-            if mine is None or mine.clock > clock:  # the fleet may have rolled back
-                mine = _WorkerTrees(self, rows, columns)
-                columns = None
-            told = [message for message in worker.messages if "task" in message]
-            if told and told[-1]["task"] == "stop" and told[-1]["clock"] > self.first:
-                break
-            worker.report(mine.go_on(told, clock))
+        return ForestWorker(self, rows)
 
 
-class _WorkerTrees:
-    """The rows of a worker, as far as trees have grown.
+class ForestWorker:
+    """The rows of a worker, as far as trees have grown."""
 
-    Attributes:
-        clock: the next one.
-    """
-
-    def __init__(self, program: ForestProgram, rows: LocalRows, columns: FeatureColumns | None = None) -> None:
-        self.clock = END
-        self._problem, self._options = program.problem, program.options
-        self._columns = columns
-        self._rows = ForestRows(program.problem, program.options, rows)
+    def __init__(self, work: ForestWork, rows: LocalRows) -> None:
+        self._problem, self._options = work.problem, work.options
+        self._cut_points = CutPointWork(work.quantiles, rows)
+        self._rows = ForestRows(work.problem, work.options, rows)
         self._forms: BinForms | None = None
         self._growing: list[tuple[NodeRows, UInt8s]] = []
         self._first = 0
         self._scratch: SimpleQueue[tuple[Array, Array]] = SimpleQueue()
 
-    def go_on(self, told: Sequence[Mapping[str, Any]], clock: int) -> dict[str, Any]:
-        """Take part in a clock, after the earlier clocks that this attempt has not seen; return the report."""
-        sums: dict[str, Any] = {"rows": len(self._rows)}
-        if clock == END:
-            sums["exponents"] = self._rows.exponents()
+    def __call__(self, worker: Any, task: CutPointTask | SumRows | Grow) -> None:
+        """Do the task of a clock."""
+        if isinstance(task, CutPointTask):
+            self._cut_points(task)
+            return
+        report: dict[str, Any] = {"rows": len(self._rows)}
+        if isinstance(task, SumRows):
+            report["exponents"] = self._rows.exponents()
         else:
-            grow = [message for message in told if message["task"] == "grow"]
-            todo = [message for message in grow if self.clock <= message["clock"] <= clock]
-            # Trees that are over need nothing.
-            begin = max((i for i, message in enumerate(todo) if message["plants"]), default=0)
-            for message in todo[begin:]:
-                sums |= self._do(message, is_over=message["clock"] < clock)
-        self.clock = clock + 1
-        return sums
+            report |= self._part(task)
+            report["bytes"] = self._add(task.opened)
+        worker.report(report)
 
-    def _do(self, told: Mapping[str, Any], is_over: bool) -> dict[str, Any]:
-        """Do one clock; servers and driver already have the sums of a clock that is over."""
+    def catch_up(self, tasks: Sequence[CutPointTask | SumRows | Grow]) -> None:
+        """Part the rows as an earlier attempt of this worker has done; finished trees need nothing."""
+        missed = [task for task in tasks if isinstance(task, Grow)]
+        begin = max((number for number, task in enumerate(missed) if task.plants), default=0)
+        for task in missed[begin:]:
+            self._part(task)
+
+    def _part(self, task: Grow) -> dict[str, Any]:
+        """Part the rows of nodes, or draw the rows of new trees; return the sums of the new roots."""
         if self._forms is None:
-            self._begin(told)
-        sums: dict[str, Any] = {}
-        if told["plants"]:
-            sums = self._plant(told["first"], told["count"])
-        else:
-            splits = told["splits"]
-            for tree in np.unique(splits[:, TREE]).tolist():
-                self._growing[tree][0].part(np.ascontiguousarray(splits[splits[:, TREE] == tree, 1:]))
-        return {} if is_over else {**sums, "bytes": self._add(told["opened"])}
+            self._begin(task)
+        if task.plants:
+            return self._plant(task.first, task.count)
+        splits = task.splits
+        for tree in np.unique(splits[:, TREE]).tolist():
+            self._growing[tree][0].part(np.ascontiguousarray(splits[splits[:, TREE] == tree, 1:]))
+        return {}
 
-    def _begin(self, told: Mapping[str, Any]) -> None:
+    def _begin(self, task: Grow) -> None:
         """Bin the rows."""
-        bins = read_bins(self._problem, told["matrices"].tolist())
-        self._rows.begin(bins, self._columns, tuple(told["scales"].tolist()))
-        self._columns = None
+        bins = read_bins(self._problem, task.matrices)
+        weight_scale, label_scale = task.scales
+        self._rows.begin(bins, self._cut_points.columns, (weight_scale, label_scale))
+        del self._cut_points
         self._forms = BinForms(bins, self._problem)
-        self._matrix = DCVMatrix.existing(int(told["matrices"][0]))
+        self._matrix = DCVMatrix.existing(task.matrices[0])
 
     def _plant(self, first: int, count: int) -> dict[str, Any]:
         """Draw the rows of some trees; return the sums of their roots."""

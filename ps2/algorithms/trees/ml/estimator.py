@@ -28,8 +28,9 @@ from ps2.algorithms.trees.ml.models import ForestModel
 from ps2.algorithms.trees.ml.params import TreeSetters, check_tree_params, features_of, options_of, resolved
 from ps2.algorithms.trees.model import GBTModel
 from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem, key_of
+from ps2.algorithms.trees.program import TrainedForest
 from ps2.algorithms.trees.starts import reach_of
-from ps2.algorithms.trees.trainer import TrainedForest, begun_via, train
+from ps2.algorithms.trees.trainer import begun_via, train
 from ps2.algorithms.trees.tree import Absent, Forest
 from ps2.coordinator.context import PS2Context
 from ps2.errors import ConfigError, LimitError

@@ -16,9 +16,10 @@ from ps2.algorithms.training.placement import Placement
 from ps2.algorithms.training.record import StepReport, TrainingHistory
 from ps2.algorithms.training.table import Facts, Table
 from ps2.algorithms.trees.cost_model import Cores, Work, choose
+from ps2.algorithms.trees.forests.local import GrownForest
 from ps2.algorithms.trees.forests.options import CODES, ForestOptions, ImpurityName, features_drawn
 from ps2.algorithms.trees.forests.random_forest import RandomForest
-from ps2.algorithms.trees.forests.trainer import GrownForest, grow
+from ps2.algorithms.trees.forests.trainer import grow
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.ml.estimator import check_categories
 from ps2.algorithms.trees.ml.forest_params import ForestSetters

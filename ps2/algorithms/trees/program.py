@@ -1,0 +1,208 @@
+"""Gradient boosting on servers as a durable program.
+
+Friedman, "Greedy function approximation" (2001), with the second-order gains and leaves of Chen and Guestrin, "XGBoost"
+(2016), section 2.2. Workers hold the rows. The servers add up histograms of gradients, and search these for the best
+splits. The driver chooses among the splits, and tells the workers which nodes to part.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, astuple, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ps2.algorithms.frame.program import Ask, Program, Steps
+from ps2.algorithms.training.checkpoint_names import CheckpointNames
+from ps2.algorithms.training.faults import Form
+from ps2.algorithms.training.record import Record, TrainingHistory
+from ps2.algorithms.training.table import Facts, Table
+from ps2.algorithms.trees.boosting_record import BoostingRecord
+from ps2.algorithms.trees.driver_messages import AddHistograms, AddResiduals, Moves, PlantTree, SumGradients
+from ps2.algorithms.trees.gradients import sums_below
+from ps2.algorithms.trees.growth import BestSplits, Growth
+from ps2.algorithms.trees.leaf_quantiles import CoarseQuantiles, LeafQuantiles
+from ps2.algorithms.trees.metrics import Metric
+from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
+from ps2.algorithms.trees.quantiles import Quantiles
+from ps2.algorithms.trees.rounds import first_scales, next_scales
+from ps2.algorithms.trees.starts import fingerprint
+from ps2.algorithms.trees.tree import Forest, Tree
+from ps2.algorithms.trees.tree_matrices import TreeMatrices
+from ps2.algorithms.trees.worker import TreeWork
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedForest:
+    """The result of a training."""
+
+    forest: Forest
+    history: TrainingHistory
+
+
+def mean_weight_of(table: Table, facts: Facts) -> float | None:
+    """Return the mean weight of the rows; None: all weights are 1."""
+    return None if table.columns.weight is None else facts.weight / facts.rows
+
+
+def least_rows(problem: TreeProblem, options: BoostingOptions, mean_weight: float | None) -> int:
+    """Return the least number of rows that hold a feature for it to part any node.
+
+    One side of a split has only rows that hold the feature, and these must be heavy enough.
+    """
+    if mean_weight is not None:
+        return 0
+    # Quantised hessians sum up to little more: each is rounded up by 1 / 32 of the largest at most.
+    most = problem.objective.most_hessian * (1 + 1 / 32)
+    return max(1, options.min_third, math.ceil(options.min_hessian / most))
+
+
+def settings_of(problem: TreeProblem, options: BoostingOptions, rows: int, mean_weight: float | None) -> dict[str, Any]:
+    """Return the settings that trees depend on: not the rounds, and not sums of weights, whose last digits vary."""
+    initial = "" if problem.initial is None else fingerprint(problem.initial)
+    settings = {**asdict(replace(problem, initial=None)), **asdict(options), "rows": rows, "initial": initial}
+    settings["weighted"] = mean_weight is not None
+    return {name: value for name, value in settings.items() if name not in ("rounds", "name")}
+
+
+class BoostingProgram(Program[TrainedForest]):
+    """Gradient boosting with histograms on the servers.
+
+    Args:
+        facts: of the rows' labels and weights.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        problem: TreeProblem,
+        options: BoostingOptions,
+        facts: Facts,
+        record: Record,
+        names: CheckpointNames,
+    ) -> None:
+        form = Form(problem.dim, problem.classes, missing=True, categories=problem.categories)
+        super().__init__(options, form, record)
+        self._problem, self._rows, self._mean_weight = problem, facts.rows, mean_weight_of(table, facts)
+        min_rows = least_rows(problem, options, self._mean_weight)
+        self._quantiles = Quantiles.make(problem, options.bins, self._mean_weight, names, min_rows)
+        share = problem.objective.leaf_share
+        # The bounds of monotone features hold for leaves from gradients only.
+        self._leaf_quantiles = (
+            None if share is None or options.monotone else LeafQuantiles.make(share, self._mean_weight)
+        )
+        self._matrices: TreeMatrices | None = None
+
+    def settings(self) -> dict[str, Any]:
+        return settings_of(self._problem, self.options, self._rows, self._mean_weight)
+
+    def worker(self) -> TreeWork:
+        return TreeWork(self._problem, self.options, self._quantiles, self._leaf_quantiles)
+
+    def drive(self, ask: Ask) -> Steps[BoostingRecord]:
+        problem, options, width = self._problem, self.options, self._problem.objective.width
+        yield from self._quantiles.find_cut_points(ask)
+        numbers = ask(self._make_matrices)
+        matrices = self._open_matrices(numbers)
+        ask.start()
+        boosting, trees, moves = BoostingRecord(problem, options, self.record), list[Tree](), Moves()
+        boosting.trees = trees
+        losses = yield SumGradients(matrices=numbers).then(self._losses)
+        boosting.begin(losses)
+        scales, is_noted = first_scales(options, losses.below), True
+        while True:
+            while boosting.rounds < ask.setting(lambda: options.rounds):
+                for output in range(width):
+                    begins_round = bool(trees) and output == 0
+                    root = PlantTree(
+                        matrices=numbers, tree=len(trees), scales=scales, begins_round=begins_round, **moves.fields()
+                    )
+                    report = yield root.then(self._losses)
+                    _note_counts(trees, report)
+                    if begins_round:
+                        losses = report
+                        if not is_noted and boosting.end_round(ask, losses):
+                            return boosting
+                    rate = options.rate_of(len(trees), width)
+                    growth = Growth(options, matrices.bins, scales, report.totals, len(trees), rate)
+                    tree, moves = yield from self._grow(ask, matrices, growth)
+                    trees.append(tree)
+                scales, is_noted = next_scales(problem, options, losses.below, trees[-width:]), False
+            if not is_noted:
+                losses = yield SumGradients(matrices=numbers, **moves.fields()).then(self._losses)
+                _note_counts(trees, losses)
+                is_noted, moves = True, Moves()
+                if boosting.end_round(ask, losses):
+                    return boosting
+            if boosting.rounds >= ask.setting(lambda: options.rounds):
+                return boosting
+
+    def _grow(self, ask: Ask, matrices: TreeMatrices, growth: Growth) -> Steps[tuple[Tree, Moves]]:
+        """Grow a tree whose root's histogram is on the servers.
+
+        Returns:
+            The tree; and how rows move to its leaves.
+        """
+        while True:
+            best = (
+                BestSplits(*ask(lambda: astuple(matrices.best_splits(growth, self.options))))
+                if growth.is_searched
+                else None
+            )
+            splits, nodes = growth.go_on(best)
+            ask(lambda: matrices.prepare(growth))
+            moves = Moves(splits, nodes)
+            if growth.is_over:
+                break
+            yield AddHistograms(matrices=matrices.numbers, **moves.fields())
+        tree = growth.finish()
+        if (quantiles := self._leaf_quantiles) is None:
+            return tree, moves
+        # The leaves are quantiles of their rows' residuals.
+        yield AddResiduals(matrices=matrices.numbers, cells=None, **moves.fields())
+        coarse = CoarseQuantiles(*ask(lambda: astuple(quantiles.find_coarse(len(nodes.leaves)))))
+        yield AddResiduals(matrices=matrices.numbers, cells=coarse.cells, **Moves(nodes=nodes).fields())
+        rate = self.options.rate_of(growth.tree, self._problem.objective.width)
+        tree.value[nodes.is_leaf] = ask(lambda: quantiles.find_fine(coarse)) * rate
+        return tree, Moves(nodes=replace(nodes, values=np.where(nodes.is_leaf, tree.value, 0.0)))
+
+    def _losses(self, report: Any) -> dict[str, Any]:
+        """Return a report with bounds of sums in place of exponents, and the metric in place of its sums."""
+        summary = dict(vars(report))
+        if (exponents := summary.pop("exponents", None)) is not None:
+            summary["below"] = sums_below(exponents)
+        if (held := summary.pop("held", None)) is not None:
+            summary["held"] = Metric.parsed(self.options.metric).value(held)
+        return summary
+
+    def _make_matrices(self) -> list[int]:
+        """Make the matrices of histograms, once cut points are known; return their numbers."""
+        if self._matrices is not None:  # the fleet has rolled back
+            self._matrices.free()
+        self._matrices = TreeMatrices.make(self._quantiles.cut(), self._problem, self.options, self._rows)
+        return list(self._matrices.numbers)
+
+    def _open_matrices(self, numbers: list[int]) -> TreeMatrices:
+        if self._matrices is None:  # an earlier driver has made them
+            first, cuts, sizes = numbers
+            bins = self._quantiles.cut()
+            self._matrices = TreeMatrices.existing(bins, self._problem, self.options, (first, cuts, sizes))
+        return self._matrices
+
+    def result(self, boosting: BoostingRecord) -> TrainedForest:
+        boosting.cut(self.options.rounds)
+        return TrainedForest(boosting.forest(), boosting.history())
+
+    def free(self) -> None:
+        self._quantiles.free()
+        if self._leaf_quantiles is not None:
+            self._leaf_quantiles.free()
+        if self._matrices is not None:
+            self._matrices.free()
+
+
+def _note_counts(trees: list[Tree], report: Any) -> None:
+    """Note the number of rows in each node of the last tree, if workers have just moved their rows to its leaves."""
+    if hasattr(report, "counts"):
+        trees[-1] = replace(trees[-1], count=report.counts)
