@@ -77,29 +77,31 @@ def ps(spark):
         yield ps
 
 
-class DyingProgram(worker.ForestProgram):
-    """Its worker is killed (-9) in the midst of the trees, once."""
+class DyingWorker:
+    """The second worker is killed (-9) in the midst of the trees, once."""
 
+    def __init__(self, do, folder):
+        self._do, self._folder, self.catch_up = do, folder, do.catch_up
+
+    def __call__(self, given, task):
+        self._do(given, task)
+        path = Path(self._folder, str(given.rank))
+        if given.clock > 13 and given.rank == 1 and not path.exists():
+            path.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class DyingWork(worker.ForestWork):
     folder = ""
 
-    def __call__(self, given, reading):
-        add, path = worker._WorkerTrees._add, Path(self.folder, str(given.rank))
-
-        def dying(mine, opened):
-            moved = add(mine, opened)
-            if mine.clock > 13 and given.rank == 1 and not path.exists():
-                path.touch()
-                os.kill(os.getpid(), signal.SIGKILL)
-            return moved
-
-        worker._WorkerTrees._add = dying
-        super().__call__(given, reading)
+    def __call__(self, reading):
+        return DyingWorker(super().__call__(reading), self.folder)
 
 
 def test_forest_when_worker_is_killed_then_same_trees(spark, ps, tmp_path, by_value, monkeypatch):
     expected = digest_of(grow(ps, spark, RECIPE, 2))
-    monkeypatch.setattr(trainer, "ForestProgram", DyingProgram)
-    monkeypatch.setattr(DyingProgram, "folder", str(tmp_path))
+    monkeypatch.setattr(trainer, "ForestWork", DyingWork)
+    monkeypatch.setattr(DyingWork, "folder", str(tmp_path))
     assert digest_of(grow(ps, spark, RECIPE, 2)) == expected
     assert [path.name for path in tmp_path.iterdir()] == ["1"]
 

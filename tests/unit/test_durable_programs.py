@@ -100,6 +100,24 @@ class Walk(Sums):
         return positions[1:]
 
 
+class InParts(Sums):
+    """Each step is a part, which counts how often it runs."""
+
+    def step(self, ask, number):
+        def steps():
+            self.servers.setdefault("ran", []).append(number)
+            yield from super(InParts, self).step(ask, number)
+            inner = yield from ask.part(lambda: self.inner(ask, number))
+            return {"number": inner}
+
+        part = yield from ask.part(steps)
+        assert part == {"number": number}
+
+    def inner(self, ask, number):
+        return ask(lambda: number)
+        yield
+
+
 class Fleet:
     """What a checkpoint keeps of a training, at any clock: the servers, the clocks and the messages."""
 
@@ -231,6 +249,23 @@ def test_free_program_then_a_clock_without_message_costs_nothing():
     fleet.run(Walk, options=Options(name=""))
     assert fleet.messages[0] == {}
     assert fleet.messages[1]["fields"] == {"rate": 1.0}
+
+
+def test_program_when_parts_have_ended_then_replays_skip_them(replays):
+    for clock in range(8):
+        for back in range(clock + 1):
+            fleet = Fleet()
+            driver = fleet.run(InParts, rollbacks=[(clock, back, True)])
+            assert driver.result() == driver._program.record.objective == EXPECTED
+    fleet = Fleet()
+    fleet.run(InParts)
+    ran = fleet.servers["ran"]
+    # Until a part has ended, each replay runs it.
+    assert max(ran.count(number) for number in range(4)) == (3 if replays else 1)
+    resumed = fleet.copy()
+    resumed.servers["ran"] = []
+    assert resumed.run(InParts).result() == EXPECTED
+    assert resumed.servers["ran"] == []
 
 
 def test_program_when_its_end_is_restored_then_is_over_at_once():

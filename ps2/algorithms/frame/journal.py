@@ -19,6 +19,9 @@ from ps2.protocol.plain_data import decode, encode
 
 # Fields of a page in a message: its number, its answers, and which of them are settings.
 PAGE, ANSWERS, SETTING_LINES = "page", "answers", "setting_lines"
+# The parts of the program that end in a page: the page and line of the first answer, the line after the last one, the
+# result.
+PARTS = "parts"
 # Further fields of the first page that is sent: the program's number, and the page before all clocks.
 PROGRAM, OPENING = "program", "opening"
 
@@ -39,6 +42,19 @@ class Answer(NamedTuple):
     is_setting: bool = False
 
 
+class Part(NamedTuple):
+    """A finished part of a program, which a replay jumps over.
+
+    Attributes:
+        end_page, end_line: where the answers after the part begin.
+        result: the part's result as encoded plain data.
+    """
+
+    end_page: int
+    end_line: int
+    result: bytes
+
+
 class Journal:
     """The pages, and where in them the program is.
 
@@ -46,12 +62,14 @@ class Journal:
         pages: the answers of each page.
         page, line: where the next answer is, or will be written.
         clocks: for each page, the clock of the workers that follows it.
+        parts: the finished parts by the page and line of their first answer.
     """
 
     def __init__(self) -> None:
         self.pages: list[list[Answer]] = [[]]
         self.page = self.line = 0
         self.clocks = [0]
+        self.parts: dict[tuple[int, int], Part] = {}
         self._complete = 0  # number of pages in which a program may ask no further question
 
     @property
@@ -62,7 +80,30 @@ class Journal:
     def rewind(self, pages: int) -> None:
         """Go back to the first answer, and forget all pages but the first ``pages``, which are complete."""
         del self.pages[pages:], self.clocks[pages:]
+        self._drop_parts(pages, 0)
         self.page, self.line, self._complete = 0, 0, pages
+
+    def _drop_parts(self, page: int, line: int) -> None:
+        """Forget the parts that end after a line."""
+        self.parts = {
+            begin: part for begin, part in self.parts.items() if (part.end_page, part.end_line) <= (page, line)
+        }
+
+    def finish_part(self, begin: tuple[int, int], result: Any) -> Any:
+        """Note that a part of the program has ended; return its result as a replay will return it.
+
+        Args:
+            begin: the page and line of its first answer.
+            result: plain data.
+        """
+        part = Part(self.page, self.line, encode("the result of a part", result))
+        self.parts[begin] = part
+        return decode(part.result)
+
+    def jump(self, part: Part) -> Any:
+        """Go to the end of a finished part; return its result."""
+        self.page, self.line = part.end_page, part.end_line
+        return decode(part.result)
 
     def turn(self) -> None:
         """Go to the next page."""
@@ -95,6 +136,7 @@ class Journal:
         lines = [line for line, answer in enumerate(self.pages[-1]) if answer.is_setting]
         if lines:
             del self.pages[-1][lines[-1] :]
+            self._drop_parts(len(self.pages) - 1, lines[-1])
             self.clocks[-1] = clock
             self.page, self.line, self._complete = 0, 0, len(self.pages) - 1
         return bool(lines)
@@ -114,11 +156,13 @@ class Journal:
 
     def _encoded(self, page: int) -> dict[str, Any]:
         answers = self.pages[page]
+        ended = [(*begin, part) for begin, part in self.parts.items() if part.end_page == page]
         return {
             PAGE: page,
             CLOCK: self.clocks[page],
             ANSWERS: [np.frombuffer(answer.encoded, np.uint8) for answer in answers],
             SETTING_LINES: [line for line, answer in enumerate(answers) if answer.is_setting],
+            PARTS: [[*begin, part.end_line, np.frombuffer(part.result, np.uint8)] for *begin, part in ended],
         }
 
     @staticmethod
@@ -147,5 +191,8 @@ class Journal:
             page, lines = entry[PAGE], entry[SETTING_LINES]
             answers = [Answer(answer.tobytes(), line in lines) for line, answer in enumerate(entry[ANSWERS])]
             journal.pages[page:], journal.clocks[page:] = [answers], [entry[CLOCK]]
+            journal._drop_parts(page, -1)
+            for begin_page, begin_line, end_line, result in entry[PARTS]:
+                journal.parts[begin_page, begin_line] = Part(page, end_line, result.tobytes())
         journal.rewind(len(journal.pages))
         return journal

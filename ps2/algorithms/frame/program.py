@@ -118,6 +118,20 @@ class Ask:
         """
         return self(question, is_setting=True)
 
+    def part(self, steps: Callable[[], Steps[T]]) -> Steps[T]:
+        """Run a part of the program, whose result is plain data. Once it has ended, replays jump over it.
+
+        Args:
+            steps: the part. It must not record steps, or change anything that the program reads later.
+        """
+        self(lambda: None)  # so that no other part begins at the same line
+        begin = self._journal.page, self._journal.line
+        if (finished := self._journal.parts.get(begin)) is not None:
+            result: T = self._journal.jump(finished)
+            return result
+        result = self._journal.finish_part(begin, (yield from steps()))
+        return result
+
     def start(self) -> None:
         """Start to measure the first step's time."""
         self._record.start()

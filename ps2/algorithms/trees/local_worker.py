@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
 from ps2.algorithms.trees.quantiles import Quantiles
 from ps2.algorithms.trees.rounds import first_scales, next_scales
 from ps2.algorithms.trees.rows import with_all_columns
-from ps2.algorithms.trees.tree import Forest, Tree
+from ps2.algorithms.trees.tree import Forest, Tree, tree_as_data
 from ps2.array_types import Float64s
 from ps2.data.rows import LocalRows
 
@@ -28,11 +28,6 @@ from ps2.data.rows import LocalRows
 BUDGET_S = 0.5
 # Trees that rows walk through at once when a worker begins again.
 WALKED = 16
-
-
-def tree_as_data(tree: Tree) -> list[Any]:
-    """Return a tree as plain data."""
-    return [getattr(tree, field.name) for field in fields(Tree)]
 
 
 @dataclass(frozen=True, eq=False)

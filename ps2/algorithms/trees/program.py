@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, astuple, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from ps2.algorithms.training.faults import Form
 from ps2.algorithms.training.record import Record, TrainingHistory
 from ps2.algorithms.training.table import Facts, Table
 from ps2.algorithms.trees.boosting_record import BoostingRecord
-from ps2.algorithms.trees.driver_messages import AddHistograms, AddResiduals, Moves, PlantTree, SumGradients
+from ps2.algorithms.trees.driver_messages import AddHistograms, AddResiduals, FinalNodes, Moves, PlantTree, SumGradients
 from ps2.algorithms.trees.gradients import sums_below
 from ps2.algorithms.trees.growth import BestSplits, Growth
 from ps2.algorithms.trees.leaf_quantiles import CoarseQuantiles, LeafQuantiles
@@ -28,9 +29,10 @@ from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
 from ps2.algorithms.trees.quantiles import Quantiles
 from ps2.algorithms.trees.rounds import first_scales, next_scales
 from ps2.algorithms.trees.starts import fingerprint
-from ps2.algorithms.trees.tree import Forest, Tree
+from ps2.algorithms.trees.tree import Forest, Tree, tree_as_data
 from ps2.algorithms.trees.tree_matrices import TreeMatrices
 from ps2.algorithms.trees.worker import TreeWork
+from ps2.array_types import Int64s
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,10 +126,10 @@ class BoostingProgram(Program[TrainedForest]):
                         losses = report
                         if not is_noted and boosting.end_round(ask, losses):
                             return boosting
-                    rate = options.rate_of(len(trees), width)
-                    growth = Growth(options, matrices.bins, scales, report.totals, len(trees), rate)
-                    tree, moves = yield from self._grow(ask, matrices, growth)
-                    trees.append(tree)
+                    grow = partial(self._grow, ask, matrices, len(trees), scales, report.totals)
+                    grown = yield from ask.part(grow)
+                    trees.append(Tree(*grown["tree"]))
+                    moves = Moves(grown["splits"], FinalNodes(*grown["nodes"]))
                 scales, is_noted = next_scales(problem, options, losses.below, trees[-width:]), False
             if not is_noted:
                 losses = yield SumGradients(matrices=numbers, **moves.fields()).then(self._losses)
@@ -138,18 +140,25 @@ class BoostingProgram(Program[TrainedForest]):
             if boosting.rounds >= ask.setting(lambda: options.rounds):
                 return boosting
 
-    def _grow(self, ask: Ask, matrices: TreeMatrices, growth: Growth) -> Steps[tuple[Tree, Moves]]:
+    def _grow(
+        self, ask: Ask, matrices: TreeMatrices, number: int, scales: tuple[float, float], totals: Int64s
+    ) -> Steps[dict[str, Any]]:
         """Grow a tree whose root's histogram is on the servers.
 
+        Args:
+            number: the tree's number, from 0.
+            scales: factors of hessians and gradients.
+            totals: int64, shape (3,): the sums of all rows: hessians, gradients, and the third channel.
+
         Returns:
-            The tree; and how rows move to its leaves.
+            The tree, and how rows move to its leaves (``splits`` and ``nodes`` of ``Moves``), as plain data.
         """
+        rate = self.options.rate_of(number, self._problem.objective.width)
+        growth = Growth(self.options, matrices.bins, scales, totals, number, rate)
         while True:
-            best = (
-                BestSplits(*ask(lambda: astuple(matrices.best_splits(growth, self.options))))
-                if growth.is_searched
-                else None
-            )
+            best = None
+            if growth.is_searched:
+                best = BestSplits(*ask(lambda: astuple(matrices.best_splits(growth, self.options))))
             splits, nodes = growth.go_on(best)
             ask(lambda: matrices.prepare(growth))
             moves = Moves(splits, nodes)
@@ -157,15 +166,14 @@ class BoostingProgram(Program[TrainedForest]):
                 break
             yield AddHistograms(matrices=matrices.numbers, **moves.fields())
         tree = growth.finish()
-        if (quantiles := self._leaf_quantiles) is None:
-            return tree, moves
-        # The leaves are quantiles of their rows' residuals.
-        yield AddResiduals(matrices=matrices.numbers, cells=None, **moves.fields())
-        coarse = CoarseQuantiles(*ask(lambda: astuple(quantiles.find_coarse(len(nodes.leaves)))))
-        yield AddResiduals(matrices=matrices.numbers, cells=coarse.cells, **Moves(nodes=nodes).fields())
-        rate = self.options.rate_of(growth.tree, self._problem.objective.width)
-        tree.value[nodes.is_leaf] = ask(lambda: quantiles.find_fine(coarse)) * rate
-        return tree, Moves(nodes=replace(nodes, values=np.where(nodes.is_leaf, tree.value, 0.0)))
+        if (quantiles := self._leaf_quantiles) is not None:
+            # The leaves are quantiles of their rows' residuals.
+            yield AddResiduals(matrices=matrices.numbers, cells=None, **moves.fields())
+            coarse = CoarseQuantiles(*ask(lambda: astuple(quantiles.find_coarse(len(nodes.leaves)))))
+            yield AddResiduals(matrices=matrices.numbers, cells=coarse.cells, **Moves(nodes=nodes).fields())
+            tree.value[nodes.is_leaf] = ask(lambda: quantiles.find_fine(coarse)) * rate
+            moves = Moves(nodes=replace(nodes, values=np.where(nodes.is_leaf, tree.value, 0.0)))
+        return {"tree": tree_as_data(tree), "splits": moves.splits, "nodes": list(vars(moves.nodes).values())}
 
     def _losses(self, report: Any) -> dict[str, Any]:
         """Return a report with bounds of sums in place of exponents, and the metric in place of its sums."""

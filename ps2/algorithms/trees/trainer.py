@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ps2.algorithms.frame.journal import Journal
 from ps2.algorithms.frame.program import run_program
 from ps2.algorithms.training.checkpoint_names import UNNAMED, CheckpointNames
 from ps2.algorithms.training.placement import Via
@@ -13,7 +14,7 @@ from ps2.algorithms.training.replay_journal import ReplayJournal
 from ps2.algorithms.training.table import Facts, Table
 from ps2.algorithms.trees.local_program import LocalBoostingProgram
 from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
-from ps2.algorithms.trees.program import BoostingProgram, TrainedForest
+from ps2.algorithms.trees.program import BoostingProgram, TrainedForest, mean_weight_of, settings_of
 from ps2.algorithms.trees.tree_matrices import check_room
 
 
@@ -46,6 +47,8 @@ def train(
     """
     names = CheckpointNames.of(options.name, ps)
     record = Record(on_step, Words("tree" if problem.objective.width == 1 else "round", "loss"))
+    # Before the vectors are looked for: with another ``via`` there are others.
+    Journal.of(names, settings_of(problem, options, facts.rows, mean_weight_of(table, facts)), BoostingProgram.number)
     if options.via == "local":
         return run_program(ps, LocalBoostingProgram(table, problem, options, facts, record, names), table, names)
     if not names.begun:

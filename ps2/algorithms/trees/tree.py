@@ -7,7 +7,7 @@ of it, a threshold is a float32 number: so a model that is saved for xgboost par
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -212,6 +212,11 @@ class _Node:
     right: int = LEAF
     gain: float = 0.0
     flags: Bools = field(default_factory=lambda: np.empty(0, np.bool_))
+
+
+def tree_as_data(tree: Tree) -> list[Any]:
+    """Return a tree as plain data."""
+    return [getattr(tree, field.name) for field in fields(Tree)]
 
 
 class TreeBuilder:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import astuple
 from typing import Any
 
+from ps2.algorithms.frame.journal import Journal
 from ps2.algorithms.frame.program import Ask, Program, Steps, run_program
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.record import Record, StepReport, Words
@@ -51,6 +52,8 @@ def grow(
     names = CheckpointNames.of(options.name, ps)
     record = Record(on_step, Words("tree", "impurity"), completed="all trees have grown")
     mean = None if table.columns.weight is None else facts.weight / facts.rows
+    # Before the vectors are looked for: with another ``via`` there are others.
+    Journal.of(names, settings_of(problem, options), ForestProgram.number)
     if options.via == "local":
         return run_program(ps, LocalForestProgram(problem, options, mean, record, names), table, names)
     return run_program(ps, ForestProgram(problem, options, mean, record, names, ps.memory()), table, names)
