@@ -9,8 +9,11 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
+
+import numpy as np
 
 from ps2.config import LOOPBACK, is_loopback, read_token
 from ps2.errors import ConfigError, LaunchError, PS2Error, UsageError
@@ -26,8 +29,9 @@ try:
     from starlette.concurrency import run_in_threadpool
     from starlette.exceptions import HTTPException
     from starlette.requests import ClientDisconnect, Request
-    from starlette.responses import JSONResponse, Response
+    from starlette.responses import JSONResponse, Response, StreamingResponse
     from starlette.routing import Route
+    from starlette.types import Receive, Scope, Send
 
     from ps2.http_server import BACKLOG, HttpServer
 except ImportError as error:
@@ -41,16 +45,30 @@ MAX_BODY_BYTES = 16 << 20
 MAX_CONNECTIONS = 16_384
 # A client that has not sent its whole body by then is answered, so that it does not hold a connection for ever.
 BODY_S = 30.0
-# More rows than these are scored in a thread, so that other requests need not wait for them.
+# Requests of more rows or bytes than these are parsed and scored in a thread, so that other requests need not wait.
 INLINE_ROWS = 64
+INLINE_BYTES = 1 << 16
+# An answer of more numbers than these becomes text in pieces of so many numbers, in threads. Each piece takes some
+# milliseconds, for which it holds Python's lock.
+PIECE_NUMBERS = 1 << 14
 # Seconds between two looks whether the token file has changed.
 LOOK_S = 1.0
 
-Answer = Callable[[Any], Any]
+# Returns the content of an answer by name: arrays and plain values.
+Answer = Callable[[Any], Mapping[str, Any]]
 
 
 class _TooLarge(Exception):
     """A request's body has too many bytes."""
+
+
+class _LongAnswer(StreamingResponse):
+    """An answer whose pieces become text as the client reads them."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the answer. If uvicorn cancels it at the endpoint's end, one line is logged instead of a traceback."""
+        with suppress(asyncio.CancelledError):
+            await super().__call__(scope, receive, send)
 
 
 class TokenFile:
@@ -102,14 +120,14 @@ class ScoringService:
     async def _score(self, request: Request) -> Response:
         def answer(rows: Any) -> dict[str, Any]:
             scores, number = self._scorer.scoreAt(rows)
-            return {"scores": scores.tolist(), "export": number}
+            return {"scores": scores, "export": number}
 
         return await self._answered(request, "rows", answer)
 
     async def _vectors(self, request: Request) -> Response:
         def answer(keys: Any) -> dict[str, Any]:
             vectors, present = self._scorer.lookUp(keys)
-            return {"vectors": vectors.tolist(), "present": present.tolist()}
+            return {"vectors": vectors, "present": present}
 
         return await self._answered(request, "keys", answer)
 
@@ -118,13 +136,21 @@ class ScoringService:
         if (refused := self._refused(request)) is not None:
             return refused
         began_s, rows, status = time.perf_counter(), 0, 500
+        response: Response
         try:
             with fail_after(BODY_S):
                 body = await _body(request)
-            items = _items(body, field)
+            is_long = len(body) > INLINE_BYTES
+            items = await run_in_threadpool(_items, body, field) if is_long else _items(body, field)
             rows = len(items)
-            content = answer(items) if rows <= INLINE_ROWS else await run_in_threadpool(answer, items)
-            status, response = 200, JSONResponse(content)
+            is_long = is_long or rows > INLINE_ROWS
+            content = await run_in_threadpool(answer, items) if is_long else answer(items)
+            pieces = _json_pieces(content)
+            if sum(value.size for value in content.values() if isinstance(value, np.ndarray)) > PIECE_NUMBERS:
+                response = _LongAnswer(pieces, media_type=JSONResponse.media_type)
+            else:
+                response = Response("".join(pieces), media_type=JSONResponse.media_type)
+            status = 200
         except _TooLarge:
             status = 413
             response = _error(status, f"expected at most {MAX_BODY_BYTES:,} bytes; send the rows in several requests")
@@ -236,6 +262,24 @@ def _items(body: bytes, field: str) -> list[Any]:
         raise UsageError(f"expected {field!r} alone, got {', '.join(map(repr, unknown))} as well")
     items: list[Any] = content[field]
     return items
+
+
+def _json_pieces(content: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a JSON object in pieces: a row, or several rows with at most ``PIECE_NUMBERS`` numbers."""
+    separator = "{"
+    for name, value in content.items():
+        yield f"{separator}{json.dumps(name)}:"
+        separator = ","
+        if not isinstance(value, np.ndarray):
+            yield json.dumps(value)
+            continue
+        rows = max(1, PIECE_NUMBERS // max(1, value[:1].size))
+        yield "["
+        for begin in range(0, len(value), rows):
+            text = json.dumps(value[begin : begin + rows].tolist(), separators=(",", ":"), allow_nan=False)
+            yield "," * (begin > 0) + text[1:-1]
+        yield "]"
+    yield "}"
 
 
 async def _http_error(request: Request, error: Exception) -> JSONResponse:

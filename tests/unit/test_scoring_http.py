@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import logging
 import os
 import select
@@ -109,6 +110,35 @@ def test_many_keys_when_asked_then_in_their_order(endpoint):
     status, found = endpoint.post("/vectors", json={"keys": list(range(998, -2, -2))})
     assert status == 200
     np.testing.assert_array_equal(np.float32(found["vectors"]), values_of(np.arange(998, -2, -2)))
+
+
+def test_answer_when_large_then_others_are_answered_between(endpoint):
+    """The server makes a piece of its text when the client has taken the pieces before."""
+    keys = list(range(0, 1000, 2)) * 200
+    body = json.dumps({"keys": keys}).encode()
+    with socket.create_connection(endpoint.listener.getsockname(), timeout=60) as client:
+        client.sendall(b"POST /vectors HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        answer, pieces = client.makefile("rb"), []
+        while answer.readline() != b"\r\n":
+            pass
+        assert endpoint.get("/healthz")[0] == 200
+        while size := int(answer.readline(), 16):
+            pieces.append(answer.read(size))
+            answer.readline()
+    assert len(keys) > 5 * max(piece.count(b",") for piece in pieces)
+    content = json.loads(b"".join(pieces))
+    np.testing.assert_array_equal(np.float32(content["vectors"]), values_of(np.array(keys)))
+    assert content["present"] == [True] * len(keys)
+
+
+@pytest.mark.parametrize(("keys", "spaces", "in_loop"), [(64, 0, True), (65, 0, False), (1, 1 << 16, False)])
+def test_request_when_long_then_not_scored_in_event_loop(endpoint, monkeypatch, keys, spaces, in_loop):
+    threads, look_up = [], endpoint.scorer.lookUp
+    monkeypatch.setattr(
+        endpoint.scorer, "lookUp", lambda keys: threads.append(threading.current_thread()) or look_up(keys)
+    )
+    assert endpoint.post("/vectors", data=json.dumps({"keys": [4] * keys}) + " " * spaces)[0] == 200
+    assert (threads[0] is endpoint.thread) == in_loop
 
 
 @pytest.mark.parametrize(
