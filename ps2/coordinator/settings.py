@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -16,6 +17,24 @@ PREFIX = "PS2_"
 OF_KUBERNETES = ("PS2_PORT", "PS2_SERVICE")
 
 log = logging.getLogger(__name__)
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads only decimal numbers, as YAML 1.2 and options of commands do. In YAML 1.1, 010 is 8 and 1:30 is 90."""
+
+
+_INTEGER, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, form) for tag, form in forms if tag not in (_INTEGER, _FLOAT)]
+    for first, forms in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(_INTEGER, re.compile(r"[-+]?\d+(_\d+)*$", re.ASCII), list("-+0123456789"))
+_Loader.add_implicit_resolver(
+    _FLOAT,
+    re.compile(r"[-+]?(\d+(_\d+)*(\.\d*)?|\.\d+)(e[-+]?\d+)?$|[-+]?\.inf$|\.nan$", re.ASCII | re.IGNORECASE),
+    list("-+.0123456789"),
+)
+_Loader.add_constructor(_INTEGER, lambda loader, node: int(node.value))
 
 
 def variable_of(name: str) -> str:
@@ -77,6 +96,6 @@ def check_known(given: Collection[Any], names: Collection[str], where: str) -> N
 
 def _value(where: str, text: str) -> Any:
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         raise ConfigError(f"{where}: expected YAML, got {text.strip()[:80]!r}: {error}") from error

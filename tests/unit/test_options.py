@@ -121,6 +121,35 @@ def test_load_when_a_variable_has_a_line_break_then_cut_off(variables):
     assert PS2Conf.load() == PS2Conf(checkpointDir="/data/checkpoints", tokenFile="/run/token", servers=4)
 
 
+@pytest.mark.parametrize(("text", "value"), [("010", 10), ("+7", 7), ("1_000", 1000), ("08", 8), ("0009", 9)])
+def test_load_when_integers_begin_with_0_then_decimal(text, value, variables, tmp_path):
+    """As in ``ps2 launch --servers 010`` and in YAML 1.2; YAML 1.1 reads 8."""
+    file = tmp_path / "ps2.yaml"
+    file.write_text(f"keep: {text}\nsparkConf: {{spark.a: {text}}}\n")
+    variables(PS2_SERVERS=text)
+    from_file = PS2Conf.load(file)
+    assert (from_file.keep, from_file.sparkConf, PS2Conf.load().servers) == (value, {"spark.a": value}, value)
+
+
+@pytest.mark.parametrize("text", ["1:30", "0x10", "0b11", "0o17", "1__0", "1_"])
+def test_load_when_number_is_not_decimal_then_config_error(text, variables):
+    variables(PS2_SERVERS=text)
+    with pytest.raises(ConfigError, match=f"servers: expected .*'{text}'"):
+        PS2Conf.load().check()
+
+
+@pytest.mark.parametrize("text", ["2.5", "2.5e0", "25e-1", "+02.50"])
+def test_load_when_floats_are_decimal_then_are_read(text, variables):
+    variables(PS2_HEARTBEAT_S=text)
+    assert PS2Conf.load().heartbeatS == 2.5
+
+
+def test_load_when_float_is_sexagesimal_then_config_error(variables):
+    variables(PS2_LOST_AFTER_S="1:30.5")
+    with pytest.raises(ConfigError, match=r"lostAfterS: expected .*'1:30\.5'"):
+        PS2Conf.load().check()
+
+
 @pytest.mark.parametrize("text", ["0", "0\n", "false", "Off", "no"])
 def test_wire_when_variables_turn_paths_off_then_both_are_off(variables, text):
     variables(PS2_UNIX_SOCKETS=text, PS2_FAST_PATH=text)
