@@ -172,6 +172,8 @@ def replace_token(path: Path, token: str) -> None:
 def read_token(path: str | os.PathLike[str]) -> str:
     """Read a fleet's token: one line; while the token is being replaced, two lines, the new token first.
 
+    White space at the ends of lines, such as the CR of an editor on Windows, does not count.
+
     Raises:
         AuthError: the file is missing, or its content is not a token.
         ConfigError: other users can read the file, or it is not ASCII text.
@@ -180,12 +182,11 @@ def read_token(path: str | os.PathLike[str]) -> str:
     try:
         with open(path, "rb") as file:
             check_private("token file", name, os.fstat(file.fileno()))
-            token = file.read().decode("ascii").strip()
+            lines = [line.strip() for line in file.read().decode("ascii").strip().splitlines()] or [""]
     except OSError as error:
         raise AuthError(f"token file {name}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"token file {name}: expected a line of ASCII text, got other bytes") from error
-    lines = token.split("\n")
     if len(lines) > MAX_TOKENS:
         raise AuthError(
             f"token file {name}: expected one token, or two while it is being replaced, got {len(lines)} lines"
@@ -196,7 +197,7 @@ def read_token(path: str | os.PathLike[str]) -> str:
                 f"token file {name}: expected a line of at least {MIN_TOKEN_CHARS} printable ASCII characters, "
                 f"got {len(line)} characters"
             )
-    return token
+    return "\n".join(lines)
 
 
 def split_address(address: str, called: str = "address") -> tuple[str, int]:

@@ -44,6 +44,22 @@ def test_token_file_when_not_ascii_then_config_error_names_it(path, content):
         read_token(path)
 
 
+@pytest.mark.parametrize("end", ["\r\n", "\r", " \n", "\t\r\n"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_token_file_when_lines_end_otherwise_then_same_tokens(path, end, count):
+    """As an editor on Windows ends them."""
+    tokens = [new_token() for _ in range(count)]
+    path.write_bytes("".join(token + end for token in tokens).encode())
+    assert read_token(path) == "\n".join(tokens)
+
+
+@pytest.mark.parametrize("content", ["", "\r\n", f"{'a' * 20} {'b' * 20}", f"{'a' * 20}\r\n\r\n{'b' * 20}"])
+def test_token_file_when_line_is_no_token_then_error_names_it(path, content):
+    path.write_text(content)
+    with pytest.raises(AuthError, match=f"token file {path}: expected "):
+        read_token(path)
+
+
 def test_token_file_when_over_two_lines_then_auth_error(path):
     path.write_text("\n".join(new_token() for _ in range(3)))
     with pytest.raises(AuthError, match="expected one token, or two while it is being replaced, got 3 lines"):
