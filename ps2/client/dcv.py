@@ -20,6 +20,7 @@ from ps2.client.zipped import ZippedDCV
 from ps2.errors import DTypeError, UsageError
 from ps2.matrix.key_policy import ALL_ROWS, Clock, Initial, InitialKind, policy_of
 from ps2.matrix.partition import Layout, MatrixSpec, Wire
+from ps2.name_hints import hints_keywords
 
 Scalar = int | float
 DEFAULT_ROWS = 4
@@ -47,6 +48,7 @@ class DCV(Handle):
     # -- creation --------------------------------------------------------------------------------------------------
 
     @staticmethod
+    @hints_keywords
     def dense(  # noqa: PLR0913 - most of them are keywords
         dim: int,
         rows: int = DEFAULT_ROWS,
@@ -87,6 +89,7 @@ class DCV(Handle):
         return create(DCV, spec, name, reuse)
 
     @staticmethod
+    @hints_keywords
     def sparse(  # noqa: PLR0913 - most of them are keywords
         dim: int,
         rows: int = DEFAULT_ROWS,

@@ -25,6 +25,7 @@ from ps2.client.table_export import ExportedModel
 from ps2.errors import CheckpointMissingError, ConfigError, ShapeError, UsageError
 from ps2.matrix.key_policy import Clock, InitialKind
 from ps2.matrix.partition import Wire
+from ps2.name_hints import hints_keywords
 from ps2.number_checks import is_whole
 from ps2.storage.export_writing import Export
 from ps2.storage.files import place, read_json, remove_folder, write_json
@@ -46,6 +47,7 @@ class EmbeddingTable:
         settings: settings that all handles to the table share; ``known`` takes them.
     """
 
+    @hints_keywords
     def __init__(  # noqa: PLR0913 - most of them are keywords
         self,
         k: int,

@@ -14,6 +14,7 @@ from ps2.coordinator.launcher import Launcher, launcher_class
 from ps2.coordinator.recovery import Recover
 from ps2.dashboard.page_server import DEFAULT_LISTEN
 from ps2.errors import ConfigError
+from ps2.name_hints import hints_keywords
 from ps2.number_checks import is_number, is_whole
 
 MAX_SERVERS = 4096
@@ -318,6 +319,7 @@ class PS2Conf:
             raise ConfigError(f"{name}: expected a positive number of seconds, got {value!r}")
 
 
+PS2Conf.__init__ = hints_keywords(PS2Conf.__init__)  # type: ignore[method-assign]
 NAMES = tuple(each.name for each in fields(PS2Conf))
 # Settings that are not text: the values of their variables are YAML.
 PARSED = [each.name for each in fields(PS2Conf) if str(each.type).startswith(("int", "float", "bool", "Mapping"))]
@@ -336,7 +338,7 @@ def over(conf: PS2Conf | None, moved: Mapping[str, Any], **given: Any) -> PS2Con
             ``moved``, the message tells how to give it.
     """
     for name, value in moved.items():
-        settings.check_known([name], [*NAMES, "spark", "conf"], "PS2Context.getOrCreate")
+        settings.check_known([name], [*NAMES, "spark", "conf", "driverHost"], "PS2Context.getOrCreate")
         raise ConfigError(
             f"PS2Context.getOrCreate: {name} is a setting of PS2Conf: give conf=PS2Conf({name}={value!r})"
         )

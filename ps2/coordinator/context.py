@@ -21,6 +21,7 @@ from ps2.coordinator.overview import overview
 from ps2.coordinator.recovery import Recovery
 from ps2.errors import UsageError
 from ps2.interrupts import shielded
+from ps2.name_hints import hints_keywords
 from ps2.run.options import RunOptions
 from ps2.run.result import RunResult
 from ps2.run.slots import wait_for_slots
@@ -189,6 +190,7 @@ class PS2Context:
         fleet = self._running.fleet
         return ask_vectors(fleet.master, fleet.control)
 
+    @hints_keywords
     @shielded
     def checkpoint(self, path: str | None = None, step: int | None = None) -> Checkpoint | None:
         """Write a consistent checkpoint of the whole fleet; return when it is complete.
@@ -275,6 +277,7 @@ class PS2Context:
         """
         wait_for_slots(self._running.application.running("waitForSlots"), slots, timeout)
 
+    @hints_keywords
     @shielded
     def run(  # noqa: PLR0913 - keywords
         self,

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from ps2.errors import ConfigError
+from ps2.name_hints import did_you_mean
 
 PREFIX = "PS2_"
 # Prefixes of variables that Kubernetes sets in every pod if a service is called "ps2". They are not settings.
@@ -89,9 +90,7 @@ def check_known(given: Collection[Any], names: Collection[str], where: str) -> N
     """Raise ConfigError if a given name is not the name of a setting."""
     for name in given:
         if name not in names:
-            near = difflib.get_close_matches(str(name), names, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
-            raise ConfigError(f"{where}: no setting is called {name!r}; {hint}")
+            raise ConfigError(f"{where}: no setting is called {name!r}; {did_you_mean(str(name), names)}")
 
 
 def _value(where: str, text: str) -> Any:

@@ -30,6 +30,7 @@ from ps2.errors import (
     UsageError,
 )
 from ps2.matrix.key_policy import Initial
+from ps2.name_hints import hints_keywords
 from ps2.number_checks import is_number
 from ps2.ops.guards import readable
 from ps2.ops.initial import fill_initial
@@ -69,6 +70,7 @@ class Scorer:
         failure: error of the last refresh by the thread; None: it succeeded.
     """
 
+    @hints_keywords
     def __init__(self, path: str, refreshS: float | None = None, cacheDir: str | None = None) -> None:
         """Load an export.
 

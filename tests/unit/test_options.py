@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 
 import pytest
 
+from ps2 import DCV, EmbeddingTable, PS2Context
 from ps2.config import WireConfig
 from ps2.coordinator.conf import NAMES, PS2Conf, over
 from ps2.coordinator.options import addresses
 from ps2.coordinator.settings import variable_of
 from ps2.errors import ConfigError
+from ps2.serving import Scorer
 
 
 @pytest.mark.parametrize(
@@ -207,6 +210,32 @@ def test_over_when_keyword_is_of_another_call_then_says_where(name, message):
     with pytest.raises(ConfigError) as caught:
         over(None, {name: 1})
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "name", "near"),
+    [
+        (PS2Conf, "server", "servers"),
+        (PS2Conf, "checkpoint_dir", "checkpointDir"),
+        (PS2Context.run, "stalness", "staleness"),
+        (PS2Context.run, "on_clock", "onClock"),
+        (PS2Context.checkpoint, "paht", "path"),
+        (DCV.dense, "Dim", "dim"),
+        (DCV.sparse, "admit_after", "admitAfter"),
+        (EmbeddingTable, "optimiser", "optimizer"),
+        (Scorer, "refresh_s", "refreshS"),
+    ],
+)
+def test_call_when_keyword_is_misspelt_then_error_has_nearest(call, name, near):
+    expected = f"{call.__qualname__}: there is no keyword {name!r}; did you mean {near}?"
+    with pytest.raises(TypeError, match=re.escape(expected)):
+        call(**{name: 1})
+
+
+@pytest.mark.parametrize(("name", "near"), [("sever", "servers"), ("driver_host", "driverHost"), ("Spark", "spark")])
+def test_context_when_keyword_is_misspelt_then_error_has_nearest(name, near):
+    with pytest.raises(ConfigError, match=rf"getOrCreate: no setting is called '{name}'; did you mean {near}\?"):
+        PS2Context.getOrCreate(**{name: 1})
 
 
 @pytest.mark.parametrize(("conf", "hint"), [({"spark.x": "1"}, "sparkConf={...}"), ("ps2.yaml", "got 'ps2.yaml'")])

@@ -5,7 +5,6 @@ The params of pyspark.ml keep its names, defaults, types and docs; they come fro
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import math
 from abc import ABCMeta
@@ -23,6 +22,7 @@ from pyspark.ml.param.shared import (
 )
 
 from ps2.errors import ConfigError
+from ps2.name_hints import nearest
 
 F = TypeVar("F", bound="HasFeaturesCols")
 P = TypeVar("P", bound="ByName")
@@ -182,9 +182,9 @@ class ByName(Params):
         """
         unknown = sorted(name for name in params if not self.hasParam(name))
         if unknown:
-            names = {param.name.lower(): param.name for param in self.params}
-            near = difflib.get_close_matches(unknown[0].lower(), names, n=1)
-            hint = f"did you mean {names[near[0]]!r}?" if near else f"there are: {', '.join(names.values())}"
+            names = [param.name for param in self.params]
+            near = nearest(unknown[0], names)
+            hint = f"did you mean {near!r}?" if near else f"there are: {', '.join(names)}"
             raise TypeError(f"{type(self).__name__}: there is no param {unknown[0]!r}; {hint}")
         return self._set(**params)
 
