@@ -43,6 +43,9 @@ def main() -> None:
     except OSError as error:
         click.echo(f"ps2: {error}", err=True)
         code = EXIT_FAILURE
+    except click.NoSuchOption as error:
+        _hinted(error).show()
+        code = error.exit_code
     except click.ClickException as error:
         error.show()
         code = error.exit_code
@@ -50,6 +53,18 @@ def main() -> None:
         code = EXIT_INTERRUPTED
     # A command that is through returns nothing; --help and the like return their code.
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _hinted(error: click.NoSuchOption) -> click.NoSuchOption:
+    """Return the error with the most similar option: by the option's name, or by the name of the param that it sets."""
+    from ps2.name_hints import nearest
+
+    options = [] if error.ctx is None else [each for each in error.ctx.command.params if isinstance(each, click.Option)]
+    params = {str(option.name): option.opts[0] for option in options}
+    spellings = params | {name: name for option in options for name in (*option.opts, *option.secondary_opts)}
+    near = nearest(error.option_name, spellings)
+    hint = "" if near is None else f" Did you mean {spellings[near]}?"
+    return click.NoSuchOption(error.option_name, f"No such option {error.option_name!r}.{hint}", ctx=error.ctx)
 
 
 if __name__ == "__main__":

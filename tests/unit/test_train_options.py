@@ -51,6 +51,27 @@ def test_options_when_not_shared_then_are_estimator_params(command, estimators):
     assert names - SHARED - OWN <= params
 
 
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [
+        (("train", "lr", "--maxiter", "3"), "--steps"),  # of the param maxIter
+        (("train", "lr", "--max-iter=3"), "--steps"),
+        (("train", "lr", "--LocalSteps", "3"), "--local-steps"),
+        (("train", "lr", "--nointercept"), "--no-intercept"),
+        (("train", "lr", "--step_size", "1"), "--lr"),
+        (("train", "lr", "--checkpoint_dir", "x"), "--checkpoint-dir"),
+        (("launch", "--server", "2"), "--servers"),
+    ],
+)
+def test_option_when_misspelt_then_error_has_nearest(words, near):
+    done = ps2(*words)
+    assert (done.returncode, done.stderr.splitlines()[-1].endswith(f". Did you mean {near}?")) == (2, True), done.stderr
+
+
+def test_option_when_no_option_is_similar_then_no_hint():
+    assert ps2("train", "lr", "--zzzz").stderr.endswith("No such option '--zzzz'.\n")
+
+
 def test_losses_when_listed_then_are_those_of_regression():
     assert set(LOSSES) == set(LOSSES_OF_TREES) - {"softmax"}
 
