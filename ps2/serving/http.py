@@ -45,6 +45,8 @@ MAX_BODY_BYTES = 16 << 20
 MAX_CONNECTIONS = 16_384
 # A client that has not sent its whole body by then is answered, so that it does not hold a connection for ever.
 BODY_S = 30.0
+# The most numbers in an answer: a body of 16 MiB could ask for as many as no memory holds.
+MAX_NUMBERS = 4 << 20
 # Requests of more rows or bytes than these are parsed and scored in a thread, so that other requests need not wait.
 INLINE_ROWS = 64
 INLINE_BYTES = 1 << 16
@@ -59,7 +61,7 @@ Answer = Callable[[Any], Mapping[str, Any]]
 
 
 class _TooLarge(Exception):
-    """A request's body has too many bytes."""
+    """A request's body has too many bytes, or asks for too many numbers."""
 
 
 class _LongAnswer(StreamingResponse):
@@ -129,10 +131,14 @@ class ScoringService:
             vectors, present = self._scorer.lookUp(keys)
             return {"vectors": vectors, "present": present}
 
-        return await self._answered(request, "keys", answer)
+        return await self._answered(request, "keys", answer, self._scorer.manifest.description.width)
 
-    async def _answered(self, request: Request, field: str, answer: Answer) -> Response:
-        """Answer a request whose body is ``{field: [...]}``."""
+    async def _answered(self, request: Request, field: str, answer: Answer, width: int = 0) -> Response:
+        """Answer a request whose body is ``{field: [...]}``.
+
+        Args:
+            width: how many numbers the answer has for each number of the body; 0: it has at most as many.
+        """
         if (refused := self._refused(request)) is not None:
             return refused
         began_s, rows, status = time.perf_counter(), 0, 500
@@ -140,6 +146,8 @@ class ScoringService:
         try:
             with fail_after(BODY_S):
                 body = await _body(request)
+            if (1 + body.count(b",")) * width > MAX_NUMBERS:
+                raise _TooLarge(f"{MAX_NUMBERS // width:,} {field}, for an answer of {MAX_NUMBERS:,} numbers")
             is_long = len(body) > INLINE_BYTES
             items = await run_in_threadpool(_items, body, field) if is_long else _items(body, field)
             rows = len(items)
@@ -151,9 +159,8 @@ class ScoringService:
             else:
                 response = Response("".join(pieces), media_type=JSONResponse.media_type)
             status = 200
-        except _TooLarge:
-            status = 413
-            response = _error(status, f"expected at most {MAX_BODY_BYTES:,} bytes; send the rows in several requests")
+        except _TooLarge as error:
+            status, response = 413, _error(413, f"expected at most {error}; send several requests")
         except TimeoutError:
             status, response = 408, _error(408, f"expected the whole body within {BODY_S:g} s", {"Connection": "close"})
         except asyncio.CancelledError:  # by uvicorn, some seconds after SIGTERM; it would log a traceback of each
@@ -240,12 +247,12 @@ def http_server(service: ScoringService, keep_alive_s: int, certificate: tuple[s
 async def _body(request: Request) -> bytes:
     """Read the body; raise _TooLarge as soon as it has too many bytes."""
     if int(request.headers.get("content-length", 0)) > MAX_BODY_BYTES:  # h11 has checked that it is a number
-        raise _TooLarge
+        raise _TooLarge(f"{MAX_BODY_BYTES:,} bytes")
     parts, size = [], 0
     async for part in request.stream():
         size += len(part)
         if size > MAX_BODY_BYTES:
-            raise _TooLarge
+            raise _TooLarge(f"{MAX_BODY_BYTES:,} bytes")
         parts.append(part)
     return b"".join(parts)
 

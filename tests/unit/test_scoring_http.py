@@ -177,6 +177,16 @@ def test_body_when_too_large_then_413(endpoint, monkeypatch):
     assert endpoint.post("/vectors", data=b" " * 101)[0] == 413
 
 
+def test_keys_when_answer_has_too_many_numbers_then_413(endpoint, monkeypatch):
+    """16 MiB of keys would ask for as many numbers as no memory holds."""
+    monkeypatch.setattr(http, "MAX_NUMBERS", 30)
+    assert endpoint.post("/vectors", json={"keys": [4] * 10})[0] == 200
+    for keys in ([4] * 11, [[4] * 11]):
+        status, found = endpoint.post("/vectors", json={"keys": keys})
+        error = "expected at most 10 keys, for an answer of 30 numbers; send several requests"
+        assert (status, found["error"]) == (413, error)
+
+
 def test_body_when_announced_too_large_then_413_before_it_comes(endpoint):
     """A client that asks whether to send it (curl does) is told, and need not send."""
     head = b"POST /vectors HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 2147483648\r\n\r\n"
