@@ -119,7 +119,8 @@ class Names(Sequence[Any]):
             names: Arrow array, or values for one: integers of any width, or strings.
 
         Raises:
-            InputError: the values are of another type. Floats are refused: they may have rounded large integers.
+            InputError: the values are of another type, or a text, which is one name. Floats are refused: they may have
+                rounded large integers.
         """
         given = _as_array(self.what, names)
         fits = _are_integers if self.are_integers else are_strings
@@ -194,6 +195,8 @@ class Names(Sequence[Any]):
 def _as_array(what: str, values: Any) -> pa.Array | pa.ChunkedArray:
     if isinstance(values, (pa.Array, pa.ChunkedArray)):
         return values.cast(values.type.value_type) if pa.types.is_dictionary(values.type) else values
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):  # of a text, list() makes its letters
+        raise InputError(f"{what}: expected a list of names, got {values!r:.100}")
     try:
         return as_arrow(values if hasattr(values, "dtype") else list(values))
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:

@@ -93,8 +93,9 @@ def test_similar_when_name_is_unknown_then_error_says_so(words, name):
 
 
 def test_similar_when_count_or_size_is_invalid_then_refused(words):
-    with pytest.raises(ConfigError, match="n: expected 1 at least, got 0"):
-        words.similar("oak", 0)
+    for n in (0, 1.5, True, "2"):
+        with pytest.raises(ConfigError, match=f"n: expected an integer, 1 at least, got {n!r}"):
+            words.similar("oak", n)
     with pytest.raises(ShapeError, match=r"vector: expected shape \(3,\), got \(2,\)"):
         words.similar([1.0, 2.0])
 
@@ -118,6 +119,12 @@ def test_score_when_edges_are_directed_then_counts_are_directed(tmp_path):
         np.testing.assert_allclose(embedding.score([1], [2], directed=True), [there], rtol=1e-6)
     with pytest.raises(ShapeError, match=r"sources: expected one number for each of 2 names, got shape \(1,\)"):
         Embedding([1, 2], VECTORS[:2], sources=[1])
+
+
+def test_score_when_names_are_one_text_then_error(words):
+    """Its letters would be names without vectors."""
+    with pytest.raises(InputError, match="word: expected a list of names, got 'oak'"):
+        words.score("oak", "elm")
 
 
 def test_score_when_names_are_unknown_then_error_lists_some(vertices):

@@ -96,6 +96,15 @@ def test_recommend_when_user_is_unknown_then_error():
         make().recommend("who")
 
 
+@pytest.mark.parametrize(("names", "got"), [("ann", "'ann'"), (b"ann", "b'ann'"), (3, "3"), (None, "None")])
+def test_ids_when_one_instead_of_a_list_then_error(names, got):
+    """The letters of a text would be unknown ids: nothing would be excluded, and all ratings NaN."""
+    factors = MatrixFactors(["a", "n"], ["ann", "bob"], np.ones((2, 1)), np.ones((2, 1)))
+    for call in (lambda: factors.recommend("a", 1, exclude=names), lambda: factors.predict(["a"], names)):
+        with pytest.raises(InputError, match=f"item: expected a list of names, got {got}"):
+            call()
+
+
 @pytest.mark.parametrize("k", [0, -1, 1.5, True, None])
 def test_recommend_when_k_is_invalid_then_error(k):
     with pytest.raises(ConfigError, match="k: expected an integer, 1 at least, got"):

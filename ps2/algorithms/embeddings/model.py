@@ -17,6 +17,7 @@ from ps2.array_types import Float32s, Float64s, Int64s
 from ps2.data.names import Names
 from ps2.data.plain_arrays import as_array
 from ps2.errors import ConfigError, InputError, ShapeError
+from ps2.number_checks import is_whole
 from ps2.plot_extra import PlotPath, needs_matplotlib, saved
 
 if TYPE_CHECKING:
@@ -166,10 +167,10 @@ class Embedding:
         Raises:
             InputError: the name has no vector, or a number of the vector is not finite.
             ShapeError: the vector has another size.
-            ConfigError: n is below 1.
+            ConfigError: n is not an integer, or below 1.
         """
-        if n < 1:
-            raise ConfigError(f"n: expected 1 at least, got {n!r}")
+        if not is_whole(n) or n < 1:
+            raise ConfigError(f"n: expected an integer, 1 at least, got {n!r}")
         if isinstance(name, (str, int, np.integer)):
             own = self.names.place(name)
             cosines = self._units @ self._units[own]

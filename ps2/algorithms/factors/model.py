@@ -316,7 +316,7 @@ class MatrixFactors:
     def _best_for(self, own: Side, id: Any, k: int, exclude: Iterable[Any]) -> tuple[Float32s, Int64s]:
         check_k(k)
         other = self.item if own is self.user else self.user
-        out = other.names.places(given) if (given := list(exclude)) else np.empty(0, np.int64)
+        out = other.names.places(exclude)
         place = np.array([own.names.place(id)])
         scores, places = self.best(place, k + len(np.unique(out[out >= 0])), own is self.user)
         kept = np.flatnonzero(~np.isin(places[0], out))[:k]
