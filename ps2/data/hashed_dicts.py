@@ -15,7 +15,8 @@ from ps2.data.key_fields import Field, KeyFields
 from ps2.data.key_rows import KeyRows
 from ps2.errors import InputError
 
-LARGEST = float(np.finfo(np.float32).max)
+# Numbers that are infinite as float32 begin here. Smaller ones, such as 3.4028235e38, round to the largest float32.
+TOO_LARGE = 2.0**128 - 2.0**103
 
 
 def hash_dicts(hasher: KeyFields, rows: Sequence[Mapping[str, Any]]) -> KeyRows:
@@ -109,7 +110,7 @@ class _Row:
         if type(given) is not float and not isinstance(given, (int, numbers.Real, np.bool_, Decimal)):
             self._fail(column, "a number", given)
         number = float(given)
-        if not (math.isfinite(number) and abs(number) <= LARGEST):
+        if not abs(number) < TOO_LARGE:
             self._fail(column, "a finite number that fits float32", given)
         return number
 
@@ -123,8 +124,7 @@ class _Row:
             return [int(key) for key in given], [1.0] * len(given)
         values = self._list(field.columns[1], len(given))
         for value in values:
-            is_number = isinstance(value, numbers.Real) and math.isfinite(value)
-            if not (is_number and abs(float(value)) <= LARGEST):
+            if not (isinstance(value, (numbers.Real, Decimal)) and abs(float(value)) < TOO_LARGE):
                 self._fail(field.columns[1], "finite numbers that fit float32", value)
         return [int(key) for key in given], [float(value) for value in values]
 

@@ -109,6 +109,17 @@ def test_dicts_when_a_number_is_a_decimal_then_as_in_a_batch():
     assert hasher.rows_of_dicts([row]).values.tolist() == hasher.rows(pa.RecordBatch.from_pylist([row])).values.tolist()
 
 
+def test_dicts_when_numbers_round_to_float32_then_as_in_batch():
+    """Java writes the largest float32 as 3.4028235E38, which is larger as a float64."""
+    hasher = FieldHasher((Field.numeric("x"), Field.buckets("x"), Field.keys("k", "v")))
+    rows = [{"x": number, "k": [1], "v": [number]} for number in (3.4028235e38, -3.4028235e38, Decimal("3.4028235e38"))]
+    columns = {"x": [float(row["x"]) for row in rows], "k": [[1]] * 3, "v": [[float(row["x"])] for row in rows]}
+    _equal(hasher.rows_of_dicts(rows), hasher.rows(pa.RecordBatch.from_pydict(columns)))
+    for number in (2.0**128 - 2.0**103, 2.0**128):
+        with pytest.raises(InputError, match="fits float32"):
+            hasher.rows_of_dicts([{"x": number, "k": [1], "v": [1.0]}])
+
+
 @pytest.mark.parametrize("nan", ["NaN", "-NaN", "sNaN"])
 def test_dicts_when_a_decimal_is_nan_then_null(nan):
     """As databases' drivers return it, and pandas takes it for missing."""
