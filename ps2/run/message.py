@@ -43,7 +43,10 @@ class Message:
 
 
 class Stop:
-    """The type of ``STOP``."""
+    """The type of ``STOP``, which pickles and copies as itself."""
+
+    def __reduce__(self) -> str:
+        return "STOP"
 
     def __repr__(self) -> str:
         return "ps2.STOP"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import pickle
 import threading
@@ -11,7 +12,7 @@ import pytest
 from pyspark.ml import Model
 from pyspark.ml.param import Params
 
-from ps2 import algorithms
+from ps2 import STOP, algorithms
 from ps2.algorithms import GBTClassifier, LogisticRegression, MatrixFactorization, RandomForestRegressor
 from ps2.serving import Scorer
 from tests.array_fits import fit_arrays, numbers
@@ -50,6 +51,11 @@ def test_estimator_when_pickled_then_has_its_params(maker):
 def test_model_when_pickled_then_has_what_was_fitted(maker):
     model = maker("fitted")
     assert vars(pickled(model)) == vars(model)
+
+
+def test_stop_when_pickled_or_copied_then_is_itself():
+    """A run compares what onClock returns with it."""
+    assert pickled(STOP) is copy.copy(STOP) is copy.deepcopy({"end": STOP})["end"] is STOP
 
 
 def test_name_when_estimator_was_pickled_then_may_have_any_case():
