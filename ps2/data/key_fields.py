@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -72,6 +72,8 @@ class Field:
         """
         if bounds is None:
             return Field("buckets", (column,), base=float(base))
+        if isinstance(bounds, (str, bytes)) or not isinstance(bounds, Iterable):  # float() reads each letter of "12"
+            raise ConfigError(f"buckets of {column!r}: expected a list of bounds, got {bounds!r:.100}")
         return Field("buckets", (column,), bounds=tuple(map(float, bounds)))
 
     @staticmethod
@@ -173,6 +175,11 @@ class KeyFields:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fields", tuple(self.fields))
+        for one in self.fields:
+            if not isinstance(one, Field):
+                raise ConfigError(
+                    f"fields: expected Field.categorical({one!r:.100}) or another Field, got {one!r:.100}"
+                )
         if not self.fields:
             raise ConfigError("fields: expected at least one, got none")
         names = [field.hashed_name for field in self.fields]
