@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ps2.algorithms.inputs import reading, shown, text_file
-from ps2.algorithms.text_lines import COMMENT, INTEGER, NOT_UTF8, fields_of, read_text, separator_of
+from ps2.algorithms.text_lines import INTEGER, NOT_UTF8, TextForm, fields_of, read_text, separator_of
 from ps2.errors import InputError
 
 ROLES = ("source", "target", "weight")
@@ -56,7 +56,8 @@ def read_classes(spark: Any, path: str) -> dict[Any, str]:
     """
     with reading(spark, path):
         lines = text_file(spark, path).collect()
-    rows = {number: line for number, line in enumerate(lines, 1) if line.strip() and not line.startswith(COMMENT)}
+    form = TextForm(ROLES, 0)
+    rows = {number: line for number, line in enumerate(lines, 1) if not form.skips(line)}
     separator = separator_of(list(rows.values()), lambda fields: len(fields) > 1)
     classes: dict[str, str] = {}
     for number, line in rows.items():

@@ -18,6 +18,8 @@ from ps2.run.spark.backend_lookup import with_python
 TWO_COLONS = ":[^ ]*:"
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 INDEX = re.compile(r"\d{1,10}", re.ASCII)
+# What Java takes for white space around lines and numbers; U+00A0, for one, is none.
+BLANKS = "".join(map(chr, range(33)))
 # Number of hash values that decide which rows are held out.
 HASHES = 1 << 30
 # Spark's indices have 32 bits.
@@ -126,10 +128,9 @@ def count_features(spark: Any, path: str) -> int:
 
 def fault_of(line: str, features: int = MAX_FEATURES) -> str | None:
     """Describe what is wrong with a line, ``label index:value ...`` with ascending indices; None: Spark reads it."""
-    line = line.strip()
-    if not line or line.startswith("#"):
+    if _is_skipped(line):
         return None
-    label, *entries = line.split(" ")
+    label, *entries = line.strip(BLANKS).split(" ")
     if not _is_number(label):
         return f"label: expected a number, got {shown(label)}"
     last = 0
@@ -181,7 +182,7 @@ def _find_fault(spark: Any, path: str, features: int) -> str | None:
         numbered = numbered_lines(spark, file)
         line, number = numbered.filter(lambda pair: fault_of(pair[0], features) is not None).first()
         return f"{local_name(unquote(file))}: line {number + 1}: {fault_of(line, features)}"
-    is_row = lines.filter(lambda row: row[1].strip() and not row[1].strip().startswith("#"))
+    is_row = lines.filter(lambda row: not _is_skipped(row[1]))
     return None if is_row.take(1) else _no_row(path)
 
 
@@ -189,5 +190,9 @@ def _no_row(path: str) -> str:
     return f"{path}: expected lines 'label index:value ...', got no row at all"
 
 
+def _is_skipped(line: str) -> bool:
+    return (text := line.strip(BLANKS)) == "" or text.startswith("#")
+
+
 def _is_number(text: str) -> bool:
-    return NUMBER.fullmatch(text) is not None and math.isfinite(float(text))
+    return NUMBER.fullmatch(text.strip(BLANKS)) is not None and math.isfinite(float(text))

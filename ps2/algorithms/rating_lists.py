@@ -13,7 +13,7 @@ from typing import Any
 
 from ps2.algorithms.csv_headers import Header, by_header, cells_of, header_of, read_headers, split_cells
 from ps2.algorithms.inputs import first_file, reading, shown
-from ps2.algorithms.text_lines import BAD, IDS, LineForm, bare, lines_of, read_rows, read_text, trimmed
+from ps2.algorithms.text_lines import BAD, IDS, SPACES, LineForm, bare, lines_of, read_rows, read_text, trimmed
 from ps2.algorithms.training.progress import say
 from ps2.errors import InputError
 
@@ -91,13 +91,13 @@ class CsvForm:
         names, found = header_of(self.headers, file).names, cells_of(line, SEPARATOR)
         if len(found) != len(names):
             return f"expected {len(names)} fields, as the first line has, got {len(found)}: {shown(line)}"
-        fields = [found[names.index(name)].strip() for name in self.columns.values()]
+        fields = [found[names.index(name)].strip(SPACES) for name in self.columns.values()]
         if set(fields[:IDS]) <= set(names):
             return f"expected a row, got names of columns in another order than in the first line: {shown(line)}"
         return fields
 
     def skips(self, line: str, file: str) -> bool:
-        return not line.strip() or line == header_of(self.headers, file).line
+        return not line.strip(SPACES) or line == header_of(self.headers, file).line
 
     def split(self, line: Any, file: Any) -> dict[str, Any]:
         names = self.headers[0].names

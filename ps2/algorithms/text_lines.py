@@ -25,8 +25,9 @@ DECIMAL_COMMA = re.compile(r"([^\s;|]+(\s+|\s*[;|]\s*)){2}[+-]?\d+,\d+", re.ASCI
 COMMENT = "#"
 # None: white space.
 SEPARATORS = (None, "\t", "::", ",")
-# White space of Java's regular expressions, beside the space and the end of a line.
+# White space beside the space and the end of a line, for Spark and Python alike. Other blanks, such as U+00A0, are not.
 WHITE = "\t\x0b\x0c\r"
+SPACES = f" {WHITE}"
 # What Spark reads where bytes are not UTF-8.
 NOT_UTF8 = "\ufffd"
 IDS = 2
@@ -111,7 +112,7 @@ class TextForm:
         return found
 
     def skips(self, line: str, file: str = "") -> bool:
-        return not line.strip() or line.strip().startswith(COMMENT)
+        return (text := line.strip(SPACES)) == "" or text.startswith(COMMENT)
 
     def split(self, line: Any, file: Any) -> dict[str, Any]:
         from pyspark.sql import functions as F
@@ -134,7 +135,9 @@ class TextForm:
 
 def fields_of(line: str, separator: str | None) -> list[str]:
     """Return the fields of a line, without white space around them."""
-    return [field.strip() for field in line.strip().split(separator)]
+    text = line.strip(SPACES)
+    fields = text.split(separator) if separator is not None else re.split(f"[{SPACES}]+", text)
+    return [field.strip(SPACES) for field in fields]
 
 
 def are_fields(fields: Sequence[str]) -> bool:
@@ -307,7 +310,7 @@ def trimmed(text: Any) -> Any:
     """Return a column of Spark without white space at its ends."""
     from pyspark.sql import functions as F
 
-    return F.btrim(text, F.lit(f" {WHITE}"))
+    return F.btrim(text, F.lit(SPACES))
 
 
 def _fault_in(spark: Any, lines: Any, form: LineForm) -> str | None:

@@ -59,6 +59,9 @@ WRONG = [
     ("ratings", "# nothing\n", "^{path}: expected lines 'user item' or 'user item rating', got none"),
     ("table", 'user,item,rating,text\n1,2,3,"a\n4,5,1,b"\n', "^{path}: line 2: expected 4 fields"),
     ("clicks", 'label,site\n1,"a\n0,b"\n', "^{path}: line 2: expected 2 fields, got 1: "),
+    ("rows", "+1 1:1\n-1 2:3\u00a0\n", "^{path}: line 2: value: expected a number, got '3"),
+    ("ratings", "1 2 3\n4 5 6\u00a0\n", "^{path}: line 2: rating: expected a number, got '6"),
+    ("table", "user,item,rating\n1,2,3\u3000\n", "^{path}: line 2: rating: expected a number, got '3"),
     ("table", "user,item,rating\n1,2,3\n1,3,\n", "^{path}: line 3: rating: expected a number, got ''"),
     (
         "table",
@@ -137,7 +140,7 @@ def test_edges_when_separated_by_commas_then_they_are_read(spark, tmp_path):
 
 
 def test_classes_when_separated_by_commas_then_they_are_read(spark, tmp_path):
-    (tmp_path / "file").write_text("1, a, b\n2, c\n")
+    (tmp_path / "file").write_text(" # vertex, class\n1, a, b\n2, c\n")
     assert READERS["classes"](spark, str(tmp_path / "file")) == {1: "a", 2: "c"}
 
 

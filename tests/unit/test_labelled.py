@@ -16,6 +16,8 @@ FAULTS = {
     "1 2:x": "value: expected a number, got 'x' in '2:x'",
     "1 2:": "value: expected a number, got '' in '2:'",
     "1 2:1e400": "value: expected a number, got '1e400' in '2:1e400'",
+    "1 2:1\u00a0": r"value: expected a number, got '1\xa0' in '2:1\xa0'",
+    "\u30001 2:1": r"label: expected a number, got '\u30001'",
     "1 2:1\t3:1": r"value: expected a number, got '1\t3:1' in '2:1\t3:1'",
     "1 0:1": "index: expected an integer from 1 on, 9 at most, got '0' in '0:1'",
     "1 -3:1": "index: expected an integer from 1 on, 9 at most, got '-3' in '-3:1'",
@@ -32,7 +34,7 @@ def test_fault_of_when_line_is_bad_then_says_expected_and_got(line):
     assert fault_of(line + "\n", features=9) == FAULTS[line]
 
 
-@pytest.mark.parametrize("line", ["", " \n", "# 1:2:3", "1", "-1.5e-3  1:.5 9:-2. ", "+1 2:1E5\r\n"])
+@pytest.mark.parametrize("line", ["", " \n", "# 1:2:3", "1", "-1.5e-3  1:.5 9:-2. ", "+1 2:1E5\r\n", "1\t 2:1\t 3:1"])
 def test_fault_of_when_a_line_is_fine_then_there_is_none(line):
     assert fault_of(line, features=9) is None
 

@@ -26,6 +26,9 @@ def test_a_line_when_it_is_a_row_or_blank_then_there_is_no_fault(line):
         ("1 2 3", 2, "expected 2 fields, as the lines before have, got '1 2 3'"),
         ("1 2 good", 3, "rating: expected a number, got 'good'"),
         ("1 2 nan", 3, "rating: expected a number, got 'nan'"),
+        ("1 2 5\u00a0", 3, r"rating: expected a number, got '5\xa0'"),
+        ("1\u00a02\u00a05", 3, "expected 'user item' or 'user item rating', got " + r"'1\xa02\xa05'"),
+        ("1\u20032 5", 3, "expected 3 fields, as the lines before have, got " + r"'1\u20032 5'"),
     ],
 )
 def test_a_line_when_it_is_malformed_then_the_fault_says_how(line, size, fault):
