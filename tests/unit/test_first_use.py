@@ -41,7 +41,7 @@ print(*{{*{OTHERS}}} & set(sys.modules) - loaded)
 # What tasks unpickle of three families. pyspark.ml imports pandas.
 WORKER_SCRIPT = """
 import sys
-import ps2.algorithms.linear.local, ps2.algorithms.trees.local_trainer, ps2.algorithms.embeddings.ml.one_job
+import ps2.algorithms.linear.local, ps2.algorithms.trees.local_program, ps2.algorithms.embeddings.ml.one_job
 print(*{"pandas", "pyspark.ml"} & set(sys.modules))
 """
 
