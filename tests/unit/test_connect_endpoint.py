@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import socket
 import threading
+from unittest import mock
 
 import pytest
 
 from ps2.errors import StoppedError
 from ps2.run.spark import connect_endpoint
+from ps2.run.spark.connect import ConnectSpark
 from ps2.run.spark.connect_endpoint import CallWatch, is_reachable, local_address
 
 
@@ -64,3 +66,11 @@ def _ended():
         if thread.name == "ps2-connect":
             thread.join(10)
     assert _watching() == 0
+
+
+@pytest.mark.parametrize("message", ["No module named 'ps2'", "PYTHON_VERSION_MISMATCH"])
+def test_error_when_servers_python_is_wrong_then_names_variable(message):
+    """A Connect server reads this variable of its own process, and no setting of Spark."""
+    error = ConnectSpark.python_error(mock.Mock(master="sc://there:15002"), message)
+    assert "the Python of tasks at sc://there:15002 " in str(error)
+    assert "the environment variable PYSPARK_PYTHON" in str(error)

@@ -191,7 +191,8 @@ class ConnectSpark:
             return None
         return ConfigError(
             f"the Python of tasks at {self.master} {fault}: this client has ps2 {__version__}; start the Connect "
-            "server with spark.pyspark.python naming a Python of this version that has this ps2 on all executors' hosts"
+            "server with the environment variable PYSPARK_PYTHON naming a Python of this version that has this ps2 on "
+            "all executors' hosts"
         )
 
     # -- the fleet in tasks --------------------------------------------------------------------------------------------
