@@ -16,6 +16,7 @@ import click
 
 from ps2.certificates import TlsFiles
 from ps2.cli.background import go_to_background
+from ps2.cli.finite import FiniteRange
 from ps2.cli.server import ops_option, parse_bytes, parse_host, parse_ports
 from ps2.cli.target import controlled, replaced_servers
 from ps2.cli.tls import tls_options
@@ -155,7 +156,7 @@ class _Wish:
 @click.option("--name", default="default", show_default=True, help="Name of the fleet.")
 @click.option(
     "--start-timeout",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     default=120.0,
     show_default=True,
     metavar="SECONDS",

@@ -7,6 +7,7 @@ import signal
 
 import click
 
+from ps2.cli.finite import FiniteRange
 from ps2.cli.server import parse_listen
 from ps2.config import join_address, split_listen
 from ps2.errors import ConfigError
@@ -50,7 +51,7 @@ Exit codes: 0 ended by SIGTERM or Ctrl-C, 1 the export cannot be used or the por
 )
 @click.option(
     "--refresh",
-    type=click.FloatRange(0, min_open=True),
+    type=FiniteRange(0, min_open=True),
     default=10.0,
     show_default=True,
     metavar="SECONDS",

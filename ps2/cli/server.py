@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from ps2.certificates import TlsFiles
+from ps2.cli.finite import FiniteRange
 from ps2.cli.tls import tls_options
 from ps2.config import (
     DEFAULT_PORT,
@@ -148,7 +149,7 @@ ops_option = click.option(
 )
 @click.option(
     "--drain",
-    type=click.FloatRange(0, 86_400),
+    type=FiniteRange(0, 86_400),
     default=ServerConfig.drain_s,
     show_default=True,
     metavar="SECONDS",

@@ -21,6 +21,7 @@ from ps2.algorithms import (
 from ps2.algorithms.labelled import LabelledRows
 from ps2.algorithms.trees.ml.regressors import LOSSES as LOSSES_OF_TREES
 from ps2.algorithms.trees.problem import GrowthName
+from ps2.cli.main import cli
 from ps2.cli.training.forest import forest
 from ps2.cli.training.gbt import GROWTHS, LOSSES, gbt
 from ps2.cli.training.group import train
@@ -72,6 +73,24 @@ def test_option_when_no_option_is_similar_then_no_hint():
     assert ps2("train", "lr", "--zzzz").stderr.endswith("No such option '--zzzz'.\n")
 
 
+def options_of(command):
+    if not isinstance(command, click.Group):
+        return command.params
+    context = click.Context(command)
+    commands = [command.get_command(context, name) for name in command.list_commands(context)]
+    return [option for each in commands for option in options_of(each)]
+
+
+def test_options_when_they_have_a_range_then_nan_is_outside():
+    """NaN is below and above no bound, so that click takes it; a wait until then would never end."""
+    ranges = [option for option in options_of(cli) if isinstance(option.type, click.FloatRange)]
+    assert {"start_timeout", "drain", "refresh", "validation"} <= {option.name for option in ranges}
+    for option in ranges:
+        for text in ("nan", "inf", "-inf"):
+            with pytest.raises(click.BadParameter, match=text):
+                option.type.convert(text, option, None)
+
+
 def test_losses_when_listed_then_are_those_of_regression():
     assert set(LOSSES) == set(LOSSES_OF_TREES) - {"softmax"}
 
@@ -121,8 +140,9 @@ WRONG = {
         (["--test", "nowhere.libsvm"], 1, "nowhere.libsvm: there is no such file"),
         (["--fraction", "0"], 2, "--fraction"),
         (["--fraction", "1.5"], 2, "--fraction"),
+        (["--fraction", "nan"], 2, "'--fraction': 'nan' is not a finite number"),
         (["--lr", "0"], 2, "--lr"),
-        (["--lr", "nan"], 2, "--lr: "),
+        (["--lr", "nan"], 2, "'--lr': 'nan' is not a finite number"),
     ],
     "gbt": [
         (["--input", "nowhere.libsvm"], 1, "nowhere.libsvm: there is no such file"),
@@ -132,6 +152,7 @@ WRONG = {
         (["--lambda", "nan"], 2, "--lambda: expected"),
         (["--trees", "0"], 2, "--trees"),
         (["--validation", "1"], 2, "--validation"),
+        (["--validation", "nan"], 2, "'--validation': 'nan' is not a finite number"),
         (["--loss", "huber"], 2, "--loss: expected with --task regression only"),
         (["--task", "regression", "--loss", "quantile", "--loss-shape", "2"], 2, "--loss-shape: expected"),
         (["--plots", "{rows}"], 2, "--plots: expected a folder, or a place for one"),
@@ -161,6 +182,7 @@ WRONG = {
         (["--alpha", "2"], 2, "--alpha: expected with --implicit only"),
         (["--patience", "2"], 2, "--patience: expected with --held-out only"),
         (["--held-out", "1"], 2, "--held-out"),
+        (["--held-out", "nan"], 2, "'--held-out': 'nan' is not a finite number"),
         (["--solver", "als"], 2, "--solver"),
         (["--user", "u"], 2, "--user: expected a CSV file, whose columns have names, got the text"),
         (["--implicit", "--solver", "sgd"], 2, "implicit feedback needs solver 'ccd'"),

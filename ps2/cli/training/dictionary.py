@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from ps2.cli.finite import FiniteRange
 from ps2.cli.output import print_data
 from ps2.cli.training import printed
 from ps2.cli.training.file_training import FileTraining
@@ -32,16 +33,14 @@ TRAINING = "ps2 train dictionary"
     "--features", type=click.IntRange(1), metavar="N", help="Number of features.  [default: the largest index]"
 )
 @click.option("--k", type=click.IntRange(1), default=100, show_default=True, help="Number of atoms.")
-@click.option(
-    "--alpha", "regParam", type=click.FloatRange(0), default=1.0, show_default=True, help="Penalty of the codes."
-)
+@click.option("--alpha", "regParam", type=FiniteRange(0), default=1.0, show_default=True, help="Penalty of the codes.")
 @click.option("--nonnegative", is_flag=True, help="Codes are not negative.")
 @click.option(
     "--iterations", "maxIter", type=click.IntRange(1), default=100, show_default=True, help="Passes over the rows."
 )
 @click.option(
     "--tol",
-    type=click.FloatRange(0),
+    type=FiniteRange(0),
     default=1e-4,
     show_default=True,
     help="Stop when a pass lessens the objective by no more than this share.",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ps2.cli.finite import FiniteRange
 from ps2.cli.output import print_data
 from ps2.cli.training import printed
 from ps2.cli.training.options import Files, Setting, files_options, setting_options
@@ -124,7 +125,7 @@ class _Job:
 )
 @click.option(
     "--validation",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    type=FiniteRange(0, 1, min_open=True, max_open=True),
     metavar="SHARE",
     help="Hold out this share of the rows, and stop when their loss no longer improves.",
 )

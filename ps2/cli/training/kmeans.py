@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from ps2.cli.finite import FiniteRange
 from ps2.cli.output import print_data
 from ps2.cli.training import printed
 from ps2.cli.training.file_training import FileTraining
@@ -37,7 +38,7 @@ TRAINING = "ps2 train kmeans"
 )
 @click.option(
     "--tol",
-    type=click.FloatRange(0),
+    type=FiniteRange(0),
     default=1e-4,
     show_default=True,
     help="Stop when no centre moves further than this.",

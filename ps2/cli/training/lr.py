@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ps2.cli.finite import FiniteRange
 from ps2.cli.output import print_data
 from ps2.cli.training import printed
 from ps2.cli.training.options import Files, Setting, files_options, setting_options
@@ -44,7 +45,7 @@ TRAINING = "ps2 train lr"
 @click.option(
     "--fraction",
     "miniBatchFraction",
-    type=click.FloatRange(0, 1, min_open=True),
+    type=FiniteRange(0, 1, min_open=True),
     default=0.1,
     show_default=True,
     help="Share of the rows that each step samples.",
@@ -52,7 +53,7 @@ TRAINING = "ps2 train lr"
 @click.option(
     "--lr",
     "stepSize",
-    type=click.FloatRange(0, min_open=True),
+    type=FiniteRange(0, min_open=True),
     default=0.05,
     show_default=True,
     help="Learning rate.",
@@ -66,7 +67,7 @@ TRAINING = "ps2 train lr"
 )
 @click.option(
     "--momentum",
-    type=click.FloatRange(0, 1, max_open=True),
+    type=FiniteRange(0, 1, max_open=True),
     show_default="0.45",
     help="ftsgd: a local step's momentum is this times 1 + the cosine between its gradient and the one before.",
 )

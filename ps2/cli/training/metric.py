@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from ps2.cli.finite import FiniteRange
 from ps2.cli.output import print_data
 from ps2.cli.training import printed
 from ps2.cli.training.file_training import FileTraining
@@ -47,7 +48,7 @@ MAX_CLASSES = 100
 @click.option(
     "--fraction",
     "miniBatchFraction",
-    type=click.FloatRange(0, 1, min_open=True),
+    type=FiniteRange(0, 1, min_open=True),
     default=1.0,
     show_default=True,
     help="Share of the pairs that each step samples.",
@@ -55,7 +56,7 @@ MAX_CLASSES = 100
 @click.option(
     "--lr",
     "stepSize",
-    type=click.FloatRange(0, min_open=True),
+    type=FiniteRange(0, min_open=True),
     default=0.1,
     show_default=True,
     help="AdaGrad's learning rate.",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from ps2.cli.finite import FiniteRange
 from ps2.cli.output import print_data, print_table
 from ps2.cli.training import printed
 from ps2.cli.training.options import Setting, gathered, setting_options
@@ -138,7 +139,7 @@ ratings_options = gathered(
 @click.option(
     "--held-out",
     "held_out",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    type=FiniteRange(0, 1, min_open=True, max_open=True),
     metavar="SHARE",
     help="Share of the ratings that validates the training.",
 )
