@@ -244,6 +244,38 @@ def test_free_program_when_another_driver_resumes_then_same(clocks, iterations):
     assert driver._program.servers["started"] == 1
 
 
+def test_program_when_run_again_then_each_driver_makes_once():
+    made = []
+
+    class Making(Sums):
+        def drive(self, ask):
+            assert ask.make(lambda: made.append(0) or [0]) == [0]
+            assert ask.make(lambda: made.append(1) or [1]) == [1]
+            return (yield from super().drive(ask))
+
+    fleet = Fleet()
+    fleet.run(Making, clocks=6, rollbacks=[(4, 1, True)])
+    assert made == [0, 1]
+    assert fleet.run(Making).result() == EXPECTED
+    assert made == [0, 1] * 2
+
+
+def test_step_when_it_has_metrics_then_they_are_of_every_driver():
+    class Measured(Sums):
+        def drive(self, ask):
+            ask.start()
+            yield Add(0)
+            first = ask.stepped(1.0, 1, 0, {"rate": 0.5}, rows=6)
+            yield Add(0)
+            return [first, ask.stepped(1.0, 1, 0, {"rate": 0.2})]
+
+    fleet, steps = Fleet(), []
+    fleet.run(Measured, clocks=2, steps=steps)
+    driver = fleet.run(Measured, steps=steps)
+    assert [step.metrics for step in steps] == driver.result()
+    assert list(steps[0].metrics) == ["rows_per_s", "rate"]
+
+
 def test_free_program_then_a_clock_without_message_costs_nothing():
     fleet = Fleet()
     fleet.run(Walk, options=Options(name=""))

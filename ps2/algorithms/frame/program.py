@@ -98,8 +98,12 @@ class Ask:
     survive is an answer. What must happen once, such as a change on the servers or a warning, is a question.
     """
 
-    def __init__(self, journal: Journal, record: Record) -> None:
+    def __init__(self, journal: Journal, record: Record, made: list[Any]) -> None:
+        """Args:
+        made: what ``make`` has returned in this driver.
+        """
         self._journal, self._record = journal, record
+        self._made, self._next = made, 0
         self.closed = ""  # why nothing can be asked; "": it can
 
     def __call__(self, question: Callable[[], T], is_setting: bool = False) -> T:
@@ -132,6 +136,17 @@ class Ask:
         result = self._journal.finish_part(begin, (yield from steps()))
         return result
 
+    def make(self, make: Callable[[], T]) -> T:
+        """Make matrices, or find those of an earlier driver: once in each driver, whatever is run again.
+
+        For matrices that depend on an answer. Others are made with the program.
+        """
+        if self._next == len(self._made):
+            self._made.append(make())
+        self._next += 1
+        made: T = self._made[self._next - 1]
+        return made
+
     def start(self) -> None:
         """Start to measure the first step's time."""
         self._record.start()
@@ -161,22 +176,30 @@ class Ask:
         self._record.add(rows, bytes)
         self._record.evaluated(objective, seconds if is_earlier else None)
 
-    def stepped(self, objective: float, rows: int, bytes: int, **amounts: float) -> None:
+    def stepped(
+        self, objective: float, rows: int, bytes: int, metrics: Mapping[str, float] | None = None, **amounts: float
+    ) -> dict[str, float]:
         """Record a step, and the objective of its rows at its beginning. ``on_step`` is called once.
 
         Args:
             objective: NaN: there was no row.
             rows, bytes: see ``Record.add``.
+            metrics: further metrics of the step, by name.
             amounts: what the step worked on. Divided by the step's seconds, they are its metrics ``<name>_per_s``.
+
+        Returns:
+            The step's metrics.
         """
         is_earlier, record = self._journal.is_replaying, self._record
         seconds = self(lambda: record.lap_s)
         record.add(rows, bytes)
         objective = record.known(objective)
+        values = {**{f"{name}_per_s": amount / seconds for name, amount in amounts.items()}, **(metrics or {})}
         if is_earlier:
             record.step_before(objective, seconds)
         else:
-            record.step(objective, {f"{name}_per_s": amount / seconds for name, amount in amounts.items()})
+            record.step(objective, values)
+        return values
 
 
 class Program(ABC, Generic[T]):
@@ -254,7 +277,8 @@ class ProgramDriver(Generic[T]):
         self._program, self._names = program, names
         self._settings = program.settings()
         self._journal = Journal.of(names, self._settings, program.number)
-        self._ask = Ask(self._journal, program.record)
+        self._made: list[Any] = []
+        self._ask = Ask(self._journal, program.record, self._made)
         self._steps: Steps[Any] | None = None
         self._task: Task | SummarizedTask | None = None  # of the next clock; None: the program is over
         self._returned: Any = None
@@ -314,7 +338,7 @@ class ProgramDriver(Generic[T]):
             with suppress(ReplayError):  # of a question in a ``finally``
                 self._steps.close()
         self._program.record.forget()
-        self._ask = Ask(self._journal, self._program.record)
+        self._ask = Ask(self._journal, self._program.record, self._made)
         self._steps = self._program.drive(self._ask)
         self._send(None)
 
