@@ -276,6 +276,27 @@ def test_step_when_it_has_metrics_then_they_are_of_every_driver():
     assert list(steps[0].metrics) == ["rows_per_s", "rate"]
 
 
+@pytest.mark.parametrize("clocks", range(2, 5))
+def test_free_program_when_pages_are_lost_then_has_no_reports(clocks):
+    """Two drivers, one after the other, make their last checkpoint in a call, and lack the call's page."""
+
+    class Lenient(Walk):
+        def drive(self, ask):
+            counts = []
+            while len(counts) < 6:
+                counts.append(len(vars((yield NextClock()))))
+            return counts
+
+    fleet = Fleet()
+    for length in (clocks, 1):
+        fleet.run(Lenient, clocks=length)
+        fleet.messages.pop()
+        fleet.saved.clear()
+    begun = fleet.clocks
+    result = fleet.run(Lenient, rollbacks=[(begun, begun, True)] if begun < 5 else ()).result()
+    assert result == [2] * (clocks - 1) + [0, 0] + [2] * (5 - clocks)
+
+
 def test_free_program_then_a_clock_without_message_costs_nothing():
     fleet = Fleet()
     fleet.run(Walk, options=Options(name=""))

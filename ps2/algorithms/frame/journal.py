@@ -17,13 +17,13 @@ from ps2.algorithms.training.replay_journal import CLOCK, JOURNAL, SETTINGS, TRA
 from ps2.errors import ConfigError, PS2Error
 from ps2.protocol.plain_data import decode, encode
 
-# Fields of a page in a message: its number, its answers, and which of them are settings.
-PAGE, ANSWERS, SETTING_LINES = "page", "answers", "setting_lines"
+# Field of a message: pages. Fields of a page: its number, its answers, and which of them are settings.
+PAGES, PAGE, ANSWERS, SETTING_LINES = "pages", "page", "answers", "setting_lines"
 # The parts of the program that end in a page: the page and line of the first answer, the line after the last one, the
 # result.
 PARTS = "parts"
-# Further fields of the first page that is sent: the program's number, and the page before all clocks.
-PROGRAM, OPENING = "program", "opening"
+# Further field of the message with the first page: the program's number.
+PROGRAM = "program"
 
 
 class ReplayError(PS2Error):
@@ -63,12 +63,13 @@ class Journal:
         page, line: where the next answer is, or will be written.
         clocks: for each page, the clock of the workers that follows it.
         parts: the finished parts by the page and line of their first answer.
+        unsent: pages without a message of their own; the message of the next page has them, too.
     """
 
     def __init__(self) -> None:
         self.pages: list[list[Answer]] = [[]]
         self.page = self.line = 0
-        self.clocks = [0]
+        self.clocks, self.unsent = [0], set[int]()
         self.parts: dict[tuple[int, int], Part] = {}
         self._complete = 0  # number of pages in which a program may ask no further question
 
@@ -141,18 +142,17 @@ class Journal:
             self.page, self.line, self._complete = 0, 0, len(self.pages) - 1
         return bool(lines)
 
-    def entry(self, name: str, settings: Mapping[str, Any], program: int, first_page: int = 0) -> dict[str, Any]:
+    def entry(self, name: str, settings: Mapping[str, Any], program: int) -> dict[str, Any]:
         """Return the newest page as plain data, for a message.
 
         Args:
             name, settings, program: of the training.
-            first_page: the first page that is sent. 1: it takes the page before all clocks along.
         """
-        page = {TRAINING: name, **self._encoded(self.page)}
-        if self.page == first_page:
-            page |= {SETTINGS: json.dumps(settings), PROGRAM: program}
-            page |= {OPENING: self._encoded(0)} if first_page else {}
-        return page
+        first = self.page
+        while first - 1 in self.unsent:
+            first -= 1
+        entry = {TRAINING: name, PAGES: [self._encoded(page) for page in range(first, self.page + 1)]}
+        return entry if first else {**entry, SETTINGS: json.dumps(settings), PROGRAM: program}
 
     def _encoded(self, page: int) -> dict[str, Any]:
         answers = self.pages[page]
@@ -186,8 +186,7 @@ class Journal:
                 f"the training {names.prefix!r} in the checkpoint was begun by another version of ps2, whose program "
                 "differs: end it with that version, or begin anew"
             )
-        entries = [message[JOURNAL] for message in messages]
-        for entry in [*([opening[OPENING]] if OPENING in opening else []), *entries]:
+        for entry in (page for message in messages for page in message[JOURNAL][PAGES]):
             page, lines = entry[PAGE], entry[SETTING_LINES]
             answers = [Answer(answer.tobytes(), line in lines) for line, answer in enumerate(entry[ANSWERS])]
             journal.pages[page:], journal.clocks[page:] = [answers], [entry[CLOCK]]

@@ -277,6 +277,8 @@ class ProgramDriver(Generic[T]):
         self._program, self._names = program, names
         self._settings = program.settings()
         self._journal = Journal.of(names, self._settings, program.number)
+        if not program.first_clock:
+            self._journal.unsent.add(0)
         self._made: list[Any] = []
         self._ask = Ask(self._journal, program.record, self._made)
         self._steps: Steps[Any] | None = None
@@ -381,6 +383,18 @@ class ProgramDriver(Generic[T]):
                 "the program yields another task than the one that the earlier driver's workers have: "
                 "settings that another driver may change are asked for, not read"
             )
+        else:
+            self._replace_lost_pages()
+
+    def _replace_lost_pages(self) -> None:
+        """Give a program whose workers do not wait for it no report of a clock whose page is lost.
+
+        A checkpoint that was made within a call of ``on_clock`` lacks the call's page, but the clock has been called.
+        """
+        journal, called = self._journal, self._names.called - self._program.first_clock
+        while isinstance(self._inner_task(), NextClock) and journal.clocks[-1] < called:
+            journal.unsent.add(len(journal.pages))
+            self._advance({})
 
     def _is_task_of(self, message: dict[str, Any]) -> bool:
         task = self._task_message()
@@ -398,8 +412,7 @@ class ProgramDriver(Generic[T]):
     def _message(self) -> Message:
         data = self._task_message()
         if self._names.prefix:
-            program, first_page = self._program, 0 if self._program.first_clock else 1
-            data[JOURNAL] = self._journal.entry(self._names.prefix, self._settings, program.number, first_page)
+            data[JOURNAL] = self._journal.entry(self._names.prefix, self._settings, self._program.number)
         return Message(data)
 
 
