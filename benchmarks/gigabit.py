@@ -20,14 +20,14 @@ from benchmarks.local_spark import spark_and_servers
 from benchmarks.namespaces import hosts, served
 from ps2.algorithms.embeddings.corpus import BATCH_TOKENS, Batch
 from ps2.algorithms.embeddings.cost_model import STRATEGIES
-from ps2.algorithms.embeddings.program import EmbeddingProgram
+from ps2.algorithms.embeddings.program import EmbeddingLoop, EmbeddingProgram
 from ps2.algorithms.embeddings.rows import batch_tokens
 from ps2.algorithms.embeddings.sampling import Sampler
 from ps2.algorithms.embeddings.schedule import EpochSchedule
 from ps2.algorithms.embeddings.settings import EmbeddingSettings, Strategy
 from ps2.algorithms.embeddings.sliced_table import SlicedTable, put_aliases
 from ps2.algorithms.embeddings.strategy import choose
-from ps2.algorithms.embeddings.tables import STALENESS, ServerTables
+from ps2.algorithms.embeddings.tables import ServerTables
 from ps2.algorithms.embeddings.worker_context import TrainingPlan
 from ps2.algorithms.training.checkpoint_names import UNNAMED
 
@@ -144,14 +144,14 @@ def _trained(ps: Any, settings: EmbeddingSettings) -> float:
             draws = Sampler.of(settings, frequencies)
             put_aliases(fleet.vectors, fleet.contexts, draws.thresholds, draws.aliases)
         shared = ps.sparkContext.broadcast(frequencies)
-        half = EmbeddingProgram(TrainingPlan(settings, EpochSchedule(1, BATCHES), fleet, THREADS), lambda: shared.value)
+        loop = EmbeddingLoop(TrainingPlan(settings, EpochSchedule(1, BATCHES), fleet, THREADS), lambda: shared.value)
         ends: list[float] = []
 
         def clocked(clock: int) -> None:
             ends.append(time.perf_counter())
 
         rdd = ps.sparkContext.parallelize([0], 1)
-        ps.run(rdd, half, 1, STALENESS, read=lambda worker, rows: drawn, onClock=clocked)
+        ps.run(rdd, loop, 1, EmbeddingProgram.staleness, read=lambda worker, rows: drawn, onClock=clocked)
         return 1e6 * float(np.median(np.diff(ends[:-1]))) / drawn.each
     finally:
         fleet.free()

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ps2.algorithms.embeddings.corpus import InMemorySentences
+from ps2.algorithms.embeddings.program import Corpus, OnlyWorker, train
 from ps2.algorithms.embeddings.settings import EmbeddingSettings, FittedEmbeddings
-from ps2.algorithms.embeddings.trainer import OnlyWorker, Trainer
 from tests.in_process import training_context
 
 EACH, LENGTH, COUNT = 12, 20, 200
@@ -43,7 +43,7 @@ def trained(
 ) -> FittedEmbeddings:
     """Train on the walks."""
     rdd = ps.sparkContext.parallelize(dealt(workers), workers)
-    return Trainer(ps, rdd, read, settings, frequencies(), workers, on_step).fit()
+    return train(ps, Corpus(rdd, workers, read, frequencies=frequencies()), settings, on_step)
 
 
 def fitted(
@@ -51,9 +51,9 @@ def fitted(
 ) -> FittedEmbeddings:
     """Train on the walks in this process, with two workers."""
     shards = [[walks] for walks in dealt(2)]
+    corpus = Corpus(shards, 2, read, frequencies=frequencies())
     with training_context() as ps:
-        alone = OnlyWorker(1, "tests have no Spark, which says how many cores a worker has")
-        return Trainer(ps, shards, read, settings, frequencies(), 2, on_step, alone=alone).fit()
+        return train(ps, corpus, settings, on_step, OnlyWorker(1, "Spark says how many cores a worker has"))
 
 
 def dealt(workers: int) -> list[Any]:

@@ -31,8 +31,8 @@ from ps2.algorithms.embeddings.ml.one_job import AfterCounting, HeldSentences, V
 from ps2.algorithms.embeddings.ml.training_params import Word2VecParams
 from ps2.algorithms.embeddings.ml.words import ReadSentences, check_sentences, inspect_sentences, sentences_of
 from ps2.algorithms.embeddings.model import Embedding
+from ps2.algorithms.embeddings.program import Corpus, OnlyWorker
 from ps2.algorithms.embeddings.settings import EmbeddingSettings, FittedEmbeddings
-from ps2.algorithms.embeddings.trainer import OnlyWorker
 from ps2.algorithms.estimators.dealing import Dealer, deal
 from ps2.algorithms.estimators.estimator import FleetEstimator, has_checkpoints
 from ps2.algorithms.estimators.frames import check_frame
@@ -101,7 +101,9 @@ class Word2Vec(EmbeddingEstimator, Word2VecParams, Estimator["Word2VecModel"]):
         words = backend_of(dataset).broadcast(found.words)
         settings = self._settings_of(found.dim, int(found.counts.sum()))
         longest = self.getMaxSentenceLength()
-        fitted = self._train(table, ReadSentences(words, longest), settings, found.counts, longest=longest)
+        read = ReadSentences(words, longest)
+        corpus = Corpus(table.frame, table.workers, read, frequencies=found.counts, longest=longest)
+        fitted = self._train_on(corpus, settings)
         return Embedding(found.words, fitted.vectors, found.counts), fitted.history
 
     def _settings_of(self, vocabulary: int, total: int, **more: Any) -> EmbeddingSettings:
@@ -125,14 +127,14 @@ class Word2Vec(EmbeddingEstimator, Word2VecParams, Estimator["Word2VecModel"]):
         if backend_of(sentences).estimated_bytes(sentences) > SMALL_BYTES:
             return None
         why = "as requested" if via == "local" else f"Spark expects at most {SMALL_BYTES >> 20} MiB of sentences"
-        alone = OnlyWorker(cores_of_one(backend_of(dataset)), why)
+        only_worker = OnlyWorker(cores_of_one(backend_of(dataset)), why)
         vocabulary = Vocabulary(
             name, min_count, lambda words, total: self._settings_of(words, total, via="local"), longest
         )
         table = Table(sentences, ColumnNames(name, label=None), 1)
 
         def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> FittedEmbeddings | None:
-            program = AfterCounting(name, min_count, longest, len(ps.servers), alone)
+            program = AfterCounting(name, min_count, longest, len(ps.servers), only_worker)
             read, report = HeldSentences.read, HeldSentences.report
             outcome = run_surveyed(ps, SurveyedTraining(table, read, report, vocabulary.decide, program, self._seed))
             return None if outcome is None else result_of(outcome, on_step)

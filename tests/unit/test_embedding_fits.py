@@ -12,9 +12,9 @@ from embedding_training import RECIPE, WORDS, fitted, margin, read_pairs
 from ps2.algorithms import Embedding
 from ps2.algorithms.embeddings.ml.graphs import ReadEdges
 from ps2.algorithms.embeddings.ml.keyed import ReadKeys
+from ps2.algorithms.embeddings.program import Corpus, OnlyWorker, train
 from ps2.algorithms.embeddings.sentences import rank_by_frequency
 from ps2.algorithms.embeddings.settings import EmbeddingSettings
-from ps2.algorithms.embeddings.trainer import OnlyWorker, Trainer
 from ps2.data.ids import Ids
 from ps2.errors import LimitError, PS2Error
 from tests.in_process import training_context
@@ -76,7 +76,8 @@ def fitted_to_edges(size, order, keyed, workers=1, epochs=3):
     ids = EDGES * FAR if keyed else EDGES
     shards = [[pa.RecordBatch.from_arrays(list(map(pa.array, ids[w::workers].T)), ["a", "b"])] for w in range(workers)]
     with training_context() as ps:
-        return Trainer(ps, shards, read, settings, counts, workers, alone=OnlyWorker(1, "no Spark")).fit()
+        corpus = Corpus(shards, workers, read, frequencies=counts)
+        return train(ps, corpus, settings, only_worker=OnlyWorker(1, "no Spark"))
 
 
 def test_edges_when_ids_are_keys_then_group_vertices_are_near():

@@ -21,16 +21,14 @@ def train_local(context: WorkerContext) -> None:
             tables = (context.tables.vectors, context.tables.contexts)
             copies = [_Copy(table) for table in tables if isinstance(table, VectorTable)]
         if context.workers > 1 or context.epoch != epoch:
-            context.add_statistics(np.zeros(0), sum(copy.pull() for copy in copies))
+            context.report.bytes += sum(copy.pull() for copy in copies)
             epoch = context.epoch
         vectors, contexts = copies[0].values, copies[-1].values
-        for drawn in context.batches(clock):
-            context.add_statistics(drawn.train(vectors, contexts, context.rate, context.threads))
+        for batch in context.batches(clock):
+            context.report.add_statistics(batch.train(vectors, contexts, context.rate, context.threads))
         changes = [copy.changes() for copy in copies]
-        context.damp(changes, [copy.values for copy in copies], context.clock_tokens)
-        context.add_statistics(
-            np.zeros(0), sum(copy.add(changed) for copy, changed in zip(copies, changes, strict=True))
-        )
+        context.damp(changes, [copy.values for copy in copies], context.report.tokens)
+        context.report.bytes += sum(copy.add(changed) for copy, changed in zip(copies, changes, strict=True))
 
 
 class _Copy:

@@ -1,34 +1,230 @@
-"""What each worker runs in a training."""
+"""Embeddings by negative sampling as a durable program: skip-gram, CBOW and LINE.
+
+Mikolov et al., "Distributed Representations of Words and Phrases and their Compositionality" (2013); Tang et al.,
+"LINE: Large-scale Information Network Embedding" (2015). The tables of vectors are on the servers. Each worker passes
+over its sentences clock by clock (``EpochSchedule``), with a step size that falls with its own progress, so it needs
+no message from the driver. The driver chooses the strategy and adds up the losses of each epoch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import logging
+import math
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from ps2.algorithms.embeddings.corpus import Sentences
+from ps2.algorithms.embeddings.footprint import check_memory
 from ps2.algorithms.embeddings.keyed import KeyedSentences
 from ps2.algorithms.embeddings.local import train_local
 from ps2.algorithms.embeddings.rows import train_rows
+from ps2.algorithms.embeddings.sampling import Sampler
+from ps2.algorithms.embeddings.schedule import EpochSchedule, clock_tokens
 from ps2.algorithms.embeddings.servers import train_servers
-from ps2.algorithms.embeddings.worker_context import TrainingPlan, WorkerContext
-from ps2.ops.kernels import Int64s
+from ps2.algorithms.embeddings.settings import EmbeddingSettings, FittedEmbeddings
+from ps2.algorithms.embeddings.sliced_table import SlicedTable, put_aliases
+from ps2.algorithms.embeddings.strategy import StrategyChoice, choose
+from ps2.algorithms.embeddings.tables import ServerTables
+from ps2.algorithms.embeddings.worker_context import ClockReport, TrainingPlan, WorkerContext
+from ps2.algorithms.frame.program import Ask, NextClock, OwnRows, Program, Steps, run_program
+from ps2.algorithms.training.checkpoint_names import CheckpointNames
+from ps2.algorithms.training.placement import Placement
+from ps2.algorithms.training.record import Record, StepReport, Words
+from ps2.array_types import Float32s, Float64s, Int64s
+from ps2.coordinator.training_host import training_host
+from ps2.errors import PS2Error
+from ps2.run.slots import cores_each
+from ps2.server.memory import available_bytes
 
+log = logging.getLogger(__name__)
+
+WORDS = Words("epoch", "loss")
 # Training loop of each strategy.
 STRATEGIES: dict[str, Callable[[WorkerContext], None]] = {
     "local": train_local,
     "rows": train_rows,
     "servers": train_servers,
 }
-Read = Callable[[Any, Iterator[Any]], Sentences]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Corpus(OwnRows):
+    """The sentences of all workers; ``read`` returns those of one.
+
+    Attributes:
+        frequencies: int64, shape (vocabulary,): occurrences of each word; with edges, as a target.
+        longest: maximum words of a sentence.
+    """
+
+    frequencies: Int64s
+    longest: int = 1
+
+
+@dataclass(frozen=True)
+class OnlyWorker:
+    """The only worker, in whose process the training is, with servers of its own.
+
+    Attributes:
+        threads: number of threads that it trains with.
+        reason: why the training is there, in words.
+    """
+
+    threads: int
+    reason: str
+
+
+def train(
+    ps: Any,
+    corpus: Corpus,
+    settings: EmbeddingSettings,
+    on_step: Callable[[StepReport], None] = lambda step: None,
+    only_worker: OnlyWorker | None = None,
+    later: ExitStack | None = None,
+) -> FittedEmbeddings:
+    """Train with the tables on the servers of a context; in a restored context, continue.
+
+    Args:
+        ps: the PS2Context.
+        corpus: what to train on.
+        settings: how to train.
+        on_step: called in the driver after each epoch.
+        only_worker: the worker in whose process this is; None: this is the driver's.
+        later: frees the tables of a training with a name when it closes, so that checkpoints keep them for a driver
+            that continues with the next training; None: they are freed at the end.
+
+    Raises:
+        LimitError: the tables, or a worker's batch, do not fit.
+        NotFoundError, ConfigError: the restored checkpoint has no training of this name, or a different one.
+        PS2Error: the training has diverged: the vectors or the loss are not finite, or the loss is too large.
+        SlotsError, WorkerError...: as ``ps.run`` raises.
+    """
+    check_memory(settings, corpus.longest, available_bytes())
+    program = EmbeddingProgram(ps, corpus, settings, on_step, only_worker, later)
+    return run_program(ps, program, corpus, program.names)
+
+
+class EmbeddingProgram(Program[FittedEmbeddings]):
+    """Embeddings by negative sampling."""
+
+    staleness, first_clock = 1, 0
+
+    def __init__(
+        self,
+        ps: Any,
+        corpus: Corpus,
+        settings: EmbeddingSettings,
+        on_step: Callable[[StepReport], None],
+        only_worker: OnlyWorker | None,
+        later: ExitStack | None,
+    ) -> None:
+        super().__init__(settings, None, Record(on_step, WORDS))
+        self.names = CheckpointNames.of(settings.name, ps, corpus.first)
+        self._ps, self._corpus, self._only_worker, self._later = ps, corpus, only_worker, later
+        self._threads = only_worker.threads if only_worker else cores_each(training_host(ps).spark(), corpus.workers)
+        self._tables = ExitStack()  # frees them
+
+    def settings(self) -> dict[str, Any]:
+        return {**super().settings(), "workers": self._corpus.workers}
+
+    # -- the algorithm -------------------------------------------------------------------------------------------------
+
+    def drive(self, ask: Ask) -> Steps[Placement]:
+        settings, reason = StrategyChoice(ask(self._predict_costs)).of(self.options)
+        placement = self._placement(settings, reason)
+        self._plan = ask.make(partial(self._make_plan, settings, placement))
+        self.record.completed = f"all epochs were trained by {placement.via!r}, {placement.reason}"
+        ask.start()
+        steps: list[dict[str, float]] = []  # the metrics of each epoch
+        for epoch in range(1, settings.epochs + 1):
+            total = ClockReport()
+            for _ in range(self._plan.schedule.clocks_per_epoch):
+                report = yield NextClock()
+                total.add(report)
+            if total.losses and settings.has_diverged(total.mean_loss):
+                raise self._diverged(
+                    f"epoch {epoch}: the loss is {total.mean_loss:g}, where that of vectors of zeros is "
+                    f"{settings.zero_vectors_loss:.3g}"
+                )
+            step_size = {"step_size": settings.rate(epoch)}
+            moved = int(total.bytes)
+            steps.append(ask.stepped(total.mean_loss, 0, moved, step_size, pairs=total.pairs, words=total.tokens))
+        self.record.metrics = {name: tuple(step[name] for step in steps) for name in steps[0]}
+        return placement
+
+    def _predict_costs(self) -> Float64s:
+        hosts = [address.rpartition(":")[0] for address in self._ps.servers]
+        corpus = self._corpus
+        return choose(self.options, corpus.frequencies, len(hosts), corpus.workers, self._threads, hosts).seconds
+
+    def _placement(self, settings: EmbeddingSettings, reason: str) -> Placement:
+        assert settings.via != "auto"
+        only_worker = self._only_worker
+        reason = only_worker.reason if only_worker else reason
+        return Placement(self._corpus.workers, self._threads, settings.via, reason)
+
+    def _make_plan(self, settings: EmbeddingSettings, placement: Placement) -> TrainingPlan:
+        """Make the tables with their initial vectors, or find those of an earlier driver."""
+        corpus = self._corpus
+        log.info("training %s", placement)
+        tables = ServerTables.make(settings, len(self._ps.servers), self.names)
+        self._tables.callback(tables.free)
+        if not self.names.begun:
+            tables.vectors.fill(settings.seed)
+        if isinstance(tables.vectors, SlicedTable) and isinstance(tables.contexts, SlicedTable):
+            # A row that was cut anew for this fleet has no alias table.
+            sampler = Sampler.of(settings, corpus.frequencies)
+            put_aliases(tables.vectors, tables.contexts, sampler.thresholds, sampler.aliases)
+        tokens = clock_tokens(settings, corpus.workers)
+        schedule = EpochSchedule.of(settings, corpus.workers, tokens, corpus.first)
+        return TrainingPlan(settings, schedule, tables, self._threads)
+
+    # -- what the frame calls ------------------------------------------------------------------------------------------
+
+    def loop(self) -> EmbeddingLoop:
+        frequencies = self._corpus.frequencies
+        if self._only_worker is not None:
+            return EmbeddingLoop(self._plan, lambda: frequencies)
+        shared = training_host(self._ps).spark().broadcast(frequencies)
+        return EmbeddingLoop(self._plan, lambda: shared.value)
+
+    def result(self, placement: Placement) -> FittedEmbeddings:
+        tables, keys, counts, contexts = self._plan.tables, None, None, None
+        if self.options.keyed:
+            keys, counts = tables.counted()
+            tables = tables.for_keys(keys)
+        if tables.contexts is not None and not self.options.shares_table:
+            contexts = self._finite(tables.contexts.pull())
+        history = replace(self.record.history(), placement=placement)
+        clocks = self._corpus.first + self._plan.schedule.count
+        fitted = FittedEmbeddings(self._finite(tables.vectors.pull()), contexts, history, clocks, keys, counts)
+        if self._later is not None and self.options.name:
+            self._later.push(self._tables.pop_all())
+        return fitted
+
+    def free(self) -> None:
+        self._tables.close()
+
+    def _finite(self, table: Float32s) -> Float32s:
+        """Return a finite table, else raise: its minimum or maximum shows NaN and infinity."""
+        if not (math.isfinite(table.min()) and math.isfinite(table.max())):
+            raise self._diverged("after the last epoch some vectors are not finite")
+        return table
+
+    def _diverged(self, symptom: str) -> PS2Error:
+        return PS2Error(
+            f"{symptom}: the training has diverged; a smaller stepSize than {self.options.step_size:g} may help"
+        )
 
 
 @dataclass(frozen=True, eq=False)
-class EmbeddingProgram:
-    """The worker's program; picklable.
+class EmbeddingLoop:
+    """What each worker runs; picklable.
 
     Attributes:
-        plan: equal for all workers.
+        plan: the plan that all workers have.
         share: returns the words' frequencies, int64, shape (vocabulary,).
     """
 

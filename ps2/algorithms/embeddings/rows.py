@@ -81,12 +81,12 @@ def _train(context: WorkerContext, tables: list[VectorTable], piece: PrefetchedP
     ]
     before = [some.copy() for some in rows]
     tokens = len(piece.batch.tokens)
-    context.add_statistics(piece.batch.train(rows[0], rows[-1], context.rate, context.threads))
+    context.report.add_statistics(piece.batch.train(rows[0], rows[-1], context.rate, context.threads))
     changes = [np.subtract(new, old, out=old) for new, old in zip(rows, before, strict=True)]
     context.damp(changes, rows, tokens, piece.words)
     for table, words, changed in zip(tables, piece.words, changes, strict=True):
         table.add(words, changed)
-        context.add_statistics(np.zeros(0), 2 * changed.nbytes)
+        context.report.bytes += 2 * changed.nbytes
 
 
 class RowNumbering:

@@ -87,7 +87,8 @@ def _narrow(numbers: Any, most: int) -> npt.NDArray[Any]:
 
 def _train_at_once(context: WorkerContext, vectors: SlicedTable, given: dict[str, Any]) -> None:
     statistics = vectors.matrix.apply("skipgrams.train_sentences", rate=context.rate, **given)
-    context.add_statistics(statistics, given["tokens"].nbytes + given["offsets"].nbytes)
+    context.report.add_statistics(statistics)
+    context.report.bytes += given["tokens"].nbytes + given["offsets"].nbytes
 
 
 def _train_by_products(context: WorkerContext, vectors: SlicedTable, given: dict[str, Any]) -> None:
@@ -106,4 +107,5 @@ def _train_by_products(context: WorkerContext, vectors: SlicedTable, given: dict
     losses_of(readable(products[::LOSS_INTERVAL]), statistics)
     statistics[PAIRS] = len(products)
     each = 2 * products.nbytes + 2 * (given["tokens"].nbytes + given["offsets"].nbytes)
-    context.add_statistics(statistics, each * vectors.parts)
+    context.report.add_statistics(statistics)
+    context.report.bytes += each * vectors.parts

@@ -12,7 +12,6 @@ import numpy as np
 from ps2.algorithms.embeddings.sampling_kernels import add_beginnings
 from ps2.algorithms.embeddings.settings import EmbeddingSettings
 from ps2.algorithms.embeddings.sliced_table import SlicedTable, make_row, recut
-from ps2.algorithms.embeddings.training_kernels import STATISTICS
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.array_types import Float32s, Int64s
 from ps2.client.dcv import DCV
@@ -20,11 +19,6 @@ from ps2.client.matrix import DCVMatrix
 from ps2.errors import LimitError
 from ps2.ops.guards import readable
 
-# A worker's report of a clock: the statistics of ``training_kernels``, tokens, and bytes moved.
-TOKENS, BYTES = STATISTICS, STATISTICS + 1
-REPORT_LENGTH = STATISTICS + 2
-# Clocks that a worker may be ahead of the slowest one.
-STALENESS = 1
 # Bytes of a table moved by one request.
 REQUEST_BYTES = 32 << 20
 MAX_KEYS = 2**63

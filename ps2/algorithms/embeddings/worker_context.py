@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from ps2.algorithms.embeddings.damping import ALL, ChangeDamping, UpdateRates
 from ps2.algorithms.embeddings.sampling import SampledBatch, Sampler
 from ps2.algorithms.embeddings.schedule import ClockReader, EpochSchedule, key_of
 from ps2.algorithms.embeddings.settings import EmbeddingSettings
-from ps2.algorithms.embeddings.tables import BYTES, REPORT_LENGTH, TOKENS, ServerTables, VectorTable
+from ps2.algorithms.embeddings.tables import ServerTables, VectorTable
+from ps2.algorithms.embeddings.training_kernels import LOSS, LOSSES, PAIRS
 from ps2.array_types import Float32s, Float64s, Int64s
 from ps2.cgroups import usable_cores
 
@@ -23,10 +25,10 @@ class TrainingPlan:
     """What all workers have in common; picklable.
 
     Attributes:
-        settings: with a strategy that is not "auto".
+        settings: the settings, with a strategy that is not "auto".
         schedule: clocks of the training.
-        tables: on the servers.
-        threads: of each worker; it uses no more than its cores.
+        tables: the tables on the servers.
+        threads: number of threads of each worker; it uses no more than its cores.
     """
 
     settings: EmbeddingSettings
@@ -39,14 +41,50 @@ class TrainingPlan:
         return replace(self, settings=replace(self.settings, vocabulary=len(keys)), tables=self.tables.for_keys(keys))
 
 
+@dataclass
+class ClockReport:
+    """What workers did in a clock, or in several.
+
+    Attributes:
+        loss: sum of the losses of some pairs: of a prediction and its negatives.
+        losses: number of these pairs.
+        pairs: number of pairs.
+        tokens: number of tokens.
+        bytes: bytes moved to and from the servers.
+    """
+
+    loss: float = 0.0
+    losses: float = 0.0
+    pairs: float = 0.0
+    tokens: float = 0.0
+    bytes: float = 0.0
+
+    @property
+    def mean_loss(self) -> float:
+        """Mean loss; NaN: there is none."""
+        return self.loss / self.losses if self.losses else math.nan
+
+    def add(self, report: Any) -> None:
+        """Add what has the same attributes."""
+        for name, value in vars(report).items():
+            setattr(self, name, getattr(self, name) + value)
+
+    def add_statistics(self, statistics: Float64s) -> None:
+        """Add statistics of ``training_kernels``."""
+        self.loss += float(statistics[LOSS])
+        self.losses += float(statistics[LOSSES])
+        self.pairs += float(statistics[PAIRS])
+
+
 class WorkerContext:
     """What the strategies share in a worker.
 
     Attributes:
-        tables: on the servers.
+        tables: the tables on the servers.
         updates: expected updates of each word.
-        threads: of this worker.
+        threads: number of threads of this worker.
         workers: number of workers.
+        report: the report on the current clock.
     """
 
     def __init__(self, worker: Any, plan: TrainingPlan, sentences: Sentences, frequencies: Int64s) -> None:
@@ -58,18 +96,18 @@ class WorkerContext:
         self.updates = UpdateRates.of(plan.settings, frequencies, self.sampler.chances)
         self._damping = ChangeDamping(plan.settings, self.updates)
         self._frequencies = frequencies
-        self._report = np.zeros(REPORT_LENGTH)
+        self.report = ClockReport()
 
     def clocks(self) -> Iterator[int]:
         """Yield clocks; report each at its end."""
         first = self._schedule.first
         for clock in self._worker.clocks(first + self._schedule.count):
             clock -= first
-            self._report = np.zeros(REPORT_LENGTH)
+            self.report = ClockReport()
             if clock == 0:
                 self.tables.count(self._frequencies)
             yield clock
-            self._worker.report(self._report)
+            self._worker.report(asdict(self.report))
 
     def batches(self, clock: int) -> Iterator[SampledBatch]:
         """Yield a clock's sampled batches."""
@@ -81,7 +119,7 @@ class WorkerContext:
         for number, batch in self._reader.batches(clock):
             key = key_of(self.settings.seed, self._schedule.epoch(clock), self._worker.rank, number)
             yield self.sampler.subsample(batch, key), key
-            self._report[TOKENS] += len(batch[0])
+            self.report.tokens += len(batch[0])
 
     def prefetch(self, table: VectorTable, words: Int64s) -> Any:
         """Prefetch rows of a table; they hold all changes that this worker made before."""
@@ -93,11 +131,6 @@ class WorkerContext:
         return self.settings.rate(self._reader.progress)
 
     @property
-    def clock_tokens(self) -> float:
-        """Tokens of this worker in this clock."""
-        return float(self._report[TOKENS])
-
-    @property
     def epoch(self) -> int:
         """How often the fleet has rolled back."""
         return int(self._worker.epoch)
@@ -106,8 +139,3 @@ class WorkerContext:
         """Damp this worker's changes, in place, as all workers add theirs."""
         if self.workers > 1:
             self._damping.damp(changes, tables, tokens, self.rate, self.workers, words)
-
-    def add_statistics(self, statistics: Float64s, moved: int = 0) -> None:
-        """Add statistics of kernels, and bytes moved, to the report of this clock."""
-        self._report[: len(statistics)] += statistics
-        self._report[BYTES] += moved

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from ps2.algorithms.embeddings.footprint import check_memory
 from ps2.algorithms.embeddings.ml.words import encoded, survey, unpacked, vocabulary_of
+from ps2.algorithms.embeddings.program import Corpus, OnlyWorker, train
 from ps2.algorithms.embeddings.settings import EmbeddingSettings, FittedEmbeddings
-from ps2.algorithms.embeddings.trainer import OnlyWorker, Trainer
 from ps2.algorithms.estimators.loads import ROWS
 from ps2.algorithms.training.in_process import in_process
 from ps2.algorithms.training.outcome import Outcome, outcome_of
@@ -93,21 +93,21 @@ class Vocabulary:
 
 @dataclass(frozen=True, eq=False)
 class AfterCounting:
-    """Trains with the sentences that the worker holds: the program of a ``SurveyedTraining``, told settings."""
+    """Trains with the sentences that the worker holds; called with the settings by a ``SurveyedTraining``."""
 
     name: str
     min_count: int
     longest: int
     servers: int
-    alone: OnlyWorker
+    only_worker: OnlyWorker
 
     def __call__(self, held: HeldSentences, message: Mapping[str, Any]) -> Outcome:
         def trained(on_step: Callable[[StepReport], None]) -> FittedEmbeddings:
             settings = EmbeddingSettings(**message)
             words, counts = vocabulary_of(unpacked(held.words), self.name, self.min_count)
             sentences = encoded(held.batches, words, self.longest)
+            corpus = Corpus(None, 1, lambda worker, rows: sentences, frequencies=counts, longest=self.longest)
             with in_process(self.servers, int(free_bytes() * SHARE_OF_MEMORY), sentences) as ps:
-                given = (ps, None, lambda worker, rows: sentences, settings, counts, 1, on_step)
-                return Trainer(*given, longest=self.longest, alone=self.alone).fit()
+                return train(ps, corpus, settings, on_step, self.only_worker)
 
         return outcome_of(trained)

@@ -24,15 +24,14 @@ from ps2.algorithms.embeddings.ml.models import EmbeddingModel
 from ps2.algorithms.embeddings.ml.params import GraphParams
 from ps2.algorithms.embeddings.ml.training_params import EdgeTrainingParams, WalkTrainingParams
 from ps2.algorithms.embeddings.model import Embedding
+from ps2.algorithms.embeddings.program import Corpus
 from ps2.algorithms.embeddings.sentences import rank_by_frequency
 from ps2.algorithms.embeddings.settings import EmbeddingSettings, FittedEmbeddings
 from ps2.algorithms.estimators.frames import check_frame
 from ps2.algorithms.estimators.params import setter
 from ps2.algorithms.estimators.scoring import PairScoring
 from ps2.algorithms.estimators.tables import column
-from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.record import TrainingHistory
-from ps2.algorithms.training.table import Table
 from ps2.array_types import Float32s, Int64s
 from ps2.data.names import Names
 from ps2.errors import ConfigError, InputError
@@ -70,8 +69,8 @@ class WalkEstimator(VertexEstimator, WalkTrainingParams):
             ranks = dataset.sparkSession.range(0, workers, 1, workers)
             context.set_partitions(ranks, workers)
             settings = self._settings_for(len(order), int(visits.sum()), window=self.getWindowSize())
-            dealt = Table(ranks, ColumnNames("id", label=None), workers)
-            fitted = self._train(dealt, read, settings, visits[order], longest=walks.length)
+            corpus = Corpus(ranks, workers, read, frequencies=visits[order], longest=walks.length)
+            fitted = self._train_on(corpus, settings)
         finally:
             graph.free()
         return self._embedding(_names(table, order), visits[order], fitted.vectors, fitted.contexts), fitted.history
@@ -104,17 +103,17 @@ class EdgeEstimator(VertexEstimator, EdgeTrainingParams):
         order, numbers = rank_by_frequency(counts)
         shared, vertices = context.broadcast(numbers), context.broadcast(table.vertices)
         read = ReadEdges(lambda: vertices.value, lambda: shared.value, table.directed, edges, weight, self._seed)
-        dealt = Table(table.frame, ColumnNames("source", label=None), workers_of(dataset, workers, table.rows))
-        parts = self._parts(dealt, read, self._edge_settings(len(order), edges), counts[order])
+        corpus = Corpus(table.frame, workers_of(dataset, workers, table.rows), read, frequencies=counts[order])
+        parts = self._parts(corpus, self._edge_settings(len(order), edges))
         return self._of_edges(table, edges / weight, _names(table, order), counts[order], parts)
 
     def _of_keys(self, dataset: DataFrame, workers: int | None) -> tuple[Embedding, TrainingHistory]:
         """Train on vertices whose ids are keys, without numbering them first."""
         table = inspect_keys(dataset, self._edges, self.getDirected())
         read = ReadKeys(table.directed, table.edges, table.weight, self._seed)
-        dealt = Table(table.frame, ColumnNames("source", label=None), workers_of(dataset, workers, table.rows))
-        settings = self._edge_settings(1, table.edges, via="rows", keyed=True)
-        parts = self._parts(dealt, read, settings, np.ones(1, np.int64))
+        frequencies = np.ones(1, np.int64)
+        corpus = Corpus(table.frame, workers_of(dataset, workers, table.rows), read, frequencies=frequencies)
+        parts = self._parts(corpus, self._edge_settings(1, table.edges, via="rows", keyed=True))
         names, counts = Names(pa.array(parts[0].keys), "vertex"), parts[0].counts
         assert counts is not None
         return self._of_edges(table, table.edges / table.weight, names, counts, parts)
@@ -139,17 +138,14 @@ class EdgeEstimator(VertexEstimator, EdgeTrainingParams):
         size = self.getVectorSize() // len(self._orders)
         return self._settings_for(vocabulary, edges, architecture="edges", size=size, **more)
 
-    def _parts(
-        self, dealt: Table, read: Any, settings: EmbeddingSettings, frequencies: Int64s
-    ) -> list[FittedEmbeddings]:
+    def _parts(self, corpus: Corpus, settings: EmbeddingSettings) -> list[FittedEmbeddings]:
         """Train each order after the other, under its own name."""
         parts: list[FittedEmbeddings] = []
-        with ExitStack() as kept:
+        with ExitStack() as later:
             for order in self._orders:
                 name = f"{settings.name}/{order}" if settings.name and len(self._orders) > 1 else settings.name
-                first = parts[-1].clocks if parts else 0
-                own = replace(settings, order=order, name=name)
-                parts.append(self._train(dealt, read, own, frequencies, first=first, kept=kept))
+                part = replace(corpus, first=parts[-1].clocks if parts else 0)
+                parts.append(self._train_on(part, replace(settings, order=order, name=name), later))
         return parts
 
 
