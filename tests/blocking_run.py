@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 
-from ps2.protocol.run_messages import Ahead, Arrive, Barrier, Join, Leave, Once, OnceMade
 from ps2.run.requests import WorkerRequests
 
 
@@ -33,29 +32,26 @@ class BlockingRun:
         return lease
 
     def acquire_rank(self, lease):
-        return self._answer(self._requests.acquire_rank(lease, Join(lease.rank, lease.attempt)), lease)
+        return self._answer(self._requests.acquire_rank(lease), lease)
 
-    def arrive(self, lease, clock, applied, epoch):
-        return self._answer(self._requests.arrive(lease, Arrive(clock, applied), epoch), lease)
+    def arrive(self, lease, *of):
+        return self._answer(self._requests.arrive(lease, *of), lease)
 
-    def barrier(self, lease, point, epoch):
-        self._answer(self._requests.barrier(lease, Barrier(*point), epoch), lease)
+    def barrier(self, lease, *of):
+        return self._answer(self._requests.barrier(lease, *of), lease)
 
-    def once(self, lease, point, epoch):
-        answer = self._answer(self._requests.once(lease, Once(*point), epoch), lease)
-        return None if answer.make else answer.value
+    def once(self, lease, *of):
+        return self._answer(self._requests.once(lease, *of), lease)
 
-    def once_made(self, lease, point, value, epoch):
-        answer = self._answer(self._requests.once_made(lease, OnceMade(*point, value), epoch), lease)
-        return value if answer.make else answer.value
+    def once_made(self, lease, *of):
+        return self._answer(self._requests.once_made(lease, *of), lease)
 
-    def leave(self, lease, clock, result, epoch):
-        return not self._answer(self._requests.leave(lease, Leave(result, clock=clock), epoch), lease).again
+    def leave(self, lease, *of):
+        return self._answer(self._requests.leave(lease, *of), lease)
 
-    def poll_progress(self, *fields):
+    def poll_progress(self, *of):
         woken = threading.Event()
-        seen = _answered(self._run, self._requests.poll_progress(Ahead(*fields), woken.set), woken)
-        return seen.horizon, seen.epoch
+        return _answered(self._run, self._requests.poll_progress(*of, woken.set), woken)
 
     def _answer(self, request, lease):
         return _answered(self._run, request, self._woken[lease])

@@ -38,8 +38,8 @@ from ps2.coordinator.fleet_control import FleetControl
 from ps2.coordinator.in_process import MASTER, InProcessServers
 from ps2.errors import RolledBack
 from ps2.protocol.plain_data import decode
-from ps2.protocol.run_messages import Report
 from ps2.rpc.control import ServerControl
+from ps2.rpc.run_control import Report
 from ps2.rpc.server_status import ServerStatus
 from ps2.run.message import STOP, Message
 from ps2.run.prefetch import Freshness, Prefetch, Prefetches

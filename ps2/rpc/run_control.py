@@ -2,40 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from dataclasses import asdict, dataclass
 
 from ps2.config import WireConfig
-from ps2.errors import LimitError, ProtocolError, PS2Error, RolledBack, StoppedError, UnavailableError
+from ps2.errors import LimitError, PS2Error, RolledBack, StoppedError, UnavailableError
+from ps2.protocol.error_details import from_detail
+from ps2.protocol.pb import run_pb2 as pb
 from ps2.protocol.plain_data import LIMIT_BYTES
-from ps2.protocol.run_messages import (
-    Ahead,
-    Answer,
-    Arrive,
-    Ask,
-    Barrier,
-    ClockTimes,
-    Entered,
-    Go,
-    Join,
-    Joined,
-    Leave,
-    Left,
-    Logged,
-    LogLines,
-    Messages,
-    Note,
-    Once,
-    OnceAnswer,
-    OnceMade,
-    ReadMessages,
-    Seen,
-    WorkerMessage,
-    read_answer,
-    write_request,
-)
 from ps2.transport.reach import unreachable
 from ps2.transport.worker_channel import WorkerChannel
 
@@ -48,7 +25,153 @@ LONGEST_PAUSE_S = 0.5
 # Name of the other side in the handshake.
 NAME = "run"
 
-A = TypeVar("A", bound=Answer)
+
+@dataclass(frozen=True)
+class Joined:
+    """The driver's answer when an attempt gets its rank.
+
+    Attributes:
+        clock: the first clock that the rank has not finished.
+        epoch: how often the fleet rolled back to a checkpoint.
+        run_s: seconds since the run began.
+        done: True if another attempt has returned a result.
+    """
+
+    workers: int
+    clock: int
+    epoch: int
+    run_s: float
+    done: bool
+
+
+@dataclass(frozen=True)
+class Entered:
+    """The clock that a worker has entered.
+
+    Attributes:
+        horizon: the highest clock that the other workers allow.
+        on_clock: seconds of the wait that were spent in ``onClock``, not waiting for other workers.
+        checkpoint, others: seconds of the wait that a checkpoint took, and those for other workers.
+        messages: number of messages that ``onClock`` had returned.
+        message: the newest message, encoded; empty if there is none, or if the worker has it.
+        end: the run ends before this clock; None if it goes on.
+        budget_s: time budget of the rotation turn that this clock is, where the run decides it; infinite if there is
+            none.
+    """
+
+    clock: int
+    horizon: int
+    epoch: int
+    on_clock: float = 0.0
+    messages: int = 0
+    message: bytes = b""
+    end: int | None = None
+    budget_s: float = math.inf
+    checkpoint: float = 0.0
+    others: float = 0.0
+
+
+@dataclass(frozen=True)
+class Report:
+    """A worker's small result of a clock; ``value`` is encoded plain data."""
+
+    clock: int
+    merge: str
+    value: bytes
+
+
+@dataclass(frozen=True)
+class Logged:
+    """A number that a worker logged in a clock."""
+
+    name: str
+    value: float
+    clock: int
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """What a worker's Python has logged in a clock; ``level`` is a number of ``logging``."""
+
+    level: int
+    logger: str
+    text: str
+    clock: int
+
+
+@dataclass(frozen=True)
+class LogLines:
+    """What one attempt has logged since its last message, and how many lines there were beside these."""
+
+    lines: tuple[LogLine, ...] = ()
+    left_out: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.lines or self.left_out)
+
+
+@dataclass(frozen=True)
+class ClockTimes:
+    """How one worker's time was spent, in one clock or between clocks, in seconds.
+
+    Attributes:
+        clock: the clock; for time between clocks, the next one.
+        began: seconds since the run began, when the worker arrived at the clock. The parts add up to the time from
+            there to the start of the next entry.
+        wait: time spent waiting for other workers, before the clock and at barriers in it.
+        outside: True for time between clocks: reading rows, between two loops, or after the last loop.
+        on_clock: time spent waiting before the clock for ``onClock`` alone, when the other workers had let it go.
+        block: the block of the worker, if the clock was a turn of a rotation; -1 if there is none.
+        left: the share of the block's work that is left for the next rotation.
+        work: the part of ``compute`` spent on the block.
+        transfer: time of background reads and writes.
+        kernels: time of loading and compiling numba's functions.
+        checkpoint: time spent waiting before the clock for a checkpoint alone.
+        coordinator: time spent waiting before the clock for nobody: messages, and the coordinator's own work.
+        connect, imports, spark: before a worker had joined, and after it had left: opening connections; starting Python
+            and importing modules; what Spark does. The coordinator's own entries have them.
+    """
+
+    clock: int
+    began: float
+    compute: float
+    pull: float
+    push: float
+    wait: float
+    outside: bool = False
+    on_clock: float = 0.0
+    block: int = -1
+    left: float = 0.0
+    work: float = 0.0
+    transfer: float = 0.0
+    kernels: float = 0.0
+    checkpoint: float = 0.0
+    coordinator: float = 0.0
+    connect: float = 0.0
+    imports: float = 0.0
+    spark: float = 0.0
+
+
+# What a worker sends.
+SENT_TIMES = tuple(field.name for field in pb.ClockTimes.DESCRIPTOR.fields)
+
+
+@dataclass(frozen=True)
+class StartTimes:
+    """How a task began, in seconds.
+
+    Attributes:
+        python_s: from the start of its Python process until the task began.
+        daemon_s: from the start of the Python process that forked it; 0 if none did.
+        connect_s: since the task began.
+    """
+
+    python_s: float = 0.0
+    daemon_s: float = 0.0
+    connect_s: float = 0.0
+
+
+UNKNOWN_START = StartTimes()
 
 
 class RunControl:
@@ -70,10 +193,10 @@ class RunControl:
         self._address = address
         self._token = token
         self._wire = wire or WireConfig()
-        self._channel: WorkerChannel | None = None
-        self._progress_channel: WorkerChannel | None = None
+        self._channel: WorkerChannel[pb.CoordinatorMessage] | None = None
+        self._progress_channel: WorkerChannel[pb.CoordinatorMessage] | None = None
         self._lock = threading.Lock()  # guards the progress channel
-        self._join = Join(0, 0)
+        self._join = pb.WorkerMessage()
         self._number = 0  # of the last message
         self._epoch = 0  # the newest epoch that the worker was told
         self._clock = 0  # the clock that the worker is in, or waits for
@@ -81,9 +204,9 @@ class RunControl:
         self._reached = False
         self._final: PS2Error | None = None
 
-    def join(self, ask: Join) -> Joined:
+    def join(self, rank: int, attempt: int, host: str, pid: int, start: StartTimes = UNKNOWN_START) -> Joined:
         """Get a rank; wait while another attempt holds it."""
-        self._join = ask
+        self._join = pb.WorkerMessage(join=pb.Join(rank=rank, attempt=attempt, host=host, pid=pid, **asdict(start)))
         return self._acquire_rank()
 
     def join_again(self) -> Joined:
@@ -92,15 +215,39 @@ class RunControl:
         return self._acquire_rank()
 
     def _acquire_rank(self) -> Joined:
-        joined = self._ask(self._join, Joined)
-        self._epoch, self._clock = joined.epoch, joined.clock
-        return joined
+        reply = self._ask(self._join).joined
+        self._epoch, self._clock = reply.epoch, reply.clock
+        return Joined(reply.workers, reply.clock, reply.epoch, reply.run_s, reply.done)
 
-    def arrive(self, ask: Arrive, metrics: Sequence[Logged] = ()) -> Entered:
-        """Wait until a clock may be entered; return the clock that was entered."""
-        entered = self._ask(ask, Entered, metrics)
-        self._epoch, self._clock = entered.epoch, entered.clock
-        return entered
+    def arrive(  # noqa: PLR0913 - the fields of one message
+        self,
+        clock: int,
+        applied: int,
+        epoch: int,
+        times: ClockTimes | None,
+        metrics: Sequence[Logged] = (),
+        messages: int = 0,
+        reports: Sequence[Report] = (),
+        until: int = 0,
+    ) -> Entered:
+        """Wait until a clock may be entered; return the clock that was entered.
+
+        Args:
+            messages: number of the driver's messages that the worker has.
+            reports: reports of earlier clocks.
+            until: the worker's loop ends before this clock.
+        """
+        self._epoch = epoch
+        ask = pb.Arrive(clock=clock, applied=applied, times=_message(times), messages=messages, until=until)
+        ask.reports.extend(pb.Report(clock=one.clock, merge=one.merge, value=one.value) for one in reports)
+        reply = self._ask(pb.WorkerMessage(arrive=ask), metrics).enter
+        self._epoch, self._clock = reply.epoch, reply.clock
+        end = reply.end if reply.HasField("end") else None
+        budget_s = reply.budget if reply.HasField("budget") else math.inf
+        return Entered(
+            *(reply.clock, reply.horizon, reply.epoch, reply.on_clock, reply.messages, reply.message, end, budget_s),
+            *(reply.checkpoint, reply.others),
+        )
 
     def messages(self, begin: int, end: int) -> list[bytes]:
         """Return messages by their numbers, encoded.
@@ -110,34 +257,40 @@ class RunControl:
         """
         read: list[bytes] = []
         while len(read) < end - begin:
-            answered = self._ask(ReadMessages(begin + len(read), end), Messages).messages
+            ask = pb.ReadMessages(begin=begin + len(read), end=end)
+            answered = self._ask(pb.WorkerMessage(read_messages=ask)).messages.messages
             if not answered:
                 raise RolledBack("the fleet rolled back to a checkpoint while the driver's messages were read")
             read += answered
         return read
 
-    def poll_progress(self, applied: int, clock: int, epoch: int) -> Seen:
+    def poll_progress(self, applied: int, clock: int, epoch: int) -> Entered:
         """Report what has been applied within a clock; wait up to a second until the other workers allow another clock.
 
         Any thread may call this. A failure loses nothing: ``arrive`` reports all of it again.
+
+        Returns:
+            The clock that was asked for, and the highest clock that the other workers allow.
         """
-        ask = Ahead(self._join.rank, self._join.attempt, applied, clock, epoch)
+        join = self._join.join
+        ask = pb.Ahead(rank=join.rank, attempt=join.attempt, applied=applied, clock=clock, epoch=epoch)
         with self._lock:
             channel = self._progress_channel = self._progress_channel or self._new_channel()
             try:
-                return _checked(_exchange(channel, WorkerMessage(ask)), Seen)
+                seen = _checked(channel.ask(pb.WorkerMessage(ahead=ask))).seen
             except PS2Error:
                 channel.close()
                 self._progress_channel = None
                 raise
+        return Entered(clock, seen.horizon, seen.epoch)
 
     def barrier(self, phase: int, number: int, metrics: Sequence[Logged] = ()) -> None:
-        self._ask(Barrier(phase, number), Go, metrics)
+        self._ask(pb.WorkerMessage(barrier=pb.Barrier(phase=phase, number=number)), metrics)
 
     def once(self, phase: int, number: int, metrics: Sequence[Logged] = ()) -> bytes | None:
         """Return the value of a ``once`` point; None if this worker must compute it."""
-        answer = self._ask(Once(phase, number), OnceAnswer, metrics)
-        return None if answer.make else answer.value
+        reply = self._ask(pb.WorkerMessage(once=pb.Once(phase=phase, number=number)), metrics).once
+        return None if reply.make else reply.value
 
     def once_made(self, phase: int, number: int, value: bytes) -> bytes:
         """Send the value of a ``once`` point; return the value that counts: another attempt may have been first.
@@ -146,11 +299,11 @@ class RunControl:
             LimitError: the value takes more than ``LIMIT_BYTES``.
         """
         _check_size("the result of once()", value)
-        answer = self._ask(OnceMade(phase, number, value), OnceAnswer)
-        return value if answer.make else answer.value
+        reply = self._ask(pb.WorkerMessage(once_made=pb.OnceMade(phase=phase, number=number, value=value))).once
+        return value if reply.make else reply.value
 
     def note(self, metrics: Sequence[Logged]) -> None:
-        self._ask(Note(), Go, metrics)
+        self._ask(pb.WorkerMessage(note=pb.Note()), metrics)
 
     def leave(self, result: bytes, times: ClockTimes | None = None, metrics: Sequence[Logged] = ()) -> None:
         """Send the result; wait until all workers have returned.
@@ -160,14 +313,17 @@ class RunControl:
             RolledBack: the fleet rolled back to a checkpoint; the next attempt continues from there.
         """
         _check_size("the worker's result", result)
-        if self._ask(Leave(result, clock=self._clock, times=times), Left, metrics).again:
+        leave = pb.Leave(result=result, clock=self._clock, times=_message(times))
+        reply = self._ask(pb.WorkerMessage(leave=leave), metrics).left
+        if reply.again:
             raise RolledBack(
                 "the fleet rolled back to a checkpoint after this worker returned but before others did: its next "
                 "attempt continues from there"
             )
 
     def fail(self, error: str, times: ClockTimes, fatal: bool, metrics: Sequence[Logged] = ()) -> None:
-        self._ask(Leave(error=error, clock=times.clock, fatal=fatal, times=times), Go, metrics)
+        leave = pb.Leave(error=error, clock=times.clock, fatal=fatal, times=_message(times))
+        self._ask(pb.WorkerMessage(leave=leave), metrics)
 
     def close(self) -> None:
         """Close the connections. A call of another thread fails."""
@@ -175,21 +331,26 @@ class RunControl:
         if (channel := self._progress_channel) is not None:
             channel.close()
 
-    def _ask(self, ask: Ask, expected: type[A], metrics: Sequence[Logged] = ()) -> A:
+    def _ask(self, message: pb.WorkerMessage, metrics: Sequence[Logged] = ()) -> pb.CoordinatorMessage:
         """Ask until there is an answer. After a final error every call raises it again."""
         if self._final is not None:
             raise self._final
-        lines = LogLines() if isinstance(ask, Join) else self.take_lines()
+        if metrics:
+            message.metrics.extend(pb.Metric(**asdict(metric)) for metric in metrics)
+        if message is not self._join and (logged := self.take_lines()):
+            message.log_lines.extend(pb.LogLine(**asdict(line)) for line in logged.lines)
+            message.left_out_lines = logged.left_out
         if not self._reached:
             self._failing_s = self._failing_s or time.monotonic()
         self._number += 1
+        message.number, message.epoch = self._number, self._epoch
         self.is_asking = True
         try:
-            return _checked(self._retried(WorkerMessage(ask, metrics, self._number, self._epoch, lines)), expected)
+            return self._retried(message)
         finally:
             self.is_asking = False
 
-    def _retried(self, message: WorkerMessage) -> Answer:
+    def _retried(self, message: pb.WorkerMessage) -> pb.CoordinatorMessage:
         pause_s = FIRST_PAUSE_S
         while True:
             try:
@@ -203,22 +364,22 @@ class RunControl:
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
-    def _try(self, message: WorkerMessage) -> Answer:
+    def _try(self, message: pb.WorkerMessage) -> pb.CoordinatorMessage:
         if self._channel is None:
             self._channel = self._new_channel()
-            if not isinstance(message.ask, Join):
-                joined = _checked(_exchange(self._channel, WorkerMessage(self._join)), Joined)
+            if message is not self._join:
+                joined = _checked(self._channel.ask(self._join)).joined
                 self._reached, self._failing_s = True, None
-                if joined.done and isinstance(message.ask, Leave):
-                    return Go() if message.ask.error else Left()
+                if joined.done and message.WhichOneof("ask") == "leave":
+                    return pb.CoordinatorMessage(left=pb.Left())
                 if joined.done:
-                    raise StoppedError(f"another attempt of rank {self._join.rank} has returned a result")
-        answer = _exchange(self._channel, message)
+                    raise StoppedError(f"another attempt of rank {self._join.join.rank} has returned a result")
+        answer = _checked(self._channel.ask(message))
         self._reached, self._failing_s = True, None
         return answer
 
-    def _new_channel(self) -> WorkerChannel:
-        return WorkerChannel(self._address, self._token, NAME, self._wire)
+    def _new_channel(self) -> WorkerChannel[pb.CoordinatorMessage]:
+        return WorkerChannel(self._address, self._token, NAME, pb.CoordinatorMessage, self._wire)
 
     def _hang_up(self) -> None:
         if self._channel is not None:
@@ -245,14 +406,15 @@ class RunControl:
         raise self._final from error
 
 
-def _exchange(channel: WorkerChannel, message: WorkerMessage) -> Answer:
-    return read_answer(channel.ask(write_request(message)))
-
-
-def _checked(answer: Answer, expected: type[A]) -> A:
-    if not isinstance(answer, expected):
-        raise ProtocolError(f"the driver's answer: expected {expected.__name__}, got {type(answer).__name__}")
+def _checked(answer: pb.CoordinatorMessage) -> pb.CoordinatorMessage:
+    """Return an answer; raise the error in it, if any."""
+    if answer.HasField("error"):
+        raise from_detail(answer.error)
     return answer
+
+
+def _message(times: ClockTimes | None) -> pb.ClockTimes | None:
+    return None if times is None else pb.ClockTimes(**{name: getattr(times, name) for name in SENT_TIMES})
 
 
 def _check_size(what: str, value: bytes) -> None:

@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ps2.errors import PS2Error, RolledBack, UsageError
-from ps2.protocol.run_messages import Arrive, ClockTimes, Entered, Joined, Logged, Report
-from ps2.rpc.run_control import RunControl
+from ps2.rpc.run_control import ClockTimes, Entered, Joined, Logged, Report, RunControl
 from ps2.run.inbox import Inbox
 from ps2.run.prefetch import Freshness, Prefetches
 from ps2.run.progress_poller import ProgressPoller
@@ -167,8 +166,7 @@ class ClockLoop:
             if entry.clock >= min(n, self._end):
                 break
             self._begin(2 * entry.clock + 1)
-            run_budget_s = FOREVER if entry.budget is None else entry.budget
-            self._ends_s = time.monotonic() + (run_budget_s if budget_s is None else budget_s)
+            self._ends_s = time.monotonic() + (entry.budget_s if budget_s is None else budget_s)
             self.is_inside = True
             try:
                 yield entry.clock
@@ -235,9 +233,10 @@ class ClockLoop:
         applied = clock if self._open is None else min(clock, self._open)
         known = self.ids.epoch
         reports = [one for one in self.reports if one.clock < clock]
-        ask = Arrive(clock, applied, times, self.inbox.count, reports, self._until)
         with self.session.stopwatch.running("wait"):
-            entry = self.control.arrive(ask, self.take_metrics())
+            entry = self.control.arrive(
+                *(clock, applied, known, times, self.take_metrics()), self.inbox.count, reports, self._until
+            )
         self.reports = [one for one in self.reports if one.clock >= clock]
         self._split_wait(entry)
         self.session.go_on(entry.epoch)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 
 from ps2.errors import ProtocolError, WorkerError
 from ps2.protocol.journal_file import PendingReports
-from ps2.protocol.run_messages import Report
+from ps2.rpc.run_control import Report
 from ps2.run.journal import Journal
 
 # The highest clock under ASP.

@@ -27,7 +27,7 @@ from ps2.interrupts import POLL_S as INTERRUPT_S
 from ps2.interrupts import Opening, check, join, sleep
 from ps2.logs import log_format
 from ps2.progress_line import progress_line
-from ps2.protocol.run_messages import Logged
+from ps2.rpc.run_control import Logged
 from ps2.run.clocks import Clocks
 from ps2.run.host import RunHost
 from ps2.run.job import WorkerJob, check_call, pickled, takes_reports

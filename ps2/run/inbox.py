@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ps2.protocol.plain_data import decode
-from ps2.protocol.run_messages import Entered
-from ps2.rpc.run_control import RunControl
+from ps2.rpc.run_control import Entered, RunControl
 
 
 class Inbox:

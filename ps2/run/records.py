@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ps2.protocol.run_messages import ClockTimes, Logged
+from ps2.rpc.run_control import ClockTimes, Logged
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from ps2.errors import UsageError, WorkerError
 from ps2.protocol.journal_file import PendingReports
 from ps2.protocol.plain_data import decode, encode
-from ps2.protocol.run_messages import Report
+from ps2.rpc.run_control import Report
 
 MERGES = ("sum", "max", "concat")
 Array = npt.NDArray[Any]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ps2.errors import NotFoundError
 from ps2.plot_extra import PlotPath, needs_matplotlib, saved
-from ps2.protocol.run_messages import Logged
+from ps2.rpc.run_control import Logged
 from ps2.run.summary import RunTimes, shares_by_category, summary, summary_parts
 from ps2.run.timeline import FIELDS, ClockTable, rounded, rows
 from ps2.text_tables import to_html

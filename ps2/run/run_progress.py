@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from ps2.progress_line import ShowProgress
-from ps2.protocol.run_messages import Logged
+from ps2.rpc.run_control import Logged
 from ps2.run.options import RunOptions
 from ps2.run.spark.backend import SparkBackend
 from ps2.run.state import RunState

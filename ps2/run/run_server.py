@@ -17,10 +17,9 @@ from ps2.config import Binding, WireConfig, is_loopback, join_address
 from ps2.errors import ConfigError, LimitError, PS2Error
 from ps2.protocol.error_details import internal_error
 from ps2.protocol.plain_data import LIMIT_BYTES
-from ps2.protocol.run_messages import write_answer
 from ps2.rpc.run_control import NAME
 from ps2.run.rank_leases import RankLease
-from ps2.run.requests import WorkerRequests
+from ps2.run.servicer import WorkerServicer, refusal
 from ps2.run.state import Coroutine, RunState
 from ps2.transport.acceptor import Acceptor, AuthenticatedPeer, listen_tcp
 from ps2.transport.handshake import accept
@@ -76,7 +75,7 @@ class RunServer:
         if token is None and not is_loopback(binding.host):
             raise ConfigError(f"bind: {binding.host} is not loopback, so a token is required")
         self._run = run
-        self._requests = WorkerRequests(run)
+        self._servicer = WorkerServicer(run)
         self._wire = wire
         self._connections: dict[int, WorkerConnection] = {}  # by file descriptor
         self._accepted: deque[WorkerConnection] = deque()
@@ -212,7 +211,7 @@ class RunServer:
             return
         encoded = bytes(memoryview(received)[LENGTH.size : LENGTH.size + size])
         del received[: LENGTH.size + size]
-        connection.request = self._requests.handle(connection, encoded)
+        connection.request = self._servicer.handle(connection, encoded)
         self._resume(connection)
 
     def _resume(self, connection: WorkerConnection) -> None:
@@ -238,7 +237,7 @@ class RunServer:
     def _refuse(self, connection: WorkerConnection, error: PS2Error) -> None:
         connection.request = None
         connection.is_ending = True
-        self._answer(connection, write_answer(error))
+        self._answer(connection, refusal(error))
 
     def _answer(self, connection: WorkerConnection, encoded: bytes) -> None:
         connection.unsent.append(framed(encoded))

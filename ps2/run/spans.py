@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from ps2.protocol.run_messages import ClockTimes, Join
+from ps2.rpc.run_control import ClockTimes, StartTimes
+from ps2.run.rank_leases import RankLease
 
 # A worker rarely waits for more calls than that at once.
 MAX_CALLS = 256
@@ -59,21 +60,21 @@ class Spans:
             found[call] += max(0.0, min(ended_s, to_s) - max(began_s, from_s))
         return found["on_clock"], found["checkpoint"]
 
-    def joined(self, ask: Join, clock: int, now_s: float) -> ClockTimes | None:
+    def joined(self, lease: RankLease, clock: int, start: StartTimes, now_s: float) -> ClockTimes | None:
         """Return the times of a rank before its attempt has joined; None if this attempt had joined before.
 
         A Python process that is older than the job was there before: its imports cost this run nothing. Its daemon's
         count if that was started for this run, too.
         """
-        rank = ask.rank
-        if self._attempts.get(rank) == ask.attempt:
+        rank = lease.rank
+        if self._attempts.get(rank) == lease.attempt:
             return None
         is_first = rank not in self._attempts
-        self._attempts[rank] = ask.attempt
+        self._attempts[rank] = lease.attempt
         before = self.before if is_first else {}
         waited_s = max(0.0, now_s - (self.submitted_s if is_first else self._released_s.get(rank, now_s)))
-        connect_s = min(ask.connect_s, waited_s)
-        imports_s = max(age_s for age_s in (0.0, ask.python_s, ask.daemon_s) if age_s + connect_s <= waited_s)
+        connect_s = min(start.connect_s, waited_s)
+        imports_s = max(age_s for age_s in (0.0, start.python_s, start.daemon_s) if age_s + connect_s <= waited_s)
         durations = {"imports": imports_s, "connect": connect_s, "spark": waited_s - imports_s - connect_s}
         for name, seconds in before.items():
             durations[name] = durations.get(name, 0.0) + seconds

@@ -6,7 +6,6 @@ resumes it when it is woken.
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
@@ -16,7 +15,7 @@ from threading import RLock, get_ident
 from typing import Protocol, TypeVar
 
 from ps2.errors import InputError, LimitError, PS2Error, RunEndedError, StoppedError, WorkerError
-from ps2.protocol.run_messages import ClockTimes, Entered, Logged, LogLines, Report
+from ps2.rpc.run_control import ClockTimes, Entered, Logged, LogLines, Report
 from ps2.run.clocks import Clocks, Cut, Release
 from ps2.run.cuts import CutLog
 from ps2.run.journal import Journal
@@ -391,16 +390,11 @@ class RunState:
             arrived_s = self.arrived_s[release.rank]
             waits_s = max(arrived_s, self._finished_s.get(self.clocks.needed(release.clock), now_s))
             on_clock_s, checkpoint_s = self.spans.calls_within(waits_s - self.began_s, now_s - self.began_s)
-            stopped, budget_s = self.journal.stopped, self.turn_budget.seconds
+            stopped = self.journal.stopped
             self.entries[release.rank] = Entered(
-                release.clock,
-                release.horizon,
-                self.epoch,
-                on_clock=on_clock_s,
-                messages=self.journal.count,
-                message=self.journal.newest,
-                end=None if stopped is None else stopped.end,
-                budget=budget_s if math.isfinite(budget_s) else None,
+                *(release.clock, release.horizon, self.epoch, on_clock_s),
+                *(self.journal.count, self.journal.newest, None if stopped is None else stopped.end),
+                budget_s=self.turn_budget.seconds,
                 checkpoint=checkpoint_s,
                 others=waits_s - arrived_s,
             )

@@ -24,8 +24,7 @@ from ps2.config import WireConfig
 from ps2.errors import InputError, LimitError, PS2Error, RolledBack, RunEndedError
 from ps2.logs import JSON, JsonLog
 from ps2.protocol.plain_data import LIMIT_BYTES
-from ps2.protocol.run_messages import Join
-from ps2.rpc.run_control import RunControl
+from ps2.rpc.run_control import RunControl, StartTimes
 from ps2.run.clock_loop import LOG_INTERVAL_S, ClockLoop
 from ps2.run.compiled import keep_compiled, measure_kernel_loads
 from ps2.run.process_age import python_ages_s
@@ -75,8 +74,8 @@ def run_task(ref: RunRef, function: Function, rows: Iterator[Any]) -> int:
     access = unseal(str(task_access()))
     control = RunControl(ref.address, access.run_token_of(ref.fleet), WireConfig(tls=access.tls))
     try:
-        identity = (rank, context.taskAttemptId(), socket.gethostname(), os.getpid())
-        joined = control.join(Join(*identity, *ages_s, connect_s=time.monotonic() - began_s))
+        start = StartTimes(*ages_s, time.monotonic() - began_s)
+        joined = control.join(rank, context.taskAttemptId(), socket.gethostname(), os.getpid(), start)
         if joined.done:
             return rank
         ids = RunIds(ref.series, ref.number, rank)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ps2.protocol.run_messages import ClockTimes
+from ps2.rpc.run_control import ClockTimes
 
 # A table has a row for each period that a worker spent in a clock or between clocks, in order of time.
 ClockTable = Any  # np.recarray, whose columns numpy's types do not know

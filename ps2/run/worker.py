@@ -12,7 +12,7 @@ import numpy as np
 from ps2.errors import LimitError, UsageError
 from ps2.number_checks import is_number, is_whole
 from ps2.protocol.plain_data import LIMIT_BYTES
-from ps2.protocol.run_messages import Logged
+from ps2.rpc.run_control import Logged
 from ps2.run.clock_loop import FOREVER, LOG_INTERVAL_S, ClockLoop
 from ps2.run.prefetch import Prefetch
 from ps2.run.reports import report

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from ps2.protocol.run_messages import LogLine, LogLines
+from ps2.rpc.run_control import LogLine, LogLines
 
 # The driver's logger of what workers have logged.
 WORKERS = "ps2.workers"

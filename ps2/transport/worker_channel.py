@@ -6,9 +6,12 @@ import socket
 import struct
 import threading
 import time
+from typing import Generic, TypeVar
+
+from google.protobuf.message import DecodeError, Message
 
 from ps2.config import WireConfig, split_address
-from ps2.errors import UnavailableError
+from ps2.errors import ProtocolError, UnavailableError
 from ps2.protocol.framing import Filling
 from ps2.transport.connection import Connection
 from ps2.transport.handshake import handshake
@@ -19,16 +22,18 @@ from ps2.transport.tls_connection import TlsConnection
 LENGTH = struct.Struct("<I")
 CONNECT_TIMEOUT_S = 10.0
 
+M = TypeVar("M", bound=Message)
+
 
 def framed(encoded: bytes) -> memoryview:
     """Frame a message: its length, then its bytes."""
     return memoryview(LENGTH.pack(len(encoded)) + encoded)
 
 
-class WorkerChannel:
+class WorkerChannel(Generic[M]):
     """Sends requests to the driver and waits for answers. Any thread may ``close`` it; one at a time may ``ask``."""
 
-    def __init__(self, address: str, token: str | None, name: str, wire: WireConfig) -> None:
+    def __init__(self, address: str, token: str | None, name: str, reply: type[M], wire: WireConfig) -> None:
         """Create a channel. The first request opens the connection.
 
         Args:
@@ -39,14 +44,15 @@ class WorkerChannel:
         self._address = address
         self._token = token
         self._name = name
+        self._reply = reply
         self._wire = wire
         self._tls = Renewed(wire.tls, client_context) if wire.tls is not None else None
         self._lock = threading.Lock()
         self._connection: Connection | None = None
         self._closed = False
 
-    def ask(self, encoded: bytes) -> bytes:
-        """Send an encoded message and wait for its answer, without a timeout.
+    def ask(self, message: Message) -> M:
+        """Send a message and wait for its answer, without a timeout.
 
         Raises:
             UnavailableError: the connection has ended.
@@ -54,8 +60,8 @@ class WorkerChannel:
         """
         try:
             connection = self._connection or self._connect()
-            send_all(connection, [framed(encoded)])
-            return receive(connection, _read())
+            send_all(connection, [framed(message.SerializeToString())])
+            return receive(connection, _read(self._reply))
         except (EOFError, OSError) as error:
             self.close()
             what = "the other side closed the connection" if isinstance(error, EOFError) else str(error)
@@ -96,9 +102,12 @@ class WorkerChannel:
             raise
 
 
-def _read() -> Filling[bytes]:
+def _read(reply: type[M]) -> Filling[M]:
     head = bytearray(LENGTH.size)
     yield memoryview(head)
     body = bytearray(LENGTH.unpack(head)[0])
     yield memoryview(body)
-    return bytes(body)
+    try:
+        return reply.FromString(bytes(body))
+    except DecodeError as error:
+        raise ProtocolError(f"an answer cannot be decoded: {error}") from error

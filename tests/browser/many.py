@@ -8,7 +8,7 @@ from ps2.dashboard.fleet_view import CatalogMatrix, ServerHealth, fleet_of, oper
 from ps2.dashboard.run_view import RunWatcher
 from ps2.dashboard.snapshot import EventView, HistoryView, Snapshot
 from ps2.matrix.partition import MatrixSpec
-from ps2.protocol.run_messages import ClockTimes, Logged
+from ps2.rpc.run_control import ClockTimes, Logged
 from ps2.run.clocks import Clocks
 from ps2.run.state import RunState
 

@@ -11,7 +11,6 @@ from prometheus_client import CollectorRegistry
 
 from ps2.config import ANY_PORT, Binding, WireConfig, join_address, split_address
 from ps2.errors import StoppedError, UnavailableError, UnreachableError
-from ps2.protocol.run_messages import Join
 from ps2.rpc import run_control
 from ps2.rpc.control import ServerControl
 from ps2.rpc.network import FleetNetwork
@@ -58,7 +57,7 @@ def test_run_when_it_listens_at_any_family_then_it_is_joined(host):
         control = RunControl(face.address, TOKEN)
         stack.callback(control.close)
         assert split_address(face.address)[0] == host
-        assert control.join(Join(0, 1, "host", 1)).workers == 1
+        assert control.join(0, 1, "host", 1).workers == 1
 
 
 @pytest.mark.parametrize("host", HOSTS)
@@ -78,7 +77,7 @@ def test_run_when_never_reached_then_settings_are_named(monkeypatch):
     monkeypatch.setattr(run_control, "FIRST_CONTACT_S", 0.1)
     address = f"127.0.0.1:{free_port()}"
     with pytest.raises(UnreachableError) as caught:
-        RunControl(address, TOKEN).join(Join(0, 1, "host", 1))
+        RunControl(address, TOKEN).join(0, 1, "host", 1)
     said = str(caught.value)
     assert said.startswith(f"the driver's run at {address} was never reached from {socket.gethostname()}: ")
     assert "refused" in said
@@ -91,7 +90,7 @@ def test_run_when_nothing_answers_then_the_settings_are_named(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(UnreachableError, match=rf"^the driver's run at {address} was never reached .*: timed out"):
-            RunControl(address, TOKEN).join(Join(0, 1, "host", 1))
+            RunControl(address, TOKEN).join(0, 1, "host", 1)
 
 
 @pytest.mark.parametrize(

@@ -23,9 +23,8 @@ from ps2.errors import (
     WorkerError,
 )
 from ps2.protocol.pb import run_pb2 as pb
-from ps2.protocol.run_messages import Arrive, ClockTimes, Join, Logged, LogLine, LogLines, Report
 from ps2.rpc import run_control
-from ps2.rpc.run_control import RunControl
+from ps2.rpc.run_control import ClockTimes, Logged, LogLine, LogLines, Report, RunControl
 from ps2.run.clocks import Clocks
 from ps2.run.run_server import RunServer
 from ps2.run.state import RunState
@@ -42,11 +41,10 @@ NO_TIME = ClockTimes(0, 0, 0, 0, 0, 0)
 # Joins as rank 0, says so, and asks for the value of a point; then it holds its rank until it is killed.
 CLIENT = """
 import sys
-from ps2.protocol.run_messages import Join
 from ps2.rpc.run_control import RunControl
 
 control = RunControl(sys.argv[1], "token")
-control.join(Join(0, 100, "host", 1))
+control.join(0, 100, "host", 1)
 print(control.once(0, 0), flush=True)
 sys.stdin.read()
 """
@@ -86,7 +84,7 @@ def join(stack):
 
     def make(address, rank, attempt=None):
         control = controlled(stack, address)
-        control.join(Join(rank, rank if attempt is None else attempt, "host", 1))
+        control.join(rank, rank if attempt is None else attempt, "host", 1)
         return control
 
     return make
@@ -105,19 +103,15 @@ def controlled(stack, address, token=TOKEN):
 
 
 def conversation(stack, address):
-    made = WorkerChannel(address, TOKEN, run_control.NAME, WireConfig())
+    made = WorkerChannel(address, TOKEN, run_control.NAME, pb.CoordinatorMessage, WireConfig())
     stack.callback(made.close)
     return made
-
-
-def asked(channel, message):
-    return pb.CoordinatorMessage.FromString(channel.ask(message.SerializeToString()))
 
 
 def test_join_when_the_token_is_wrong_then_is_refused(start, stack):
     _, address = start(1)
     with pytest.raises(AuthError, match="does not know the fleet's token"):
-        controlled(stack, address, "wrong").join(Join(0, 1, "host", 1))
+        controlled(stack, address, "wrong").join(0, 1, "host", 1)
 
 
 def test_join_when_the_rank_does_not_exist_then_is_refused(start, join):
@@ -128,15 +122,15 @@ def test_join_when_the_rank_does_not_exist_then_is_refused(start, join):
 
 def test_stream_when_first_message_is_not_join_then_refused(start, stack):
     _, address = start(1)
-    answer = asked(conversation(stack, address), pb.WorkerMessage(note=pb.Note()))
+    answer = conversation(stack, address).ask(pb.WorkerMessage(note=pb.Note()))
     assert (answer.error.type, "first message is Join, not note" in answer.error.message) == ("ProtocolError", True)
 
 
 def test_stream_when_join_comes_twice_then_is_refused(start, stack):
     _, address = start(1)
     channel = conversation(stack, address)
-    asked(channel, pb.WorkerMessage(join=pb.Join()))
-    answer = asked(channel, pb.WorkerMessage(join=pb.Join()))
+    channel.ask(pb.WorkerMessage(join=pb.Join()))
+    answer = channel.ask(pb.WorkerMessage(join=pb.Join()))
     assert (answer.error.type, "join comes at the wrong place" in answer.error.message) == ("ProtocolError", True)
 
 
@@ -146,7 +140,7 @@ def test_workers_when_many_then_all_finish_their_clocks(start, join, pool):
     def work(rank):
         control = join(address, rank)
         for clock in range(1, 6):
-            assert control.arrive(Arrive(clock, clock)).clock == clock
+            assert control.arrive(clock, clock, 0, None).clock == clock
             control.barrier(2 * clock + 1, 0)
             value = control.once(2 * clock + 1, 1)
             if value is None:
@@ -182,7 +176,7 @@ def test_client_when_killed_then_next_attempt_makes_the_value(start, join, pool,
 def test_join_when_the_rank_is_done_then_says_so(start, stack, join, pool, until):
     run, address = start(1)
     join(address, 0).leave(b"result")
-    assert controlled(stack, address).join(Join(0, 7, "host", 1)).done
+    assert controlled(stack, address).join(0, 7, "host", 1).done
     assert run.results == {0: b"result"}
 
 
@@ -221,7 +215,7 @@ def test_ask_when_the_run_has_ended_then_it_is_refused_for_good(start, join):
     run.fail(WorkerError("rank 3 failed"))
     for _ in range(2):
         with pytest.raises(StoppedError, match="the run has ended: rank 3 failed"):
-            control.arrive(Arrive(1, 1))
+            control.arrive(1, 1, 0, None)
 
 
 def test_ask_when_others_returned_too_early_then_says_so(start, join, pool):
@@ -229,7 +223,7 @@ def test_ask_when_others_returned_too_early_then_says_so(start, join, pool):
     controls = [join(address, rank) for rank in range(2)]
     leaving = pool.submit(controls[0].leave, b"")
     with pytest.raises((WorkerError, StoppedError), match="rank 0 returned in clock 0"):
-        controls[1].arrive(Arrive(1, 1))
+        controls[1].arrive(1, 1, 0, None)
     with pytest.raises((WorkerError, StoppedError), match="rank 0 returned in clock 0"):
         leaving.result(ANSWER_S)
 
@@ -252,14 +246,14 @@ def test_connection_when_cut_between_questions_then_continues(proxied, join, unt
     control = join(address, 0)
     proxy.cut()
     until(lambda: not run.leases._held, "the rank is free")
-    assert control.arrive(Arrive(0, 0)).clock == 0
+    assert control.arrive(0, 0, 0, None).clock == 0
 
 
 def test_connection_when_cut_while_worker_waits_then_is_answered(proxied, join, pool, until):
     run, proxy, address = proxied
     first, second = join(address, 0), join(address, 1)
     asks = [
-        (lambda control: control.arrive(Arrive(1, 1)), lambda: run.clocks.waiting),
+        (lambda control: control.arrive(1, 1, 0, None), lambda: run.clocks.waiting),
         (lambda control: control.barrier(3, 0), lambda: run.blocked),
         (lambda control: control.leave(b"result"), lambda: run.results),
     ]
@@ -298,7 +292,7 @@ def test_connection_when_cut_repeatedly_then_all_counts_once(proxied, join, pool
             reports = [Report(clock, "sum", b"%d" % clock)]
             lines = LogLines((LogLine(logging.WARNING, "users", "a line", clock),), left_out=1)
             control.take_lines = iter([lines]).__next__
-            entry = control.arrive(Arrive(clock + 1, clock + 1, times, reports=reports), [Logged("loss", clock, clock)])
+            entry = control.arrive(clock + 1, clock + 1, 0, times, [Logged("loss", clock, clock)], reports=reports)
             assert entry.clock == clock + 1
             if cut is not None:
                 cut.result(ANSWER_S)
@@ -329,15 +323,15 @@ def test_connection_when_driver_is_gone_then_attempt_gives_up(proxied, join, mon
     proxy.close()
     for _ in range(2):
         with pytest.raises(UnavailableError, match=f"driver of this run cannot be reached at {address}"):
-            control.arrive(Arrive(1, 1))
+            control.arrive(1, 1, 0, None)
 
 
 def test_progress_when_two_poll_then_each_learns_the_others(start, join, pool):
     run, address = start(2, staleness=1)
     controls = [join(address, rank) for rank in range(2)]
     for control in controls:
-        control.arrive(Arrive(1, 0))
-    waiting = [pool.submit(control.arrive, Arrive(2, 1)) for control in controls[:1]]
+        control.arrive(1, 0, 0, None)
+    waiting = [pool.submit(control.arrive, 2, 1, 0, None) for control in controls[:1]]
     seen = [pool.submit(control.poll_progress, 1, 2, 0) for control in controls]
     assert [each.result(ANSWER_S).horizon for each in seen] == [2, 2]
     assert [each.result(ANSWER_S).clock for each in waiting] == [2]
@@ -360,9 +354,9 @@ def test_workers_when_tls_is_on_then_long_results_get_through(stack, pool, tmp_p
     def work(rank):
         control = RunControl(server.address, TOKEN, wire)
         stack.callback(control.close)
-        control.join(Join(rank, rank, "host", 1))
+        control.join(rank, rank, "host", 1)
         for clock in range(1, 20):
-            assert control.arrive(Arrive(clock, clock)).clock == clock
+            assert control.arrive(clock, clock, 0, None).clock == clock
         control.leave(bytes(3 << 20))
 
     for done in [pool.submit(work, rank) for rank in range(2)]:
@@ -375,7 +369,7 @@ def test_message_when_worker_restarts_then_it_hears_all(start, join):
 
     def told(control, clock, known):
         with ThreadPoolExecutor(1) as pool:
-            entered = pool.submit(control.arrive, Arrive(clock, clock, messages=known))
+            entered = pool.submit(control.arrive, clock, clock, 0, None, (), known)
             while run.call_due() is None:
                 assert not entered.done()
             run.publish(clock - 1, 0, b"message %d" % clock)
@@ -383,28 +377,28 @@ def test_message_when_worker_restarts_then_it_hears_all(start, join):
             return entered.result(5)
 
     first = join(address, 0, attempt=1)
-    assert first.arrive(Arrive(0, 0)).message == b""
+    assert first.arrive(0, 0, 0, None).message == b""
     entries = [told(first, clock, clock - 1) for clock in (1, 2, 3)]
     assert [(entry.messages, entry.message) for entry in entries] == [(n, b"message %d" % n) for n in (1, 2, 3)]
     first.close()
     again = join(address, 0, attempt=2)
-    entry = again.arrive(Arrive(3, 3))
+    entry = again.arrive(3, 3, 0, None)
     assert (entry.messages, entry.message) == (3, b"message 3")
-    assert again.arrive(Arrive(3, 3, messages=3)).message == b""
+    assert again.arrive(3, 3, 0, None, messages=3).message == b""
     assert again.messages(0, 3) == [b"message 1", b"message 2", b"message 3"]
 
 
 def test_listener_when_peer_is_silent_then_serves_workers(start, join):
     _, address = start(1)
     with socket.create_connection(split_address(address)):
-        assert join(address, 0).arrive(Arrive(1, 1)).clock == 1
+        assert join(address, 0).arrive(1, 1, 0, None).clock == 1
 
 
 def test_listener_when_message_is_too_long_then_refused(start, stack, join):
     _, address = start(2)
     channel = conversation(stack, address)
-    asked(channel, pb.WorkerMessage(join=pb.Join()))
+    channel.ask(pb.WorkerMessage(join=pb.Join()))
     channel._connection.sendall(LENGTH.pack(1 << 31))
     control = join(address, 1)
-    assert asked(channel, pb.WorkerMessage(note=pb.Note())).error.type == "LimitError"
+    assert channel.ask(pb.WorkerMessage(note=pb.Note())).error.type == "LimitError"
     control.note([])

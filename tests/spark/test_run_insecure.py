@@ -39,14 +39,13 @@ def test_run_when_servers_are_tokenless_then_admits_own_workers(insecure, sc):
 
     def work(worker, rows):
         from ps2.errors import AuthError
-        from ps2.protocol.run_messages import Join
         from ps2.rpc.run_control import RunControl
 
         for _ in worker.clocks(2):
             total.add(np.ones(3, np.int64))
         peer = RunControl(worker._loop.ref.address, None)
         try:
-            peer.join(Join(0, 1000, "host", 1))
+            peer.join(0, 1000, "host", 1)
         except AuthError as error:
             return str(error)
         finally:

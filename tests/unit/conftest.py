@@ -12,7 +12,7 @@ import pytest
 
 from ps2.client import task
 from ps2.client.fleet import fleet_text, seal
-from ps2.protocol.run_messages import Seen
+from ps2.rpc.run_control import Entered
 from ps2.run.clock_loop import ClockLoop
 from ps2.run.clocks import Clocks
 from ps2.run.prefetch import Freshness, Prefetches
@@ -33,25 +33,23 @@ class ControlInProcess:
         self.arrivals, self.times = [], []
 
     def join(self):
-        joined = self.run.acquire_rank(self.lease)
-        self.epoch = joined.epoch
-        return joined
+        return self.run.acquire_rank(self.lease)
 
     def join_again(self):
         self.lease = self.run.new_lease(self.lease.rank, self.lease.attempt)
         self.entry = None
         return self.join()
 
-    def arrive(self, ask, metrics=()):
-        self.arrivals.append((ask.clock, ask.applied))
-        self.times.append(ask.times)
-        self.run.note(self.lease, len(self.times), metrics, ask.times)
-        self.entry = self.run.arrive(self.lease, ask.clock, ask.applied, self.epoch)
-        self.epoch = self.entry.epoch
+    def arrive(self, clock, applied, epoch, times, metrics=(), messages=0, reports=(), until=0):
+        self.arrivals.append((clock, applied))
+        self.times.append(times)
+        self.run.note(self.lease, len(self.times), metrics, times)
+        self.entry = self.run.arrive(self.lease, clock, applied, epoch)
         return self.entry
 
     def poll_progress(self, applied, clock, epoch):
-        return Seen(*self.run.poll_progress(self.lease.rank, self.lease.attempt, applied, clock, epoch))
+        horizon, epoch = self.run.poll_progress(self.lease.rank, self.lease.attempt, applied, clock, epoch)
+        return Entered(clock, horizon, epoch)
 
     def barrier(self, phase, number, metrics=()):
         self.run.barrier(self.lease, (phase, number), self.entry.epoch if self.entry else 0)

@@ -8,7 +8,7 @@ from importlib.resources import files
 import numpy as np
 import pytest
 
-from ps2.protocol.run_messages import ClockTimes
+from ps2.rpc.run_control import ClockTimes
 from ps2.run.accounting import NAMES, ROW_ORDER
 from ps2.run.result import RunResult
 from ps2.run.timeline import to_table

@@ -11,7 +11,7 @@ import pytest
 from ps2.dashboard.encoding import to_json
 from ps2.dashboard.run_view import MAX_BARS, MAX_SHOWN, RunWatcher
 from ps2.dashboard.series import MAX_POINTS, ClockMeans, thinned
-from ps2.protocol.run_messages import ClockTimes, Logged
+from ps2.rpc.run_control import ClockTimes, Logged
 from ps2.run.accounting import NAMES
 from ps2.run.clocks import Clocks
 from ps2.run.state import RunState

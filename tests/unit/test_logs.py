@@ -10,7 +10,7 @@ import pytest
 
 from ps2.errors import ConfigError
 from ps2.logs import JsonFormatter, JsonLog, log_format
-from ps2.protocol.run_messages import LogLine, LogLines
+from ps2.rpc.run_control import LogLine, LogLines
 from ps2.run.worker_log import MAX_CHARS, MAX_LINES, MAX_RUN_LINES, WORKERS, LineCollector, RunLines
 
 

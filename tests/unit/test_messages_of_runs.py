@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ps2.protocol.run_messages import Arrive, Join, ReadMessages, Report
+from ps2.rpc.run_control import Report
 from ps2.run import requests
 from ps2.run.clocks import Clocks
 from ps2.run.journal import Stopped
@@ -25,11 +25,11 @@ class Driven:
         self.leases = [self.run.new_lease(rank, rank, lambda: None) for rank in range(workers)]
         self.asking = {}
         for lease in self.leases:
-            assert answer(self.requests.acquire_rank(lease, Join(lease.rank, lease.attempt))) is not None
+            assert answer(self.requests.acquire_rank(lease)) is not None
 
     def arrive(self, rank, clock, *reports, epoch=0):
         made = [Report(clock - 1, "sum", report) for report in reports]
-        self.asking[rank] = self.requests.arrive(self.leases[rank], Arrive(clock, clock, reports=made), epoch)
+        self.asking[rank] = self.requests.arrive(self.leases[rank], clock, clock, epoch, made)
         return answer(self.asking[rank])
 
     def entered(self, rank):
@@ -57,7 +57,7 @@ def two():
 
 
 def messages(driven, epoch=0, begin=0):
-    return answer(driven.requests.messages(driven.leases[0], ReadMessages(begin, 9), epoch)).messages
+    return answer(driven.requests.messages(driven.leases[0], begin, 9, epoch))
 
 
 def test_message_when_call_has_returned_then_comes_with_clock(two):
@@ -129,7 +129,7 @@ def test_reports_when_attempt_restarts_then_count_once(two):
     assert two.arrive(0, 1, b"once") is None
     two.run.release_rank(two.leases[0])
     two.leases[0] = two.run.new_lease(0, 7, lambda: None)
-    answer(two.requests.acquire_rank(two.leases[0], Join(0, 7)))
+    answer(two.requests.acquire_rank(two.leases[0]))
     two.arrive(0, 1)
     two.arrive(1, 1, b"other")
     assert {rank: [one.value for one in mine] for rank, mine in two.run.reports(0).items()} == {

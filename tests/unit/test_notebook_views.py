@@ -17,7 +17,7 @@ from ps2.coordinator.fleet_status import FleetServer, FleetStatus
 from ps2.coordinator.overview import overview
 from ps2.matrix.partition import MatrixSpec
 from ps2.matrix.route import Route
-from ps2.protocol.run_messages import ClockTimes
+from ps2.rpc.run_control import ClockTimes
 from ps2.run.result import RunResult
 from ps2.run.timeline import to_table
 from ps2.text_tables import MAX_HTML_ROWS, Column, Table, to_html

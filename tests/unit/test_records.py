@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import pickle
 
-from ps2.protocol.run_messages import ClockTimes, Logged
+from ps2.rpc.run_control import ClockTimes, Logged
 from ps2.run.records import Metrics, Timeline
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ps2.errors import ConfigError
-from ps2.protocol.run_messages import Logged
+from ps2.rpc.run_control import Logged
 from ps2.run.options import RunOptions
 from ps2.run.run_progress import describe
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ps2.errors import ConfigError, NotFoundError
-from ps2.protocol.run_messages import ClockTimes, Logged
+from ps2.rpc.run_control import ClockTimes, Logged
 from ps2.run.result import RunResult
 from ps2.run.timeline import progress, some_ranks, to_table, waited_for
 

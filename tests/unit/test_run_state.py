@@ -1,4 +1,4 @@
-"""A run, with a thread for each worker, as the run's server has it."""
+"""A run, with a thread for each worker, as the servicer has it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from ps2.errors import InputError, RecoveryError, StoppedError, WorkerError
 from ps2.protocol.journal_file import PendingReports
-from ps2.protocol.run_messages import ClockTimes, Logged, Report
+from ps2.rpc.run_control import ClockTimes, Logged, Report
 from ps2.run.clocks import Clocks
 from ps2.run.cuts import MAX_ROLLBACKS
 from ps2.run.journal import Journal

@@ -7,14 +7,15 @@ import time
 import psutil
 import pytest
 
-from ps2.protocol.run_messages import Join
+from ps2.rpc.run_control import StartTimes
 from ps2.run.process_age import python_ages_s
+from ps2.run.rank_leases import RankLease
 from ps2.run.spans import Spans
 from ps2.run.timeline import ended, to_table
 
 
-def join(attempt, *seconds):
-    return Join(0, attempt, "host", 1, *seconds)
+def lease(rank, attempt):
+    return RankLease(rank, attempt, 1, lambda: None)
 
 
 @pytest.fixture
@@ -26,27 +27,27 @@ def spans():
 @pytest.mark.parametrize(
     ("start", "imports_s"),
     [
-        ((2.0, 0.0, 0.5), 2.0),
-        ((1.0, 3.0, 0.5), 3.0),  # the daemon was started for this run, too
-        ((1.0, 60.0, 0.5), 1.0),  # the daemon was there before
-        ((50.0, 60.0, 0.5), 0.0),  # so was the process
+        (StartTimes(2.0, 0.0, 0.5), 2.0),
+        (StartTimes(1.0, 3.0, 0.5), 3.0),  # the daemon was started for this run, too
+        (StartTimes(1.0, 60.0, 0.5), 1.0),  # the daemon was there before
+        (StartTimes(50.0, 60.0, 0.5), 0.0),  # so was the process
     ],
 )
 def test_start_when_python_is_younger_than_job_then_is_imports(spans, start, imports_s):
-    times = spans.joined(join(7, *start), 0, 5.0)
+    times = spans.joined(lease(0, 7), 0, start, 5.0)
     assert (times.began, times.imports, times.connect, times.coordinator) == (0.0, imports_s, 0.5, 0.25)
     assert times.spark == 0.75 + 4.0 - 0.5 - imports_s
 
 
 def test_start_when_attempt_reconnects_then_counts_once(spans):
-    assert spans.joined(join(7), 0, 5.0) is not None
-    assert spans.joined(join(7), 3, 6.0) is None
+    assert spans.joined(lease(0, 7), 0, StartTimes(), 5.0) is not None
+    assert spans.joined(lease(0, 7), 3, StartTimes(), 6.0) is None
 
 
 def test_start_when_a_task_was_lost_then_is_from_its_end_on(spans):
-    spans.joined(join(7), 0, 5.0)
+    spans.joined(lease(0, 7), 0, StartTimes(), 5.0)
     spans.released(0, 8.0)
-    again = spans.joined(join(8, 1.0, 0.0, 0.25), 4, 10.0)
+    again = spans.joined(lease(0, 8), 4, StartTimes(1.0, 0.0, 0.25), 10.0)
     assert (again.clock, again.began, again.imports, again.connect, again.spark) == (4, 8.0, 1.0, 0.25, 0.75)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from ps2.client.session import Session
 from ps2.coordinator.in_process import InProcessServers, in_process_session
 from ps2.protocol.plain_data import decode
-from ps2.protocol.run_messages import Report
+from ps2.rpc.run_control import Report
 from ps2.run.message import STOP, Message
 from ps2.run.reports import merged, report
 
