@@ -150,7 +150,8 @@ class EmbeddingProgram(Program[FittedEmbeddings]):
                 )
             step_size = {"step_size": settings.rate(epoch)}
             moved = int(total.bytes)
-            steps.append(ask.stepped(total.mean_loss, 0, moved, step_size, pairs=total.pairs, words=total.tokens))
+            loss = self.record.known(total.mean_loss)
+            steps.append(ask.stepped(loss, 0, moved, step_size, pairs=total.pairs, words=total.tokens))
         self.record.metrics = {name: tuple(step[name] for step in steps) for name in steps[0]}
         return placement
 

@@ -78,6 +78,11 @@ class Journal:
         """True if the next answer has been written."""
         return self.line < len(self.pages[self.page])
 
+    @property
+    def ends_with_setting(self) -> bool:
+        """True if no answer of the last page follows its last setting."""
+        return bool(self.pages[-1]) and self.pages[-1][-1].is_setting
+
     def rewind(self, pages: int) -> None:
         """Go back to the first answer, and forget all pages but the first ``pages``, which are complete."""
         del self.pages[pages:], self.clocks[pages:]

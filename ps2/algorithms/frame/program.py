@@ -182,24 +182,23 @@ class Ask:
         """Record a step, and the objective of its rows at its beginning. ``on_step`` is called once.
 
         Args:
-            objective: NaN: there was no row.
+            objective: NaN: it is unknown.
             rows, bytes: see ``Record.add``.
-            metrics: further metrics of the step, by name.
+            metrics: of the step, by name.
             amounts: what the step worked on. Divided by the step's seconds, they are its metrics ``<name>_per_s``.
 
         Returns:
-            The step's metrics.
+            All metrics of the step.
         """
         is_earlier, record = self._journal.is_replaying, self._record
         seconds = self(lambda: record.lap_s)
         record.add(rows, bytes)
-        objective = record.known(objective)
-        values = {**{f"{name}_per_s": amount / seconds for name, amount in amounts.items()}, **(metrics or {})}
+        step = {**(metrics or {}), **{f"{name}_per_s": amount / seconds for name, amount in amounts.items()}}
         if is_earlier:
             record.step_before(objective, seconds)
         else:
-            record.step(objective, values)
-        return values
+            record.step(objective, step)
+        return step
 
 
 class Program(ABC, Generic[T]):
@@ -369,10 +368,12 @@ class ProgramDriver(Generic[T]):
     # -- another driver ------------------------------------------------------------------------------------------------
 
     def _resume(self) -> None:
-        """Replay an earlier driver's journal. If its program was over, ask again whether this one is."""
+        """Replay an earlier driver's journal. If its workers have no task, ask the last setting again."""
         newest, last = opened(self._names)[0][-1], len(self._journal.pages) - 1
         self._replay(last)
-        if self.is_over and TASK not in newest and self._journal.reopen(self._names.called - self._program.first_clock):
+        is_free = isinstance(self._inner_task(), NextClock) and self._journal.ends_with_setting
+        has_ended = self.is_over and TASK not in newest
+        if (is_free or has_ended) and self._journal.reopen(self._names.called - self._program.first_clock):
             self._restart()
             self._replay(last)
             if not isinstance(self._inner_task(), NextClock):

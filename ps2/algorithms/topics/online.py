@@ -175,7 +175,7 @@ class OnlineProgram(Program[FittedTopics]):
                     "diverged; a larger learningOffset, or another docConcentration or topicConcentration, may help"
                 )
             objective = -report.bound / report.tokens if report.tokens else math.nan
-            ask.stepped(objective, report.drawn, report.bytes, tokens=report.tokens)
+            ask.stepped(self.record.known(objective), report.drawn, report.bytes, tokens=report.tokens)
         if iteration and not self.record.rows:
             ask(partial(log.warning, NO_DOCUMENT, options.fraction))
         return alpha
