@@ -479,6 +479,8 @@ class Worker:
 
     def clocks(self, n: int, budget_s: float = FOREVER) -> Iterator[int]:
         begin = self.clock
+        if begin >= n:
+            return
         if self._resume > n:  # an earlier attempt has finished this loop
             self.clock = n
             return

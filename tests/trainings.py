@@ -37,7 +37,7 @@ from ps2.algorithms.metric import program as metric
 from ps2.algorithms.metric.options import MetricOptions
 from ps2.algorithms.online.ml import models as online
 from ps2.algorithms.online.program import OnlineProgram
-from ps2.algorithms.topics import trainer as topics
+from ps2.algorithms.topics import sampling as topics
 from ps2.algorithms.topics.online import train_online
 from ps2.algorithms.topics.options import OnlineOptions
 from ps2.algorithms.training.faults import ColumnNames
@@ -294,11 +294,11 @@ def sample_topics(ps: Any, table: Table, call: Call, kind: str) -> Result:
         options = replace(options, threads=options.threads + call.more)
     saved: list[Any] = []
 
-    def fitted(driver: Any, original: Any = topics._Driver.fitted) -> Any:
-        saved.append(topics_training.saved_counts(driver._fleet, options, table.workers))
-        return original(driver)
+    def result(program: Any, returned: Any, original: Any = topics.SamplingProgram.result) -> Any:
+        saved.append(topics_training.saved_counts(program._shared, options, table.workers))
+        return original(program, returned)
 
-    with mock.patch.object(topics._Driver, "fitted", fitted):
+    with mock.patch.object(topics.SamplingProgram, "result", result):
         found = topics.train(ps, table, options, int(tokens), call.on_step)
     return Result({"counts": found.counts, "saved": saved[-1]}, found.history.objective)
 

@@ -42,7 +42,7 @@ from ps2.algorithms.topics.model import LDATopics, Seen, perplexity_of
 from ps2.algorithms.topics.online import train_online
 from ps2.algorithms.topics.options import FittedTopics, OnlineOptions, SamplingOptions, check_room
 from ps2.algorithms.topics.placement import SamplingSize, place
-from ps2.algorithms.topics.trainer import train
+from ps2.algorithms.topics.sampling import train
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.only_worker import train_in_only_worker
 from ps2.algorithms.training.placement import Placement

@@ -9,9 +9,14 @@ import pytest
 import scipy.sparse as sp
 from topics_training import OPTIONS, TOPICS, WORDS, arrays, documents, replayed, words_likelihood
 
-from ps2.algorithms.topics.shared_counts import SharedCounts
-from ps2.algorithms.topics.trainer import train
-from ps2.errors import InputError
+from ps2.algorithms.frame.program import ProgramDriver
+from ps2.algorithms.topics.sampling import SamplingProgram, train
+from ps2.algorithms.topics.sampling_worker import NO_REQUEST
+from ps2.algorithms.topics.shared_counts import SharedCounts, Sizes
+from ps2.algorithms.training.checkpoint_names import CheckpointNames
+from ps2.algorithms.training.record import Record
+from ps2.errors import ConfigError, InputError
+from ps2.protocol.plain_data import decode
 from tests.in_process import training_context
 
 ROTATION = replace(OPTIONS, sync="rotation")
@@ -95,3 +100,42 @@ def test_training_when_rows_are_no_counts_then_error_says_so(ps, wrong, message)
     counts = sp.csr_array(np.tile([1, wrong], (40, 1)))
     with pytest.raises(InputError, match=message):
         train(ps, arrays(counts, 2), replace(OPTIONS, vocabulary=2), 1)
+
+
+class Driver:
+    """The driver of two workers' training, which are not there: the test calls it after each of their clocks."""
+
+    def __init__(self, options, clocks=0, messages=()):
+        names = CheckpointNames(options.name, None, (clocks, clocks), messages)
+        self.record = Record(lambda step: None)
+        self.driver = ProgramDriver(SamplingProgram(Sizes(options, 100, 2), self.record, names), names)
+        self.driver.start()
+
+    def end_clock(self, iteration, request=NO_REQUEST):
+        """Return the driver's message after a clock in which an iteration has ended."""
+        report = {"finished": iteration, "request": request, "likelihood": -50.0, "tokens": 100, "bytes": 0}
+        return self.driver.on_clock(iteration, [report])
+
+
+@pytest.mark.usefixtures("ps")
+def test_likelihood_when_request_was_rolled_back_then_is_known():
+    """The last clocks of a run with a staleness: the clock in which counts were to be rebuilt is after its end."""
+    driver = Driver(replace(OPTIONS, iterations=3, staleness=2, via="local"))
+    driver.driver.on_clock(0)
+    driver.end_clock(1)
+    driver.end_clock(2, request=1)
+    driver.end_clock(3)
+    assert np.isnan(driver.record.objective).tolist() == [False, True, True]
+    for iteration in (1, 2, 3):
+        driver.end_clock(iteration)
+    assert driver.record.objective == [0.5] * 3
+
+
+@pytest.mark.usefixtures("ps")
+@pytest.mark.parametrize("before", [0, 2])
+def test_training_when_save_interval_changes_then_is_refused(before):
+    """It decides which vectors there are."""
+    options = replace(OPTIONS, name="mine", save_interval=before)
+    message = Driver(options).driver.message()
+    with pytest.raises(ConfigError, match=f"is another one: save_interval was {before}, and is 5"):
+        Driver(replace(options, save_interval=5), 1, [decode(message.encoded)])

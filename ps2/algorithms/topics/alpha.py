@@ -18,7 +18,7 @@ BURN_IN, EVERY = 20, 10
 # Maximum number of steps of a fit, and the relative change of alpha's sum at which it has converged.
 STEPS, TOLERANCE = 50, 1e-5
 # Lower bound of alpha; a topic with alpha 0 could never return.
-LEAST = 1e-6
+MIN_ALPHA = 1e-6
 COUNT_BITS = 32
 
 
@@ -29,11 +29,11 @@ class AlphaSchedule:
     Fit n is made after iteration n * every.
 
     Attributes:
-        is_asked: whether alpha is fitted at all.
+        is_fitted: whether alpha is fitted at all.
         staleness: of the run.
     """
 
-    is_asked: bool
+    is_fitted: bool
     staleness: int
 
     @property
@@ -47,19 +47,14 @@ class AlphaSchedule:
     def made_after(self, iteration: int) -> int | None:
         """Return the number of the fit made after an iteration, if any."""
         number, rest = divmod(iteration, self.every)
-        return number if self.is_asked and not rest and number >= self.first else None
+        return number if self.is_fitted and not rest and number >= self.first else None
 
     def used_in(self, iteration: int) -> int:
         """Return the number of the fit used in an iteration; ``first - 1`` stands for the initial alpha."""
-        if not self.is_asked:
+        if not self.is_fitted:
             return 0
         # The driver has made this fit before any worker begins the iteration.
         return max((iteration - 1 - self.staleness) // self.every, self.first - 1)
-
-    def last(self, iterations: int) -> int | None:
-        """Return the number of the last fit within so many iterations; None: there was none."""
-        number = iterations // self.every
-        return number if self.is_asked and number >= self.first else None
 
 
 def keys_of(topics: Int64s, counts: Int64s) -> Int64s:
@@ -71,20 +66,23 @@ def fit_alpha(alpha: Float64s, keys: Int64s, documents: Int64s) -> Float64s:
     """Return the alpha of maximum likelihood, starting from an alpha near it.
 
     Args:
-        keys: int64, of ``keys_of``.
-        documents: number of documents for each key.
+        keys: int64, of ``keys_of``; a key may occur several times.
+        documents: int64, number of documents for each key.
     """
-    some = documents > 0
-    topics, counts, documents = keys[some] >> COUNT_BITS, keys[some] & ((1 << COUNT_BITS) - 1), documents[some]
-    of_topic = topics < len(alpha)
-    lengths, long = counts[~of_topic], documents[~of_topic]
-    topics, counts, often = topics[of_topic], counts[of_topic], documents[of_topic]
+    keys, key_numbers = np.unique(keys, return_inverse=True)
+    histogram = np.zeros(len(keys), np.int64)
+    np.add.at(histogram, key_numbers, documents)
+    keys, histogram = keys[histogram > 0], histogram[histogram > 0]
+    topics, counts = keys >> COUNT_BITS, keys & ((1 << COUNT_BITS) - 1)
+    is_topic = topics < len(alpha)
+    lengths, of_length = counts[~is_topic], histogram[~is_topic]
+    topics, counts, of_count = topics[is_topic], counts[is_topic], histogram[is_topic]
     if not len(lengths):
         return alpha
     for _ in range(STEPS):
         total = alpha.sum()
-        rises = np.bincount(topics, often * (digamma(counts + alpha[topics]) - digamma(alpha[topics])), len(alpha))
-        alpha = np.maximum(alpha * rises / (long @ (digamma(lengths + total) - digamma(total))), LEAST)
+        rises = np.bincount(topics, of_count * (digamma(counts + alpha[topics]) - digamma(alpha[topics])), len(alpha))
+        alpha = np.maximum(alpha * rises / (of_length @ (digamma(lengths + total) - digamma(total))), MIN_ALPHA)
         if abs(alpha.sum() - total) < TOLERANCE * total:
             break
     return alpha

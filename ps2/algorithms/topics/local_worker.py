@@ -1,4 +1,4 @@
-"""A worker's program where it has all documents: counts stay in its process, and go to the servers at the end.
+"""A worker's loop where it has all documents: counts stay in its process, and go to the servers at the end.
 
 Servers hold the topics of tokens, saved as by other workers (``SavedTopics``). All else follows from these, so after a
 failure nothing is rebuilt together.
@@ -18,16 +18,7 @@ from ps2.algorithms.topics.alpha import AlphaSchedule
 from ps2.algorithms.topics.corpus import Prior
 from ps2.algorithms.topics.local_sampling import LocalSampling
 from ps2.algorithms.topics.options import SamplingOptions
-from ps2.algorithms.topics.sampling_worker import (
-    ALPHA,
-    BYTES,
-    FIT,
-    LIKELIHOOD,
-    NOT_ASKED,
-    START,
-    TOKENS,
-    report_histogram,
-)
+from ps2.algorithms.topics.sampling_worker import NO_REQUEST, START, new_notices, report_histogram
 from ps2.algorithms.topics.saved_topics import hash_of
 from ps2.algorithms.topics.shared_counts import CountsSummary, SharedCounts
 from ps2.algorithms.training.reading import Reading
@@ -36,33 +27,33 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
-class LocalProgram:
+class LocalLoop:
     """What the only worker runs; picklable. An iteration is a clock, and there are as many parts as threads."""
 
     options: SamplingOptions
-    fleet: SharedCounts
+    shared: SharedCounts
 
     def __call__(self, worker: Any, reading: Reading) -> None:
         options = self.options
         with closing(LocalSampling(options, reading.training, options.threads)) as sampling:
-            whole, saved, is_first = hash_of(sampling.whole), self.fleet.saved, False
+            whole, saved, is_first = hash_of(sampling.whole), self.shared.saved, False
             fits = AlphaSchedule(options.optimize_alpha, options.lateness)
             alphas = {fits.first - 1: options.alphas}
             for _ in worker.clocks(START + 1):
                 is_first = True
                 if saved is not None:
                     saved.tell_size(worker.rank, sampling.size)
-            if not is_first:  # another attempt has been there, or another driver
-                self._go_on(worker.rank, sampling, whole)
+            if not is_first:  # an earlier attempt or another driver's worker has done the first clock
+                self._resume(worker.rank, sampling, whole)
             for clock in worker.clocks(START + 1 + options.iterations):
                 iteration = clock - START
-                alphas.update({message[FIT]: message[ALPHA] for message in worker.messages if FIT in message})
+                alphas.update({notice.fit: notice.alpha for notice in new_notices(worker)})
                 alpha = alphas[fits.used_in(iteration)] if options.optimize_alpha else options.alphas
                 prior = Prior(alpha, options.beta, options.vocabulary)
                 sampling.sample(iteration, prior)
-                worker.report(NOT_ASKED, "max")
+                worker.report({"finished": iteration, "request": NO_REQUEST}, "max")
                 likelihood = sampling.likelihood(prior) + self._look(sampling, iteration).words_likelihood(options)
-                worker.report({LIKELIHOOD: likelihood, TOKENS: sampling.size, BYTES: 0})
+                worker.report({"likelihood": likelihood, "tokens": sampling.size, "bytes": 0})
                 if fits.made_after(iteration) is not None:
                     report_histogram(worker, options.topics, *sampling.histogram())
                 if saved is not None and iteration % options.save_interval == 0:
@@ -70,14 +61,14 @@ class LocalProgram:
                 if iteration == options.iterations:
                     self._push(sampling)
 
-    def _go_on(self, rank: int, sampling: LocalSampling, whole: int) -> None:
+    def _resume(self, rank: int, sampling: LocalSampling, whole: int) -> None:
         """Continue with the last saved topics if there are any."""
-        saved = self.fleet.saved
-        found = None if saved is None else saved.load(rank, whole, sampling.size)
-        if found is None:
+        saved = self.shared.saved
+        topics = None if saved is None else saved.load(rank, whole, sampling.size)
+        if topics is None:
             log.warning("topics of tokens were not saved, and are drawn anew")
         else:
-            sampling.give(found)
+            sampling.give(topics)
 
     def _look(self, sampling: LocalSampling, iteration: int) -> CountsSummary:
         likelihood, totals, negative = ops.look(sampling.counts, np.array([self.options.beta]))
@@ -91,4 +82,4 @@ class LocalProgram:
         width = self.options.width
         for begin in range(0, len(sampling.words), width):
             words = sampling.words[begin : begin + width]
-            self.fleet.counts.push(columns=words, values=sampling.counts[begin : begin + width])
+            self.shared.counts.push(columns=words, values=sampling.counts[begin : begin + width])

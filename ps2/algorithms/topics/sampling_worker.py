@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ps2.algorithms.frame.program import NextClock, Task
 from ps2.algorithms.topics.alpha import AlphaSchedule, keys_of
 from ps2.algorithms.topics.assignments import Assignments, Changes
 from ps2.algorithms.topics.corpus import Corpus, Prior, key_of
@@ -24,18 +27,36 @@ log = logging.getLogger(__name__)
 
 # In this clock tokens get their first topics; the iterations follow.
 START = FIRST_CLOCK
-# Fields of the driver's messages. ANEW: the clock in which all workers rebuild the counts, with the EPOCH of the
-# request. FIT: the number of a fit of alpha, with ALPHA.
-ANEW, EPOCH, FIT, ALPHA = "anew", "epoch", "fit", "alpha"
-# Fields of a worker's report on an iteration.
-LIKELIHOOD, TOKENS, BYTES = "likelihood", "tokens", "bytes"
-KEYS, DOCUMENTS = "keys", "documents"
-# A worker that needs no rebuilt counts reports this instead of its epoch.
-NOT_ASKED = -1
+# No clock, no fit of alpha, and the report of a worker that does not ask for rebuilt counts.
+NO_CLOCK = NO_FIT = NO_REQUEST = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Notice(NextClock):
+    """The driver's message to all workers.
+
+    Attributes:
+        rebuild_clock: the clock in which all workers rebuild the counts.
+        epoch: the epoch of the worker that asked for it.
+        fit: the number of a fit of alpha.
+        alpha: float64, shape (topics,): the result of that fit.
+    """
+
+    rebuild_clock: int = NO_CLOCK
+    epoch: int = NO_REQUEST
+    fit: int = NO_FIT
+    alpha: Any = None
+
+
+def new_notices(worker: Any) -> Iterator[Notice]:
+    """Yield the driver's notices that this worker has not read before."""
+    for task in map(Task.of, worker.messages):
+        if isinstance(task, Notice):
+            yield task
 
 
 class SamplingWorker:
-    """The part of a worker's program that all ways of sharing counts have in common.
+    """The part of a worker's loop that all ways of sharing counts have in common.
 
     A request moves the counts of some words from this worker's previous topics to its current ones, and this worker
     reads words after all of its own changes. So counts that it reads include at least its own tokens, whatever other
@@ -43,24 +64,29 @@ class SamplingWorker:
 
     A crash breaks that: the next attempt does not know the topics that its predecessor reached. So does a rollback of
     the fleet to a checkpoint. Then the worker stops sampling and asks the driver to have all counts rebuilt. The
-    driver's message names the first clock that no worker enters before reading it. In that clock the workers meet, set
-    the counts to 0, and add all their tokens.
+    driver's notice names the first clock that no worker enters before reading it. In that clock the workers wait for
+    each other, set the counts to 0, and add all their tokens.
+
+    A worker reports on each clock: "finished", the number of iterations that have ended at its end, and "request", its
+    epoch if it asks for rebuilt counts. In the last clock of an iteration it also reports its part of the
+    log-likelihood, the number of tokens that it has sampled, and the bytes that it exchanged with servers.
 
     Attributes:
         totals: int64, shape (topics,): tokens of each topic; sampling updates it.
     """
 
-    def __init__(self, worker: Any, options: SamplingOptions, fleet: SharedCounts, corpus: Corpus) -> None:
+    def __init__(self, worker: Any, options: SamplingOptions, shared: SharedCounts, corpus: Corpus) -> None:
         self.corpus, self.options = corpus, options
-        self._worker, self._fleet, self._ring = worker, fleet, fleet.shares_ring
+        self._worker, self._shared, self._ring = worker, shared, shared.shares_ring
         self._fits = AlphaSchedule(options.optimize_alpha, self._ring.staleness)
         self._alphas, self._alpha = {self._fits.first - 1: options.alphas}, options.alphas
         self._assignments = Assignments.random(corpus, options.topics, key_of(options.seed, 0), options.sampler)
         self._own, self._others = self._count_own(), np.zeros(options.topics, np.int64)
         self.totals = self._own.copy()
-        self._is_in_step, self._due, self._epoch = False, -1, worker.epoch
-        self._anew: dict[int, int] = {}  # clocks in which counts are made anew, and the epoch in which that was decided
-        self._asked: tuple[int, Any] = (-1, None)
+        self._is_counted = False  # whether the counts include this worker's tokens, with their topics
+        self._requested_clock, self._epoch = NO_CLOCK, worker.epoch
+        self._rebuilds: dict[int, int] = {}  # the epoch of the request, by the clock in which counts are rebuilt
+        self._prefetched_totals: tuple[int, Any] = (NO_CLOCK, None)  # the clock that they are for, and the read
         self._tokens = self._bytes = 0  # of this iteration so far
 
     @property
@@ -72,48 +98,55 @@ class SamplingWorker:
 
     def start(self) -> None:
         """Add all tokens to the counts in the first clock; another attempt may repeat it."""
-        self._is_in_step = True
+        self._is_counted = True
         self._add_all()
-        self._tell_shares([self._ring.row(self._worker.rank, START)])
+        self._push_totals([self._ring.row(self._worker.rank, START)])
 
-    def enter(self, clock: int, iteration: int) -> bool:
-        """Begin a clock; return whether to sample in it."""
-        self._check_step(clock)
-        self._read_messages()
-        if self._asked[0] != clock:
-            self._ask(clock, 0)
+    def enter(self, clock: int, iteration: int, is_last: bool = True) -> bool:
+        """Begin a clock; return whether to sample in it.
+
+        Args:
+            is_last: whether the iteration ends in this clock.
+        """
+        finished, request = iteration if is_last else iteration - 1, self._request_rebuild(clock)
+        self._worker.report({"finished": finished, "request": request}, "max")
+        for notice in new_notices(self._worker):
+            self._rebuilds[notice.rebuild_clock] = notice.epoch
+            self._alphas[notice.fit] = notice.alpha
+        if self._prefetched_totals[0] != clock:
+            self._prefetch_totals(clock, 0)
         # A clock that was chosen before a rollback may be partly done.
-        if self._anew.get(clock) == self._epoch:
-            self._make_anew(clock)
-        _, shares = self._asked
-        self._others = np.zeros_like(self._own) if shares is None else shares.result().sum(axis=0)
+        if self._rebuilds.get(clock) == self._epoch:
+            self._rebuild(clock)
+        _, totals = self._prefetched_totals
+        self._others = np.zeros_like(self._own) if totals is None else totals.result().sum(axis=0)
         self.totals = self._others + self._own
-        self._ask(clock + 1, 1)
+        self._prefetch_totals(clock + 1, 1)
         self._use_alpha(iteration)
-        return self._is_in_step
+        return self._is_counted
 
     def leave(self, clock: int) -> None:
         """End a clock: publish this worker's totals."""
-        if self._is_in_step and not self._worker.goesBack:
+        if self._is_counted and not self._worker.goesBack:
             self._own = self.totals - self._others
-            self._tell_shares([self._ring.row(self._worker.rank, clock)])
+            self._push_totals([self._ring.row(self._worker.rank, clock)])
 
     def end_iteration(self, iteration: int) -> None:
         """End an iteration in its last clock: report on it, and save topics when due."""
         likelihood = self._assignments.likelihood(self._prior)
-        self._worker.report({LIKELIHOOD: likelihood, TOKENS: int(self._tokens), BYTES: int(self._bytes)})
+        self._worker.report({"likelihood": likelihood, "tokens": int(self._tokens), "bytes": int(self._bytes)})
         self._tokens = self._bytes = 0
         if self._fits.made_after(iteration) is not None:
             self._report_histogram()
-        saved = self._fleet.saved
+        saved = self._shared.saved
         if saved is not None and iteration % self.options.save_interval == 0:
             saved.save(self._worker.rank, hash_of(self.corpus), self.topics)
 
     # -- words ---------------------------------------------------------------------------------------------------------
 
-    def ask(self, begin: int, end: int, ahead: int = 0) -> Any:
+    def prefetch(self, begin: int, end: int, ahead: int = 0) -> Any:
         """Prefetch the counts of some words, by position, for this clock or a later one."""
-        return self._worker.prefetch(self._fleet.counts, columns=self.corpus.words[begin:end], ahead=ahead)
+        return self._worker.prefetch(self._shared.counts, columns=self.corpus.words[begin:end], ahead=ahead)
 
     def topics_of(self, begin: int, end: int) -> Array:
         """Return a copy of the topics of some words' tokens."""
@@ -133,7 +166,7 @@ class SamplingWorker:
         self._tokens += self.corpus.begins[end] - self.corpus.begins[begin]
         self._bytes += counts.nbytes
 
-    def tell(self, begin: int, end: int, before: Array) -> None:
+    def send_changes(self, begin: int, end: int, before: Array) -> None:
         """Send the changes of some words' counts to the servers.
 
         Args:
@@ -141,47 +174,40 @@ class SamplingWorker:
         """
         self._add(self._assignments.changed(begin, end, before))
 
-    # -- steps ---------------------------------------------------------------------------------------------------------
+    # -- lost counts ---------------------------------------------------------------------------------------------------
 
-    def _check_step(self, clock: int) -> None:
-        """Ask the driver to have all counts rebuilt if they do not match this worker's tokens."""
+    def _request_rebuild(self, clock: int) -> int:
+        """Return this worker's epoch, once, if the counts do not match its tokens; else NO_REQUEST."""
         if self._worker.epoch != self._epoch:
-            self._epoch, self._due, self._is_in_step = self._worker.epoch, -1, False
-        asks = not self._is_in_step and self._due < 0
-        if asks:
-            self._due = due_after(clock, self._ring.staleness)
-        self._worker.report(self._epoch if asks else NOT_ASKED, "max")
+            self._epoch, self._requested_clock, self._is_counted = self._worker.epoch, NO_CLOCK, False
+        if self._is_counted or self._requested_clock != NO_CLOCK:
+            return NO_REQUEST
+        self._requested_clock = rebuild_after(clock, self._ring.staleness)
+        return self._epoch
 
-    def _read_messages(self) -> None:
-        for message in self._worker.messages:
-            if ANEW in message:
-                self._anew[message[ANEW]] = message[EPOCH]
-            if FIT in message:
-                self._alphas[message[FIT]] = message[ALPHA]
-
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Continue after an earlier attempt or driver, with the last saved topics if there are any."""
-        saved = self._fleet.saved
-        found = None if saved is None else saved.load(self._worker.rank, hash_of(self.corpus), self.corpus.size)
-        if found is None:
+        saved = self._shared.saved
+        topics = None if saved is None else saved.load(self._worker.rank, hash_of(self.corpus), self.corpus.size)
+        if topics is None:
             log.warning("rank %d: topics of its tokens were not saved, and are drawn anew", self._worker.rank)
         else:
-            self._assignments = Assignments(self.corpus, self.options.topics, found, self.options.sampler)
+            self._assignments = Assignments(self.corpus, self.options.topics, topics, self.options.sampler)
             self._own = self._count_own()
 
-    def _make_anew(self, clock: int) -> None:
+    def _rebuild(self, clock: int) -> None:
         """Rebuild all counts, together with all other workers."""
         worker, words = self._worker, self.options.vocabulary
         self._own = self._count_own()
         worker.barrier()
         begin, end = (words * rank // worker.workers for rank in (worker.rank, worker.rank + 1))
-        self._fleet.counts.apply("topics.clear", begin=begin, end=end)
+        self._shared.counts.apply("topics.clear", begin=begin, end=end)
         worker.barrier()
         self._add_all()
-        self._tell_shares(self._ring.of_worker(worker.rank))
+        self._push_totals(self._ring.of_worker(worker.rank))
         worker.barrier()
-        if clock == self._due:
-            self._is_in_step, self._due = True, -1
+        if clock == self._requested_clock:
+            self._is_counted, self._requested_clock = True, NO_CLOCK
 
     def _count_own(self) -> Int64s:
         return np.bincount(self.topics, minlength=self.options.topics)
@@ -193,28 +219,28 @@ class SamplingWorker:
             self._add(self._assignments.listed(begin, end))
 
     def _add(self, changes: Changes) -> None:
-        some = changes.sizes > 0
-        words, most = changes.words[some], int(changes.sizes.max(initial=0))
-        sizes, by = narrow_unsigned(changes.sizes[some], most), fold(changes.by)
+        is_changed = changes.sizes > 0
+        words, max_size = changes.words[is_changed], int(changes.sizes.max(initial=0))
+        sizes, by = narrow_unsigned(changes.sizes[is_changed], max_size), fold(changes.by)
         topics = narrow_unsigned(changes.topics, self.options.topics - 1)
         if len(words):
-            self._fleet.counts.apply(
+            self._shared.counts.apply(
                 "columns_add_some", wait=False, slots=words, sizes=sizes, places=topics, changes=by
             )
         self._bytes += words.nbytes + sizes.nbytes + topics.nbytes + by.nbytes
 
-    def _tell_shares(self, rows: list[int]) -> None:
-        self._fleet.shares.push(rows, np.broadcast_to(self._own, (len(rows), len(self._own))), wait=False)
+    def _push_totals(self, rows: list[int]) -> None:
+        self._shared.shares.push(rows, np.broadcast_to(self._own, (len(rows), len(self._own))), wait=False)
 
-    def _ask(self, clock: int, ahead: int) -> None:
+    def _prefetch_totals(self, clock: int, ahead: int) -> None:
         """Prefetch the newest totals of the other workers that all workers see alike in a clock."""
         worker = self._worker
-        known = self._ring.of_clock(max(clock - self._ring.staleness - 1, START))
-        rows = [row for rank, row in enumerate(known) if rank != worker.rank]
-        self._asked = clock, worker.prefetch(self._fleet.shares, rows, ahead=ahead) if rows else None
+        clock_rows = self._ring.of_clock(max(clock - self._ring.staleness - 1, START))
+        rows = [row for rank, row in enumerate(clock_rows) if rank != worker.rank]
+        self._prefetched_totals = clock, worker.prefetch(self._shared.shares, rows, ahead=ahead) if rows else None
 
     def _use_alpha(self, iteration: int) -> None:
-        if self._fits.is_asked:
+        if self._fits.is_fitted:
             self._alpha = self._alphas[self._fits.used_in(iteration)]
 
     @property
@@ -222,25 +248,25 @@ class SamplingWorker:
         return Prior(self._alpha, self.options.beta, self.options.vocabulary)
 
     def _report_histogram(self) -> None:
-        counted = self._assignments.counts_of_counts()
-        report_histogram(self._worker, self.options.topics, *counted, self.corpus.lengths)
+        counts_of_counts = self._assignments.counts_of_counts()
+        report_histogram(self._worker, self.options.topics, *counts_of_counts, self.corpus.lengths)
 
 
 def report_histogram(
-    worker: Any, count: int, topics: Int64s, counts: Int64s, documents: Int64s, lengths: Int64s
+    worker: Any, num_topics: int, topics: Int64s, counts: Int64s, documents: Int64s, lengths: Int64s
 ) -> None:
-    """Report what alpha is fitted to.
+    """Report the histogram that alpha is fitted to.
 
     Args:
-        count: number of topics.
+        num_topics: number of topics.
         topics, counts, documents: as ``Assignments.counts_of_counts`` returns them.
         lengths: int64: tokens of each document.
     """
-    lengths, long = np.unique(lengths, return_counts=True)
-    keys = np.concatenate([keys_of(topics, counts), keys_of(np.full_like(lengths, count), lengths)])
-    worker.report({KEYS: keys, DOCUMENTS: np.concatenate([documents, long])}, "concat")
+    lengths, length_documents = np.unique(lengths, return_counts=True)
+    keys = np.concatenate([keys_of(topics, counts), keys_of(np.full_like(lengths, num_topics), lengths)])
+    worker.report({"keys": keys, "documents": np.concatenate([documents, length_documents])}, "concat")
 
 
-def due_after(clock: int, staleness: int) -> int:
-    """Return the first clock that no worker enters before it has read the driver's message of ``clock``."""
+def rebuild_after(clock: int, staleness: int) -> int:
+    """Return the first clock that no worker enters before it has read the driver's notice that follows ``clock``."""
     return clock + staleness + 1

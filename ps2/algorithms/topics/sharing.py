@@ -1,4 +1,4 @@
-"""Three ways to share counts while sampling: a worker's program, clock by clock."""
+"""Three ways to share counts while sampling: a worker's loop, clock by clock."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def ssp(worker: Any, part: SamplingWorker) -> None:
     would see the others' changes there.
     """
     slices = list(chain(*groups_of(part.corpus, part.options, GROUPS, worker.rank, worker.workers)))
-    asked = None
+    prefetched = None
     for clock in worker.clocks(START + 1 + part.options.iterations):
         iteration = clock - START
         for number, (begin, end) in enumerate(slices if part.enter(clock, iteration) else ()):
-            counts = (part.ask(begin, end) if asked is None else asked).result()
+            counts = (part.prefetch(begin, end) if prefetched is None else prefetched).result()
             following = (number + 1) % len(slices)
-            asked = part.ask(*slices[following], ahead=int(following == 0))
+            prefetched = part.prefetch(*slices[following], ahead=int(following == 0))
             before = part.topics_of(begin, end)
             part.sample(begin, end, counts, iteration)
-            part.tell(begin, end, before)
+            part.send_changes(begin, end, before)
         part.leave(clock)
         part.end_iteration(iteration)
 
@@ -50,9 +50,9 @@ def average(worker: Any, part: SamplingWorker) -> None:
     rounds = groups_of(part.corpus, part.options, 1, worker.rank, worker.workers)
     for clock in worker.clocks(START + 1 + part.options.iterations):
         iteration = clock - START
-        is_in_step = part.enter(clock, iteration)
+        is_counted = part.enter(clock, iteration)
         for slices in rounds:
-            _take_part(worker, part, slices if is_in_step else [], iteration)
+            _take_part(worker, part, slices if is_counted else [], iteration)
         part.leave(clock)
         part.end_iteration(iteration)
 
@@ -60,29 +60,29 @@ def average(worker: Any, part: SamplingWorker) -> None:
 def _take_part(worker: Any, part: SamplingWorker, slices: list[tuple[int, int]], iteration: int) -> None:
     """Sample in one round, and send the changes after all workers have sampled."""
     before = [part.topics_of(begin, end) for begin, end in slices]
-    asked = None
+    prefetched = None
     for number, (begin, end) in enumerate(slices):
-        counts = (part.ask(begin, end) if asked is None else asked).result()
-        asked = part.ask(*slices[number + 1]) if number + 1 < len(slices) else None
+        counts = (part.prefetch(begin, end) if prefetched is None else prefetched).result()
+        prefetched = part.prefetch(*slices[number + 1]) if number + 1 < len(slices) else None
         part.sample(begin, end, counts, iteration)
     worker.barrier()
     for (begin, end), topics in zip(slices, before, strict=True):
-        part.tell(begin, end, topics)
+        part.send_changes(begin, end, topics)
     worker.barrier()
 
 
 def groups_of(
-    corpus: Corpus, options: SamplingOptions, each: int, rank: int, workers: int
+    corpus: Corpus, options: SamplingOptions, groups_per_worker: int, rank: int, workers: int
 ) -> list[list[tuple[int, int]]]:
     """Divide words into groups, equal for all workers; return the slices of each group, in this worker's order.
 
     Args:
-        each: groups per worker: the distance between the first groups of two workers.
+        groups_per_worker: also the distance between the first groups of two workers.
     """
-    count = each * workers
+    count = groups_per_worker * workers
     bounds = np.searchsorted(corpus.words, options.vocabulary * np.arange(count + 1) // count)
     groups = [corpus.slices(options.width, int(begin), int(end)) for begin, end in pairwise(bounds)]
-    return groups[each * rank :] + groups[: each * rank]
+    return groups[groups_per_worker * rank :] + groups[: groups_per_worker * rank]
 
 
 def rotation(worker: Any, part: SamplingWorker, blocks: Blocks, done: int) -> None:
@@ -91,18 +91,18 @@ def rotation(worker: Any, part: SamplingWorker, blocks: Blocks, done: int) -> No
     Zhang et al., "Parallelizing Big Data Machine Learning Algorithms with Model Rotation", section IV.
 
     Args:
-        done: iterations that an earlier driver finished.
+        done: number of iterations that an earlier driver has recorded.
     """
     options = part.options
 
     def fetch(block: int) -> Any:
-        return part.ask(*blocks.bounds(block), ahead=1)
+        return part.prefetch(*blocks.bounds(block), ahead=1)
 
     ring = blocks.ring
     left = options.iterations - done
     for turn in worker.rotate(ring.blocks, left, ring.slices, budgetS=options.budget_s, fetch=fetch):
         clock, iteration = worker.clock, done + turn.rotation + 1
-        if part.enter(clock, iteration):
+        if part.enter(clock, iteration, turn.isLast):
             counts = turn.pull()
             first, last = blocks.bounds(turn.block)
             pieces = part.corpus.slices(last - first, first, last, None if options.budget_s is None else PIECE_TOKENS)
@@ -111,7 +111,7 @@ def rotation(worker: Any, part: SamplingWorker, blocks: Blocks, done: int) -> No
                 part.sample(begin, end, counts[begin - first : end - first], iteration)
             for begin, end in part.corpus.slices(last - first, first, last):
                 of_words = slice(*(int(part.corpus.begins[at] - part.corpus.begins[first]) for at in (begin, end)))
-                part.tell(begin, end, before[of_words])
+                part.send_changes(begin, end, before[of_words])
         part.leave(clock)
         if turn.isLast:
             part.end_iteration(iteration)

@@ -1,4 +1,4 @@
-"""A worker's program in a training by sampling."""
+"""A worker's loop in a training by sampling."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ from ps2.data.rows import LocalRows
 
 
 @dataclass(frozen=True, eq=False)
-class SamplingProgram:
+class SamplingLoop:
     """What each worker runs; picklable.
 
     Attributes:
-        done: iterations that an earlier driver finished.
+        done: number of iterations that an earlier driver has recorded.
     """
 
     options: SamplingOptions
-    fleet: SharedCounts
+    shared: SharedCounts
     done: int = 0
 
     def __call__(self, worker: Any, reading: Reading) -> None:
-        rows, frequencies = reading.training, self.fleet.frequencies
+        rows, frequencies = reading.training, self.shared.frequencies
         part, blocks = None, None
         for _ in worker.clocks(START + 1):
             if frequencies is not None:
                 frequencies.add(np.asarray(rows.x.sum(axis=0)).reshape(-1).astype(np.int64), rows.keys)
                 worker.barrier()
             part, blocks = self._part(worker, rows)
-            if self.fleet.saved is not None:
-                self.fleet.saved.tell_size(worker.rank, part.corpus.size)
+            if self.shared.saved is not None:
+                self.shared.saved.tell_size(worker.rank, part.corpus.size)
             part.start()
             worker.barrier()
-        if part is None:  # another attempt has been there, or another driver
+        if part is None:  # an earlier attempt or another driver's worker has done the first clock
             part, blocks = self._part(worker, rows)
-            part.go_on()
+            part.resume()
         if blocks is not None:
             rotation(worker, part, blocks, self.done)
         elif self.options.sync == "average":
@@ -55,16 +55,16 @@ class SamplingProgram:
 
     def _part(self, worker: Any, rows: LocalRows) -> tuple[SamplingWorker, Blocks | None]:
         order, blocks = None, None
-        if self.fleet.frequencies is not None:
-            order, blocks = self._by_block(self.fleet.frequencies, rows, worker.workers)
+        if self.shared.frequencies is not None:
+            order, blocks = self._by_block(self.shared.frequencies, rows, worker.workers)
         corpus = Corpus.of(rows.x, rows.keys, numbers_of(worker.rank, len(rows)), order)
-        return SamplingWorker(worker, self.options, self.fleet, corpus), blocks
+        return SamplingWorker(worker, self.options, self.shared, corpus), blocks
 
     def _by_block(self, frequencies: DCV, rows: LocalRows, workers: int) -> tuple[Any, Blocks]:
         """Return the order of a worker's words, block by block, and the blocks' bounds."""
         ring = ring_of(workers, self.options.vocabulary, self.options.width)
-        mine = deal_by_cost(frequencies.pull(), ring.blocks)[rows.keys]
+        block_of = deal_by_cost(frequencies.pull(), ring.blocks)[rows.keys]
         # The corpus leaves out words that occur in documents with a count of 0.
-        mine = np.where(np.asarray(rows.x.sum(axis=0)).reshape(-1) > 0, mine, ring.blocks)
-        ends = np.cumsum(np.bincount(mine, minlength=ring.blocks)[: ring.blocks])
-        return np.argsort(mine, kind="stable"), Blocks(ring, np.append(0, ends))
+        block_of = np.where(np.asarray(rows.x.sum(axis=0)).reshape(-1) > 0, block_of, ring.blocks)
+        ends = np.cumsum(np.bincount(block_of, minlength=ring.blocks)[: ring.blocks])
+        return np.argsort(block_of, kind="stable"), Blocks(ring, np.append(0, ends))
