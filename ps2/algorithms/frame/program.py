@@ -177,7 +177,7 @@ class Ask:
         self._record.evaluated(objective, seconds if is_earlier else None)
 
     def stepped(
-        self, objective: float, rows: int, bytes: int, metrics: Mapping[str, float] | None = None, **amounts: float
+        self, objective: float, rows: int, bytes: int, metrics: Mapping[str, float] | None = None, /, **amounts: float
     ) -> dict[str, float]:
         """Record a step, and the objective of its rows at its beginning. ``on_step`` is called once.
 
