@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from ps2.algorithms.trees.scan_kernels import score_of, weight_of
+from ps2.algorithms.trees.layout import GRADIENT, HESSIAN, THIRD
+from ps2.algorithms.trees.scan_kernels import Rules, score_of, weight_of
 from ps2.ops.kernels import Float64s, Int64s, inline, kernel
 
 # Share of the scores that is lost by rounding when scores of nodes (square of a sum over a sum) are subtracted.
@@ -12,51 +15,71 @@ ROUNDING = 8 * float(np.finfo(np.float64).eps)
 # Gain that equal rows seem to have, as their gradients are rounded at random: the square of a normal error, whose
 # variance is at most 1/4 of a unit squared; the largest of very many, and more where equal rows are rounded alike.
 CHANCE = 100.0
-# Of ``rules``: as of ``ops.best_splits``. Of ``limits``: the least gain; the least gain by weight; how many rows there
-# are by a hessian of 1; what 1 of the third channel weighs, 0: hessians are the weights.
-G_UNIT, H_UNIT, REG_LAMBDA, REG_ALPHA, MIN_HESSIAN = range(5)
-MIN_GAIN, MIN_INFO_GAIN, ROWS_BY_HESSIAN, WEIGHT_UNIT = range(4)
+
+
+class Limits(NamedTuple):
+    """When a tree stops growing.
+
+    Attributes:
+        max_splits: the largest number of splits in the tree.
+        max_depth: the largest number of splits above a leaf.
+        by_gain: whether the node with the largest gain is split first; else the oldest.
+        min_gain: a split has to gain more.
+        min_info_gain: the smallest gain of a split divided by the weight of its node.
+        rows_per_hessian: the number of rows per hessian of 1; 0: unknown.
+        weight_unit: the weight that 1 of the third channel stands for; 0: hessians are the weights.
+    """
+
+    max_splits: int
+    max_depth: int
+    by_gain: bool
+    min_gain: float
+    min_info_gain: float
+    rows_per_hessian: float
+    weight_unit: float
 
 
 @kernel
-def may_split(place: int, total: Int64s, depth: int, min_third: int, rules: Float64s) -> bool:
-    """Tell whether both sides of a split of a node can be heavy enough.
+def may_split(place: int, total: Int64s, max_depth: int, rules: Rules) -> bool:
+    """Return whether both sides of a split of a node can be heavy enough.
 
     Args:
         place: 1 for the root; 2p and 2p + 1 for the children of p.
-        depth: most splits above a leaf.
     """
-    heavy = total[0] > 1 and total[0] * rules[H_UNIT] >= 2 * rules[MIN_HESSIAN]
-    return bool(place < np.int64(1) << depth and heavy and total[2] >= 2 * min_third)
+    is_heavy = total[HESSIAN] > 1 and total[HESSIAN] * rules.hessian_unit >= 2 * rules.min_hessian
+    return bool(place < np.int64(1) << max_depth and is_heavy and total[THIRD] >= 2 * rules.min_third)
 
 
 @inline
-def weight_by(h: int, g: int, bound: Float64s, rules: Float64s) -> float:
+def weight_by(h: int, g: int, bound: Float64s, rules: Rules) -> float:
     """Compute the weight that is best for a node, by its sums as whole numbers."""
-    return weight_of(g * rules[G_UNIT], h * rules[H_UNIT], rules[REG_LAMBDA], rules[REG_ALPHA], bound[0], bound[1])
+    gradient, hessian = g * rules.gradient_unit, h * rules.hessian_unit
+    return weight_of(gradient, hessian, rules.reg_lambda, rules.reg_alpha, bound[0], bound[1])
 
 
 @inline
-def _score(h: int, g: int, bound: Float64s, rules: Float64s) -> float:
+def _score(h: int, g: int, bound: Float64s, rules: Rules) -> float:
     w = weight_by(h, g, bound, rules)
-    return score_of(g * rules[G_UNIT], h * rules[H_UNIT], w, rules[REG_LAMBDA], rules[REG_ALPHA])
+    return score_of(g * rules.gradient_unit, h * rules.hessian_unit, w, rules.reg_lambda, rules.reg_alpha)
 
 
 @kernel
-def gains_enough(gain: float, total: Int64s, left: Int64s, bound: Float64s, rules: Float64s, limits: Float64s) -> bool:
-    """Return whether a split gains enough; where none was found, the gain is negative.
+def gains_enough(gain: float, total: Int64s, left: Int64s, bound: Float64s, rules: Rules, limits: Limits) -> bool:
+    """Return whether a split gains enough, and more than rounding may seem to gain.
 
     Args:
-        total, left: sums of the node, and of its left side.
+        gain: negative if there is no split.
+        total, left: the sums of the node and of its left side.
     """
-    if not gain > limits[MIN_GAIN]:
+    if not gain > limits.min_gain:
         return False
-    h, unit = total[0] * rules[H_UNIT], limits[WEIGHT_UNIT]
-    weight = total[2] * unit if unit > 0.0 else h
-    if limits[MIN_INFO_GAIN] > 0 and gain < limits[MIN_INFO_GAIN] * weight * (1 - ROUNDING):
+    hessian = total[HESSIAN] * rules.hessian_unit
+    weight = total[THIRD] * limits.weight_unit if limits.weight_unit > 0.0 else hessian
+    if limits.min_info_gain > 0 and gain < limits.min_info_gain * weight * (1 - ROUNDING):
         return False
-    g_unit, h_unit = rules[G_UNIT], weight_by(total[0], total[1], bound, rules) * rules[H_UNIT]
-    scores = abs(_score(total[0], total[1], bound, rules)) + abs(_score(left[0], left[1], bound, rules))
-    scores += abs(_score(total[0] - left[0], total[1] - left[1], bound, rules))
-    chance = CHANCE * (g_unit * g_unit + h_unit * h_unit) * limits[ROWS_BY_HESSIAN]
+    h, g, left_h, left_g = total[HESSIAN], total[GRADIENT], left[HESSIAN], left[GRADIENT]
+    scores = abs(_score(h, g, bound, rules)) + abs(_score(left_h, left_g, bound, rules))
+    scores += abs(_score(h - left_h, g - left_g, bound, rules))
+    g_unit, h_unit = rules.gradient_unit, weight_by(h, g, bound, rules) * rules.hessian_unit
+    chance = CHANCE * (g_unit * g_unit + h_unit * h_unit) * limits.rows_per_hessian
     return gain > max(chance, ROUNDING * scores)

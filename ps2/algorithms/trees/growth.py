@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.trees.binning import Bins
-from ps2.algorithms.trees.decision_kernels import gains_enough, may_split
+from ps2.algorithms.trees.decision_kernels import Limits, gains_enough, may_split
 from ps2.algorithms.trees.driver_messages import (
     BIN,
     BUILT,
@@ -30,9 +30,10 @@ from ps2.algorithms.trees.driver_messages import (
 )
 from ps2.algorithms.trees.feature_sets import FeatureSets
 from ps2.algorithms.trees.growing import Split, child_bounds
+from ps2.algorithms.trees.layout import GRADIENT, HESSIAN, THIRD
 from ps2.algorithms.trees.nonempty_bins import has_marks
 from ps2.algorithms.trees.problem import BoostingOptions, key_of
-from ps2.algorithms.trees.scan_kernels import weight_of
+from ps2.algorithms.trees.scan_kernels import Rules, weight_of
 from ps2.algorithms.trees.split_order import Node, SplitOrder
 from ps2.algorithms.trees.tree import Tree, TreeBuilder
 from ps2.array_types import Float64s, Int64s
@@ -56,22 +57,21 @@ class BestSplits:
     sets: Int64s
 
 
-def rules_of(options: BoostingOptions, scales: tuple[float, float]) -> Float64s:
-    """Return ``rules`` of ``ops.best_splits``; scales: factors of hessians and gradients."""
-    return readable(
-        np.array([1 / scales[1], 1 / scales[0], options.reg_lambda, options.reg_alpha, options.min_hessian])
-    )
+def rules_of(options: BoostingOptions, scales: tuple[float, float]) -> Rules:
+    """Return how splits are judged; scales: factors of hessians and gradients."""
+    penalties = float(options.reg_lambda), float(options.reg_alpha)
+    return Rules(1 / scales[1], 1 / scales[0], *penalties, float(options.min_hessian), options.min_third)
 
 
-def limits_of(options: BoostingOptions, scales: tuple[float, float], totals: Int64s) -> Float64s:
-    """Return ``limits`` of ``decision_kernels``; totals: of the root."""
+def limits_of(options: BoostingOptions, scales: tuple[float, float], totals: Int64s, max_splits: int) -> Limits:
+    """Return when a tree stops growing; totals: of the root."""
     # The third total is a number of rows, unless it is a weight.
-    rows, h_unit = 0 if options.third == "weights" else int(totals[2]), 1 / scales[0]
-    least, unit = max(options.least_gain, options.min_gain), options.weight_unit
-    by_hessian = rows / max(int(totals[0]) * h_unit, h_unit)
-    return readable(
-        np.array([least, options.min_info_gain, by_hessian, 0.0 if options.weighed_by == "hessians" else unit])
-    )
+    rows, h_unit = 0 if options.third == "weights" else int(totals[THIRD]), 1 / scales[0]
+    rows_per_hessian = rows / max(int(totals[HESSIAN]) * h_unit, h_unit)
+    min_gain = float(max(options.least_gain, options.min_gain))
+    weight_unit = 0.0 if options.weighed_by == "hessians" else float(options.weight_unit)
+    by_gain, min_info_gain = options.growth == "leaf", float(options.min_info_gain)
+    return Limits(max_splits, options.depth, by_gain, min_gain, min_info_gain, rows_per_hessian, weight_unit)
 
 
 class Growth:
@@ -87,7 +87,6 @@ class Growth:
         is_over: whether the tree is done.
         explores: nodes that a clock of leaf-wise growth explores, on which the tree does not depend; None: so many that
             trees take few clocks.
-        rules: for ``best_splits``.
         subtract: pairs of rows: the second histogram is subtracted from the first, once workers have added it.
         clear: rows to zero before workers add to them.
         room: rows that the matrix needs by then.
@@ -107,8 +106,8 @@ class Growth:
         self._rate = options.rate if rate is None else rate
         self._options, self._bins, self.tree = options, bins, tree
         self._h_unit, self._g_unit = 1 / scales[0], 1 / scales[1]
-        self.rules = rules_of(options, scales)
-        self._limits = limits_of(options, scales, totals)
+        self._rules = rules_of(options, scales)
+        self._limits = limits_of(options, scales, totals, options.most_leaves - 1)
         self.is_over = False
         self.subtract: list[tuple[int, int]] = []
         self.clear: list[int] = []
@@ -146,6 +145,11 @@ class Growth:
     def bounds(self) -> Float64s:
         """Bounds of the open nodes, shape (n, 2)."""
         return np.array([node.bounds for node in self._open])
+
+    @property
+    def rules(self) -> Float64s:
+        """``rules`` of the operation ``best_splits``."""
+        return np.array(self._rules[:-1])
 
     @property
     def allowed(self) -> Int64s:
@@ -221,7 +225,7 @@ class Growth:
     def _is_enough(self, gain: float, node: Node, left: Int64s) -> bool:
         """Return whether a split gains enough; where the servers found none, the gain is negative."""
         sums = readable(node.totals), readable(left), readable(node.bounds)
-        return bool(gains_enough(gain, *sums, self.rules, self._limits))
+        return bool(gains_enough(gain, *sums, self._rules, self._limits))
 
     def _children(self, node: Node, split: Split, left: Int64s) -> tuple[Node, Node]:
         sums = left, node.totals - left
@@ -233,7 +237,7 @@ class Growth:
         return self._node(places[0], sums[0], bounds[0], path), self._node(places[1], sums[1], bounds[1], path)
 
     def _node(self, place: int, totals: Int64s, bounds: Float64s, path: frozenset[int] = frozenset()) -> Node:
-        may = may_split(place, readable(totals), self._options.depth, self._options.min_third, self.rules)
+        may = may_split(place, readable(totals), self._options.depth, self._rules)
         return Node(place, totals, bounds, bool(may), path)
 
     def _splits_of(self, nodes: list[Node], words: int) -> Int64s:
@@ -253,7 +257,7 @@ class Growth:
     def _open_children(self, node: Node, row: Int64s) -> None:
         """Give histograms to children that may be split; workers build that of the lighter child."""
         left, right = node.children
-        small, large = (left, right) if left.totals[0] <= right.totals[0] else (right, left)
+        small, large = (left, right) if left.totals[HESSIAN] <= right.totals[HESSIAN] else (right, left)
         small.row = self._take_row()
         row[BUILT], row[ROW] = node.children.index(small), small.row
         if large.may_split:
@@ -301,8 +305,8 @@ class Growth:
         return self._weight_of(node.totals, node.bounds)
 
     def _weight_of(self, totals: Int64s, bounds: Float64s) -> float:
-        h, g = totals[0] * self._h_unit, totals[1] * self._g_unit
+        h, g = totals[HESSIAN] * self._h_unit, totals[GRADIENT] * self._g_unit
         return float(weight_of(g, h, self._options.reg_lambda, self._options.reg_alpha, *bounds))
 
     def _cover(self, node: Node) -> float:
-        return float(node.totals[0] * self._h_unit)
+        return float(node.totals[HESSIAN] * self._h_unit)

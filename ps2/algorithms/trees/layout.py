@@ -23,6 +23,11 @@ MAX_CATEGORIES = MAX_BINS - 1
 # Of a sum in a histogram: all are int64.
 SUM_BYTES = 8
 CATEGORICAL, HAS_MISSING, INCREASING, DECREASING = 1, 2, 4, 8
+# Channels of boosted trees' sums.
+HESSIAN, GRADIENT, THIRD = range(3)
+# Columns of splits by bins: the feature; the last bin on the left (-1: a set of categories goes left); whether missing
+# values go left.
+FEATURE, BIN, MISSING_LEFT = range(3)
 
 
 def layout_of(sizes: Int64s, first: Int64s, implied: Int32s | None, flags: Int64s, channels: int) -> Int64s:

@@ -13,6 +13,7 @@ from typing import Annotated
 
 import numpy as np
 
+from ps2.algorithms.trees.forests.impurity_kernels import ForestRules
 from ps2.algorithms.trees.forests.node_search_kernels import search_forest
 from ps2.algorithms.trees.nonempty_bins import (
     GROUP,
@@ -24,7 +25,9 @@ from ps2.algorithms.trees.nonempty_bins import (
     subtract_marked,
 )
 from ps2.algorithms.trees.nonempty_bins import check_rows as check_marks
-from ps2.algorithms.trees.search_kernels import WORD_BITS, search
+from ps2.algorithms.trees.routing import WORD_BITS
+from ps2.algorithms.trees.scan_kernels import Rules
+from ps2.algorithms.trees.search_kernels import OpenNodes, Splits, search
 from ps2.errors import OutOfRangeError
 from ps2.ops.guards import check_row_ids, check_slots, readable
 from ps2.ops.kernels import Float64s, Int64s, kernel
@@ -154,7 +157,7 @@ def best_splits(
         totals: of each node: sums of hessians and gradients, and of the third channel.
         bounds: least and largest weight that a node's children may have; infinite without monotone constraints.
         keys: of nodes: what their features are drawn by.
-        rules: what 1 of a sum of gradients stands for, and of hessians; regLambda, regAlpha, minChildWeight.
+        rules: ``Rules`` without the last field.
         allowed: the features that a node may use, 64 in a word: ``FeatureSets.words``; no words: all.
         layout: the row that has what ``layout_of`` returns.
         marks: whether bins are marked.
@@ -182,19 +185,12 @@ def best_splits(
     sets = np.zeros((count, len(rows), words), np.int64)
     if allowed.shape[1] and allowed.shape[1] * WORD_BITS < features:
         raise OutOfRangeError(f"allowed: expected a bit for each of {features} features, got {allowed.shape[1]} words")
-    nodes = (readable(totals), readable(bounds), readable(keys), readable(allowed))
+    nodes = OpenNodes(readable(totals), readable(bounds), readable(keys), readable(allowed))
     over_blocks(
         search,
         (np.arange(count),),
-        ends,
-        m,
-        rows,
-        layout,
-        channels,
-        nodes,
-        readable(rules),
-        (min_third, features, drawn, full, marks),
-        (gain, where, left, sets),
+        *(ends, m, rows, layout, channels, marks, nodes, Rules._make([*rules.tolist(), min_third])),
+        *(features, drawn, full, Splits(gain, where, left, sets)),
         cost=SEARCH_COST * len(rows) * m.shape[1] // count,
     )
     best = np.argmax(gain, axis=0), np.arange(len(rows))
@@ -223,7 +219,7 @@ def purest_splits(
 
     Args:
         rows: of the nodes' histograms; totals: of each node, a number a channel.
-        kinds, rules: as of ``forests.impurity_kernels``.
+        kinds, rules: the whole numbers of ``ForestRules``, and the others.
         layout, words: as of ``best_splits``.
 
     Returns:
@@ -236,7 +232,9 @@ def purest_splits(
         raise OutOfRangeError(f"totals: expected from 2 to {MAX_CHANNELS - 1} channels, got {channels}")
     if not 0 <= layout < m.shape[0]:
         raise OutOfRangeError(f"layout: row {layout} is outside [0, {m.shape[0]})")
-    if not (0 <= kinds[0] <= 2 and 2 <= kinds[1] <= channels <= kinds[1] + 1 and 0 <= kinds[3] < WORD_BITS - 1):
+    judged_by = ForestRules(*kinds.tolist(), *rules.tolist())
+    is_valid = 0 <= judged_by.impurity <= 2 and 0 <= judged_by.max_depth < WORD_BITS - 1
+    if not (is_valid and 2 <= judged_by.width <= channels <= judged_by.width + 1):
         raise OutOfRangeError(f"kinds: expected those of {channels} channels, got {kinds.tolist()}")
     check_marks(m, channels, rows)
     gain, where = np.zeros(len(rows)), np.full((len(rows), 3), -1, np.int64)
@@ -244,7 +242,7 @@ def purest_splits(
     over_blocks(
         search_forest,
         (np.arange(len(rows)),),
-        *(m, rows, layout, readable(totals), readable(kinds), readable(rules), (gain, where, left, sets)),
+        *(m, rows, layout, readable(totals), judged_by, Splits(gain, where, left, sets)),
         cost=m.shape[1],
     )
     return gain, where, left, sets

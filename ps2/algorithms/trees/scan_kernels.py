@@ -2,14 +2,66 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from ps2.algorithms.trees.layout import CATEGORICAL, DECREASING, INCREASING
+from ps2.algorithms.trees.layout import CATEGORICAL, DECREASING, GRADIENT, HESSIAN, INCREASING, THIRD
 from ps2.ops.kernels import Float64s, Int64s, inline, kernel
 from ps2.ops.table import Array
 
 # Below this, products of scores and hessians may have lost digits.
 TINY = 1e-200
+
+
+class Rules(NamedTuple):
+    """How splits of boosted trees are judged.
+
+    Attributes:
+        gradient_unit: the gradient that 1 of a whole sum stands for; hessian_unit: the hessian.
+        reg_lambda, reg_alpha: the L2 and L1 penalties on leaves.
+        min_hessian: the smallest sum of hessians on each side of a split.
+        min_third: the smallest total of the third channel on each side of a split.
+    """
+
+    gradient_unit: float
+    hessian_unit: float
+    reg_lambda: float
+    reg_alpha: float
+    min_hessian: float
+    min_third: int
+
+
+class Feature(NamedTuple):
+    """A feature in a histogram.
+
+    Attributes:
+        number: the feature's number.
+        column: the column of its first bin.
+        size: the number of its bins.
+        implied: the bin that sparse rows do not store; -1: none.
+        flags: ``layout.CATEGORICAL`` and the other flags.
+    """
+
+    number: int
+    column: int
+    size: int
+    implied: int
+    flags: int
+
+
+class BinSplit(NamedTuple):
+    """The best split of one feature.
+
+    Attributes:
+        gain: its gain.
+        last: the position of the last bin on the left, in the order of bins; -1: no split gains enough.
+        missing_left: 1 if missing values go left, else 0.
+    """
+
+    gain: float
+    last: int
+    missing_left: int
 
 
 @kernel
@@ -27,101 +79,98 @@ def score_of(g: float, h: float, w: float, reg_lambda: float, reg_alpha: float) 
 
 
 @inline
-def best_score(total: Int64s, bound: Float64s, rules: Float64s) -> float:
+def best_score(total: Int64s, bound: Float64s, rules: Rules) -> float:
     """Compute minus twice the objective of a node by its sums, with the weight that is best for it."""
-    g, h = total[1] * rules[0], total[0] * rules[1]
-    return score_of(g, h, weight_of(g, h, rules[2], rules[3], bound[0], bound[1]), rules[2], rules[3])
+    g, h = total[GRADIENT] * rules.gradient_unit, total[HESSIAN] * rules.hessian_unit
+    w = weight_of(g, h, rules.reg_lambda, rules.reg_alpha, bound[0], bound[1])
+    return score_of(g, h, w, rules.reg_lambda, rules.reg_alpha)
 
 
 @inline
 def may_gain(
-    histogram: Array,
-    bins: tuple[int, int, int, int],
-    total: Int64s,
-    rules: Float64s,
-    whole: float,
-    least: float,
+    histogram: Array, feature: Feature, channels: int, total: Int64s, rules: Rules, whole: float, min_gain: float
 ) -> bool:
-    """Tell whether a split of a feature with an implied bin may gain more than ``least``, without trying any.
+    """Return whether a split of a feature with an implied bin may gain more than ``min_gain``, without trying any.
 
     On one side of it there are only rows of the other bins: that side weighs no more than these, and its gradients sum
     up to no more than those of one sign; nor does it gain more than its bins would alone. The other side weighs at
     least as much as the implied bin.
-
-    Args:
-        bins: of the feature: the first one's column, how many there are, which one is implied, and their channels.
     """
-    column, size, implied, channels = bins
-    g_unit, h_unit, reg_lambda, min_h = rules[0], rules[1], rules[2], rules[4]
+    g_unit, h_unit, reg_lambda = rules.gradient_unit, rules.hessian_unit, rules.reg_lambda
     held, up, down, apart = np.int64(0), np.int64(0), np.int64(0), 0.0
-    for place in range(size):
-        h = np.int64(histogram[(column + place) * channels])
-        if place != implied and h > 0:
+    for bin in range(feature.size):
+        h = np.int64(histogram[(feature.column + bin) * channels])
+        if bin != feature.implied and h > 0:
             held += h
-            g = np.int64(histogram[(column + place) * channels + 1])
+            g = np.int64(histogram[(feature.column + bin) * channels + 1])
             up += g if g > 0 else 0
             down += g if g < 0 else 0
             apart += (g * g_unit) ** 2 / (h * h_unit)
-    if held * h_unit < min_h:
+    if held * h_unit < rules.min_hessian:
         return False
-    lightest, rest = min_h + reg_lambda, (total[0] - held) * h_unit + reg_lambda
+    lightest, rest = rules.min_hessian + reg_lambda, (total[HESSIAN] - held) * h_unit + reg_lambda
     if rest <= 0.0:
         return True
     one = max(up, -down) * g_unit
-    other = max(abs(total[1] - up), abs(total[1] - down)) * g_unit
-    most = (min(one * one / lightest, apart) if lightest > 0.0 else apart) + other * other / rest
+    other = max(abs(total[GRADIENT] - up), abs(total[GRADIENT] - down)) * g_unit
+    limit = (min(one * one / lightest, apart) if lightest > 0.0 else apart) + other * other / rest
     # What is lost by rounding is far less.
-    return most - whole + 1e-9 * (most + abs(whole)) > least
+    return limit - whole + 1e-9 * (limit + abs(whole)) > min_gain
 
 
 @inline
-def collect(
-    histogram: Array,
-    bins: tuple[int, int, int, int],
-    total: Int64s,
-    places: Int64s,
-    sums: Array,
-) -> int:
-    """Collect the bins of a feature that are not empty; return how many."""
-    column, size, implied, channels = bins
-    count, at = 0, -1
-    h_rest, g_rest, n_rest = total[0], total[1], total[2]
-    for place in range(size):
-        h = np.int64(histogram[(column + place) * channels])
-        if place == implied:
-            at = count
+def collect(histogram: Array, feature: Feature, channels: int, total: Int64s, bins: Int64s, sums: Array) -> int:
+    """Collect the bins of a feature that are not empty, and their sums; return how many."""
+    count, implied_at = 0, -1
+    h_rest, g_rest, n_rest = total[HESSIAN], total[GRADIENT], total[THIRD]
+    for bin in range(feature.size):
+        h = np.int64(histogram[(feature.column + bin) * channels])
+        if bin == feature.implied:
+            implied_at = count
         elif h == 0:
             continue
-        places[count] = place
-        sums[count, 0], sums[count, 1], sums[count, 2] = h, histogram[(column + place) * channels + 1], 0
+        bins[count] = bin
+        sums[count, HESSIAN], sums[count, THIRD] = h, 0
+        sums[count, GRADIENT] = histogram[(feature.column + bin) * channels + 1]
         if channels == 3:
-            sums[count, 2] = histogram[(column + place) * channels + 2]
-        if place != implied:
+            sums[count, THIRD] = histogram[(feature.column + bin) * channels + 2]
+        if bin != feature.implied:
             h_rest -= h
-            g_rest -= sums[count, 1]
-            n_rest -= sums[count, 2]
+            g_rest -= sums[count, GRADIENT]
+            n_rest -= sums[count, THIRD]
         count += 1
-    if at < 0:
+    if implied_at < 0:
         return count
-    sums[at, 0], sums[at, 1], sums[at, 2] = h_rest, g_rest, n_rest if channels == 3 else 0
-    if h_rest != 0:
-        return count
-    for i in range(at + 1, count):
-        places[i - 1] = places[i]
-        for c in range(3):
+    sums[implied_at, HESSIAN], sums[implied_at, GRADIENT] = h_rest, g_rest
+    sums[implied_at, THIRD] = n_rest if channels == 3 else 0
+    return count if h_rest != 0 else drop_bin(implied_at, count, bins, sums)
+
+
+@inline
+def drop_bin(position: int, count: int, bins: Int64s, sums: Array) -> int:
+    """Drop one of the collected bins; return how many are left."""
+    for i in range(position + 1, count):
+        bins[i - 1] = bins[i]
+        for c in range(sums.shape[1]):
             sums[i - 1, c] = sums[i, c]
     return count - 1
 
 
 @inline
-def sort_bins(flags: int, count: int, sums: Array, rules: Float64s, ratios: Float64s, order: Int64s) -> None:
+def sort_bins(flags: int, count: int, sums: Array, rules: Rules, ratios: Float64s, order: Int64s) -> None:
     """Set the order in which bins go left: that of categories is by gradient over hessian, which finds the best set."""
     if flags & CATEGORICAL:
         for i in range(count):
-            ratios[i] = sums[i, 1] * rules[0] / (sums[i, 0] * rules[1] + rules[2])
-        ranked = np.argsort(ratios[:count], kind="mergesort")
-        for i in range(count):
-            order[i] = ranked[i]
+            hessian = sums[i, HESSIAN] * rules.hessian_unit + rules.reg_lambda
+            ratios[i] = sums[i, GRADIENT] * rules.gradient_unit / hessian
+    order_bins(flags, count, ratios, order)
+
+
+@inline
+def order_bins(flags: int, count: int, ratios: Float64s, order: Int64s) -> None:
+    """Set the order in which bins go left: categories by their ratios, others as they are."""
+    if flags & CATEGORICAL:
+        order[:count] = np.argsort(ratios[:count], kind="mergesort")
     else:
         for i in range(count):
             order[i] = i
@@ -131,76 +180,61 @@ def sort_bins(flags: int, count: int, sums: Array, rules: Float64s, ratios: Floa
 def scan(
     flags: int,
     count: int,
-    lost: int,
+    missing: int,
     sums: Array,
     order: Int64s,
     total: Int64s,
     bound: Float64s,
-    rules: Float64s,
-    min_third: int,
-    least: float,
-) -> tuple[float, int, int]:
-    """Try all splits of a feature at a node.
+    rules: Rules,
+    min_gain: float,
+) -> BinSplit:
+    """Return the best of all splits of a feature at a node.
 
     Args:
-        count: of bins; lost: where that of missing values is, ``count`` if there are none.
-        least: what a gain must be above.
-
-    Returns:
-        The best gain; how many bins of the order go left, less 1 (-1: none was good enough); 1 if missing ones do.
+        count: the number of bins; missing: the position of the bin of missing values, ``count`` if there is none.
+        min_gain: a split has to gain more.
     """
-    g_unit, h_unit, reg_lambda, reg_alpha, min_h = rules[0], rules[1], rules[2], rules[3], rules[4]
+    h_unit, min_h, reg_lambda = rules.hessian_unit, rules.min_hessian, rules.reg_lambda
     whole = best_score(total, bound, rules)
     left_h, left_g, left_n = 0, 0, 0
-    best, improved, taken, bar = least, -1, 0, _bar(least + whole)
-    for i in range(lost):
-        left_h += sums[order[i], 0]
-        left_g += sums[order[i], 1]
-        left_n += sums[order[i], 2]
-        for side in range(1 if lost == count else 2):
+    best, last, missing_left, bar = min_gain, -1, 0, _bar(min_gain + whole)
+    for i in range(missing):
+        left_h += sums[order[i], HESSIAN]
+        left_g += sums[order[i], GRADIENT]
+        left_n += sums[order[i], THIRD]
+        for side in range(1 if missing == count else 2):
             hl, gl, nl = left_h, left_g, left_n
             if side == 1:
-                hl, gl, nl = hl + sums[lost, 0], gl + sums[lost, 1], nl + sums[lost, 2]
-            hr, nr = total[0] - hl, total[2] - nl
-            if hr <= 0 or hl * h_unit < min_h or hr * h_unit < min_h or min(nl, nr) < min_third:
+                hl, gl, nl = hl + sums[missing, HESSIAN], gl + sums[missing, GRADIENT], nl + sums[missing, THIRD]
+            hr, nr = total[HESSIAN] - hl, total[THIRD] - nl
+            if hr <= 0 or hl * h_unit < min_h or hr * h_unit < min_h or min(nl, nr) < rules.min_third:
                 continue
-            gl_real, gr_real = gl * g_unit, (total[1] - gl) * g_unit
+            gl_real, gr_real = gl * rules.gradient_unit, (total[GRADIENT] - gl) * rules.gradient_unit
             if _is_less(gl_real, hl * h_unit + reg_lambda, gr_real, hr * h_unit + reg_lambda, bar):
                 continue
-            w_left = weight_of(gl_real, hl * h_unit, reg_lambda, reg_alpha, bound[0], bound[1])
-            w_right = weight_of(gr_real, hr * h_unit, reg_lambda, reg_alpha, bound[0], bound[1])
-            if (flags & INCREASING and w_left > w_right) or (flags & DECREASING and w_left < w_right):
-                continue
-            gain = score_of(gl_real, hl * h_unit, w_left, reg_lambda, reg_alpha)
-            gain += score_of(gr_real, hr * h_unit, w_right, reg_lambda, reg_alpha) - whole
+            gain = _gain_of(gl_real, hl * h_unit, gr_real, hr * h_unit, flags, bound, rules, whole)
             if gain > best:
-                best, improved, taken, bar = gain, i, side, _bar(gain + whole)
-    return best, improved, taken
+                best, last, missing_left, bar = gain, i, side, _bar(gain + whole)
+    return BinSplit(best, last, missing_left)
 
 
 @inline
 def scan_full(
     histogram: Array,
-    bins: tuple[int, int, int, int],
-    flags: int,
+    feature: Feature,
+    channels: int,
     total: Int64s,
     bound: Float64s,
-    rules: Float64s,
-    min_third: int,
+    rules: Rules,
     whole: float,
-    least: float,
-) -> tuple[float, int]:
-    """Try all splits of a numeric feature that no row of the node lacks, where all bins are filled: as ``scan``.
-
-    Returns:
-        The best gain; the last bin on the left (-1: none was good enough).
-    """
-    column, size, _, channels = bins
-    g_unit, h_unit, reg_lambda, reg_alpha, min_h = rules[0], rules[1], rules[2], rules[3], rules[4]
+    min_gain: float,
+) -> BinSplit:
+    """Do what ``scan`` does for a numeric feature that no row of the node lacks, where all bins are filled."""
+    h_unit, min_h, reg_lambda = rules.hessian_unit, rules.min_hessian, rules.reg_lambda
     left_h, left_g, left_n = np.int64(0), np.int64(0), np.int64(0)
-    best, found, bar = least, -1, _bar(least + whole)
-    for place in range(size):
-        at = (column + place) * channels
+    best, last, bar = min_gain, -1, _bar(min_gain + whole)
+    for bin in range(feature.size):
+        at = (feature.column + bin) * channels
         h = np.int64(histogram[at])
         if h == 0:
             continue
@@ -208,23 +242,36 @@ def scan_full(
         left_g += np.int64(histogram[at + 1])
         if channels == 3:
             left_n += np.int64(histogram[at + 2])
-        hl, hr, nr = left_h * h_unit, (total[0] - left_h) * h_unit, total[2] - left_n
-        if left_h >= total[0] or hr < min_h:
+        hl, hr, nr = left_h * h_unit, (total[HESSIAN] - left_h) * h_unit, total[THIRD] - left_n
+        if left_h >= total[HESSIAN] or hr < min_h:
             break
-        if hl < min_h or min(left_n, nr) < min_third:
+        if hl < min_h or min(left_n, nr) < rules.min_third:
             continue
-        gl, gr = left_g * g_unit, (total[1] - left_g) * g_unit
+        gl, gr = left_g * rules.gradient_unit, (total[GRADIENT] - left_g) * rules.gradient_unit
         if _is_less(gl, hl + reg_lambda, gr, hr + reg_lambda, bar):
             continue
-        w_left = weight_of(gl, hl, reg_lambda, reg_alpha, bound[0], bound[1])
-        w_right = weight_of(gr, hr, reg_lambda, reg_alpha, bound[0], bound[1])
-        if (flags & INCREASING and w_left > w_right) or (flags & DECREASING and w_left < w_right):
-            continue
-        gain = score_of(gl, hl, w_left, reg_lambda, reg_alpha)
-        gain += score_of(gr, hr, w_right, reg_lambda, reg_alpha) - whole
+        gain = _gain_of(gl, hl, gr, hr, feature.flags, bound, rules, whole)
         if gain > best:
-            best, found, bar = gain, place, _bar(gain + whole)
-    return best, found
+            best, last, bar = gain, bin, _bar(gain + whole)
+    return BinSplit(best, last, 0)
+
+
+@inline
+def _gain_of(
+    gl: float, hl: float, gr: float, hr: float, flags: int, bound: Float64s, rules: Rules, whole: float
+) -> float:
+    """Return the gain of a split, minus infinity if it breaks a monotone constraint.
+
+    Args:
+        gl, hl, gr, hr: gradients and hessians of both sides; whole: the score of the node.
+    """
+    reg_lambda, reg_alpha = rules.reg_lambda, rules.reg_alpha
+    w_left = weight_of(gl, hl, reg_lambda, reg_alpha, bound[0], bound[1])
+    w_right = weight_of(gr, hr, reg_lambda, reg_alpha, bound[0], bound[1])
+    if (flags & INCREASING and w_left > w_right) or (flags & DECREASING and w_left < w_right):
+        return -np.inf
+    right = score_of(gr, hr, w_right, reg_lambda, reg_alpha)
+    return score_of(gl, hl, w_left, reg_lambda, reg_alpha) + (right - whole)
 
 
 @inline
@@ -235,7 +282,7 @@ def _bar(score: float) -> float:
 
 @inline
 def _is_less(gl: float, hl: float, gr: float, hr: float, bar: float) -> bool:
-    """Tell, without a division, whether two sides score less than a bar for certain.
+    """Return whether two sides score less than a bar for certain, without a division.
 
     A side's score is at most the square of its gradients over its hessians, whatever bounds, penalties on gradients and
     constraints there are.
@@ -243,5 +290,5 @@ def _is_less(gl: float, hl: float, gr: float, hr: float, bar: float) -> bool:
     Args:
         hl, hr: hessians, and the penalty on leaves.
     """
-    wanted = bar * (hl * hr)
-    return wanted > TINY and gl * gl * hr + gr * gr * hl < wanted
+    scaled_bar = bar * (hl * hr)
+    return scaled_bar > TINY and gl * gl * hr + gr * gr * hl < scaled_bar

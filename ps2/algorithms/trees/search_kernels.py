@@ -2,19 +2,42 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from ps2.algorithms.trees.layout import CATEGORICAL, HAS_MISSING, MAX_BINS, PLACE_BITS, PLACES
+from ps2.algorithms.trees.layout import (
+    BIN,
+    CATEGORICAL,
+    FEATURE,
+    GRADIENT,
+    HAS_MISSING,
+    HESSIAN,
+    MAX_BINS,
+    MISSING_LEFT,
+    PLACE_BITS,
+    PLACES,
+    THIRD,
+)
 from ps2.algorithms.trees.nonempty_bins import marks_of, next_marked
-from ps2.algorithms.trees.scan_kernels import best_score, collect, may_gain, scan, scan_full, sort_bins
+from ps2.algorithms.trees.routing import WORD_BITS
+from ps2.algorithms.trees.scan_kernels import (
+    BinSplit,
+    Feature,
+    Rules,
+    best_score,
+    collect,
+    may_gain,
+    scan,
+    scan_full,
+    sort_bins,
+)
 from ps2.ops.draws import GOLDEN, scrambled
 from ps2.ops.kernels import Float64s, Int64s, inline, kernel
 from ps2.ops.table import Array
 
 # Bins that are passed over at once if all are empty.
 STRIDE = 16
-# Of a set of categories.
-WORD_BITS = 64
 # Rounds of the network that draws features.
 HALVES = 4
 
@@ -42,8 +65,54 @@ def permuted(number: int, count: int, key: int) -> int:
 
 @inline
 def is_drawn(feature: int, features: int, drawn: int, key: int) -> bool:
-    """Tell whether a feature is one of ``drawn`` that a key draws: of as many as that, whoever asks for which."""
+    """Return whether a key selects a feature. Exactly ``drawn`` are selected, the same on every server."""
     return bool(permuted(feature, features, key) < drawn)
+
+
+class OpenNodes(NamedTuple):
+    """Nodes whose best splits are searched.
+
+    Attributes:
+        totals: the sums of each node, shape (n, 3).
+        bounds: the smallest and the largest value of each node's leaves, shape (n, 2).
+        keys: a random key of each node, which draws its features.
+        allowed: the features that each node may use, 64 in a word, shape (n, words); no words: all features.
+    """
+
+    totals: Int64s
+    bounds: Float64s
+    keys: Int64s
+    allowed: Int64s
+
+
+class Splits(NamedTuple):
+    """The best split of each node so far; a better one has to gain more.
+
+    Attributes:
+        gains: shape (n,).
+        where: shape (n, 3); columns ``layout.FEATURE`` and the following ones.
+        lefts: the sums of the left side, shape (n, channels).
+        sets: the categories that go left, as bits, shape (n, words).
+    """
+
+    gains: Float64s
+    where: Int64s
+    lefts: Int64s
+    sets: Int64s
+
+
+class Scratch(NamedTuple):
+    """Memory for the bins of one feature.
+
+    Attributes:
+        bins: the numbers of the bins that are not empty; sums: their sums, shape (bins, channels).
+        order: the positions of bins in the order in which they go left; ratios: what categories are ordered by.
+    """
+
+    bins: Int64s
+    sums: Int64s
+    order: Int64s
+    ratios: Float64s
 
 
 @kernel
@@ -54,124 +123,148 @@ def search(
     rows: Int64s,
     layout_row: int,
     channels: int,
-    nodes: tuple[Int64s, Float64s, Int64s, Int64s],
-    rules: Float64s,
-    limits: tuple[int, int, int, bool, bool],
-    out: tuple[Float64s, Int64s, Int64s, Int64s],
+    has_marks: bool,
+    nodes: OpenNodes,
+    rules: Rules,
+    features: int,
+    drawn: int,
+    is_full: bool,
+    out: Splits,
 ) -> None:
-    """Search the features that begin in some tiles."""
-    min_third, features, drawn, is_full, marks = limits
-    layout, scratch = m[layout_row], scratch_of()
+    """Search the features that begin in some tiles; the arrays of ``out`` have an entry a tile."""
+    layout, scratch = m[layout_row], scratch_of(3)
     for tile in tiles:
         # Slices of arrays that all threads share are counted, one thread after the other: none is made in the loop.
-        found = out[0][tile], out[1][tile], out[2][tile], out[3][tile]
-        span = _start(layout, ends[tile], channels), _start(layout, ends[tile + 1], channels)
+        best = Splits(out.gains[tile], out.where[tile], out.lefts[tile], out.sets[tile])
+        begin, end = _start(layout, ends[tile], channels), _start(layout, ends[tile + 1], channels)
         for node in range(len(rows)):
-            words = marks_of(m, channels, rows[node]) if marks else layout[:0]
-            some = (min_third, features, drawn, is_full)
-            search_node(m[rows[node]], words, layout, span, channels, node, nodes, rules, some, scratch, found)
+            marks = marks_of(m, channels, rows[node]) if has_marks else layout[:0]
+            histogram = m[rows[node]]
+            search_node(
+                histogram, marks, layout, begin, end, channels, node, nodes, rules, features, drawn, is_full,
+                scratch, best,
+            )  # fmt: skip
 
 
 @inline
-def scratch_of() -> tuple[Int64s, Int64s, Int64s, Float64s]:
-    """Return room for the bins of one feature."""
-    places, sums = np.empty(MAX_BINS, np.int64), np.empty((MAX_BINS, 3), np.int64)
-    return places, sums, np.empty(MAX_BINS, np.int64), np.empty(MAX_BINS)
+def scratch_of(channels: int) -> Scratch:
+    """Return memory for the bins of one feature."""
+    bins, sums = np.empty(MAX_BINS, np.int64), np.empty((MAX_BINS, channels), np.int64)
+    return Scratch(bins, sums, np.empty(MAX_BINS, np.int64), np.empty(MAX_BINS))
+
+
+@inline
+def feature_at(layout: Array, column: int, channels: int) -> Feature:
+    """Return the feature that a column of a histogram belongs to, from the layout row."""
+    first = column - max(int(layout[column * channels + 1]), 0)
+    word = -int(layout[first * channels + 1])
+    size, implied = (word >> PLACE_BITS) & PLACES, (word & PLACES) - 1
+    return Feature(int(layout[first * channels]), first, size, implied, word >> (2 * PLACE_BITS))
 
 
 @inline
 def search_node(
     histogram: Array,
-    words: Array,
+    marks: Array,
     layout: Array,
-    span: tuple[int, int],
+    begin: int,
+    end: int,
     channels: int,
     node: int,
-    nodes: tuple[Int64s, Float64s, Int64s, Int64s],
-    rules: Float64s,
-    limits: tuple[int, int, int, bool],
-    scratch: tuple[Int64s, Int64s, Int64s, Float64s],
-    out: tuple[Float64s, Int64s, Int64s, Int64s],
+    nodes: OpenNodes,
+    rules: Rules,
+    features: int,
+    drawn: int,
+    is_full: bool,
+    scratch: Scratch,
+    best: Splits,
 ) -> None:
     """Search some features in the histogram of one node.
 
     Args:
-        words: its marks; none: it has no marks.
-        span: where the first feature begins, and where the last one ends.
-        limits: as of ``search``, without the last one.
-        scratch: ``scratch_of()``.
-        out: by node, as of ``search``; a split has to gain more than is there.
+        marks: the histogram's marks; none: it has no marks.
+        begin: the column where the first feature begins; end: that where the last one ends.
+        features: the number of all features; drawn: how many of them a node may use; 0: all.
+        is_full: whether the histogram holds implied bins, too.
     """
-    totals, bounds, keys, allowed = nodes
-    min_third, features, drawn, is_full = limits
-    places, sums, order, ratios = scratch
-    gains, where, lefts, sets = out
-    total, bound = totals[node], bounds[node]
+    total, bound = nodes.totals[node], nodes.bounds[node]
     whole = best_score(total, bound, rules)
-    column, end = span
+    column = begin
     while True:
-        column = _next_filled(histogram, words, column, end, channels)
+        column = _next_filled(histogram, marks, column, end, channels)
         if column == end:
             break
-        column -= max(int(layout[column * channels + 1]), 0)
-        word = -int(layout[column * channels + 1])
-        size = (word >> PLACE_BITS) & PLACES
-        implied = (word & PLACES) - 1
-        flags = word >> (2 * PLACE_BITS)
-        feature = int(layout[column * channels])
-        is_tried = allowed.shape[1] == 0 or _is_in(feature, allowed, node)
-        if is_tried and (drawn == 0 or is_drawn(feature, features, drawn, keys[node])):
-            bins = (column, size, implied, channels)
-            missing = flags & HAS_MISSING and histogram[(column + size - 1) * channels] != 0
-            if is_full and not (flags & CATEGORICAL or missing):
-                found = scan_full(histogram, bins, flags, total, bound, rules, min_third, whole, gains[node])
-                if found[1] >= 0:
-                    gains[node] = found[0]
-                    _keep_full(node, (feature, flags), bins, found[1], histogram, total, where, lefts)
+        feature = feature_at(layout, column, channels)
+        is_tried = nodes.allowed.shape[1] == 0 or _is_in(feature.number, nodes.allowed, node)
+        if is_tried and (drawn == 0 or is_drawn(feature.number, features, drawn, nodes.keys[node])):
+            last_bin = (feature.column + feature.size - 1) * channels
+            if is_full and not (feature.flags & CATEGORICAL or (feature.flags & HAS_MISSING and histogram[last_bin])):
+                split = scan_full(histogram, feature, channels, total, bound, rules, whole, best.gains[node])
+                if split.last >= 0:
+                    best.gains[node] = split.gain
+                    _keep_full(node, feature, channels, split.last, histogram, total, best)
             else:
-                count = 0
-                if implied < 0 or may_gain(histogram, bins, total, rules, whole, gains[node]):
-                    count = collect(histogram, bins, total, places, sums)
-                if count > 1:
-                    lost = count - 1 if flags & HAS_MISSING and places[count - 1] == size - 1 else count
-                    sort_bins(flags, lost, sums, rules, ratios, order)
-                    best = scan(flags, count, lost, sums, order, total, bound, rules, min_third, gains[node])
-                    if best[1] >= 0:
-                        gains[node] = best[0]
-                        what = (feature, flags, implied, count, lost)
-                        _keep(node, what, best, places, sums, order, total, where, lefts, sets)
-        column += size
+                _search_bins(histogram, feature, channels, node, total, bound, rules, whole, scratch, best)
+        column = feature.column + feature.size
+
+
+@inline
+def _search_bins(
+    histogram: Array,
+    feature: Feature,
+    channels: int,
+    node: int,
+    total: Int64s,
+    bound: Float64s,
+    rules: Rules,
+    whole: float,
+    scratch: Scratch,
+    best: Splits,
+) -> None:
+    """Search a feature, bin by bin that is not empty."""
+    bins, sums, order = scratch.bins, scratch.sums, scratch.order
+    if feature.implied >= 0 and not may_gain(histogram, feature, channels, total, rules, whole, best.gains[node]):
+        return
+    count = collect(histogram, feature, channels, total, bins, sums)
+    if count < 2:
+        return
+    missing = missing_position(feature, count, bins)
+    sort_bins(feature.flags, missing, sums, rules, scratch.ratios, order)
+    split = scan(feature.flags, count, missing, sums, order, total, bound, rules, best.gains[node])
+    if split.last >= 0:
+        best.gains[node] = split.gain
+        sum_left(node, missing, split, scratch, best)
+        is_heavy = best.lefts[node, HESSIAN] >= total[HESSIAN] - best.lefts[node, HESSIAN]
+        note_sides(node, feature, count, missing, split, is_heavy, scratch, best)
+
+
+@inline
+def missing_position(feature: Feature, count: int, bins: Int64s) -> int:
+    """Return the position of the bin of missing values among the bins that are not empty, ``count`` if it is empty."""
+    return count - 1 if feature.flags & HAS_MISSING and bins[count - 1] == feature.size - 1 else count
 
 
 @inline
 def _keep_full(
-    node: int,
-    what: tuple[int, int],
-    bins: tuple[int, int, int, int],
-    last: int,
-    histogram: Array,
-    total: Int64s,
-    where: Array,
-    lefts: Array,
+    node: int, feature: Feature, channels: int, last: int, histogram: Array, total: Int64s, best: Splits
 ) -> None:
-    """Write down the best split so far of a node, found by ``scan_full``: as ``_keep``."""
-    feature, flags = what
-    column, _, implied, channels = bins
-    lefts[node, 0] = lefts[node, 1] = lefts[node, 2] = 0
-    for place in range(last + 1):
-        at = (column + place) * channels
+    """Note the best split so far of a node, found by ``scan_full``."""
+    lefts, where = best.lefts, best.where
+    lefts[node, HESSIAN] = lefts[node, GRADIENT] = lefts[node, THIRD] = 0
+    for bin in range(last + 1):
+        at = (feature.column + bin) * channels
         if histogram[at] != 0:
             for c in range(channels):
                 lefts[node, c] += histogram[at + c]
-    taken = lefts[node, 0] >= total[0] - lefts[node, 0]
-    if implied >= 0 and not flags & HAS_MISSING:
-        taken = implied <= last
-    where[node, 0], where[node, 1], where[node, 2] = feature, last, taken
+    missing_left = lefts[node, HESSIAN] >= total[HESSIAN] - lefts[node, HESSIAN]
+    if feature.implied >= 0 and not feature.flags & HAS_MISSING:
+        missing_left = feature.implied <= last
+    where[node, FEATURE], where[node, BIN], where[node, MISSING_LEFT] = feature.number, last, missing_left
 
 
 @inline
 def _is_in(feature: int, allowed: Int64s, node: int) -> bool:
-    """Tell whether a node may use a feature."""
+    """Return whether a node may use a feature."""
     return bool((allowed[node, feature // WORD_BITS] >> np.int64(feature % WORD_BITS)) & 1)
 
 
@@ -184,12 +277,12 @@ def _start(layout: Array, column: int, channels: int) -> int:
 
 
 @inline
-def _next_filled(histogram: Array, words: Array, column: int, end: int, channels: int) -> int:
+def _next_filled(histogram: Array, marks: Array, column: int, end: int, channels: int) -> int:
     """Return the next bin that is not empty, or ``end``: most are empty where features are many and rows few."""
-    if len(words):
-        column = next_marked(words, column, end)
+    if len(marks):
+        column = next_marked(marks, column, end)
         while column < end and histogram[column * channels] == 0:
-            column = next_marked(words, column + 1, end)
+            column = next_marked(marks, column + 1, end)
         return column
     while column + STRIDE <= end:
         some = histogram[column * channels]
@@ -204,69 +297,54 @@ def _next_filled(histogram: Array, words: Array, column: int, end: int, channels
 
 
 @inline
-def _keep(
-    node: int,
-    what: tuple[int, int, int, int, int],
-    best: tuple[float, int, int],
-    places: Int64s,
-    sums: Array,
-    order: Int64s,
-    total: Int64s,
-    where: Array,
-    lefts: Array,
-    sets: Array,
-) -> None:
-    """Write down the best split so far of a node."""
-    lost = what[4]
-    _, last, taken = best
-    for c in range(3):
-        lefts[node, c] = sums[lost, c] if taken else 0
-        for i in range(last + 1):
-            lefts[node, c] += sums[order[i], c]
-    is_heavy = lefts[node, 0] >= total[0] - lefts[node, 0]
-    note_sides(node, what, last, taken != 0, is_heavy, places, order, where, sets)
+def sum_left(node: int, missing: int, split: BinSplit, scratch: Scratch, best: Splits) -> None:
+    """Set the sums of the left side of a node's split."""
+    for c in range(best.lefts.shape[1]):
+        best.lefts[node, c] = scratch.sums[missing, c] if split.missing_left else 0
+        for i in range(split.last + 1):
+            best.lefts[node, c] += scratch.sums[scratch.order[i], c]
 
 
 @inline
 def note_sides(
     node: int,
-    what: tuple[int, int, int, int, int],
-    last: int,
-    goes: bool,
+    feature: Feature,
+    count: int,
+    missing: int,
+    split: BinSplit,
     is_heavy: bool,
-    places: Int64s,
-    order: Int64s,
-    where: Array,
-    sets: Array,
+    scratch: Scratch,
+    best: Splits,
 ) -> None:
-    """Write down which values of a feature go left at a node.
+    """Note which values of a feature go left at a node.
 
     Args:
-        what: feature, flags, the bin that sparse rows do without (-1: none), number of bins with rows, and that of
-            missing values among them (as many: none).
-        last: the last bin on the left, by ``order``; goes: whether missing values go left.
-        is_heavy: whether most rows go left.
+        count: the number of bins that are not empty; missing: the position of the bin of missing values among them.
+        is_heavy: whether more than half of the weight goes left.
     """
-    feature, flags, implied, count, lost = what
-    if lost == count:
-        # Nothing tells where missing values go: with the zeros that sparse rows do not hold, else with most others.
-        goes = is_heavy
-        if implied >= 0 and not flags & HAS_MISSING:
-            if not flags & CATEGORICAL:
-                goes = implied <= places[last]
+    bins, order, sets, last = scratch.bins, scratch.order, best.sets, split.last
+    is_categorical = (feature.flags & CATEGORICAL) != 0
+    missing_left = split.missing_left != 0
+    if missing == count:
+        # No row has a missing value: these go with the zeros that sparse rows do not store, else with the heavier side.
+        missing_left = is_heavy
+        if feature.implied >= 0 and not feature.flags & HAS_MISSING:
+            if not is_categorical:
+                missing_left = feature.implied <= bins[last]
             else:
                 for i in range(count):
-                    if places[order[i]] == implied:
-                        goes = i <= last
-    where[node, 0], where[node, 1], where[node, 2] = feature, -1 if flags & CATEGORICAL else places[last], goes
-    if flags & CATEGORICAL:
+                    if bins[order[i]] == feature.implied:
+                        missing_left = i <= last
+    best.where[node, FEATURE], best.where[node, MISSING_LEFT] = feature.number, missing_left
+    best.where[node, BIN] = -1 if is_categorical else bins[last]
+    if is_categorical:
         # Categories that the node has not seen go with the missing ones.
         for word in range(sets.shape[1]):
-            sets[node, word] = -1 if goes else 0
-        for i in range(lost):
-            place = places[order[i]]
-            bit = np.int64(1) << np.int64(place % WORD_BITS)
+            sets[node, word] = -1 if missing_left else 0
+        for i in range(missing):
+            category = bins[order[i]]
+            bit = np.int64(1) << np.int64(category % WORD_BITS)
             if i <= last:
-                sets[node, place // WORD_BITS] |= bit
+                sets[node, category // WORD_BITS] |= bit
             else:
-                sets[node, place // WORD_BITS] &= ~bit
+                sets[node, category // WORD_BITS] &= ~bit

@@ -1,252 +1,323 @@
-"""A whole tree in one compiled loop, for a worker that has all rows.
+"""The compiled engine: a whole tree in one loop, for a worker that has all rows.
 
-It makes the decisions that ``Growth`` makes, node after node: the same tree, to the bit. Nodes have the numbers that
-they have in the tree: the children of the n-th split are 2n - 1 and 2n.
+``grow`` is the engine of boosted trees and of random forests. They differ in how the best split of a node is searched,
+which two functions do. A boosted tree is the one that ``Growth`` grows, to the bit. Nodes have the numbers that they
+have in the tree: the children of the n-th split are 2n - 1 and 2n.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.trees.decision_kernels import gains_enough, may_split, weight_by
+from ps2.algorithms.trees.decision_kernels import Limits, gains_enough, may_split, weight_by
 from ps2.algorithms.trees.growing_kernels import add_blocks, part_dense, part_sparse
-from ps2.algorithms.trees.search_kernels import scratch_of, search_node
+from ps2.algorithms.trees.layout import FEATURE, GRADIENT, HAS_MISSING, HESSIAN
+from ps2.algorithms.trees.routing import bins_left
+from ps2.algorithms.trees.scan_kernels import Rules
+from ps2.algorithms.trees.search_kernels import OpenNodes, Scratch, Splits, scratch_of, search_node
 from ps2.ops.kernels import Float64s, Int32s, Int64s, inline, kernel
 
 Array = npt.NDArray[Any]
 UInt64s = npt.NDArray[np.uint64]
-# Dense rows: bins, shape (features, rows), and in blocks (``DenseRows``). Sparse rows: where each begins, its columns
-# of the histogram, and the bin of each feature that they do without. Of one kind there are none.
-Rows = tuple[Array, Array, Int64s, Int32s, Int32s]
-# Where the columns of the histogram begin of each feature that has any; of each feature; how many bins each has, and
-# whether the last one is of missing values.
-Bins = tuple[UInt64s, Int64s, Int64s, Array]
-Nodes = tuple[Int64s, Int64s, Float64s, Int64s, Float64s, Int64s, Int64s, Int64s, Int64s, Int64s]
 
 
-@kernel
-def grow_tree(
+class Rows(NamedTuple):
+    """A worker's rows by bins: dense, or sparse; the arrays of the other kind are empty.
+
+    Attributes:
+        columns: the bins of dense rows, unsigned, shape (features, rows).
+        blocks: the same bins by row, in blocks of features (``DenseRows.blocks``); empty for random forests.
+        begins: where each sparse row's entries begin, and the end.
+        entries: the columns of the histogram that a sparse row fills, ascending in each row.
+    """
+
+    columns: Array
+    blocks: Array
+    begins: Int64s
+    entries: Int32s
+
+
+class BinColumns(NamedTuple):
+    """The bins of all features as columns of a histogram.
+
+    Attributes:
+        first: each feature's first column, and the end.
+        sizes: the number of each feature's bins.
+        implied: the bin that sparse rows do not store; -1: none.
+        flags: ``layout.CATEGORICAL`` and ``layout.HAS_MISSING``.
+        usable: the numbers of the features that can part rows, ascending.
+        usable_first: the first column of each of these.
+        features: the feature of each column.
+    """
+
+    first: Int64s
+    sizes: Int64s
+    implied: Int32s
+    flags: Int64s
+    usable: Int64s
+    usable_first: UInt64s
+    features: Int32s
+
+
+class Nodes(NamedTuple):
+    """The nodes of a growing tree.
+
+    Attributes:
+        places: 1 for the root; 2p and 2p + 1 for the children of p.
+        totals: the sums of the node's rows, shape (n, channels).
+        bounds: the smallest and the largest value of the leaves below the node, shape (n, 2).
+        best: the best split of each node.
+        is_ready: whether the best split is known and gains enough.
+        ends: where the rows of the node begin and end, shape (n, 2).
+        children: the left child's number; the right child has the next one; -1: a leaf.
+    """
+
+    places: Int64s
+    totals: Int64s
+    bounds: Float64s
+    best: Splits
+    is_ready: Array
+    ends: Int64s
+    children: Int64s
+
+
+@inline
+def grow(
+    open_root: Callable[..., None],
+    open_children: Callable[..., None],
+    search: Any,
+    max_splits: int,
+    by_gain: bool,
     order: Int32s,
-    aside: Int32s,
+    spare: Int32s,
     rows: Rows,
-    bins: Bins,
-    pairs: Array,
-    m: Array,
-    sums: Array,
-    layout: Array,
-    constraints: Int64s,
-    rules: Float64s,
-    limits: Float64s,
-    most: tuple[int, int, int, bool],
+    bins: BinColumns,
     nodes: Nodes,
 ) -> int:
-    """Grow a tree; return how many nodes it has.
+    """Grow a tree; return the number of its nodes.
 
     Args:
-        order: the rows that it is grown of; gets those of each node side by side. aside: as long, overwritten.
-        rows: by bins.
-        bins: of all features.
-        pairs, sums: as kernels add them (``growing_kernels``): of rows; and ``m``, shape (histograms, bins, channels).
-        m: room for histograms, shape (most that are there at once, columns).
-        layout: ``layout_of`` the bins.
-        constraints: -1, 0 or 1 by feature; none: all are 0.
-        rules, limits: as of ``decision_kernels``.
-        most: splits; splits above a leaf; the least third total of a node, and whether the largest gain comes first.
-        nodes: get what there is to know of each node: places, 1 for the root; totals, which the root has; bounds, too;
-            keys, zeros; and what ``search_node`` finds: gains, features with bins and sides of missing values, sums on
-            the left, sets. Then where the rows of each begin, and end: of the root they do. Then the left child, -1: a
-            leaf.
+        open_root, open_children: search the best split of the root, and of two children; they set ``Nodes.is_ready``.
+        search: what these two need.
+        by_gain: whether the node with the largest gain is split first; else the oldest.
+        order: the rows of the tree; gets those of each node side by side. spare: memory, as long.
+        nodes: memory; the root's place, totals, bounds and ends are set.
     """
-    places, totals, _, _, gains, _, _, _, ends, children = nodes
-    splits, depth, min_third, by_gain = most
-    scratch, flags = scratch_of(), np.empty(bins[2].max() + 1, np.bool_)
-    # Of each node the row of its histogram; the rows from the ``used``-th on are free.
-    slots, free, used = np.full(len(places), -1, np.int64), np.arange(len(m)), 0
-    queue, waiting, chosen = np.empty(len(places), np.int64), 0, 0
-    children[0] = -1
-    if splits > 0 and may_split(places[0], totals[0], depth, min_third, rules):
-        slots[0], used = free[0], 1
-        _build(order[ends[0, 0] : ends[0, 1]], rows, bins, pairs, sums[slots[0]])
-        if _search(0, m[slots[0]], sums.shape[1], layout, rows, bins, rules, limits, min_third, scratch, nodes):
-            waiting = _push(queue, waiting, 0, gains, by_gain)
-    while waiting > 0 and chosen < splits:
+    queue, waiting, chosen = np.empty(len(nodes.places), np.int64), 0, 0
+    lefts = np.empty(bins.sizes.max() + 1, np.bool_)
+    nodes.children[0] = -1
+    if max_splits > 0:
+        open_root(search, order, rows, bins, nodes)
+        if nodes.is_ready[0]:
+            waiting = _push(queue, waiting, 0, nodes.best.gains, by_gain)
+    while waiting > 0 and chosen < max_splits:
         node = queue[0]
-        waiting = _pop(queue, waiting, gains, by_gain)
+        waiting = _pop(queue, waiting, nodes.best.gains, by_gain)
         left = 2 * chosen + 1
         chosen += 1
-        _split(node, left, order, aside, rows, bins, constraints, rules, flags, nodes)
-        if chosen == splits:
-            break
-        used = _open(node, left, order, rows, bins, pairs, m, sums, rules, most, nodes, slots, free, used)
+        _split(node, left, order, spare, rows, bins, lefts, nodes)
+        open_children(search, node, left, chosen == max_splits, order, rows, bins, nodes)
         for child in (left, left + 1):
-            slot = slots[child]
-            if slot < 0:
-                continue
-            if _search(child, m[slot], sums.shape[1], layout, rows, bins, rules, limits, min_third, scratch, nodes):
-                waiting = _push(queue, waiting, child, gains, by_gain)
-            else:
-                used -= 1
-                free[used] = slot
+            if nodes.is_ready[child]:
+                waiting = _push(queue, waiting, child, nodes.best.gains, by_gain)
     return 2 * chosen + 1
 
 
 @inline
 def _split(
-    node: int,
-    left: int,
-    order: Int32s,
-    aside: Int32s,
-    rows: Rows,
-    bins: Bins,
-    constraints: Int64s,
-    rules: Float64s,
-    flags: Array,
-    nodes: Nodes,
+    node: int, left: int, order: Int32s, spare: Int32s, rows: Rows, bins: BinColumns, lefts: Array, nodes: Nodes
 ) -> None:
-    """Part the rows of a node among its children, and set what is known of these; flags: room for a feature's bins."""
-    places, totals, bounds, _, _, where, lefts, sets, ends, children = nodes
-    children[node] = left
-    feature = where[node, 0]
-    goes = flags[: bins[2][feature]]
-    _goes_left(where[node], sets[node], bins[3][feature], goes)
+    """Part the rows of a node among its children, and set their sums; lefts: memory for a feature's bins."""
+    best, totals, ends = nodes.best, nodes.totals, nodes.ends
+    feature = best.where[node, FEATURE]
+    is_left = lefts[: bins.sizes[feature]]
+    bins_left(best.where[node], best.sets[node], (bins.flags[feature] & HAS_MISSING) != 0, is_left)
     begin, end = ends[node, 0], ends[node, 1]
-    middle = begin + _part(order[begin:end], feature, rows, bins[1], goes, aside[begin:end])
+    mine, free = order[begin:end], spare[begin:end]
+    if len(rows.columns):
+        middle = begin + part_dense(mine, rows.columns[feature], is_left, free)
+    else:
+        first, implied = int(bins.first[feature]), int(bins.implied[feature])
+        middle = begin + part_sparse(mine, rows.begins, rows.entries, first, implied, is_left, free)
+    nodes.children[node] = left
     ends[left, 0], ends[left, 1], ends[left + 1, 0], ends[left + 1, 1] = begin, middle, middle, end
-    for c in range(3):
-        totals[left, c] = lefts[node, c]
-        totals[left + 1, c] = totals[node, c] - lefts[node, c]
+    for c in range(totals.shape[1]):
+        totals[left, c] = best.lefts[node, c]
+        totals[left + 1, c] = totals[node, c] - best.lefts[node, c]
     for child in (left, left + 1):
-        places[child] = 2 * places[node] + child - left
-        children[child] = -1
-    _bound(totals, bounds, node, left, constraints[feature] if len(constraints) else 0, rules)
+        nodes.places[child] = 2 * nodes.places[node] + child - left
+        nodes.children[child], nodes.is_ready[child] = -1, False
+
+
+class Histograms(NamedTuple):
+    """Histograms of nodes of a boosted tree.
+
+    Attributes:
+        flat: memory, shape (histograms at once, columns * channels); sums: the same, shape (..., columns, channels).
+        slots: the histogram of each node; -1: it has none.
+        free: numbers of histograms; those from the ``used[0]``-th on are free.
+        used: the number of histograms in use, shape (1,).
+    """
+
+    flat: Int64s
+    sums: Int64s
+    slots: Int64s
+    free: Int64s
+    used: Int64s
+
+
+class BoostedSearch(NamedTuple):
+    """What the search for splits of a boosted tree needs.
+
+    Attributes:
+        pairs: hessians and gradients of rows, and perhaps a third number, as whole numbers.
+        histograms: those of the open nodes.
+        layout: the layout row (``layout.layout_of``).
+        constraints: -1, 0 or 1 per feature; none: all are 0.
+        rules, limits: how splits are judged, and when the tree ends.
+        scratch: memory for the bins of a feature.
+    """
+
+    pairs: Array
+    histograms: Histograms
+    layout: Array
+    constraints: Int64s
+    rules: Rules
+    limits: Limits
+    scratch: Scratch
+
+
+@kernel
+def grow_boosted(
+    order: Int32s,
+    spare: Int32s,
+    rows: Rows,
+    bins: BinColumns,
+    pairs: Array,
+    histograms: Histograms,
+    layout: Array,
+    constraints: Int64s,
+    rules: Rules,
+    limits: Limits,
+    nodes: Nodes,
+) -> int:
+    """Grow a boosted tree; return the number of its nodes. Arguments are those of ``grow`` and ``BoostedSearch``."""
+    search = BoostedSearch(pairs, histograms, layout, constraints, rules, limits, scratch_of(3))
+    return grow(_open_root, _open_children, search, limits.max_splits, limits.by_gain, order, spare, rows, bins, nodes)
 
 
 @inline
-def _open(
+def _open_root(search: BoostedSearch, order: Int32s, rows: Rows, bins: BinColumns, nodes: Nodes) -> None:
+    if may_split(nodes.places[0], nodes.totals[0], search.limits.max_depth, search.rules):
+        _build(0, search, order, rows, bins, nodes)
+        _search(0, search, rows, bins, nodes)
+
+
+@inline
+def _open_children(
+    search: BoostedSearch,
     node: int,
     left: int,
+    is_last: bool,
     order: Int32s,
     rows: Rows,
-    bins: Bins,
-    pairs: Array,
-    m: Array,
-    sums: Array,
-    rules: Float64s,
-    most: tuple[int, int, int, bool],
+    bins: BinColumns,
     nodes: Nodes,
-    slots: Int64s,
-    free: Int64s,
-    used: int,
-) -> int:
-    """Give histograms to the children that may be split: that with fewer rows is added up, the other subtracted.
-
-    Returns:
-        How many histograms are used.
-    """
-    places, totals, ends = nodes[0], nodes[1], nodes[8]
-    _, depth, min_third, _ = most
-    parent = slots[node]
+) -> None:
+    """Search the children that may be split: the histogram of that with fewer rows is built, the other subtracted."""
+    feature = nodes.best.where[node, FEATURE]
+    _bound(nodes, node, left, search.constraints[feature] if len(search.constraints) else 0, search.rules)
+    if is_last:
+        return
+    histograms, ends, max_depth = search.histograms, nodes.ends, search.limits.max_depth
+    slots, parent = histograms.slots, histograms.slots[node]
     small = left if ends[left, 1] - ends[left, 0] <= ends[left + 1, 1] - ends[left + 1, 0] else left + 1
     large = 2 * left + 1 - small
-    wants_small = may_split(places[small], totals[small], depth, min_third, rules)
-    wants_large = may_split(places[large], totals[large], depth, min_third, rules)
-    if wants_small or wants_large:
-        slots[small] = free[used]
-        used += 1
-        _build(order[ends[small, 0] : ends[small, 1]], rows, bins, pairs, sums[slots[small]])
-    if wants_large:
+    is_small_open = may_split(nodes.places[small], nodes.totals[small], max_depth, search.rules)
+    is_large_open = may_split(nodes.places[large], nodes.totals[large], max_depth, search.rules)
+    if is_small_open or is_large_open:
+        _build(small, search, order, rows, bins, nodes)
+    if is_large_open:
         slots[large] = parent
-        whole, part = m[parent], m[slots[small]]
+        whole, part = histograms.flat[parent], histograms.flat[slots[small]]
         for i in range(len(whole)):
             whole[i] -= part[i]
     else:
-        used -= 1
-        free[used] = parent
-    if wants_large and not wants_small:
-        used -= 1
-        free[used] = slots[small]
+        _release(parent, histograms)
+    if is_large_open and not is_small_open:
+        _release(slots[small], histograms)
         slots[small] = -1
-    return used
+    for child in (left, left + 1):
+        if slots[child] >= 0:
+            _search(child, search, rows, bins, nodes)
 
 
 @inline
-def _search(
-    node: int,
-    histogram: Array,
-    columns: int,
-    layout: Array,
-    rows: Rows,
-    bins: Bins,
-    rules: Float64s,
-    limits: Float64s,
-    min_third: int,
-    scratch: tuple[Int64s, Int64s, Int64s, Float64s],
-    nodes: Nodes,
-) -> bool:
-    """Find the best split of a node; return whether it gains enough. columns: how many bins a histogram has."""
-    _, totals, bounds, keys, gains, where, lefts, sets, _, _ = nodes
-    given, found = (totals, bounds, keys, np.empty((0, 0), np.int64)), (gains, where, lefts, sets)
-    span, most = (0, bins[1][-1]), (min_third, 0, 0, len(rows[0]) > 0)
-    search_node(
-        histogram, layout[:0], layout, span, len(histogram) // columns, node, given, rules, most, scratch, found
-    )
-    return gains_enough(gains[node], totals[node], lefts[node], bounds[node], rules, limits)
-
-
-@inline
-def _build(order: Int32s, rows: Rows, bins: Bins, pairs: Array, out: Array) -> None:
-    """Set a histogram."""
+def _build(node: int, search: BoostedSearch, order: Int32s, rows: Rows, bins: BinColumns, nodes: Nodes) -> None:
+    """Take a histogram for a node, and add up the node's rows."""
+    histograms, pairs = search.histograms, search.pairs
+    slot = histograms.free[histograms.used[0]]
+    histograms.slots[node] = slot
+    histograms.used[0] += 1
+    out, mine = histograms.sums[slot], order[nodes.ends[node, 0] : nodes.ends[node, 1]]
     out[:] = 0
-    columns, blocks, begins, held, _ = rows
-    if len(columns):
-        add_blocks(order, blocks, bins[0], pairs, out)
+    if len(rows.columns):
+        add_blocks(mine, rows.blocks, bins.usable_first, pairs, out)
         return
-    for row in order:
+    begins, entries = rows.begins, rows.entries
+    for row in mine:
         for position in range(begins[row], begins[row + 1]):
-            bin = held[position]
+            column = entries[position]
             for c in range(pairs.shape[1]):
-                out[bin, c] += pairs[row, c]
+                out[column, c] += pairs[row, c]
 
 
 @inline
-def _part(order: Int32s, feature: int, rows: Rows, first: Int64s, flags: Array, aside: Int32s) -> int:
-    """Part the rows of a node: ``part_dense``, or ``part_sparse``."""
-    columns, _, begins, bins, implied = rows
-    if len(columns):
-        return part_dense(order, columns[feature], flags, aside)
-    return part_sparse(order, begins, bins, first[feature], implied[feature], flags, aside)
+def _release(slot: int, histograms: Histograms) -> None:
+    histograms.used[0] -= 1
+    histograms.free[histograms.used[0]] = slot
 
 
 @inline
-def _goes_left(where: Int64s, words: Int64s, missing: bool, out: Array) -> None:
-    """Set for each bin of a feature whether it goes left: ``Split.lefts``."""
-    for bin in range(len(out)):
-        if where[1] < 0:
-            out[bin] = (words[bin >> 6] >> np.int64(bin & 63)) & 1 != 0
-        else:
-            out[bin] = bin <= where[1]
-    if missing:
-        out[-1] = where[2] != 0
+def _search(node: int, search: BoostedSearch, rows: Rows, bins: BinColumns, nodes: Nodes) -> None:
+    """Search the best split of a node; release its histogram if none gains enough."""
+    histograms, layout, best, rules = search.histograms, search.layout, nodes.best, search.rules
+    slot, columns = histograms.slots[node], histograms.sums.shape[1]
+    histogram, end = histograms.flat[slot], int(bins.first[-1])
+    # No features are drawn: any number serves as the nodes' keys.
+    given = OpenNodes(nodes.totals, nodes.bounds, nodes.places, np.empty((0, 0), np.int64))
+    best.gains[node] = -np.inf
+    is_full = len(rows.columns) > 0
+    search_node(
+        histogram, layout[:0], layout, 0, end, len(histogram) // columns, node, given, rules, 0, 0, is_full,
+        search.scratch, best,
+    )  # fmt: skip
+    total, left, bound = nodes.totals[node], best.lefts[node], nodes.bounds[node]
+    nodes.is_ready[node] = gains_enough(best.gains[node], total, left, bound, rules, search.limits)
+    if not nodes.is_ready[node]:
+        _release(slot, histograms)
 
 
 @inline
-def _bound(totals: Int64s, bounds: Float64s, node: int, left: int, sign: int, rules: Float64s) -> None:
-    """Set the bounds of the weights below two children: ``growing.child_bounds``."""
+def _bound(nodes: Nodes, node: int, left: int, sign: int, rules: Rules) -> None:
+    """Set the bounds of the values below two children: ``growing.child_bounds``."""
+    totals, bounds = nodes.totals, nodes.bounds
     for child in (left, left + 1):
         bounds[child, 0], bounds[child, 1] = bounds[node, 0], bounds[node, 1]
     if sign != 0:
-        middle = weight_by(totals[left, 0], totals[left, 1], bounds[node], rules)
-        middle = (middle + weight_by(totals[left + 1, 0], totals[left + 1, 1], bounds[node], rules)) / 2
+        middle = weight_by(totals[left, HESSIAN], totals[left, GRADIENT], bounds[node], rules)
+        middle = (middle + weight_by(totals[left + 1, HESSIAN], totals[left + 1, GRADIENT], bounds[node], rules)) / 2
         upper, lower = (left, left + 1) if sign > 0 else (left + 1, left)
         bounds[upper, 1] = bounds[lower, 0] = middle
 
 
 @inline
 def _comes_before(one: int, other: int, gains: Float64s, by_gain: bool) -> bool:
-    """Tell which of two nodes is split first: that with the larger gain, or the older one."""
+    """Return whether a node is split before another one: by the larger gain, or as the older one."""
     if by_gain and gains[one] != gains[other]:
         return gains[one] > gains[other]
     return one < other
@@ -280,7 +351,7 @@ def _pop(queue: Int64s, count: int, gains: Float64s, by_gain: bool) -> int:
 
 
 @kernel
-def weigh_nodes(totals: Int64s, bounds: Float64s, rules: Float64s, out: Float64s) -> None:
+def weigh_nodes(totals: Int64s, bounds: Float64s, rules: Rules, out: Float64s) -> None:
     """Set the weight that is best for each node."""
     for node in range(len(out)):
-        out[node] = weight_by(totals[node, 0], totals[node, 1], bounds[node], rules)
+        out[node] = weight_by(totals[node, HESSIAN], totals[node, GRADIENT], bounds[node], rules)

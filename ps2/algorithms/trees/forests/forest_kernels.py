@@ -6,42 +6,68 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.trees.forests.draw_kernels import UInt8s, draw_features
 from ps2.algorithms.trees.forests.impurity_kernels import (
-    IMPURITY,
     VARIANCE,
-    WIDTH,
+    ForestRules,
     gains_enough,
     may_split,
-    scratch_of,
     search_feature,
 )
-from ps2.algorithms.trees.growing_kernels import part_dense, part_sparse
-from ps2.algorithms.trees.layout import HAS_MISSING
-from ps2.ops.kernels import Float64s, Int32s, Int64s, inline, kernel
+from ps2.algorithms.trees.scan_kernels import Feature
+from ps2.algorithms.trees.search_kernels import Scratch, scratch_of
+from ps2.algorithms.trees.tree_kernels import BinColumns, Nodes, Rows, grow
+from ps2.ops.kernels import Int32s, Int64s, inline, kernel
 
 Array = npt.NDArray[Any]
-# Dense rows: bins, shape (features, rows). Sparse rows: where each begins, and its columns of the histogram. Of one
-# kind there are none.
-Rows = tuple[Array, Int64s, Int32s]
-# Of all features: where the columns of each begin; how many bins it has; the one that sparse rows do without; flags;
-# then the feature of each column.
-Bins = tuple[Int64s, Int64s, Int32s, Int64s, Int32s]
-# Of all nodes: places, sums, gains, splits, sums on the left, sets, where rows begin and end, left children (-1: leaf).
-Nodes = tuple[Int64s, Int64s, Float64s, Int64s, Int64s, Int64s, Int64s, Int64s]
-# What the draws of a tree go by: keys of seed and tree; how many features a node draws, and how often.
-Drawing = tuple[int, int, int]
+
+
+class FeatureDraws(NamedTuple):
+    """How the nodes of a tree draw features.
+
+    Attributes:
+        key: a random key of the tree.
+        features: the number of features that a node draws; 0: all.
+        turns: the largest number of draws, if the features of earlier ones do not part the node.
+    """
+
+    key: int
+    features: int
+    turns: int
+
+
+class ForestSearch(NamedTuple):
+    """What the search for splits of a tree of a random forest needs.
+
+    Attributes:
+        draws: how often the tree has each row; whole: each row's weight, and its class or label.
+        feature_draws: how nodes draw features; rules: how splits are judged.
+        histogram: zeros, of all columns; zeros again after each node.
+        entries: memory for ``gather``; features: for the numbers of drawn features; is_drawn: for a flag a feature.
+        scratch: memory for the bins of a feature; sides: for the sums of two sides.
+    """
+
+    draws: UInt8s
+    whole: Array
+    feature_draws: FeatureDraws
+    rules: ForestRules
+    histogram: Array
+    entries: Array
+    features: Int64s
+    is_drawn: Array
+    scratch: Scratch
+    sides: Int64s
 
 
 @kernel
-def gather(order: Int32s, draws: UInt8s, whole: Array, kinds: Int64s, out: Array) -> None:
+def gather(order: Int32s, draws: UInt8s, whole: Array, rules: ForestRules, out: Array) -> None:
     """Set ``out`` to what each row of a node adds: weight, class or label, draws."""
-    of_labels = kinds[IMPURITY] == VARIANCE
+    of_labels = rules.impurity == VARIANCE
     for i in range(len(order)):
         row = order[i]
         count = np.int64(draws[row])
@@ -52,68 +78,67 @@ def gather(order: Int32s, draws: UInt8s, whole: Array, kinds: Int64s, out: Array
 
 @inline
 def add_column(
-    order: Int32s, column: Array, first: int, held: Array, kinds: Int64s, channels: int, histogram: Array
+    order: Int32s, column: Array, first: int, entries: Array, rules: ForestRules, channels: int, histogram: Array
 ) -> None:
     """Add the rows of a node to the bins of a dense feature."""
-    has_draws = channels > kinds[WIDTH]
+    has_draws = channels > rules.width
     width = np.uint64(channels)
     base = np.uint64(first)
-    if kinds[IMPURITY] == VARIANCE:
+    if rules.impurity == VARIANCE:
         for i in range(len(order)):
             at = (base + np.uint64(column[order[i]])) * width
-            histogram[at] += held[i, 0]
-            histogram[at + np.uint64(1)] += held[i, 1]
+            histogram[at] += entries[i, 0]
+            histogram[at + np.uint64(1)] += entries[i, 1]
             if has_draws:
-                histogram[at + np.uint64(2)] += held[i, 2]
+                histogram[at + np.uint64(2)] += entries[i, 2]
         return
     for i in range(len(order)):
         at = (base + np.uint64(column[order[i]])) * width
-        histogram[at + np.uint64(held[i, 1])] += held[i, 0]
+        histogram[at + np.uint64(entries[i, 1])] += entries[i, 0]
         if has_draws:
-            histogram[at + np.uint64(kinds[WIDTH])] += held[i, 2]
+            histogram[at + np.uint64(rules.width)] += entries[i, 2]
 
 
 @inline
 def add_entries(
     order: Int32s,
     rows: Rows,
-    bins: Bins,
+    bins: BinColumns,
     is_drawn: Array,
-    held: Array,
-    kinds: Int64s,
+    entries: Array,
+    rules: ForestRules,
     channels: int,
     histogram: Array,
 ) -> None:
     """Add the rows of a node to the bins of sparse features that are drawn."""
-    _, begins, columns = rows
-    feature_of = bins[4]
-    width = kinds[WIDTH]
-    has_draws, of_labels = channels > width, kinds[IMPURITY] == VARIANCE
+    begins, columns = rows.begins, rows.entries
+    width = rules.width
+    has_draws, of_labels = channels > width, rules.impurity == VARIANCE
     for i in range(len(order)):
         row = order[i]
         for position in range(begins[row], begins[row + 1]):
             column = columns[position]
-            if not is_drawn[feature_of[column]]:
+            if not is_drawn[bins.features[column]]:
                 continue
             at = column * channels
             if of_labels:
-                histogram[at] += held[i, 0]
-                histogram[at + 1] += held[i, 1]
+                histogram[at] += entries[i, 0]
+                histogram[at + 1] += entries[i, 1]
             else:
-                histogram[at + held[i, 1]] += held[i, 0]
+                histogram[at + entries[i, 1]] += entries[i, 0]
             if has_draws:
-                histogram[at + width] += held[i, 2]
+                histogram[at + width] += entries[i, 2]
 
 
 @kernel
 def build(
     order: Int32s,
     rows: Rows,
-    bins: Bins,
+    bins: BinColumns,
     features: Int64s,
     is_drawn: Array,
-    held: Array,
-    kinds: Int64s,
+    entries: Array,
+    rules: ForestRules,
     channels: int,
     histogram: Array,
 ) -> None:
@@ -122,29 +147,29 @@ def build(
     Args:
         features: those that the node has drawn.
         is_drawn: room for a flag a feature: False at first, and again at the end.
-        held: what ``gather`` sets.
+        entries: what ``gather`` sets.
         histogram: flat, of all columns.
     """
-    if len(rows[0]):
+    if len(rows.columns):
         for feature in features:
-            add_column(order, rows[0][feature], bins[0][feature], held, kinds, channels, histogram)
+            add_column(order, rows.columns[feature], bins.first[feature], entries, rules, channels, histogram)
         return
     for feature in features:
         is_drawn[feature] = True
-    add_entries(order, rows, bins, is_drawn, held, kinds, channels, histogram)
+    add_entries(order, rows, bins, is_drawn, entries, rules, channels, histogram)
     for feature in features:
         is_drawn[feature] = False
 
 
 @kernel
-def take_filled(features: Int64s, bins: Bins, histogram: Array, columns: Int64s, sums: Array) -> int:
+def take_filled(features: Int64s, bins: BinColumns, histogram: Array, columns: Int64s, sums: Array) -> int:
     """Move the bins of some features that are not empty to ``columns``, ascending, and ``sums``; return how many.
 
     The histogram is zero again.
     """
     channels, count = sums.shape[1], 0
     for feature in features:
-        for column in range(bins[0][feature], bins[0][feature] + bins[1][feature]):
+        for column in range(bins.first[feature], bins.first[feature] + bins.sizes[feature]):
             some = False
             for c in range(channels):
                 value = histogram[column * channels + c]
@@ -158,106 +183,83 @@ def take_filled(features: Int64s, bins: Bins, histogram: Array, columns: Int64s,
 
 
 @kernel
-def sum_rows(held: Array, kinds: Int64s, out: Int64s) -> None:
+def sum_rows(entries: Array, rules: ForestRules, out: Int64s) -> None:
     """Add what the rows of a node sum up to; ``out`` has a number a channel."""
-    width = kinds[WIDTH]
-    for i in range(len(held)):
-        if kinds[IMPURITY] == VARIANCE:
-            out[0] += held[i, 0]
-            out[1] += held[i, 1]
+    width = rules.width
+    for i in range(len(entries)):
+        if rules.impurity == VARIANCE:
+            out[0] += entries[i, 0]
+            out[1] += entries[i, 1]
         else:
-            out[held[i, 1]] += held[i, 0]
+            out[entries[i, 1]] += entries[i, 0]
         if len(out) > width:
-            out[width] += held[i, 2]
+            out[width] += entries[i, 2]
 
 
 @kernel
-def grow_tree(
+def grow_forest_tree(
     order: Int32s,
     draws: UInt8s,
     whole: Array,
     rows: Rows,
-    bins: Bins,
-    usable: Int64s,
-    drawing: Drawing,
-    kinds: Int64s,
-    rules: Float64s,
+    bins: BinColumns,
+    feature_draws: FeatureDraws,
+    rules: ForestRules,
     histogram: Array,
     nodes: Nodes,
 ) -> int:
-    """Grow a tree, level by level; return how many nodes it has.
-
-    Args:
-        order: the rows that it is grown of; gets those of each node side by side.
-        usable: the features that can part rows, ascending.
-        kinds, rules: as of ``impurity_kernels``.
-        histogram: flat zeros, of all columns; zeros again at the end.
-        nodes: room; the root's place, sums and rows are there.
-    """
-    places, totals, gains, where, lefts, sets, ends, children = nodes
-    key, drawn, turns = drawing
-    channels = totals.shape[1]
-    scratch = scratch_of(channels)
-    held, aside = np.empty((len(order), 3), np.int64), np.empty_like(order)
-    features, is_drawn = np.empty(len(usable), np.int64), np.zeros(len(bins[1]), np.bool_)
-    flags = np.empty(bins[1].max() + 1, np.bool_)
-    found = gains, where, lefts, sets
-    count, node = 1, 0
-    while node < count:
-        children[node], gains[node] = -1, 0.0
-        begin, end = ends[node, 0], ends[node, 1]
-        is_split = False
-        if may_split(places[node], totals[node], kinds, rules):
-            mine, entries = order[begin:end], held[: end - begin]
-            gather(mine, draws, whole, kinds, entries)
-            for turn in range(turns):
-                some = features[: draw_features(usable, key, places[node], turn, drawn, features)]
-                if len(some) == 0:
-                    break
-                gains[node] = 0.0
-                build(mine, rows, bins, some, is_drawn, entries, kinds, channels, histogram)
-                for feature in some:
-                    span = int(bins[0][feature]), int(bins[1][feature]), int(bins[2][feature])
-                    flag = bins[3][feature]
-                    search_feature(histogram, feature, span, flag, node, totals[node], kinds, rules, scratch, found)
-                    histogram[span[0] * channels : (span[0] + span[1]) * channels] = 0
-                is_split = gains_enough(gains[node], totals[node], lefts[node], kinds, rules)
-                if is_split:
-                    break
-        if is_split:
-            feature = where[node, 0]
-            goes = flags[: bins[1][feature]]
-            goes_left(where[node], sets[node], bins[3][feature], goes)
-            if len(rows[0]):
-                left = part_dense(order[begin:end], rows[0][feature], goes, aside[: end - begin])
-            else:
-                first, implied = int(bins[0][feature]), int(bins[2][feature])
-                left = part_sparse(order[begin:end], rows[1], rows[2], first, implied, goes, aside[: end - begin])
-            _add_children(node, count, begin + left, nodes)
-            count += 2
-        node += 1
-    return count
+    """Grow a tree, level by level; return the number of its nodes. Arguments: of ``grow`` and ``ForestSearch``."""
+    channels, max_splits = nodes.totals.shape[1], len(nodes.places) // 2
+    entries, spare = np.empty((len(order), 3), np.int64), np.empty_like(order)
+    features, is_drawn = np.empty(len(bins.usable), np.int64), np.zeros(len(bins.sizes), np.bool_)
+    scratch, sides = scratch_of(channels), np.empty((3, channels), np.int64)
+    search = ForestSearch(draws, whole, feature_draws, rules, histogram, entries, features, is_drawn, scratch, sides)
+    return grow(_open_root, _open_children, search, max_splits, False, order, spare, rows, bins, nodes)
 
 
 @inline
-def _add_children(node: int, left: int, middle: int, nodes: Nodes) -> None:
-    """Set what is known of the children of a node, whose rows part in the middle."""
-    places, totals, _, _, lefts, _, ends, children = nodes
-    children[node] = left
-    ends[left, 0], ends[left, 1], ends[left + 1, 0], ends[left + 1, 1] = ends[node, 0], middle, middle, ends[node, 1]
-    for c in range(totals.shape[1]):
-        totals[left, c] = lefts[node, c]
-        totals[left + 1, c] = totals[node, c] - lefts[node, c]
-    places[left], places[left + 1] = 2 * places[node], 2 * places[node] + 1
+def _open_root(search: ForestSearch, order: Int32s, rows: Rows, bins: BinColumns, nodes: Nodes) -> None:
+    _search(0, search, order, rows, bins, nodes)
 
 
 @inline
-def goes_left(where: Int64s, words: Int64s, flags: int, out: Array) -> None:
-    """Set for each bin of a feature whether it goes left: ``Split.lefts``."""
-    for bin in range(len(out)):
-        if where[1] < 0:
-            out[bin] = (words[bin >> 6] >> np.int64(bin & 63)) & 1 != 0
-        else:
-            out[bin] = bin <= where[1]
-    if flags & HAS_MISSING:
-        out[-1] = where[2] != 0
+def _open_children(
+    search: ForestSearch,
+    node: int,
+    left: int,
+    is_last: bool,
+    order: Int32s,
+    rows: Rows,
+    bins: BinColumns,
+    nodes: Nodes,
+) -> None:
+    if not is_last:
+        _search(left, search, order, rows, bins, nodes)
+        _search(left + 1, search, order, rows, bins, nodes)
+
+
+@inline
+def _search(node: int, search: ForestSearch, order: Int32s, rows: Rows, bins: BinColumns, nodes: Nodes) -> None:
+    """Search the best split of a node among the features that it draws."""
+    best, total, rules, drawing = nodes.best, nodes.totals[node], search.rules, search.feature_draws
+    best.gains[node] = 0.0
+    if not may_split(nodes.places[node], total, rules):
+        return
+    begin, end, channels, histogram = nodes.ends[node, 0], nodes.ends[node, 1], len(total), search.histogram
+    mine, entries = order[begin:end], search.entries[: end - begin]
+    gather(mine, search.draws, search.whole, rules, entries)
+    for turn in range(drawing.turns):
+        count = draw_features(bins.usable, drawing.key, nodes.places[node], turn, drawing.features, search.features)
+        if count == 0:
+            break
+        features = search.features[:count]
+        best.gains[node] = 0.0
+        build(mine, rows, bins, features, search.is_drawn, entries, rules, channels, histogram)
+        for number in features:
+            column, size = int(bins.first[number]), int(bins.sizes[number])
+            feature = Feature(int(number), column, size, int(bins.implied[number]), int(bins.flags[number]))
+            search_feature(histogram, feature, node, total, rules, search.scratch, search.sides, best)
+            histogram[column * channels : (column + size) * channels] = 0
+        nodes.is_ready[node] = gains_enough(best.gains[node], total, best.lefts[node], rules)
+        if nodes.is_ready[node]:
+            break

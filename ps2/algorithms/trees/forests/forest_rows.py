@@ -9,14 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.trees.binning import Bins
+from ps2.algorithms.trees.compiled_growing import rows_of
 from ps2.algorithms.trees.feature_columns import FeatureColumns
 from ps2.algorithms.trees.forests import draw_kernels
 from ps2.algorithms.trees.forests.options import ForestOptions
 from ps2.algorithms.trees.gradients import exponents_of, quantised
-from ps2.algorithms.trees.growing import DenseRows
-from ps2.algorithms.trees.layout import CATEGORICAL, HAS_MISSING
 from ps2.algorithms.trees.problem import TreeProblem, key_of
 from ps2.algorithms.trees.rows import Binned, binned, row_ids
+from ps2.algorithms.trees.tree_kernels import Rows
 from ps2.array_types import Float64s, Int32s, Int64s
 from ps2.data.rows import LocalRows
 from ps2.ops.guards import readable
@@ -24,40 +24,8 @@ from ps2.ops.guards import readable
 Array = npt.NDArray[Any]
 UInt8s = npt.NDArray[np.uint8]
 
-NO_COLUMNS = readable(np.empty((0, 0), np.uint8))
-NO_SPARSE = (readable(np.empty(0, np.int64)), readable(np.empty(0, np.int32)))
 # Key of the rounding of labels and weights, beside those of trees.
 ROUNDING = -1
-
-
-class BinForms:
-    """Bins as the kernels of forests want them.
-
-    Attributes:
-        bins: of all features.
-        usable: int64: features with bins that can part rows, ascending.
-    """
-
-    def __init__(self, bins: Bins, problem: TreeProblem) -> None:
-        self.bins = bins
-        self.usable = readable(np.flatnonzero(bins.columns).astype(np.int64))
-        self._problem = problem
-
-    @cached_property
-    def arrays(self) -> tuple[Int64s, Int64s, Int32s, Int64s, Int32s]:
-        """``bins`` of ``forest_kernels``."""
-        bins = self.bins
-        flags = CATEGORICAL * (bins.categories > 0).astype(np.int64) | HAS_MISSING * bins.missing.astype(np.int64)
-        feature_of = np.zeros(max(int(bins.first[-1]), 1), np.int32)
-        for feature in self.usable.tolist():
-            feature_of[bins.first[feature] : bins.first[feature] + bins.sizes[feature]] = feature
-        implied = bins.implied(self._problem.absent)
-        return bins.first, readable(bins.sizes), implied, readable(flags), readable(feature_of)
-
-    @property
-    def most_columns(self) -> int:
-        """How many columns a histogram has."""
-        return int(self.bins.first[-1])
 
 
 class ForestRows:
@@ -108,13 +76,11 @@ class ForestRows:
         self.whole = readable(whole.astype(np.int64))
         self.__dict__.pop("_pairs", None)  # as large as the rows
 
-    @property
-    def arrays(self) -> tuple[Array, Int64s, Int32s]:
-        """``rows`` of ``forest_kernels``."""
+    @cached_property
+    def arrays(self) -> Rows:
+        """The rows as the kernels take them, once they are binned."""
         assert self.rows is not None
-        if isinstance(self.rows, DenseRows):
-            return readable(self.rows.columns), *NO_SPARSE
-        return NO_COLUMNS, readable(self.rows.begins), readable(self.rows.columns)
+        return rows_of(self.rows, has_blocks=False)
 
     def drawn(self, tree: int) -> tuple[Int32s, UInt8s]:
         """Return the numbers of the rows that a tree has, ascending, and how often it has each row."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ps2.algorithms.trees.driver_messages import BIN, DEFAULT_LEFT, FEATURE, FIELDS, LEFT, NODE, NONE
-from ps2.algorithms.trees.forests.grown_tree import GrownTree, without_rest
+from ps2.algorithms.trees.forests.grown_tree import GrownTree, without_unused
 from ps2.algorithms.trees.forests.impurity_kernels import judge
 from ps2.algorithms.trees.forests.options import ForestOptions
 from ps2.array_types import Float64s, Int64s
@@ -78,7 +78,7 @@ class _Tree:
         for node, (gain, how, some, left) in self.splits.items():
             at = number_of[node]
             children[at], where[at], sets[at], gains[at] = number_of[left], how, some, gain
-        return without_rest(GrownTree(children, where, sets, gains, np.array(self.sums, np.int64)[order]))
+        return without_unused(GrownTree(children, where, sets, gains, np.array(self.sums, np.int64)[order]))
 
 
 class ForestGrowth:
@@ -98,7 +98,7 @@ class ForestGrowth:
         self, options: ForestOptions, scales: tuple[float, float], rows: list[int], usable: int, words: int
     ) -> None:
         self._options, self._rows, self._usable, self._words = options, rows, usable, words
-        self._kinds, self.rules = options.kinds, options.rules(scales)
+        self.rules = options.rules(scales)
         self._at_once = min(options.trees_at_once, len(rows))
         self.trees: list[GrownTree] = []
         self._growing: list[_Tree] = []
@@ -157,7 +157,7 @@ class ForestGrowth:
             return []
         out = np.empty((len(found.gains), 4), np.bool_)
         places, lefts = np.ascontiguousarray(self._opened[:, PLACE]), readable(found.lefts)
-        judge(readable(places), readable(self.totals), readable(found.gains), lefts, self._kinds, self.rules, out)
+        judge(readable(places), readable(self.totals), readable(found.gains), lefts, self.rules, out)
         judged: list[list[bool]] = out.tolist()
         return judged
 

@@ -15,9 +15,10 @@ from ps2.algorithms.training.faults import Form
 from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.training.record import Record, TrainingHistory
 from ps2.algorithms.trees.binning import Bins, bins_of, of_shapes, shapes_of
+from ps2.algorithms.trees.compiled_growing import bin_columns
 from ps2.algorithms.trees.forests.compiled_growing import ForestGrower
 from ps2.algorithms.trees.forests.forest_record import ForestRecord
-from ps2.algorithms.trees.forests.forest_rows import BinForms, ForestRows
+from ps2.algorithms.trees.forests.forest_rows import ForestRows
 from ps2.algorithms.trees.forests.grown_tree import GrownTree
 from ps2.algorithms.trees.forests.options import ForestOptions, least_rows
 from ps2.algorithms.trees.forests.random_forest import RandomForest
@@ -86,10 +87,10 @@ class LocalForestWorker:
     def __init__(self, work: LocalForestWork, rows: Any) -> None:
         problem, options = work.problem, work.options
         bins, columns = Quantiles.here(problem, options.bins, work.mean_weight, least_rows(options)).find_here(rows)
-        forms, mine = BinForms(bins, problem), ForestRows(problem, options, rows)
+        mine = ForestRows(problem, options, rows)
         self._scales = options.scales(sums_below(mine.exponents()))
         mine.begin(bins, columns, self._scales)
-        self._grower = ForestGrower(options, forms, mine, self._scales, problem.words)
+        self._grower = ForestGrower(options, bin_columns(bins, problem.absent), mine, self._scales, problem.words)
         self._bins, self._options, self._rows = bins, options, mine
 
     def __call__(self, worker: Any, task: GrowTrees) -> None:

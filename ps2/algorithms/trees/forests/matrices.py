@@ -100,8 +100,8 @@ class ForestMatrices:
                 "trees.purest_splits",
                 rows=growth.rows,
                 totals=growth.totals,
-                kinds=options.kinds,
-                rules=growth.rules,
+                kinds=np.array(growth.rules[:4], np.int64),
+                rules=np.array(growth.rules[4:]),
                 layout=LAYOUT,
                 words=words,
             )

@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
-from ps2.algorithms.trees.forests.impurity_kernels import scratch_of, search_feature
-from ps2.algorithms.trees.layout import PLACE_BITS, PLACES
+import numpy as np
+
+from ps2.algorithms.trees.forests.impurity_kernels import ForestRules, search_feature
 from ps2.algorithms.trees.nonempty_bins import marks_of, next_marked
-from ps2.ops.kernels import Float64s, Int64s, kernel
+from ps2.algorithms.trees.search_kernels import Splits, feature_at, scratch_of
+from ps2.ops.kernels import Int64s, kernel
 from ps2.ops.table import Array
 
 
 @kernel
 def search_forest(
-    nodes: Int64s,
-    m: Array,
-    rows: Int64s,
-    layout_row: int,
-    totals: Int64s,
-    kinds: Int64s,
-    rules: Float64s,
-    out: tuple[Float64s, Int64s, Int64s, Int64s],
+    nodes: Int64s, m: Array, rows: Int64s, layout_row: int, totals: Int64s, rules: ForestRules, best: Splits
 ) -> None:
-    """Search some nodes; out: as of ``search_feature``."""
+    """Search some nodes."""
     channels = totals.shape[1]
-    layout, scratch = m[layout_row], scratch_of(channels)
+    layout, scratch, sides = m[layout_row], scratch_of(channels), np.empty((3, channels), np.int64)
     columns = m.shape[1] // channels
     for node in nodes:
-        words, histogram = marks_of(m, channels, rows[node]), m[rows[node]]
-        column = next_marked(words, 0, columns)
+        marks, histogram = marks_of(m, channels, rows[node]), m[rows[node]]
+        column = next_marked(marks, 0, columns)
         while column < columns:
-            column -= max(int(layout[column * channels + 1]), 0)
-            word = -int(layout[column * channels + 1])
-            size = (word >> PLACE_BITS) & PLACES
-            bins, flags = (column, size, (word & PLACES) - 1), word >> (2 * PLACE_BITS)
-            feature = int(layout[column * channels])
-            search_feature(histogram, feature, bins, flags, node, totals[node], kinds, rules, scratch, out)
-            column = next_marked(words, column + size, columns)
+            feature = feature_at(layout, column, channels)
+            search_feature(histogram, feature, node, totals[node], rules, scratch, sides, best)
+            column = next_marked(marks, feature.column + feature.size, columns)

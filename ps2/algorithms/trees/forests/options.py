@@ -9,10 +9,10 @@ from typing import Literal
 import numpy as np
 
 from ps2.algorithms.training.placement import Via
-from ps2.algorithms.trees.forests.impurity_kernels import ENTROPY, GINI, VARIANCE
+from ps2.algorithms.trees.forests.impurity_kernels import ENTROPY, GINI, VARIANCE, ForestRules
 from ps2.algorithms.trees.growing import scales_of
 from ps2.algorithms.trees.problem import key_of
-from ps2.array_types import Float64s, Int64s
+from ps2.array_types import Float64s
 from ps2.ops.guards import readable
 
 ImpurityName = Literal["gini", "entropy", "variance"]
@@ -83,14 +83,11 @@ class ForestOptions:
         """How often a node may draw features."""
         return TURNS if self.features else 1
 
-    @property
-    def kinds(self) -> Int64s:
-        """``kinds`` of ``impurity_kernels``."""
-        return readable(np.array([CODES[self.impurity], self.width, self.min_rows, self.depth], np.int64))
-
-    def rules(self, scales: tuple[float, float]) -> Float64s:
-        """Return ``rules`` of ``impurity_kernels``; scales: factors of weights and labels."""
-        return readable(np.array([1 / scales[0], 1 / scales[1], self.min_weight, self.min_info_gain]))
+    def rules(self, scales: tuple[float, float]) -> ForestRules:
+        """Return how splits are judged; scales: factors of weights and labels."""
+        limits = float(self.min_weight), float(self.min_info_gain)
+        kinds = CODES[self.impurity], self.width, self.min_rows, self.depth
+        return ForestRules(*kinds, 1 / scales[0], 1 / scales[1], *limits)
 
     def scales(self, below: Float64s) -> tuple[float, float]:
         """Return factors by which weights and labels become whole numbers whose sums fit.

@@ -8,9 +8,10 @@ import numpy as np
 import scipy.sparse as sp
 
 from ps2.algorithms.trees.binning import Bins
+from ps2.algorithms.trees.compiled_growing import bin_columns
 from ps2.algorithms.trees.forests import draw_kernels, forest_kernels
 from ps2.algorithms.trees.forests.compiled_growing import ForestGrower
-from ps2.algorithms.trees.forests.forest_rows import BinForms, ForestRows
+from ps2.algorithms.trees.forests.forest_rows import ForestRows
 from ps2.algorithms.trees.forests.grown_tree import random_forest
 from ps2.algorithms.trees.forests.growth import ForestGrowth, FoundSplits
 from ps2.algorithms.trees.forests.options import ForestOptions
@@ -35,8 +36,9 @@ def warm_forests() -> None:
             forest.margins(x)
             forest.votes(x, np.ones((4, options.trees), np.bool_))
             _add(LocalRows(np.arange(x.shape[1]), x, y), options)
+    rules = CLASSES.rules((1.0, 1.0))
     one, m = np.zeros(1, np.int64), np.zeros((3, 64), np.int64)
-    purest_splits(m, one, np.zeros((1, 2), np.int64), CLASSES.kinds, CLASSES.rules((1.0, 1.0)))
+    purest_splits(m, one, np.zeros((1, 2), np.int64), np.array(rules[:4]), np.array(rules[4:]))
     growth = ForestGrowth(CLASSES, (1.0, 1.0), [2, 3], 1, 0)
     growth.take_totals(np.full((2, 2), 2))
     found = np.ones(2), np.zeros((2, 3), np.int64), np.array([[2, 0], [2, 0]]), np.zeros((2, 0), np.int64)
@@ -46,12 +48,12 @@ def warm_forests() -> None:
 def forest_here(rows: LocalRows, options: ForestOptions) -> tuple[RandomForest, Bins]:
     """Grow a forest of some rows in this process."""
     assert rows.y is not None
-    forms, mine, scales, problem = _prepared(rows, options)
-    grower = ForestGrower(options, forms, mine, scales, problem.words)
-    return random_forest(grower.grow(range(options.trees)), forms.bins, problem, options, scales), forms.bins
+    bins, mine, scales, problem = _prepared(rows, options)
+    grower = ForestGrower(options, bin_columns(bins, problem.absent), mine, scales, problem.words)
+    return random_forest(grower.grow(range(options.trees)), bins, problem, options, scales), bins
 
 
-def _prepared(rows: LocalRows, options: ForestOptions) -> tuple[BinForms, ForestRows, tuple[float, float], TreeProblem]:
+def _prepared(rows: LocalRows, options: ForestOptions) -> tuple[Bins, ForestRows, tuple[float, float], TreeProblem]:
     classes = options.classes
     objective = Objective("softmax", classes) if classes > 2 else Objective("logistic" if classes else "squared")
     problem = TreeProblem(objective, len(rows.keys), (0.0,))
@@ -60,20 +62,24 @@ def _prepared(rows: LocalRows, options: ForestOptions) -> tuple[BinForms, Forest
     mine = ForestRows(problem, options, rows)
     scales = options.scales(sums_below(mine.exponents()))
     mine.begin(bins, columns, scales)
-    return BinForms(bins, problem), mine, scales, problem
+    return bins, mine, scales, problem
 
 
 def _add(rows: LocalRows, options: ForestOptions) -> None:
     """Build a histogram as workers do."""
-    forms, mine, _, _ = _prepared(rows, options)
+    all_bins, mine, scales, problem = _prepared(rows, options)
+    bins_of_rows, rules = bin_columns(all_bins, problem.absent), options.rules(scales)
     order, draws = mine.drawn(0)
     held = np.empty((len(order), 3), np.int64)
-    forest_kernels.gather(readable(order), draws, mine.whole, options.kinds, held)
-    features, histogram = np.empty(len(forms.usable), np.int64), np.zeros(forms.most_columns * 2, np.int64)
-    some = features[: draw_kernels.draw_features(forms.usable, 1, 1, 0, 1, features)]
-    how = held, options.kinds, 2, histogram
+    forest_kernels.gather(readable(order), draws, mine.whole, rules, held)
+    features, histogram = (
+        np.empty(len(bins_of_rows.usable), np.int64),
+        np.zeros(len(bins_of_rows.features) * 2, np.int64),
+    )
+    some = features[: draw_kernels.draw_features(bins_of_rows.usable, 1, 1, 0, 1, features)]
+    how = held, rules, 2, histogram
     flags = np.zeros(len(rows.keys), np.bool_)
-    forest_kernels.build(readable(order), mine.arrays, forms.arrays, some, flags, *how)
-    most = int(forms.arrays[1][some].sum())
+    forest_kernels.build(readable(order), mine.arrays, bins_of_rows, some, flags, *how)
+    most = int(bins_of_rows.sizes[some].sum())
     bins, sums = np.empty(most, np.int64), np.empty((most, 2), np.int64)
-    forest_kernels.take_filled(some, forms.arrays, histogram, bins, sums)
+    forest_kernels.take_filled(some, bins_of_rows, histogram, bins, sums)

@@ -14,15 +14,17 @@ import numpy.typing as npt
 
 from ps2.algorithms.frame.program import Task
 from ps2.algorithms.training.reading import Reading
+from ps2.algorithms.trees.compiled_growing import bin_columns
 from ps2.algorithms.trees.forests import draw_kernels
 from ps2.algorithms.trees.forests import forest_kernels as kernels
-from ps2.algorithms.trees.forests.forest_rows import BinForms, ForestRows
+from ps2.algorithms.trees.forests.forest_rows import ForestRows
 from ps2.algorithms.trees.forests.growth import NUMBER, PLACE, ROW, TREE, TURN
 from ps2.algorithms.trees.forests.matrices import read_bins
 from ps2.algorithms.trees.forests.options import ForestOptions
 from ps2.algorithms.trees.problem import TreeProblem
 from ps2.algorithms.trees.quantiles import CutPointTask, CutPointWork, Quantiles
 from ps2.algorithms.trees.rows import NodeRows
+from ps2.algorithms.trees.tree_kernels import BinColumns
 from ps2.array_types import Int64s
 from ps2.client.batch import batch
 from ps2.client.matrix import DCVMatrix
@@ -83,7 +85,7 @@ class ForestWorker:
         self._problem, self._options = work.problem, work.options
         self._cut_points = CutPointWork(work.quantiles, rows)
         self._rows = ForestRows(work.problem, work.options, rows)
-        self._forms: BinForms | None = None
+        self._bins: BinColumns | None = None
         self._growing: list[tuple[NodeRows, UInt8s]] = []
         self._first = 0
         self._scratch: SimpleQueue[tuple[Array, Array]] = SimpleQueue()
@@ -110,7 +112,7 @@ class ForestWorker:
 
     def _part(self, task: Grow) -> dict[str, Any]:
         """Part the rows of nodes, or draw the rows of new trees; return the sums of the new roots."""
-        if self._forms is None:
+        if self._bins is None:
             self._begin(task)
         if task.plants:
             return self._plant(task.first, task.count)
@@ -123,9 +125,10 @@ class ForestWorker:
         """Bin the rows."""
         bins = read_bins(self._problem, task.matrices)
         weight_scale, label_scale = task.scales
-        self._rows.begin(bins, self._cut_points.columns, (weight_scale, label_scale))
+        scales = weight_scale, label_scale
+        self._rows.begin(bins, self._cut_points.columns, scales)
         del self._cut_points
-        self._forms = BinForms(bins, self._problem)
+        self._bins, self._rules = bin_columns(bins, self._problem.absent), self._options.rules(scales)
         self._matrix = DCVMatrix.existing(task.matrices[0])
 
     def _plant(self, first: int, count: int) -> dict[str, Any]:
@@ -137,8 +140,8 @@ class ForestWorker:
         for tree in range(count):
             order, draws = self._rows.drawn(first + tree)
             held = np.empty((len(order), 3), np.int64)
-            kernels.gather(readable(order), draws, self._rows.whole, options.kinds, held)
-            kernels.sum_rows(held, options.kinds, totals[tree])
+            kernels.gather(readable(order), draws, self._rows.whole, self._rules, held)
+            kernels.sum_rows(held, self._rules, totals[tree])
             self._growing.append((NodeRows(self._rows.rows, order), draws))
         return {"totals": totals}
 
@@ -156,31 +159,31 @@ class ForestWorker:
 
     def _histogram(self, node: Int64s) -> tuple[int, Int64s, Array] | None:
         """Return the row, bins and sums of the features that a node draws; None: it has no rows here."""
-        assert self._forms is not None
-        options, forms = self._options, self._forms
+        assert self._bins is not None
+        options, all_bins = self._options, self._bins
         rows, draws = self._growing[int(node[TREE])]
         order = readable(rows.of(int(node[NUMBER])))
         if not len(order):
             return None
         histogram, is_drawn = self._take_scratch()
         key = options.keys(self._first + int(node[TREE]))[1]
-        features = np.empty(len(forms.usable), np.int64)
-        given = forms.usable, key, int(node[PLACE]), int(node[TURN]), options.features, features
+        features = np.empty(len(all_bins.usable), np.int64)
+        given = all_bins.usable, key, int(node[PLACE]), int(node[TURN]), options.features, features
         features = features[: draw_kernels.draw_features(*given)]
         held = np.empty((len(order), 3), np.int64)
-        kernels.gather(order, draws, self._rows.whole, options.kinds, held)
-        how = held, options.kinds, options.channels, histogram
-        kernels.build(order, self._rows.arrays, forms.arrays, features, is_drawn, *how)
-        most = int(forms.arrays[1][features].sum())
+        kernels.gather(order, draws, self._rows.whole, self._rules, held)
+        how = held, self._rules, options.channels, histogram
+        kernels.build(order, self._rows.arrays, all_bins, features, is_drawn, *how)
+        most = int(all_bins.sizes[features].sum())
         bins, sums = np.empty(most, np.int64), np.empty((most, options.channels), np.int64)
-        count = kernels.take_filled(features, forms.arrays, histogram, bins, sums)
+        count = kernels.take_filled(features, all_bins, histogram, bins, sums)
         self._scratch.put((histogram, is_drawn))
         return int(node[ROW]), bins[:count], sums[:count]
 
     def _take_scratch(self) -> tuple[Array, Array]:
         """Return a flat histogram of zeros, and a flag a feature; threads have their own."""
-        assert self._forms is not None
+        assert self._bins is not None
         with suppress(Empty):
             return self._scratch.get_nowait()
-        zeros = np.zeros(max(self._forms.most_columns, 1) * self._options.channels, np.int64)
+        zeros = np.zeros(len(self._bins.features) * self._options.channels, np.int64)
         return zeros, np.zeros(self._problem.dim, np.bool_)
