@@ -167,7 +167,7 @@ def _argument(tiny: Maker | None, kind: str, said: Along, dtype: np.dtype[Any]) 
     if kind == "partition":
         return Partition(0, 0, 1)
     made = (tiny or TINY[kind])(dtype)
-    if kind == "block" or len(said.axes) == 1:
+    if kind == "block" or (len(said.axes) == 1 and not isinstance(said.axes[0], int)):
         return made
     return np.broadcast_to(made, [axis if isinstance(axis, int) else 1 for axis in said.axes]).copy()
 
