@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from pyspark.ml import clustering
@@ -142,6 +144,8 @@ def test_to_pyspark_when_there_is_one_topic_then_is_refused(spark):
         ("'a'", "'counts': expected vectors of pyspark.ml or arrays of numbers, got string"),
         ("if(id = 11, null, array(1))", "counts: 1 of 40 rows hold null, such as row"),
         ("if(id = 11, array(1, 2), array(1))", "have another size"),
+        # So many tokens would take more servers' memory, and matrices of more rows, than there may be.
+        ("array(if(id = 11, 1e300D, 1D))", r"1 of 40 rows hold values that are no counts, such as 1e\+300 in row"),
     ],
 )
 def test_fit_when_rows_are_no_counts_then_error_says_how_many(ps, frame, column, message):
@@ -186,6 +190,8 @@ def test_survey_when_rows_are_documents_then_counts_tokens(spark):
 def test_survey_when_documents_are_arrays_then_counts_tokens_too(spark):
     found = survey_documents(spark.createDataFrame([([1, 0],), ([0, 5],)], "counts array<int>"), COLUMNS)
     assert (found.tokens, found.dim) == (6, 2)
+    strange = spark.createDataFrame([([1e300, 2.0],), ([math.inf, math.nan],), ([None, 3.0],)], "counts array<double>")
+    assert survey_documents(strange, COLUMNS).tokens == 9
 
 
 @pytest.mark.parametrize(

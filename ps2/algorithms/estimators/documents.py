@@ -5,7 +5,6 @@ The workers check that all values are counts when they read them (``ps2.algorith
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
@@ -22,7 +21,7 @@ from ps2.algorithms.estimators.tables import (
     in_one_partition_if_small,
 )
 from ps2.algorithms.estimators.vector_columns import unwrapped
-from ps2.algorithms.training.faults import ColumnNames
+from ps2.algorithms.training.faults import MAX_COUNT, ColumnNames
 from ps2.errors import InputError
 
 
@@ -31,7 +30,7 @@ class Documents(TableSurvey):
     """Result of a survey of documents; ``dim`` is the size of the vocabulary.
 
     Attributes:
-        tokens: the sum of all finite counts.
+        tokens: the sum of all counts; a value that is no count, which workers refuse, adds ``MAX_COUNT`` at most.
     """
 
     tokens: int
@@ -63,15 +62,19 @@ def survey_documents(frame: DataFrame, columns: ColumnNames) -> Documents:
             f"{columns.shown('features')}: expected counts of words, but all of {sum(row['rows'] for row in found):,} "
             "documents are empty"
         )
-    return Documents(vocabulary, loads_of(found), int(tokens) if math.isfinite(tokens) else 0)
+    return Documents(vocabulary, loads_of(found), int(tokens))
 
 
 def _entry_sum(frame: DataFrame, features: str | tuple[str, ...]) -> Column:
-    """Return the sum of the absolute values of a row's features."""
+    """Return the sum of the absolute values of a row's features; 1 stands for what is too large, NaN or null."""
     if not isinstance(features, str):
         entries = F.array(*(column(name).cast("double") for name in features))
     elif isinstance(field(frame, features).dataType, ArrayType):
         entries = column(features).cast("array<double>")
     else:
         entries = unwrapped(column(features))["values"]
-    return F.aggregate(entries, F.lit(0.0), lambda before, entry: before + F.abs(entry))
+
+    def size(entry: Column) -> Column:
+        return F.when(F.abs(entry) <= MAX_COUNT, F.abs(entry)).otherwise(1.0)
+
+    return F.aggregate(entries, F.lit(0.0), lambda before, entry: before + size(entry))
