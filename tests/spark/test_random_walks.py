@@ -105,6 +105,7 @@ def test_walks_when_graph_was_released_then_cannot_be_computed(edges):
         ([(1, 2, math.inf)], "src int, dst int, w double", "got infinity in 1"),
         ([(1, 2, -0.5)], "src int, dst int, w float", "got negative ones in 1"),
         ([(1, 2, 1.7e308), (1, 2, 1.7e308)], "src int, dst int, w double", "add up to more"),
+        ([(1, 2, 1e308)], "src int, dst int, w double", "add up to more"),
         ([(1, 2, "x")], "src int, dst int, w string", "expected numbers as weights, got string"),
         ([(1, "a")], "src int, dst string", "integers in both or strings in both, got int and string"),
         ([(1.0, 2.0)], "src double, dst double", "got double and double"),

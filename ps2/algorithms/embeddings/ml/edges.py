@@ -197,7 +197,7 @@ def _count(edges: DataFrame, columns: EdgeColumns) -> int:
         if found[name]:
             row = str(edges.where(wrong).first())[:SHOWN_CHARS]
             raise InputError(f"{message} in {found[name]} of {found['rows']} rows; such a row: {row}")
-    if not np.isfinite(found["total"]):
+    if not np.isfinite(2 * found["total"]):  # an undirected edge counts at both of its ends
         raise InputError(f"column {columns.weight!r}: its weights add up to more than a float64 holds")
     return int(found["rows"])
 
