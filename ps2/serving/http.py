@@ -109,7 +109,7 @@ class ScoringService:
         self._metrics = ScoringMetrics(scorer)
 
     def application(self) -> Starlette:
-        return Starlette(
+        made = Starlette(
             routes=[
                 Route("/score", self._score, methods=["POST"]),
                 Route("/vectors", self._vectors, methods=["POST"]),
@@ -118,6 +118,8 @@ class ScoringService:
             ],
             exception_handlers={HTTPException: _http_error},
         )
+        made.router.redirect_slashes = False  # to the host that the request names
+        return made
 
     async def _score(self, request: Request) -> Response:
         def answer(rows: Any) -> dict[str, Any]:

@@ -166,7 +166,11 @@ def test_request_when_wrong_then_400_says_why(endpoint, path, body, text):
 
 @pytest.mark.parametrize(
     ("path", "status", "said"),
-    [("/nothing", 404, "POST /nothing: Not Found"), ("/healthz", 405, "POST /healthz: Method Not Allowed")],
+    [
+        ("/nothing", 404, "POST /nothing: Not Found"),
+        ("/score/", 404, "POST /score/: Not Found"),
+        ("/healthz", 405, "POST /healthz: Method Not Allowed"),
+    ],
 )
 def test_request_when_no_route_takes_it_then_json_says_so(endpoint, path, status, said):
     assert endpoint.post(path, data=b"{}") == (status, {"error": said})
