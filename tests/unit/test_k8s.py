@@ -162,13 +162,18 @@ def test_the_overlay_with_tls_says_what_render_prints():
     assert ours == theirs
 
 
-def test_a_job_is_told_where_the_servers_are(tmp_path):
+@pytest.mark.parametrize("is_link", [False, True])
+def test_a_job_is_told_where_the_servers_are(tmp_path, is_link):
     shown = tmp_path / "submit"
     shown.write_text('#!/bin/sh\nfor each; do echo "$each"; done\n')
     shown.chmod(0o755)
     given = {"SPARK_SUBMIT": str(shown), "IMAGE": "ps2:dev", "SERVERS": "2", "NAMESPACE": "ml", "FLEET": "ads"}
     given |= {"PATH": os.defpath, "NAME": "a-computer"}
-    command = [FOLDER / "job" / "submit.sh", "https://cluster:6443", "local:///train.py", "--epochs", "3"]
+    script = FOLDER / "job" / "submit.sh"
+    if is_link:  # as in a folder of PATH
+        script = tmp_path / "link"
+        script.symlink_to(FOLDER / "job" / "submit.sh")
+    command = [script, "https://cluster:6443", "local:///train.py", "--epochs", "3"]
     said = subprocess.run(command, env=given, capture_output=True, text=True, check=True).stdout.splitlines()
     assert "spark.kubernetes.driverEnv.PS2_FLEET=ads-0.ads.ml.svc:7070,ads-1.ads.ml.svc:7070" in said
     assert (said[1], said[-3:]) == ("k8s://https://cluster:6443", ["local:///train.py", "--epochs", "3"])

@@ -26,7 +26,7 @@ exec "${SPARK_SUBMIT:-spark-submit}" --master "k8s://$master" --deploy-mode clus
   --conf spark.kubernetes.namespace="$namespace" \
   --conf spark.kubernetes.container.image="${IMAGE:?the image of deploy/docker/Dockerfile, with the job in it}" \
   --conf spark.kubernetes.authenticate.driver.serviceAccountName="${SERVICE_ACCOUNT:-spark}" \
-  --conf spark.kubernetes.driver.podTemplateFile="$(dirname "$0")/driver.yaml" \
+  --conf spark.kubernetes.driver.podTemplateFile="$(dirname "$(readlink -f "$0")")/driver.yaml" \
   --conf spark.kubernetes.driver.podTemplateContainerName=driver \
   --conf spark.kubernetes.driverEnv.PS2_FLEET="$fleet" \
   --conf spark.executor.instances="${EXECUTORS:-4}" \
