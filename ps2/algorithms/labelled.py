@@ -14,8 +14,10 @@ from ps2.algorithms.inputs import local_name, numbered_lines, reading, shown
 from ps2.errors import InputError
 from ps2.run.spark.backend_lookup import with_python
 
-# An entry of libffm, "field:index:value", of which Spark would take the index for the value.
-TWO_COLONS = ":[^ ]*:"
+# Lines that Spark may read, and should not: an entry of libffm, "field:index:value", of which it takes the index as the
+# value; and a number as Java writes it ("3f", "0x1p3"), or one that may be infinite. NaN is a missing value.
+SUSPECT = r":[^ ]*:|[0-9.][dDfF](\s|$)|0[xX]|Infinity|[eE]\+?[0-9]{3}|[0-9]{309}"
+MISSING = re.compile(r"[+-]?NaN")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 INDEX = re.compile(r"\d{1,10}", re.ASCII)
 # What Java takes for white space around lines and numbers; U+00A0, for one, is none.
@@ -127,7 +129,7 @@ def count_features(spark: Any, path: str) -> int:
 
 
 def fault_of(line: str, features: int = MAX_FEATURES) -> str | None:
-    """Describe what is wrong with a line, ``label index:value ...`` with ascending indices; None: Spark reads it."""
+    """Describe what is wrong with a line, ``label index:value ...`` with ascending indices; None: nothing."""
     if _is_skipped(line):
         return None
     label, *entries = line.strip(BLANKS).split(" ")
@@ -141,7 +143,7 @@ def fault_of(line: str, features: int = MAX_FEATURES) -> str | None:
         if not INDEX.fullmatch(index) or not last < int(index) <= features:
             after = f"above {last}, the one before, and" if last else "from 1 on,"
             return f"index: expected an integer {after} {features} at most, got {shown(index)} in {shown(entry)}"
-        if not _is_number(value):
+        if not _is_number(value) and not MISSING.fullmatch(value):
             return f"value: expected a number, got {shown(value)} in {shown(entry)}"
         last = int(index)
     return None
@@ -167,8 +169,9 @@ def _check_entries(spark: Any, path: str, features: int) -> None:
     from pyspark.sql import functions as F
 
     line = F.trim("value")
-    if spark.read.text(path).where(line.rlike(TWO_COLONS) & ~line.startswith("#")).head(1):
-        raise InputError(_find_fault(spark, path, features) or f"{path}: a line is malformed")
+    suspects = spark.read.text(path).where(line.rlike(SUSPECT) & ~line.startswith("#")).head(1)
+    if suspects and (fault := _find_fault(spark, path, features)):
+        raise InputError(fault)
 
 
 def _find_fault(spark: Any, path: str, features: int) -> str | None:

@@ -201,7 +201,12 @@ def test_parquet_when_a_file_lacks_a_column_then_it_is_named(spark, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "line", ["1 2:1", "1", " -1.5e-3  1:.5 9:-2. ", "x 1:1", "1 2", "1 2:", "1 2:1\t3:1", "1 5:1 5:2", "1 2:1:3"]
+    "line",
+    [
+        *("1 2:1", "1", " -1.5e-3  1:.5 9:-2. ", "x 1:1", "1 2", "1 2:", "1 2:1\t3:1", "1 5:1 5:2", "1 2:1:3"),
+        # What Java reads as a number; NaN is a missing value.
+        *("1 2:3f", "1d 2:1", "0x1p3 2:1", "1 2:1e400", "1 2:-Infinity", f"1 2:{'9' * 400}", "1 2:1e300", "1 2:NaN"),
+    ],
 )
 def test_read_when_spark_refuses_line_then_it_is_malformed(spark, tmp_path, line):
     path = str(tmp_path / "rows")
