@@ -265,6 +265,13 @@ def test_a_model_when_its_folder_looks_like_a_pattern_then_loads(spark, tmp_path
     assert np.array_equal(KMeansModel.load(f"{path}/model").clusterCenters(), np.eye(3))
 
 
+def test_a_path_when_it_begins_with_tilde_then_is_refused(spark):
+    """To Spark that is a folder named "~", and to all who read the model without it the user's home."""
+    for call in (KMeans().save, KMeans.load, KMeansModel(KMeansClusters([[1.0]])).save, KMeansModel.load):
+        with pytest.raises(ConfigError, match=r"got '~/model.*', in which Spark takes '~' for a folder's name"):
+            call("~/model")
+
+
 def test_a_file_when_its_name_is_a_pattern_then_error_writes_it(spark, tmp_path):
     (tmp_path / "a[1]").write_text("1 2\n")
     with pytest.raises(InputError, match=r"no such file that this pattern matches; .* this name is (.*)$") as raised:

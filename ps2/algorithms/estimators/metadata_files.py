@@ -9,6 +9,7 @@ from typing import Any
 
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter
 
+from ps2.errors import ConfigError
 from ps2.run.spark.backend_lookup import is_connect, with_python
 from ps2.run.spark.files import escaped, file_system_of
 from ps2.storage.files import place, reported, shared_url, write_whole
@@ -22,6 +23,7 @@ def located(spark: Any, path: str) -> tuple[str, bool]:
     """Return the URL for fsspec of a path as Spark reads it, and whether it exists."""
     if not isinstance(path, str):
         raise TypeError(f"path: expected a string, got {type(path).__name__}")
+    _check_home(path)
     fs, root = place(path, "path")
     if is_connect(spark):
         return _plain(path), bool(fs.exists(root))
@@ -30,12 +32,22 @@ def located(spark: Any, path: str) -> tuple[str, bool]:
     return _plain(url), bool(file_system.exists(location))
 
 
+def _check_home(path: str) -> None:
+    """Raise ConfigError for "~/...", which is a folder named "~" to Spark, and the user's home to fsspec."""
+    if path.startswith("~"):
+        raise ConfigError(
+            f"path: expected a path or a URL, got {path!r}, in which Spark takes '~' for a folder's name: "
+            "os.path.expanduser(path) is the path in a user's home"
+        )
+
+
 def _plain(url: str) -> str:
     return shared_url(url) if url.startswith("file:") else url
 
 
 def save_metadata(instance: Any, path: str, spark: Any, extra: dict[str, Any] | None, params: dict[str, Any]) -> None:
     """Write pyspark's description of an object to the folder ``metadata`` in its own."""
+    _check_home(path)
     if not is_connect(spark):
         DefaultParamsWriter.saveMetadata(
             instance, path, with_python(spark).sparkContext, extraMetadata=extra, paramMap=params
