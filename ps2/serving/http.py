@@ -109,7 +109,7 @@ class ScoringService:
         self._metrics = ScoringMetrics(scorer)
 
     def application(self) -> Starlette:
-        made = Starlette(
+        application = Starlette(
             routes=[
                 Route("/score", self._score, methods=["POST"]),
                 Route("/vectors", self._vectors, methods=["POST"]),
@@ -118,8 +118,8 @@ class ScoringService:
             ],
             exception_handlers={HTTPException: _http_error},
         )
-        made.router.redirect_slashes = False  # to the host that the request names
-        return made
+        application.router.redirect_slashes = False  # to the host that the request names
+        return application
 
     async def _score(self, request: Request) -> Response:
         def answer(rows: Any) -> dict[str, Any]:
