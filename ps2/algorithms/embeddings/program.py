@@ -82,7 +82,7 @@ def train(
     settings: EmbeddingSettings,
     on_step: Callable[[StepReport], None] = lambda step: None,
     only_worker: OnlyWorker | None = None,
-    later: ExitStack | None = None,
+    shared_cleanup: ExitStack | None = None,
 ) -> FittedEmbeddings:
     """Train with the tables on the servers of a context; in a restored context, continue.
 
@@ -92,8 +92,8 @@ def train(
         settings: how to train.
         on_step: called in the driver after each epoch.
         only_worker: the worker in whose process this is; None: this is the driver's.
-        later: frees the tables of a training with a name when it closes, so that checkpoints keep them for a driver
-            that continues with the next training; None: they are freed at the end.
+        shared_cleanup: frees the tables of a training with a name when it closes, so that checkpoints keep them for a
+            driver that continues with the next training; None: they are freed at the end.
 
     Raises:
         LimitError: the tables, or a worker's batch, do not fit.
@@ -102,7 +102,7 @@ def train(
         SlotsError, WorkerError...: as ``ps.run`` raises.
     """
     check_memory(settings, corpus.longest, available_bytes())
-    program = EmbeddingProgram(ps, corpus, settings, on_step, only_worker, later)
+    program = EmbeddingProgram(ps, corpus, settings, on_step, only_worker, shared_cleanup)
     return run_program(ps, program, corpus, program.names)
 
 
@@ -118,13 +118,13 @@ class EmbeddingProgram(Program[FittedEmbeddings]):
         settings: EmbeddingSettings,
         on_step: Callable[[StepReport], None],
         only_worker: OnlyWorker | None,
-        later: ExitStack | None,
+        shared_cleanup: ExitStack | None,
     ) -> None:
         super().__init__(settings, None, Record(on_step, WORDS))
         self.names = CheckpointNames.of(settings.name, ps, corpus.first)
-        self._ps, self._corpus, self._only_worker, self._later = ps, corpus, only_worker, later
+        self._ps, self._corpus, self._only_worker = ps, corpus, only_worker
+        self._cleanup, self._shared_cleanup = ExitStack(), shared_cleanup
         self._threads = only_worker.threads if only_worker else cores_each(training_host(ps).spark(), corpus.workers)
-        self._tables = ExitStack()  # frees them
 
     def settings(self) -> dict[str, Any]:
         return {**super().settings(), "workers": self._corpus.workers}
@@ -149,9 +149,8 @@ class EmbeddingProgram(Program[FittedEmbeddings]):
                     f"{settings.zero_vectors_loss:.3g}"
                 )
             step_size = {"step_size": settings.rate(epoch)}
-            moved = int(total.bytes)
-            loss = self.record.known(total.mean_loss)
-            steps.append(ask.stepped(loss, 0, moved, step_size, pairs=total.pairs, words=total.tokens))
+            loss, num_bytes = self.record.known(total.mean_loss), int(total.bytes)
+            steps.append(ask.stepped(loss, 0, num_bytes, step_size, pairs=total.pairs, words=total.tokens))
         self.record.metrics = {name: tuple(step[name] for step in steps) for name in steps[0]}
         return placement
 
@@ -171,11 +170,11 @@ class EmbeddingProgram(Program[FittedEmbeddings]):
         corpus = self._corpus
         log.info("training %s", placement)
         tables = ServerTables.make(settings, len(self._ps.servers), self.names)
-        self._tables.callback(tables.free)
+        self._cleanup.callback(tables.free)
         if not self.names.begun:
             tables.vectors.fill(settings.seed)
         if isinstance(tables.vectors, SlicedTable) and isinstance(tables.contexts, SlicedTable):
-            # A row that was cut anew for this fleet has no alias table.
+            # A row that was partitioned again for this fleet has no alias table.
             sampler = Sampler.of(settings, corpus.frequencies)
             put_aliases(tables.vectors, tables.contexts, sampler.thresholds, sampler.aliases)
         tokens = clock_tokens(settings, corpus.workers)
@@ -201,12 +200,12 @@ class EmbeddingProgram(Program[FittedEmbeddings]):
         history = replace(self.record.history(), placement=placement)
         clocks = self._corpus.first + self._plan.schedule.count
         fitted = FittedEmbeddings(self._finite(tables.vectors.pull()), contexts, history, clocks, keys, counts)
-        if self._later is not None and self.options.name:
-            self._later.push(self._tables.pop_all())
+        if self._shared_cleanup is not None and self.options.name:
+            self._shared_cleanup.push(self._cleanup.pop_all())
         return fitted
 
     def free(self) -> None:
-        self._tables.close()
+        self._cleanup.close()
 
     def _finite(self, table: Float32s) -> Float32s:
         """Return a finite table, else raise: its minimum or maximum shows NaN and infinity."""

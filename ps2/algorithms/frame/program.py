@@ -98,12 +98,12 @@ class Ask:
     survive is an answer. What must happen once, such as a change on the servers or a warning, is a question.
     """
 
-    def __init__(self, journal: Journal, record: Record, made: list[Any]) -> None:
+    def __init__(self, journal: Journal, record: Record, matrices: list[Any]) -> None:
         """Args:
-        made: what ``make`` has returned in this driver.
+        matrices: what ``make`` has returned in this driver.
         """
         self._journal, self._record = journal, record
-        self._made, self._next = made, 0
+        self._matrices, self._next = matrices, 0
         self.closed = ""  # why nothing can be asked; "": it can
 
     def __call__(self, question: Callable[[], T], is_setting: bool = False) -> T:
@@ -141,11 +141,11 @@ class Ask:
 
         For matrices that depend on an answer. Others are made with the program.
         """
-        if self._next == len(self._made):
-            self._made.append(make())
+        if self._next == len(self._matrices):
+            self._matrices.append(make())
         self._next += 1
-        made: T = self._made[self._next - 1]
-        return made
+        matrices: T = self._matrices[self._next - 1]
+        return matrices
 
     def start(self) -> None:
         """Start to measure the first step's time."""
@@ -193,7 +193,7 @@ class Ask:
         is_earlier, record = self._journal.is_replaying, self._record
         seconds = self(lambda: record.lap_s)
         record.add(rows, bytes)
-        step = {**(metrics or {}), **{f"{name}_per_s": amount / seconds for name, amount in amounts.items()}}
+        step = {**{f"{name}_per_s": amount / seconds for name, amount in amounts.items()}, **(metrics or {})}
         if is_earlier:
             record.step_before(objective, seconds)
         else:
@@ -278,8 +278,8 @@ class ProgramDriver(Generic[T]):
         self._journal = Journal.of(names, self._settings, program.number)
         if not program.first_clock:
             self._journal.unsent.add(0)
-        self._made: list[Any] = []
-        self._ask = Ask(self._journal, program.record, self._made)
+        self._matrices: list[Any] = []
+        self._ask = Ask(self._journal, program.record, self._matrices)
         self._steps: Steps[Any] | None = None
         self._task: Task | SummarizedTask | None = None  # of the next clock; None: the program is over
         self._returned: Any = None
@@ -339,7 +339,7 @@ class ProgramDriver(Generic[T]):
             with suppress(ReplayError):  # of a question in a ``finally``
                 self._steps.close()
         self._program.record.forget()
-        self._ask = Ask(self._journal, self._program.record, self._made)
+        self._ask = Ask(self._journal, self._program.record, self._matrices)
         self._steps = self._program.drive(self._ask)
         self._send(None)
 

@@ -49,12 +49,14 @@ class EmbeddingEstimator(TrainingEstimator, EmbeddingParams):
         """
 
     def _train_on(
-        self, corpus: Corpus, settings: EmbeddingSettings, later: ExitStack | None = None
+        self, corpus: Corpus, settings: EmbeddingSettings, shared_cleanup: ExitStack | None = None
     ) -> FittedEmbeddings:
-        """Train on the servers; for ``later`` see ``train``."""
+        """Train on the servers; for ``shared_cleanup`` see ``train``."""
         table = Table(corpus.frame, ColumnNames(label=None), corpus.workers)
         return self._train_in_context(
-            table, settings.epochs, lambda ps, on_step: train(ps, corpus, settings, on_step, later=later)
+            table,
+            settings.epochs,
+            lambda ps, on_step: train(ps, corpus, settings, on_step, shared_cleanup=shared_cleanup),
         )
 
     def _settings_for(self, vocabulary: int, total: int, **more: Any) -> EmbeddingSettings:

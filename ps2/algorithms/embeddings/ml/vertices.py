@@ -141,11 +141,11 @@ class EdgeEstimator(VertexEstimator, EdgeTrainingParams):
     def _parts(self, corpus: Corpus, settings: EmbeddingSettings) -> list[FittedEmbeddings]:
         """Train each order after the other, under its own name."""
         parts: list[FittedEmbeddings] = []
-        with ExitStack() as later:
+        with ExitStack() as cleanup:
             for order in self._orders:
                 name = f"{settings.name}/{order}" if settings.name and len(self._orders) > 1 else settings.name
                 part = replace(corpus, first=parts[-1].clocks if parts else 0)
-                parts.append(self._train_on(part, replace(settings, order=order, name=name), later))
+                parts.append(self._train_on(part, replace(settings, order=order, name=name), cleanup))
         return parts
 
 
