@@ -15,6 +15,7 @@ from ps2.array_types import Int64s
 from ps2.errors import ConfigError, DTypeError, OutOfRangeError
 from ps2.matrix.key_policy import KeyPolicy
 from ps2.number_checks import is_whole
+from ps2.splitmix import scrambled
 
 Kind = Literal["dense", "sparse"]
 Layout = Literal["row", "column"]
@@ -151,14 +152,9 @@ def place(count: int, servers: int) -> tuple[int, ...]:
 
 
 def hash_bucket(keys: Int64s) -> Int64s:
-    """Return the bucket in ``[0, HASH_SPACE)`` of each int64 key (the finaliser of SplitMix64, upper half)."""
-    x = keys.astype(np.uint64)
-    x ^= x >> np.uint64(30)
-    x *= np.uint64(0xBF58476D1CE4E5B9)
-    x ^= x >> np.uint64(27)
-    x *= np.uint64(0x94D049BB133111EB)
-    x ^= x >> np.uint64(31)
-    return (x >> np.uint64(32)).astype(np.int64)
+    """Return the bucket in ``[0, HASH_SPACE)`` of each int64 key (the upper half of SplitMix64's output)."""
+    buckets: Int64s = (scrambled(keys.astype(np.uint64)) >> np.uint64(32)).astype(np.int64)
+    return buckets
 
 
 def partition_of(spec: MatrixSpec, bounds: tuple[int, ...], columns: Int64s) -> Int64s:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from ps2.ops.draws import GOLDEN, scrambled
 from ps2.ops.guards import readable
-from ps2.ops.kernels import HASH, Int64s, kernel
+from ps2.ops.kernels import Int64s, kernel
 from ps2.ops.prefetch import prefetch
 from ps2.ops.sorting import sort_keys
 from ps2.ops.table import Array
@@ -15,9 +16,6 @@ from ps2.ops.table import Array
 CELLS, GROWTH = 4096, 8
 # How many rows ahead to prefetch.
 AHEAD = 8
-# The finaliser of SplitMix64, as in ``ps2.matrix.partition.hash_bucket``.
-SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
-MULTIPLIERS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
 def find_distinct(keys: Int64s) -> tuple[Int64s, Int64s]:
@@ -94,7 +92,7 @@ def _number(keys: Int64s, distinct: Int64s, inverse: Int64s, most: int) -> int:
     count = 0
     for i in range(keys.size):
         key = keys[i]
-        at = np.int64((np.uint64(key) * HASH) >> np.uint64(32)) & (size - 1)
+        at = np.int64((np.uint64(key) * GOLDEN) >> np.uint64(32)) & (size - 1)
         while cells[at] >= 0 and distinct[cells[at]] != key:
             at = (at + 1) & (size - 1)
         if cells[at] >= 0:
@@ -108,7 +106,7 @@ def _number(keys: Int64s, distinct: Int64s, inverse: Int64s, most: int) -> int:
             size = min(GROWTH * size, most)
             cells = np.full(size, -1, np.int32)
             for number in range(count):
-                to = np.int64((np.uint64(distinct[number]) * HASH) >> np.uint64(32)) & (size - 1)
+                to = np.int64((np.uint64(distinct[number]) * GOLDEN) >> np.uint64(32)) & (size - 1)
                 while cells[to] >= 0:
                     to = (to + 1) & (size - 1)
                 cells[to] = number
@@ -120,10 +118,8 @@ def _group(keys: Int64s, bounds: Int64s, owners: Array, grouped: Int64s, order: 
     last = bounds.size - 2
     per_bucket = (last + 1) / bounds[last + 1]
     for i in range(keys.size):
-        x = np.uint64(keys[i])
-        x = (x ^ (x >> SHIFTS[0])) * MULTIPLIERS[0]
-        x = (x ^ (x >> SHIFTS[1])) * MULTIPLIERS[1]
-        bucket = np.int64((x ^ (x >> SHIFTS[2])) >> np.uint64(32))
+        # As in ``ps2.matrix.partition.hash_bucket``.
+        bucket = np.int64(scrambled(np.uint64(keys[i])) >> np.uint64(32))
         # Partitions are nearly equal, so this is nearly always the right one.
         owner: int = min(int(bucket * per_bucket), last)
         while bucket < bounds[owner]:

@@ -1,7 +1,6 @@
 """Random initial values of a matrix, independent of the number of servers and of the partitioning.
 
-The finaliser of SplitMix64 computes each number from the seed, the row and the column alone, without any state (Steele,
-Lea and Flood, "Fast splittable pseudorandom number generators").
+SplitMix64 computes each number from the seed, the row and the column alone, without any state.
 """
 
 from __future__ import annotations
@@ -11,15 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from ps2 import splitmix
 from ps2.ops.guards import check_row_ids, readable
 from ps2.ops.kernels import Int64s, inline, kernel
 from ps2.ops.parallel import over_blocks
 from ps2.ops.table import FLOATS, Array, Block, Blocks, Partition, RowIds, op
 
-# 2**64 divided by the golden ratio, and the multipliers of SplitMix64.
-GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-FIRST = np.uint64(0xBF58476D1CE4E5B9)
-SECOND = np.uint64(0x94D049BB133111EB)
+# SplitMix64, as a part of kernels.
+GOLDEN, scrambled = splitmix.GOLDEN, inline(splitmix.scrambled)
 TO_UNIT = 2.0**-53
 TURN = 2 * math.pi
 # Columns that one iteration fills, in all rows; must be even.
@@ -73,14 +71,6 @@ def _fill(flat: Array, rows: Int64s, steps: tuple[int, int], columns: tuple[int,
     # Tiles begin at even columns of the matrix, as two neighbouring columns share the draws for their normal numbers.
     starts = readable(np.append(0, np.arange(TILE - begin % 2, width, TILE)))
     over_blocks(fill_random, (starts,), flat, rows, steps, begin, width, how, cost=COST * TILE * rows.size)
-
-
-@inline
-def scrambled(number: np.uint64) -> np.uint64:
-    """Return SplitMix64's output for a state."""
-    number = (number ^ (number >> np.uint64(30))) * FIRST
-    number = (number ^ (number >> np.uint64(27))) * SECOND
-    return number ^ (number >> np.uint64(31))
 
 
 @kernel

@@ -14,6 +14,7 @@ import numpy as np
 from ps2 import array_types
 from ps2.ops.compiling import compile_inline, compile_kept
 from ps2.ops.table import Array
+from ps2.splitmix import GOLDEN
 
 # Operations of users import these from here, beside ``kernel``.
 Int32s = array_types.Int32s
@@ -26,7 +27,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 FEW = 1024
 # Flags that let a sum use SIMD lanes, even a short one; the flags that assume NaN and infinity away are left out.
 REASSOCIATE = {"reassoc", "contract", "arcp", "nsz"}
-HASH = np.uint64(0x9E3779B97F4A7C15)  # 2**64 over the golden ratio: neighbouring rows go to cells far apart
 
 
 def kernel(fn: F) -> F:
@@ -272,7 +272,7 @@ def number_rows(rows: Int64s, distinct: Int64s, numbers: Int64s, cells: Int32s) 
     count = 0
     for i in range(rows.size):
         row = rows[i]
-        at = np.int64((np.uint64(row) * HASH) >> np.uint64(32)) & last
+        at = np.int64((np.uint64(row) * GOLDEN) >> np.uint64(32)) & last
         while cells[at] >= 0 and distinct[cells[at]] != row:
             at = (at + 1) & last
         if cells[at] < 0:

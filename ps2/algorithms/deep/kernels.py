@@ -13,12 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.array_types import Int32s, Int64s
+from ps2.ops.draws import GOLDEN, scrambled
 from ps2.ops.kernels import inline, kernel
 
 Array = npt.NDArray[Any]
-
-# Steps of SplitMix64 (Steele et al., 2014), whose hash of an element's number decides on dropout.
-GOLDEN, MIX_1, MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
 @inline
@@ -130,10 +128,7 @@ def activate(z: Array, bias: Array, keep: float, seed: int) -> None:
         else:
             begin = np.uint64(seed) + np.uint64(i) * np.uint64(m)
             for j in range(m):
-                h = (begin + np.uint64(j)) * np.uint64(GOLDEN)
-                h = (h ^ (h >> np.uint64(30))) * np.uint64(MIX_1)
-                h = (h ^ (h >> np.uint64(27))) * np.uint64(MIX_2)
-                h ^= h >> np.uint64(31)
+                h = scrambled((begin + np.uint64(j)) * GOLDEN)
                 v = row[j] + bias[j]
                 row[j] = v * scale if v > 0 and (h >> np.uint64(11)) < most else zero
 
@@ -160,9 +155,6 @@ def row_hashes(indptr: Int64s, keys: Int64s, field: Int32s, begin: int, end: int
         total = np.uint64(0)
         for p in range(indptr[i], indptr[i + 1]):
             if begin <= field[p] < end:
-                h = (np.uint64(keys[p]) ^ np.uint64(field[p]) << np.uint64(48)) * np.uint64(GOLDEN)
-                h = (h ^ (h >> np.uint64(30))) * np.uint64(MIX_1)
-                h = (h ^ (h >> np.uint64(27))) * np.uint64(MIX_2)
-                total += h ^ (h >> np.uint64(31))
+                total += scrambled((np.uint64(keys[p]) ^ np.uint64(field[p]) << np.uint64(48)) * GOLDEN)
         found[i] = np.int64(total)
     return found

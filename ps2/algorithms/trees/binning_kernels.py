@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from ps2.algorithms.trees.ascending import sort_pairs
 from ps2.array_types import Int32s, Int64s
-from ps2.ops.kernels import HASH, inline, kernel
+from ps2.ops.kernels import inline, kernel
+from ps2.splitmix import GOLDEN
 
 Array = npt.NDArray[Any]
 UInt64s = npt.NDArray[np.uint64]
@@ -110,7 +111,7 @@ def count_distinct(
             if value == MISSING:
                 continue
             # Whole numbers, and all that float32 can hold, differ in their upper bits alone.
-            at = np.int64(((value ^ (value >> np.uint64(32))) * HASH) >> np.uint64(40)) & (size - 1)
+            at = np.int64(((value ^ (value >> np.uint64(32))) * GOLDEN) >> np.uint64(40)) & (size - 1)
             while cells[at] >= 0 and seen[cells[at]] != value:
                 at = (at + 1) & (size - 1)
             if cells[at] < 0:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ps2.algorithms.trees.routing import category_goes_left, goes_left
 from ps2.array_types import Float64s, Int32s
 from ps2.ops.kernels import inline, kernel
 
@@ -36,13 +37,10 @@ PLAYER = np.dtype([("column", np.int32), ("share", np.float64), ("steps", np.int
 
 
 @inline
-def _goes_left(value: float, split: Any, set_flags: Bools) -> bool:
-    size = split.set_end - split.set_begin
-    if size == 0:
-        return bool(split.default_left) if value != value else value <= split.threshold
-    if value >= 0 and value < size and value == np.floor(value):
-        return bool(set_flags[split.set_begin + np.int64(value)])
-    return bool(split.default_left)
+def _is_left(value: float, split: Any, set_flags: Bools) -> bool:
+    if split.set_end == split.set_begin:
+        return goes_left(value, split.threshold, bool(split.default_left))
+    return category_goes_left(value, set_flags, split.set_begin, split.set_end, bool(split.default_left))
 
 
 @kernel
@@ -70,7 +68,7 @@ def contributions(
     passes, weights = np.empty(most, np.bool_), np.empty(most + 1)
     for row in range(x.shape[0]):
         for s in range(len(splits)):
-            lefts[s] = _goes_left(x[row, splits[s].column], splits[s], set_flags)
+            lefts[s] = _is_left(x[row, splits[s].column], splits[s], set_flags)
         for p in range(len(paths)):
             begin, count = paths[p].players, paths[p].end - paths[p].players
             for i in range(count):

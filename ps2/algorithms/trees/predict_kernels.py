@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ps2.algorithms.trees.routing import category_goes_left, goes_left
 from ps2.array_types import Float64s, Int32s, Int64s
 from ps2.ops.kernels import inline, kernel
 
@@ -39,8 +40,8 @@ def _step(x: Array, nodes: Array, row: np.uint64, at: np.uint64) -> np.uint64:
     """Return the place of the child, or of the leaf itself, that a row at ``at`` goes to."""
     where = nodes[at].where
     value = np.float64(x[row, np.uint64(where >> SHIFT)])
-    right = (value > nodes[at].threshold) | ((value != value) & ((where & DEFAULT_LEFT) == 0))
-    return np.uint64(nodes[at].left + np.uint32(right))
+    is_left = goes_left(value, nodes[at].threshold, (where & DEFAULT_LEFT) != 0)
+    return np.uint64(nodes[at].left + np.uint32(not is_left))
 
 
 @inline
@@ -50,10 +51,9 @@ def _step_by_set(
     """Do what ``_step`` does where there is a set."""
     where, number = nodes[at].where, np.int64(nodes[at].threshold)
     value = np.float64(x[row, np.uint64(where >> SHIFT)])
-    right = (where & DEFAULT_LEFT) == 0
-    if value >= 0 and value < set_begin[number + 1] - set_begin[number] and value == np.floor(value):
-        right = not set_flags[set_begin[number] + np.int64(value)]
-    return np.uint64(nodes[at].left + np.uint32(right))
+    begin, end = set_begin[number], set_begin[number + 1]
+    is_left = category_goes_left(value, set_flags, begin, end, (where & DEFAULT_LEFT) != 0)
+    return np.uint64(nodes[at].left + np.uint32(not is_left))
 
 
 @inline
