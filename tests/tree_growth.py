@@ -9,9 +9,10 @@ import numpy as np
 
 from ps2.algorithms.trees import driver_messages as messages
 from ps2.algorithms.trees import growing_kernels, ops
-from ps2.algorithms.trees.growth import LAYOUT, ROOT, BestSplits, Growth
+from ps2.algorithms.trees.growth import LAYOUT, ROOT, Growth
 from ps2.algorithms.trees.problem import BoostingOptions
 from ps2.algorithms.trees.rows import Binned, Histograms, NodeRows
+from ps2.algorithms.trees.search_kernels import Splits
 from ps2.algorithms.trees.tree import Tree
 
 
@@ -68,9 +69,9 @@ def grow(rows: Binned, pairs: Any, scales: tuple[float, float], recipe: Boosting
     return Grown(tree, margins, clocks, parted, growing.room, counted)
 
 
-def _found(growing: Growth, m: Any, recipe: BoostingOptions, features: int) -> BestSplits:
+def _found(growing: Growth, m: Any, recipe: BoostingOptions, features: int) -> Splits:
     if growing.subtract:
         ops.subtract(m, *np.array(growing.subtract).T)
     given = growing.rows, growing.totals, growing.bounds, growing.keys, growing.rules, growing.allowed
     drawn = 0 if recipe.feature_weights else recipe.features
-    return BestSplits(*ops.best_splits(m, *given, layout=LAYOUT, features=features, drawn=drawn))
+    return Splits(*ops.best_splits(m, *given, layout=LAYOUT, features=features, drawn=drawn))

@@ -14,7 +14,6 @@ from ps2.algorithms.trees.forests import (
     draw_kernels,
     forest_kernels,
     impurity_kernels,
-    node_search_kernels,
     vote_kernels,
     warming,
 )
@@ -118,7 +117,7 @@ def test_strategy_when_auto_then_that_of_pyspark():
 
 
 def test_forest_when_warm_then_compiles_nothing():
-    modules = draw_kernels, forest_kernels, node_search_kernels, impurity_kernels, vote_kernels, ops, search_kernels
+    modules = draw_kernels, forest_kernels, impurity_kernels, vote_kernels, ops, search_kernels
     warming.warm_forests()
 
     def compiled():

@@ -128,7 +128,7 @@ class CompiledGrower:
         self._rows, self._columns = rows_of(rows, has_blocks=True), bin_columns(rows.bins, problem.absent)
         at_once = _histograms(options, count)
         self._flat = np.zeros((at_once, int(rows.bins.first[-1]) * options.channels), np.int64)
-        self._layout = layout_row(rows.bins, problem, options)
+        self._layout = layout_row(rows.bins, problem, options.channels, options.monotone)
         self._constraints = readable(np.array(options.monotone, np.int64))
         self._max_splits = min(options.most_leaves, max(count, 1)) - 1
 
@@ -147,7 +147,7 @@ class CompiledGrower:
         sums = self._flat.reshape(len(self._flat), -1, options.channels)
         slots, free = np.full(max_nodes, -1), np.arange(len(self._flat))
         histograms = kernels.Histograms(self._flat, sums, slots, free, np.zeros(1, np.int64))
-        limits = limits_of(options, scales, totals, self._max_splits)
+        limits = limits_of(options, rules, totals, self._max_splits)
         count = kernels.grow_boosted(
             *(order, spare, self._rows, self._columns, readable(of.summed), histograms, self._layout),
             *(self._constraints, rules, limits, nodes),
@@ -157,7 +157,7 @@ class CompiledGrower:
         values *= rate
         children, ends, best = nodes.children[:count], nodes.ends[:count], nodes.best
         where, sets = best.where[:count], best.sets[:count]
-        cover = np.float64(1 / scales[0]) * nodes.totals[:count, HESSIAN]
+        cover = np.float64(rules.hessian_unit) * nodes.totals[:count, HESSIAN]
         tree = tree_of(self._bins, TreeSplits(children, where, sets, best.gains[:count]), values, cover)
         tree.count[:] = ends[:, 1] - ends[:, 0]
         inner = np.flatnonzero(children >= 0)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ps2.algorithms.trees.layout import GRADIENT, HESSIAN, THIRD
+from ps2.algorithms.trees.layout import GRADIENT, HESSIAN, LOWER, THIRD, UPPER
 from ps2.algorithms.trees.scan_kernels import Rules, score_of, weight_of
 from ps2.ops.kernels import Float64s, Int64s, inline, kernel
 
@@ -54,7 +54,7 @@ def may_split(place: int, total: Int64s, max_depth: int, rules: Rules) -> bool:
 def weight_by(h: int, g: int, bound: Float64s, rules: Rules) -> float:
     """Compute the weight that is best for a node, by its sums as whole numbers."""
     gradient, hessian = g * rules.gradient_unit, h * rules.hessian_unit
-    return weight_of(gradient, hessian, rules.reg_lambda, rules.reg_alpha, bound[0], bound[1])
+    return weight_of(gradient, hessian, rules.reg_lambda, rules.reg_alpha, bound[LOWER], bound[UPPER])
 
 
 @inline

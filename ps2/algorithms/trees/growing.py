@@ -23,7 +23,9 @@ from ps2.algorithms.trees.layout import (
     FEATURE,
     HAS_MISSING,
     INCREASING,
+    LOWER,
     MISSING_LEFT,
+    UPPER,
     layout_of,
     set_of,
 )
@@ -281,7 +283,7 @@ def child_bounds(w_left: float, w_right: float, sign: int, bounds: Array) -> tup
     left, right = bounds.copy(), bounds.copy()
     if sign:
         upper, lower = (left, right) if sign > 0 else (right, left)
-        upper[1] = lower[0] = (w_left + w_right) / 2
+        upper[UPPER] = lower[LOWER] = (w_left + w_right) / 2
     return left, right
 
 

@@ -7,7 +7,6 @@ Explored nodes that are not chosen are dropped, so the tree does not depend on h
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -34,6 +33,7 @@ from ps2.algorithms.trees.layout import GRADIENT, HESSIAN, THIRD
 from ps2.algorithms.trees.nonempty_bins import has_marks
 from ps2.algorithms.trees.problem import BoostingOptions, key_of
 from ps2.algorithms.trees.scan_kernels import Rules, weight_of
+from ps2.algorithms.trees.search_kernels import Splits
 from ps2.algorithms.trees.split_order import Node, SplitOrder
 from ps2.algorithms.trees.tree import Tree, TreeBuilder
 from ps2.array_types import Float64s, Int64s
@@ -47,27 +47,18 @@ LAYOUT, ROOT = 0, 2
 BATCH, BATCH_SHARE = 16, 8
 
 
-@dataclass(frozen=True, eq=False)
-class BestSplits:
-    """The answer of the operation ``best_splits``, by open node."""
-
-    gains: Float64s
-    where: Int64s
-    left: Int64s
-    sets: Int64s
-
-
 def rules_of(options: BoostingOptions, scales: tuple[float, float]) -> Rules:
     """Return how splits are judged; scales: factors of hessians and gradients."""
+    hessian_scale, gradient_scale = scales
     penalties = float(options.reg_lambda), float(options.reg_alpha)
-    return Rules(1 / scales[1], 1 / scales[0], *penalties, float(options.min_hessian), options.min_third)
+    return Rules(1 / gradient_scale, 1 / hessian_scale, *penalties, float(options.min_hessian), options.min_third)
 
 
-def limits_of(options: BoostingOptions, scales: tuple[float, float], totals: Int64s, max_splits: int) -> Limits:
+def limits_of(options: BoostingOptions, rules: Rules, totals: Int64s, max_splits: int) -> Limits:
     """Return when a tree stops growing; totals: of the root."""
     # The third total is a number of rows, unless it is a weight.
-    rows, h_unit = 0 if options.third == "weights" else int(totals[THIRD]), 1 / scales[0]
-    rows_per_hessian = rows / max(int(totals[HESSIAN]) * h_unit, h_unit)
+    rows = 0 if options.third == "weights" else int(totals[THIRD])
+    rows_per_hessian = rows / max(int(totals[HESSIAN]) * rules.hessian_unit, rules.hessian_unit)
     min_gain = float(max(options.least_gain, options.min_gain))
     weight_unit = 0.0 if options.weighed_by == "hessians" else float(options.weight_unit)
     by_gain, min_info_gain = options.growth == "leaf", float(options.min_info_gain)
@@ -105,9 +96,8 @@ class Growth:
         self.explores: int | None = None
         self._rate = options.rate if rate is None else rate
         self._options, self._bins, self.tree = options, bins, tree
-        self._h_unit, self._g_unit = 1 / scales[0], 1 / scales[1]
         self._rules = rules_of(options, scales)
-        self._limits = limits_of(options, scales, totals, options.most_leaves - 1)
+        self._limits = limits_of(options, self._rules, totals, options.most_leaves - 1)
         self.is_over = False
         self.subtract: list[tuple[int, int]] = []
         self.clear: list[int] = []
@@ -163,21 +153,21 @@ class Growth:
             return np.zeros(len(self._open), np.int64)
         return np.array([key_of(self._options.seed, self.tree, node.place) for node in self._open], np.int64)
 
-    def go_on(self, found: BestSplits | None) -> tuple[Int64s, FinalNodes]:
+    def go_on(self, best: Splits | None) -> tuple[Int64s, FinalNodes]:
         """Choose the splits that are certain, and explore the nodes that the next ones depend on.
 
         Args:
-            found: the best splits of the open nodes; None: the servers were not asked.
+            best: the best splits of the open nodes; None: the servers were not asked.
 
         Returns:
             ``splits`` and ``nodes`` of ``Moves``.
         """
-        if found is not None:
-            self._note(found)
+        if best is not None:
+            self._note(best)
         self._order.choose()
         ahead = self._order.ahead()
         self._give_rows_back(ahead)
-        words = 0 if found is None else found.sets.shape[1]
+        words = 0 if best is None else best.sets.shape[1]
         if not ahead:
             self.is_over = True
             rest = [node for node in self._order.chosen if not node.is_parted]
@@ -207,14 +197,14 @@ class Growth:
             return self._order.left
         return self.explores or max(BATCH, self._order.left // BATCH_SHARE)
 
-    def _note(self, found: BestSplits) -> None:
+    def _note(self, best: Splits) -> None:
         """Note the open nodes' best splits, and close the nodes."""
         for i, node in enumerate(self._open):
-            if self._is_enough(float(found.gains[i]), node, found.left[i]):
-                where = found.where[i]
-                node.gain = float(found.gains[i])
-                node.split = Split(int(where[0]), int(where[1]), bool(where[2]), found.sets[i])
-                node.children = self._children(node, node.split, found.left[i])
+            if self._is_enough(float(best.gains[i]), node, best.lefts[i]):
+                feature, last_bin, missing_left = best.where[i].tolist()
+                node.gain = float(best.gains[i])
+                node.split = Split(feature, last_bin, bool(missing_left), best.sets[i])
+                node.children = self._children(node, node.split, best.lefts[i])
                 node.is_known = not any(child.may_split for child in node.children)
         for node in self._explored:
             node.is_known = True
@@ -305,8 +295,8 @@ class Growth:
         return self._weight_of(node.totals, node.bounds)
 
     def _weight_of(self, totals: Int64s, bounds: Float64s) -> float:
-        h, g = totals[HESSIAN] * self._h_unit, totals[GRADIENT] * self._g_unit
-        return float(weight_of(g, h, self._options.reg_lambda, self._options.reg_alpha, *bounds))
+        h, g = totals[HESSIAN] * self._rules.hessian_unit, totals[GRADIENT] * self._rules.gradient_unit
+        return float(weight_of(g, h, self._rules.reg_lambda, self._rules.reg_alpha, *bounds))
 
     def _cover(self, node: Node) -> float:
-        return float(node.totals[HESSIAN] * self._h_unit)
+        return float(node.totals[HESSIAN] * self._rules.hessian_unit)

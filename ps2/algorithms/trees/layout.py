@@ -25,6 +25,8 @@ SUM_BYTES = 8
 CATEGORICAL, HAS_MISSING, INCREASING, DECREASING = 1, 2, 4, 8
 # Channels of boosted trees' sums.
 HESSIAN, GRADIENT, THIRD = range(3)
+# Columns of bounds.
+LOWER, UPPER = range(2)
 # Columns of splits by bins: the feature; the last bin on the left (-1: a set of categories goes left); whether missing
 # values go left.
 FEATURE, BIN, MISSING_LEFT = range(3)

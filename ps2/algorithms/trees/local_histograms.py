@@ -14,11 +14,12 @@ from ps2.algorithms.trees import ops
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.growing import COST, DenseRows, SparseRows
 from ps2.algorithms.trees.growing_kernels import add_sparse_marked
-from ps2.algorithms.trees.growth import LAYOUT, ROOT, BestSplits, Growth
+from ps2.algorithms.trees.growth import LAYOUT, ROOT, Growth
 from ps2.algorithms.trees.layout import SUM_BYTES
 from ps2.algorithms.trees.nonempty_bins import check_rows, rows_with_marks
 from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
 from ps2.algorithms.trees.rows import Binned
+from ps2.algorithms.trees.search_kernels import Splits
 from ps2.algorithms.trees.tree_matrices import columns_of, layout_row
 from ps2.array_types import Int32s, Int64s
 from ps2.errors import LimitError
@@ -42,11 +43,12 @@ class LocalHistograms:
         self._problem, self._options, self._bins, self._rows = problem, options, bins, rows
         self._is_dense = isinstance(rows, DenseRows)
         self._count = int(bins.first[-1])
-        columns = columns_of(bins, options)
+        columns = columns_of(bins, options.channels)
         count = rows_with_marks(1 + min(1 << max(options.depth - 1, 0), options.most_leaves))
         most = max(MAX_BYTES // (columns * SUM_BYTES), ROOT + 1)
         self._m = np.zeros((min(max(count, ROOT + 1), most), columns), np.int64)
-        self._m[LAYOUT, : self._count * options.channels] = layout_row(bins, problem, options)
+        layout = layout_row(bins, problem, options.channels, options.monotone)
+        self._m[LAYOUT, : len(layout)] = layout
 
     def make_room(self, rows: int) -> None:
         """Grow the matrix to this number of rows, at least.
@@ -104,7 +106,7 @@ class LocalHistograms:
         cost = int(ends[-1]) * ADDITION * len(of.columns) // (max(len(of.begins) - 1, 1) * len(nodes)) + 1
         over_blocks(add_sparse_marked, (np.arange(len(nodes)),), *given, *held, cost=cost)
 
-    def best_splits(self, growth: Growth) -> BestSplits:
+    def best_splits(self, growth: Growth) -> Splits:
         """Subtract histograms, and find the best split of each open node."""
         form = {"marks": not self._is_dense, "channels": self._options.channels}
         if growth.subtract:
@@ -113,7 +115,7 @@ class LocalHistograms:
         given = growth.rows, growth.totals, growth.bounds, growth.keys, growth.rules, growth.allowed
         least = {"words": self._problem.words, "min_third": self._options.min_third}
         drawn = {"features": self._bins.features, "drawn": self._options.drawn, "full": self._is_dense}
-        return BestSplits(*ops.best_splits(self._m, *given, layout=LAYOUT, **form, **least, **drawn))
+        return Splits(*ops.best_splits(self._m, *given, layout=LAYOUT, **form, **least, **drawn))
 
 
 def _free_bytes() -> int:

@@ -19,7 +19,7 @@ from ps2.algorithms.trees.predict import Predictor
 from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
 from ps2.algorithms.trees.quantiles import Quantiles
 from ps2.algorithms.trees.rounds import first_scales, next_scales
-from ps2.algorithms.trees.rows import with_all_columns
+from ps2.algorithms.trees.rows import rows_with_weight, with_all_columns
 from ps2.algorithms.trees.tree import Forest, Tree, tree_as_data
 from ps2.array_types import Float64s
 from ps2.data.rows import LocalRows
@@ -60,9 +60,7 @@ class LocalTreeWork:
     mean_weight: float | None
 
     def __call__(self, reading: Reading) -> LocalTreeWorker:
-        rows = reading.training
-        if rows.weights is not None:
-            rows = rows.chosen(np.flatnonzero(rows.weights > 0))
+        rows = rows_with_weight(reading.training)
         return LocalTreeWorker(self, rows, reading.held_out)
 
 

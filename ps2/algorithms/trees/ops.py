@@ -13,8 +13,7 @@ from typing import Annotated
 
 import numpy as np
 
-from ps2.algorithms.trees.forests.impurity_kernels import ForestRules
-from ps2.algorithms.trees.forests.node_search_kernels import search_forest
+from ps2.algorithms.trees.forests.impurity_kernels import ForestRules, search_forest
 from ps2.algorithms.trees.nonempty_bins import (
     GROUP,
     add_marked,
@@ -232,9 +231,9 @@ def purest_splits(
         raise OutOfRangeError(f"totals: expected from 2 to {MAX_CHANNELS - 1} channels, got {channels}")
     if not 0 <= layout < m.shape[0]:
         raise OutOfRangeError(f"layout: row {layout} is outside [0, {m.shape[0]})")
-    judged_by = ForestRules(*kinds.tolist(), *rules.tolist())
-    is_valid = 0 <= judged_by.impurity <= 2 and 0 <= judged_by.max_depth < WORD_BITS - 1
-    if not (is_valid and 2 <= judged_by.width <= channels <= judged_by.width + 1):
+    forest_rules = ForestRules(*kinds.tolist(), *rules.tolist())
+    is_valid = 0 <= forest_rules.impurity <= 2 and 0 <= forest_rules.max_depth < WORD_BITS - 1
+    if not (is_valid and 2 <= forest_rules.width <= channels <= forest_rules.width + 1):
         raise OutOfRangeError(f"kinds: expected those of {channels} channels, got {kinds.tolist()}")
     check_marks(m, channels, rows)
     gain, where = np.zeros(len(rows)), np.full((len(rows), 3), -1, np.int64)
@@ -242,7 +241,7 @@ def purest_splits(
     over_blocks(
         search_forest,
         (np.arange(len(rows)),),
-        *(m, rows, layout, readable(totals), judged_by, Splits(gain, where, left, sets)),
+        *(m, rows, layout, readable(totals), forest_rules, Splits(gain, where, left, sets)),
         cost=m.shape[1],
     )
     return gain, where, left, sets

@@ -22,12 +22,13 @@ from ps2.algorithms.training.table import Facts, Table
 from ps2.algorithms.trees.boosting_record import BoostingRecord
 from ps2.algorithms.trees.driver_messages import AddHistograms, AddResiduals, FinalNodes, Moves, PlantTree, SumGradients
 from ps2.algorithms.trees.gradients import sums_below
-from ps2.algorithms.trees.growth import BestSplits, Growth
+from ps2.algorithms.trees.growth import Growth
 from ps2.algorithms.trees.leaf_quantiles import CoarseQuantiles, LeafQuantiles
 from ps2.algorithms.trees.metrics import Metric
 from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
 from ps2.algorithms.trees.quantiles import Quantiles
 from ps2.algorithms.trees.rounds import first_scales, next_scales
+from ps2.algorithms.trees.search_kernels import Splits
 from ps2.algorithms.trees.starts import fingerprint
 from ps2.algorithms.trees.tree import Forest, Tree, tree_as_data
 from ps2.algorithms.trees.tree_matrices import TreeMatrices
@@ -158,7 +159,7 @@ class BoostingProgram(Program[TrainedForest]):
         while True:
             best = None
             if growth.is_searched:
-                best = BestSplits(*ask(lambda: astuple(matrices.best_splits(growth, self.options))))
+                best = Splits(*ask(lambda: list[Any](matrices.best_splits(growth, self.options))))
             splits, nodes = growth.go_on(best)
             ask(lambda: matrices.prepare(growth))
             moves = Moves(splits, nodes)
@@ -193,9 +194,8 @@ class BoostingProgram(Program[TrainedForest]):
 
     def _open_matrices(self, numbers: list[int]) -> TreeMatrices:
         if self._matrices is None:  # an earlier driver has made them
-            first, cuts, sizes = numbers
             bins = self._quantiles.cut()
-            self._matrices = TreeMatrices.existing(bins, self._problem, self.options, (first, cuts, sizes))
+            self._matrices = TreeMatrices.existing(bins, self._problem, self.options.channels, numbers)
         return self._matrices
 
     def result(self, boosting: BoostingRecord) -> TrainedForest:

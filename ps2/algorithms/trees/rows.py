@@ -43,6 +43,11 @@ def is_dense(x: sp.csr_array, dim: int) -> bool:
     return bool(x.nnz >= DENSE_FROM * x.shape[0] * dim)
 
 
+def rows_with_weight(rows: LocalRows) -> LocalRows:
+    """Return the rows whose weight is above 0."""
+    return rows if rows.weights is None else rows.chosen(np.flatnonzero(rows.weights > 0))
+
+
 def with_all_columns(rows: LocalRows, dim: int) -> sp.csr_array:
     """Return rows' features by their global numbers."""
     indices = rows.keys.astype(np.int32)[rows.x.indices]

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ps2.algorithms.trees.layout import CATEGORICAL, DECREASING, GRADIENT, HESSIAN, INCREASING, THIRD
+from ps2.algorithms.trees.layout import CATEGORICAL, DECREASING, GRADIENT, HESSIAN, INCREASING, LOWER, THIRD, UPPER
 from ps2.ops.kernels import Float64s, Int64s, inline, kernel
 from ps2.ops.table import Array
 
@@ -82,7 +82,7 @@ def score_of(g: float, h: float, w: float, reg_lambda: float, reg_alpha: float) 
 def best_score(total: Int64s, bound: Float64s, rules: Rules) -> float:
     """Compute minus twice the objective of a node by its sums, with the weight that is best for it."""
     g, h = total[GRADIENT] * rules.gradient_unit, total[HESSIAN] * rules.hessian_unit
-    w = weight_of(g, h, rules.reg_lambda, rules.reg_alpha, bound[0], bound[1])
+    w = weight_of(g, h, rules.reg_lambda, rules.reg_alpha, bound[LOWER], bound[UPPER])
     return score_of(g, h, w, rules.reg_lambda, rules.reg_alpha)
 
 
@@ -266,8 +266,8 @@ def _gain_of(
         gl, hl, gr, hr: gradients and hessians of both sides; whole: the score of the node.
     """
     reg_lambda, reg_alpha = rules.reg_lambda, rules.reg_alpha
-    w_left = weight_of(gl, hl, reg_lambda, reg_alpha, bound[0], bound[1])
-    w_right = weight_of(gr, hr, reg_lambda, reg_alpha, bound[0], bound[1])
+    w_left = weight_of(gl, hl, reg_lambda, reg_alpha, bound[LOWER], bound[UPPER])
+    w_right = weight_of(gr, hr, reg_lambda, reg_alpha, bound[LOWER], bound[UPPER])
     if (flags & INCREASING and w_left > w_right) or (flags & DECREASING and w_left < w_right):
         return -np.inf
     right = score_of(gr, hr, w_right, reg_lambda, reg_alpha)

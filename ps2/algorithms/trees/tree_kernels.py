@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ps2.algorithms.trees.decision_kernels import Limits, gains_enough, may_split, weight_by
 from ps2.algorithms.trees.growing_kernels import add_blocks, part_dense, part_sparse
-from ps2.algorithms.trees.layout import FEATURE, GRADIENT, HAS_MISSING, HESSIAN
+from ps2.algorithms.trees.layout import FEATURE, GRADIENT, HAS_MISSING, HESSIAN, LOWER, UPPER
 from ps2.algorithms.trees.routing import bins_left
 from ps2.algorithms.trees.scan_kernels import Rules
 from ps2.algorithms.trees.search_kernels import OpenNodes, Scratch, Splits, scratch_of, search_node
@@ -137,12 +137,12 @@ def _split(
     is_left = lefts[: bins.sizes[feature]]
     bins_left(best.where[node], best.sets[node], (bins.flags[feature] & HAS_MISSING) != 0, is_left)
     begin, end = ends[node, 0], ends[node, 1]
-    mine, free = order[begin:end], spare[begin:end]
+    node_rows, free = order[begin:end], spare[begin:end]
     if len(rows.columns):
-        middle = begin + part_dense(mine, rows.columns[feature], is_left, free)
+        middle = begin + part_dense(node_rows, rows.columns[feature], is_left, free)
     else:
         first, implied = int(bins.first[feature]), int(bins.implied[feature])
-        middle = begin + part_sparse(mine, rows.begins, rows.entries, first, implied, is_left, free)
+        middle = begin + part_sparse(node_rows, rows.begins, rows.entries, first, implied, is_left, free)
     nodes.children[node] = left
     ends[left, 0], ends[left, 1], ends[left + 1, 0], ends[left + 1, 1] = begin, middle, middle, end
     for c in range(totals.shape[1]):
@@ -263,13 +263,13 @@ def _build(node: int, search: BoostedSearch, order: Int32s, rows: Rows, bins: Bi
     slot = histograms.free[histograms.used[0]]
     histograms.slots[node] = slot
     histograms.used[0] += 1
-    out, mine = histograms.sums[slot], order[nodes.ends[node, 0] : nodes.ends[node, 1]]
+    out, node_rows = histograms.sums[slot], order[nodes.ends[node, 0] : nodes.ends[node, 1]]
     out[:] = 0
     if len(rows.columns):
-        add_blocks(mine, rows.blocks, bins.usable_first, pairs, out)
+        add_blocks(node_rows, rows.blocks, bins.usable_first, pairs, out)
         return
     begins, entries = rows.begins, rows.entries
-    for row in mine:
+    for row in node_rows:
         for position in range(begins[row], begins[row + 1]):
             column = entries[position]
             for c in range(pairs.shape[1]):
@@ -289,11 +289,11 @@ def _search(node: int, search: BoostedSearch, rows: Rows, bins: BinColumns, node
     slot, columns = histograms.slots[node], histograms.sums.shape[1]
     histogram, end = histograms.flat[slot], int(bins.first[-1])
     # No features are drawn: any number serves as the nodes' keys.
-    given = OpenNodes(nodes.totals, nodes.bounds, nodes.places, np.empty((0, 0), np.int64))
+    open_nodes = OpenNodes(nodes.totals, nodes.bounds, nodes.places, np.empty((0, 0), np.int64))
     best.gains[node] = -np.inf
     is_full = len(rows.columns) > 0
     search_node(
-        histogram, layout[:0], layout, 0, end, len(histogram) // columns, node, given, rules, 0, 0, is_full,
+        histogram, layout[:0], layout, 0, end, len(histogram) // columns, node, open_nodes, rules, 0, 0, is_full,
         search.scratch, best,
     )  # fmt: skip
     total, left, bound = nodes.totals[node], best.lefts[node], nodes.bounds[node]
@@ -307,12 +307,12 @@ def _bound(nodes: Nodes, node: int, left: int, sign: int, rules: Rules) -> None:
     """Set the bounds of the values below two children: ``growing.child_bounds``."""
     totals, bounds = nodes.totals, nodes.bounds
     for child in (left, left + 1):
-        bounds[child, 0], bounds[child, 1] = bounds[node, 0], bounds[node, 1]
+        bounds[child, LOWER], bounds[child, UPPER] = bounds[node, LOWER], bounds[node, UPPER]
     if sign != 0:
         middle = weight_by(totals[left, HESSIAN], totals[left, GRADIENT], bounds[node], rules)
         middle = (middle + weight_by(totals[left + 1, HESSIAN], totals[left + 1, GRADIENT], bounds[node], rules)) / 2
         upper, lower = (left, left + 1) if sign > 0 else (left + 1, left)
-        bounds[upper, 1] = bounds[lower, 0] = middle
+        bounds[upper, UPPER] = bounds[lower, LOWER] = middle
 
 
 @inline

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.trees.binning import Bins, shapes_of
+from ps2.algorithms.trees.binning import Bins, bins_of, of_shapes, shapes_of
 from ps2.algorithms.trees.growing import SparseRows
-from ps2.algorithms.trees.growth import LAYOUT, BestSplits, Growth
+from ps2.algorithms.trees.growth import LAYOUT, Growth
 from ps2.algorithms.trees.layout import SUM_BYTES
 from ps2.algorithms.trees.nonempty_bins import rows_with_marks
 from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
+from ps2.algorithms.trees.search_kernels import Splits
 from ps2.array_types import Int64s
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
@@ -24,6 +25,7 @@ from ps2.client.matrix import DCVMatrix
 from ps2.errors import LimitError
 
 Array = npt.NDArray[Any]
+M = TypeVar("M", bound="HistogramMatrices")
 
 # Rows of the histogram matrix at the beginning, that of the layout included.
 FIRST_ROWS = 16
@@ -33,20 +35,56 @@ MORE_ROOM = "start more servers, or with a larger memory limit, or let trees hav
 
 
 @dataclass(frozen=True, eq=False)
-class TreeMatrices:
+class HistogramMatrices:
     """The matrices on the servers, made when bins are known.
 
     Attributes:
+        bins: the bins of all features.
         histograms: a row for the layout of bins, one per open node, and the bitmaps of ``nonempty_bins``.
-        sizes: ``shapes_of`` the bins.
+        cuts: the cut points; sizes: ``shapes_of`` the bins.
+        channels: the number of sums in a bin.
+        words: the number of int64 that hold a set of categories.
     """
 
-    problem: TreeProblem
     bins: Bins
     histograms: DCVMatrix
     cuts: DCV
     sizes: DCV
     channels: int
+    words: int
+
+    @classmethod
+    def filled(cls: type[M], first: DCV, bins: Bins, layout: Int64s, problem: TreeProblem, channels: int) -> M:
+        """Return the matrices with the layout and the bins; first: the first row of the histograms."""
+        histograms, row = first.matrix(), np.zeros((1, first.dim), np.int64)
+        row[0, : len(layout)] = layout
+        histograms.push([LAYOUT], row)
+        cuts, sizes = DCV.dense(max(len(bins.cuts), 1), 1, "float64"), DCV.dense(bins.features, 1, "int32")
+        if len(bins.cuts):
+            cuts.push(bins.cuts)
+        sizes.push(shapes_of(bins))
+        return cls(bins, histograms, cuts, sizes, channels, problem.words)
+
+    @classmethod
+    def existing(cls: type[M], bins: Bins, problem: TreeProblem, channels: int, numbers: Sequence[int]) -> M:
+        """Return the matrices of an earlier driver, perhaps on another number of servers."""
+        first, cuts, sizes = (existing_handle(DCV, number) for number in numbers)
+        matrices = cls(bins, first.matrix(), cuts, sizes, channels, problem.words)
+        matrices.histograms.apply("trees.mark", layout=LAYOUT, channels=channels)
+        return matrices
+
+    @property
+    def numbers(self) -> tuple[int, int, int]:
+        """Numbers of the matrices."""
+        return self.histograms.number, self.cuts._matrix, self.sizes._matrix
+
+    def free(self) -> None:
+        self.histograms.free()
+        free_all([self.cuts, self.sizes])
+
+
+class TreeMatrices(HistogramMatrices):
+    """The matrices of a training of boosted trees; the histograms get more rows as trees grow."""
 
     @staticmethod
     def make(bins: Bins, problem: TreeProblem, options: BoostingOptions, rows: int) -> TreeMatrices:
@@ -55,38 +93,12 @@ class TreeMatrices:
         Raises:
             LimitError: they cannot fit.
         """
-        columns = columns_of(bins, options)
-        count, align = rows_with_marks(first_rows(options, rows)), bins.block * options.channels
+        channels, count = options.channels, rows_with_marks(first_rows(options, rows))
+        columns = columns_of(bins, channels)
         with _explaining(bins, count, columns * SUM_BYTES):
-            first = DCV.dense(columns, count, "int64", align=align)
-        histograms = first.matrix()
-        layout = np.zeros((1, first.dim), np.int64)
-        layout[0, : int(bins.first[-1]) * options.channels] = layout_row(bins, problem, options)
-        histograms.push([LAYOUT], layout)
-        cuts, sizes = DCV.dense(max(len(bins.cuts), 1), 1, "float64"), DCV.dense(bins.features, 1, "int32")
-        if len(bins.cuts):
-            cuts.push(bins.cuts)
-        sizes.push(shapes_of(bins))
-        return TreeMatrices(problem, bins, histograms, cuts, sizes, options.channels)
-
-    @staticmethod
-    def existing(
-        bins: Bins, problem: TreeProblem, options: BoostingOptions, numbers: tuple[int, int, int]
-    ) -> TreeMatrices:
-        """Return the matrices of an earlier driver, perhaps on another number of servers."""
-        first, cuts, sizes = (existing_handle(DCV, number) for number in numbers)
-        fleet = TreeMatrices(problem, bins, first.matrix(), cuts, sizes, options.channels)
-        fleet.histograms.apply("trees.mark", layout=LAYOUT, channels=options.channels)
-        return fleet
-
-    @property
-    def numbers(self) -> tuple[int, int, int]:
-        """Numbers of the matrices."""
-        return self.histograms.number, self.cuts._matrix, self.sizes._matrix
-
-    @property
-    def _form(self) -> dict[str, Any]:
-        return {"marks": True, "channels": self.channels}
+            first = DCV.dense(columns, count, "int64", align=bins.block * channels)
+        layout = layout_row(bins, problem, channels, options.monotone)
+        return TreeMatrices.filled(first, bins, layout, problem, channels)
 
     def clear(self, rows: Sequence[int]) -> None:
         """Zero histograms."""
@@ -107,13 +119,14 @@ class TreeMatrices:
         if growth.clear:
             self.clear(growth.clear)
 
-    def best_splits(self, growth: Growth, options: BoostingOptions) -> BestSplits:
+    def best_splits(self, growth: Growth, options: BoostingOptions) -> Splits:
         """Let the servers subtract histograms, and find the best split of each open node."""
+        form: dict[str, Any] = {"marks": True, "channels": self.channels}
         with batch():
             if growth.subtract:
                 whole, part = np.array(growth.subtract).T
-                self.histograms.apply("trees.subtract", rows=whole, others=part, **self._form)
-            found = self.histograms.apply(
+                self.histograms.apply("trees.subtract", rows=whole, others=part, **form)
+            splits = self.histograms.apply(
                 "trees.best_splits",
                 rows=growth.rows,
                 totals=growth.totals,
@@ -122,29 +135,35 @@ class TreeMatrices:
                 rules=growth.rules,
                 allowed=growth.allowed,
                 layout=LAYOUT,
-                **self._form,
-                words=self.problem.words,
+                **form,
+                words=self.words,
                 min_third=options.min_third,
                 features=self.bins.features,
                 drawn=options.drawn,
             )
-        return BestSplits(*found.result())
-
-    def free(self) -> None:
-        self.histograms.free()
-        free_all([self.cuts, self.sizes])
+        return Splits(*splits.result())
 
 
-def columns_of(bins: Bins, options: BoostingOptions) -> int:
+def columns_of(bins: Bins, channels: int) -> int:
     """Return how many columns a matrix of histograms has: whole blocks."""
-    return max(-(-int(bins.first[-1]) // bins.block), 1) * bins.block * options.channels
+    return max(-(-int(bins.first[-1]) // bins.block), 1) * bins.block * channels
 
 
-def layout_row(bins: Bins, problem: TreeProblem, options: BoostingOptions) -> Int64s:
+def layout_row(bins: Bins, problem: TreeProblem, channels: int, monotone: Sequence[int] = ()) -> Int64s:
     """Return the layout row of a matrix of histograms (``layout_of``), up to the last bin."""
-    monotone = np.array(options.monotone, np.int64) if options.monotone else None
+    signs = np.array(monotone, np.int64) if monotone else None
     no_rows = SparseRows(bins, np.zeros(1, np.int64), np.empty(0, np.int32), problem.absent)
-    return no_rows.layout(monotone, options.channels)
+    return no_rows.layout(signs, channels)
+
+
+def read_bins(problem: TreeProblem, numbers: Sequence[int]) -> Bins:
+    """Read the bins that the driver has made; numbers: those of the matrices."""
+    cuts, sizes = (existing_handle(DCV, number) for number in numbers[1:])
+    with batch():
+        cut_points, shapes = cuts.pull(), sizes.pull()
+    counts, missing = of_shapes(shapes.result())
+    offsets = np.append(0, np.cumsum(counts))
+    return bins_of(problem, cut_points.result()[: offsets[-1]], offsets, missing)
 
 
 def add_histograms(matrix: DCVMatrix, built: Iterable[tuple[int, Int64s | None, Array]]) -> int:

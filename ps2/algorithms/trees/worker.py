@@ -6,10 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from ps2.algorithms.training.reading import Reading
-from ps2.algorithms.trees.binning import Bins, bins_of, of_shapes
 from ps2.algorithms.trees.boosted_rows import BoostedRows
 from ps2.algorithms.trees.driver_messages import (
     BUILT,
@@ -26,12 +23,10 @@ from ps2.algorithms.trees.growth import ROOT
 from ps2.algorithms.trees.leaf_quantiles import LeafQuantiles
 from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
 from ps2.algorithms.trees.quantiles import CutPointTask, CutPointWork, Quantiles
-from ps2.algorithms.trees.rows import Histograms, NodeRows, row_ids
-from ps2.algorithms.trees.tree_matrices import add_histograms
+from ps2.algorithms.trees.rows import Histograms, NodeRows, row_ids, rows_with_weight
+from ps2.algorithms.trees.tree_matrices import add_histograms, read_bins
 from ps2.array_types import Int32s, Int64s
 from ps2.client.batch import batch
-from ps2.client.dcv import DCV
-from ps2.client.handle import existing_handle
 from ps2.client.matrix import DCVMatrix
 from ps2.data.rows import LocalRows
 
@@ -50,9 +45,7 @@ class TreeWork:
     leaf_quantiles: LeafQuantiles | None = None
 
     def __call__(self, reading: Reading) -> TreeWorker:
-        rows = reading.training
-        if rows.weights is not None:
-            rows = rows.chosen(np.flatnonzero(rows.weights > 0))
+        rows = rows_with_weight(reading.training)
         return TreeWorker(self, rows, reading.held_out)
 
 
@@ -111,21 +104,12 @@ class TreeWorker:
 
     def _bin_rows(self, matrices: Sequence[int]) -> BoostedRows:
         problem, options = self._work.problem, self._work.options
-        bins, columns = self._read_bins(matrices), self._cut_points.columns
+        bins, columns = read_bins(problem, matrices), self._cut_points.columns
         rows = BoostedRows(problem, options, bins, self._unbinned, columns, self._ids)
         del self._cut_points
         self._histograms = Histograms(rows.training.rows, options.channels)
         self._matrix = DCVMatrix.existing(matrices[0])
         return rows
-
-    def _read_bins(self, matrices: Sequence[int]) -> Bins:
-        """Read the bins that the driver has made (``shapes_of``)."""
-        cuts, sizes = existing_handle(DCV, matrices[1]), existing_handle(DCV, matrices[2])
-        with batch():
-            answers = cuts.pull(), sizes.pull()
-        counts, missing = of_shapes(answers[1].result())
-        offsets = np.append(0, np.cumsum(counts))
-        return bins_of(self._work.problem, answers[0].result()[: offsets[-1]], offsets, missing)
 
     def _add_histograms(self, rows: BoostedRows, task: GrowTask) -> None:
         """Add histograms to those on the servers."""

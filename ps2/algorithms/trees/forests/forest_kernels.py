@@ -246,15 +246,15 @@ def _search(node: int, search: ForestSearch, order: Int32s, rows: Rows, bins: Bi
     if not may_split(nodes.places[node], total, rules):
         return
     begin, end, channels, histogram = nodes.ends[node, 0], nodes.ends[node, 1], len(total), search.histogram
-    mine, entries = order[begin:end], search.entries[: end - begin]
-    gather(mine, search.draws, search.whole, rules, entries)
+    node_rows, entries = order[begin:end], search.entries[: end - begin]
+    gather(node_rows, search.draws, search.whole, rules, entries)
     for turn in range(drawing.turns):
         count = draw_features(bins.usable, drawing.key, nodes.places[node], turn, drawing.features, search.features)
         if count == 0:
             break
         features = search.features[:count]
         best.gains[node] = 0.0
-        build(mine, rows, bins, features, search.is_drawn, entries, rules, channels, histogram)
+        build(node_rows, rows, bins, features, search.is_drawn, entries, rules, channels, histogram)
         for number in features:
             column, size = int(bins.first[number]), int(bins.sizes[number])
             feature = Feature(int(number), column, size, int(bins.implied[number]), int(bins.flags[number]))

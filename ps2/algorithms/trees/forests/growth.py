@@ -15,22 +15,13 @@ from ps2.algorithms.trees.driver_messages import BIN, DEFAULT_LEFT, FEATURE, FIE
 from ps2.algorithms.trees.forests.grown_tree import GrownTree, without_unused
 from ps2.algorithms.trees.forests.impurity_kernels import judge
 from ps2.algorithms.trees.forests.options import ForestOptions
-from ps2.array_types import Float64s, Int64s
+from ps2.algorithms.trees.search_kernels import Splits
+from ps2.array_types import Int64s
 from ps2.ops.guards import readable
 
 # Columns of ``opened``.
 TREE, NUMBER, PLACE, TURN, ROW = range(5)
 ROOT_PLACE = 1
-
-
-@dataclass(frozen=True, eq=False)
-class FoundSplits:
-    """The answer of the operation ``purest_splits``, by open node."""
-
-    gains: Float64s
-    where: Int64s
-    lefts: Int64s
-    sets: Int64s
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,22 +117,22 @@ class ForestGrowth:
         if totals is not None:
             self._growing = [_Tree(sums) for sums in totals]
 
-    def go_on(self, found: FoundSplits | None) -> None:
+    def go_on(self, best: Splits | None) -> None:
         """Choose splits of the open nodes, and what workers do next.
 
         Args:
-            found: their best splits; None: no node was open.
+            best: their best splits; None: no node was open.
         """
         splits: list[list[int]] = []
         opened = self._opened.tolist()
-        for i, (may, is_split, *children) in enumerate(self._judged(found)):
-            assert found is not None
+        for i, (may, is_split, *children) in enumerate(self._judged(best)):
+            assert best is not None
             tree, node, _, turn, _ = opened[i]
             if is_split:
                 number = self._growing[tree].split(
-                    node, float(found.gains[i]), found.where[i], found.lefts[i], found.sets[i]
+                    node, float(best.gains[i]), best.where[i], best.lefts[i], best.sets[i]
                 )
-                splits.append(self._split(tree, node, number, found.where[i], found.sets[i]))
+                splits.append(self._split(tree, node, number, best.where[i], best.sets[i]))
                 self._waiting.extend((tree, number + side, 0) for side in range(2) if children[side])
             elif may and turn + 1 < self._options.turns and (turn + 1) * self._options.features < self._usable:
                 self._waiting.append((tree, node, turn + 1))
@@ -151,13 +142,13 @@ class ForestGrowth:
         self.trees += [tree.finish(self._words) for tree in self._growing]
         self.orders = self._plant() if len(self.trees) < self._options.trees else None
 
-    def _judged(self, found: FoundSplits | None) -> list[list[bool]]:
+    def _judged(self, best: Splits | None) -> list[list[bool]]:
         """Return what ``judge`` says of the open nodes."""
-        if found is None:
+        if best is None:
             return []
-        out = np.empty((len(found.gains), 4), np.bool_)
-        places, lefts = np.ascontiguousarray(self._opened[:, PLACE]), readable(found.lefts)
-        judge(readable(places), readable(self.totals), readable(found.gains), lefts, self.rules, out)
+        out = np.empty((len(best.gains), 4), np.bool_)
+        places, lefts = np.ascontiguousarray(self._opened[:, PLACE]), readable(best.lefts)
+        judge(readable(places), readable(self.totals), readable(best.gains), lefts, self.rules, out)
         judged: list[list[bool]] = out.tolist()
         return judged
 

@@ -13,8 +13,17 @@ import numpy.typing as npt
 
 from ps2.algorithms.trees.decision_kernels import CHANCE, ROUNDING
 from ps2.algorithms.trees.layout import CATEGORICAL
+from ps2.algorithms.trees.nonempty_bins import marks_of, next_marked
 from ps2.algorithms.trees.scan_kernels import BinSplit, Feature, drop_bin, order_bins
-from ps2.algorithms.trees.search_kernels import Scratch, Splits, missing_position, note_sides, sum_left
+from ps2.algorithms.trees.search_kernels import (
+    Scratch,
+    Splits,
+    feature_at,
+    missing_position,
+    note_sides,
+    scratch_of,
+    sum_left,
+)
 from ps2.ops.kernels import Float64s, Int64s, inline, kernel
 from ps2.ops.table import Array
 
@@ -244,3 +253,20 @@ def search_feature(
     sum_left(node, missing, split, scratch, best)
     left_weight = weight_of(best.lefts[node], rules)
     note_sides(node, feature, count, missing, split, left_weight >= weight - left_weight, scratch, best)
+
+
+@kernel
+def search_forest(
+    nodes: Int64s, m: Array, rows: Int64s, layout_row: int, totals: Int64s, rules: ForestRules, best: Splits
+) -> None:
+    """Search the features that are in the marked histograms of some nodes."""
+    channels = totals.shape[1]
+    layout, scratch, sides = m[layout_row], scratch_of(channels), np.empty((3, channels), np.int64)
+    columns = m.shape[1] // channels
+    for node in nodes:
+        marks, histogram = marks_of(m, channels, rows[node]), m[rows[node]]
+        column = next_marked(marks, 0, columns)
+        while column < columns:
+            feature = feature_at(layout, column, channels)
+            search_feature(histogram, feature, node, totals[node], rules, scratch, sides, best)
+            column = next_marked(marks, feature.column + feature.size, columns)

@@ -25,6 +25,7 @@ from ps2.algorithms.trees.forests.random_forest import RandomForest
 from ps2.algorithms.trees.gradients import sums_below
 from ps2.algorithms.trees.problem import TreeProblem
 from ps2.algorithms.trees.quantiles import Quantiles
+from ps2.algorithms.trees.rows import rows_with_weight
 from ps2.client.dcv import DCV
 from ps2.ops import parallel
 
@@ -75,9 +76,7 @@ class LocalForestWork:
     mean_weight: float | None
 
     def __call__(self, reading: Reading) -> LocalForestWorker:
-        rows = reading.training
-        if rows.weights is not None:
-            rows = rows.chosen(np.flatnonzero(rows.weights > 0))
+        rows = rows_with_weight(reading.training)
         return LocalForestWorker(self, rows)
 
 

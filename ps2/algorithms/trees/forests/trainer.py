@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import astuple
 from typing import Any
 
 from ps2.algorithms.frame.journal import Journal
@@ -12,7 +11,7 @@ from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.record import Record, StepReport, Words
 from ps2.algorithms.training.table import Facts, Table
 from ps2.algorithms.trees.forests.forest_record import ForestRecord
-from ps2.algorithms.trees.forests.growth import ForestGrowth, FoundSplits
+from ps2.algorithms.trees.forests.growth import ForestGrowth
 from ps2.algorithms.trees.forests.local import GrownForest, LocalForestProgram, form_of, settings_of
 from ps2.algorithms.trees.forests.matrices import ForestMatrices
 from ps2.algorithms.trees.forests.options import ForestOptions, least_rows
@@ -20,6 +19,7 @@ from ps2.algorithms.trees.forests.worker import ForestWork, Grow, SumRows
 from ps2.algorithms.trees.gradients import sums_below
 from ps2.algorithms.trees.problem import TreeProblem
 from ps2.algorithms.trees.quantiles import Quantiles
+from ps2.algorithms.trees.search_kernels import Splits
 
 
 def grow(
@@ -104,7 +104,7 @@ class ForestProgram(Program[GrownForest]):
             growth.take_totals(getattr(report, "totals", None))
             best = None
             if len(growth.rows):
-                best = FoundSplits(*ask(lambda: astuple(matrices.best_splits(growth, options, problem.words))))
+                best = Splits(*ask(lambda: list[Any](matrices.best_splits(growth))))
             growth.go_on(best)
             self.record.add(0, int(report.bytes))
             forest.add(ask, growth.trees[len(forest.trees) :], int(report.rows))
@@ -115,11 +115,13 @@ class ForestProgram(Program[GrownForest]):
         if self._matrices is not None:  # the fleet has rolled back
             self._matrices.free()
         self._matrices = ForestMatrices.make(self._quantiles.cut(), self._problem, self.options, self._memory)
-        return self._matrices.numbers
+        return list(self._matrices.numbers)
 
     def _open_matrices(self, numbers: list[int]) -> ForestMatrices:
         if self._matrices is None:  # an earlier driver has made them
-            self._matrices = ForestMatrices.existing(self._quantiles.cut(), self.options, numbers)
+            self._matrices = ForestMatrices.existing(
+                self._quantiles.cut(), self._problem, self.options.channels, numbers
+            )
         return self._matrices
 
     def result(self, forest: ForestRecord) -> GrownForest:

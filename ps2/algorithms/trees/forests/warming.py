@@ -13,13 +13,14 @@ from ps2.algorithms.trees.forests import draw_kernels, forest_kernels
 from ps2.algorithms.trees.forests.compiled_growing import ForestGrower
 from ps2.algorithms.trees.forests.forest_rows import ForestRows
 from ps2.algorithms.trees.forests.grown_tree import random_forest
-from ps2.algorithms.trees.forests.growth import ForestGrowth, FoundSplits
+from ps2.algorithms.trees.forests.growth import ForestGrowth
 from ps2.algorithms.trees.forests.options import ForestOptions
 from ps2.algorithms.trees.forests.random_forest import RandomForest
 from ps2.algorithms.trees.gradients import Objective, sums_below
 from ps2.algorithms.trees.ops import purest_splits
 from ps2.algorithms.trees.problem import TreeProblem
 from ps2.algorithms.trees.quantiles import Quantiles
+from ps2.algorithms.trees.search_kernels import Splits
 from ps2.data.rows import LocalRows
 from ps2.ops.guards import readable
 
@@ -42,7 +43,7 @@ def warm_forests() -> None:
     growth = ForestGrowth(CLASSES, (1.0, 1.0), [2, 3], 1, 0)
     growth.take_totals(np.full((2, 2), 2))
     found = np.ones(2), np.zeros((2, 3), np.int64), np.array([[2, 0], [2, 0]]), np.zeros((2, 0), np.int64)
-    growth.go_on(FoundSplits(*found))
+    growth.go_on(Splits(*found))
 
 
 def forest_here(rows: LocalRows, options: ForestOptions) -> tuple[RandomForest, Bins]:

@@ -19,12 +19,12 @@ from ps2.algorithms.trees.forests import draw_kernels
 from ps2.algorithms.trees.forests import forest_kernels as kernels
 from ps2.algorithms.trees.forests.forest_rows import ForestRows
 from ps2.algorithms.trees.forests.growth import NUMBER, PLACE, ROW, TREE, TURN
-from ps2.algorithms.trees.forests.matrices import read_bins
 from ps2.algorithms.trees.forests.options import ForestOptions
 from ps2.algorithms.trees.problem import TreeProblem
 from ps2.algorithms.trees.quantiles import CutPointTask, CutPointWork, Quantiles
-from ps2.algorithms.trees.rows import NodeRows
+from ps2.algorithms.trees.rows import NodeRows, rows_with_weight
 from ps2.algorithms.trees.tree_kernels import BinColumns
+from ps2.algorithms.trees.tree_matrices import read_bins
 from ps2.array_types import Int64s
 from ps2.client.batch import batch
 from ps2.client.matrix import DCVMatrix
@@ -72,9 +72,7 @@ class ForestWork:
     quantiles: Quantiles
 
     def __call__(self, reading: Reading) -> ForestWorker:
-        rows = reading.training
-        if rows.weights is not None:
-            rows = rows.chosen(np.flatnonzero(rows.weights > 0))
+        rows = rows_with_weight(reading.training)
         return ForestWorker(self, rows)
 
 
