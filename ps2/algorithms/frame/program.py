@@ -28,6 +28,7 @@ from ps2.algorithms.training.replay_journal import JOURNAL, opened
 from ps2.algorithms.training.run import FIRST_CLOCK, Training, clocks_until_rollback, run_training
 from ps2.algorithms.training.table import Table
 from ps2.coordinator.training_host import training_host
+from ps2.data.spilling import Spill
 from ps2.protocol.plain_data import encode
 from ps2.run.message import STOP, Message, Stop
 
@@ -210,12 +211,14 @@ class Program(ABC, Generic[T]):
         first_clock: the run's clock that the first ``yield`` stands for.
         options: a dataclass of settings that JSON can hold, with a ``seed``.
         form: the form that the rows of a ``Table`` must have; None: the rows are ``OwnRows``.
+        spill: when workers write the rows of a ``Table`` to files; None: rows stay in memory.
         record: the training's history.
     """
 
     number: ClassVar[int] = 1
     staleness: int | None = 0
     first_clock: int = FIRST_CLOCK
+    spill: Spill | None = None
 
     def __init__(self, options: Any, form: Form | None, record: Record) -> None:
         self.options, self.form, self.record = options, form, record
@@ -454,7 +457,11 @@ def run_program(ps: Any, program: Program[T], rows: Table | OwnRows, names: Chec
         loop, staleness, seed = program.loop(), program.staleness, program.options.seed
         if isinstance(rows, Table):
             assert program.form is not None
-            training = Training(rows, program.form, loop, driver.on_clock, staleness, seed, names.begun, driver)
+            training = Training(
+                *(rows, program.form, loop, driver.on_clock, staleness, seed, names.begun, driver),
+                spill=program.spill,
+                on_spilled=program.record.add_spilled,
+            )
             return run_training(ps, training, driver.result)
         results: list[T] = []
         ps.run(
