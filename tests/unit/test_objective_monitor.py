@@ -10,6 +10,7 @@ from ps2.algorithms.linear.losses.choice import loss_of
 from ps2.algorithms.linear.problem import Problem, SolverOptions
 from ps2.algorithms.linear.solvers.objective_monitor import ObjectiveMonitor
 from ps2.algorithms.linear.solvers.solver import SolverContext
+from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.record import Record
 from ps2.errors import DivergedError, InputError
 
@@ -18,13 +19,14 @@ def monitor(solver="ma-sgd", fraction=1.0):
     options = SolverOptions(solver=solver, fraction=fraction, step_size=7.0)
     problem, record = Problem("logistic", 3), Record(lambda step: None)
     # It needs no vectors, and no rows but their sums.
-    return ObjectiveMonitor(SolverContext(problem, options, None, loss_of(problem), None, None, record, 2, 0))
+    context = SolverContext(problem, options, None, loss_of(problem), None, None, record, 2, ColumnNames())
+    return ObjectiveMonitor(context), record
 
 
 def ended(objectives, **asked):
-    made = monitor(**asked)
+    made, record = monitor(**asked)
     for step, value in enumerate(objectives):
-        made.note(step, 2.0 * value, 2.0, 0.0)
+        record.evaluated(made.objective(step, 2.0 * value, 2.0, 0.0))
     made.end()
 
 
@@ -59,7 +61,7 @@ def test_note_when_objective_is_no_number_then_says_since_when():
 
 
 def test_note_when_minibatch_has_no_row_then_it_is_unknown():
-    made = monitor("minibatch", 0.1)
-    made.note(0, 0.0, 0.0, 0.5)
-    made.note(1, 3.0, 1.0, 0.0)
+    made, record = monitor("minibatch", 0.1)
+    record.evaluated(made.objective(0, 0.0, 0.0, 0.5))
+    record.evaluated(made.objective(1, 3.0, 1.0, 0.0))
     made.end()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ps2.algorithms.linear.parameters import SPARSE_FROM
 from ps2.algorithms.linear.problem import Problem, SolverName, SolverOptions
-from ps2.algorithms.linear.solvers.lbfgs import PAIRS
+from ps2.algorithms.linear.solvers.history import PAIRS
 from ps2.algorithms.linear.solvers.least_squares import packed_size
 from ps2.algorithms.linear.solvers.optimizer import states_of
 from ps2.errors import LimitError

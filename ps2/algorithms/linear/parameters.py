@@ -113,19 +113,17 @@ class Space:
         return made
 
     def small(self, columns: int) -> DCV:
-        """Make a short float64 vector of zeros, for values of one clock: no later driver needs it."""
-        self._made.append(DCV.dense(columns, 1, "float64"))
-        return self._made[-1]
-
-    def kept(self, columns: int) -> DCV:
-        """Make a short float64 vector of zeros that a later driver needs."""
+        """Make a short float64 vector of zeros."""
         self._made.append(self._names.give(lambda name: DCV.dense(columns, 1, "float64", name=name)))
         return self._made[-1]
 
+    def kept(self, columns: int) -> DCV:
+        return self.small(columns)
+
     def free(self, keep: DCV | None = None) -> None:
-        """Free all vectors but one."""
+        """Free all vectors but one, which another call may free."""
         free_all(vector for vector in self._made if vector is not keep)
-        self._made = []
+        self._made = [] if keep is None else [keep]
 
     def _beside(self, vector: DCV, count: int) -> list[DCV]:
         """Make zeros that are co-located with a vector."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ps2.algorithms.frame.program import Task
 from ps2.algorithms.linear.centering import Center
 from ps2.algorithms.linear.footprint import feature_vectors
 from ps2.algorithms.linear.losses.loss import Loss
@@ -38,7 +39,29 @@ from ps2.client.dcv import DCV
 from ps2.data.spilled_rows import KeptRows
 from ps2.errors import InputError
 
-CLOCKS = 3
+
+
+class PreparationTask(Task):
+    """A task before the first step."""
+
+
+@dataclass(frozen=True)
+class SumColumns(PreparationTask):
+    """Add up the columns' means, and the weights of the rows that have them."""
+
+
+@dataclass(frozen=True)
+class SumSquares(PreparationTask):
+    """Add up the columns' squares about their means."""
+
+
+@dataclass(frozen=True)
+class SetScales(PreparationTask):
+    """Set the columns' factors and initial weights; report the first column that has no factor."""
+
+
+PREPARATION = SumColumns(), SumSquares(), SetScales()
+CLOCKS = len(PREPARATION)
 # Of the run: the first one of the solver.
 END = FIRST_CLOCK + CLOCKS
 # Weights of scaled features are multiplied by 1 / std in the end.
@@ -70,12 +93,10 @@ class Preparation:
     conditions: bool
 
     @staticmethod
-    def make(context: SolverContext, start: Start | None = None) -> Preparation:
+    def make(context: SolverContext) -> Preparation:
         """Make the vectors for a solver's context."""
-        space = context.space
+        space, start = context.space, context.start
         sums = None if context.scale is None else space.features(feature_vectors(context.problem))
-        if context.conditions and context.scale is not None:
-            context.scale.fill(1.0)  # of features that no row has
         return Preparation(
             context.facts,
             context.loss,
@@ -88,13 +109,31 @@ class Preparation:
             context.conditions,
         )
 
+    def do(self, worker: Any, task: PreparationTask, rows: KeptRows) -> None:
+        """Do a worker's share of a clock."""
+        if not isinstance(task, SetScales):
+            if self.sums is not None:
+                self._add_sums(task, rows)
+            return
+        unscalable = np.empty((0, 2)) if self.scale is None else self._set_scale(self.scale, rows.keys)
+        worker.report({"unscalable": unscalable}, merge="concat")
+        self._begin(rows.keys)
+
+    def data(self, reading: Reading | KeptReading) -> Data:
+        """Return a worker's rows, scaled."""
+        rows, held, width = reading.training, reading.held_out, self.beginning.width
+        if self.scale is not None:
+            scale = partial(scaled, factors=self.scale.pull(rows.keys * width).astype(np.float64))
+            rows, held = rows.mapped(scale), None if held is None else held.mapped(scale)
+        return Data(rows, held, width)
+
     def take_part(self, worker: Any, reading: Reading | KeptReading) -> Data:
         """Do a worker's share of the first clocks; return its rows, scaled."""
         rows, width = reading.training, self.beginning.width
         for clock in worker.clocks(END):
             worker.barrier()  # with staleness, others may not have finished the clock before
             if self.sums is not None and clock < END - 1:
-                self._add_sums(clock - FIRST_CLOCK, rows)
+                self._add_sums(PREPARATION[clock - FIRST_CLOCK], rows)
             elif self.scale is not None:
                 worker.report(self._set_scale(self.scale, rows.keys), merge="concat")
             if clock == END - 1:
@@ -106,18 +145,22 @@ class Preparation:
             return Data(rows.mapped(scale), None if reading.held_out is None else reading.held_out.mapped(scale))
         return Data(rows, reading.held_out)
 
-    def check_scales(self, reports: list[Any], columns: ColumnNames) -> None:
-        """Raise InputError if a feature cannot be divided by its standard deviation; for the driver, after clock 2."""
-        for feature, deviation in (pair for report in reports for pair in report):
+    def check_scales(self, unscalable: Float64s, columns: ColumnNames) -> None:
+        """Raise InputError if a feature cannot be divided by its standard deviation; for the driver.
+
+        Args:
+            unscalable: such features, and their deviations, shape (n, 2).
+        """
+        for feature, deviation in unscalable:
             raise InputError(
                 f"{columns.shown('features')}: feature {feature:.0f} has a standard deviation of "
                 f"{deviation:g}, too small for weights to be numbers; scale the feature, or leave it out"
             )
 
-    def _add_sums(self, clock: int, rows: KeptRows) -> None:
+    def _add_sums(self, task: PreparationTask, rows: KeptRows) -> None:
         assert self.sums is not None
         of_means, of_weights, of_squares, *of_sizes = self.sums
-        if clock == 0:
+        if isinstance(task, SumColumns):
             found = column_sums(rows, self.facts)
             with batch():
                 of_means.add(found.means, rows.keys)

@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from ps2.algorithms.frame.program import run_program
 from ps2.algorithms.linear.centering import Center
 from ps2.algorithms.linear.coordinates.path import PathPoint
 from ps2.algorithms.linear.footprint import Room, check_fleet, check_worker, rows_of
 from ps2.algorithms.linear.losses.choice import loss_of
 from ps2.algorithms.linear.parameters import SPARSE_FROM, Space
 from ps2.algorithms.linear.preparation import CLOCKS, END, Preparation, begin_with
+from ps2.algorithms.linear.program import TrainedModel, form_of
 from ps2.algorithms.linear.problem import Problem, SolverOptions
 from ps2.algorithms.linear.solvers.averaging import Averaging
 from ps2.algorithms.linear.solvers.ftsgd import Ftsgd
@@ -40,7 +42,7 @@ from ps2.data.rows import Float
 from ps2.run.message import Message, Stop
 from ps2.server.memory import free_bytes
 
-SOLVERS: dict[str, Callable[[SolverContext], Solver]] = {
+SOLVERS: dict[str, Callable[[SolverContext], Any]] = {
     "l-bfgs": Lbfgs,
     "normal": Normal,
     "minibatch": Minibatch,
@@ -48,23 +50,6 @@ SOLVERS: dict[str, Callable[[SolverContext], Solver]] = {
     "ftsgd": Ftsgd,
     "sap": Sap,
 }
-
-
-@dataclass(frozen=True, eq=False)
-class TrainedModel:
-    """The result of a training.
-
-    Attributes:
-        weight: on the fleet, for features as they were given; the caller frees it.
-        biases: float64, shape (biases,).
-        history: how it went.
-        path: models of a path's strengths ("sap").
-    """
-
-    weight: DCV
-    biases: Float64s
-    history: TrainingHistory
-    path: tuple[PathPoint, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,8 +102,6 @@ def train(
     result: DCV | None = None
     try:
         beginning = space.new()
-        if not begun:
-            beginning.bias.push(loss.first_biases(facts))
         record = Record(on_step)
         scale = space.weight() if options.scales(problem) else None
         box = None if options.bounds is None else Box.make(options.bounds, space)
@@ -132,13 +115,20 @@ def train(
             beginning,
             record,
             table.workers,
-            END,
+            table.columns,
             scale,
             center,
             box,
-            start is not None,
+            start,
         )
-        preparation = Preparation.make(context, start)
+        if options.solver not in ("minibatch", "sap"):
+            program_ = SOLVERS[options.solver](context)
+            return run_program(ps, program_, table, names)
+        if not begun:
+            beginning.bias.push(loss.first_biases(facts))
+        if context.conditions:
+            scale.fill(1.0)
+        preparation = Preparation.make(context)
         solver = SOLVERS[options.solver](context)
         form = form_of(problem)
         program = _Program(problem, options, preparation, solver.worker, solver.clocks)
@@ -150,7 +140,7 @@ def train(
                 record.add_gradients(gradients_of(reports[0]))
                 return solver.on_clock(clock - CLOCKS, reports[0])
             if clock == CLOCKS - 1:
-                preparation.check_scales(reports, table.columns)
+                preparation.check_scales(reports[0], table.columns) if reports else None
                 if start is not None:
                     begin_with(start, context)
                 if box is not None:
@@ -184,14 +174,12 @@ def train(
         made = run_training(ps, training, trained)
         result = made.weight
         return made
+    except BaseException:
+        space.free()
+        raise
     finally:
-        space.free(keep=result)
-
-
-def form_of(problem: Problem) -> Form:
-    """Return the form that rows must have."""
-    dtype: Float = "float64" if problem.size < SPARSE_FROM else "float32"
-    return Form(problem.dim, problem.classes, dtype)
+        if result is not None:
+            space.free(keep=result)
 
 
 def _settings(problem: Problem, options: SolverOptions) -> dict[str, Any]:

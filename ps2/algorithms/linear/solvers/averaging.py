@@ -10,65 +10,75 @@ the step size when the objective hardly falls (docs/decisions/0063).
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from ps2.algorithms.frame.program import Ask, DoTask, Steps, Task
 from ps2.algorithms.linear.local_sgd import LocalSteps, local_sgd, takes
 from ps2.algorithms.linear.losses.loss import Loss
-from ps2.algorithms.linear.parameters import Parameters, columns_of
+from ps2.algorithms.linear.parameters import Parameters
 from ps2.algorithms.linear.problem import Problem, SolverOptions
-from ps2.algorithms.linear.solvers.objective_monitor import ObjectiveMonitor
-from ps2.algorithms.linear.solvers.solver import Data, SolverContext, SolverWorker
-from ps2.algorithms.linear.validation import Validation
-from ps2.algorithms.linear.view import ModelView, Sums
+from ps2.algorithms.linear.solvers.solver import Data, SolverContext
+from ps2.algorithms.linear.solvers.stepping import Evaluate, SteppingProgram
+from ps2.algorithms.linear.view import ModelView
 from ps2.algorithms.training.sent_gradients import SentValues
+from ps2.array_types import Float64s
 from ps2.client.batch import batch
 from ps2.errors import ConfigError
-from ps2.run.message import Message, Stop
 
 # A step by which the objective falls by a smaller part of it halves the step size.
 MIN_FALL = 1e-3
 
 
+@dataclass(frozen=True)
+class PassLocally(Task):
+    """Pass over the rows in local steps from the averaged model, and add the model's change.
+
+    Attributes:
+        step: the number of averages so far.
+        step_size: the step size.
+    """
+
+    step: int
+    step_size: float
+
+
 @dataclass(frozen=True, eq=False)
-class AveragingWorker:
-    """Local passes from the averaged model."""
+class AveragingWork:
+    """Makes a worker of its rows; picklable."""
 
     loss: Loss
     options: SolverOptions
     model: Parameters
     changes: Parameters
     weight: float
-    first_clock: int
-    workers: int
 
-    def __call__(self, worker: Any, data: Data, view: ModelView, clocks: int) -> None:
-        columns = columns_of(data.rows.keys, self.model.width)
-        share = data.weight / self.weight
-        for clock in worker.clocks(clocks):
-            w, b = view.pull(self.model, columns)
+    def __call__(self, data: Data) -> DoTask:
+        def do(worker: Any, task: PassLocally | Evaluate) -> None:
+            view = ModelView(worker)
+            w, b = view.pull(self.model, data.columns)
             loss, held = self.loss.loss(data.rows, w, b), data.held_loss(self.loss, w, b)
-            if clock == self.first_clock + self.options.steps:
-                view.report(loss, held, shrinking=np.zeros((self.workers, 2)))
-                continue
-            rng, rows = worker.rng(), data.whole
+            if isinstance(task, Evaluate):
+                view.report(loss, held)
+                return
+            share, rng, rows = data.weight / self.weight, worker.rng(), data.whole
             order = np.concatenate([rng.permutation(len(rows)) for _ in range(self.options.local_passes)])
             size = max(1, self.options.local_batch or len(rows))
-            number = (clock - self.first_clock) * -(-len(order) // size)
-            step_size = float(view.told("step_size", self.options.step_size))
-            steps = LocalSteps(size, step_size, self.l2, number, self.loss.problem.l1)
-            found = local_sgd(self.loss, rows, w, b, order, steps)
-            change = SentValues(share * (found.w - found.unused(w)), columns)
-            view.add(self.changes, change, share * (found.b - b))
-            shrinking = np.zeros((self.workers, 2))
-            shrinking[worker.rank] = share * found.shrink, found.threshold
+            number = task.step * -(-len(order) // size)
+            problem = self.loss.problem
+            steps = LocalSteps(size, task.step_size, problem.l2, number, problem.l1)
+            local = local_sgd(self.loss, rows, w, b, order, steps)
+            change = SentValues(share * (local.w - local.unused(w)), data.columns)
+            view.add(self.changes, change, share * (local.b - b))
+            shrinking = np.zeros((worker.workers, 2))
+            shrinking[worker.rank] = share * local.shrink, local.threshold
             view.report(loss, held, len(order), shrinking=shrinking)
 
-    @property
-    def l2(self) -> float:
-        return self.loss.problem.l2
+        return do
 
 
 def check_problem(problem: Problem) -> None:
@@ -86,75 +96,58 @@ def refused(got: str) -> ConfigError:
     )
 
 
-class Averaging:
-    """The driver's program.
+class Averaging(SteppingProgram):
+    """Model averaging.
 
     Raises:
         ConfigError: the problem has a loss that is not for local steps, or a penalty that the solver does not take.
     """
 
     def __init__(self, context: SolverContext) -> None:
-        self._context = context
-        self.model, self.changes = context.beginning, context.space.new()
-        self._validation = Validation.make(context.options, context.space, self.model, context.record.validation)
-        self._objective = ObjectiveMonitor(context)
-        self.clocks = context.options.steps + 1
-        # By clock; the fleet may roll back.
-        self._step_sizes = [context.options.step_size]
-        self.worker = self._worker()
-
-    def _worker(self) -> SolverWorker:
-        context = self._context
         check_problem(context.problem)
-        return AveragingWorker(
-            context.loss,
-            context.options,
-            self.model,
-            self.changes,
-            context.facts.weight,
-            context.first_clock,
-            context.workers,
-        )
+        super().__init__(context)
+        self._changes = context.space.new()
 
-    def _average(self, sums: Sums) -> None:
-        """Make the average of the workers' weights; within ``batch()``."""
-        factors, thresholds = sums["shrinking"].T
-        if thresholds.any():
-            # Workers with as many steps have the same threshold.
-            each, which = np.unique(thresholds, return_inverse=True)
-            shares = np.bincount(which, factors, len(each))
-            self.model.weight.zip(self.changes.weight).apply("linear.average", factors=shares, thresholds=each)
-        else:
-            self.model.weight.combine([self.model.weight, self.changes.weight], [float(factors.sum()), 1.0])
+    # -- the algorithm -------------------------------------------------------------------------------------------------
 
-    def on_clock(self, clock: int, sums: Sums) -> Message | Stop | None:
-        """Average the workers' models."""
-        context = self._context
+    def drive(self, ask: Ask) -> Steps[Parameters]:
+        yield from self.prepare(ask)
+        step_size = float(self.options.step_size)
+        for step in itertools.count():
+            report, is_last = yield from self.evaluation(ask, step, PassLocally(step, step_size))
+            if self.is_over(ask, step, report, ask(self.penalty), is_last):
+                break
+            ask(partial(self._average, report.shrinking))
+            if step and self._hardly_falls(*self.record.objective[-2:]):
+                step_size /= 2.0
+        return self.validation.best
+
+    def _hardly_falls(self, before: float, after: float) -> bool:
+        """Return whether the objective says that steps are too long, where no L2 penalty alone makes them shorter."""
+        problem = self.context.problem
+        return bool(problem.l1 or not problem.l2) and after > (1.0 - MIN_FALL) * before
+
+    def _average(self, shrinking: Float64s) -> None:
+        """Average the workers' models.
+
+        Args:
+            shrinking: each worker's factor, times its share of the rows, and its soft threshold; shape (workers, 2).
+        """
+        factors, thresholds = shrinking.T
         with batch():
-            penalty = self._objective.penalty(self.model)
-        self._objective.note(clock, sums["loss"], sums["weight"], penalty())
-        reason = self._validation.look(sums, self.model) if context.options.validate else None
-        if reason is not None:
-            self._objective.end()
-            return context.stop(reason)
-        if clock == context.options.steps:
-            self._objective.end()
-            return None
-        with batch():
-            self._average(sums)
-            self.model.bias.add(self.changes.bias)
-            self.changes.zero()
-        del self._step_sizes[clock + 1 :]
-        return self._next(clock, sums)
+            if thresholds.any():
+                # Workers with as many steps have the same threshold.
+                each, which = np.unique(thresholds, return_inverse=True)
+                shares = np.bincount(which, factors, len(each))
+                weights = self.model.weight.zip(self._changes.weight)
+                weights.apply("linear.average", factors=shares, thresholds=each)
+            else:
+                self.model.weight.combine([self.model.weight, self._changes.weight], [float(factors.sum()), 1.0])
+            self.model.bias.add(self._changes.bias)
+            self._changes.zero()
 
-    def _next(self, clock: int, sums: Sums) -> Message | None:
-        """Return what the workers need for the clock after this one."""
-        problem, objective = self._context.problem, self._context.record.objective
-        step_size = self._step_sizes[clock]
-        if clock and (problem.l1 or not problem.l2) and objective[clock] > (1.0 - MIN_FALL) * objective[clock - 1]:
-            step_size /= 2.0
-        self._step_sizes.append(step_size)
-        return Message(step_size=step_size) if step_size != self._context.options.step_size else None
+    # -- what the frame calls ------------------------------------------------------------------------------------------
 
-    def result(self) -> Parameters:
-        return self._validation.best
+    def solver_work(self) -> AveragingWork:
+        context = self.context
+        return AveragingWork(context.loss, self.options, self.model, self._changes, context.facts.weight)

@@ -8,24 +8,27 @@ back to MLlib's SGD (docs/decisions/0066).
 
 from __future__ import annotations
 
+import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from ps2.algorithms.frame.program import Ask, DoTask, Steps, Task
 from ps2.algorithms.linear.ftsgd import LocalResult, cosine_of, descend, ftsgd, is_gaussian
 from ps2.algorithms.linear.losses.loss import Array, Loss
-from ps2.algorithms.linear.parameters import Parameters, columns_of
+from ps2.algorithms.linear.parameters import Parameters
 from ps2.algorithms.linear.problem import SolverOptions
-from ps2.algorithms.linear.solvers.averaging import Averaging
-from ps2.algorithms.linear.solvers.solver import Data, SolverWorker
-from ps2.algorithms.linear.view import NOTHING, ModelView, Sums
+from ps2.algorithms.linear.solvers.solver import Data, SolverContext
+from ps2.algorithms.linear.solvers.stepping import Evaluate, SteppingProgram
+from ps2.algorithms.linear.view import NOTHING, ModelView
 from ps2.algorithms.training.sent_gradients import SentValues
 from ps2.array_types import Float64s
+from ps2.client.batch import batch
 from ps2.client.dcv import DCV
 from ps2.errors import ConfigError
-from ps2.run.message import Message, Stop
 
 MIN_NORM = 1e-300
 
@@ -35,13 +38,46 @@ def decayed(step_size: float, clock: int) -> float:
     return step_size / math.sqrt(clock + 1)
 
 
-@dataclass(frozen=True, eq=False)
-class FtsgdWorker:
-    """Local iterations from the averaged model, or a gradient at it.
+@dataclass(frozen=True)
+class SearchLocally(Task):
+    """Take local iterations from the averaged model, or add the gradient at it.
 
     Attributes:
-        weight: of all workers' rows.
+        step: the number of averages so far.
+        step_size: the learning rate of Algorithm 3.
+        falls_back: whether the training has fallen back to MLlib's SGD.
+        norm: length of the first averaged model, in the clock after it.
+    """
+
+    step: int
+    step_size: float
+    falls_back: bool
+    norm: float
+
+
+@dataclass
+class _Memory:
+    """What a worker keeps from one step to the next; a rollback of the fleet leaves it.
+
+    Attributes:
+        first: its first local model; None: it had no row.
+        slope: the last gradient of the last step with local iterations.
+        step: that step.
+    """
+
+    first: Array | None = None
+    slope: Float64s | None = None
+    step: int = -2
+
+
+@dataclass(frozen=True, eq=False)
+class FtsgdWork:
+    """Makes a worker of its rows; picklable.
+
+    Attributes:
         similarities: of each worker's first model to their average.
+        weight: of all workers' rows.
+        memories: by rank, of this process.
     """
 
     loss: Loss
@@ -50,64 +86,65 @@ class FtsgdWorker:
     changes: Parameters
     similarities: DCV
     weight: float
-    first_clock: int
+    memories: dict[int, _Memory] = field(default_factory=dict)
 
-    def __call__(self, worker: Any, data: Data, view: ModelView, clocks: int) -> None:
-        columns = columns_of(data.rows.keys, self.model.width)
-        share = data.weight / self.weight
-        first = slope = None  # where clock 0 ended, and the last gradient of the clock before
-        before = -1
-        for clock in worker.clocks(clocks):
-            number = clock - self.first_clock
-            if number != before + 1:
-                slope = None  # the fleet has rolled back: that gradient is gone
-            before = number
-            w, b = view.pull(self.model, columns)
+    def __call__(self, data: Data) -> DoTask:
+        def do(worker: Any, task: SearchLocally | Evaluate) -> None:
+            view = ModelView(worker)
+            w, b = view.pull(self.model, data.columns)
             held = data.held_loss(self.loss, w, b)
-            if number == self.options.steps:
-                view.report(self.loss.loss(data.rows, w, b), held, shrink=0.0, oscillated=0, fell_back=0, sampled=0.0)
-                continue
+            if isinstance(task, Evaluate):
+                view.report(self.loss.loss(data.rows, w, b), held)
+                return
             # The first gradient of all rows brings the loss along.
             loss = None if self.options.fraction == 1.0 else self.loss.loss(data.rows, w, b)
-            begin = np.concatenate([w, b])
-            falls_back = bool(view.told("falls_back", self.options.local_search == "never"))
-            if number == 1 and self.options.local_search == "auto":
-                falls_back = not self._agree(worker, first, begin, float(view.told("norm", 0.0)))
+            memory = self.memories.setdefault(worker.rank, _Memory())
+            begin, falls_back = np.concatenate([w, b]), task.falls_back
+            if task.step == 1 and self.options.local_search == "auto":
+                falls_back = not self._agree(worker, memory.first, begin, task.norm)
             if falls_back:
                 rows = data.sample(self.options.fraction, worker.rng())
-                step = self.loss.gradient(rows, w, b)  # of which the driver takes one (FTSGD, Algorithm 1)
-                view.add(self.changes, SentValues(step.dw, columns), step.db)
-                loss = loss or (step.loss, step.weight)
-                view.report(loss, held, len(rows), shrink=0.0, oscillated=0, fell_back=1, sampled=step.weight)
-                continue
+                gradient = self.loss.gradient(rows, w, b)  # of which the driver takes a step (FTSGD, Algorithm 1)
+                view.add(self.changes, SentValues(gradient.dw, data.columns), gradient.db)
+                sampled = gradient.weight
+                view.report(
+                    *(loss or (gradient.loss, sampled), held, len(rows)),
+                    shrink=0.0,
+                    oscillated=0,
+                    fell_back=1,
+                    sampled=sampled,
+                )
+                return
+            share = data.weight / self.weight
             shard = _Shard(self.loss, data, self.options.fraction, worker.rng(), len(w))
-            found = self._search(shard, begin, slope, number, float(view.told("step_size", self.options.step_size)))
-            slope = found.gradient
-            if number == 0:
-                first = found.w if share else None
-            change = SentValues(share * (found.w[: len(w)] - found.shrink * w), columns)
-            view.add(self.changes, change, share * (found.w[len(w) :] - b))
-            loss = loss or shard.first or NOTHING
+            local = self._search(shard, begin, memory.slope if memory.step == task.step - 1 else None, task)
+            memory.slope, memory.step = local.gradient, task.step
+            if task.step == 0:
+                memory.first = local.w if share else None
+            change = SentValues(share * (local.w[: len(w)] - local.shrink * w), data.columns)
+            view.add(self.changes, change, share * (local.w[len(w) :] - b))
             view.report(
-                loss,
-                held,
-                shard.rows,
-                shrink=share * found.shrink,
-                oscillated=int(found.oscillated),
+                *(loss or shard.first or NOTHING, held, shard.rows),
+                shrink=share * local.shrink,
+                oscillated=int(local.oscillated),
                 fell_back=0,
                 sampled=0.0,
             )
 
-    def _search(
-        self, shard: _Shard, begin: Float64s, slope: Float64s | None, number: int, step_size: float
-    ) -> LocalResult:
-        """Take a clock's local iterations."""
+        return do
+
+    def _search(self, shard: _Shard, begin: Float64s, slope: Float64s | None, task: SearchLocally) -> LocalResult:
+        """Take a clock's local iterations.
+
+        Args:
+            slope: the last gradient of the step before; None: not known.
+        """
         options, l2 = self.options, self.loss.problem.l2
         # What overflows has diverged: the driver says so.
         with np.errstate(over="ignore", invalid="ignore"):
             if options.adaptive_momentum:
-                return ftsgd(shard, begin, slope, options.momentum, step_size, options.local_steps, l2)
-            return descend(shard, begin, decayed(options.step_size, number), options.local_steps, l2)
+                return ftsgd(shard, begin, slope, options.momentum, task.step_size, options.local_steps, l2)
+            return descend(shard, begin, decayed(options.step_size, task.step), options.local_steps, l2)
 
     def _agree(self, worker: Any, first: Array | None, average: Array, norm: float) -> bool:
         """Return whether the workers' first models allow local iterations."""
@@ -145,41 +182,46 @@ class _Shard:
         return np.concatenate([found.dw * mean + self._loss.problem.l2 * w, found.db * mean])
 
 
-class Ftsgd(Averaging):
-    """The driver's program: averages models, and halves the learning rate; or steps along the workers' gradient."""
+class Ftsgd(SteppingProgram):
+    """FTSGD: averages models, and halves the learning rate; or steps along the workers' gradient."""
 
-    def _worker(self) -> SolverWorker:
-        context = self._context
+    def __init__(self, context: SolverContext) -> None:
         if context.problem.l1:
             raise ConfigError(f"ftsgd: takes L2 penalties only, got l1={context.problem.l1:g}")
-        self._clock = 0
+        super().__init__(context)
+        self._changes = context.space.new()
         self._similarities = context.space.small(context.workers)
-        return FtsgdWorker(
-            context.loss,
-            context.options,
-            self.model,
-            self.changes,
-            self._similarities,
-            context.facts.weight,
-            context.first_clock,
-        )
 
-    def _average(self, sums: Sums) -> None:
-        kept, step = float(sums["shrink"]), 1.0
-        if sums["fell_back"]:
-            rate = decayed(self._context.options.step_size, self._clock) if sums["sampled"] else 0.0
-            kept, step = 1.0 - rate * self._context.problem.l2, -rate / max(float(sums["sampled"]), MIN_NORM)
-            self.changes.bias.mul(step)
-        self.model.weight.combine([self.model.weight, self.changes.weight], [kept, step])
+    # -- the algorithm -------------------------------------------------------------------------------------------------
 
-    def on_clock(self, clock: int, sums: Sums) -> Message | Stop | None:
-        self._clock = clock
-        return super().on_clock(clock, sums)
+    def drive(self, ask: Ask) -> Steps[Parameters]:
+        yield from self.prepare(ask)
+        step_size, falls_back, norm = float(self.options.step_size), self.options.local_search == "never", 0.0
+        for step in itertools.count():
+            task = SearchLocally(step, step_size, falls_back, norm)
+            report, is_last = yield from self.evaluation(ask, step, task)
+            if self.is_over(ask, step, report, ask(self.penalty), is_last):
+                break
+            norm, falls_back = ask(partial(self._move, step, report)), bool(report.fell_back)
+            if report.oscillated >= 0.5 * self.context.workers:
+                step_size /= 2.0
+        return self.validation.best
 
-    def _next(self, clock: int, sums: Sums) -> Message:
-        step_size = self._step_sizes[clock]  # of Algorithm 3
-        if sums["oscillated"] >= 0.5 * self._context.workers:
-            step_size /= 2.0
-        self._step_sizes.append(step_size)
-        norm = float(np.hypot(self.model.weight.norm2(), self.model.bias.norm2())) if clock == 0 else 0.0
-        return Message(step_size=step_size, falls_back=bool(sums["fell_back"]), norm=norm)
+    def _move(self, step: int, report: Any) -> float:
+        """Average the workers' models, or take a step along their gradient; return the first average's length."""
+        factor, rate = float(report.shrink), 1.0
+        with batch():
+            if report.fell_back:
+                step_size = decayed(self.options.step_size, step) if report.sampled else 0.0
+                factor, rate = 1.0 - step_size * self.context.problem.l2, -step_size / max(report.sampled, MIN_NORM)
+                self._changes.bias.mul(rate)
+            self.model.weight.combine([self.model.weight, self._changes.weight], [factor, rate])
+            self.model.bias.add(self._changes.bias)
+            self._changes.zero()
+        return float(np.hypot(self.model.weight.norm2(), self.model.bias.norm2())) if step == 0 else 0.0
+
+    # -- what the frame calls ------------------------------------------------------------------------------------------
+
+    def solver_work(self) -> FtsgdWork:
+        weight = self.context.facts.weight
+        return FtsgdWork(self.context.loss, self.options, self.model, self._changes, self._similarities, weight)

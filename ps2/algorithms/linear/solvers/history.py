@@ -10,6 +10,8 @@ import numpy as np
 
 from ps2.array_types import Float64s
 
+# Pairs of vectors that the direction is made of, as in pyspark.ml.
+PAIRS = 10
 # A step along which the gradient hardly grows gives no curvature.
 MIN_CURVATURE = 1e-10
 

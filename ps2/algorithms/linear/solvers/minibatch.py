@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 from ps2.algorithms.linear.gradient_form import GradientForm
 from ps2.algorithms.linear.losses.loss import Loss
 from ps2.algorithms.linear.parameters import Parameters, columns_of
+from ps2.algorithms.linear.preparation import END
 from ps2.algorithms.linear.solvers.objective_monitor import ObjectiveMonitor
 from ps2.algorithms.linear.solvers.optimizer import CatchUp, Optimizer
 from ps2.algorithms.linear.solvers.solver import Data, SolverContext
@@ -109,7 +111,7 @@ class Minibatch:
         self._looked, self._kept_looks = set[int](), looks
         begun, called = context.space.clocks
         # One that workers have finished, and that was not called, may have no step either.
-        may_find = called < begun <= context.first_clock + options.steps + self._looks
+        may_find = called < begun <= END + options.steps + self._looks
         self.clocks = options.steps + 1 + self._looks + may_find
         self.worker = MinibatchWorker(
             context.loss,
@@ -118,7 +120,7 @@ class Minibatch:
             self._gradient,
             None if self._takes_steps else self._optimizer,
             self._catch_up,
-            context.first_clock,
+            END,
             options.steps,
             options.fraction,
             1.0 / (options.fraction * context.facts.weight),
@@ -142,9 +144,12 @@ class Minibatch:
             if self._takes_steps and not (is_last or context.options.validate):
                 self._optimizer.step(step + 1)
         self._penalties[clock] = self._penalties.get(clock - 1, 0.0) if penalty is None else penalty()
-        self._objective.note(step, sums["loss"], sums["weight"], self._penalties[clock])
-        reason = self._validation.look(sums, self._model) if context.options.validate else None
-        if reason is not None:
+        value = self._objective.objective(step, sums["loss"], sums["weight"], self._penalties[clock])
+        context.record.evaluated(value)
+        reason = ""
+        if context.options.validate:
+            reason = self._validation.look(lambda f: f(), SimpleNamespace(**sums), self._model)
+        if reason:
             self._objective.end()
             return context.stop(reason)
         if is_last:

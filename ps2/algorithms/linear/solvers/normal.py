@@ -11,12 +11,15 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from ps2.algorithms.frame.program import Ask, DoTask, Steps, Task
 from ps2.algorithms.linear.centering import Center
 from ps2.algorithms.linear.parameters import Parameters
+from ps2.algorithms.linear.program import LinearProgram
 from ps2.algorithms.linear.solvers.least_squares import (
     Products,
     Solution,
@@ -27,10 +30,9 @@ from ps2.algorithms.linear.solvers.least_squares import (
     solve,
 )
 from ps2.algorithms.linear.solvers.solver import Data, SolverContext
-from ps2.algorithms.linear.view import ModelView, Sums
+from ps2.algorithms.linear.view import ModelView
 from ps2.array_types import Float64s
 from ps2.client.dcv import DCV
-from ps2.run.message import Stop
 
 log = logging.getLogger(__name__)
 
@@ -44,18 +46,33 @@ LARGE = 1e140
 MAX_CORRECTIONS = 4
 # A correction that is smaller, as a part of the weights, is the last one.
 EXACT = 1e-10
+# Warnings.
+SHORTEST = (
+    "feature %d is, to the precision of float64, a sum of multiples of others, so many weights are as good: they are the "
+    "shortest ones"
+)
+
+
+@dataclass(frozen=True)
+class AddProducts(Task):
+    """Add up the products of all features."""
+
+
+@dataclass(frozen=True)
+class AddResiduals(Task):
+    """Add up the products of features with what the weights leave of the labels."""
 
 
 @dataclass(frozen=True, eq=False)
-class NormalWorker:
-    """The products of all of a worker's rows; then the residuals of their labels.
+class NormalWork:
+    """Makes a worker of its rows; picklable.
 
     Attributes:
         sums: where products are added up.
-        rest: where that is.
+        rest: where residuals are added up.
         model: the weights so far.
         center: means of the features; None: they are not to be subtracted.
-        label_mean: that is to be subtracted.
+        label_mean: what is to be subtracted from labels.
     """
 
     sums: DCV
@@ -64,92 +81,126 @@ class NormalWorker:
     center: Center | None
     label_mean: float
     dim: int
-    first_clock: int
 
-    def __call__(self, worker: Any, data: Data, view: ModelView, clocks: int) -> None:
-        everything = np.arange(self.dim)
-        for clock in worker.clocks(clocks):
+    def __call__(self, data: Data) -> DoTask:
+        def add(worker: Any, task: AddProducts | AddResiduals) -> None:
+            view = ModelView(worker)
             mean = np.zeros(self.dim) if self.center is None else self.center.of_features()
-            w, _ = view.pull(self.model, everything)
-            if clock == self.first_clock:
-                to, found = self.sums, products(data.rows, mean, self.label_mean).packed()
+            w, _ = view.pull(self.model, np.arange(self.dim))
+            if isinstance(task, AddProducts):
+                to, values = self.sums, products(data.rows, mean, self.label_mean).packed()
             else:
-                to, found = self.rest, slopes(data.rows, mean, self.label_mean, w)
-            to.add(found)
-            view.moved_bytes += found.nbytes + mean.nbytes
+                to, values = self.rest, slopes(data.rows, mean, self.label_mean, w)
+            to.add(values)
+            view.moved_bytes += values.nbytes + mean.nbytes
             view.report(rows=len(data.rows))
 
+        return add
 
-class Normal:
-    """The driver's program."""
 
-    clocks = 1 + MAX_CORRECTIONS
+@dataclass(frozen=True, eq=False)
+class _Equations:
+    """The normal equations, as the sums on the servers have them.
+
+    Attributes:
+        sums: the sums of products, divided by the weight of all rows.
+        l1, l2: the strengths of the penalties on each weight.
+        solution: the solution, as exact as the products.
+    """
+
+    sums: Products
+    l1: Float64s
+    l2: Float64s
+    solution: Solution
+
+
+class Normal(LinearProgram):
+    """The normal equations."""
 
     def __init__(self, context: SolverContext) -> None:
+        super().__init__(context)
         problem = context.problem
-        self._context = context
         self._sums, self._rest = context.space.small(packed_size(problem.dim)), context.space.small(problem.dim)
         self._label_mean = context.facts.label_mean if problem.fit_intercept else 0.0
-        self._found: Solution | None = None
-        self.worker = NormalWorker(
-            self._sums,
-            self._rest,
-            context.beginning,
-            context.center,
-            self._label_mean,
-            problem.dim,
-            context.first_clock,
-        )
+        self._equations: _Equations | None = None  # spares the servers a question
 
-    def on_clock(self, clock: int, sums: Sums) -> Stop | None:
-        context, dim, weight = self._context, self._context.problem.dim, self._context.facts.weight
-        assert context.scale is not None
-        of = Products.unpacked(self._sums.pull() / weight, dim)
-        inverse_std = np.asarray(context.scale.pull())
-        l1, l2 = self._penalties(inverse_std)
-        if clock == 0:
-            self._rest.zero()
-            found, is_over = solve(of, l1, l2, context.options.steps, context.options.tol), False
-            is_over = found.factor is None or found.pivot >= SMALL_PIVOT
-        else:
-            assert self._found is not None
-            before = replace(self._found, w=context.beginning.weight.pull())
-            found = before.refined(self._rest.pull() / weight - l2 * before.w)
-            self._rest.zero()
-            change = np.abs(found.w - before.w).max()
-            is_over = change <= EXACT * np.abs(found.w).max() or clock == MAX_CORRECTIONS
-        self._found = found
-        context.beginning.weight.push(found.w)
-        if is_over:
-            return self._end(of, found, objective(of, found.w, l1, l2), inverse_std)
-        return None
+    # -- the algorithm -------------------------------------------------------------------------------------------------
 
-    def _end(self, of: Products, found: Solution, value: float, inverse_std: Float64s) -> Stop:
-        context, weight = self._context, self._context.facts.weight
-        mean = np.zeros(len(found.w)) if context.center is None else context.center.of_features()
-        context.beginning.bias.push(np.array([self._label_mean - mean @ found.w]))
-        context.record.objective.append(0.5 * of.yy)
-        context.record.step(value)
-        over = context.stop("the normal equations were solved")
-        if found.pivot == 0.0:
-            context.record.reason += ", for the shortest weights"
-            log.warning(
-                "feature %d is, to the precision of float64, a sum of multiples of others, so many weights are as "
-                "good: they are the shortest ones",
-                found.feature,
-            )
-        if found.factor is not None and context.facts.label_std > 0.0:
+    def drive(self, ask: Ask) -> Steps[Parameters]:
+        yield from self.prepare(ask)
+        yield from self.clock(AddProducts())
+        is_exact = ask(self._solve)
+        for _ in range(MAX_CORRECTIONS):
+            if is_exact:
+                break
+            yield from self.clock(AddResiduals())
+            is_exact = ask(self._correct)
+        before, after, pivot, feature, diagonal = ask(self._finish)
+        ask.evaluated(before)
+        ask.evaluated(after)
+        self.record.reason = "the normal equations were solved"
+        if pivot == 0.0:
+            self.record.reason += ", for the shortest weights"
+            ask(partial(log.warning, SHORTEST, feature))
+        if len(diagonal):
+            self.record.metrics["inverse_diagonal"] = tuple(diagonal.tolist())
+        return self.model
+
+    # -- in the driver -------------------------------------------------------------------------------------------------
+
+    def _solve(self) -> bool:
+        """Solve the equations; return whether the weights are exact."""
+        self._equations = None
+        solution = self._solved().solution
+        self._rest.zero()
+        self.model.weight.push(solution.w)
+        return solution.factor is None or solution.pivot >= SMALL_PIVOT
+
+    def _correct(self) -> bool:
+        """Solve for the correction by the residuals; return whether the weights are exact."""
+        equations, w = self._solved(), self.model.weight.pull()
+        rest = self._rest.pull() / self.context.facts.weight - equations.l2 * w
+        better = replace(equations.solution, w=w).refined(rest).w
+        self._rest.zero()
+        self.model.weight.push(better)
+        return bool(np.abs(better - w).max() <= EXACT * np.abs(better).max())
+
+    def _finish(self) -> tuple[float, float, float, int, Float64s]:
+        """Set the intercept.
+
+        Returns:
+            The objective before and after; the least pivot, and its feature; and the diagonal of the inverse, for
+            features as they were given, and the intercept: empty if it is not known.
+        """
+        context, equations, w = self.context, self._solved(), self.model.weight.pull()
+        sums, solution, facts = equations.sums, equations.solution, context.facts
+        mean = np.zeros(len(w)) if context.center is None else context.center.of_features()
+        self.model.bias.push(np.array([self._label_mean - mean @ w]))
+        diagonal = np.empty(0)
+        if solution.factor is not None and facts.label_std > 0.0:
+            inverse_std = self._inverse_std()
             with np.errstate(over="ignore"):  # the variance of a weight beyond 1e154 is no number
-                diagonal = np.where(inverse_std > 0.0, found.inverse_diagonal() * inverse_std**2, math.inf)
-            of_intercept = [1.0 + found.inverse_form(mean)] if context.problem.fit_intercept else []
-            context.record.metrics["inverse_diagonal"] = tuple(
-                (np.concatenate([diagonal, of_intercept]) / weight).tolist()
-            )
-        return over
+                diagonal = np.where(inverse_std > 0.0, solution.inverse_diagonal() * inverse_std**2, math.inf)
+            of_intercept = [1.0 + solution.inverse_form(mean)] if context.problem.fit_intercept else []
+            diagonal = np.concatenate([diagonal, of_intercept]) / facts.weight
+        after = objective(sums, w, equations.l1, equations.l2)
+        return 0.5 * sums.yy, after, solution.pivot, solution.feature, diagonal
+
+    def _solved(self) -> _Equations:
+        """Return the equations of the sums on the servers, which are constant after the first clock."""
+        if self._equations is None:
+            sums = Products.unpacked(self._sums.pull() / self.context.facts.weight, self.context.problem.dim)
+            l1, l2 = self._penalties(self._inverse_std())
+            self._equations = _Equations(sums, l1, l2, solve(sums, l1, l2, self.options.steps, self.options.tol))
+        return self._equations
+
+    def _inverse_std(self) -> Float64s:
+        assert self.context.scale is not None
+        return np.asarray(self.context.scale.pull())
 
     def _penalties(self, inverse_std: Float64s) -> tuple[Float64s, Float64s]:
         """Return the strengths for the weights of features divided by their unbiased standard deviations."""
-        problem, facts = self._context.problem, self._context.facts
+        problem, facts = self.context.problem, self.context.facts
         # How much smaller pyspark.ml's deviations are, of features and of the label.
         ratio = math.sqrt(max(1.0 - facts.weight_squared / facts.weight / facts.weight, 0.0)) or 1.0
         if problem.standardize:
@@ -158,5 +209,8 @@ class Normal:
         squares = np.minimum(np.minimum(inverse_std, LARGE) ** 2 * (problem.l2 / ratio), LARGE**2)
         return problem.l1 * inverse_std, squares
 
-    def result(self) -> Parameters:
-        return self._context.beginning
+    # -- what the frame calls ------------------------------------------------------------------------------------------
+
+    def solver_work(self) -> NormalWork:
+        label_mean, dim = self._label_mean, self.context.problem.dim
+        return NormalWork(self._sums, self._rest, self.model, self.context.center, label_mean, dim)

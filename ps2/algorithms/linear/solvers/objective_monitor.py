@@ -47,12 +47,12 @@ class ObjectiveMonitor:
         squares: list[tuple[float, Any]] = [(l2 / 2.0, v.dot(v)) for v in self._penalised(model)] if l2 else []
         return lambda: sum(strength * of.result() for strength, of in [*sizes, *squares])
 
-    def note(self, step: int, loss: float, weight: float, penalty: float) -> None:
-        """Note the objective of the model after a number of steps.
+    def objective(self, step: int, loss: float, weight: float, penalty: float) -> float:
+        """Return the objective of the model after a number of steps.
 
         Args:
             loss: the weighted sum of the rows' losses.
-            weight: the sum of their weights; 0: there was no row, and the objective is unknown.
+            weight: the sum of their weights; 0: there was no row, and the objective is NaN.
 
         Raises:
             DivergedError: it is no number any more.
@@ -67,7 +67,7 @@ class ObjectiveMonitor:
             raise diverged(
                 self._context, f"after step {step} the objective is {value}, and it was {self._first:g} before"
             )
-        self._context.record.evaluated(value)
+        return value
 
     def end(self) -> None:
         """Judge the objective of the last model; warn if it is worse than that of the first one.

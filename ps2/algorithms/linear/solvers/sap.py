@@ -36,6 +36,7 @@ from ps2.algorithms.linear.coordinates.subproblem import (
     minimise,
 )
 from ps2.algorithms.linear.parameters import SPARSE_FROM, Parameters
+from ps2.algorithms.linear.preparation import END
 from ps2.algorithms.linear.problem import SCHEDULES, Problem
 from ps2.algorithms.linear.solvers.sap_worker import NOTHING, ColumnVectors, SapWorker, Task
 from ps2.algorithms.linear.solvers.solver import SolverContext
@@ -158,7 +159,7 @@ class Sap:
         self._states = [_State(bias=float(self._model.bias.pull()[0]))]
         models = len(self._path.strengths) or self._path.size
         self.clocks = 2 + models * (options.steps + 1) * CLOCKS_PER_STEP
-        self.worker = SapWorker(context.problem, context.facts, self._model, self._vectors, context.first_clock)
+        self.worker = SapWorker(context.problem, context.facts, self._model, self._vectors, END)
 
     def on_clock(self, clock: int, sums: Sums) -> Message | Stop | None:
         del self._states[clock + 1 :]

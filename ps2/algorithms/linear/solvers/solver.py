@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 
 from ps2.algorithms.linear.centering import Center
 from ps2.algorithms.linear.losses.loss import Array, Loss
-from ps2.algorithms.linear.parameters import Parameters, Space
-from ps2.algorithms.linear.problem import Problem, SolverOptions
+from ps2.algorithms.linear.parameters import Parameters, Space, columns_of
+from ps2.algorithms.linear.problem import Problem, SolverOptions, Start
 from ps2.algorithms.linear.solvers.regions import Box
 from ps2.algorithms.linear.view import NOTHING, ModelView, Sums
+from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.record import Record
 from ps2.algorithms.training.table import Facts
-from ps2.array_types import Float64s
+from ps2.array_types import Float64s, Int64s
 from ps2.client.dcv import DCV
 from ps2.data.rows import LocalRows
 from ps2.data.spilled_rows import KeptRows
@@ -32,10 +34,17 @@ class Data:
     Attributes:
         rows: to train on.
         held: held out, with the same keys; None: there are none.
+        width: weights of a feature.
     """
 
     rows: KeptRows
     held: KeptRows | None = None
+    width: int = 1
+
+    @cached_property
+    def columns(self) -> Int64s:
+        """The columns of the weights of the rows' features."""
+        return columns_of(self.rows.keys, self.width)
 
     @property
     def weight(self) -> float:
@@ -70,10 +79,10 @@ class SolverContext:
         beginning: the parameters to begin with.
         record: of the training so far.
         workers: how many there are.
-        first_clock: of the run, in which the solver's clock 0 is.
+        columns: names of the table's columns.
         scale: of each weight's feature, by which rows were multiplied, and weights will be; None: rows are as given.
         box: where parameters have to stay; None: anywhere.
-        is_warm: ``beginning`` is a model: its gradient is small, and so is a good first step.
+        start: parameters to begin with; their gradient is small, and so is a good first step. None: the loss's own.
         center: means of the scaled features, which the solver is to subtract; None: it is not.
     """
 
@@ -85,11 +94,11 @@ class SolverContext:
     beginning: Parameters
     record: Record
     workers: int
-    first_clock: int
+    columns: ColumnNames
     scale: DCV | None = None
     center: Center | None = None
     box: Box | None = None
-    is_warm: bool = False
+    start: Start | None = None
 
     @property
     def conditions(self) -> bool:

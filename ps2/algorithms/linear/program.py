@@ -1,0 +1,172 @@
+"""What the programs of all solvers share: the clocks before the first step, the worker's rows, and the result."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ps2.algorithms.frame.program import Ask, DoTask, NextClock, Program, Steps, SummarizedTask, Task
+from ps2.algorithms.linear.coordinates.path import PathPoint
+from ps2.algorithms.linear.footprint import check_worker
+from ps2.algorithms.linear.parameters import SPARSE_FROM, Parameters
+from ps2.algorithms.linear.preparation import PREPARATION, Preparation, PreparationTask, begin_with
+from ps2.algorithms.linear.problem import Problem, SolverOptions
+from ps2.algorithms.linear.solvers.objective_monitor import diverged
+from ps2.algorithms.linear.solvers.solver import Data, SolverContext
+from ps2.algorithms.training.faults import Form
+from ps2.algorithms.training.reading import KeptReading, Reading
+from ps2.algorithms.training.record import TrainingHistory
+from ps2.algorithms.training.sent_gradients import gradients_of
+from ps2.array_types import Float64s
+from ps2.client.dcv import DCV
+from ps2.data.rows import Float
+from ps2.server.memory import free_bytes
+
+NO_SHIFTS = np.empty(0)
+# Fields of the problem and of the options that another driver cannot change: the vectors on the servers depend on them.
+PROBLEM_SETTINGS = "loss", "dim", "width", "fit_intercept", "standardize"
+OPTION_SETTINGS = "solver", "optimizer", "lazy", "validate"
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedModel:
+    """The result of a training.
+
+    Attributes:
+        weight: the weights of the features as they were given, on the servers; the caller frees it.
+        biases: float64, shape (biases,).
+        history: the training's history.
+        path: the models of a path's strengths ("sap").
+    """
+
+    weight: DCV
+    biases: Float64s
+    history: TrainingHistory
+    path: tuple[PathPoint, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class LinearWork:
+    """Makes a worker of its rows; picklable.
+
+    Attributes:
+        solver: makes a worker of a solver of its rows, when these are scaled.
+    """
+
+    problem: Problem
+    options: SolverOptions
+    preparation: Preparation
+    solver: Callable[[Data], DoTask]
+
+    def __call__(self, reading: Reading | KeptReading) -> DoTask:
+        check_worker(self.problem, self.options, len(reading.training.keys), free_bytes())
+        solve = cache(lambda: self.solver(self.preparation.data(reading)))
+
+        def do(worker: Any, task: Any) -> None:
+            if isinstance(task, PreparationTask):
+                self.preparation.do(worker, task, reading.training)
+            else:
+                solve()(worker, task)
+
+        return do
+
+
+class LinearProgram(Program[TrainedModel]):
+    """A solver.
+
+    Attributes:
+        model: the parameters that are trained, or their trial.
+    """
+
+    def __init__(self, context: SolverContext) -> None:
+        super().__init__(context.options, form_of(context.problem), context.record)
+        self.context, self.model = context, context.beginning
+        self.spill, self.staleness = context.options.spilling, context.options.staleness
+        self._preparation = Preparation.make(context)
+        self._result: DCV | None = None
+
+    def settings(self) -> dict[str, Any]:
+        parts = (self.context.problem, PROBLEM_SETTINGS), (self.options, OPTION_SETTINGS)
+        return {name: getattr(part, name) for part, names in parts for name in names}
+
+    # -- parts of algorithms -------------------------------------------------------------------------------------------
+
+    def prepare(self, ask: Ask) -> Steps[Float64s]:
+        """Scale the features, and set the initial parameters.
+
+        Returns:
+            The shifts of the initial parameters (``Center``), if the solver subtracts means; else an empty array.
+        """
+        ask(self._set_first_biases)
+        for task in PREPARATION:
+            report = yield self.in_clock(task)
+        self._preparation.check_scales(report.unscalable, self.context.columns)
+        shifts = ask(self._set_first_parameters)
+        ask.start()
+        return shifts
+
+    def clock(self, task: Task | SummarizedTask) -> Steps[Any]:
+        """Let the workers do a task of the solver; record how much they did, and return their report."""
+        report = yield self.in_clock(task)
+        self.record.add(report.rows, report.bytes)
+        self.record.add_gradients(gradients_of(vars(report)))
+        return report
+
+    def in_clock(self, task: Task | SummarizedTask) -> Task | SummarizedTask:
+        """Return what the driver yields for a task. Workers that may be ahead of each other know their tasks."""
+        return task if self.staleness == 0 else NextClock()
+
+    def first_biases(self) -> Float64s:
+        return self.context.loss.first_biases(self.context.facts)
+
+    def _set_first_biases(self) -> None:
+        self.model.bias.push(self.first_biases())
+        if self.context.conditions and self.context.scale is not None:
+            self.context.scale.fill(1.0)  # of features that no row has
+
+    def _set_first_parameters(self) -> Float64s:
+        context = self.context
+        box, center, start = context.box, context.center, context.start
+        if start is not None:
+            begin_with(start, context)
+        if box is not None:
+            box.prepare(context.scale, self.model)
+        if center is None or (box is None and start is None):
+            return NO_SHIFTS
+        shifts: Float64s = np.asarray(center.shifts(self.model.weight))
+        if start is not None:
+            self.model.bias.add(shifts, np.arange(len(shifts)))
+        return shifts
+
+    # -- what the frame calls ------------------------------------------------------------------------------------------
+
+    def worker(self) -> LinearWork:
+        return LinearWork(self.context.problem, self.options, self._preparation, self.solver_work())
+
+    @abstractmethod
+    def solver_work(self) -> Callable[[Data], DoTask]:
+        """Return a picklable function that makes a worker of the solver of its rows."""
+
+    def result(self, parameters: Parameters) -> TrainedModel:
+        if self.context.scale is not None:
+            parameters.weight.mul(self.context.scale)
+        biases = np.asarray(parameters.bias.pull())
+        if not math.isfinite(parameters.weight.norm1() + np.abs(biases).sum()):
+            raise diverged(self.context, "weights are no finite numbers")
+        self._result = parameters.weight
+        return TrainedModel(parameters.weight, biases, self.record.history())
+
+    def free(self) -> None:
+        self.context.space.free(keep=self._result)
+
+
+def form_of(problem: Problem) -> Form:
+    """Return the form that rows must have."""
+    dtype: Float = "float64" if problem.size < SPARSE_FROM else "float32"
+    return Form(problem.dim, problem.classes, dtype)

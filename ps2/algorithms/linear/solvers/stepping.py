@@ -1,0 +1,71 @@
+"""Solvers that take a number of steps: in a step's clock, the workers evaluate the model that it begins with, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ps2.algorithms.frame.program import Ask, Steps, Task
+from ps2.algorithms.linear.parameters import Parameters
+from ps2.algorithms.linear.program import LinearProgram
+from ps2.algorithms.linear.solvers.objective_monitor import ObjectiveMonitor
+from ps2.algorithms.linear.solvers.solver import SolverContext
+from ps2.algorithms.linear.validation import Validation
+from ps2.client.batch import batch
+from ps2.client.dcv import DCV
+
+
+@dataclass(frozen=True)
+class Evaluate(Task):
+    """Report the loss of all rows after a number of steps."""
+
+    step: int
+
+
+class SteppingProgram(LinearProgram):
+    """A solver that takes a number of steps."""
+
+    def __init__(
+        self,
+        context: SolverContext,
+        penalised: Callable[[Parameters], tuple[DCV, ...]] = lambda model: (model.weight,),
+    ) -> None:
+        """Args:
+        penalised: the vectors of a model that the L2 penalty is on.
+        """
+        super().__init__(context)
+        self.validation = Validation.make(context.options, context.space, self.model, context.record.validation)
+        self.monitor = ObjectiveMonitor(context, penalised)
+
+    def evaluation(self, ask: Ask, step: int, task: Task) -> Steps[tuple[Any, bool]]:
+        """Let the workers do a step's task, or evaluate the last model.
+
+        Returns:
+            Their report, and whether it is that of the last model.
+        """
+        is_last = self._is_last(ask, step)
+        report = yield from self.clock(Evaluate(step) if is_last else task)
+        if is_last and not self._is_last(ask, step):  # another driver wants more steps
+            report = yield from self.clock(task)
+            is_last = False
+        return report, is_last
+
+    def _is_last(self, ask: Ask, step: int) -> bool:
+        return step >= ask.setting(lambda: self.options.steps)
+
+    def is_over(self, ask: Ask, step: int, report: Any, penalty: float, is_last: bool) -> bool:
+        """Record the objective that a step begins with; return whether the training ends with this model."""
+        ask.evaluated(self.monitor.objective(step, report.loss, report.weight, penalty))
+        reason = self.validation.look(ask, report, self.model) if self.options.validate else ""
+        if not (reason or is_last):
+            return False
+        ask(self.monitor.end)
+        self.record.reason = reason
+        return True
+
+    def penalty(self) -> float:
+        """Return the model's penalties, from the servers."""
+        with batch():
+            penalty = self.monitor.penalty(self.model)
+        return penalty()
