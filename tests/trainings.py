@@ -206,9 +206,7 @@ def fit_linear(ps: Any, frame: Any, call: Call, solver: str) -> Result:
     model = linear.train(ps, table, problem, options, facts, call.on_step)
     weight = model.weight.pull()
     model.weight.free()
-    # A driver that resumes lazy minibatches does not know the penalty that earlier clocks have looked up.
-    objective = model.history.objective[-1:] if solver == "minibatch" else model.history.objective
-    return Result({"weight": weight, "biases": model.biases}, objective)
+    return Result({"weight": weight, "biases": model.biases}, model.history.objective)
 
 
 @contextmanager

@@ -14,7 +14,6 @@ import numpy as np
 from ps2.algorithms.linear.parameters import Array, Parameters, columns_of
 from ps2.array_types import Float64s, Int64s
 from ps2.client.dcv import DCV
-from ps2.run.message import Message
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,10 +39,6 @@ class Center:
     def shifts(self, weight: DCV) -> Any:
         """Return mean w of each output, float64 of shape (width,); within ``batch()``, a deferred result."""
         return weight.zip(self.means).apply("linear.shifts", width=self.width)
-
-    def message(self, shifts: Any) -> Message:
-        """Return a message to the workers: the shifts of the point that they are to evaluate."""
-        return Message(shifts=np.asarray(shifts))
 
     def correct(self, gradient: Parameters, slopes: Float64s) -> None:
         """Make a gradient by the weights that by those of centred features.

@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ps2.algorithms.linear.problem import Bounds, Problem, SolverOptions
-from ps2.algorithms.linear.trainer import form_of, train
+from ps2.algorithms.linear.program import form_of
+from ps2.algorithms.linear.trainer import train
 from ps2.algorithms.linear.weights import Weights
 from ps2.algorithms.training.in_process import in_process
 from ps2.algorithms.training.outcome import Outcome, outcome_of, result_of

@@ -14,7 +14,6 @@ from ps2.algorithms.training.checkpoint_names import UNNAMED, CheckpointNames
 from ps2.array_types import Float64s, Int64s
 from ps2.client.dcv import DCV
 from ps2.client.handle import derive_all, free_all
-from ps2.errors import ShapeError
 
 Array = npt.NDArray[Any]
 
@@ -67,7 +66,7 @@ class Space:
         all_columns: vectors hold all columns, however many there are.
 
         Raises:
-            NotFoundError, ShapeError: what was to be found is not there, or belongs to another model.
+            NotFoundError: what was to be found is not there.
         """
         self._problem, self._names = problem, names
         self._bias = names.give(lambda name: DCV.dense(problem.biases, rows, "float64", name=name))
@@ -77,15 +76,6 @@ class Space:
             self._weight = names.give(lambda name: DCV.dense(problem.size, rows, dtype, align=problem.width, name=name))
         else:
             self._weight = names.give(lambda name: DCV.sparse(problem.size, rows, "float32", name=name))
-        found, wanted = (self._bias.dim, self._weight.dim), (problem.biases, problem.size)
-        if found != wanted:
-            raise ShapeError(
-                f"the training in the checkpoint is of {found[1]:,} weights and {found[0]} biases, and this one of "
-                f"{wanted[1]:,} and {wanted[0]}"
-            )
-        self.messages = names.messages  # of an earlier driver
-        self.is_resumed = names.begun > 0  # vectors have an earlier driver's values
-        self.clocks = names.begun, names.called  # that an earlier driver's workers have finished, and it has called
         # Handles that travel to workers are freed only here.
         self._made = [self._bias, self._weight]
 
@@ -116,9 +106,6 @@ class Space:
         """Make a short float64 vector of zeros."""
         self._made.append(self._names.give(lambda name: DCV.dense(columns, 1, "float64", name=name)))
         return self._made[-1]
-
-    def kept(self, columns: int) -> DCV:
-        return self.small(columns)
 
     def free(self, keep: DCV | None = None) -> None:
         """Free all vectors but one, which another call may free."""

@@ -1,7 +1,7 @@
 """The first clocks of a linear training, before the first step.
 
-In clock 0 of these workers add up the mean of each column, in clock 1 the squares about the mean. In clock 2 they write
-the factor of each column, such as 1 / std, and the initial weights.
+Workers add up the mean of each column, then the squares about the mean. Then they write the factor of each column, such
+as 1 / std, and the initial weights.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ from ps2.data.spilled_rows import KeptRows
 from ps2.errors import InputError
 
 
-
 class PreparationTask(Task):
     """A task before the first step."""
 
@@ -61,9 +60,8 @@ class SetScales(PreparationTask):
 
 
 PREPARATION = SumColumns(), SumSquares(), SetScales()
-CLOCKS = len(PREPARATION)
-# Of the run: the first one of the solver.
-END = FIRST_CLOCK + CLOCKS
+# The run's clock with the solver's first task.
+END = FIRST_CLOCK + len(PREPARATION)
 # Weights of scaled features are multiplied by 1 / std in the end.
 HEADROOM = 2.0**-30
 
@@ -126,24 +124,6 @@ class Preparation:
             scale = partial(scaled, factors=self.scale.pull(rows.keys * width).astype(np.float64))
             rows, held = rows.mapped(scale), None if held is None else held.mapped(scale)
         return Data(rows, held, width)
-
-    def take_part(self, worker: Any, reading: Reading | KeptReading) -> Data:
-        """Do a worker's share of the first clocks; return its rows, scaled."""
-        rows, width = reading.training, self.beginning.width
-        for clock in worker.clocks(END):
-            worker.barrier()  # with staleness, others may not have finished the clock before
-            if self.sums is not None and clock < END - 1:
-                self._add_sums(PREPARATION[clock - FIRST_CLOCK], rows)
-            elif self.scale is not None:
-                worker.report(self._set_scale(self.scale, rows.keys), merge="concat")
-            if clock == END - 1:
-                self._begin(rows.keys)
-        if self.scale is not None:
-            # An attempt that was started again has not been through the clocks.
-            factors = self.scale.pull(rows.keys * width).astype(np.float64)
-            scale = partial(scaled, factors=factors)
-            return Data(rows.mapped(scale), None if reading.held_out is None else reading.held_out.mapped(scale))
-        return Data(rows, reading.held_out)
 
     def check_scales(self, unscalable: Float64s, columns: ColumnNames) -> None:
         """Raise InputError if a feature cannot be divided by its standard deviation; for the driver.

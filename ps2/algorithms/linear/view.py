@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from ps2.algorithms.linear.parameters import Array, Parameters
@@ -12,8 +12,6 @@ from ps2.client.batch import batch
 
 # A loss of no rows: its sum, and that of their weights.
 NOTHING = 0.0, 0.0
-# The workers' reports of a clock, added up: see ``ModelView.report``.
-Sums = Mapping[str, Any]
 
 
 class ModelView:
@@ -26,10 +24,6 @@ class ModelView:
     def __init__(self, worker: Any) -> None:
         self._worker = worker
         self.moved_bytes = 0
-
-    def told(self, name: str, default: Any) -> Any:
-        """Return a value of the driver's newest message."""
-        return (self._worker.message or {}).get(name, default)
 
     def pull(
         self, model: Parameters, columns: Int64s, before: Callable[[Int64s], object] | None = None

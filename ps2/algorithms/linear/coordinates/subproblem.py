@@ -49,6 +49,13 @@ class Products:
         gram[at] = upper[:, :new].T[at]
         return Products(columns, gram, sums)
 
+    def last(self, columns: Int64s) -> Products | None:
+        """Return the products of the last features; None: ``columns`` are others."""
+        first = len(self.columns) - len(columns)
+        if first < 0 or not np.array_equal(self.columns[first:], columns):
+            return None
+        return Products(self.columns[first:], self.gram[first:, first:], self.means[first:])
+
 
 NO_PRODUCTS = Products(NO_COLUMNS, np.empty((0, 0)), NO_VALUES)
 

@@ -31,10 +31,11 @@ from ps2.algorithms.linear.losses.choice import loss_of
 from ps2.algorithms.linear.ml.params import TAKES, TrainingSetters, check_coordinates, options_of
 from ps2.algorithms.linear.ml.start import check_start, start_of, weights_of
 from ps2.algorithms.linear.problem import LossName, Problem, SolverOptions
+from ps2.algorithms.linear.program import form_of
 from ps2.algorithms.linear.solvers import averaging
 from ps2.algorithms.linear.solvers.optimizer import step_of
 from ps2.algorithms.linear.solvers.sap import check_problem
-from ps2.algorithms.linear.trainer import form_of, train
+from ps2.algorithms.linear.trainer import train
 from ps2.algorithms.linear.weights import Weights
 from ps2.algorithms.training.faults import ColumnNames, Form
 from ps2.algorithms.training.outcome import result_of

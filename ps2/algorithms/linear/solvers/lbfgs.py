@@ -141,17 +141,16 @@ class Lbfgs(LinearProgram):
             if reason:
                 ask(self._keep_trial)
                 break
-            trial = yield from self._search(ask, history, trial.value, evaluations)
-            if isinstance(trial, str):
-                reason = trial
+            next_trial = yield from self._search(ask, history, trial.value, evaluations)
+            if isinstance(next_trial, str):
+                reason = next_trial
                 break
+            trial = next_trial
             history.add(trial.products)
         self.record.reason = reason
         return self._validation.best
 
-    def _search(
-        self, ask: Ask, history: History, value: float, evaluations: Iterator[int]
-    ) -> Steps[_Evaluation | str]:
+    def _search(self, ask: Ask, history: History, value: float, evaluations: Iterator[int]) -> Steps[_Evaluation | str]:
         """Evaluate points along a direction until one is good enough; return it, or why there is none.
 
         Args:

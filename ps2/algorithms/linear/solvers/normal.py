@@ -48,8 +48,8 @@ MAX_CORRECTIONS = 4
 EXACT = 1e-10
 # Warnings.
 SHORTEST = (
-    "feature %d is, to the precision of float64, a sum of multiples of others, so many weights are as good: they are the "
-    "shortest ones"
+    "feature %d is, to the precision of float64, a sum of multiples of others, so many weights are as good: they are "
+    "the shortest ones"
 )
 
 

@@ -1,10 +1,9 @@
-"""A solver has two programs: one in the driver, between clocks, and one in each worker."""
+"""What a solver gets: the rows of a worker, and the context in the driver."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from ps2.algorithms.linear.losses.loss import Array, Loss
 from ps2.algorithms.linear.parameters import Parameters, Space, columns_of
 from ps2.algorithms.linear.problem import Problem, SolverOptions, Start
 from ps2.algorithms.linear.solvers.regions import Box
-from ps2.algorithms.linear.view import NOTHING, ModelView, Sums
+from ps2.algorithms.linear.view import NOTHING
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.record import Record
 from ps2.algorithms.training.table import Facts
@@ -21,7 +20,6 @@ from ps2.array_types import Float64s, Int64s
 from ps2.client.dcv import DCV
 from ps2.data.rows import LocalRows
 from ps2.data.spilled_rows import KeptRows
-from ps2.run.message import STOP, Message, Stop
 
 # Random numbers at a time.
 DRAWS = 1 << 20
@@ -104,37 +102,3 @@ class SolverContext:
     def conditions(self) -> bool:
         """Whether ``scale`` only makes L-BFGS quick, and penalties are on weights of features as they were given."""
         return self.scale is not None and not self.problem.standardize and self.options.solver == "l-bfgs"
-
-    def stop(self, reason: str) -> Stop:
-        """End the run: return STOP."""
-        self.record.reason = reason
-        return STOP
-
-
-class SolverWorker(Protocol):
-    """A solver's program in a worker; picklable."""
-
-    def __call__(self, worker: Any, data: Data, view: ModelView, clocks: int) -> None:
-        """Take part in the clocks up to ``clocks``, and report in each."""
-
-
-class Solver(Protocol):
-    """A solver's program in the driver."""
-
-    @property
-    def clocks(self) -> int:
-        """How many it takes at most."""
-
-    @property
-    def worker(self) -> SolverWorker:
-        """Its program in the workers."""
-
-    def on_clock(self, clock: int, sums: Sums) -> Message | Stop | None:
-        """Go on after a clock, counted from 0, that all workers have finished.
-
-        Args:
-            sums: their reports.
-        """
-
-    def result(self) -> Parameters:
-        """Return the parameters found."""
