@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -81,16 +82,18 @@ def fitted(
     on_step: Callable[[Any], None] = lambda step: None,
     given: Ratings | None = None,
     surveyed_ratings: Ratings | None = None,
+    ps: Any = None,
 ) -> FittedFactors:
     """Train on the planted problem within this process.
 
     Args:
         surveyed_ratings: what the survey reads; None: the ratings that workers get.
+        ps: the context; None: a new one.
     """
     given = given or ratings()
     survey = surveyed(surveyed_ratings or given, options, columns).together_with(start)
     deal = Deal.of(survey, workers, groups, 4 * (options.rank + 4))
-    with training_context() as ps:
+    with training_context() if ps is None else nullcontext(ps) as ps:
         return train(ps, _dealt(given.table(columns), survey, deal, options), survey, options, start, on_step)
 
 

@@ -1,4 +1,4 @@
-"""Minibatches and metrics that another driver extends, after a last clock in which workers only looked at the model.
+"""Trainings that another driver extends, after a last clock in which workers only looked at the model.
 
 The test's process takes the place of a checkpoint: it keeps the vectors, the clocks and the messages.
 """
@@ -10,7 +10,10 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from factors_training import OPTIONS, fitted
 
+from ps2.algorithms.factors.ccd_vectors import CcdVectors
+from ps2.algorithms.factors.shared_factors import SharedFactors
 from ps2.algorithms.frame import program
 from ps2.algorithms.linear import trainer as linear
 from ps2.algorithms.linear.parameters import Space
@@ -48,7 +51,18 @@ def train_batches(ps, steps, **options):
     return np.append(model.weight.pull(), model.biases)
 
 
+def train_factors(solver):
+    def train(ps, steps):
+        model = fitted(replace(OPTIONS, iterations=steps, solver=solver, name="mine"), ps=ps)
+        assert model.history.steps == steps
+        return np.concatenate([model.user_factors, model.item_factors])
+
+    return train
+
+
 TRAIN = {
+    "sgd": (train_factors("sgd"), 0),
+    "ccd": (train_factors("ccd"), 0),
     "metric": (train_metric, FIRST_STEP),
     "minibatch": (train_batches, END),
     "lazy": (lambda ps, steps: train_batches(ps, steps, optimizer="ftrl", lazy=True), END),
@@ -66,6 +80,11 @@ class Saved:
         self._ps, self._is_called, self._run = ps, is_called, ps.run
         self._vectors, self._begun, self._called, self._reports = {}, 0, 0, []
         self._messages = []
+
+    @property
+    def clocks(self):
+        """How many clocks were called."""
+        return self._called
 
     def names(self, prefix, ps):
         saved = self
@@ -108,6 +127,8 @@ class Saved:
             mock.patch.object(metric.MetricProgram, "free"),
             mock.patch.object(program, "training_host"),
             mock.patch.object(Space, "free"),
+            mock.patch.object(SharedFactors, "free"),
+            mock.patch.object(CcdVectors, "free"),
         ):
             return TRAIN[name][0](self._ps, steps, **changed)
 
@@ -149,13 +170,18 @@ def test_journal_when_no_clock_was_called_then_it_begins():
 
 
 @pytest.mark.parametrize("name", TRAIN)
-def test_steps_when_extended_before_the_last_call_then_all(name):
-    train, before = TRAIN[name]
+@pytest.mark.parametrize("uncalled", [0, 1])
+def test_steps_when_extended_before_the_last_call_then_all(name, uncalled):
+    """``uncalled``: clocks before the last one, after which the driver is lost."""
+    train, _ = TRAIN[name]
     with training_context() as ps, mock.patch.object(CheckpointNames, "of", return_value=CheckpointNames()):
         expected = train(ps, 7)
     with training_context() as ps:
-        saved = Saved(ps, is_called=False)
+        saved = Saved(ps, is_called=True)
+        saved.train(name, 3, 0)
+    with training_context() as ps:
+        lost = Saved(ps, is_called=False)
         with pytest.raises(DriverLost):
-            saved.train(name, 3, before + 4)
-        found = saved.train(name, 7, 0)
+            lost.train(name, 3, saved.clocks - uncalled)
+        found = lost.train(name, 7, 0)
     np.testing.assert_allclose(found, expected, rtol=1e-12)

@@ -20,6 +20,9 @@ from ps2.data.ids import WRONG
 from ps2.errors import InputError, PS2Error
 from ps2.run.message import STOP, Message, Stop
 
+# A field that the driver adds to what was heard in a clock: the iterations that it wants.
+ITERATIONS = "iterations"
+
 
 @dataclass(frozen=True, eq=False)
 class Problem:
@@ -137,7 +140,7 @@ class Driver:
         self._iterations = self._journal.hear(lambda: problem.options.iterations)
         self.solver = make(problem, names, self._iterations)
         self._record = Record(on_step, problem.options.words)
-        self._pages: list[dict[str, float]] = []  # what was heard in each clock
+        self._pages: dict[int, dict[str, float]] = {}  # what was heard, by clock
         self._progress = self.solver.begin(self._iterations)
 
     def run(self, ps: Any, dealt: DealtRatings) -> FittedFactors:
@@ -175,14 +178,14 @@ class Driver:
                 raise InputError(f"{int(reports[0])} {WRONG}")
             self._record.start()
             return self._journal.message(opening=True)
-        if self._progress.is_over and clock - START >= len(self._pages):
+        self._roll_back_to(clock)
+        if self._progress.is_over and not self._journal.has_page(clock):
             return STOP
-        self._roll_back_to(clock - START)
         before = len(self._progress.results)
         with self._journal.page(clock):
             heard = self._journal.hear(lambda: self._heard(reports))
-            told = self._progress.hear(clock, heard)
-            self._pages.append(heard)
+            told = self._take_in(clock, heard)
+            self._pages[clock] = heard
             self._follow_up(before, told)
         return self._journal.message(**told)
 
@@ -194,24 +197,26 @@ class Driver:
         step = None if step is None else step / 2**halvings
         return FittedFactors(*vectors, self.solver.mean, self._history(), step, halvings)
 
-    def _roll_back_to(self, count: int) -> None:
-        """Keep the pages of so many clocks: the fleet may have rolled back."""
-        if count >= len(self._pages):
+    def _roll_back_to(self, clock: int) -> None:
+        """Forget the pages from a clock on: the fleet may have rolled back."""
+        if all(page < clock for page in self._pages):
             return
-        del self._pages[count:]
+        self._pages = {page: heard for page, heard in self._pages.items() if page < clock}
         self._progress = self.solver.begin(self._iterations)
-        for at, heard in enumerate(self._pages):
-            if START + at == self._names.called:
-                self._progress.go_on_to(self._options.iterations)
-            self._progress.hear(START + at, heard)
-        if START + count == self._names.called:
-            self._progress.go_on_to(self._options.iterations)
+        for page, heard in self._pages.items():
+            self._take_in(page, heard)
+        self._progress.go_on_to(self._options.iterations)
+
+    def _take_in(self, clock: int, heard: Mapping[str, float]) -> dict[str, Any]:
+        """Take in what was heard in a clock; return the message to the workers."""
+        self._progress.go_on_to(int(heard.get(ITERATIONS, self._iterations)))
+        return self._progress.hear(clock, heard)
 
     def _heard(self, reports: Sequence[Any]) -> dict[str, float]:
         """Return what workers have reported, as plain data."""
         merged = {name: float(value) for report in reports for name, value in report.items()}
         seconds, self._lap_s = self._record.lap_s - self._lap_s, self._record.lap_s
-        return {**merged, SECONDS: seconds}
+        return {**merged, SECONDS: seconds, ITERATIONS: self._options.iterations}
 
     def _follow_up(self, before: int, told: Mapping[str, Any]) -> None:
         """Act on what a clock has decided; record the iteration that has ended, if one has."""

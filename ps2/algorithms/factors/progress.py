@@ -136,19 +136,24 @@ class Progress:
         if self.plan.saves(place.iteration):
             self.saved = place.iteration
         told = self._end_iteration(place.iteration, one)
-        self.is_over = self.saved == self.plan.last
+        self.is_over = self.saved >= self._last
         return told
 
     def go_on_to(self, iterations: int) -> None:
         """Let another driver decide on the last iteration; workers hear it when they begin."""
-        if iterations != self.plan.last and not self.stopped_early:
-            self._wanted = iterations
+        if not self.stopped_early:
+            self._wanted = None if iterations == self.plan.last else iterations
             self.is_over = self.saved >= iterations
 
     @property
     def best(self) -> int | None:
         """The iteration whose vectors are the result, if held-out rows choose it."""
         return self._stopping.best(self.results)
+
+    @property
+    def _last(self) -> int:
+        """The last iteration, perhaps one that workers have not heard yet."""
+        return self.plan.last if self._wanted is None else self._wanted
 
     def _begin_again(self, due: int, **more: Any) -> dict[str, Any]:
         self._restart = due
@@ -179,9 +184,9 @@ class Progress:
     def _end_iteration(self, iteration: int, one: Iteration) -> dict[str, Any]:
         self.results.append(one)
         told: dict[str, Any] = {}
-        if self._stopping.is_stuck(self.results) and iteration + 1 < self.plan.last:
+        if self._stopping.is_stuck(self.results) and iteration + 1 < self._last:
             # Workers have begun the next iteration.
-            self.stopped_early = True
+            self.stopped_early, self._wanted = True, None
             told[LAST] = iteration + 1
         if self.plan.lengths.keeps_best:  # after the last iteration, too: another driver may go on
             kept = {self.plan.generation(at) for at in (iteration, self.best) if at is not None}

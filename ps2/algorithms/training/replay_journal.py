@@ -79,6 +79,10 @@ class ReplayJournal:
         """True if the open page is an earlier driver's, whose effects need not be repeated."""
         return self._replayed is not None
 
+    def has_page(self, clock: int) -> bool:
+        """Return True if an earlier driver's page of a clock has not been replayed yet."""
+        return clock in self._pages
+
     @contextmanager
     def page(self, clock: int) -> Iterator[None]:
         """Open the page of a clock, counted from 0. An earlier driver's page is replayed once."""
