@@ -92,8 +92,7 @@ class LinearProgram(Program[TrainedModel]):
         self._result: DCV | None = None
 
     def settings(self) -> dict[str, Any]:
-        parts = (self.context.problem, PROBLEM_SETTINGS), (self.options, OPTION_SETTINGS)
-        return {name: getattr(part, name) for part, names in parts for name in names}
+        return settings_of(self.context.problem, self.options)
 
     # -- parts of algorithms -------------------------------------------------------------------------------------------
 
@@ -164,6 +163,14 @@ class LinearProgram(Program[TrainedModel]):
 
     def free(self) -> None:
         self.context.space.free(keep=self._result)
+
+
+def settings_of(problem: Problem, options: SolverOptions) -> dict[str, Any]:
+    """Return the values that another driver's must equal."""
+    parts = (problem, PROBLEM_SETTINGS), (options, OPTION_SETTINGS)
+    settings = {name: getattr(part, name) for part, names in parts for name in names}
+    # Workers that may be ahead of each other know their tasks: another driver cannot let them take more steps.
+    return settings if options.staleness == 0 else {**settings, "staleness": options.staleness, "steps": options.steps}
 
 
 def form_of(problem: Problem) -> Form:

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from ps2.algorithms.frame.journal import Journal
 from ps2.algorithms.frame.program import run_program
 from ps2.algorithms.linear.centering import Center
 from ps2.algorithms.linear.footprint import Room, check_fleet, rows_of
 from ps2.algorithms.linear.losses.choice import loss_of
 from ps2.algorithms.linear.parameters import SPARSE_FROM, Space
 from ps2.algorithms.linear.problem import Problem, SolverOptions
-from ps2.algorithms.linear.program import LinearProgram, TrainedModel
+from ps2.algorithms.linear.program import LinearProgram, TrainedModel, settings_of
 from ps2.algorithms.linear.solvers.averaging import Averaging
 from ps2.algorithms.linear.solvers.ftsgd import Ftsgd
 from ps2.algorithms.linear.solvers.lbfgs import Lbfgs
@@ -61,6 +62,8 @@ def train(
         SlotsError, WorkerError...: as ``ps.run`` raises.
     """
     names = CheckpointNames.of(options.name, ps)
+    # Before the vectors are looked for: with other settings there are others.
+    Journal.of(names, settings_of(problem, options), LinearProgram.number)
     if not names.begun:
         check_fleet(problem, options, [Room(*room) for room in ps.memory()])
     space = Space(problem, rows_of(options), names, options.all_columns)

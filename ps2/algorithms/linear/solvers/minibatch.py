@@ -123,11 +123,6 @@ class Minibatch(SteppingProgram):
         self._catch_up = self._optimizer.catching_up()
         self._every = math.ceil(1.0 / self.options.fraction)
 
-    def settings(self) -> dict[str, Any]:
-        """Return also the steps of workers that know their tasks: another driver cannot let them take more."""
-        own = {} if self.staleness == 0 else {"staleness": self.staleness, "steps": self.options.steps}
-        return {**super().settings(), **own}
-
     def first_biases(self) -> Float64s:
         biases = super().first_biases()
         return np.zeros_like(biases) if self._optimizer.follows_sums else biases  # such weights begin at 0
