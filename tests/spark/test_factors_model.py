@@ -150,7 +150,7 @@ def test_factors_when_collected_then_are_the_arrays(model, biased):
 
 @pytest.mark.parametrize("kind", ["int8", "int16", "int64", "string"])
 def test_model_when_ids_have_another_type_then_frames_have_it(spark, kind):
-    names = "abcdefgh" if kind == "string" else range(8)
+    names = list("abcdefgh") if kind == "string" else range(8)
     ids = pa.array(list(names), pa.type_for_alias(kind))
     rng = np.random.default_rng(3)
     made = MatrixFactorizationModel(MatrixFactors(ids, ids, rng.normal(size=(8, 2)), rng.normal(size=(8, 2))))

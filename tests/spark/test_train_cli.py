@@ -269,7 +269,7 @@ def test_train_when_features_is_too_small_then_names_largest(train, plain):
         ("--fraction", "0", "--fraction"),
         ("--fraction", "1.5", "--fraction"),
         ("--lr", "0", "--lr"),
-        ("--lr", "nan", "--lr: "),
+        ("--lr", "nan", "'--lr'"),
     ],
 )
 def test_train_when_setting_is_out_of_range_then_named_early(train, plain, name, value, told):
