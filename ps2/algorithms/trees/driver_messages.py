@@ -41,7 +41,7 @@ class FinalNodes:
         return self.numbers[self.is_leaf]
 
 
-NO_SPLITS, NO_CELLS = np.empty((0, FIELDS), np.int64), np.empty(0, np.int64)
+NO_SPLITS = np.empty((0, FIELDS), np.int64)
 NO_NODES = FinalNodes(np.empty(0, np.int64), np.empty(0, np.bool_), np.empty(0))
 
 

@@ -206,11 +206,6 @@ class BoostingOptions:
         """Return the factor of a tree's leaves; width: the number of outputs."""
         return self.rate if self.first_rate is None or tree >= width else self.first_rate
 
-    def clocks(self, width: int) -> int:
-        """Return the most clocks of the trees: of the first and the last loss, and of each tree."""
-        of_tree = self.depth if self.growth == "level" else self.most_leaves - 1
-        return self.rounds * width * max(of_tree, 1) + 3
-
 
 def weight_bits(rows: int) -> int:
     """Return the bits of the mean weight as a whole number, so that the sum of all rows fits int32."""
