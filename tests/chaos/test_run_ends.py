@@ -13,7 +13,7 @@ START_S = 90
 # Spark kills a Python worker two seconds after its task was told to end; a server looks for its parent twice a second.
 END_S = 30
 
-pytestmark = pytest.mark.usefixtures("leaves_nothing")
+pytestmark = [pytest.mark.usefixtures("leaves_nothing"), pytest.mark.nightly]
 
 
 def told(program, word):
@@ -28,11 +28,7 @@ def pids_of(folder, program):
 
 @pytest.mark.parametrize(
     ("how", "raised"),
-    [
-        pytest.param("interrupt", "KeyboardInterrupt"),
-        pytest.param("stop", "StoppedError", marks=pytest.mark.nightly),
-        pytest.param("spark", "StoppedError", marks=pytest.mark.nightly),
-    ],
+    [("interrupt", "KeyboardInterrupt"), ("stop", "StoppedError"), ("spark", "StoppedError")],
 )
 def test_run_when_ended_from_outside_then_nothing_remains(how, raised, tmp_path, until):
     folder = tmp_path / "workers"
@@ -48,7 +44,6 @@ def test_run_when_ended_from_outside_then_nothing_remains(how, raised, tmp_path,
         until(lambda: all(map(processes.is_dead, pids_of(folder, driver))), "all have ended", END_S)
 
 
-@pytest.mark.nightly
 def test_run_when_driver_is_killed_then_workers_and_servers_end(tmp_path, until):
     folder = tmp_path / "workers"
     folder.mkdir()

@@ -6,6 +6,7 @@ import io
 import os
 import re
 import sys
+import threading
 import time
 
 import numpy as np
@@ -15,6 +16,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from ps2.algorithms import DeepFM, OnlineFM, OnlineFMModel, OnlineLogisticRegression, OnlineLogisticRegressionModel
+from ps2.algorithms.training.streams.learner import BatchLearner
 from ps2.errors import InputError, UsageError, WorkerError
 from ps2.serving import Scorer
 
@@ -262,6 +264,36 @@ def test_fit_stream_when_spark_s_query_is_stopped_then_it_ends(ps, stream, tmp_p
     training.query.stop()
     assert training.awaitTermination()
     assert (training.learned, training.restarts) == (0, 0)
+
+
+def test_fit_stream_when_query_stops_in_a_batch_then_the_next_goes_on(ps, stream, tmp_path, monkeypatch):
+    """Though it takes long until the failure of the batch is known."""
+
+    def slow(batches):
+        time.sleep(1.0)
+        yield from batches
+
+    def learn(self, *arguments):
+        begun.set()
+        try:
+            return learn_batch(self, *arguments)
+        finally:
+            time.sleep(1.0)
+
+    begun, learn_batch = threading.Event(), BatchLearner.learn
+    write(tmp_path / "in", 100)
+    rows = stream().mapInArrow(slow, SCHEMA)
+    with monkeypatch.context() as patch:
+        patch.setattr(BatchLearner, "learn", learn)
+        training = OnlineLogisticRegression().fitStream(rows, str(tmp_path / "a"))
+        assert begun.wait(60)
+        time.sleep(0.5)
+        training.query.stop()
+        assert training.awaitTermination(60)
+    assert training.learned == -1
+    again = OnlineLogisticRegression().fitStream(rows, str(tmp_path / "a"), trigger={"availableNow": True})
+    assert again.awaitTermination(60)
+    assert again.lastProgress.total.rows == 100
 
 
 def test_fit_stream_when_the_fleet_rolls_back_then_so_does_spark(ps, stream, tmp_path):

@@ -1,4 +1,4 @@
-"""Clients of Spark Connect: real servers with executors that are processes of their own, and two client programs."""
+"""Clients of Spark Connect: real servers, at night with executors that are processes too, and two client programs."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import pytest
 
 from tests.ports import free_port
 
+CLUSTER = "local-cluster[2,1,1024]"
 # A server, its executors and a client begin, of which each takes seconds of a core.
 START_S = 150.0
 APP_TIMEOUT_S = 450
@@ -24,25 +25,25 @@ pytestmark = pytest.mark.timeout(START_S + APP_TIMEOUT_S)
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 
-@pytest.fixture(scope="module")
-def said(printed):
+@pytest.fixture(scope="module", params=["local[2]", pytest.param(CLUSTER, marks=pytest.mark.nightly)])
+def said(request, printed):
     """What a client that runs and fits has seen."""
-    return printed("common")
+    return printed("common", request.param)
 
 
 @pytest.fixture(scope="module")
 def seen(printed):
     """What a client that streams, and then loses its sessions and its server, has seen."""
-    return printed("rare")
+    return printed("rare", CLUSTER)
 
 
 @pytest.fixture(scope="module")
 def printed(run_program, tmp_path_factory, until):
-    """``printed(scenarios)``: what ``connect_app.py`` prints."""
-    return lambda scenarios: _printed(scenarios, run_program, tmp_path_factory, until)
+    """``printed(scenarios, master)``: what ``connect_app.py`` prints."""
+    return lambda scenarios, master: _printed(scenarios, master, run_program, tmp_path_factory, until)
 
 
-def _printed(scenarios, run_program, tmp_path_factory, until):
+def _printed(scenarios, master, run_program, tmp_path_factory, until):
     folder, port = tmp_path_factory.mktemp("connect"), free_port()
     # Without Spark's archive of pyspark, which each Python worker would compile anew: Spark gives the one of a query's
     # batches 10 s to begin.
@@ -59,7 +60,7 @@ def _printed(scenarios, run_program, tmp_path_factory, until):
         "spark.task.maxFailures": 1,
     }
     conf = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
-    command = [home / "bin/spark-submit", "--master", "local-cluster[2,1,1024]", *conf, "--class", SERVER]
+    command = [home / "bin/spark-submit", "--master", master, *conf, "--class", SERVER]
     environment = {**os.environ, "SPARK_HOME": str(home)}
     with (folder / "server.log").open("w") as log:
         server = subprocess.Popen(

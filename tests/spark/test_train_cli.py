@@ -307,7 +307,9 @@ def test_train_when_the_token_is_another_then_it_exits_with_6(train, plain, tmp_
     assert (code, "token" in stderr) == (6, True), stderr
 
 
-@pytest.mark.parametrize("variables", [{"PATH": ""}, {"JAVA_HOME": "/nonexistent"}])
+@pytest.mark.parametrize(
+    "variables", [{"PATH": ""}, pytest.param({"JAVA_HOME": "/nonexistent"}, marks=pytest.mark.nightly)]
+)
 def test_train_when_java_is_missing_then_says_what_to_install(
     run_program, ps2_command, environment, plain, tmp_path, variables
 ):

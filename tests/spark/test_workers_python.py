@@ -66,20 +66,24 @@ def bare(run_program, environment, without_ps2, tmp_path_factory):
     return run_program(sys.executable, program, env=bare, cwd=folder)
 
 
+@pytest.mark.nightly
 def test_program_when_environment_is_bare_then_has_driver_python(bare):
     assert "total [1, 3]" in bare.stdout, bare.stderr
     assert "jobs 2" in bare.stdout  # the first one has started the Python worker
     assert "daemon ps2.run.daemon" in bare.stdout
 
 
+@pytest.mark.nightly
 def test_walks_when_no_context_was_there_then_have_driver_python(bare):
     assert "walks 40" in bare.stdout, bare.stderr
 
 
+@pytest.mark.nightly
 def test_rows_when_python_objects_made_before_context_then_stay(bare):
     assert "fit 1 count 8" in bare.stdout, bare.stderr
 
 
+@pytest.mark.nightly
 def test_program_when_folder_has_file_named_types_then_says_so(bare):
     assert "types.py in the current folder" in bare.stderr
 

@@ -95,6 +95,8 @@ class StreamingTraining:
         self._progress: deque[BatchProgress] = deque(maxlen=KEPT)
         self._query: Any = None
         self._failure: Exception | None = None  # of the batch that failed last
+        self._learning = threading.Lock()  # held by a batch's thread until its failure is known
+        self._takes_batches = False
         self._error: Exception | None = None
         self._failures = 0  # since the last batch
         self._restarts = 0
@@ -254,7 +256,7 @@ class StreamingTraining:
     def _go_on_until_the_end(self) -> None:
         while not self._stopping.is_set():
             self._checkpoint.rewind(self._learner.position.learned)
-            self._failure = None
+            self._failure, self._takes_batches = None, True
             query = self._start()
             self._opened.set()
             failed = self._wait(query) or self._finish()
@@ -314,8 +316,6 @@ class StreamingTraining:
                 return failure
             if self._has_ended(query):
                 break
-        # The query's thread may end before the thread of its batch does.
-        self._host.streams.wait()
         failure = self._take_failure()
         if isinstance(failure, Stopping):
             return None
@@ -327,8 +327,10 @@ class StreamingTraining:
         return failure or (None if error is None else query_failure(error, self._learner.position.learned))
 
     def _take_failure(self) -> Exception | None:
-        failure, self._failure = self._failure, None
-        return failure
+        """Return the error of the last batch, once its thread has ended: the query's thread may end before it does."""
+        self._takes_batches = False
+        with self._learning:
+            return self._failure
 
     def _has_ended(self, query: Any) -> bool:
         from pyspark.errors import StreamingQueryException
@@ -353,11 +355,15 @@ class StreamingTraining:
         log.warning("the query begins again after batch %d: %s", self._learner.position.learned, failure)
 
     def _learn(self, frame: Any, batch: int) -> None:
-        """Learn a batch. Spark calls this in the query's thread."""
+        """Learn a batch. Spark calls this in a thread of the query."""
+        with self._learning:
+            self._learn_in_turn(frame, batch)
+
+    def _learn_in_turn(self, frame: Any, batch: int) -> None:
         try:
-            self._check()
+            self._check_turn()
             self._check_location()
-            progress = self._learner.learn(frame, batch, self._check)
+            progress = self._learner.learn(frame, batch, self._check_turn)
             if progress is not None:
                 self._failures = 0
                 self._progress.append(progress)
@@ -376,6 +382,11 @@ class StreamingTraining:
 
     def _check(self) -> None:
         if self._stopping.is_set():
+            raise Stopping
+
+    def _check_turn(self) -> None:
+        self._check()
+        if not self._takes_batches:
             raise Stopping
 
     def _check_location(self) -> None:
