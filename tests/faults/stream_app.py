@@ -26,18 +26,21 @@ FIELDS, IDS = 5, 40
 PACE_S, SLOW_PACE_S = 0.05, 0.6
 # A file in the stream's folder while so.
 HARM_LEFT = "harm-left"
+# More than the sizes of files with as many rows differ by.
+PADDING_BYTES = 4096
 SCHEMA = "label double, keys array<bigint>"
 SNAPSHOTS = "ps2/snapshots"
 
 
 def write_rows(folder, files, rows):
-    """Write the files of a stream."""
+    """Write the files of a stream, the largest first: a batch that Spark plans anew may have two, and reads them so."""
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(files):
         rng = np.random.default_rng(number)
         ids = rng.integers(0, IDS, (rows, FIELDS)) + np.arange(FIELDS) * 10**12
         labels = (rng.random(rows) < 0.3).astype(float)
         table = pa.table({"label": labels, "keys": pa.array(list(ids))})
+        table = table.replace_schema_metadata({"padding": "x" * (files - number) * PADDING_BYTES})
         pq.write_table(table, folder / f"{number:04}.parquet")
         # Spark reads files in the order of their times.
         os.utime(folder / f"{number:04}.parquet", (10**9 + number, 10**9 + number))
