@@ -62,7 +62,7 @@ def test_centres_when_moved_then_are_means_and_empty_stays():
     centres, sums = np.array([[1.0, 5.0], [2.0, 6.0]]), np.array([[4.0, 0.0], [6.0, 0.0]])
     found = ops.move(centres, sums, np.array([2.0, 0.0]))
     assert (centres.tolist(), sums.any()) == ([[2.0, 5.0], [3.0, 6.0]], False)
-    assert found[[ops.LENGTH, ops.WAY]].tolist() == [[13.0, 61.0], [2.0, 0.0]]
+    assert found[[ops.LENGTH, ops.MOVED]].tolist() == [[13.0, 61.0], [2.0, 0.0]]
 
 
 def test_hash_when_form_and_order_differ_then_is_the_same():
@@ -73,8 +73,8 @@ def test_hash_when_form_and_order_differ_then_is_the_same():
 
 def test_least_when_rows_repeat_then_each_counts_once():
     found, ids = np.array([3.0, 1.0, 1.0, 2.0, np.inf]), np.array([7, 5, 5, 6, 8], np.uint64)
-    assert ids[row_draws.least(found, ids, 2)].tolist() == [5, 6]
-    assert len(row_draws.least(found, ids, 9)) == 3
+    assert ids[row_draws.smallest(found, ids, 2)].tolist() == [5, 6]
+    assert len(row_draws.smallest(found, ids, 9)) == 3
 
 
 def test_plus_plus_when_groups_are_apart_then_one_of_each():

@@ -20,9 +20,9 @@ from ps2.ops.table import FLOATS, Array, Blocks, Floats, Of, Row, Slots, Tiny, U
 
 # What a number costs to move, in additions.
 MOVE_COST = 8
-# The rows of what ``move`` returns: squared lengths of the centres, and of the ways that they have moved, each as a sum
-# and what it has lost.
-LENGTH, LENGTH_REST, WAY, WAY_REST = range(4)
+# The rows of the result of ``move``: squared lengths of the centres, and squared distances that they moved. Each is a
+# sum, and what rounding has taken from it.
+LENGTH, LENGTH_REST, MOVED, MOVED_REST = range(4)
 
 Sums = Annotated[Blocks, Of("float64")]
 BySlot = Annotated[Unsigned, along(SLOTS)]
@@ -84,11 +84,11 @@ def place(
 @op(reduce="concat", dtypes=FLOATS)
 def squares(m: Blocks) -> Annotated[Float64s, along(2, BLOCK)]:
     """Return the sum of squares of each cluster's numbers on this shard, and what it has lost."""
-    found = np.zeros((2, m.shape[1]))
+    totals = np.zeros((2, m.shape[1]))
     for some in over_blocks(_squares, (readable(m),), cost=MOVE_COST * m.shape[1]):
-        add_exactly(found[0], found[1], some[0])
-        found[1] += some[1]
-    return found
+        add_exactly(totals[0], totals[1], some[0])
+        totals[1] += some[1]
+    return totals
 
 
 @op(writes=("m", "sums"), reduce="concat", dtypes=FLOATS)
@@ -96,14 +96,14 @@ def move(m: Blocks, sums: Sums, divisors: Annotated[Floats, along(BLOCK)]) -> An
     """Move centres to their sums by their divisors; a centre whose divisor is 0 stays. Sums are 0 afterwards.
 
     Returns:
-        Of this shard, by the rows ``LENGTH``, ``LENGTH_REST``, ``WAY`` and ``WAY_REST``.
+        Of this shard, by the rows ``LENGTH``, ``LENGTH_REST``, ``MOVED`` and ``MOVED_REST``.
     """
-    found = np.zeros((4, m.shape[1]))
+    totals = np.zeros((4, m.shape[1]))
     for some in over_blocks(_move, (m, sums), readable(divisors), cost=MOVE_COST * m.shape[1]):
-        for total, rest in ((LENGTH, LENGTH_REST), (WAY, WAY_REST)):
-            add_exactly(found[total], found[rest], some[total])
-            found[rest] += some[rest]
-    return found
+        for total, rest in ((LENGTH, LENGTH_REST), (MOVED, MOVED_REST)):
+            add_exactly(totals[total], totals[rest], some[total])
+            totals[rest] += some[rest]
+    return totals
 
 
 def _checked(
@@ -128,44 +128,44 @@ def add_exactly(total: Float64s, rest: Float64s, values: Float64s) -> None:
 
 @kernel
 def _gather(m: Array, slots: Int64s, sizes: Int32s, clusters: Int32s, values: Array) -> None:
-    at = 0
+    entry = 0
     for i in range(slots.size):
         slot = slots[i]
         for _ in range(sizes[i]):
             if slot >= 0:
-                m[slot, clusters[at]] += values[at]
-            at += 1
+                m[slot, clusters[entry]] += values[entry]
+            entry += 1
 
 
 @kernel
 def _put(m: Array, slots: Int64s, sizes: Int32s, clusters: Int32s, values: Array) -> None:
-    at = 0
+    entry = 0
     for i in range(slots.size):
         slot = slots[i]
         for _ in range(sizes[i]):
             if slot >= 0:
-                m[slot, clusters[at]] = values[at]
-            at += 1
+                m[slot, clusters[entry]] = values[entry]
+            entry += 1
 
 
 @kernel
 def _squares(m: Array) -> Float64s:
-    found = np.zeros((2, m.shape[1]))
+    totals = np.zeros((2, m.shape[1]))
     for f in range(m.shape[0]):
         for c in range(m.shape[1]):
             value = np.float64(m[f, c])
             square = value * value
-            total = found[0, c]
+            total = totals[0, c]
             added = total + square
             part = added - total
-            found[1, c] += (total - (added - part)) + (square - part)
-            found[0, c] = added
-    return found
+            totals[1, c] += (total - (added - part)) + (square - part)
+            totals[0, c] = added
+    return totals
 
 
 @kernel
 def _move(m: Array, sums: Array, divisors: Float64s) -> Float64s:
-    found = np.zeros((4, m.shape[1]))
+    totals = np.zeros((4, m.shape[1]))
     for f in range(m.shape[0]):
         for c in range(m.shape[1]):
             old = np.float64(m[f, c])
@@ -175,9 +175,9 @@ def _move(m: Array, sums: Array, divisors: Float64s) -> Float64s:
             new = np.float64(m[f, c])
             for which in range(2):
                 square = new * new if which == 0 else (new - old) * (new - old)
-                total = found[2 * which, c]
+                total = totals[2 * which, c]
                 added = total + square
                 part = added - total
-                found[2 * which + 1, c] += (total - (added - part)) + (square - part)
-                found[2 * which, c] = added
-    return found
+                totals[2 * which + 1, c] += (total - (added - part)) + (square - part)
+                totals[2 * which, c] = added
+    return totals

@@ -15,17 +15,17 @@ import numpy.typing as npt
 
 from ps2.algorithms.clusters import start
 from ps2.algorithms.clusters.assigning import exponent_of, shifted
-from ps2.algorithms.clusters.ops import LENGTH, LENGTH_REST, WAY, WAY_REST, add_exactly
+from ps2.algorithms.clusters.ops import LENGTH, LENGTH_REST, MOVED, MOVED_REST, add_exactly
 from ps2.algorithms.clusters.options import WORDS, FittedClusters, KMeansOptions, check_fleet
 from ps2.algorithms.clusters.worker import (
     Assign,
     ClusteringWork,
     CollectDraw,
-    Fleet,
     PackedRows,
-    Place,
+    PlaceCentres,
     RankRows,
     Scale,
+    ServerVectors,
     Survey,
     WeighCandidates,
     draw_size,
@@ -87,7 +87,7 @@ class KMeansProgram(Program[FittedClusters]):
 
         centres, sums = matrix(options.dtype), matrix("float64")
         highs, lows = (names.give(lambda name: DCV.dense(dim, 1, "float64", name=name).fill(-np.inf)) for _ in range(2))
-        self.fleet = Fleet(
+        self._vectors = ServerVectors(
             *(centres, sums, vector(clusters), vector(clusters)), *(highs, lows, vector(dim), vector(dim), vector(dim))
         )
 
@@ -96,24 +96,24 @@ class KMeansProgram(Program[FittedClusters]):
     def drive(self, ask: Ask) -> Steps[tuple[Scale, list[int]]]:
         scale = yield from self._survey(ask)
         ask.start()
-        chosen = yield from self._choose_rows(scale)
-        yield Place(scale, chosen)
-        ask(self._measure_centres)
+        row_hashes = yield from self._choose_rows(scale)
+        yield PlaceCentres(scale, row_hashes)
+        ask(self._compute_norms)
         iteration, reason = 0, ""
-        while True:
-            report = yield Assign(scale, len(chosen))
+        while True:  # Lloyd's algorithm; the last assignment is of the final centres
+            report = yield Assign(scale, len(row_hashes))
             ask.evaluated(self._cost(report.cost, scale), report.rows, report.bytes)
             if reason or iteration >= ask.setting(lambda: self.options.iterations):
                 break
             iteration += 1
-            distance = ask(self._move_centres)
-            if self._is_within_tolerance(distance, scale):
+            squared_move = ask(self._move_centres)
+            if self._is_within_tolerance(squared_move, scale):
                 reason = f"no centre moved further than tol={self.options.tolerance:g} in iteration {iteration}"
         self.record.reason = reason or f"all {iteration} iterations were made"
         return scale, report.sizes
 
     def _survey(self, ask: Ask) -> Steps[Scale]:
-        """Learn about all rows; return what they are to be divided by."""
+        """Check the rows; return the powers of two that divide them."""
         report = yield Survey()
         name = self._columns.shown("features")
         if report.without_length:
@@ -125,41 +125,45 @@ class KMeansProgram(Program[FittedClusters]):
             raise InputError(
                 f"expected weights of which some are above 0, got {report.rows:,} rows whose weights are all 0"
             )
-        largest = 0.0  # cosines do not depend on the scale
+        max_value = 0.0  # cosines do not depend on the scale
         if self.options.distance == "euclidean":
-            largest = ask(partial(self._shift_features, report.rows))
+            max_value = ask(partial(self._shift_features, report.rows))
         weight_exponent = 0 if self._columns.weight is None else math.frexp(report.weight)[1]
-        return Scale(exponent_of(np.array(largest)), weight_exponent, math.frexp(report.rows)[1])
+        return Scale(exponent_of(np.array(max_value)), weight_exponent, math.frexp(report.rows)[1])
+
+    def _shift_features(self, rows: int) -> float:
+        """Subtract the middle from features that all rows hold; return the largest absolute value after that."""
+        vectors = self._vectors
+        features = vectors.highs.zip(vectors.lows, vectors.held, vectors.sizes, vectors.shifts)
+        features.apply("clusters.shift", rows=float(rows))
+        return vectors.sizes.max()
 
     def _choose_rows(self, scale: Scale) -> Steps[Hashes]:
-        """Choose the first centres: return the hashes of their rows. Bahmani et al. (2012), Algorithm 2."""
+        """Choose the first centres by k-means|| (Bahmani et al., 2012, Algorithm 2); return the hashes of their rows.
+
+        A draw takes two clocks. In the first, workers rank their rows at random, in favour of rows far from all
+        candidates, and report the first ranks. In the second, they report the rows up to the last rank of the draw.
+        """
         options = self.options
         if options.start == "random":
             chosen: Hashes = yield RankRows(scale, 0, None).then(partial(_first_ids, options.clusters))
             return chosen
         candidates: PackedRows | None = None
-        for draw in range(options.rounds + 1):
-            largest = yield RankRows(scale, draw, candidates).then(partial(_last_rank, draw_size(options, draw)))
-            if largest < 0:  # no row adds to the cost, so the candidates are all different rows
+        for draw in range(options.rounds + 1):  # lines 1 to 6; draw 0 takes one row
+            last_rank = yield RankRows(scale, draw, candidates).then(partial(_last_rank, draw_size(options, draw)))
+            if last_rank < 0:  # no row adds to the cost, so the candidates are all different rows
                 break
-            drawn = yield CollectDraw(scale, draw, candidates, largest).then(_without_repeats)
-            candidates = start.joined([*([] if candidates is None else [candidates]), dict(vars(drawn))])
+            collect = CollectDraw(scale, draw, candidates, last_rank)
+            drawn_rows = yield collect.then(lambda report: start.without_repeats(vars(report)))
+            candidates = start.joined([*([] if candidates is None else [candidates]), dict(vars(drawn_rows))])
             self._check_size(candidates)
         assert candidates is not None
-        report = yield WeighCandidates(scale, candidates)
+        report = yield WeighCandidates(scale, candidates)  # line 7
         rows, ids = start.unpacked(candidates, options.dim), candidates["ids"]
-        return ids[start.plus_plus(rows, report.weights, options.clusters, options.seed)]
-
-    # -- parts of it ---------------------------------------------------------------------------------------------------
-
-    def _shift_features(self, rows: int) -> float:
-        """Subtract the middle from features that all rows hold; return the largest absolute value after that."""
-        fleet = self.fleet
-        features = fleet.highs.zip(fleet.lows, fleet.held, fleet.sizes, fleet.shifts)
-        features.apply("clusters.shift", rows=float(rows))
-        return fleet.sizes.max()
+        return ids[start.plus_plus(rows, report.weights, options.clusters, options.seed)]  # line 8
 
     def _check_size(self, candidates: PackedRows) -> None:
+        """Raise LimitError if a message cannot bring the candidates to the workers."""
         size_bytes = sum(array.nbytes for array in candidates.values())
         if size_bytes > MAX_MESSAGE_SHARE * LIMIT_BYTES:
             raise LimitError(
@@ -168,73 +172,66 @@ class KMeansProgram(Program[FittedClusters]):
                 "bring to the workers; use 'random'"
             )
 
-    def _measure_centres(self) -> None:
+    def _compute_norms(self) -> None:
         """Compute the squared lengths of the centres."""
-        lengths = _sum_of_shards(self.fleet.centres.apply("clusters.squares"), 2)
-        self.fleet.norms.push(lengths[0] + lengths[1])
+        lengths = _sum_of_shards(self._vectors.centres.apply("clusters.squares"), 2)
+        self._vectors.norms.push(lengths[0] + lengths[1])
+
+    def _cost(self, parts: Float64s, scale: Scale) -> float:
+        """Return the sum of squared distances, or of cosine distances, from the workers' parts."""
+        cost = math.fsum(parts.reshape(-1))
+        if self.options.distance == "cosine":
+            cost /= 2.0  # 1 - cos(x, c) = |x - c|^2 / 2 for vectors of length 1
+        with np.errstate(over="ignore"):
+            return float(np.ldexp(cost, 2 * scale.exponent + scale.weights))
 
     def _move_centres(self) -> float:
         """Move the centres to the means of their rows; return the largest squared distance that one moved.
 
         A centre without rows stays where it is.
         """
-        fleet = self.fleet
-        divisors: Float64s = fleet.counts.pull()
+        vectors = self._vectors
+        divisors: Float64s = vectors.counts.pull()
         if self.options.distance == "cosine":
-            lengths = _sum_of_shards(fleet.sums.apply("clusters.squares"), 2)
+            lengths = _sum_of_shards(vectors.sums.apply("clusters.squares"), 2)
             divisors = np.where(divisors > 0, np.sqrt(lengths[0] + lengths[1]), 0.0)
-        moved = _sum_of_shards(fleet.centres.apply("clusters.move", sums=fleet.sums, divisors=divisors), 4)
-        fleet.norms.push(moved[LENGTH] + moved[LENGTH_REST])
-        fleet.counts.zero()
-        return float((moved[WAY] + moved[WAY_REST]).max())
+        sums = _sum_of_shards(vectors.centres.apply("clusters.move", sums=vectors.sums, divisors=divisors), 4)
+        vectors.norms.push(sums[LENGTH] + sums[LENGTH_REST])
+        vectors.counts.zero()
+        return float((sums[MOVED] + sums[MOVED_REST]).max())
 
-    def _cost(self, parts: Float64s, scale: Scale) -> float:
-        cost = math.fsum(parts.reshape(-1))
-        if self.options.distance == "cosine":
-            cost /= 2.0
-        with np.errstate(over="ignore"):
-            return float(np.ldexp(cost, 2 * scale.exponent + scale.weights))
-
-    def _is_within_tolerance(self, squared: float, scale: Scale) -> bool:
-        """Return whether no centre moved further than the tolerance.
-
-        Args:
-            squared: the largest squared distance.
-        """
+    def _is_within_tolerance(self, squared_move: float, scale: Scale) -> bool:
         limit = self.options.tolerance
         if self.options.distance == "cosine":
-            return squared / 2.0 <= limit
-        return math.sqrt(squared) <= float(shifted(np.array(limit), -scale.exponent))
+            return squared_move / 2.0 <= limit
+        return math.sqrt(squared_move) <= float(shifted(np.array(limit), -scale.exponent))
 
     # -- what the frame calls ------------------------------------------------------------------------------------------
 
     def worker(self) -> ClusteringWork:
-        return ClusteringWork(self.options, self.fleet)
+        return ClusteringWork(self.options, self._vectors)
 
     def result(self, returned: tuple[Scale, Any]) -> FittedClusters:
         (scale, sizes), options = returned, self.options
-        centres = self.fleet.centres.pull(columns=np.arange(options.dim))[:, : len(sizes)].T
-        centres = (shifted(centres, scale.exponent) + self.fleet.shifts.pull()).astype(options.dtype)
+        centres = self._vectors.centres.pull(columns=np.arange(options.dim))[:, : len(sizes)].T
+        centres = (shifted(centres, scale.exponent) + self._vectors.shifts.pull()).astype(options.dtype)
         return FittedClusters(centres, sizes, self.record.history())
 
     def free(self) -> None:
-        for vector in vars(self.fleet).values():
+        for vector in vars(self._vectors).values():
             vector.free()
 
 
 def _first_ids(count: int, report: Any) -> Hashes:
+    """Return the hashes of the ``count`` rows that a draw takes."""
     ids: Hashes = report.ids
-    return ids[row_draws.least(report.ranks, ids, count)]
+    return ids[row_draws.smallest(report.ranks, ids, count)]
 
 
 def _last_rank(count: int, report: Any) -> float:
     """Return the rank of the last row that a draw takes; -1: it takes none."""
-    first = row_draws.least(report.ranks, report.ids, count)
+    first = row_draws.smallest(report.ranks, report.ids, count)
     return float(report.ranks[first[-1]]) if len(first) else -1.0
-
-
-def _without_repeats(report: Any) -> PackedRows:
-    return start.without_repeats(vars(report))
 
 
 def _sum_of_shards(results: Float64s, rows: int) -> Float64s:

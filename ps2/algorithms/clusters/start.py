@@ -1,6 +1,6 @@
 """The first centres: k-means|| of Bahmani et al., "Scalable k-means++" (2012), Algorithm 2. Pure.
 
-A round draws exactly as many rows as it wants, as in the paper's experiments (section 5.3), with the probabilities of
+A round draws an exact number of rows, as in the experiments of the paper (section 5.3), with the probabilities of
 Algorithm 2 (``training/row_draws.py``). So it does not matter which worker has a row. Equal rows count as one.
 """
 
@@ -15,9 +15,9 @@ import scipy.sparse as sp
 from ps2.algorithms.training.row_draws import MODULUS, UInt64s
 from ps2.ops.kernels import Float64s, Int64s
 
-# A squared distance below this share of the squared lengths has lost too many digits, and is computed from differences,
-# of so many numbers at a time.
-CLOSE, AT_ONCE = 1e-6, 1 << 22
+# Squared distances below this share of the squared lengths have lost too many digits: differences are squared instead;
+# the maximum number of differences in memory.
+CLOSE, BLOCK_NUMBERS = 1e-6, 1 << 22
 
 
 def plus_plus(x: sp.csr_array, weights: Float64s, count: int, seed: int) -> Int64s:
@@ -25,34 +25,35 @@ def plus_plus(x: sp.csr_array, weights: Float64s, count: int, seed: int) -> Int6
 
     Args:
         x: candidates.
-        weights: of each one: not negative.
-        count: how many to choose.
+        weights: the weight of each one, not negative.
+        count: number of rows to choose.
 
     Returns:
-        The rows that were chosen, in order: fewer than ``count`` if there are no more different ones with a weight.
+        The rows in the order in which they were chosen; fewer than ``count`` if no other different row has a weight.
     """
-    chance = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed % MODULUS)))
-    columns, places = np.unique(x.indices, return_inverse=True)
-    x = sp.csr_array((x.data.astype(np.float64), places, x.indptr), shape=(x.shape[0], len(columns)))
+    rng = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed % MODULUS)))
+    columns, indices = np.unique(x.indices, return_inverse=True)
+    x = sp.csr_array((x.data.astype(np.float64), indices, x.indptr), shape=(x.shape[0], len(columns)))
     lengths = np.asarray((x * x).sum(axis=1)).reshape(-1)
     distances, chosen = np.ones(x.shape[0]), np.zeros(0, np.int64)
     while len(chosen) < count:
         sums = np.cumsum(weights * distances)
         if not len(sums) or not sums[-1] > 0:
             break
-        at = int(np.searchsorted(sums, chance.random() * sums[-1], side="right"))
-        at = min(at, int(np.flatnonzero(weights * distances)[-1]))
-        one = np.zeros(len(columns))
-        begin, end = x.indptr[at], x.indptr[at + 1]
-        one[x.indices[begin:end]] = x.data[begin:end]
-        to_one = np.maximum(lengths - 2.0 * (x @ one) + lengths[at], 0.0)
-        close, step = np.flatnonzero(to_one <= CLOSE * (lengths + lengths[at])), max(1, AT_ONCE // max(1, len(one)))
+        row = int(np.searchsorted(sums, rng.random() * sums[-1], side="right"))
+        row = min(row, int(np.flatnonzero(weights * distances)[-1]))
+        centre = np.zeros(len(columns))
+        begin, end = x.indptr[row], x.indptr[row + 1]
+        centre[x.indices[begin:end]] = x.data[begin:end]
+        to_centre = np.maximum(lengths - 2.0 * (x @ centre) + lengths[row], 0.0)
+        close = np.flatnonzero(to_centre <= CLOSE * (lengths + lengths[row]))
+        step = max(1, BLOCK_NUMBERS // max(1, len(centre)))
         for first in range(0, len(close), step):
-            some = close[first : first + step]
-            to_one[some] = ((x[some].toarray() - one) ** 2).sum(axis=1)
-        distances = to_one if not len(chosen) else np.minimum(distances, to_one)
-        distances[at] = 0.0
-        chosen = np.append(chosen, at)
+            block = close[first : first + step]
+            to_centre[block] = ((x[block].toarray() - centre) ** 2).sum(axis=1)
+        distances = to_centre if not len(chosen) else np.minimum(distances, to_centre)
+        distances[row] = 0.0
+        chosen = np.append(chosen, row)
     return chosen
 
 
@@ -88,4 +89,4 @@ def _chosen(rows: dict[str, npt.NDArray[Any]], numbers: Int64s) -> dict[str, npt
 
 def joined(rows: list[dict[str, npt.NDArray[Any]]]) -> dict[str, npt.NDArray[Any]]:
     """Return packed rows one after the other."""
-    return {name: np.concatenate([one[name] for one in rows]) for name in rows[0]}
+    return {name: np.concatenate([part[name] for part in rows]) for name in rows[0]}

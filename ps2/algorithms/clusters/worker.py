@@ -1,7 +1,7 @@
 """A worker of k-means: its tasks, and what it does for each.
 
-An attempt that begins in the middle, or again, needs the task and the servers only. What a worker keeps, the candidates
-that its rows are nearest to, saves time.
+A worker that is started again needs only its task and the servers. It caches the nearest candidate of each row, which
+saves time.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ PackedRows = dict[str, Array]
 
 # Binary digits of a sum of all rows, and of a weight among them.
 DIGITS = 51
-# The least unit of sums that can be divided by.
+# The smallest unit of sums by which numbers can be divided.
 MIN_UNIT = 2.0**-1000
 # Unit of float64 rows that have length 1: rows of one direction are equal, whatever their lengths were.
 DIRECTION_UNIT = 2.0**-42
-# Candidates whose distances are computed together, and the bytes of their numbers at most.
+# Maximum bytes of the candidates whose distances are computed together.
 CANDIDATE_BYTES = 128 << 20
-# More sums than this share of all of them travel without the clusters that they belong to.
-SOME = 0.5
+# From this share of nonzero sums on, all sums travel, without the numbers of their clusters.
+DENSE_SHARE = 0.5
 
 
 @dataclass(frozen=True, eq=False)
-class Fleet:
-    """What is on the servers; picklable.
+class ServerVectors:
+    """The vectors and matrices on the servers; picklable.
 
     Attributes:
         centres: layout "column": a column is a feature.
-        sums: of rows by cluster, in the same form.
-        counts: summed weight of each cluster's rows.
-        norms: squared length of each centre.
-        highs, lows: the largest value of each feature, and the largest of its negatives.
-        held: how many rows hold each feature.
-        shifts: what is subtracted from each feature (``clusters.shift``).
-        sizes: largest absolute value of each feature after it.
+        sums: the sum of the rows of each cluster, in the same layout.
+        counts: the summed weight of each cluster's rows.
+        norms: the squared length of each centre.
+        highs, lows: the largest value of each feature, and the largest negated one.
+        held: the number of rows that hold each feature.
+        shifts: the number that is subtracted from each feature (``clusters.shift``).
+        sizes: the largest absolute value of each feature after that.
     """
 
     centres: DCVMatrix
@@ -71,12 +71,12 @@ class Fleet:
 
 
 class Scale(NamedTuple):
-    """What rows are divided by: powers of two, which change no digit.
+    """The exponents of powers of two, which change no digit.
 
     Attributes:
-        exponent: exponent of the divisor of values.
-        weights: exponent of the divisor of weights.
-        rows: exponent of the divisor of the number of rows.
+        exponent: values are divided by its power.
+        weights: weights are divided by its power.
+        rows: the number of rows is below its power.
     """
 
     exponent: int
@@ -89,7 +89,7 @@ class Scale(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Survey(Task):
-    """Learn about the rows: report their number and largest weight, and raise the features' limits on the servers."""
+    """Survey the rows: report their number and largest weight, and raise the features' limits on the servers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,12 +107,12 @@ class RankRows(Task):
 
 @dataclass(frozen=True, eq=False)
 class CollectDraw(Task):
-    """Report the rows of a draw: those whose ranks are at most ``largest``."""
+    """Report the rows of a draw: those whose ranks are at most ``last_rank``."""
 
     scale: Scale
     draw: int
     candidates: PackedRows | None
-    largest: float
+    last_rank: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +124,7 @@ class WeighCandidates(Task):
 
 
 @dataclass(frozen=True, eq=False)
-class Place(Task):
+class PlaceCentres(Task):
     """Put the rows with the hashes ``chosen`` on the servers, as the first centres."""
 
     scale: Scale
@@ -147,16 +147,16 @@ class ClusteringWork:
     """Makes a worker of its rows; picklable."""
 
     options: KMeansOptions
-    fleet: Fleet
+    vectors: ServerVectors
 
     def __call__(self, reading: Reading) -> DoTask:
         check_worker(self.options, len(reading.training.keys), free_bytes())
-        return _Work(self.options, self.fleet, reading.training).do
+        return _Work(self.options, self.vectors, reading.training).do
 
 
 class _Work:
-    def __init__(self, options: KMeansOptions, fleet: Fleet, rows: LocalRows) -> None:
-        self._options, self._fleet, self._rows = options, fleet, rows
+    def __init__(self, options: KMeansOptions, vectors: ServerVectors, rows: LocalRows) -> None:
+        self._options, self._vectors, self._rows = options, vectors, rows
         self._without_length = 0
         if options.distance == "cosine":
             data = rows.x.data.copy()
@@ -167,136 +167,137 @@ class _Work:
             self._rows = LocalRows(rows.keys, x, None, rows.weights)
         self._ids = row_draws.hashes(self._rows.x, self._rows.keys)
         self._prepared: _Prepared | None = None
-        self._seen, self._nearest, self._distances = 0, np.zeros(len(rows), np.int64), np.full(len(rows), np.inf)
+        self._num_candidates = 0  # ``_nearest`` is each row's nearest one of these
+        self._nearest, self._distances = np.zeros(len(rows), np.int64), np.full(len(rows), np.inf)
 
     def do(self, worker: Any, task: Any) -> None:
         if isinstance(task, Survey):
             self._survey(worker)
             return
         if self._prepared is None:
-            self._prepared = _Prepared.of(self._rows, self._options, self._fleet, Scale(*task.scale))
+            self._prepared = _Prepared.of(self._rows, self._options, self._vectors, Scale(*task.scale))
         if isinstance(task, (RankRows, CollectDraw, WeighCandidates)):
-            self._approach(task.candidates)
+            self._find_nearest(task.candidates)
         match task:
             case RankRows():
                 ranks = self._ranks(task.draw)
-                first = row_draws.least(ranks, self._ids, draw_size(self._options, task.draw))
+                first = row_draws.smallest(ranks, self._ids, draw_size(self._options, task.draw))
                 worker.report({"ranks": ranks[first], "ids": self._ids[first]}, "concat")
             case CollectDraw():
-                drawn = np.flatnonzero(self._ranks(task.draw) <= task.largest)
-                _, first = np.unique(self._ids[drawn], return_index=True)
-                drawn = drawn[first]
+                drawn = self._distinct(np.flatnonzero(self._ranks(task.draw) <= task.last_rank))
                 worker.report(start.packed(self._prepared.points.x[drawn], self._rows.keys, self._ids[drawn]), "concat")
             case WeighCandidates():
                 weights = np.bincount(self._nearest, self._prepared.weights, len(task.candidates["sizes"]))
                 worker.report({"weights": weights})
-            case Place():
-                self._place(task.chosen)
+            case PlaceCentres():
+                self._place_centres(task.chosen)
             case Assign():
                 self._assign(worker, task.clusters)
 
     def _survey(self, worker: Any) -> None:
-        rows, fleet = self._rows, self._fleet
-        for vector, values in ((fleet.highs, rows.x.data), (fleet.lows, -rows.x.data)):
+        rows, vectors = self._rows, self._vectors
+        for vector, values in ((vectors.highs, rows.x.data), (vectors.lows, -rows.x.data)):
             largest = np.full(len(rows.keys), -np.inf)
             np.maximum.at(largest, rows.x.indices, values)
             vector.zip().apply("clusters.raise_to", slots=rows.keys, values=largest)
-        fleet.held.add(np.bincount(rows.x.indices, minlength=len(rows.keys)).astype(np.float64), rows.keys)
+        vectors.held.add(np.bincount(rows.x.indices, minlength=len(rows.keys)).astype(np.float64), rows.keys)
         weight = 1.0 if rows.weights is None else float(rows.weights.max(initial=0.0))
         worker.report({"weight": weight}, "max")
         worker.report({"rows": len(rows), "without_length": self._without_length})
 
     def _ranks(self, draw: int) -> Float64s:
-        """Return the priorities of rows in a draw: by weight alone at first, then by what they add to the cost."""
+        """Return the ranks of rows in a draw, which is at first by weight, then by the rows' shares of the cost."""
         assert self._prepared is not None
         weights = self._prepared.weights * self._distances if draw else self._prepared.weights
         return row_draws.priorities(self._ids, weights, self._options.seed, draw)
 
-    def _approach(self, candidates: Any) -> None:
-        """Find the nearest of all candidates, of which some may be new."""
-        if candidates is None or len(candidates["sizes"]) == self._seen:
+    def _distinct(self, numbers: Int64s) -> Int64s:
+        """Return the first of each set of equal rows, by ascending hash."""
+        return np.asarray(numbers[np.unique(self._ids[numbers], return_index=True)[1]])
+
+    def _find_nearest(self, candidates: Any) -> None:
+        """Find the nearest candidate of each row, some of which may be new."""
+        if candidates is None or len(candidates["sizes"]) == self._num_candidates:
             return
         assert self._prepared is not None
-        every = start.unpacked(candidates, self._options.dim)[self._seen :]
+        new = start.unpacked(candidates, self._options.dim)[self._num_candidates :]
         dtype = self._rows.x.dtype
         width = max(1, CANDIDATE_BYTES // (dtype.itemsize * max(1, len(self._rows.keys))))
-        for begin in range(0, every.shape[0], width):
-            some = every[begin : begin + width]
-            lengths = np.asarray((some * some).sum(axis=1, dtype=np.float64)).reshape(-1)
-            mine = np.ascontiguousarray(some[:, self._rows.keys].toarray().T.astype(dtype))
-            nearest, distances = self._prepared.points.nearest(mine, lengths)
+        for begin in range(0, new.shape[0], width):
+            block = new[begin : begin + width]
+            lengths = np.asarray((block * block).sum(axis=1, dtype=np.float64)).reshape(-1)
+            centres = np.ascontiguousarray(block[:, self._rows.keys].toarray().T.astype(dtype))
+            nearest, distances = self._prepared.points.nearest(centres, lengths)
             nearer = distances < self._distances
-            self._nearest[nearer] = nearest[nearer] + self._seen + begin
+            self._nearest[nearer] = nearest[nearer] + self._num_candidates + begin
             self._distances[nearer] = distances[nearer]
-        self._seen = len(candidates["sizes"])
+        self._num_candidates = len(candidates["sizes"])
 
-    def _place(self, chosen: npt.NDArray[np.uint64]) -> None:
+    def _place_centres(self, chosen: npt.NDArray[np.uint64]) -> None:
         """Put the rows that are the first centres on the servers, each where its hash is among the chosen ones."""
         assert self._prepared is not None
         order = np.argsort(chosen)
-        at = np.minimum(np.searchsorted(chosen[order], self._ids), len(chosen) - 1)
-        mine = np.flatnonzero(chosen[order][at] == self._ids)
-        _, first = np.unique(self._ids[mine], return_index=True)
-        mine = mine[first]
-        columns = self._prepared.points.x[mine].tocsc()
+        positions = np.minimum(np.searchsorted(chosen[order], self._ids), len(chosen) - 1)
+        rows = self._distinct(np.flatnonzero(chosen[order][positions] == self._ids))
+        columns = self._prepared.points.x[rows].tocsc()
         sizes = np.diff(columns.indptr)
         used = sizes > 0
-        self._fleet.centres.apply(
+        self._vectors.centres.apply(
             "clusters.place",
             slots=self._rows.keys[used],
             sizes=_narrow(sizes[used]),
-            clusters=_narrow(order[at[mine]][columns.indices]),
+            clusters=_narrow(order[positions[rows]][columns.indices]),
             values=columns.data,
         )
 
     def _assign(self, worker: Any, clusters: int) -> None:
-        prepared, fleet, keys = self._prepared, self._fleet, self._rows.keys
+        prepared, vectors, keys = self._prepared, self._vectors, self._rows.keys
         assert prepared is not None
         with batch():
-            pulled = fleet.centres.pull(columns=keys), fleet.norms.pull()
+            pulled = vectors.centres.pull(columns=keys), vectors.norms.pull()
         centres, norms = pulled[0].result()[:, :clusters], pulled[1].result()[:clusters]
         assigned, distances = prepared.points.nearest(centres, norms)
         counts: Float64s = np.bincount(assigned, prepared.weights, self._options.clusters).astype(np.float64)
-        sum_bytes = self._add(assigned, counts)
+        sum_bytes = self._add_sums(assigned, counts)
         worker.report({"cost": np.array([kernels.total(readable(distances), prepared.weights)])}, "concat")
         moved_bytes = centres.nbytes + norms.nbytes + counts.nbytes + sum_bytes
         sizes = np.bincount(assigned, minlength=clusters)
         worker.report({"rows": len(self._rows), "bytes": moved_bytes, "sizes": sizes})
 
-    def _add(self, assigned: Int64s, counts: Float64s) -> int:
+    def _add_sums(self, assigned: Int64s, counts: Float64s) -> int:
         """Add sums of rows by cluster, and their counts, by one request; return the bytes of the sums."""
-        prepared, fleet, keys = self._prepared, self._fleet, self._rows.keys
+        prepared, vectors, keys = self._prepared, self._vectors, self._rows.keys
         assert prepared is not None
         x, width = prepared.points.x, self._options.clusters
-        if x.nnz > SOME * len(keys) * width:
+        if x.nnz > DENSE_SHARE * len(keys) * width:
             sums = np.zeros((len(keys), width))
             entries = readable(x.indptr), readable(x.indices), readable(x.data)
             kernels.sum_rows(*entries, prepared.weights, readable(assigned), prepared.units, sums)
             with batch():
-                fleet.sums.add(columns=keys, values=sums)
-                fleet.counts.add(counts)
+                vectors.sums.add(columns=keys, values=sums)
+                vectors.counts.add(counts)
             return sums.nbytes
         columns = prepared.columns()
         sizes, clusters, values = np.zeros(len(keys), np.int32), np.empty(x.nnz, np.int32), np.empty(x.nnz)
         entries = readable(columns.indptr), readable(columns.indices), readable(columns.data)
-        given = *entries, prepared.weights, readable(assigned), prepared.units
-        count = kernels.sum_columns(*given, sizes, clusters, values, width)
+        weighted = *entries, prepared.weights, readable(assigned), prepared.units
+        count = kernels.sum_columns(*weighted, sizes, clusters, values, width)
         used = sizes > 0
-        of_columns, of_sums = _narrow(sizes[used]), _narrow(clusters[:count])
+        sent_sizes, sent_clusters = _narrow(sizes[used]), _narrow(clusters[:count])
         with batch():
-            fleet.sums.apply(
-                "clusters.gather", slots=keys[used], sizes=of_columns, clusters=of_sums, values=values[:count]
+            vectors.sums.apply(
+                "clusters.gather", slots=keys[used], sizes=sent_sizes, clusters=sent_clusters, values=values[:count]
             )
-            fleet.counts.add(counts)
-        return of_columns.nbytes + of_sums.nbytes + 8 * count
+            vectors.counts.add(counts)
+        return sent_sizes.nbytes + sent_clusters.nbytes + 8 * count
 
 
 class _Prepared:
     """Rows without their offsets, and weights, scaled.
 
     Attributes:
-        weights: in whole units, so that sums are exact.
-        units: of each column: sums of values times weights are in whole units, and exact.
+        weights: the weights of rows, as multiples of a unit, so that sums are exact.
+        units: the unit of each column; sums of values times weights are multiples of it, so they are exact.
     """
 
     def __init__(self, points: Points, weights: Float64s, units: Float64s) -> None:
@@ -304,8 +305,8 @@ class _Prepared:
         self._columns: Any = None
 
     @staticmethod
-    def of(rows: LocalRows, options: KMeansOptions, fleet: Fleet, scale: Scale) -> _Prepared:
-        x, shifts = rows.x, fleet.shifts.pull(rows.keys)
+    def of(rows: LocalRows, options: KMeansOptions, vectors: ServerVectors, scale: Scale) -> _Prepared:
+        x, shifts = rows.x, vectors.shifts.pull(rows.keys)
         if scale.exponent or shifts.any():
             data = shifted(x.data - shifts[x.indices], -scale.exponent).astype(x.dtype)
             x = type(x)((data, x.indices, x.indptr), shape=x.shape)
@@ -315,7 +316,7 @@ class _Prepared:
         if options.distance == "cosine":
             largest = np.zeros(len(rows.keys), np.int64)
         else:
-            sizes = shifted(fleet.sizes.pull(rows.keys), -scale.exponent)
+            sizes = shifted(vectors.sizes.pull(rows.keys), -scale.exponent)
             largest = np.frexp(sizes)[1].astype(np.int64)
         units = np.maximum(np.ldexp(1.0, largest + scale.rows - DIGITS), MIN_UNIT)
         return _Prepared(Points.of(x, options.dim), weights, units)

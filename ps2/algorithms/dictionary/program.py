@@ -193,7 +193,7 @@ def _with_draw(count: int, report: Any) -> dict[str, Any]:
     # Of equal rows, the first worker's.
     order = np.argsort(report.ranks, kind="stable")
     ids, ranks = report.ids[order], report.ranks[order]
-    first = row_draws.least(report.priorities[order], ids, count)
+    first = row_draws.smallest(report.priorities[order], ids, count)
     return {**vars(report), "priorities": None, IDS: ids[first], RANKS: ranks[first]}
 
 

@@ -158,7 +158,7 @@ class _Work:
 
     def _report_draw(self, worker: Any, weights: Float64s, draw: int, count: int) -> None:
         found = row_draws.priorities(self._ids, weights, self._options.seed, draw)
-        first = row_draws.least(found, self._ids, count)
+        first = row_draws.smallest(found, self._ids, count)
         mine = np.full(len(first), worker.rank)
         worker.report({"priorities": found[first], IDS: self._ids[first], RANKS: mine}, "concat")
 

@@ -1,6 +1,6 @@
 """Weighted random draws of rows that depend on the rows' values only, not on their placement. Pure.
 
-Each row gets a number in (0, 1) from the seed, the draw and the row's hash. The rows with the least
+Each row gets a number in (0, 1) from the seed, the draw and the row's hash. The rows with the smallest
 -log(number) / weight are drawn (Efraimidis and Spirakis). Equal rows have equal numbers, and count as one row.
 """
 
@@ -28,7 +28,7 @@ def hashes(x: sp.csr_array, keys: Int64s) -> UInt64s:
 
 
 def priorities(ids: UInt64s, weights: Float64s, seed: int, draw: int) -> Float64s:
-    """Return the rows' priorities: the least ones are drawn. Rows without weight have infinity.
+    """Return the rows' priorities: the smallest ones are drawn. Rows without weight have infinity.
 
     Args:
         ids: as ``hashes`` returns them.
@@ -42,15 +42,15 @@ def priorities(ids: UInt64s, weights: Float64s, seed: int, draw: int) -> Float64
         return -np.log(numbers) / weights
 
 
-def least(found: Float64s, ids: UInt64s, count: int) -> Int64s:
-    """Return the positions of the ``count`` least finite priorities of distinct rows, or fewer, least first."""
+def smallest(values: Float64s, ids: UInt64s, count: int) -> Int64s:
+    """Return the positions of the ``count`` smallest finite priorities of distinct rows, or fewer, in their order."""
     size = 2 * count
     while True:
-        some = np.arange(len(found)) if size >= len(found) else np.argpartition(found, size)[:size]
-        some = some[np.isfinite(found[some])]
-        order = some[np.lexsort((ids[some], found[some]))]
+        order = np.arange(len(values)) if size >= len(values) else np.argpartition(values, size)[:size]
+        order = order[np.isfinite(values[order])]
+        order = order[np.lexsort((ids[order], values[order]))]
         _, first = np.unique(ids[order], return_index=True)
-        if len(first) >= count or size >= len(found):
+        if len(first) >= count or size >= len(values):
             return np.asarray(order[np.sort(first)[:count]])
         size *= 4
 
@@ -64,12 +64,12 @@ def identify(indptr: Int32s, columns: Int64s, bits: UInt64s, ids: UInt64s) -> No
         bits: of each entry's value as float64.
     """
     for i in range(len(indptr) - 1):
-        found = np.uint64(0)
+        total = np.uint64(0)
         for p in range(indptr[i], indptr[i + 1]):
             # The sign bit alone is -0.0.
             if bits[p] << np.uint64(1) != np.uint64(0):
-                found += scrambled(scrambled(np.uint64(columns[p]) * GOLDEN + GOLDEN) + bits[p])
-        ids[i] = scrambled(found)
+                total += scrambled(scrambled(np.uint64(columns[p]) * GOLDEN + GOLDEN) + bits[p])
+        ids[i] = scrambled(total)
 
 
 @kernel
