@@ -15,10 +15,10 @@ from ps2.ops.kernels import Float64s
 
 Array = npt.NDArray[Any]
 
-# Relative to a row's length, how far no coordinate of its code moves any more.
+# Descent ends when no coordinate of a code moves farther than this share of the row's length.
 TOLERANCE = 1e-6
-# Numbers of codes that are in memory at a time with their zeros.
-AT_ONCE = 1 << 20
+# Maximum numbers of dense codes in memory at a time.
+BLOCK_NUMBERS = 1 << 20
 # Exponents of the largest value beyond which squares may leave the range of float64.
 MAX_EXPONENT = 50
 # A penalty beyond this leaves no code of rows that are scaled.
@@ -38,15 +38,15 @@ def code(
         positive: whether codes are not negative.
     """
     rows, count = x.shape[0], len(products)
-    losses = np.empty(rows)
-    atoms, products, indices, data = (readable(one) for one in (atoms, products, x.indices, x.data))
-    parts, step = [], max(1, AT_ONCE // count)
+    losses, penalty = np.empty(rows), min(penalty, MAX_PENALTY)
+    atoms, products, indices, data = (readable(array) for array in (atoms, products, x.indices, x.data))
+    parts, step = [], max(1, BLOCK_NUMBERS // count)
     for begin in range(0, rows, step):
         end = min(begin + step, rows)
-        found = np.zeros((end - begin, count))
-        given = readable(x.indptr[begin : end + 1]), indices, data, atoms, products
-        kernels.code_rows(*given, min(penalty, MAX_PENALTY), positive, TOLERANCE, found, losses[begin:end])
-        parts.append(sp.csr_array(found))
+        block = np.zeros((end - begin, count))
+        entries = readable(x.indptr[begin : end + 1]), indices, data
+        kernels.code_rows(*entries, atoms, products, penalty, positive, TOLERANCE, block, losses[begin:end])
+        parts.append(sp.csr_array(block))
     codes = sp.csr_array(sp.vstack(parts, format="csr")) if parts else sp.csr_array((0, count))
     return codes, losses
 

@@ -1,7 +1,8 @@
 """A dictionary as a durable program.
 
-An iteration takes two clocks. In one, the workers find codes of their rows by the dictionary on the servers; in the
-other, they add sums of rows by code. Then the servers combine atoms and sums to the next dictionary (``updates.py``).
+Mairal et al. (2010), with all rows in each iteration. It takes two clocks. In one, workers compute the codes of their
+rows by the dictionary on the servers. In the other, they add up products of codes and rows. Then the servers combine
+atoms and sums to the next dictionary (``updates.py``).
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from ps2.algorithms.dictionary.ops import TILE, folded
 from ps2.algorithms.dictionary.options import WORDS, DictionaryOptions, FittedDictionary, check_fleet
 from ps2.algorithms.dictionary.updates import Products, update
 from ps2.algorithms.dictionary.worker import (
+    ATOMS,
     IDS,
-    PLACES,
+    MAX_SPARE_ROWS,
     RANKS,
-    SPARE,
     Code,
     DictionaryWork,
-    Fleet,
     NewAtoms,
     Scale,
+    ServerVectors,
     Sum,
     Survey,
 )
@@ -42,9 +43,9 @@ from ps2.client.dcv import DCV
 from ps2.errors import InputError
 from ps2.ops.kernels import Float64s
 
-# Largest values of rows that differ by more leave squares of the smaller ones no digits in sums.
+# If the largest values of rows differ by more, sums keep no digit of the squares of the smaller ones.
 MAX_SPREAD = 2.0**20
-# Growth of the objective, relative, that is not worth a warning.
+# A smaller relative growth of the objective is worth no warning.
 ROUNDING = 1e-9
 
 # Warnings.
@@ -102,26 +103,27 @@ class DictionaryProgram(Program[FittedDictionary]):
         def vector() -> DCV:
             return names.give(lambda name: DCV.dense(count * count, 1, "float64", name=name))
 
-        self.fleet = Fleet(matrix(), matrix(), vector(), vector())
+        self._vectors = ServerVectors(matrix(), matrix(), vector(), vector())
 
     # -- the algorithm -------------------------------------------------------------------------------------------------
 
     def drive(self, ask: Ask) -> Steps[None]:
         options = self.options
-        survey = yield Survey().then(partial(_with_draw, options.atoms))
+        survey = yield Survey().then(partial(_merge_draws, options.atoms))
         scale = self._scale(ask, survey)
         ask.start()
+        # Drawn rows replace the atoms that no code uses: all of them before the first iteration.
+        iteration, max_codes, last_loss = 0, np.zeros(options.atoms), math.inf
         new_atoms = _new_atoms(np.arange(options.atoms), survey)
-        iteration, largest, before = 0, np.zeros(options.atoms), math.inf
         while True:
-            sums = yield Sum(scale, largest, new_atoms)
-            ask(partial(self._update, scale, largest, new_atoms[PLACES]))
-            codes = yield Code(scale, iteration + 1).then(partial(_with_draw, SPARE))
+            sums = yield Sum(scale, max_codes, new_atoms)  # Algorithm 1, lines 5 and 6
+            ask(partial(self._update_atoms, scale, max_codes, new_atoms[ATOMS]))  # line 7
+            codes = yield Code(scale, iteration + 1).then(partial(_merge_draws, MAX_SPARE_ROWS))  # line 4
             with np.errstate(over="ignore"):
                 objective = float(np.ldexp(codes.loss, 2 * scale.exponent))
             ask.evaluated(objective, codes.rows, sums.bytes + codes.bytes)
-            if iteration and before - codes.loss <= options.tolerance * before:
-                if codes.loss > before * (1.0 + ROUNDING):
+            if iteration and last_loss - codes.loss <= options.tolerance * last_loss:
+                if codes.loss > last_loss * (1.0 + ROUNDING):
                     ask(partial(log.warning, RAISED, iteration))
                 self.record.reason = (
                     f"iteration {iteration} lessened the objective by no more than tol={options.tolerance:g} of it"
@@ -130,52 +132,52 @@ class DictionaryProgram(Program[FittedDictionary]):
             if iteration >= ask.setting(lambda: options.iterations):
                 self.record.reason = f"all {iteration} iterations were made"
                 return
-            iteration, largest, before = iteration + 1, codes.largest, codes.loss
-            new_atoms = _new_atoms(np.flatnonzero(largest == 0.0), codes)
+            iteration, max_codes, last_loss = iteration + 1, codes.max_codes, codes.loss
+            new_atoms = _new_atoms(np.flatnonzero(max_codes == 0.0), codes)
 
     def _scale(self, ask: Ask, survey: Any) -> Scale:
-        """Return what rows are divided by, and to which digits their sums are rounded."""
-        if not survey.largest > 0.0:
+        """Return the powers of two that divide rows, and that bound the sums."""
+        if not survey.max_value > 0.0:
             name = self._columns.shown("features")
             raise InputError(f"{name}: expected rows with values, got {survey.rows:,} rows of zeros alone")
-        if (smallest := -survey.negative_least) < survey.largest / MAX_SPREAD:
-            ask(partial(log.warning, SPREAD, smallest, survey.largest))
-        exponent = exponent_of(survey.largest)
-        values = math.frexp(survey.largest)[1] - exponent
-        losses = 2 * values + math.frexp(survey.longest)[1]
+        if (smallest := -survey.negated_min) < survey.max_value / MAX_SPREAD:
+            ask(partial(log.warning, SPREAD, smallest, survey.max_value))
+        exponent = exponent_of(survey.max_value)
+        values = math.frexp(survey.max_value)[1] - exponent
+        losses = 2 * values + math.frexp(survey.max_size)[1]
         return Scale(exponent, values, math.frexp(survey.rows)[1], losses)
 
-    def _update(self, scale: Scale, largest: Float64s, new: npt.NDArray[np.int64]) -> None:
-        """Move the dictionary to the minimum for the codes that the sums are of.
+    def _update_atoms(self, scale: Scale, max_codes: Float64s, new_atoms: npt.NDArray[np.int64]) -> None:
+        """Minimise the objective over the dictionary, for the codes of the sums on the servers (Algorithm 2).
 
         Args:
-            largest: the largest absolute code of each atom.
-            new: atoms that rows replace.
+            max_codes: the largest absolute code of each atom.
+            new_atoms: the atoms that rows replace.
         """
-        fleet, count = self.fleet, self.options.atoms
-        exponents = np.frexp(largest)[1].astype(np.int64)
-        cross, sums = folded(fleet.atoms.apply("dictionary.products", sums=fleet.sums), 2)
-        # Sums are whole numbers; these are the units.
-        units = np.ldexp(1.0, exponents - scale.sum_digits)
+        vectors, count = self._vectors, self.options.atoms
+        exponents = np.frexp(max_codes)[1].astype(np.int64)
+        cross, sums = folded(vectors.atoms.apply("dictionary.products", sums=vectors.sums), 2)
+        units = np.ldexp(1.0, exponents - scale.sum_digits)  # the sums on the servers are whole numbers
         pair_exponents = exponents[:, None] + exponents - scale.pair_digits
-        pairs = np.ldexp(fleet.pairs.pull().reshape(count, count), pair_exponents)
-        atoms = fleet.products.pull().reshape(count, count)
-        fresh = np.zeros(count, bool)
-        fresh[new] = True
-        units[fresh] = 1.0
+        pairs = np.ldexp(vectors.pairs.pull().reshape(count, count), pair_exponents)
+        atoms = vectors.products.pull().reshape(count, count)
+        is_new = np.zeros(count, bool)
+        is_new[new_atoms] = True
+        units[is_new] = 1.0
         products = Products(pairs, atoms, cross * units, units[:, None] * sums * units)
-        of_atoms, of_sums = update(products, fresh)
-        combined = fleet.atoms.apply("dictionary.combine", sums=fleet.sums, of_atoms=of_atoms, of_sums=of_sums * units)
-        fleet.products.push(folded(combined, 1)[0].reshape(-1))
-        fleet.pairs.zero()
+        of_atoms, of_sums = update(products, is_new)
+        of_sums *= units
+        combined = vectors.atoms.apply("dictionary.combine", sums=vectors.sums, of_atoms=of_atoms, of_sums=of_sums)
+        vectors.products.push(folded(combined, 1)[0].reshape(-1))
+        vectors.pairs.zero()
 
     # -- what the frame calls ------------------------------------------------------------------------------------------
 
     def worker(self) -> DictionaryWork:
-        return DictionaryWork(self.options, self.fleet)
+        return DictionaryWork(self.options, self._vectors)
 
     def result(self, returned: None) -> FittedDictionary:
-        atoms = self.fleet.atoms.pull(columns=np.arange(self.options.dim)).T
+        atoms = self._vectors.atoms.pull(columns=np.arange(self.options.dim)).T
         lengths = np.linalg.norm(atoms, axis=1, keepdims=True)
         if empty := int((lengths == 0.0).sum()):
             log.warning(
@@ -184,20 +186,20 @@ class DictionaryProgram(Program[FittedDictionary]):
         return FittedDictionary(np.ascontiguousarray(atoms / np.maximum(lengths, 1.0)), self.record.history())
 
     def free(self) -> None:
-        for vector in vars(self.fleet).values():
+        for vector in vars(self._vectors).values():
             vector.free()
 
 
-def _with_draw(count: int, report: Any) -> dict[str, Any]:
-    """Return a report whose drawn rows are those of all workers together: their hashes, and a worker that has each."""
-    # Of equal rows, the first worker's.
+def _merge_draws(count: int, report: Any) -> dict[str, Any]:
+    """Return a report with ``count`` of the rows that all workers drew: their hashes, and a worker that has each."""
+    # The first worker provides a row that several have.
     order = np.argsort(report.ranks, kind="stable")
     ids, ranks = report.ids[order], report.ranks[order]
     first = row_draws.smallest(report.priorities[order], ids, count)
     return {**vars(report), "priorities": None, IDS: ids[first], RANKS: ranks[first]}
 
 
-def _new_atoms(places: npt.NDArray[np.int64], drawn: Any) -> NewAtoms:
-    """Return rows with the atoms that they replace: as many as there are of both."""
-    count = min(len(places), len(drawn.ids))
-    return {PLACES: places[:count], IDS: drawn.ids[:count], RANKS: drawn.ranks[:count]}
+def _new_atoms(atoms: npt.NDArray[np.int64], drawn: Any) -> NewAtoms:
+    """Return which atoms drawn rows replace, as far as there are rows."""
+    count = min(len(atoms), len(drawn.ids))
+    return {ATOMS: atoms[:count], IDS: drawn.ids[:count], RANKS: drawn.ranks[:count]}

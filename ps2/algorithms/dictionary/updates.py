@@ -1,11 +1,11 @@
 """The update of a dictionary by block coordinate descent (Mairal et al., 2010, Algorithm 2), in terms of products.
 
-With codes A of rows X, and S = A'A, B = A'X, the dictionary D minimises 1/2 tr(D'SD) - tr(D'B). By atom k, that is
+With codes A of rows X, and S = A'A, B = A'X, the dictionary D minimises 1/2 tr(D'SD) - tr(D'B). The step of atom k is
 
     u = d_k + (b_k - s_k D) / s_kk,    d_k = u / max(1, |u|).
 
-Each new atom is a combination of old atoms and of rows of B. So inner products, which are sums over features, say all
-that the descent needs, lengths included, and only coefficients have to go where the features lie. Pure.
+Each new atom is a combination of old atoms and of rows of B. So the descent, lengths included, needs only inner
+products, which are sums over features, and the servers of the features need only coefficients. Pure.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Products:
     """Inner products, float64, each of shape (k, k).
 
     Attributes:
-        pairs: S, of codes.
+        pairs: S.
         atoms: DD'.
-        cross: DB': row i is of atom i.
+        cross: DB'; row i belongs to atom i.
         sums: BB'.
     """
 
@@ -41,18 +41,18 @@ class Products:
     sums: Float64s
 
 
-def update(given: Products, fresh: Mask) -> tuple[Float64s, Float64s]:
-    """Return the coefficients of the next atoms: of the atoms, and of the sums; each of shape (k, k).
+def update(products: Products, is_new: Mask) -> tuple[Float64s, Float64s]:
+    """Return the next atoms as coefficients of the atoms, and of the rows of B; each of shape (k, k).
 
     Args:
-        fresh: atoms to replace by their row of B, at length 1.
+        is_new: marks the atoms that their row of B replaces, at length 1.
     """
-    count = len(given.pairs)
-    pairs = given.pairs.copy()
-    pairs[fresh], pairs[:, fresh] = 0.0, 0.0
-    pairs[fresh, fresh] = 1.0
+    count = len(products.pairs)
+    pairs = products.pairs.copy()
+    pairs[is_new], pairs[:, is_new] = 0.0, 0.0
+    pairs[is_new, is_new] = 1.0
     of_atoms, of_sums = np.eye(count), np.zeros((count, count))
-    state = given.atoms.copy(), given.cross.copy(), given.sums.copy()
+    state = products.atoms.copy(), products.cross.copy(), products.sums.copy()
     for _ in range(SWEEPS):
-        kernels.sweep(pairs, fresh, *state, of_atoms, of_sums)
+        kernels.sweep(pairs, is_new, *state, of_atoms, of_sums)
     return of_atoms, of_sums
