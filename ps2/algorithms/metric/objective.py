@@ -64,5 +64,5 @@ def objective(components: Any, differences: Any, similar: Mask, dissimilar_weigh
         dissimilar_weight: lambda.
     """
     x = differences if sp.issparse(differences) else np.asarray(differences)
-    found = evaluate(x, np.asarray(similar, bool), np.asarray(components).T, dissimilar_weight)
-    return found.loss / max(len(similar), 1)
+    evaluated = evaluate(x, np.asarray(similar, bool), np.asarray(components).T, dissimilar_weight)
+    return evaluated.loss / max(len(similar), 1)

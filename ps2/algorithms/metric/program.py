@@ -1,4 +1,4 @@
-"""A metric as a durable program: minibatches of pairs, and an optimizer on the servers, which hold L."""
+"""Metric learning (``objective.py``) as a durable program: minibatches of pairs, and an optimizer on the servers."""
 
 from __future__ import annotations
 
@@ -37,10 +37,9 @@ from ps2.errors import DivergedError, InputError
 log = logging.getLogger(__name__)
 
 
-# Features are divided by their scale: that of a smaller one overflows.
-TINIEST = 2.0**-1022
-# Growth of the objective since the first step that counts as divergence, and that is worth a warning: of all pairs; of
-# minibatches, which are samples.
+# Features are divided by their scale. A quotient by a smaller scale overflows.
+MIN_SCALE = 2.0**-1022
+# Growth of the objective that is divergence; that is worth a warning; the same for minibatches, which are samples.
 DIVERGED, WORSE, WORSE_SAMPLE = 1000.0, 1.01, 2.0
 
 
@@ -59,7 +58,7 @@ def train(
     size: tuple[int, int],
     on_step: Callable[[StepReport], None] = lambda step: None,
 ) -> TrainedMetric:
-    """Train a metric on the servers of a context; in a restored context, go on: see ``MetricOptions.name``.
+    """Train a metric on the servers of a context; in a restored context, continue: see ``MetricOptions.name``.
 
     With ``factors`` other than "auto", up to two workers and the same rows in each, results are the same to the bit on
     any number of servers.
@@ -68,7 +67,7 @@ def train(
         ps: the PS2Context.
         table: rows with labels, or pairs: see ``MetricOptions.pairs``.
         options: how to train.
-        size: number of features, and of classes (2: pairs are similar or not).
+        size: the number of features, and of classes (2: pairs are similar or not).
         on_step: called in the driver after each step.
 
     Raises:
@@ -103,14 +102,14 @@ class MetricProgram(Program[TrainedMetric]):
     # -- the algorithm -------------------------------------------------------------------------------------------------
 
     def drive(self, ask: Ask) -> Steps[float]:
-        survey = yield Survey()
-        scale, pairs = ask(partial(self._begin, survey.surveys))
+        report = yield Survey()
+        scale, pairs = ask(partial(self._draw_metric, report.surveys))
         ask.start()
         step = 0
         while True:
-            is_over = step >= ask.setting(lambda: self.options.steps)
-            report = yield Evaluate(scale) if is_over else AddGradient(scale, pairs, step)
-            if is_over and step < ask.setting(lambda: self.options.steps):  # another driver wants more
+            is_last = step >= ask.setting(lambda: self.options.steps)
+            report = yield Evaluate(scale) if is_last else AddGradient(scale, pairs, step)
+            if is_last and step < ask.setting(lambda: self.options.steps):  # another driver wants more steps
                 continue
             value = report.loss / report.pairs if report.pairs else math.nan
             if report.pairs and not math.isfinite(value):
@@ -119,16 +118,16 @@ class MetricProgram(Program[TrainedMetric]):
                 )
             self.record.add_gradients(gradients_of(vars(report)))
             ask.evaluated(value, int(report.pairs), int(report.bytes))
-            if is_over:
+            if is_last:
                 return scale
             ask(self._take_step)
             step += 1
 
-    def _begin(self, surveys: Float64s) -> tuple[float, float]:
-        """Draw L so that the mean squared length of L d is 1; return the divisor of features, and the number of pairs.
+    def _draw_metric(self, surveys: Float64s) -> tuple[float, float]:
+        """Draw an L whose mean squared length of L d is 1; return the divisor of features, and the number of pairs.
 
         Args:
-            surveys: the workers' reports on their pairs.
+            surveys: the workers' reports on their pairs, shape (workers, 4).
         """
         similar, dissimilar = surveys[:, SIMILAR].sum(), surveys[:, DISSIMILAR].sum()
         for count, kind in ((similar, "similar"), (dissimilar, "dissimilar")):
@@ -144,7 +143,7 @@ class MetricProgram(Program[TrainedMetric]):
             raise InputError("features: the vectors of each pair are equal, so no metric tells them apart")
         squares = float((surveys[:, SQUARES] * (surveys[:, LARGEST] / largest) ** 2).sum())
         scale = float(largest * math.sqrt(squares / (similar + dissimilar)))
-        if not (math.isfinite(scale) and scale > TINIEST):
+        if not (math.isfinite(scale) and scale > MIN_SCALE):
             raise InputError("features: the differences of pairs are too large, or too small, to be scaled")
         options = self.options
         self.weight.matrix().fillRandom("normal", options.seed, [0], std=1.0 / math.sqrt(options.rank))
@@ -172,11 +171,11 @@ class MetricProgram(Program[TrainedMetric]):
             raise DivergedError(f"L is not finite: stepSize {self.options.step_size:g} is too large")
         if not np.isfinite(components).all():
             raise InputError("features: the differences of pairs are too small for L to be finite; scale them")
-        self._judge()
+        self._check_progress()
         return TrainedMetric(Metric(components), self.record.history())
 
-    def _judge(self) -> None:
-        """Warn if the training was of no use.
+    def _check_progress(self) -> None:
+        """Warn if the training has not improved L.
 
         Raises:
             DivergedError: the objective is far worse than at the beginning.
@@ -192,11 +191,11 @@ class MetricProgram(Program[TrainedMetric]):
                 )
             return
         first, last = known[0], known[-1]
-        said = f"the objective has grown from {first:g} to {last:g}: stepSize {options.step_size:g} is too large"
+        message = f"the objective has grown from {first:g} to {last:g}: stepSize {options.step_size:g} is too large"
         if last > DIVERGED * first > 0.0:
-            raise DivergedError(said)
+            raise DivergedError(message)
         if last > (WORSE if options.fraction == 1.0 else WORSE_SAMPLE) * first:
-            log.warning("%s", said)
+            log.warning("%s", message)
 
     def free(self) -> None:
         for vector in (*self._states, self.gradient, self.weight):

@@ -18,11 +18,12 @@ from ps2.array_types import Int64s
 from ps2.client.dcv import DCV
 from ps2.data.rows import LocalRows, number_columns
 
-# The clock of the first step, unless another driver resumed a finished training: random numbers depend on it.
+# The clock of the first step, unless another driver resumed a finished training. Random numbers depend on it.
 FIRST_STEP = FIRST_CLOCK + 1
 # Rows with at least this share of stored values travel as arrays: a stored value takes its sample's number, too.
 DENSE_FROM = 0.8
-# Columns of the report on pairs, which has a row for each worker.
+# Columns of the survey, which has a row for each worker: pairs of each kind; the largest absolute difference of two
+# values; the sum of squared differences.
 SIMILAR, DISSIMILAR, LARGEST, SQUARES = range(4)
 
 
@@ -59,8 +60,8 @@ class MetricWork:
 
     Attributes:
         dim: number of features.
-        weight: L, feature by feature: ``rank`` columns for each; of scaled features.
-        gradient: of all workers' pairs.
+        weight: L for scaled features, feature by feature: ``rank`` columns for each.
+        gradient: the gradient of all workers' pairs, in the same order.
     """
 
     options: MetricOptions
@@ -73,9 +74,9 @@ class MetricWork:
 
 
 class _Work:
-    def __init__(self, made_by: MetricWork, rows: LocalRows) -> None:
-        self.options, self.weight, self.gradient = made_by.options, made_by.weight, made_by.gradient
-        self._rows, self._dim = rows, made_by.dim
+    def __init__(self, work: MetricWork, rows: LocalRows) -> None:
+        self.options, self.weight, self.gradient = work.options, work.weight, work.gradient
+        self._rows, self._dim = rows, work.dim
         self._choice = FormChoice(self.options.factors)
         self._pairs: Pairs | None = None
 
@@ -88,8 +89,8 @@ class _Work:
                 sequence = np.random.SeedSequence(self.options.seed, spawn_key=(worker.rank, FIRST_STEP + task.step))
                 generator = np.random.Generator(np.random.Philox(sequence))
                 numbers = pairs.sample(self.options.fraction, generator)
-                loss, moved = self._add_gradient(pairs, numbers, task.scale, task.pairs)
-                worker.report({"loss": loss, "pairs": len(numbers), "bytes": moved, **self._choice.reported()})
+                loss, moved_bytes = self._add_gradient(pairs, numbers, task.scale, task.pairs)
+                worker.report({"loss": loss, "pairs": len(numbers), "bytes": moved_bytes, **self._choice.reported()})
             case Evaluate():
                 worker.report(self._evaluate(pairs, task.scale))
 
@@ -99,8 +100,8 @@ class _Work:
             return given_pairs(rows, self._dim).subtracted()
         return drawn_pairs(rows, options.pairs, np.random.default_rng([options.seed, rank])).subtracted()
 
-    def _add_gradient(self, pairs: Pairs, numbers: Int64s, scale: float, count: float) -> tuple[float, int]:
-        """Add the gradient of a minibatch; return its summed loss, and the bytes that travelled."""
+    def _add_gradient(self, pairs: Pairs, numbers: Int64s, scale: float, all_pairs: float) -> tuple[float, int]:
+        """Add the gradient of a minibatch; return its summed loss, and the moved bytes."""
         if not len(numbers):
             return 0.0, 0
         rank = self.options.rank
@@ -110,11 +111,11 @@ class _Work:
         keys = pairs.keys[used]
         columns = columns_of(keys, rank)
         w = self.weight.pull(columns)
-        found = evaluate(x, pairs.similar[numbers], w.reshape(len(keys), rank), self.options.dissimilar_weight)
-        active = np.flatnonzero(found.slopes.any(axis=1))
+        evaluated = evaluate(x, pairs.similar[numbers], w.reshape(len(keys), rank), self.options.dissimilar_weight)
+        active = np.flatnonzero(evaluated.slopes.any(axis=1))
         if not len(active):
-            return found.loss, w.nbytes
-        x, slopes = x[active], found.slopes[active] / (self.options.fraction * count)
+            return evaluated.loss, w.nbytes
+        x, slopes = x[active], evaluated.slopes[active] / (self.options.fraction * all_pairs)
         if x.nnz >= DENSE_FROM * x.shape[0] * x.shape[1]:
             x = x.toarray()
         size = self._choice.factor_bytes(self.gradient, rank, x, keys)
@@ -124,7 +125,7 @@ class _Work:
         else:
             sent = SentValues(np.asarray(x.T @ slopes, self.gradient.dtype).reshape(-1), columns)
         sent.add_to(self.gradient)
-        return found.loss, w.nbytes + sent.nbytes
+        return evaluated.loss, w.nbytes + sent.nbytes
 
     def _evaluate(self, pairs: Pairs, scale: float) -> dict[str, Any]:
         rank, loss = self.options.rank, 0.0
@@ -142,14 +143,14 @@ def columns_of(keys: Int64s, rank: int) -> Int64s:
 
 
 def _survey(pairs: Pairs) -> Any:
-    """Return pairs of both kinds, the largest difference, and the squares of all, in units of it: shape (1, 4)."""
+    """Return a row of the survey: the sum of squares is in units of the squared largest difference."""
     largest, squares = 0.0, 0.0
     with np.errstate(over="ignore"):
         for numbers in pairs.blocks():
             values = np.abs(pairs.differences(numbers).data).astype(np.float64)
-            most = max(largest, float(values.max(initial=0.0)))
-            if most > 0.0 and np.isfinite(most):
-                squares = squares * (largest / most) ** 2 + float(((values / most) ** 2).sum())
-            largest = most
+            unit = max(largest, float(values.max(initial=0.0)))
+            if unit > 0.0 and np.isfinite(unit):
+                squares = squares * (largest / unit) ** 2 + float(((values / unit) ** 2).sum())
+            largest = unit
     similar = int(pairs.similar.sum())
     return np.array([[similar, len(pairs) - similar, largest, squares]], np.float64)
