@@ -11,7 +11,7 @@ from topics_training import TOPICS, WORDS, arrays, documents
 from variational import expectation, inferred
 
 from ps2.algorithms.topics import online, online_kernels
-from ps2.algorithms.topics.averaging import check_room
+from ps2.algorithms.topics.averaging import check_memory
 from ps2.algorithms.topics.corpus import key_of
 from ps2.algorithms.topics.evidence import alpha_after, ids_of
 from ps2.algorithms.topics.online import train_online
@@ -97,7 +97,7 @@ def test_online_when_documents_move_then_topics_match_algorithm(expected, worker
 
 
 def test_online_when_weights_exceed_worker_then_splits_documents(expected, monkeypatch):
-    monkeypatch.setattr(online, "ROOM_BYTES", 8 * TOPICS * 20)
+    monkeypatch.setattr(online, "MAX_PART_BYTES", 8 * TOPICS * 20)
     assert_same(trained(), expected)
 
 
@@ -143,4 +143,4 @@ def test_averaging_when_workers_step_then_mean_of_their_lambdas(workers):
 
 def test_averaging_when_lambda_exceeds_memory_then_limit_error():
     with pytest.raises(LimitError, match="a worker's lambda of 1,000 words and 100 topics takes 1,200,000 bytes"):
-        check_room(1000, 100, free=2_000_000)
+        check_memory(1000, 100, free=2_000_000)

@@ -59,9 +59,9 @@ def test_rows_when_others_are_ahead_then_no_read_row_is_written(staleness):
 @pytest.mark.parametrize("staleness", [0, 1, 8])
 def test_fits_when_used_then_are_made_and_still_own_their_row(staleness):
     fits = AlphaSchedule(True, staleness)
-    made_after = {fits.made_after(i): i for i in range(1, 200) if fits.made_after(i) is not None}
+    made_after = {fits.fit_after(i): i for i in range(1, 200) if fits.fit_after(i) is not None}
     for iteration in range(1, 200):
-        used = fits.used_in(iteration)
+        used = fits.fit_used_in(iteration)
         if used in made_after:
             # Who is in the clock before t + staleness + 1 may not have heard of what is decided after clock t.
             assert made_after[used] + staleness + 1 <= iteration

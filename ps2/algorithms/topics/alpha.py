@@ -24,13 +24,13 @@ COUNT_BITS = 32
 
 @dataclass(frozen=True)
 class AlphaSchedule:
-    """The iterations after which alpha is fitted, and in which a fit is used, equal for all workers.
+    """The iterations after which alpha is fitted, and in which workers use a fit; the same for all workers.
 
-    Fit n is made after iteration n * every.
+    Fit n follows iteration n * every.
 
     Attributes:
         is_fitted: whether alpha is fitted at all.
-        staleness: of the run.
+        staleness: the staleness of the run.
     """
 
     is_fitted: bool
@@ -44,13 +44,13 @@ class AlphaSchedule:
     def first(self) -> int:
         return -(-BURN_IN // self.every)
 
-    def made_after(self, iteration: int) -> int | None:
-        """Return the number of the fit made after an iteration, if any."""
+    def fit_after(self, iteration: int) -> int | None:
+        """Return the number of the fit that follows an iteration, if any."""
         number, rest = divmod(iteration, self.every)
         return number if self.is_fitted and not rest and number >= self.first else None
 
-    def used_in(self, iteration: int) -> int:
-        """Return the number of the fit used in an iteration; ``first - 1`` stands for the initial alpha."""
+    def fit_used_in(self, iteration: int) -> int:
+        """Return the number of the fit that workers use in an iteration; ``first - 1``: the initial alpha."""
         if not self.is_fitted:
             return 0
         # The driver has made this fit before any worker begins the iteration.

@@ -1,13 +1,12 @@
 """Online variational Bayes by model averaging: local lambdas, averaged by the servers (Zhang et al., "MLlib*").
 
-In a clock each worker takes ``local_batches`` steps of its own lambda, each of a batch of its documents (section 4,
-Algorithm 6).
-Then the servers average: a worker adds, at the words of its batches, by how much its lambda differs from the global one
-that has decayed by its steps; the decay of all other words is one factor. So what travels is one lambda each way a
-clock, and the average is exact, whichever words a worker has.
+In a clock each worker takes ``local_batches`` steps of its own lambda, each by a batch of its documents (section 4,
+Algorithm 6). Then the servers average. A worker adds, at the words of its batches, the difference of its lambda from
+the global one that has decayed by its steps. The decay of all other words is one factor. So one lambda travels each way
+in a clock, and the average is exact, whichever words a worker has.
 
-Lambda less beta is s u: the decay of a step is one product, and a step costs only the words of its batch. These alone
-get expectations of their logarithms (the paper's lazy update).
+A worker represents lambda minus beta as s u. So the decay of a step is one product, and a step costs only the words of
+its batch. Only these get expectations of their logarithms (the paper's lazy update).
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from ps2.errors import LimitError
 from ps2.ops.kernels import Float64s
 from ps2.server.memory import free_bytes
 
-# Below this, the scale goes into the local lambda.
+# A smaller scale s is multiplied into u.
 MIN_SCALE = 1e-6
-# Bytes of a local lambda's number: as it was pulled, and as it steps.
+# Bytes of a number of a local lambda: as pulled, and as changed by steps.
 NUMBER_BYTES = 12
-# Of a worker's free memory, for its lambda.
+# The share of a worker's free memory that its lambda may take.
 SHARE_OF_MEMORY = 0.5
 
 
@@ -42,19 +41,19 @@ class AveragedReport(BatchReport):
     """A worker's report on its local steps.
 
     Attributes:
-        kept: by which its steps multiply words that no batch has, times its documents.
-        alphas: shape (topics,): its alpha, times its documents.
+        decay: the factor of the worker's steps for words that no batch has, times its documents.
+        alphas: shape (topics,): the worker's alpha, times its documents.
     """
 
-    kept: float = 0.0
+    decay: float = 0.0
     alphas: Float64s = field(default_factory=lambda: np.zeros(0))
 
 
 class LocalLambda:
-    """A worker's lambda less beta, and alpha, over local steps.
+    """A worker's lambda minus beta, and alpha, over local steps.
 
     Attributes:
-        kept: the product of all steps' decay.
+        decay: the product of all steps' decay.
         alpha: float64, shape (topics,).
     """
 
@@ -64,47 +63,47 @@ class LocalLambda:
         totals: shape (topics,): lambda's sums over all words.
         """
         self._options = options
-        self._begun = counts
+        self._initial = counts
         self._u = counts.astype(np.float64)
         self._scale = 1.0
         self._rest = options.beta * options.vocabulary
         self._totals = totals - self._rest
         self._touched = np.zeros(len(counts), np.bool_)
-        self.alpha, self.kept = alpha, 1.0
+        self.alpha, self.decay = alpha, 1.0
 
     def step(self, part: LocalRows, words: Any, key: np.uint64, weight: float, documents: float, report: Any) -> None:
         """Take a step by a batch of documents.
 
         Args:
             part: the documents.
-            words: int64: the numbers of its keys among the worker's words.
-            key: of seed and step.
-            weight: of the step: rho.
+            words: int64: the positions of its keys among the worker's words.
+            key: the key of seed and step.
+            weight: rho, the weight of the step.
             documents: the number of all workers' documents.
-            report: gets what the batch tells.
+            report: an ``AveragedReport`` to which the batch is added.
         """
         own = self._scale * self._u[words]
-        found = infer_statistics(part, own, self._options.beta, self.alpha, self._totals + self._rest, key)
+        inferred = infer_statistics(part, own, self._options.beta, self.alpha, self._totals + self._rest, key)
         share = weight * documents / len(part)
-        self._decay(1.0 - weight)
-        self._u[words] += share / self._scale * found.stats
-        self._totals = (1.0 - weight) * self._totals + share * found.stats.sum(axis=0)
+        self._shrink(1.0 - weight)
+        self._u[words] += share / self._scale * inferred.stats
+        self._totals = (1.0 - weight) * self._totals + share * inferred.stats.sum(axis=0)
         self._touched[words] = True
         if self._options.optimize_alpha:
-            self.alpha = alpha_after(self.alpha, found.log_shares, len(part), weight)
-        report.bound += found.bound
+            self.alpha = alpha_after(self.alpha, inferred.log_shares, len(part), weight)
+        report.bound += inferred.bound
         report.tokens += float(part.x.data.sum())
         report.drawn += len(part)
-        report.log_shares += found.log_shares
+        report.log_shares += inferred.log_shares
 
     def change(self) -> tuple[Any, Float64s]:
-        """Return the numbers of words that steps were of, and how their lambdas differ from decayed ones."""
+        """Return the positions of the words of all steps, and the differences of their lambdas from decayed ones."""
         words = np.flatnonzero(self._touched)
-        return words, self._scale * self._u[words] - self.kept * self._begun[words]
+        return words, self._scale * self._u[words] - self.decay * self._initial[words]
 
-    def _decay(self, kept: float) -> None:
-        self.kept *= kept
-        self._scale *= kept
+    def _shrink(self, factor: float) -> None:
+        self.decay *= factor
+        self._scale *= factor
         if self._scale < MIN_SCALE:
             self._u *= self._scale
             self._scale = 1.0
@@ -121,7 +120,7 @@ class AveragingWork:
 
     Attributes:
         counts: lambda minus beta; its columns are words.
-        stats: the workers' sum of differences of lambda, times documents.
+        stats: the sum over workers of differences of lambda, times documents.
     """
 
     options: OnlineOptions
@@ -132,7 +131,7 @@ class AveragingWork:
         rows = reading.training
         rows = rows.chosen(np.flatnonzero(rows.x.sum(axis=1) > 0))
         ids, topics = ids_of(rows), self.options.topics
-        check_room(len(rows.keys), topics, free_bytes())
+        check_memory(len(rows.keys), topics, free_bytes())
 
         def do(worker: Any, task: Any) -> None:
             if isinstance(task, CountDocuments):
@@ -158,14 +157,14 @@ class AveragingWork:
                 words = np.searchsorted(used.keys, part.keys)
                 local.step(part, words, key, options.weight(first + number + 1), task.documents, report)
         words, change = local.change()
-        report.kept, report.alphas = len(rows) * local.kept, len(rows) * local.alpha
+        report.decay, report.alphas = len(rows) * local.decay, len(rows) * local.alpha
         sent = (len(rows) * change).astype(counts.dtype)
         report.bytes += counts.nbytes + sent.nbytes
         if len(words):
             self.stats.add(columns=used.keys[words], values=sent)
 
 
-def check_room(words: int, topics: int, free: int) -> None:
+def check_memory(words: int, topics: int, free: int) -> None:
     """Raise LimitError if a worker has no memory for the lambda of its words."""
     needed = NUMBER_BYTES * words * topics
     if needed > SHARE_OF_MEMORY * free:

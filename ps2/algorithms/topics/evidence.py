@@ -1,4 +1,4 @@
-"""What a batch of documents tells of topics and of alpha; the task to find it, and a worker's report of it."""
+"""The E-step of online variational Bayes: the statistics of a batch of documents, its task, and a worker's report."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def alpha_after(alpha: Float64s, log_shares: Float64s, documents: float, weight:
     Args:
         log_shares: E[log theta], summed over the documents.
         documents: number of documents.
-        weight: of the step. A step that makes alpha non-positive is not taken.
+        weight: rho, the weight of the step. A step that makes alpha non-positive is not taken.
     """
     gradient = documents * (psi(alpha.sum()) - psi(alpha)) + log_shares
     diagonal, rest = -documents * polygamma(1, alpha), documents * polygamma(1, alpha.sum())
@@ -57,9 +57,9 @@ class BatchReport:
         log_shares: shape (topics,): E[log theta], summed over the documents.
         documents: number of the worker's documents, inside and outside of the batch.
         drawn: number of documents in the batch.
-        tokens: of the batch.
-        bound: of the log-likelihood.
-        bytes: moved between worker and servers.
+        tokens: number of tokens in the batch.
+        bound: the bound of the batch's log-likelihood.
+        bytes: bytes moved between worker and servers.
     """
 
     log_shares: Float64s
@@ -76,8 +76,8 @@ class DocumentStatistics:
 
     Attributes:
         stats: shape (words, topics): expected tokens of their words in topics.
-        log_shares: shape (topics,): E[log theta], summed up.
-        bound: of their log-likelihood.
+        log_shares: shape (topics,): E[log theta], summed over the documents.
+        bound: the bound of their log-likelihood.
     """
 
     stats: Float64s
@@ -94,9 +94,9 @@ def infer_statistics(
     those topics would become a mixture of everything.
 
     Args:
-        counts: shape (words, topics): lambda minus beta, of the documents' words.
+        counts: shape (words, topics): lambda minus beta at the documents' words.
         totals: shape (topics,): lambda's sums over all words.
-        key: of seed and iteration.
+        key: the key of seed and iteration.
     """
     weights, stats, log_shares = np.empty(counts.shape), np.zeros(counts.shape), np.zeros(len(alpha))
     kernels.weigh(readable(counts), beta, readable(totals), weights)

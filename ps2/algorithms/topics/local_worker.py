@@ -48,13 +48,13 @@ class LocalLoop:
             for clock in worker.clocks(START + 1 + options.iterations):
                 iteration = clock - START
                 alphas.update({notice.fit: notice.alpha for notice in new_notices(worker)})
-                alpha = alphas[fits.used_in(iteration)] if options.optimize_alpha else options.alphas
+                alpha = alphas[fits.fit_used_in(iteration)] if options.optimize_alpha else options.alphas
                 prior = Prior(alpha, options.beta, options.vocabulary)
                 sampling.sample(iteration, prior)
                 worker.report({"finished": iteration, "request": NO_REQUEST}, "max")
-                likelihood = sampling.likelihood(prior) + self._look(sampling, iteration).words_likelihood(options)
+                likelihood = sampling.likelihood(prior) + self._summarize(sampling, iteration).words_likelihood(options)
                 worker.report({"likelihood": likelihood, "tokens": sampling.size, "bytes": 0})
-                if fits.made_after(iteration) is not None:
+                if fits.fit_after(iteration) is not None:
                     report_histogram(worker, options.topics, *sampling.histogram())
                 if saved is not None and iteration % options.save_interval == 0:
                     saved.save(worker.rank, whole, sampling.topics)
@@ -70,12 +70,12 @@ class LocalLoop:
         else:
             sampling.give(topics)
 
-    def _look(self, sampling: LocalSampling, iteration: int) -> CountsSummary:
+    def _summarize(self, sampling: LocalSampling, iteration: int) -> CountsSummary:
         likelihood, totals, negative = ops.look(sampling.counts, np.array([self.options.beta]))
-        look = CountsSummary(float(likelihood[0]), totals, int(negative[0]))
+        summary = CountsSummary(float(likelihood[0]), totals, int(negative[0]))
         if self.options.check:
-            look.check(sampling.size, iteration)
-        return look
+            summary.check(sampling.size, iteration)
+        return summary
 
     def _push(self, sampling: LocalSampling) -> None:
         """Bring the counts to the servers. An attempt that repeats this overwrites words, or finds them written."""

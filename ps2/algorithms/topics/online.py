@@ -1,10 +1,10 @@
 """Online variational Bayes as a durable program: one batch of documents per clock, with lambda on the servers.
 
 Hoffman, Blei and Bach, "Online learning for latent Dirichlet allocation" (2010), Algorithm 2, with the params of
-pyspark.ml's "online" optimizer. In a clock each worker draws its documents of the batch, reads the blocks of their
-words, and adds the documents' statistics. Then the servers take the step of lambda, and the driver that of alpha. A
-batch depends on seed, iteration and documents only: an attempt that repeats a clock does the same again, and its
-additions count once.
+pyspark.ml's "online" optimizer. In a clock each worker draws its documents of the batch, reads lambda at their words,
+and adds the documents' statistics. Then the servers take the step of lambda, and the driver that of alpha. A batch
+depends only on seed, iteration and documents. So an attempt that repeats a clock does the same again, and its additions
+count once.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ log = logging.getLogger(__name__)
 
 # The dtype of lambda on the servers. Rounding to 24 bits is far below the noise of a batch.
 DTYPE = "float32"
-# Maximum bytes of a worker's weights at a time; its statistics take as many.
-ROOM_BYTES = 256 << 20
+# Maximum bytes of a worker's part of lambda at a time; its statistics take as many.
+MAX_PART_BYTES = 256 << 20
 # Warnings.
 NO_DOCUMENT = (
     "no batch had a document, so the topics are the random ones that the training began with: use a subsamplingRate "
@@ -80,62 +80,6 @@ def train_online(
     return run_program(ps, OnlineProgram(options, record, names), table, names)
 
 
-@dataclass(frozen=True, eq=False)
-class OnlineWork:
-    """Makes a worker of its documents; picklable.
-
-    Attributes:
-        counts: lambda minus beta; its columns are words.
-        stats: the workers' sum of statistics in a clock.
-    """
-
-    options: OnlineOptions
-    counts: DCVMatrix
-    stats: DCVMatrix
-
-    def __call__(self, reading: Reading) -> DoTask:
-        rows = reading.training
-        rows = rows.chosen(np.flatnonzero(rows.x.sum(axis=1) > 0))
-        ids = ids_of(rows)
-
-        def do(worker: Any, task: Any) -> None:
-            key = key_of(self.options.seed, task.iteration)
-            report = BatchReport(np.zeros(self.options.topics), documents=len(rows))
-            for part in self._parts(rows, kernels.draw(ids, key, self.options.fraction)):
-                self._infer(part, key, task, report)
-            worker.report(asdict(report))
-
-        return do
-
-    def _parts(self, rows: LocalRows, drawn: kernels.Mask) -> Iterator[LocalRows]:
-        """Yield batches of documents whose words' weights fit into a worker's memory."""
-        words = max(1, ROOM_BYTES // (8 * self.options.topics))
-        if drawn.all() and len(rows.keys) <= words:
-            yield rows
-            return
-        numbers = np.flatnonzero(drawn)
-        # A document has at most as many words as entries.
-        ends = np.cumsum(np.diff(rows.x.indptr)[numbers])
-        cuts = [0, len(numbers)]
-        if len(numbers) and len(rows.keys) > words and ends[-1] > words:
-            cuts = [0, *(np.flatnonzero(np.diff(ends // words)) + 1).tolist(), len(numbers)]
-        for begin, end in pairwise(cuts):
-            if begin < end:
-                yield rows.take(numbers[begin:end])
-
-    def _infer(self, part: LocalRows, key: np.uint64, task: InferBatch, report: BatchReport) -> None:
-        """Read the blocks of some documents' words, and add the documents' statistics."""
-        counts = self.counts.pull(columns=part.keys)
-        inferred = infer_statistics(part, counts, self.options.beta, task.alpha, task.totals, key)
-        stats = inferred.stats.astype(counts.dtype)
-        report.bound += inferred.bound
-        report.tokens += float(part.x.data.sum())
-        report.drawn += len(part)
-        report.bytes += counts.nbytes + stats.nbytes
-        report.log_shares += inferred.log_shares
-        self.stats.add(columns=part.keys, values=stats)
-
-
 class OnlineProgram(Program[FittedTopics]):
     """Online variational Bayes."""
 
@@ -153,22 +97,22 @@ class OnlineProgram(Program[FittedTopics]):
     def drive(self, ask: Ask) -> Steps[Float64s]:
         options, documents = self.options, 0
         if options.sync == "average":
-            count = yield CountDocuments()
-            documents = count.documents
+            report = yield CountDocuments()
+            documents = report.documents
         alpha, totals = options.alphas, ask(self._draw_lambda)
         ask.start()
         iteration = 0
         while iteration < ask.setting(lambda: options.iterations):
-            report = yield InferBatch(iteration, documents, alpha, totals)
+            report = yield InferBatch(iteration, documents, alpha, totals)  # the E-step
             iteration += 1
-            if options.sync == "average" and documents:
-                totals = ask(partial(self._step, report.kept / documents, 1 / documents))
+            if options.sync == "average" and documents:  # the workers took steps, and this is their average
+                totals = ask(partial(self._update_lambda, report.decay / documents, 1 / documents))
                 alpha = report.alphas / documents
-            elif report.drawn:
-                weight = options.weight(iteration)
-                totals = ask(partial(self._step, 1 - weight, weight * report.documents / report.drawn))
+            elif report.drawn:  # the M-step: lambda = (1 - rho) lambda + rho (beta + D / |batch| statistics)
+                rho = options.weight(iteration)
+                totals = ask(partial(self._update_lambda, 1 - rho, rho * report.documents / report.drawn))
                 if options.optimize_alpha:
-                    alpha = alpha_after(alpha, report.log_shares, report.drawn, weight)
+                    alpha = alpha_after(alpha, report.log_shares, report.drawn, rho)
             if not (math.isfinite(report.bound) and np.isfinite(report.log_shares).all() and np.isfinite(alpha).all()):
                 raise PS2Error(
                     f"iteration {iteration}: the bound of the likelihood, or alpha, is not finite: the training has "
@@ -185,11 +129,12 @@ class OnlineProgram(Program[FittedTopics]):
         options = self.options
         return self._totals(self._counts.apply("variational.begin", seed=options.seed, beta=options.beta))
 
-    def _step(self, kept: float, scale: float) -> Float64s:
-        """Set lambda to ``kept`` times itself and ``scale`` times the workers' statistics; return its sums."""
-        return self._totals(self._counts.apply("variational.step", stats=self._stats, keep=kept, scale=scale))
+    def _update_lambda(self, decay: float, scale: float) -> Float64s:
+        """Add ``scale`` times the workers' statistics to ``decay`` times (lambda - beta); return lambda's sums."""
+        return self._totals(self._counts.apply("variational.step", stats=self._stats, keep=decay, scale=scale))
 
     def _totals(self, sums: Float64s) -> Float64s:
+        """Return lambda's sums over all words, by those of lambda minus beta."""
         return sums + self.options.beta * self.options.vocabulary
 
     # -- what the frame calls ------------------------------------------------------------------------------------------
@@ -206,3 +151,59 @@ class OnlineProgram(Program[FittedTopics]):
     def free(self) -> None:
         for matrix in (self._counts, self._stats):
             matrix.free()
+
+
+@dataclass(frozen=True, eq=False)
+class OnlineWork:
+    """Makes a worker of its documents; picklable.
+
+    Attributes:
+        counts: lambda minus beta; its columns are words.
+        stats: the sum of the workers' statistics in a clock.
+    """
+
+    options: OnlineOptions
+    counts: DCVMatrix
+    stats: DCVMatrix
+
+    def __call__(self, reading: Reading) -> DoTask:
+        rows = reading.training
+        rows = rows.chosen(np.flatnonzero(rows.x.sum(axis=1) > 0))
+        ids = ids_of(rows)
+
+        def do(worker: Any, task: Any) -> None:
+            key = key_of(self.options.seed, task.iteration)
+            report = BatchReport(np.zeros(self.options.topics), documents=len(rows))
+            for part in self._parts(rows, kernels.draw(ids, key, self.options.fraction)):
+                self._add_statistics(part, key, task, report)
+            worker.report(asdict(report))
+
+        return do
+
+    def _parts(self, rows: LocalRows, drawn: kernels.Mask) -> Iterator[LocalRows]:
+        """Yield the drawn documents in parts; lambda at the words of a part takes little memory."""
+        words = max(1, MAX_PART_BYTES // (8 * self.options.topics))
+        if drawn.all() and len(rows.keys) <= words:
+            yield rows
+            return
+        numbers = np.flatnonzero(drawn)
+        # A document has at most as many words as entries.
+        ends = np.cumsum(np.diff(rows.x.indptr)[numbers])
+        cuts = [0, len(numbers)]
+        if len(numbers) and len(rows.keys) > words and ends[-1] > words:
+            cuts = [0, *(np.flatnonzero(np.diff(ends // words)) + 1).tolist(), len(numbers)]
+        for begin, end in pairwise(cuts):
+            if begin < end:
+                yield rows.take(numbers[begin:end])
+
+    def _add_statistics(self, part: LocalRows, key: np.uint64, task: InferBatch, report: BatchReport) -> None:
+        """Read lambda at the words of some documents, and add the documents' statistics."""
+        counts = self.counts.pull(columns=part.keys)
+        inferred = infer_statistics(part, counts, self.options.beta, task.alpha, task.totals, key)
+        stats = inferred.stats.astype(counts.dtype)
+        report.bound += inferred.bound
+        report.tokens += float(part.x.data.sum())
+        report.drawn += len(part)
+        report.bytes += counts.nbytes + stats.nbytes
+        report.log_shares += inferred.log_shares
+        self.stats.add(columns=part.keys, values=stats)

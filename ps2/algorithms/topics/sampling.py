@@ -1,8 +1,8 @@
 """Collapsed Gibbs sampling as a durable program: workers sample with shared counts, and the driver fits alpha.
 
 Griffiths and Steyvers, "Finding scientific topics" (2004). Workers may be ahead of each other, so they have a loop of
-their own (``SamplingLoop``) and report which iterations they have finished. With ``via="local"`` the only worker has
-all documents and counts (``LocalLoop``).
+their own (``SamplingLoop``) and report which iterations they have finished. With ``sync="rotation"`` an iteration takes
+several clocks, else one. With ``via="local"`` the only worker has all documents and counts (``LocalLoop``).
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class SamplingProgram(Program[FittedTopics]):
             self._shared.clear()
 
     def settings(self) -> dict[str, Any]:
-        # Threads may be others: the saved topics are in an order that does not depend on them.
+        # Another driver may use other threads: the order of the saved topics does not depend on them.
         settings = {name: value for name, value in super().settings().items() if name != "threads"}
         return {**settings, "tokens": self._tokens, "workers": self._workers}
 
@@ -86,38 +86,38 @@ class SamplingProgram(Program[FittedTopics]):
         yield NextClock()  # all tokens get random topics
         ask.start()
         clock, rebuild_clock, message = START, NO_CLOCK, NextClock()
-        metrics: list[dict[str, float]] = []
+        metrics: list[dict[str, float]] = []  # of each finished iteration
         while len(metrics) < ask.setting(lambda: options.iterations):
             clock, iteration = clock + 1, len(metrics) + 1
             report = yield message.then(partial(self._summarize, iteration, alpha, clock < rebuild_clock))
-            notices: dict[str, Any] = {}
-            if report.request != NO_REQUEST:
+            notice: dict[str, Any] = {}
+            if report.request != NO_REQUEST:  # after a failure, the counts are not those of the workers' topics
                 rebuild_clock = rebuild_after(clock, options.lateness)
-                notices = {"rebuild_clock": rebuild_clock, "epoch": report.request}
+                notice = {"rebuild_clock": rebuild_clock, "epoch": report.request}
             if report.finished == iteration:
                 objective, step = -report.likelihood / self._tokens, {"log_likelihood": report.likelihood}
                 metrics.append(ask.stepped(objective, 0, report.bytes, step, tokens=report.tokens))
-                if (fit := self._fits.made_after(iteration)) is not None:
+                if (fit := self._fits.fit_after(iteration)) is not None:
                     alpha = report.alpha
-                    notices |= {"fit": fit, "alpha": alpha}
-            message = Notice(**notices) if notices else NextClock()
+                    notice |= {"fit": fit, "alpha": alpha}
+            message = Notice(**notice) if notice else NextClock()
         return alpha, metrics
 
     def _summarize(self, iteration: int, alpha: Float64s, is_rebuilding: bool, report: Any) -> dict[str, Any]:
         """Return a clock's report; at the end of an iteration, with the likelihood of all tokens and the next alpha.
 
         Args:
-            iteration: the iteration that has not ended before.
-            alpha: the last one.
+            iteration: the first iteration that had not ended before.
+            alpha: the alpha so far.
             is_rebuilding: whether the workers rebuild all counts in a later clock. Until then the likelihood is NaN.
         """
         options, summary = self.options, dict(vars(report))
         if report.finished != iteration:
             return summary
-        likelihood, look = report.likelihood, None
+        likelihood, counts = report.likelihood, None
         if options.via == "servers":
-            look = self._shared.look(options.beta)
-            likelihood += look.words_likelihood(options)
+            counts = self._shared.summarize(options.beta)
+            likelihood += counts.words_likelihood(options)
         if is_rebuilding or report.request != NO_REQUEST:
             likelihood = math.nan
         elif not math.isfinite(likelihood):
@@ -125,10 +125,10 @@ class SamplingProgram(Program[FittedTopics]):
                 f"iteration {iteration}: the log-likelihood is {likelihood}: the training has diverged; other values "
                 "of docConcentration and topicConcentration may help"
             )
-        elif look is not None and options.check:
-            look.check(self._tokens, iteration)
+        elif counts is not None and options.check:
+            counts.check(self._tokens, iteration)
         summary["likelihood"] = likelihood
-        if self._fits.made_after(iteration) is not None:
+        if self._fits.fit_after(iteration) is not None:
             summary["alpha"] = fit_alpha(alpha, summary.pop("keys"), summary.pop("documents"))
         return summary
 
@@ -141,12 +141,12 @@ class SamplingProgram(Program[FittedTopics]):
 
     def result(self, returned: tuple[Float64s, list[dict[str, float]]]) -> FittedTopics:
         options, (alpha, metrics) = self.options, returned
-        look = self._shared.look(options.beta)
-        if look.negative or look.totals.sum() != self._tokens:
+        summary = self._shared.summarize(options.beta)
+        if summary.negative or summary.totals.sum() != self._tokens:
             raise NotWhole(
                 f"counts were being made anew when the last iteration ended, as servers were lost just before: "
-                f"expected counts of {self._tokens:,} tokens, none negative, got {look.totals.sum():,} tokens, "
-                f"and {look.negative:,} negative counts; train again, or a few iterations more"
+                f"expected counts of {self._tokens:,} tokens, none negative, got {summary.totals.sum():,} tokens, "
+                f"and {summary.negative:,} negative counts; train again, or a few iterations more"
             )
         counts = self._shared.counts.pull(columns=np.arange(options.vocabulary))
         self.record.metrics = {name: tuple(step[name] for step in metrics) for name in metrics[0]} if metrics else {}

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 # In this clock tokens get their first topics; the iterations follow.
 START = FIRST_CLOCK
-# No clock, no fit of alpha, and the report of a worker that does not ask for rebuilt counts.
+# No clock; no fit of alpha; the report of a worker that does not ask for rebuilt counts.
 NO_CLOCK = NO_FIT = NO_REQUEST = -1
 
 
@@ -37,7 +37,7 @@ class Notice(NextClock):
 
     Attributes:
         rebuild_clock: the clock in which all workers rebuild the counts.
-        epoch: the epoch of the worker that asked for it.
+        epoch: the epoch of the worker that requested it.
         fit: the number of a fit of alpha.
         alpha: float64, shape (topics,): the result of that fit.
     """
@@ -56,7 +56,7 @@ def new_notices(worker: Any) -> Iterator[Notice]:
 
 
 class SamplingWorker:
-    """The part of a worker's loop that all ways of sharing counts have in common.
+    """The part of a worker's loop that all ``sync`` modes share.
 
     A request moves the counts of some words from this worker's previous topics to its current ones, and this worker
     reads words after all of its own changes. So counts that it reads include at least its own tokens, whatever other
@@ -86,7 +86,7 @@ class SamplingWorker:
         self._is_counted = False  # whether the counts include this worker's tokens, with their topics
         self._requested_clock, self._epoch = NO_CLOCK, worker.epoch
         self._rebuilds: dict[int, int] = {}  # the epoch of the request, by the clock in which counts are rebuilt
-        self._prefetched_totals: tuple[int, Any] = (NO_CLOCK, None)  # the clock that they are for, and the read
+        self._prefetched_totals: tuple[int, Any] = (NO_CLOCK, None)  # the clock that reads them, and the future
         self._tokens = self._bytes = 0  # of this iteration so far
 
     @property
@@ -122,7 +122,8 @@ class SamplingWorker:
         self._others = np.zeros_like(self._own) if totals is None else totals.result().sum(axis=0)
         self.totals = self._others + self._own
         self._prefetch_totals(clock + 1, 1)
-        self._use_alpha(iteration)
+        if self._fits.is_fitted:
+            self._alpha = self._alphas[self._fits.fit_used_in(iteration)]
         return self._is_counted
 
     def leave(self, clock: int) -> None:
@@ -136,8 +137,9 @@ class SamplingWorker:
         likelihood = self._assignments.likelihood(self._prior)
         self._worker.report({"likelihood": likelihood, "tokens": int(self._tokens), "bytes": int(self._bytes)})
         self._tokens = self._bytes = 0
-        if self._fits.made_after(iteration) is not None:
-            self._report_histogram()
+        if self._fits.fit_after(iteration) is not None:
+            counts_of_counts = self._assignments.counts_of_counts()
+            report_histogram(self._worker, self.options.topics, *counts_of_counts, self.corpus.lengths)
         saved = self._shared.saved
         if saved is not None and iteration % self.options.save_interval == 0:
             saved.save(self._worker.rank, hash_of(self.corpus), self.topics)
@@ -159,7 +161,7 @@ class SamplingWorker:
             begin, end: positions of the words.
             counts: int32: counts of these words as on the servers; updated.
         """
-        if self._worker.goesBack:  # they are of a checkpoint, and know little of these tokens
+        if self._worker.goesBack:  # the counts are of a checkpoint, and lack the newest topics of these tokens
             return
         key = key_of(self.options.seed, iteration)
         self._assignments.sample(begin, end, counts, self.totals, self._prior, key)
@@ -221,13 +223,13 @@ class SamplingWorker:
     def _add(self, changes: Changes) -> None:
         is_changed = changes.sizes > 0
         words, max_size = changes.words[is_changed], int(changes.sizes.max(initial=0))
-        sizes, by = narrow_unsigned(changes.sizes[is_changed], max_size), fold(changes.by)
+        sizes, deltas = narrow_unsigned(changes.sizes[is_changed], max_size), fold(changes.by)
         topics = narrow_unsigned(changes.topics, self.options.topics - 1)
         if len(words):
             self._shared.counts.apply(
-                "columns_add_some", wait=False, slots=words, sizes=sizes, places=topics, changes=by
+                "columns_add_some", wait=False, slots=words, sizes=sizes, places=topics, changes=deltas
             )
-        self._bytes += words.nbytes + sizes.nbytes + topics.nbytes + by.nbytes
+        self._bytes += words.nbytes + sizes.nbytes + topics.nbytes + deltas.nbytes
 
     def _push_totals(self, rows: list[int]) -> None:
         self._shared.shares.push(rows, np.broadcast_to(self._own, (len(rows), len(self._own))), wait=False)
@@ -239,17 +241,9 @@ class SamplingWorker:
         rows = [row for rank, row in enumerate(clock_rows) if rank != worker.rank]
         self._prefetched_totals = clock, worker.prefetch(self._shared.shares, rows, ahead=ahead) if rows else None
 
-    def _use_alpha(self, iteration: int) -> None:
-        if self._fits.is_fitted:
-            self._alpha = self._alphas[self._fits.used_in(iteration)]
-
     @property
     def _prior(self) -> Prior:
         return Prior(self._alpha, self.options.beta, self.options.vocabulary)
-
-    def _report_histogram(self) -> None:
-        counts_of_counts = self._assignments.counts_of_counts()
-        report_histogram(self._worker, self.options.topics, *counts_of_counts, self.corpus.lengths)
 
 
 def report_histogram(

@@ -50,7 +50,7 @@ class ClockRows:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Everything that decides about sizes on the servers.
+    """Everything that determines sizes on the servers.
 
     Attributes:
         tokens: the sum of all counts.
@@ -80,10 +80,10 @@ class SharedCounts:
 
     @staticmethod
     def make(sizes: Sizes, names: CheckpointNames) -> SharedCounts:
-        """Make them, or find those of an earlier driver.
+        """Make the vectors and matrices, or find those of an earlier driver.
 
         Raises:
-            LimitError: they do not fit.
+            LimitError: they do not fit the servers.
         """
         options, ring = sizes.options, ClockRows(sizes.workers, sizes.options.lateness)
         k, words = options.topics, options.vocabulary
@@ -97,10 +97,10 @@ class SharedCounts:
         shares = names.give(lambda name: DCV.dense(k, ring.rows, "int64", name=name)).matrix()
         return SharedCounts(counts.matrix(), shares, frequencies, saved, ring)
 
-    def look(self, beta: float) -> CountsSummary:
+    def summarize(self, beta: float) -> CountsSummary:
         """Summarize all counts on the servers."""
-        likelihood, sums, negative = self.counts.apply("topics.look", beta=[beta])
-        return CountsSummary(float(likelihood[0]), sums, int(negative[0]))
+        likelihood, totals, negative = self.counts.apply("topics.look", beta=[beta])
+        return CountsSummary(float(likelihood[0]), totals, int(negative[0]))
 
     def clear(self) -> None:
         """Reset the counts to the state before any token was added."""
@@ -122,7 +122,7 @@ class CountsSummary:
     """A summary of all counts.
 
     Attributes:
-        likelihood: the counts' share of log p(w | z).
+        likelihood: the counts' part of log p(w | z).
         totals: int64: tokens in each topic.
         negative: number of negative counts.
     """

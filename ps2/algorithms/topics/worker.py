@@ -24,12 +24,12 @@ class SamplingLoop:
     """What each worker runs; picklable.
 
     Attributes:
-        done: number of iterations that an earlier driver has recorded.
+        recorded_iterations: the number of iterations that an earlier driver has recorded.
     """
 
     options: SamplingOptions
     shared: SharedCounts
-    done: int = 0
+    recorded_iterations: int = 0
 
     def __call__(self, worker: Any, reading: Reading) -> None:
         rows, frequencies = reading.training, self.shared.frequencies
@@ -47,7 +47,7 @@ class SamplingLoop:
             part, blocks = self._part(worker, rows)
             part.resume()
         if blocks is not None:
-            rotation(worker, part, blocks, self.done)
+            rotation(worker, part, blocks, self.recorded_iterations)
         elif self.options.sync == "average":
             average(worker, part)
         else:
