@@ -2,8 +2,8 @@
 
 Mikolov et al., "Distributed Representations of Words and Phrases and their Compositionality" (2013); Tang et al.,
 "LINE: Large-scale Information Network Embedding" (2015). The tables of vectors are on the servers. Each worker passes
-over its sentences clock by clock (``EpochSchedule``), with a step size that falls with its own progress, so it needs
-no message from the driver. The driver chooses the strategy and adds up the losses of each epoch.
+over its sentences, or random walks, clock by clock (``EpochSchedule``), with a step size that falls with its own
+progress, so it needs no message. The driver chooses the strategy and adds up the losses of each epoch.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from ps2.server.memory import available_bytes
 log = logging.getLogger(__name__)
 
 WORDS = Words("epoch", "loss")
-# Training loop of each strategy.
+# The loop of a worker by strategy.
 STRATEGIES: dict[str, Callable[[WorkerContext], None]] = {
     "local": train_local,
     "rows": train_rows,
@@ -65,11 +65,11 @@ class Corpus(OwnRows):
 
 @dataclass(frozen=True)
 class OnlyWorker:
-    """The only worker, in whose process the training is, with servers of its own.
+    """The only worker, whose process runs the training, with servers of its own.
 
     Attributes:
-        threads: number of threads that it trains with.
-        reason: why the training is there, in words.
+        threads: the number of its threads.
+        reason: the reason of this placement, in words.
     """
 
     threads: int
@@ -88,10 +88,10 @@ def train(
 
     Args:
         ps: the PS2Context.
-        corpus: what to train on.
+        corpus: the sentences.
         settings: how to train.
         on_step: called in the driver after each epoch.
-        only_worker: the worker in whose process this is; None: this is the driver's.
+        only_worker: the worker whose process calls this; None: the driver calls it.
         shared_cleanup: frees the tables of a training with a name when it closes, so that checkpoints keep them for a
             driver that continues with the next training; None: they are freed at the end.
 
@@ -137,7 +137,7 @@ class EmbeddingProgram(Program[FittedEmbeddings]):
         self._plan = ask.make(partial(self._make_plan, settings, placement))
         self.record.completed = f"all epochs were trained by {placement.via!r}, {placement.reason}"
         ask.start()
-        steps: list[dict[str, float]] = []  # the metrics of each epoch
+        metrics: list[dict[str, float]] = []  # of each epoch
         for epoch in range(1, settings.epochs + 1):
             total = ClockReport()
             for _ in range(self._plan.schedule.clocks_per_epoch):
@@ -150,8 +150,8 @@ class EmbeddingProgram(Program[FittedEmbeddings]):
                 )
             step_size = {"step_size": settings.rate(epoch)}
             loss, num_bytes = self.record.known(total.mean_loss), int(total.bytes)
-            steps.append(ask.stepped(loss, 0, num_bytes, step_size, pairs=total.pairs, words=total.tokens))
-        self.record.metrics = {name: tuple(step[name] for step in steps) for name in steps[0]}
+            metrics.append(ask.stepped(loss, 0, num_bytes, step_size, pairs=total.pairs, words=total.tokens))
+        self.record.metrics = {name: tuple(step[name] for step in metrics) for name in metrics[0]}
         return placement
 
     def _predict_costs(self) -> Float64s:
@@ -161,8 +161,7 @@ class EmbeddingProgram(Program[FittedEmbeddings]):
 
     def _placement(self, settings: EmbeddingSettings, reason: str) -> Placement:
         assert settings.via != "auto"
-        only_worker = self._only_worker
-        reason = only_worker.reason if only_worker else reason
+        reason = self._only_worker.reason if self._only_worker else reason
         return Placement(self._corpus.workers, self._threads, settings.via, reason)
 
     def _make_plan(self, settings: EmbeddingSettings, placement: Placement) -> TrainingPlan:
@@ -174,7 +173,7 @@ class EmbeddingProgram(Program[FittedEmbeddings]):
         if not self.names.begun:
             tables.vectors.fill(settings.seed)
         if isinstance(tables.vectors, SlicedTable) and isinstance(tables.contexts, SlicedTable):
-            # A row that was partitioned again for this fleet has no alias table.
+            # Rows that were partitioned again for this fleet lack their alias tables.
             sampler = Sampler.of(settings, corpus.frequencies)
             put_aliases(tables.vectors, tables.contexts, sampler.thresholds, sampler.aliases)
         tokens = clock_tokens(settings, corpus.workers)
@@ -221,19 +220,19 @@ class EmbeddingProgram(Program[FittedEmbeddings]):
 
 @dataclass(frozen=True, eq=False)
 class EmbeddingLoop:
-    """What each worker runs; picklable.
+    """The loop of each worker; picklable.
 
     Attributes:
-        plan: the plan that all workers have.
-        share: returns the words' frequencies, int64, shape (vocabulary,).
+        plan: the plan of all workers.
+        get_frequencies: returns the words' frequencies, int64, shape (vocabulary,).
     """
 
     plan: TrainingPlan
-    share: Callable[[], Int64s]
+    get_frequencies: Callable[[], Int64s]
 
     def __call__(self, worker: Any, sentences: Sentences | KeyedSentences) -> None:
-        plan, share = self.plan, self.share
         if isinstance(sentences, KeyedSentences):
-            keyed = sentences
-            plan, share = plan.for_keys(keyed.keys), lambda: keyed.frequencies
-        STRATEGIES[plan.settings.via](WorkerContext(worker, plan, sentences, share()))
+            plan, frequencies = self.plan.for_keys(sentences.keys), sentences.frequencies
+        else:
+            plan, frequencies = self.plan, self.get_frequencies()
+        STRATEGIES[plan.settings.via](WorkerContext(worker, plan, sentences, frequencies))

@@ -1,4 +1,4 @@
-"""Choose the strategy of a training, and say why."""
+"""Choose the strategy of a training by predicted costs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class StrategyChoice:
     """A choice by predicted costs.
 
     Attributes:
-        seconds: float64: predicted per token and worker, for each of ``cost_model.STRATEGIES``; empty: the user chose.
+        seconds: float64: predicted per token and worker, by ``cost_model.STRATEGIES``; empty: settings name a strategy.
     """
 
     seconds: Float64s
@@ -37,12 +37,13 @@ class StrategyChoice:
         """Return settings with the chosen strategy, and the reason."""
         if not len(self.seconds):
             return settings, "as requested"
-        by_way = dict(zip(STRATEGIES, self.seconds.tolist(), strict=True))
-        way = min(STRATEGIES, key=lambda name: by_way[name])
+        seconds = dict(zip(STRATEGIES, self.seconds.tolist(), strict=True))
+        strategy = min(STRATEGIES, key=lambda name: seconds[name])
         predicted = ", ".join(
-            f"{name!r} {rounded(1e6 * s)}" if np.isfinite(s) else f"{name!r} does not fit" for name, s in by_way.items()
+            f"{name!r} {rounded(1e6 * s)}" if np.isfinite(s) else f"{name!r} does not fit"
+            for name, s in seconds.items()
         )
-        return replace(settings, via=way), f"chosen by predicted microseconds per token: {predicted}"
+        return replace(settings, via=strategy), f"chosen by predicted microseconds per token: {predicted}"
 
 
 def choose(
@@ -56,11 +57,11 @@ def choose(
     """Predict the costs of each strategy from measurements, unless the settings name one.
 
     Args:
-        threads: of each worker.
-        hosts: those of the servers, under which the measurements are remembered; None: they are made anew.
+        threads: the number of threads of each worker.
+        hosts: the hosts of the servers: measurements are cached by these; None: costs are measured again.
 
     Raises:
-        LimitError: the servers have no room.
+        LimitError: the servers lack the memory for the measurements.
     """
     if settings.via != "auto":
         return StrategyChoice(np.empty(0))
@@ -71,11 +72,11 @@ def choose(
     clock = clock_tokens(replace(settings, via="local"), workers)
     work = work_per_token(settings, frequencies, sampler.chances, clock, batch_tokens(settings), piece)
     costs = _costs(settings, servers, piece, hosts)
-    # Measured with one thread.
+    # The measurements are those of one thread.
     costs = replace(costs, here_s=costs.here_s / threads)
-    by_way = seconds_per_token(work, costs, FleetSize(parts, workers), settings.tables * settings.table_bytes)
-    log.info("costs %s, work %s: seconds a token %s", costs, work, by_way)
-    return StrategyChoice(np.array([by_way[name] for name in STRATEGIES]))
+    seconds = seconds_per_token(work, costs, FleetSize(parts, workers), settings.tables * settings.table_bytes)
+    log.info("costs %s, work %s: seconds a token %s", costs, work, seconds)
+    return StrategyChoice(np.array([seconds[name] for name in STRATEGIES]))
 
 
 def _costs(settings: EmbeddingSettings, servers: int, piece: int, hosts: Sequence[str] | None) -> UnitCosts:
