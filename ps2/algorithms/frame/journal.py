@@ -1,7 +1,7 @@
 """The journal of a durable program: the answers to its questions, in the order in which it asked them.
 
-A page holds the answers between two clocks. The first one is before all clocks. Pages travel in the messages to the
-workers, which checkpoints contain, so another driver can run the program again.
+A page holds the answers between two clocks; the first page holds those before all clocks. Pages travel in the messages
+to the workers. Checkpoints contain these messages, so another driver can run the program again.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from ps2.algorithms.training.replay_journal import CLOCK, JOURNAL, SETTINGS, TRA
 from ps2.errors import ConfigError, PS2Error
 from ps2.protocol.plain_data import decode, encode
 
-# Field of a message: pages. Fields of a page: its number, its answers, and which of them are settings.
-PAGES, PAGE, ANSWERS, SETTING_LINES = "pages", "page", "answers", "setting_lines"
-# The parts of the program that end in a page: the page and line of the first answer, the line after the last one, the
-# result.
-PARTS = "parts"
+# Field of a message: pages.
+PAGES = "pages"
+# Fields of a page: its number; its answers; the lines of those that are settings; the parts of the program that end in
+# it, each as the page and line of its first answer, the line after its last one, and its result.
+PAGE, ANSWERS, SETTING_LINES, PARTS = "page", "answers", "setting_lines", "parts"
 # Further field of the message with the first page: the program's number.
 PROGRAM = "program"
 
@@ -35,7 +35,7 @@ class Answer(NamedTuple):
 
     Attributes:
         encoded: the answer as encoded plain data.
-        is_setting: True if another driver may answer the question otherwise.
+        is_setting: True if another driver may give another answer.
     """
 
     encoded: bytes
@@ -56,14 +56,14 @@ class Part(NamedTuple):
 
 
 class Journal:
-    """The pages, and where in them the program is.
+    """The pages, and the program's position in them.
 
     Attributes:
         pages: the answers of each page.
-        page, line: where the next answer is, or will be written.
+        page, line: the position of the next answer, which is written already in a replay.
         clocks: for each page, the clock of the workers that follows it.
         parts: the finished parts by the page and line of their first answer.
-        unsent: pages without a message of their own; the message of the next page has them, too.
+        unsent: pages without a message of their own; the message of the next page contains them, too.
     """
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class Journal:
         self.page = self.line = 0
         self.clocks, self.unsent = [0], set[int]()
         self.parts: dict[tuple[int, int], Part] = {}
-        self._complete = 0  # number of pages in which a program may ask no further question
+        self._num_complete = 0  # number of pages in which a program may ask no further question
 
     @property
     def is_replaying(self) -> bool:
@@ -87,7 +87,7 @@ class Journal:
         """Go back to the first answer, and forget all pages but the first ``pages``, which are complete."""
         del self.pages[pages:], self.clocks[pages:]
         self._drop_parts(pages, 0)
-        self.page, self.line, self._complete = 0, 0, pages
+        self.page, self.line, self._num_complete = 0, 0, pages
 
     def _drop_parts(self, page: int, line: int) -> None:
         """Forget the parts that end after a line."""
@@ -96,7 +96,7 @@ class Journal:
         }
 
     def finish_part(self, begin: tuple[int, int], result: Any) -> Any:
-        """Note that a part of the program has ended; return its result as a replay will return it.
+        """Record that a part of the program has ended; return its result as a replay will return it.
 
         Args:
             begin: the page and line of its first answer.
@@ -111,7 +111,7 @@ class Journal:
         self.page, self.line = part.end_page, part.end_line
         return decode(part.result)
 
-    def turn(self) -> None:
+    def turn_page(self) -> None:
         """Go to the next page."""
         if self.is_replaying:
             raise ReplayError(f"page {self.page}: the program asks less than before")
@@ -124,7 +124,7 @@ class Journal:
         """Return the answer as the journal holds it, so it is the same now and in each replay."""
         answers = self.pages[self.page]
         if not self.is_replaying:
-            if self.page < self._complete:
+            if self.page < self._num_complete:
                 raise ReplayError(f"page {self.page}: the program asks more than before")
             answers.append(Answer(encode("an answer", question()), is_setting))
         self.line += 1
@@ -144,14 +144,14 @@ class Journal:
             del self.pages[-1][lines[-1] :]
             self._drop_parts(len(self.pages) - 1, lines[-1])
             self.clocks[-1] = clock
-            self.page, self.line, self._complete = 0, 0, len(self.pages) - 1
+            self.page, self.line, self._num_complete = 0, 0, len(self.pages) - 1
         return bool(lines)
 
     def entry(self, name: str, settings: Mapping[str, Any], program: int) -> dict[str, Any]:
         """Return the newest page as plain data, for a message.
 
         Args:
-            name, settings, program: of the training.
+            name, settings, program: the training's name, settings and program number.
         """
         first = self.page
         while first - 1 in self.unsent:
@@ -161,13 +161,13 @@ class Journal:
 
     def _encoded(self, page: int) -> dict[str, Any]:
         answers = self.pages[page]
-        ended = [(*begin, part) for begin, part in self.parts.items() if part.end_page == page]
+        parts = [(*begin, part) for begin, part in self.parts.items() if part.end_page == page]
         return {
             PAGE: page,
             CLOCK: self.clocks[page],
             ANSWERS: [np.frombuffer(answer.encoded, np.uint8) for answer in answers],
             SETTING_LINES: [line for line, answer in enumerate(answers) if answer.is_setting],
-            PARTS: [[*begin, part.end_line, np.frombuffer(part.result, np.uint8)] for *begin, part in ended],
+            PARTS: [[*begin, part.end_line, np.frombuffer(part.result, np.uint8)] for *begin, part in parts],
         }
 
     @staticmethod

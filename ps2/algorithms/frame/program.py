@@ -1,9 +1,9 @@
 """A training as a durable program: the driver's side is a generator that can be run again.
 
-Each ``yield`` is one clock of the workers, with their task; its value is what they reported. Everything else that the
-generator learns comes through ``ask``. Reports and answers are kept in a journal. After a rollback of the fleet, and in
-another driver, the generator runs again from its start with the journal's answers, then goes on where it was. So it may
-depend on its settings and these answers only: on no time, no random number without a seed, no attribute that it sets.
+Each ``yield`` is one clock of the workers, with their task. Its value is their merged report. The generator learns
+everything else by ``ask``. A journal records reports and answers. After a rollback of the fleet, and in another driver,
+the generator runs again from its start with the journal's answers, then continues where it was. So it may depend only
+on its settings and these answers: on no time, no random number without a seed, no attribute that it sets.
 
 Workers that may be ahead of each other do not wait for tasks: they have a loop of their own (``Program.loop``). The
 driver then yields ``NextClock()`` for each clock, or a subclass with a message for the workers.
@@ -41,7 +41,7 @@ CHANGEABLE = {"iterations", "name", "steps"}
 
 
 class Task:
-    """What the workers do in one clock. Tasks are frozen dataclasses whose fields are plain data."""
+    """The work of all workers in one clock. Tasks are frozen dataclasses whose fields are plain data."""
 
     classes: ClassVar[dict[str, type[Task]]] = {}
 
@@ -49,10 +49,10 @@ class Task:
         Task.classes[f"{cls.__module__}:{cls.__qualname__}"] = cls
 
     def then(self, summarize: Callable[[Any], Any]) -> SummarizedTask:
-        """Let the journal keep ``summarize(report)`` instead of the report, and the program receive it.
+        """Let the journal record ``summarize(report)`` instead of the report, and the program receive it.
 
         Args:
-            summarize: called once, in the driver; returns plain data. It may change what is on the servers.
+            summarize: called once, in the driver; returns plain data. It may change vectors on the servers.
         """
         return SummarizedTask(self, summarize)
 
@@ -87,25 +87,25 @@ class SummarizedTask:
 
 # A program's driver's side, or a part of it: it yields tasks, and returns a T.
 Steps = Generator[Task | SummarizedTask, Any, T]
-# What a worker does for a task; the first argument is the ``ps2.Worker``. It may have a method ``catch_up``, which is
-# called with the tasks that a worker has missed because it began again; their reports and additions count already.
+# Does a task in a worker; the first argument is the ``ps2.Worker``. A worker that was started again calls the method
+# ``catch_up``, if there is one, with the tasks that it missed. Their reports and additions count already.
 DoTask = Callable[[Any, Any], None]
 
 
 class Ask:
-    """How a program learns anything: ``ask(question)`` calls the question once, and keeps the answer in the journal.
+    """A program's questions: ``ask(question)`` calls the question once, and records the answer in the journal.
 
     A question returns plain data. One that fails ends this run of the program, so a failure that the program can
-    survive is an answer. What must happen once, such as a change on the servers or a warning, is a question.
+    survive is an answer. An action that must happen once, such as a change on the servers or a warning, is a question.
     """
 
     def __init__(self, journal: Journal, record: Record, matrices: list[Any]) -> None:
         """Args:
-        matrices: what ``make`` has returned in this driver.
+        matrices: the results of ``make`` in this driver.
         """
         self._journal, self._record = journal, record
         self._matrices, self._next = matrices, 0
-        self.closed = ""  # why nothing can be asked; "": it can
+        self.closed = ""  # the reason why no question can be asked; "": there is none
 
     def __call__(self, question: Callable[[], T], is_setting: bool = False) -> T:
         if self.closed:
@@ -118,8 +118,8 @@ class Ask:
     def setting(self, question: Callable[[], T]) -> T:
         """Ask for a setting that another driver may change.
 
-        It decides what the program does next, such as whether to end. A driver that resumes a finished program asks the
-        last one again.
+        The program decides by it how to continue, such as whether to end. A driver that resumes a finished program asks
+        for the last setting again.
         """
         return self(question, is_setting=True)
 
@@ -129,7 +129,7 @@ class Ask:
         Args:
             steps: the part. It must not record steps, or change anything that the program reads later.
         """
-        self(lambda: None)  # so that no other part begins at the same line
+        self(lambda: None)  # a line of its own, so that no other part begins there
         begin = self._journal.page, self._journal.line
         if (finished := self._journal.parts.get(begin)) is not None:
             result: T = self._journal.jump(finished)
@@ -138,9 +138,9 @@ class Ask:
         return result
 
     def make(self, make: Callable[[], T]) -> T:
-        """Make matrices, or find those of an earlier driver: once in each driver, whatever is run again.
+        """Make matrices that depend on an answer, or find those of an earlier driver: once in each driver.
 
-        For matrices that depend on an answer. Others are made with the program.
+        A program makes other matrices in ``__init__``.
         """
         if self._next == len(self._matrices):
             self._matrices.append(make())
@@ -156,9 +156,9 @@ class Ask:
         """Record a step; return whether ``on_step`` wants the training to end. ``on_step`` is called once.
 
         Args:
-            objective: after the step.
+            objective: the objective after the step.
             metrics: further values of the step.
-            seconds: duration of the step; None: the time since the last step.
+            seconds: the duration of the step; None: the time since the last step.
         """
         is_earlier, record = self._journal.is_replaying, self._record
         duration_s = self(lambda: record.lap_s if seconds is None else seconds)
@@ -183,10 +183,10 @@ class Ask:
         """Record a step, and the objective of its rows at its beginning. ``on_step`` is called once.
 
         Args:
-            objective: NaN: it is unknown.
+            objective: the objective; NaN: it is unknown.
             rows, bytes: see ``Record.add``.
-            metrics: of the step, by name.
-            amounts: what the step worked on. Divided by the step's seconds, they are its metrics ``<name>_per_s``.
+            metrics: the step's metrics by name.
+            amounts: amounts of work. Divided by the step's seconds, they are its metrics ``<name>_per_s``.
 
         Returns:
             All metrics of the step.
@@ -206,12 +206,12 @@ class Program(ABC, Generic[T]):
     """One training.
 
     Attributes:
-        number: raised when a new version of the program asks other questions. Another number's journal is refused.
-        staleness: how many clocks a worker may be ahead of the slowest one; None: any number.
-        first_clock: the run's clock that the first ``yield`` stands for.
+        number: the version of the program's questions. A journal of another number is refused.
+        staleness: the number of clocks that a worker may be ahead of the slowest one; None: any number.
+        first_clock: the run's clock of the first ``yield``.
         options: a dataclass of settings that JSON can hold, with a ``seed``.
         form: the form that the rows of a ``Table`` must have; None: the rows are ``OwnRows``.
-        spill: when workers write the rows of a ``Table`` to files; None: rows stay in memory.
+        spill: the rule by which workers write the rows of a ``Table`` to files; None: rows stay in memory.
         record: the training's history.
     """
 
@@ -224,19 +224,19 @@ class Program(ABC, Generic[T]):
         self.options, self.form, self.record = options, form, record
 
     def settings(self) -> dict[str, Any]:
-        """Return the values that another driver's must equal; JSON must be able to hold them."""
+        """Return the settings that another driver must share, as values that JSON can hold."""
         return {name: value for name, value in asdict(self.options).items() if name not in CHANGEABLE}
 
     @abstractmethod
     def drive(self, ask: Ask) -> Steps[Any]:
-        """Be the algorithm, in the driver. The return value goes to ``result``."""
+        """Run the algorithm, in the driver. The return value goes to ``result``."""
 
     def worker(self) -> Callable[[Any], DoTask]:
         """Return a picklable function that makes a worker of its rows."""
         raise NotImplementedError("a program has a worker() or a loop()")
 
     def loop(self) -> Any:
-        """Return what each worker runs from ``first_clock`` on; picklable. Called with the worker and its rows."""
+        """Return a picklable function of a worker and its rows: its loop from ``first_clock`` on."""
         return WorkerLoop(self.worker())
 
     @abstractmethod
@@ -245,12 +245,12 @@ class Program(ABC, Generic[T]):
 
     @abstractmethod
     def free(self) -> None:
-        """Free what the training holds on the servers."""
+        """Free the training's vectors on the servers."""
 
 
 @dataclass(frozen=True, eq=False)
 class WorkerLoop:
-    """What each worker runs; picklable."""
+    """The loop of a worker that waits for tasks; picklable."""
 
     make: Callable[[Any], DoTask]
 
@@ -265,9 +265,9 @@ class WorkerLoop:
 
 
 class ProgramDriver(Generic[T]):
-    """Runs a program's ``drive`` clock by clock, and again from its start where that is needed."""
+    """Runs a program's ``drive`` clock by clock, and again from its start after a rollback."""
 
-    # For tests: run the program again before every clock, which finds programs that cannot be.
+    # For tests: run the program again before every clock. That shows whether a replay asks the same questions.
     always_replays = False
 
     def __init__(self, program: Program[T], names: CheckpointNames) -> None:
@@ -288,7 +288,7 @@ class ProgramDriver(Generic[T]):
         self._returned: Any = None
 
     def start(self) -> None:
-        """Run the program up to its first task, or to where an earlier driver was."""
+        """Run the program up to its first task, or to the last position of an earlier driver."""
         self._restart()
         if self._names.called:
             self._resume()
@@ -305,7 +305,7 @@ class ProgramDriver(Generic[T]):
         page = bisect_left(self._journal.clocks, clock)
         is_idle = page == len(self._journal.clocks) or self._journal.clocks[page] > clock
         # After an idle clock, the program waits with the same task as before.
-        self._wait_at(min(page, len(self._journal.clocks) - 1))
+        self._go_to(min(page, len(self._journal.clocks) - 1))
         if self.is_over:
             return STOP
         if not is_idle:
@@ -319,13 +319,13 @@ class ProgramDriver(Generic[T]):
 
     def message(self, opening: bool = True) -> Message:
         """Return the message with the first clock's task."""
-        self._wait_at(0)
+        self._go_to(0)
         return self._message()
 
     # -- the generator -------------------------------------------------------------------------------------------------
 
-    def _wait_at(self, page: int) -> None:
-        """Bring the program to where it waits for the report of the clock after a page."""
+    def _go_to(self, page: int) -> None:
+        """Let the program wait for the report of the clock after a page; run it again if it is elsewhere."""
         if self._ask.closed or self._journal.page != page or self.always_replays:
             self._journal.rewind(page + 1)
             self._restart()
@@ -348,7 +348,7 @@ class ProgramDriver(Generic[T]):
 
     def _advance(self, report: dict[str, Any]) -> None:
         """Give the program the report that it waits for, or, in a replay, the one in the journal."""
-        self._journal.turn()
+        self._journal.turn_page()
         task = self._task
         if isinstance(task, SummarizedTask):
             summarize = task.summarize
@@ -371,16 +371,16 @@ class ProgramDriver(Generic[T]):
     # -- another driver ------------------------------------------------------------------------------------------------
 
     def _resume(self) -> None:
-        """Replay an earlier driver's journal. If its workers have no task, ask the last setting again."""
+        """Replay an earlier driver's journal. If no task depends on the last setting yet, ask for it again."""
         newest, last = opened(self._names)[0][-1], len(self._journal.pages) - 1
         self._replay(last)
-        is_free = isinstance(self._inner_task(), NextClock) and self._journal.ends_with_setting
+        decides_no_task = isinstance(self._inner_task(), NextClock) and self._journal.ends_with_setting
         has_ended = self.is_over and TASK not in newest
-        if (is_free or has_ended) and self._journal.reopen(self._names.called - self._program.first_clock):
+        if (decides_no_task or has_ended) and self._journal.reopen(self._names.called - self._program.first_clock):
             self._restart()
             self._replay(last)
             if not isinstance(self._inner_task(), NextClock):
-                # The workers had no task in the clocks after the end. They learn of this one in the clock that comes.
+                # The workers had no task in the clocks after the end. They receive this one in the next clock.
                 self._journal.clocks[-1] += 1
         elif self._journal.page < last or not self._is_task_of(newest):
             raise ReplayError(
@@ -391,9 +391,9 @@ class ProgramDriver(Generic[T]):
             self._replace_lost_pages()
 
     def _replace_lost_pages(self) -> None:
-        """Give a program whose workers do not wait for it no report of a clock whose page is lost.
+        """Give the program empty reports of clocks whose pages are lost, if its workers do not wait for tasks.
 
-        A checkpoint that was made within a call of ``on_clock`` lacks the call's page, but the clock has been called.
+        A checkpoint that was made within a call of ``on_clock`` lacks the call's page, but counts the clock.
         """
         journal, called = self._journal, self._names.called - self._program.first_clock
         while isinstance(self._inner_task(), NextClock) and journal.clocks[-1] < called:
@@ -426,8 +426,8 @@ class OwnRows:
 
     Attributes:
         frame: a DataFrame or an RDD.
-        workers: number of workers.
-        read: called as ``read`` of ``ps.run``.
+        workers: the number of workers.
+        read: the argument ``read`` of ``ps.run``.
         first: the run's clock with which the training begins.
     """
 
@@ -441,7 +441,7 @@ def run_program(ps: Any, program: Program[T], rows: Table | OwnRows, names: Chec
     """Run a program on the workers and servers of a context, or resume it; free its memory on the servers.
 
     Args:
-        names: of the program's vectors; they say how far an earlier driver came.
+        names: the names of the program's vectors, and the clocks that an earlier driver has finished.
 
     Raises:
         ConfigError: an earlier driver's training had other settings, or another version's program.
