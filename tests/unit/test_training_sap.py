@@ -86,8 +86,8 @@ def test_sap_when_trained_again_then_bits_are_the_same(rows, two, problem):
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("problem", [SQUARED, LOGISTIC], ids=lambda p: p.loss)
 def test_sap_when_sets_are_small_then_every_schedule_converges(rows, two, problem, schedule, monkeypatch):
-    for most in ("MAX_NEW", "MAX_KEPT", "MAX_ANEW"):
-        monkeypatch.setattr(sap, most, 4)
+    for limit in ("MAX_NEW", "MAX_CACHED", "MAX_NEW_LOGISTIC"):
+        monkeypatch.setattr(sap, limit, 4)
     given = rows if problem.loss == "squared" else two
     options = replace(EXACT, tol=1e-5, steps=2000, set_size=4, schedule=schedule)
     w, b, made = found(given, problem, options)

@@ -21,7 +21,7 @@ class Model:
 
 def look(validation, loss, model, weight=2.0):
     report = SimpleNamespace(held_loss=loss * weight, held_weight=weight)
-    return validation.look(lambda question: question(), report, model)
+    return validation.add_loss(lambda question: question(), report, model)
 
 
 def looks(losses, tol):

@@ -71,7 +71,7 @@ class Preparation:
     """Vectors that the workers fill; picklable.
 
     Attributes:
-        beginning: the parameters to begin with.
+        initial_model: the parameters before the first step.
         sums: of each feature: its mean, the weight of rows that have it, squares about the mean, and, of float64 rows,
             sizes; None: the features stay as they are.
         scale: as in ``SolverContext``.
@@ -83,7 +83,7 @@ class Preparation:
     facts: Facts
     loss: Loss
     seed: int
-    beginning: Parameters
+    initial_model: Parameters
     sums: list[DCV] | None
     scale: DCV | None
     center: Center | None
@@ -99,7 +99,7 @@ class Preparation:
             context.facts,
             context.loss,
             context.options.seed,
-            context.beginning,
+            context.initial_model,
             sums,
             context.scale,
             context.center,
@@ -119,7 +119,7 @@ class Preparation:
 
     def data(self, reading: Reading | KeptReading) -> Data:
         """Return a worker's rows, scaled."""
-        rows, held, width = reading.training, reading.held_out, self.beginning.width
+        rows, held, width = reading.training, reading.held_out, self.initial_model.width
         if self.scale is not None:
             scale = partial(scaled, factors=self.scale.pull(rows.keys * width).astype(np.float64))
             rows, held = rows.mapped(scale), None if held is None else held.mapped(scale)
@@ -141,12 +141,12 @@ class Preparation:
         assert self.sums is not None
         of_means, of_weights, of_squares, *of_sizes = self.sums
         if isinstance(task, SumColumns):
-            found = column_sums(rows, self.facts)
+            sums = column_sums(rows, self.facts)
             with batch():
-                of_means.add(found.means, rows.keys)
-                of_weights.add(found.weights, rows.keys)
+                of_means.add(sums.means, rows.keys)
+                of_weights.add(sums.weights, rows.keys)
                 for vector in of_sizes:
-                    vector.add(found.sizes, rows.keys)
+                    vector.add(sums.sizes, rows.keys)
         else:
             with batch():
                 answers = [vector.pull(rows.keys) for vector in (of_means, *of_sizes)]
@@ -160,29 +160,29 @@ class Preparation:
             answers = [vector.pull(keys) for vector in self.sums]
         mean, weights, squares, *sizes = (answer.result() for answer in answers)
         h = _shrinking(sizes, keys)
-        found = deviations(squares, weights, mean, h, self.facts)
-        most = np.finfo(scale.dtype).max * HEADROOM
+        std = deviations(squares, weights, mean, h, self.facts)
+        max_factor = np.finfo(scale.dtype).max * HEADROOM
         if self.conditions:
             rest = mean if self.center is None else np.zeros(len(keys))
-            factors = np.minimum(conditioning(found, rest, h, self.loss.problem), most)
+            factors = np.minimum(conditioning(std, rest, h, self.loss.problem), max_factor)
         else:
-            factors = inverse(found, h)
-        tiny = np.flatnonzero(factors > most)
+            factors = inverse(std, h)
+        tiny = np.flatnonzero(factors > max_factor)
         if len(tiny):
             first = tiny[0]
-            return np.array([[keys[first], found[first] / h[first] / h[first]]])
-        width = self.beginning.width
+            return np.array([[keys[first], std[first] / h[first] / h[first]]])
+        width = self.initial_model.width
         scale.push(np.repeat(factors, width).astype(scale.dtype), columns_of(keys, width))
         if self.center is not None:
             self.center.push(mean * factors, keys)
         return np.empty((0, 2))
 
     def _begin(self, keys: Int64s) -> None:
-        weights, columns = self.loss.beginning(keys, self.seed), columns_of(keys, self.beginning.width)
+        weights, columns = self.loss.beginning(keys, self.seed), columns_of(keys, self.initial_model.width)
         if self.start is not None:
             weights = unscaled(np.asarray(self.start.pull(columns), np.float64), self.scale, columns)
         if weights is not None:
-            vector = self.beginning.weight
+            vector = self.initial_model.weight
             vector.push(weights.astype(vector.dtype), columns)
 
 
@@ -191,12 +191,12 @@ def begin_with(start: Start, context: SolverContext) -> None:
 
     Weights that are on the fleet were copied by the workers.
     """
-    vector = context.beginning.weight
+    vector = context.initial_model.weight
     if not isinstance(start.weight, DCV):
         weights = start.weight.reshape(-1)
         columns = np.flatnonzero(weights) if vector.isSparse else np.arange(len(weights))
         vector.push(unscaled(weights[columns], context.scale, columns).astype(vector.dtype), columns)
-    context.beginning.bias.push(start.biases)
+    context.initial_model.bias.push(start.biases)
 
 
 def unscaled(weights: Float64s, scale: DCV | None, columns: Int64s) -> Float64s:

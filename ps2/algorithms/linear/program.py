@@ -1,4 +1,4 @@
-"""What the programs of all solvers share: the clocks before the first step, the worker's rows, and the result."""
+"""The shared part of all solvers' programs: the clocks before the first step, the worker's rows, and the result."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ps2.data.rows import Float
 from ps2.server.memory import free_bytes
 
 NO_SHIFTS = np.empty(0)
-# Fields of the problem and of the options that another driver cannot change: the vectors on the servers depend on them.
+# Fields of the problem and of the options that another driver must not change: vectors on the servers depend on them.
 PROBLEM_SETTINGS = "loss", "dim", "width", "fit_intercept", "standardize"
 OPTION_SETTINGS = "solver", "optimizer", "lazy", "validate"
 
@@ -39,10 +39,10 @@ class TrainedModel:
     """The result of a training.
 
     Attributes:
-        weight: the weights of the features as they were given, on the servers; the caller frees it.
+        weight: the weights of the unscaled features, on the servers; the caller frees them.
         biases: float64, shape (biases,).
         history: the training's history.
-        path: the models of a path's strengths ("sap").
+        path: the models of a path, one for each strength of the penalty ("sap").
     """
 
     weight: DCV
@@ -56,7 +56,7 @@ class LinearWork:
     """Makes a worker of its rows; picklable.
 
     Attributes:
-        solver: makes a worker of a solver of its rows, when these are scaled.
+        solver: makes a solver's worker of its scaled rows.
     """
 
     problem: Problem
@@ -81,12 +81,12 @@ class LinearProgram(Program[TrainedModel]):
     """A solver.
 
     Attributes:
-        model: the parameters that are trained, or their trial.
+        model: the trained parameters; for L-BFGS, the trial point.
     """
 
     def __init__(self, context: SolverContext) -> None:
         super().__init__(context.options, form_of(context.problem), context.record)
-        self.context, self.model = context, context.beginning
+        self.context, self.model = context, context.initial_model
         self.spill, self.staleness = context.options.spilling, context.options.staleness
         self._preparation = Preparation.make(context)
         self._result: DCV | None = None
@@ -102,34 +102,23 @@ class LinearProgram(Program[TrainedModel]):
         Returns:
             The shifts of the initial parameters (``Center``), if the solver subtracts means; else an empty array.
         """
-        ask(self._set_first_biases)
+        ask(self._set_initial_biases)
         for task in PREPARATION:
-            report = yield self.in_clock(task)
+            report = yield self._to_yield(task)
         self._preparation.check_scales(report.unscalable, self.context.columns)
-        shifts = ask(self._set_first_parameters)
+        shifts = ask(self._set_initial_parameters)
         ask.start()
         return shifts
 
-    def clock(self, task: Task | SummarizedTask) -> Steps[Any]:
-        """Let the workers do a task of the solver; record how much they did, and return their report."""
-        report = yield self.in_clock(task)
-        self.record.add(report.rows, report.bytes)
-        self.record.add_gradients(gradients_of(vars(report)))
-        return report
-
-    def in_clock(self, task: Task | SummarizedTask) -> Task | SummarizedTask:
-        """Return what the driver yields for a task. Workers that may be ahead of each other know their tasks."""
-        return task if self.staleness == 0 else NextClock()
+    def _set_initial_biases(self) -> None:
+        self.model.bias.push(self.first_biases())
+        if self.context.conditions and self.context.scale is not None:
+            self.context.scale.fill(1.0)  # workers overwrite it for features of their rows
 
     def first_biases(self) -> Float64s:
         return self.context.loss.first_biases(self.context.facts)
 
-    def _set_first_biases(self) -> None:
-        self.model.bias.push(self.first_biases())
-        if self.context.conditions and self.context.scale is not None:
-            self.context.scale.fill(1.0)  # of features that no row has
-
-    def _set_first_parameters(self) -> Float64s:
+    def _set_initial_parameters(self) -> Float64s:
         context = self.context
         box, center, start = context.box, context.center, context.start
         if start is not None:
@@ -143,6 +132,17 @@ class LinearProgram(Program[TrainedModel]):
             self.model.bias.add(shifts, np.arange(len(shifts)))
         return shifts
 
+    def clock(self, task: Task | SummarizedTask) -> Steps[Any]:
+        """Let the workers do a task of the solver; record rows and bytes, and return the report."""
+        report = yield self._to_yield(task)
+        self.record.add(report.rows, report.bytes)
+        self.record.add_gradients(gradients_of(vars(report)))
+        return report
+
+    def _to_yield(self, task: Task | SummarizedTask) -> Task | SummarizedTask:
+        """Return the task; or ``NextClock``, as workers that may be ahead of each other know their tasks (SSP, ASP)."""
+        return task if self.staleness == 0 else NextClock()
+
     # -- what the frame calls ------------------------------------------------------------------------------------------
 
     def worker(self) -> LinearWork:
@@ -150,7 +150,7 @@ class LinearProgram(Program[TrainedModel]):
 
     @abstractmethod
     def solver_work(self) -> Callable[[Data], DoTask]:
-        """Return a picklable function that makes a worker of the solver of its rows."""
+        """Return a picklable function that makes the solver's worker of its scaled rows."""
 
     def result(self, parameters: Parameters) -> TrainedModel:
         if self.context.scale is not None:

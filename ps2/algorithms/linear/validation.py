@@ -16,13 +16,13 @@ MIN_LOSS = 0.01
 
 
 class Validation:
-    """The losses of the held-out rows, and the model with the least."""
+    """The losses of the held-out rows, and the model with the smallest one."""
 
     def __init__(self, tol: float, model: Parameters, best: Parameters, losses: list[float]) -> None:
         """Args:
-        model: the one that is trained.
-        best: keeps the model with the least loss.
-        losses: so far; it grows.
+        model: the trained model.
+        best: a copy of the model with the smallest loss.
+        losses: the losses so far; the list grows.
         """
         self._tol, self._model, self._best, self._losses = tol, model, best, losses
 
@@ -33,29 +33,29 @@ class Validation:
 
     @property
     def best(self) -> Parameters:
-        """The model with the least loss; without held-out rows the trained one."""
+        """The model with the smallest loss; without held-out rows the trained one."""
         return self._best if self._losses else self._model
 
-    def look(self, ask: Ask, report: Any, model: Parameters) -> str:
-        """Take in the loss of a model, if the workers have computed it.
+    def add_loss(self, ask: Ask, report: Any, model: Parameters) -> str:
+        """Add the loss of a model, if the workers have computed it.
 
         Args:
             report: the workers' report.
-            model: kept if it is the best so far.
+            model: copied if it is the best so far.
 
         Returns:
             The reason to stop; "": there is none.
         """
         if not report.held_weight:
             return ""
-        loss, least = float(report.held_loss / report.held_weight), min(self._losses, default=math.inf)
+        loss, min_loss = float(report.held_loss / report.held_weight), min(self._losses, default=math.inf)
         self._losses.append(loss)
-        return ask(partial(self._judge, loss, least, model))
+        return ask(partial(self._copy_if_best, loss, min_loss, model))
 
-    def _judge(self, loss: float, least: float, model: Parameters) -> str:
-        if loss < least:
+    def _copy_if_best(self, loss: float, min_loss: float, model: Parameters) -> str:
+        if loss < min_loss:
             with batch():
                 self._best.copy(model)
-        if least - loss < self._tol * max(loss, MIN_LOSS):
+        if min_loss - loss < self._tol * max(loss, MIN_LOSS):
             return "the loss of the rows held out does not get better any more"
         return ""

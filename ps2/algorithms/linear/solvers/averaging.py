@@ -1,10 +1,10 @@
 """Model averaging: local SGD in every worker, averaged by the servers ("MLlib*", Zhang et al., Algorithms 3 and 4).
 
-The servers are the paper's reduce-scatter and all-gather: each owns a part of the model. A worker sends, at its own
-keys, by how much its model differs from the global one shrunk by its penalties; as these shrink all other columns
-alike, the servers can make the exact average of whole models from that and each worker's factor and soft threshold.
+The servers are the paper's reduce-scatter and all-gather: each owns a part of the model. A worker's penalties
+shrink all columns that its rows lack by the same amount. So it sends only, at its own keys, the difference of its
+model from the shrunk global one, and its factor and soft threshold. From these the servers compute the exact average.
 
-Steps get shorter by the L2 penalty (``LocalSteps``). Where there is none, or an L1 penalty too, the driver also halves
+The L2 penalty makes steps shorter (``LocalSteps``). Where there is none, or an L1 penalty too, the driver also halves
 the step size when the objective hardly falls (docs/decisions/0063).
 """
 
@@ -30,7 +30,7 @@ from ps2.array_types import Float64s
 from ps2.client.batch import batch
 from ps2.errors import ConfigError
 
-# A step by which the objective falls by a smaller part of it halves the step size.
+# The step size is halved if a step lowers the objective by less than this share of it.
 MIN_FALL = 1e-3
 
 
@@ -114,8 +114,8 @@ class Averaging(SteppingProgram):
         yield from self.prepare(ask)
         step_size = float(self.options.step_size)
         for step in itertools.count():
-            report, is_last = yield from self.evaluation(ask, step, PassLocally(step, step_size))
-            if self.is_over(ask, step, report, ask(self.penalty), is_last):
+            report, is_last = yield from self.step_or_evaluate(ask, step, PassLocally(step, step_size))
+            if self.record_objective(ask, step, report, ask(self.penalty), is_last):
                 break
             ask(partial(self._average, report.shrinking))
             if step and self._hardly_falls(*self.record.objective[-2:]):
@@ -123,7 +123,7 @@ class Averaging(SteppingProgram):
         return self.validation.best
 
     def _hardly_falls(self, before: float, after: float) -> bool:
-        """Return whether the objective says that steps are too long, where no L2 penalty alone makes them shorter."""
+        """Return whether the objective shows that steps are too long, and no L2 penalty alone makes them shorter."""
         problem = self.context.problem
         return bool(problem.l1 or not problem.l2) and after > (1.0 - MIN_FALL) * before
 
@@ -131,16 +131,16 @@ class Averaging(SteppingProgram):
         """Average the workers' models.
 
         Args:
-            shrinking: each worker's factor, times its share of the rows, and its soft threshold; shape (workers, 2).
+            shrinking: shape (workers, 2): each worker's factor times its share of the rows, and its soft threshold.
         """
         factors, thresholds = shrinking.T
         with batch():
             if thresholds.any():
-                # Workers with as many steps have the same threshold.
-                each, which = np.unique(thresholds, return_inverse=True)
-                shares = np.bincount(which, factors, len(each))
+                # Workers that took the same number of steps have the same threshold.
+                distinct, groups = np.unique(thresholds, return_inverse=True)
+                shares = np.bincount(groups, factors, len(distinct))
                 weights = self.model.weight.zip(self._changes.weight)
-                weights.apply("linear.average", factors=shares, thresholds=each)
+                weights.apply("linear.average", factors=shares, thresholds=distinct)
             else:
                 self.model.weight.combine([self.model.weight, self._changes.weight], [float(factors.sum()), 1.0])
             self.model.bias.add(self._changes.bias)

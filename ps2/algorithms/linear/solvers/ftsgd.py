@@ -1,9 +1,9 @@
 """FTSGD: local iterations, averaged (Zhang et al., "FTSGD", Algorithms 2 and 3), and MLlib's SGD (Algorithm 1).
 
-In Algorithm 3 workers turn round at the first sign of overshooting and stop at the second in a row; the driver halves
-the learning rate when half of them did. In Algorithm 2 the learning rate falls with the square root of the step. After
-the first step, local iterations go on only if the workers' models agree (docs/decisions/0011); else the training falls
-back to MLlib's SGD (docs/decisions/0066).
+In Algorithm 3 a worker turns round at the first sign of overshooting, and stops at the second in a row. The driver
+halves the learning rate if at least half of the workers did so. In Algorithm 2 the learning rate falls with the square
+root of the step. After the first step, local iterations continue only if the workers' models agree
+(docs/decisions/0011). Otherwise the training falls back to MLlib's SGD (docs/decisions/0066).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class SearchLocally(Task):
         step: the number of averages so far.
         step_size: the learning rate of Algorithm 3.
         falls_back: whether the training has fallen back to MLlib's SGD.
-        norm: length of the first averaged model, in the clock after it.
+        norm: the length of the first averaged model; only step 1 reads it.
     """
 
     step: int
@@ -57,12 +57,12 @@ class SearchLocally(Task):
 
 @dataclass
 class _Memory:
-    """What a worker keeps from one step to the next; a rollback of the fleet leaves it.
+    """A worker's state from one step to the next; a rollback of the fleet does not change it.
 
     Attributes:
         first: its first local model; None: it had no row.
         slope: the last gradient of the last step with local iterations.
-        step: that step.
+        step: the number of that step.
     """
 
     first: Array | None = None
@@ -75,9 +75,9 @@ class FtsgdWork:
     """Makes a worker of its rows; picklable.
 
     Attributes:
-        similarities: of each worker's first model to their average.
-        weight: of all workers' rows.
-        memories: by rank, of this process.
+        similarities: the similarity of each worker's first model to their average.
+        weight: the weight of all workers' rows.
+        memories: the states of this process's workers by rank.
     """
 
     loss: Loss
@@ -96,7 +96,7 @@ class FtsgdWork:
             if isinstance(task, Evaluate):
                 view.report(self.loss.loss(data.rows, w, b), held)
                 return
-            # The first gradient of all rows brings the loss along.
+            # The first gradient comes with the loss, if it is of all rows.
             loss = None if self.options.fraction == 1.0 else self.loss.loss(data.rows, w, b)
             memory = self.memories.setdefault(worker.rank, _Memory())
             begin, falls_back = np.concatenate([w, b]), task.falls_back
@@ -104,7 +104,7 @@ class FtsgdWork:
                 falls_back = not self._agree(worker, memory.first, begin, task.norm)
             if falls_back:
                 rows = data.sample(self.options.fraction, worker.rng())
-                gradient = self.loss.gradient(rows, w, b)  # of which the driver takes a step (FTSGD, Algorithm 1)
+                gradient = self.loss.gradient(rows, w, b)  # the driver takes the step (Algorithm 1)
                 view.add(self.changes, SentValues(gradient.dw, data.columns), gradient.db)
                 sampled = gradient.weight
                 view.report(
@@ -137,10 +137,10 @@ class FtsgdWork:
         """Take a clock's local iterations.
 
         Args:
-            slope: the last gradient of the step before; None: not known.
+            slope: the last gradient of the step before; None: it is not known.
         """
         options, l2 = self.options, self.loss.problem.l2
-        # What overflows has diverged: the driver says so.
+        # The driver raises an error if a model overflows.
         with np.errstate(over="ignore", invalid="ignore"):
             if options.adaptive_momentum:
                 return ftsgd(shard, begin, slope, options.momentum, task.step_size, options.local_steps, l2)
@@ -157,10 +157,10 @@ class FtsgdWork:
 
 
 class _Shard:
-    """The mean gradient of a worker's minibatches, its part of the penalty included; counts rows.
+    """Computes the mean gradient of a worker's minibatches, penalty included; counts rows.
 
     Attributes:
-        first: summed loss of the first minibatch, and the summed weight of its rows; None before it.
+        first: the summed loss of the first minibatch, and the summed weight of its rows; None before it.
     """
 
     def __init__(self, loss: Loss, data: Data, fraction: float, rng: np.random.Generator, weights: int) -> None:
@@ -172,18 +172,18 @@ class _Shard:
         self.rows = 0
         self.first: tuple[float, float] | None = None
 
-    def __call__(self, at: Float64s) -> Float64s:
+    def __call__(self, model: Float64s) -> Float64s:
         rows = self._data.sample(self._fraction, self._rng)
-        w, b = at[: self._weights], at[self._weights :]
-        found = self._loss.gradient(rows, w, b)
+        w, b = model[: self._weights], model[self._weights :]
+        gradient = self._loss.gradient(rows, w, b)
         self.rows += len(rows)
-        self.first = self.first or (found.loss, found.weight)
-        mean = 1.0 / max(found.weight, MIN_NORM)
-        return np.concatenate([found.dw * mean + self._loss.problem.l2 * w, found.db * mean])
+        self.first = self.first or (gradient.loss, gradient.weight)
+        mean = 1.0 / max(gradient.weight, MIN_NORM)
+        return np.concatenate([gradient.dw * mean + self._loss.problem.l2 * w, gradient.db * mean])
 
 
 class Ftsgd(SteppingProgram):
-    """FTSGD: averages models, and halves the learning rate; or steps along the workers' gradient."""
+    """FTSGD."""
 
     def __init__(self, context: SolverContext) -> None:
         if context.problem.l1:
@@ -199,15 +199,15 @@ class Ftsgd(SteppingProgram):
         step_size, falls_back, norm = float(self.options.step_size), self.options.local_search == "never", 0.0
         for step in itertools.count():
             task = SearchLocally(step, step_size, falls_back, norm)
-            report, is_last = yield from self.evaluation(ask, step, task)
-            if self.is_over(ask, step, report, ask(self.penalty), is_last):
+            report, is_last = yield from self.step_or_evaluate(ask, step, task)
+            if self.record_objective(ask, step, report, ask(self.penalty), is_last):
                 break
-            norm, falls_back = ask(partial(self._move, step, report)), bool(report.fell_back)
+            norm, falls_back = ask(partial(self._update_model, step, report)), bool(report.fell_back)
             if report.oscillated >= 0.5 * self.context.workers:
                 step_size /= 2.0
         return self.validation.best
 
-    def _move(self, step: int, report: Any) -> float:
+    def _update_model(self, step: int, report: Any) -> float:
         """Average the workers' models, or take a step along their gradient; return the first average's length."""
         factor, rate = float(report.shrink), 1.0
         with batch():

@@ -1,7 +1,7 @@
 """The two-loop recursion of L-BFGS on inner products alone (Chen et al., 2014, "Large-scale L-BFGS using MapReduce").
 
-A direction is a combination of the last m steps s, the changes y of the gradient along them, and the gradient; its
-coefficients follow from the inner products of these 2 m + 1 vectors, so that no vector ever leaves the servers.
+A direction is a combination of the last m steps s, the changes y of the gradient along them, and the gradient. Its
+coefficients follow from the inner products of these 2 m + 1 vectors, so no vector ever leaves the servers.
 """
 
 from __future__ import annotations
@@ -10,20 +10,19 @@ import numpy as np
 
 from ps2.array_types import Float64s
 
-# Pairs of vectors that the direction is made of, as in pyspark.ml.
+# Maximum m, as in pyspark.ml.
 PAIRS = 10
 # A step along which the gradient hardly grows gives no curvature.
 MIN_CURVATURE = 1e-10
 
 
 class History:
-    """Inner products of the last steps, in ``size`` slots that are used in turn.
+    """Inner products of the last steps, in ``size`` slots.
 
-    Vector ``i`` of a basis of ``2 * size + 1`` is the step in slot i, the change of the gradient in slot i - size, and
-    last the gradient.
+    The basis has 2 * size + 1 vectors: the steps by slot, the changes of the gradient by slot, and the gradient.
 
     Attributes:
-        slots: in use, the oldest first.
+        slots: the slots in use, the oldest first.
     """
 
     def __init__(self, size: int) -> None:
@@ -33,7 +32,7 @@ class History:
 
     @property
     def next_slot(self) -> int:
-        """The slot of the next step: a free one, or that of the oldest."""
+        """The slot of the next step: a free one, or that of the oldest step."""
         if len(self.slots) < self.size:
             return next(slot for slot in range(self.size) if slot not in self.slots)
         return self.slots[0]
@@ -43,11 +42,11 @@ class History:
         return not self.slots
 
     def add(self, products: Float64s) -> None:
-        """Take in a step.
+        """Add a step.
 
         Args:
-            products: shape (3, 2 * size + 1): of the new step, the new change and the new gradient with the basis in
-                which they are in place already; those with slots that are not in use do not matter.
+            products: shape (3, 2 * size + 1): the inner products of the new step, change and gradient with the basis,
+                which contains them already. Products with unused slots do not matter.
         """
         slot = self.next_slot
         if len(self.slots) == self.size:
@@ -59,7 +58,7 @@ class History:
             self.slots.append(slot)
 
     def begin(self, square: float) -> None:
-        """Take in the inner product of the first gradient with itself."""
+        """Set the inner product of the first gradient with itself."""
         self._dots[-1, -1] = square
 
     def forget(self) -> None:
@@ -70,16 +69,16 @@ class History:
         """Return the coefficients of ``-H g`` over the basis, and its inner product with the gradient."""
         size, dots = self.size, self._dots
         coefficients = np.zeros(2 * size + 1)
-        coefficients[-1] = -1.0
-        first: dict[int, float] = {}
-        for s in reversed(self.slots):
+        coefficients[-1] = -1.0  # p = -g
+        alphas: dict[int, float] = {}
+        for s in reversed(self.slots):  # alpha = s p / s y; p -= alpha y
             y = size + s
-            first[s] = float(dots[s] @ coefficients / dots[s, y])
-            coefficients[y] -= first[s]
-        if self.slots:
+            alphas[s] = float(dots[s] @ coefficients / dots[s, y])
+            coefficients[y] -= alphas[s]
+        if self.slots:  # p *= s y / y y
             s = self.slots[-1]
             coefficients *= dots[s, size + s] / dots[size + s, size + s]
-        for s in self.slots:
+        for s in self.slots:  # beta = y p / s y; p += (alpha - beta) s
             y = size + s
-            coefficients[s] += first[s] - float(dots[y] @ coefficients / dots[s, y])
+            coefficients[s] += alphas[s] - float(dots[y] @ coefficients / dots[s, y])
         return coefficients, float(dots[-1] @ coefficients)

@@ -1,13 +1,13 @@
-"""L-BFGS and, with an L1 penalty, OWL-QN (Andrew & Gao, 2007), with every vector on the servers; or between bounds.
+"""L-BFGS with every vector on the servers; with an L1 penalty, OWL-QN (Andrew & Gao, 2007); or between bounds.
 
-One evaluation of the objective is one clock: the workers pull the trial point at their own keys and add their part of
-the gradient. The driver then sends each server two requests: one for all inner products, on the chance that the point
-is good, and one that computes the next direction and trial point as combinations of the vectors there.
+One evaluation of the objective is one clock: the workers pull the trial point at their own keys, and add their part of
+the gradient. The driver then sends each server two requests. The first returns all inner products that the history
+needs if the point is good. The second computes the next direction and trial point as combinations of vectors there.
 
 With a ``center`` (means of the features), it searches in the space of centred features (``centering``).
 
-Without ``standardize``, features are scaled all the same, so that the objective is about as curved along every weight;
-its penalties are on the weights times that scale.
+Without ``standardize``, features are scaled, too, so that the objective is about as curved along every weight. Then the
+penalties are on the weights times that scale.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from ps2.array_types import Float64s
 from ps2.client.batch import batch
 from ps2.errors import InputError
 
-# Objectives that convergence is judged by, as in pyspark.ml; within a region steps are cut short now and then.
+# The number of objectives that show convergence, as in pyspark.ml. Within a region, steps are cut short now and then.
 WINDOW = 10
 WINDOW_IN_REGION = 20
 MIN_GRADIENT = 1e-8
-# Of the first objective: a smaller one is as good as 0.
-REST = 0.1
+# An objective below this share of the first one is as good as 0.
+NEGLIGIBLE = 0.1
 EVALUATIONS_PER_STEP = 3
 
 
@@ -50,7 +50,7 @@ class Evaluate(Task):
     """Report the loss of all rows at the trial point, and add its gradient.
 
     Attributes:
-        shifts: float64, what is to be subtracted from the first intercepts, in the space of centred features.
+        shifts: float64: workers subtract them from the first intercepts, which are those of centred features.
     """
 
     shifts: Float64s
@@ -83,10 +83,10 @@ class _Evaluation:
     """The evaluation of a trial point.
 
     Attributes:
-        value: of the objective.
-        slope: along the direction; 0 where steps keep to a region.
-        decrease: expected change of the objective; None: follows from the slope.
-        products: float64, shape (3, 2 * PAIRS + 1): for the history; 0 where a slot is free.
+        value: the objective.
+        slope: its slope along the direction; 0 within a region.
+        decrease: the expected change of the objective; None: it follows from the slope.
+        products: float64, shape (3, 2 * PAIRS + 1): inner products for the history; 0 where a slot is free.
         report: the workers' report.
     """
 
@@ -108,7 +108,7 @@ class Lbfgs(LinearProgram):
     def __init__(self, context: SolverContext) -> None:
         super().__init__(context)
         self._trial = self.model
-        # The weights of features as they were given, where penalties are on those and not on the trial point's.
+        # The weights of unscaled features, if penalties are on these, and not on the trial point's.
         self._unscaled = context.space.weight() if context.conditions else None
         vectors = context.space.several(4 + 2 * PAIRS)
         self._point, self._direction, self._gradient, self._gradient_at_trial = vectors[:4]
@@ -137,12 +137,13 @@ class Lbfgs(LinearProgram):
         while True:
             objectives.append(trial.value)
             ask.evaluated(trial.value)
-            reason = self._reason_to_stop(trial, objectives) or self._validation.look(ask, trial.report, self._trial)
+            reason = self._reason_to_stop(trial, objectives)
+            reason = reason or self._validation.add_loss(ask, trial.report, self._trial)
             if reason:
-                ask(self._keep_trial)
+                ask(self._accept_trial)
                 break
             next_trial = yield from self._search(ask, history, trial.value, evaluations)
-            if isinstance(next_trial, str):
+            if isinstance(next_trial, str):  # the last trial point is the result
                 reason = next_trial
                 break
             trial = next_trial
@@ -151,13 +152,16 @@ class Lbfgs(LinearProgram):
         return self._validation.best
 
     def _search(self, ask: Ask, history: History, value: float, evaluations: Iterator[int]) -> Steps[_Evaluation | str]:
-        """Evaluate points along a direction until one is good enough; return it, or why there is none.
+        """Accept the last trial point. Evaluate points along a direction from it until one is good enough.
 
         Args:
-            value: the objective at the last trial point, where the direction begins.
-            evaluations: the evaluations that are left.
+            value: the objective at the last trial point.
+            evaluations: the remaining evaluations.
+
+        Returns:
+            The good point, or the reason why there is none.
         """
-        search, shifts = self._turn(ask, history, value, keep=True)
+        search, shifts = self._choose_direction(ask, history, value, accept=True)
         for _ in evaluations:
             trial = yield from self._evaluate(ask, history, shifts)
             try:
@@ -167,7 +171,7 @@ class Lbfgs(LinearProgram):
                 if history.is_empty:
                     return str(error)
                 history.forget()  # to search along the gradient
-                search, shifts = self._turn(ask, history, value, keep=False)
+                search, shifts = self._choose_direction(ask, history, value, accept=False)
             else:
                 shifts = ask(partial(self._move_trial, search.step))
         return "all evaluations were made"
@@ -177,25 +181,25 @@ class Lbfgs(LinearProgram):
         report = yield from self.clock(Evaluate(shifts))
         return _Evaluation(*ask(partial(self._finish_gradient, report.loss, history)), report)
 
-    def _turn(self, ask: Ask, history: History, value: float, keep: bool) -> tuple[LineSearch, Float64s]:
+    def _choose_direction(self, ask: Ask, history: History, value: float, accept: bool) -> tuple[LineSearch, Float64s]:
         """Choose a direction, and the first trial point along it; return the search, and the trial point's shifts.
 
         Args:
             value: the objective at the point.
-            keep: whether the last trial point becomes the point.
+            accept: whether the last trial point becomes the point.
         """
         coefficients, slope = history.direction()
-        if slope >= 0.0:  # rounding, or servers that lost a part of the vectors
+        if slope >= 0.0:  # by rounding, or because servers lost a part of the vectors
             history.forget()
             coefficients, slope = history.direction()
         length = self._label_size / math.sqrt(-slope) if history.is_empty else 1.0
         if self.context.start is not None:
             length = min(length, 1.0)
-        shifts = ask(partial(self._move_trial, length, coefficients, keep))
+        shifts = ask(partial(self._move_trial, length, coefficients, accept))
         return LineSearch(value, slope, length, curvature=self._region is None), shifts
 
     def _reason_to_stop(self, trial: _Evaluation, objectives: list[float]) -> str:
-        """Judge as pyspark.ml does, by the gradient and by the last objectives; return "" to continue."""
+        """Return the reason to stop by the gradient and the last objectives, as in pyspark.ml; "": there is none."""
         options, value = self.context.options, trial.value
         if not math.isfinite(value):
             raise InputError(
@@ -203,13 +207,13 @@ class Lbfgs(LinearProgram):
             )
         if not math.isfinite(trial.square):
             raise InputError(_too_steep(self._gradient_at_trial))
-        # As if labels were of size 1: the loss is a power of that size, which no tolerance should know.
+        # As if labels were of size 1: the tolerance must not depend on the unit of the labels.
         steepness = math.sqrt(trial.square) / self._label_size
         if steepness <= max(options.tol * abs(value) / self._label_size**2, MIN_GRADIENT):
             return "the gradient is 0 within the tolerance"
         window = objectives[-(WINDOW if self._region is None else WINDOW_IN_REGION) :]
-        # Relative to the objective; where that goes to 0, as for separable rows, to its first value.
-        scale = max(abs(value), REST * abs(objectives[0]))
+        # Relative to the objective; if that goes to 0, as for separable rows, to its first value.
+        scale = max(abs(value), NEGLIGIBLE * abs(objectives[0]))
         if len(objectives) > 1 and abs(value - max(window)) <= options.tol * scale:
             return "the objective does not change beyond the tolerance any more"
         if len(objectives) > options.steps:
@@ -219,10 +223,10 @@ class Lbfgs(LinearProgram):
     # -- on the servers ------------------------------------------------------------------------------------------------
 
     def _finish_gradient(self, loss: float, history: History) -> tuple[float, float, float | None, Float64s]:
-        """Finish the gradient at the trial point, and ask for all inner products, on the chance that it is good.
+        """Finish the gradient at the trial point, and compute the inner products that are needed if it is good.
 
         Args:
-            loss: of all rows, summed.
+            loss: the summed loss of all rows.
 
         Returns:
             Fields of ``_Evaluation``.
@@ -231,8 +235,7 @@ class Lbfgs(LinearProgram):
         trial, gradient, pseudo = self._trial, self._gradient_at_trial, self._pseudo_at_trial
         mean = 1.0 / context.facts.weight
         penalised = trial.weight if self._unscaled is None else self._unscaled
-        # Without a penalty the square of a scale may overflow.
-        has_l2 = problem.l2 > 0.0
+        has_l2 = problem.l2 > 0.0  # without an L2 penalty, the square of a scale may overflow
         terms, factors = [gradient.weight], [mean]
         if has_l2:
             terms.append(penalised)
@@ -256,10 +259,9 @@ class Lbfgs(LinearProgram):
             step.combine([trial, self._point], [1.0, -1.0])
             change.combine([gradient, self._gradient], [1.0, -1.0])
             if self._region is not None:
-                self._region.descend(pseudo, trial, gradient)
-                # The expected change of the objective, to first order.
-                slope = gram([self._pseudo], [step])
-                self._region.remember(step, change, pseudo)
+                self._region.set_pseudo_gradient(pseudo, trial, gradient)
+                slope = gram([self._pseudo], [step])  # the expected change of the objective, to first order
+                self._region.project_curvature(step, change, pseudo)
             else:
                 slope = gram([gradient], [self._direction])
             dots = gram([step, change, pseudo], [self._basis_at_trial[i] for i in basis])
@@ -275,22 +277,22 @@ class Lbfgs(LinearProgram):
             return value, 0.0, along, products
         return value, along, None, products
 
-    def _keep_trial(self) -> None:
+    def _accept_trial(self) -> None:
         with batch():
-            self._keep()
+            self._copy_trial_to_point()
 
-    def _keep(self) -> None:
+    def _copy_trial_to_point(self) -> None:
         self._point.copy(self._trial)
         self._gradient.copy(self._gradient_at_trial)
         if self._region is not None:
             self._pseudo.copy(self._pseudo_at_trial)
 
-    def _move_trial(self, length: float, coefficients: Float64s | None = None, keep: bool = False) -> Float64s:
-        """Set the trial point to ``point + length * direction``, within the region, if there is one.
+    def _move_trial(self, length: float, coefficients: Float64s | None = None, accept: bool = False) -> Float64s:
+        """Set the trial point to ``point + length * direction``, within the region if there is one.
 
         Args:
-            coefficients: of a new direction; None: the direction stays.
-            keep: whether the last trial point becomes the point before.
+            coefficients: the coefficients of a new direction; None: the direction stays.
+            accept: whether the last trial point first becomes the point.
 
         Returns:
             The trial point's shifts.
@@ -298,13 +300,13 @@ class Lbfgs(LinearProgram):
         trial, point, direction = self._trial, self._point, self._direction
         center = self.context.center
         with batch():
-            if keep:
-                self._keep()
+            if accept:
+                self._copy_trial_to_point()
             if coefficients is not None:
                 self._set_direction(coefficients)
             trial.combine([point, direction], [1.0, length])
             if self._region is not None:
-                self._region.bring_back(trial, point, direction, self._pseudo, length)
+                self._region.project(trial, point, direction, self._pseudo, length)
             self._gradient_at_trial.zero()
             if center is not None:
                 shifts = center.shifts(trial.weight)
@@ -335,6 +337,6 @@ def _too_steep(gradient: Parameters) -> str:
     sizes = np.abs(values)
     if not len(sizes) or sizes.max() < np.abs(gradient.bias.pull()).max():
         return "the gradient by the intercept overflows: labels are too large"
-    at = int(np.argmax(np.where(np.isnan(sizes), np.inf, sizes)))
-    feature = int(columns[at]) // gradient.width
-    return f"the gradient by the weight of feature {feature} is {values[at]:g}: its values are too large, scale them"
+    index = int(np.argmax(np.where(np.isnan(sizes), np.inf, sizes)))
+    feature = int(columns[index]) // gradient.width
+    return f"the gradient by the weight of feature {feature} is {values[index]:g}: its values are too large, scale them"

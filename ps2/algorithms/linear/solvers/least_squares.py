@@ -1,4 +1,4 @@
-"""Least squares with penalties, by the products of features that the normal equations are made of; pure functions."""
+"""Least squares with penalties by the normal equations, from sums of products of features; pure functions."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ Array = npt.NDArray[Any]
 
 # Entries of a block of rows as a dense matrix: 32 MiB.
 BLOCK_ENTRIES = 1 << 22
-# Rows with a larger share of entries are multiplied as dense ones.
+# Rows with at least this share of entries are multiplied as dense ones.
 DENSE_FROM = 0.1
-# Means up to this number of standard deviations are subtracted from sums of products, which costs at most a digit.
-# A larger one has a feature that most of the weight is on rows of, so that as a dense column it takes little more.
+# Means up to this number of standard deviations are subtracted from sums of products, which costs at most a digit. A
+# feature with a larger mean is in most rows by weight, so as a dense column it takes little more memory.
 SMALL_MEAN = 1.0
-# A pivot of the Cholesky factor that is smaller, by the roundings of one feature, is none.
+# With a pivot below this number for each feature, the matrix is singular.
 SINGULAR = 16 * np.finfo(np.float64).eps
 
 
 @dataclass(frozen=True, eq=False)
 class Products:
-    """Sums over rows, each times its weight, of features and labels less their means.
+    """Weighted sums over rows of products of features and labels, both less their means.
 
     Attributes:
-        xx: float64, shape (k, k): of features with each other.
-        xy: float64, shape (k,): of features with the label.
-        yy: of the label with itself.
+        xx: float64, shape (k, k): products of features with each other.
+        xy: float64, shape (k,): products of features with the label.
+        yy: the squared label.
     """
 
     xx: Float64s
@@ -62,8 +62,8 @@ def products(rows: KeptRows, mean: Float64s, label_mean: float) -> Products:
 
     Args:
         rows: with labels, of some keys; features have a standard deviation of about 1 over the rows of all workers.
-        mean: shape (k,): of all features, also of those that no row of the worker has.
-        label_mean: of all rows.
+        mean: shape (k,): the means of all features, also of those that no row of the worker has.
+        label_mean: the mean of all rows' labels.
     """
     xx, xy, yy = np.zeros((len(mean), len(mean))), np.zeros(len(mean)), 0.0
     for block in rows.blocks():
@@ -81,22 +81,22 @@ def _add_products(rows: LocalRows, mean: Float64s, label_mean: float, xx: Float6
     dense = _DenseColumns(rows, columns, mean[columns])
     if not is_dense:
         _add_sparse_products(dense, mean, c, y, xx, xy)
-    at = np.ix_(columns, columns)
+    pairs = np.ix_(columns, columns)
     for part, block in dense.blocks():
         root = np.sqrt(c[part])
         block *= root[:, None]
-        xx[at] += block.T @ block
+        xx[pairs] += block.T @ block
         xy[columns] += block.T @ (root * y[part])
     return float(c @ y**2)
 
 
 @dataclass(frozen=True, eq=False)
 class _DenseColumns:
-    """Some features of a worker's rows, whose means are subtracted before anything is summed, so that nothing cancels.
+    """Some features of a worker's rows less their means. As means are subtracted before sums, nothing cancels.
 
     Attributes:
-        columns: int64, shape (m,): ascending.
-        mean: shape (m,).
+        columns: int64, shape (m,): the features, ascending.
+        mean: shape (m,): their means.
     """
 
     rows: LocalRows
@@ -108,22 +108,22 @@ class _DenseColumns:
         rows, columns = self.rows, self.columns
         if not len(columns):
             return
-        of_rows = np.searchsorted(columns, rows.keys)
-        has = columns[np.minimum(of_rows, len(columns) - 1)] == rows.keys
+        positions = np.searchsorted(columns, rows.keys)
+        has = columns[np.minimum(positions, len(columns) - 1)] == rows.keys
         x = rows.x[:, has] if not has.all() else rows.x
         step = max(1, BLOCK_ENTRIES // len(columns))
         for begin in range(0, len(rows), step):
             part = slice(begin, min(begin + step, len(rows)))
             block = np.zeros((part.stop - begin, len(columns)))
-            block[:, of_rows[has]] = x[part].toarray()
+            block[:, positions[has]] = x[part].toarray()
             block -= self.mean
             yield part, block
 
 
 def slopes(rows: KeptRows, mean: Float64s, label_mean: float, w: Float64s) -> Float64s:
-    """Sum a worker's rows' features, less their means, times what weights leave of the labels: ``xy - xx w``.
+    """Sum over a worker's rows the features, less their means, times the residuals of weights: ``xy - xx w``.
 
-    Products know that only to as many digits as ``xx w`` has; the rows know it better.
+    From products, that has only as many digits as ``xx w``; from rows, it has more.
 
     Args:
         rows, mean, label_mean: as for ``products``.
@@ -135,21 +135,21 @@ def slopes(rows: KeptRows, mean: Float64s, label_mean: float, w: Float64s) -> Fl
 def _slopes_of(rows: LocalRows, mean: Float64s, label_mean: float, w: Float64s) -> Float64s:
     assert rows.y is not None
     c = np.ones(len(rows)) if rows.weights is None else rows.weights
-    found, columns = np.zeros(len(mean)), np.flatnonzero(np.abs(mean) > SMALL_MEAN)
+    sums, columns = np.zeros(len(mean)), np.flatnonzero(np.abs(mean) > SMALL_MEAN)
     dense = _DenseColumns(rows, columns, mean[columns])
     others = np.flatnonzero(~np.isin(rows.keys, columns))
     x, keys = rows.x[:, others], rows.keys[others]
     small = mean.copy()
     small[columns] = 0.0
-    rest = rows.y - label_mean - (x @ w[keys] - small @ w)
+    residuals = rows.y - label_mean - (x @ w[keys] - small @ w)
     for part, block in dense.blocks():
-        rest[part] -= block @ w[columns]
-    rest *= c
-    found[keys] = x.T @ rest
-    found -= small * rest.sum()
+        residuals[part] -= block @ w[columns]
+    residuals *= c
+    sums[keys] = x.T @ residuals
+    sums -= small * residuals.sum()
     for part, block in dense.blocks():
-        found[columns] += block.T @ rest[part]
-    return found
+        sums[columns] += block.T @ residuals[part]
+    return sums
 
 
 def _add_sparse_products(
@@ -183,9 +183,9 @@ class Solution:
     Attributes:
         w: float64, shape (k,).
         factor: the Cholesky factor of xx + diag(l2), upper; None: the matrix is singular, or there is an L1 penalty.
-        pivot: what is left of a feature's own product when those before it have explained theirs, as a part of it: the
-            least of all. Weights have about as many digits as it times 1e16.
-        feature: that which has the least.
+        pivot: the smallest share of a feature's own product that the features before it do not explain. Weights have
+            about as many digits as this share times 1e16.
+        feature: the feature with that share.
     """
 
     w: Float64s
@@ -193,13 +193,13 @@ class Solution:
     pivot: float = 1.0
     feature: int = 0
 
-    def refined(self, rest: Float64s) -> Solution:
+    def refined(self, residual: Float64s) -> Solution:
         """Return better weights (the corrected seminormal equations: Björck 1987).
 
         Args:
-            rest: shape (k,): ``xy - (xx + diag(l2)) w``, computed of rows (``slopes``).
+            residual: shape (k,): ``xy - (xx + diag(l2)) w``, computed from rows (``slopes``).
         """
-        return replace(self, w=self.w + scipy.linalg.cho_solve((self.factor, False), rest))
+        return replace(self, w=self.w + scipy.linalg.cho_solve((self.factor, False), residual))
 
     def inverse_diagonal(self) -> Float64s:
         """Return the diagonal of (xx + diag(l2))^-1."""
@@ -213,35 +213,35 @@ class Solution:
         return float(root @ root)
 
 
-def solve(of: Products, l1: Float64s, l2: Float64s, steps: int, tol: float) -> Solution:
-    """Solve the normal equations; where they are singular, for the shortest weights; with an L1 penalty by L-BFGS-B.
+def solve(sums: Products, l1: Float64s, l2: Float64s, steps: int, tol: float) -> Solution:
+    """Solve the normal equations; if they are singular, for the shortest weights; with an L1 penalty by L-BFGS-B.
 
     Args:
-        of: of features whose sizes are alike.
-        l1: shape (k,).
-        l2: shape (k,).
-        steps: of L-BFGS-B at most.
-        tol: it stops when the objective improves by less than this, relatively.
+        sums: the products of features of about the same size.
+        l1: shape (k,): strengths.
+        l2: shape (k,): strengths.
+        steps: maximum steps of L-BFGS-B.
+        tol: L-BFGS-B stops when the objective improves by less than this, relatively.
     """
-    a, k = of.xx + np.diag(l2), len(of.xy)
+    a, k = sums.xx + np.diag(l2), len(sums.xy)
     if l1.any():
-        return Solution(_with_l1(a, of, l1, steps, tol))
-    # A feature that is constant is 0 here: with any number on the diagonal its weight is 0.
+        return Solution(_with_l1(a, sums, l1, steps, tol))
+    # A constant feature is 0 here: with any number on the diagonal its weight is 0.
     a[np.diag_indices(k)] += np.diag(a) == 0.0
     factor, failed = scipy.linalg.lapack.dpotrf(a)
-    # The factor's columns after one whose pivot is no positive number mean nothing.
+    # The factor's columns are undefined from the first on whose pivot is not positive.
     pivots = (np.diag(factor) ** 2 / np.diag(a))[: failed - 1 if failed else k]
     feature = failed - 1 if failed else int(np.argmin(pivots))
     if failed or pivots[feature] <= SINGULAR * k:
-        w = np.asarray(np.linalg.lstsq(a, of.xy, rcond=SINGULAR)[0], np.float64)
+        w = np.asarray(np.linalg.lstsq(a, sums.xy, rcond=SINGULAR)[0], np.float64)
         return Solution(w, pivot=0.0, feature=feature)
-    return Solution(scipy.linalg.cho_solve((factor, False), of.xy), factor, float(pivots[feature]), feature)
+    return Solution(scipy.linalg.cho_solve((factor, False), sums.xy), factor, float(pivots[feature]), feature)
 
 
-def _with_l1(a: Float64s, of: Products, l1: Float64s, steps: int, tol: float) -> Float64s:
-    """Return weights as differences of numbers that are not negative, of labels of size 1."""
-    size = math.sqrt(of.yy) or 1.0
-    xy, l1 = of.xy / size, l1 / size
+def _with_l1(a: Float64s, sums: Products, l1: Float64s, steps: int, tol: float) -> Float64s:
+    """Minimise over weights as differences of two nonnegative numbers, with labels scaled to size 1."""
+    size = math.sqrt(sums.yy) or 1.0
+    xy, l1 = sums.xy / size, l1 / size
 
     def objective(halves: Float64s) -> tuple[float, Float64s]:
         plus, minus = halves.reshape(2, -1)
@@ -249,7 +249,7 @@ def _with_l1(a: Float64s, of: Products, l1: Float64s, steps: int, tol: float) ->
         value = 0.5 * (plus - minus) @ (slope - xy) + l1 @ (plus + minus)
         return float(value), np.concatenate([l1 + slope, l1 - slope])
 
-    found = scipy.optimize.minimize(
+    minimum = scipy.optimize.minimize(
         objective,
         np.zeros(2 * len(l1)),
         method="L-BFGS-B",
@@ -257,17 +257,17 @@ def _with_l1(a: Float64s, of: Products, l1: Float64s, steps: int, tol: float) ->
         bounds=[(0, None)] * (2 * len(l1)),
         options={"maxiter": steps, "maxfun": 20 * steps + 1, "ftol": tol, "gtol": 0.0},
     )
-    plus, minus = found.x.reshape(2, -1)
+    plus, minus = minimum.x.reshape(2, -1)
     return np.asarray((plus - minus) * size)
 
 
-def objective(of: Products, w: Float64s, l1: Float64s, l2: Float64s) -> float:
+def objective(sums: Products, w: Float64s, l1: Float64s, l2: Float64s) -> float:
     """Return half the mean squared error and the penalties at weights."""
-    # Rounding may leave a perfect fit below 0.
-    squares = max(float(0.5 * of.yy - of.xy @ w + 0.5 * w @ of.xx @ w), 0.0)
+    # Rounding may make a perfect fit negative.
+    squares = max(float(0.5 * sums.yy - sums.xy @ w + 0.5 * w @ sums.xx @ w), 0.0)
     return float(squares + l1 @ np.abs(w) + 0.5 * l2 @ w**2)
 
 
 def _upper(k: int) -> npt.NDArray[np.bool_]:
-    """Return which entries of a matrix are its diagonal and those above."""
+    """Return a mask of the diagonal of a matrix and the entries above it."""
     return np.tri(k, dtype=np.bool_).T

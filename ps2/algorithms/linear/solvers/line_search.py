@@ -1,4 +1,4 @@
-"""Where to look along a direction: a weak Wolfe search (Lewis & Overton, 2013), one evaluation after the other."""
+"""A weak Wolfe line search (Lewis & Overton, 2013), one evaluation after the other."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 SUFFICIENT = 1e-4
 CURVATURE = 0.9
 MAX_EVALUATIONS = 20
-# An interpolated point stays so far from the ends of its interval.
+# The minimum distance of an interpolated point from the ends of its interval, as a share of the interval.
 MARGIN = 0.1
 
 
@@ -17,9 +17,9 @@ class LineSearch:
     """The search along one direction.
 
     Attributes:
-        value: of the objective at the beginning.
-        slope: along the direction there, below 0.
-        step: where to evaluate next, as a multiple of the direction.
+        value: the objective where the direction begins.
+        slope: the slope there, below 0.
+        step: the next point to evaluate, as a multiple of the direction.
         curvature: whether the slope has to flatten (it need not with an L1 penalty: Andrew & Gao, 2007).
     """
 
@@ -32,12 +32,12 @@ class LineSearch:
     _high: float = math.inf
 
     def accepts(self, value: float, slope: float, decrease: float | None = None) -> bool:
-        """Return whether the point is good enough; else ``step`` is the next one.
+        """Return whether the point at ``step`` is good enough. If it is not, set ``step`` to the next one.
 
         Args:
-            value: of the objective at ``step``.
-            slope: there.
-            decrease: expected change of the objective, to first order; None: step times slope.
+            value: the objective at ``step``.
+            slope: the slope there.
+            decrease: the expected change of the objective, to first order; None: step times slope.
 
         Raises:
             ArithmeticError: the search has failed: no smaller objective can be found.

@@ -1,13 +1,12 @@
 """Gradients of minibatches, and an optimizer on the servers (PS2 paper, sections 3.3 and 5.2.1, Figure 3).
 
-Under BSP the driver takes a step of all workers' gradients. Workers that may be ahead of each other take steps of their
-own, and know their tasks.
+Under BSP the driver takes a step by the sum of all workers' gradients. Workers that may be ahead of each other (SSP,
+ASP) take steps of their own, and know their tasks.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -46,12 +45,12 @@ class MinibatchWork:
     """Makes a worker of its rows; picklable.
 
     Attributes:
-        form: of gradients on the network.
-        optimizer: takes a step of this worker's own in each clock; None: the driver takes one of all gradients.
-        catch_up: brings the columns of a minibatch up to date before they are read; None: they are.
-        fraction: of the rows.
-        scale: factor of gradients.
-        every: clocks between two looks at the rows held out.
+        form: the form of gradients on the network.
+        optimizer: takes a step of the worker's own in each clock; None: the driver takes one step by all gradients.
+        catch_up: brings the columns of a minibatch up to date before they are read; None: they always are.
+        fraction: the share of the rows in a minibatch.
+        scale: the factor of gradients.
+        every: the number of clocks from one evaluation of the held-out rows to the next.
     """
 
     loss: Loss
@@ -69,34 +68,31 @@ class MinibatchWork:
             view, is_last = ModelView(worker), isinstance(task, Evaluate)
             rows = data.rows if is_last else data.rows.sample(self.fraction, worker.rng())
             columns = data.columns if rows is data.rows else columns_of(rows.keys, self.model.width)
-            before = None if self.catch_up is None else self.catch_up.to_step(task.step)
-            w, b = view.pull(self.model, columns, before)
+            catch_up = None if self.catch_up is None else self.catch_up.to_step(task.step)
+            w, b = view.pull(self.model, columns, catch_up)
             if is_last:
-                view.report(self.loss.loss(rows, w, b), self._held_loss(data, view, before))
+                view.report(self.loss.loss(rows, w, b), self._held_loss(data, view, catch_up))
                 return
-            found, sent = self.form.gradient(self.gradient.weight, rows, w, b, columns, self.scale)
-            held = self._held_loss(data, view, before) if task.step % self.every == 0 else NOTHING
-            view.add(self.gradient, sent, found.db * self.scale, self._own_step(task.step + 1))
-            view.report((found.loss, found.weight), held, len(rows), **self.form.choice.reported())
+            evaluated, sent = self.form.gradient(self.gradient.weight, rows, w, b, columns, self.scale)
+            held = self._held_loss(data, view, catch_up) if task.step % self.every == 0 else NOTHING
+            own_step = None if self.optimizer is None else partial(self.optimizer.step, task.step + 1)
+            view.add(self.gradient, sent, evaluated.db * self.scale, own_step)
+            view.report((evaluated.loss, evaluated.weight), held, len(rows), **self.form.choice.reported())
 
         return do
 
-    def _own_step(self, number: int) -> Callable[[], None] | None:
-        """Return the call for a step of this worker's own, if it takes any."""
-        return None if self.optimizer is None else partial(self.optimizer.step, number)
-
-    def _held_loss(self, data: Data, view: ModelView, before: Any) -> tuple[float, float]:
+    def _held_loss(self, data: Data, view: ModelView, catch_up: Any) -> tuple[float, float]:
         if data.held is None:
             return NOTHING
-        return self.loss.loss(data.held, *view.pull(self.model, data.columns, before))
+        return self.loss.loss(data.held, *view.pull(self.model, data.columns, catch_up))
 
 
 @dataclass(frozen=True, eq=False)
 class OwnSteps:
-    """What each worker runs that may be ahead of others; picklable.
+    """The loop of a worker that may be ahead of others; picklable.
 
     Attributes:
-        steps: number of steps.
+        steps: the number of steps.
     """
 
     work: LinearWork
@@ -118,7 +114,7 @@ class Minibatch(SteppingProgram):
 
     def __init__(self, context: SolverContext) -> None:
         self._gradient = context.space.new()
-        self._optimizer = Optimizer.make(context, context.beginning, self._gradient)
+        self._optimizer = Optimizer.make(context, context.initial_model, self._gradient)
         super().__init__(context, self._optimizer.decayed)
         self._catch_up = self._optimizer.catching_up()
         self._every = math.ceil(1.0 / self.options.fraction)
@@ -133,31 +129,33 @@ class Minibatch(SteppingProgram):
         yield from self.prepare(ask)
         step, penalty = 0, 0.0
         while True:
-            report, is_last = yield from self.evaluation(ask, step, AddGradient(step))
-            penalty = ask(partial(self._penalise, step, is_last, penalty))
-            if self.is_over(ask, step, report, penalty, is_last):
+            report, is_last = yield from self.step_or_evaluate(ask, step, AddGradient(step))
+            # One request to the servers computes the penalty and takes the step. With held-out rows, the model must
+            # first be copied if it is the best one.
+            penalty = ask(partial(self._compute_penalty_and_step, step, is_last, penalty))
+            if self.record_objective(ask, step, report, penalty, is_last):
                 return self.validation.best
             if self.options.validate:
                 ask(partial(self._take_step, step))
             step += 1
 
-    def _penalise(self, step: int, is_last: bool, before: float) -> float:
+    def _compute_penalty_and_step(self, step: int, is_last: bool, last_penalty: float) -> float:
         """Return the penalty of the model after a number of steps; take the next step, unless rows are held out.
 
         Args:
-            before: the penalty of the model before.
+            last_penalty: the penalty of the last model that was asked for.
         """
-        takes_steps = self.staleness == 0
-        # A lazy step costs as much as its minibatch; work on all columns is done once per pass over the rows.
-        looks = is_last or self._catch_up is None or step % self._every == 0
+        driver_steps = self.staleness == 0
+        # A lazy step costs as much as its minibatch, so work on all columns is due once per pass over the rows.
+        is_due = is_last or self._catch_up is None or step % self._every == 0
         # While workers are ahead, penalties of this clock would replace those of later ones.
-        if looks and self._catch_up is not None and (takes_steps or is_last):
+        if is_due and self._catch_up is not None and (driver_steps or is_last):
             self._catch_up.to_step(step)(None)
         with batch():
-            penalty = self.monitor.penalty(self.model) if looks else None
-            if takes_steps and not (is_last or self.options.validate):
+            penalty = self.monitor.penalty(self.model) if is_due else None
+            if driver_steps and not (is_last or self.options.validate):
                 self._optimizer.step(step + 1)
-        return before if penalty is None else penalty()
+        return last_penalty if penalty is None else penalty()
 
     def _take_step(self, step: int) -> None:
         with batch():

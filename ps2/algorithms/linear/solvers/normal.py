@@ -1,7 +1,7 @@
 """Linear regression in one clock: workers add up products of features, and the driver solves the normal equations.
 
-Products of features that nearly explain each other tell the weights to few digits. Then a few more clocks bring the
-others: workers compute of their rows what the weights leave, and the driver solves for the correction.
+If features nearly explain each other, their products determine only few digits of the weights. A few more clocks then
+determine the others: workers compute residuals from their rows, and the driver solves for the correction.
 
 The penalties are those of pyspark.ml's solver "normal", whose standard deviations divide by the weight of all rows.
 """
@@ -38,13 +38,13 @@ log = logging.getLogger(__name__)
 
 # As in pyspark.ml: their products are 64 MiB.
 MAX_FEATURES = 4096
-# A smaller pivot leaves fewer than 9 digits of the weights.
-SMALL_PIVOT = 1e-7
-# Penalties on weights of scaled features are no larger than its square.
-LARGE = 1e140
-# Each gains about as many digits as the equations have left.
+# With a smaller pivot, the weights have fewer than 9 digits.
+MIN_PIVOT = 1e-7
+# Maximum inverse standard deviation in penalties; its square is finite.
+MAX_INVERSE_STD = 1e140
+# Each correction adds about as many digits as the equations determine.
 MAX_CORRECTIONS = 4
-# A correction that is smaller, as a part of the weights, is the last one.
+# A correction below this share of the weights is the last one.
 EXACT = 1e-10
 # Warnings.
 SHORTEST = (
@@ -60,7 +60,7 @@ class AddProducts(Task):
 
 @dataclass(frozen=True)
 class AddResiduals(Task):
-    """Add up the products of features with what the weights leave of the labels."""
+    """Add up the products of features with residuals: labels less the model's predictions."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,15 +68,15 @@ class NormalWork:
     """Makes a worker of its rows; picklable.
 
     Attributes:
-        sums: where products are added up.
-        rest: where residuals are added up.
+        sums: the vector to which workers add products.
+        residuals: the vector to which workers add products of features and residuals.
         model: the weights so far.
-        center: means of the features; None: they are not to be subtracted.
-        label_mean: what is to be subtracted from labels.
+        center: the means of the features; None: workers do not subtract them.
+        label_mean: the number that workers subtract from labels.
     """
 
     sums: DCV
-    rest: DCV
+    residuals: DCV
     model: Parameters
     center: Center | None
     label_mean: float
@@ -88,10 +88,10 @@ class NormalWork:
             mean = np.zeros(self.dim) if self.center is None else self.center.of_features()
             w, _ = view.pull(self.model, np.arange(self.dim))
             if isinstance(task, AddProducts):
-                to, values = self.sums, products(data.rows, mean, self.label_mean).packed()
+                vector, values = self.sums, products(data.rows, mean, self.label_mean).packed()
             else:
-                to, values = self.rest, slopes(data.rows, mean, self.label_mean, w)
-            to.add(values)
+                vector, values = self.residuals, slopes(data.rows, mean, self.label_mean, w)
+            vector.add(values)
             view.moved_bytes += values.nbytes + mean.nbytes
             view.report(rows=len(data.rows))
 
@@ -100,12 +100,12 @@ class NormalWork:
 
 @dataclass(frozen=True, eq=False)
 class _Equations:
-    """The normal equations, as the sums on the servers have them.
+    """The normal equations of the sums on the servers.
 
     Attributes:
         sums: the sums of products, divided by the weight of all rows.
         l1, l2: the strengths of the penalties on each weight.
-        solution: the solution, as exact as the products.
+        solution: the solution, as exact as the products allow.
     """
 
     sums: Products
@@ -120,9 +120,9 @@ class Normal(LinearProgram):
     def __init__(self, context: SolverContext) -> None:
         super().__init__(context)
         problem = context.problem
-        self._sums, self._rest = context.space.small(packed_size(problem.dim)), context.space.small(problem.dim)
+        self._sums, self._residuals = context.space.small(packed_size(problem.dim)), context.space.small(problem.dim)
         self._label_mean = context.facts.label_mean if problem.fit_intercept else 0.0
-        self._equations: _Equations | None = None  # spares the servers a question
+        self._equations: _Equations | None = None  # a cache of what the servers hold
 
     # -- the algorithm -------------------------------------------------------------------------------------------------
 
@@ -135,15 +135,15 @@ class Normal(LinearProgram):
                 break
             yield from self.clock(AddResiduals())
             is_exact = ask(self._correct)
-        before, after, pivot, feature, diagonal = ask(self._finish)
-        ask.evaluated(before)
-        ask.evaluated(after)
+        initial_objective, objective, min_pivot, feature, inverse_diagonal = ask(self._finish)
+        ask.evaluated(initial_objective)
+        ask.evaluated(objective)
         self.record.reason = "the normal equations were solved"
-        if pivot == 0.0:
+        if min_pivot == 0.0:  # the equations are singular
             self.record.reason += ", for the shortest weights"
             ask(partial(log.warning, SHORTEST, feature))
-        if len(diagonal):
-            self.record.metrics["inverse_diagonal"] = tuple(diagonal.tolist())
+        if len(inverse_diagonal):
+            self.record.metrics["inverse_diagonal"] = tuple(inverse_diagonal.tolist())
         return self.model
 
     # -- in the driver -------------------------------------------------------------------------------------------------
@@ -151,17 +151,17 @@ class Normal(LinearProgram):
     def _solve(self) -> bool:
         """Solve the equations; return whether the weights are exact."""
         self._equations = None
-        solution = self._solved().solution
-        self._rest.zero()
+        solution = self._read_equations().solution
+        self._residuals.zero()
         self.model.weight.push(solution.w)
-        return solution.factor is None or solution.pivot >= SMALL_PIVOT
+        return solution.factor is None or solution.pivot >= MIN_PIVOT
 
     def _correct(self) -> bool:
         """Solve for the correction by the residuals; return whether the weights are exact."""
-        equations, w = self._solved(), self.model.weight.pull()
-        rest = self._rest.pull() / self.context.facts.weight - equations.l2 * w
-        better = replace(equations.solution, w=w).refined(rest).w
-        self._rest.zero()
+        equations, w = self._read_equations(), self.model.weight.pull()
+        residual = self._residuals.pull() / self.context.facts.weight - equations.l2 * w
+        better = replace(equations.solution, w=w).refined(residual).w
+        self._residuals.zero()
         self.model.weight.push(better)
         return bool(np.abs(better - w).max() <= EXACT * np.abs(better).max())
 
@@ -169,24 +169,24 @@ class Normal(LinearProgram):
         """Set the intercept.
 
         Returns:
-            The objective before and after; the least pivot, and its feature; and the diagonal of the inverse, for
-            features as they were given, and the intercept: empty if it is not known.
+            The objective of weights of 0 and of the solution; the smallest pivot, and its feature; the diagonal of the
+            inverse for unscaled features, and for the intercept: empty if it is not known.
         """
-        context, equations, w = self.context, self._solved(), self.model.weight.pull()
+        context, equations, w = self.context, self._read_equations(), self.model.weight.pull()
         sums, solution, facts = equations.sums, equations.solution, context.facts
         mean = np.zeros(len(w)) if context.center is None else context.center.of_features()
         self.model.bias.push(np.array([self._label_mean - mean @ w]))
         diagonal = np.empty(0)
         if solution.factor is not None and facts.label_std > 0.0:
             inverse_std = self._inverse_std()
-            with np.errstate(over="ignore"):  # the variance of a weight beyond 1e154 is no number
+            with np.errstate(over="ignore"):  # the variance of a weight above 1e154 overflows
                 diagonal = np.where(inverse_std > 0.0, solution.inverse_diagonal() * inverse_std**2, math.inf)
-            of_intercept = [1.0 + solution.inverse_form(mean)] if context.problem.fit_intercept else []
-            diagonal = np.concatenate([diagonal, of_intercept]) / facts.weight
-        after = objective(sums, w, equations.l1, equations.l2)
-        return 0.5 * sums.yy, after, solution.pivot, solution.feature, diagonal
+            intercept = [1.0 + solution.inverse_form(mean)] if context.problem.fit_intercept else []
+            diagonal = np.concatenate([diagonal, intercept]) / facts.weight
+        value = objective(sums, w, equations.l1, equations.l2)
+        return 0.5 * sums.yy, value, solution.pivot, solution.feature, diagonal
 
-    def _solved(self) -> _Equations:
+    def _read_equations(self) -> _Equations:
         """Return the equations of the sums on the servers, which are constant after the first clock."""
         if self._equations is None:
             sums = Products.unpacked(self._sums.pull() / self.context.facts.weight, self.context.problem.dim)
@@ -201,16 +201,16 @@ class Normal(LinearProgram):
     def _penalties(self, inverse_std: Float64s) -> tuple[Float64s, Float64s]:
         """Return the strengths for the weights of features divided by their unbiased standard deviations."""
         problem, facts = self.context.problem, self.context.facts
-        # How much smaller pyspark.ml's deviations are, of features and of the label.
+        # pyspark.ml's standard deviations, of features and of the label, are smaller by this factor.
         ratio = math.sqrt(max(1.0 - facts.weight_squared / facts.weight / facts.weight, 0.0)) or 1.0
         if problem.standardize:
             return np.full(problem.dim, problem.l1 * ratio), np.full(problem.dim, problem.l2 * ratio)
         # An infinite penalty makes a weight 0, and so does a nearly infinite one.
-        squares = np.minimum(np.minimum(inverse_std, LARGE) ** 2 * (problem.l2 / ratio), LARGE**2)
+        squares = np.minimum(np.minimum(inverse_std, MAX_INVERSE_STD) ** 2 * (problem.l2 / ratio), MAX_INVERSE_STD**2)
         return problem.l1 * inverse_std, squares
 
     # -- what the frame calls ------------------------------------------------------------------------------------------
 
     def solver_work(self) -> NormalWork:
         label_mean, dim = self._label_mean, self.context.problem.dim
-        return NormalWork(self._sums, self._rest, self.model, self.context.center, label_mean, dim)
+        return NormalWork(self._sums, self._residuals, self.model, self.context.center, label_mean, dim)

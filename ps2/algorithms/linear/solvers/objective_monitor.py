@@ -1,7 +1,7 @@
 """The objective of each step's model, penalties included, and whether the training diverges.
 
-In a step, workers compute the loss of the model that the step begins with. So the last clock of a solver evaluates the
-last model, and takes no step.
+In a step, workers compute the loss of the model before the step. So the last clock of a solver evaluates the last
+model, and takes no step.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ log = logging.getLogger(__name__)
 
 # Growth of the objective since the first step that counts as divergence.
 DIVERGED = 1000.0
-# Growth that is worth a warning: of all rows' objective; against a first minibatch, which is a sample.
+# Growth that is worth a warning: of the objective of all rows; of minibatches, which are samples.
 WORSE, WORSE_THAN_SAMPLE = 1.01, 2.0
-# Of the labels' squares, or of 1 with classes: objectives below this are rounding.
-NOTHING = 1e-9
+# Objectives below this share of the largest squared label (classes: of 1) are rounding.
+ROUNDING = 1e-9
 
 
 class ObjectiveMonitor:
     """The objective from clock to clock."""
 
     def __init__(
-        self, context: SolverContext, penalised: Callable[[Parameters], tuple[Any, ...]] = lambda of: (of.weight,)
+        self, context: SolverContext, penalised: Callable[[Parameters], tuple[Any, ...]] = lambda model: (model.weight,)
     ):
         """Args:
-        penalised: the vectors of a model that the L2 penalty is on.
+        penalised: returns the vectors of a model to which the L2 penalty applies.
         """
         self._context, self._penalised = context, penalised
         labels = context.facts.label_range if context.problem.classes is None else (0.0, 1.0)
         size = max(abs(labels[0]), abs(labels[1]))
-        self._nothing = NOTHING * size * size
+        self._rounding = ROUNDING * size * size
 
     def penalty(self, model: Parameters) -> Callable[[], float]:
-        """Ask for the penalties of a model within ``batch()``; the returned function gives them after it."""
+        """Request the penalties of a model within ``batch()``; the returned function returns them after it."""
         l1, l2 = self._context.problem.l1, self._context.problem.l2
         sizes: list[tuple[float, Any]] = [(l1, model.weight.norm1())] if l1 else []
         squares: list[tuple[float, Any]] = [(l2 / 2.0, v.dot(v)) for v in self._penalised(model)] if l2 else []
-        return lambda: sum(strength * of.result() for strength, of in [*sizes, *squares])
+        return lambda: sum(strength * size.result() for strength, size in [*sizes, *squares])
 
     def objective(self, step: int, loss: float, weight: float, penalty: float) -> float:
         """Return the objective of the model after a number of steps.
@@ -55,8 +55,8 @@ class ObjectiveMonitor:
             weight: the sum of their weights; 0: there was no row, and the objective is NaN.
 
         Raises:
-            DivergedError: it is no number any more.
-            InputError: it was none before the first step.
+            DivergedError: it is not finite.
+            InputError: it is not finite before the first step.
         """
         value = loss / weight + penalty if weight else math.nan
         if weight and not math.isfinite(value):
@@ -70,20 +70,20 @@ class ObjectiveMonitor:
         return value
 
     def end(self) -> None:
-        """Judge the objective of the last model; warn if it is worse than that of the first one.
+        """Warn if the objective of the last model is worse than that of the first one.
 
         Raises:
-            DivergedError: it is far worse than that of the first one.
+            DivergedError: it is far worse.
         """
         first, last = self._first, self._context.record.objective[-1]
-        before = max(first, self._nothing)
-        said = f"the objective has grown from {first:g} to {last:g}"
+        before = max(first, self._rounding)
+        message = f"the objective has grown from {first:g} to {last:g}"
         if last > DIVERGED * before:
-            raise diverged(self._context, said)
+            raise diverged(self._context, message)
         options = self._context.options
         is_sample = options.solver == "minibatch" and options.fraction < 1.0
         if last > (WORSE_THAN_SAMPLE if is_sample else WORSE) * before:
-            log.warning("%s: %s; %s", _name(options), said, _advice(self._context))
+            log.warning("%s: %s; %s", _name(options), message, _advice(self._context))
 
     @property
     def _first(self) -> float:
@@ -91,9 +91,9 @@ class ObjectiveMonitor:
         return next((value for value in self._context.record.objective if not math.isnan(value)), math.nan)
 
 
-def diverged(context: SolverContext, what: str) -> DivergedError:
+def diverged(context: SolverContext, cause: str) -> DivergedError:
     """Return the error of a training that has diverged, with the cause and advice."""
-    return DivergedError(f"{_name(context.options)}: the training has diverged: {what}; {_advice(context)}")
+    return DivergedError(f"{_name(context.options)}: the training has diverged: {cause}; {_advice(context)}")
 
 
 def _name(options: SolverOptions) -> str:
@@ -103,9 +103,7 @@ def _name(options: SolverOptions) -> str:
 def _advice(context: SolverContext) -> str:
     if context.options.solver in ("l-bfgs", "normal"):
         return "scale features and labels"
-    of = f"stepSize {context.options.step_size:g}"
+    advice = f"stepSize {context.options.step_size:g} is too large for these features and labels"
     if context.problem.l2:
-        of += f" is too large for these features and labels, or for regParam (an L2 penalty of {context.problem.l2:g})"
-    else:
-        of += " is too large for these features and labels"
-    return f"{of}: take a smaller one, or scale them"
+        advice += f", or for regParam (an L2 penalty of {context.problem.l2:g})"
+    return f"{advice}: take a smaller one, or scale them"

@@ -16,7 +16,7 @@ from ps2.ops.all import optimizer_steps
 from ps2.ops.table import Op
 from ps2.ops.table import Optimizer as Declared
 
-# pyspark.ml's update rules of factorization machines: the operation, before which weights and intercept decay.
+# pyspark.ml's update rules of factorization machines, by their operation. Weights and intercept decay before it.
 DECAYING = {"adamW": "adam", "gd": "sgd"}
 
 
@@ -26,12 +26,12 @@ def step_of(name: str) -> Op:
 
 
 def states_of(name: str) -> tuple[str, ...]:
-    """Return the vectors that an optimizer keeps beside weight and gradient."""
+    """Return the names of an optimizer's vectors, besides weight and gradient."""
     return step_of(name).reads[1:-1]
 
 
 def lazy_ones() -> list[str]:
-    """Return the optimizers whose step can leave columns alone where the gradient is 0."""
+    """Return the optimizers whose step can skip columns where the gradient is 0."""
     return sorted(name for name, op in optimizer_steps().items() if "lazy" in op.params)
 
 
@@ -39,16 +39,15 @@ def lazy_ones() -> list[str]:
 class Optimizer:
     """Steps of one optimizer on the servers; picklable.
 
-    Which there are, and what they take, their operations declare. FTRL keeps its penalties out of the steps: its
-    weights follow from sums over all steps (McMahan et al., 2013).
-    "adamW" and "gd" let everything decay by the L2 penalty before the step, by as much whatever the gradients were
-    (Loshchilov & Hutter, 2019).
+    The operations declare the optimizers and their params. FTRL's penalties are no part of its steps: its weights
+    follow from sums over all steps (McMahan et al., 2013). "adamW" and "gd" let weights and intercept decay by the L2
+    penalty before the step, whatever the gradients were (Loshchilov & Hutter, 2019).
 
-    Under BSP the driver takes one step of all workers' gradients. Workers that may be ahead of each other (SSP, ASP)
-    take steps of their own: each sees its own updates at once (Xing et al., 2016, section 3.2).
+    Under BSP the driver takes one step by the sum of all workers' gradients. Workers that may be ahead of each other
+    (SSP, ASP) take steps of their own: each sees its own updates at once (Xing et al., 2016, section 3.2).
 
     Attributes:
-        states: what the optimizer keeps beside weight and gradient.
+        states: the optimizer's vectors besides weight and gradient, by name.
         steps_per_clock: 1 under BSP, else the number of workers. Each of these steps has its share of rate and
             penalties, so that together they go about as far as one step would.
     """
@@ -84,7 +83,7 @@ class Optimizer:
             vector.zero()
 
     def decayed(self, model: Parameters) -> tuple[DCV, ...]:
-        """Return the vectors of a model that an L2 penalty applies to."""
+        """Return the vectors of a model to which an L2 penalty applies."""
         return model.each if self.options.optimizer in DECAYING else (model.weight,)
 
     def catching_up(self) -> CatchUp | None:
@@ -116,9 +115,9 @@ class Optimizer:
     def _scalars(self, number: int, is_weight: bool) -> dict[str, Any]:
         penalised = is_weight and self.options.optimizer not in DECAYING
         l1, l2 = (self.problem.l1, self.problem.l2) if penalised else (0.0, 0.0)
-        # Penalties of FTRL stand for all steps so far, those of others for one step.
-        share = number if self.follows_sums else 1.0 / self.steps_per_clock
-        scalars: dict[str, Any] = {"l1": share * l1, "l2": share * l2}
+        # FTRL's penalties are those of all steps so far, others' those of one step.
+        factor = number if self.follows_sums else 1.0 / self.steps_per_clock
+        scalars: dict[str, Any] = {"l1": factor * l1, "l2": factor * l2}
         if self.options.lazy and is_weight:
             scalars["lazy"] = True
         if "step" in step_of(self.options.optimizer).params:
@@ -128,7 +127,7 @@ class Optimizer:
 
 @dataclass(frozen=True, eq=False)
 class CatchUp:
-    """Applies the penalties that lazy steps of FTRL have left at columns, as they grow with every step; picklable."""
+    """Applies the penalties that lazy steps of FTRL have skipped at columns; they grow with every step. Picklable."""
 
     operation: str
     weight: DCV

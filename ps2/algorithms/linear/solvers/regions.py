@@ -1,7 +1,7 @@
-"""Where steps of L-BFGS may go, if not everywhere: within the orthant of the point (OWL-QN), or within a box of bounds.
+"""The regions of steps of L-BFGS: the orthant of the point (OWL-QN: Andrew & Gao, 2007), or a box of bounds.
 
-Either way the direction is that of a pseudo-gradient, which is 0 where the objective cannot fall, and trial points are
-brought back.
+In both, the direction follows from a pseudo-gradient, which is 0 where the objective cannot fall, and trial points are
+projected onto the region.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from ps2.client.dcv import DCV
 
 
 class Region(Protocol):
-    """All is asked for within ``batch()``."""
+    """A region; call its methods within ``batch()``."""
 
-    def descend(self, pseudo: Parameters, point: Parameters, gradient: Parameters) -> None:
+    def set_pseudo_gradient(self, pseudo: Parameters, point: Parameters, gradient: Parameters) -> None:
         """Set the pseudo-gradient at a point."""
 
     def align(self, direction: Parameters, pseudo: Parameters) -> None:
         """Project a direction onto the region near the point."""
 
-    def bring_back(
+    def project(
         self, trial: Parameters, point: Parameters, direction: Parameters, pseudo: Parameters, length: float
     ) -> None:
-        """Bring ``trial``, which is point + length * direction, back into the region."""
+        """Project ``trial``, which is point + length * direction, onto the region."""
 
-    def remember(self, step: Parameters, change: Parameters, pseudo: Parameters) -> None:
-        """Project the last step, and the gradient's change along it, onto the region: its curvature is wanted.
+    def project_curvature(self, step: Parameters, change: Parameters, pseudo: Parameters) -> None:
+        """Project the last step, and the gradient's change along it, onto the region, for its curvature.
 
         Args:
             pseudo: the pseudo-gradient after the step.
@@ -40,11 +40,11 @@ class Region(Protocol):
 
 @dataclass(frozen=True)
 class Orthants:
-    """That of the point's weights; biases, which have no penalty, go anywhere.
+    """The orthant of the point's weights. Biases have no penalty, so they are free.
 
     Attributes:
-        l1: strength of the penalty.
-        scale: factor of each weight, above 0; the penalty is on the product. None: on the weight.
+        l1: the strength of the penalty.
+        scale: the factor of each weight, above 0; the penalty is on the product. None: the penalty is on the weight.
         unscaled: receives the gradient by the products, if there is a scale.
     """
 
@@ -52,12 +52,12 @@ class Orthants:
     scale: DCV | None = None
     unscaled: DCV | None = None
 
-    def descend(self, pseudo: Parameters, point: Parameters, gradient: Parameters) -> None:
-        given = gradient.weight
+    def set_pseudo_gradient(self, pseudo: Parameters, point: Parameters, gradient: Parameters) -> None:
+        by_penalised = gradient.weight
         if self.scale is not None and self.unscaled is not None:
-            given = self.unscaled.copy(gradient.weight).div(self.scale)
-        # Of the point only signs count.
-        pseudo.weight.zip(point.weight, given).apply("pseudo_gradient", l1=self.l1)
+            by_penalised = self.unscaled.copy(gradient.weight).div(self.scale)
+        # The pseudo-gradient depends only on the signs of the point.
+        pseudo.weight.zip(point.weight, by_penalised).apply("pseudo_gradient", l1=self.l1)
         if self.scale is not None:
             pseudo.weight.mul(self.scale)
         pseudo.bias.copy(gradient.bias)
@@ -65,22 +65,22 @@ class Orthants:
     def align(self, direction: Parameters, pseudo: Parameters) -> None:
         direction.weight.zip(pseudo.weight).apply("align")
 
-    def bring_back(
+    def project(
         self, trial: Parameters, point: Parameters, direction: Parameters, pseudo: Parameters, length: float
     ) -> None:
         trial.weight.zip(point.weight, direction.weight, pseudo.weight).apply("orthant_step", t=length)
 
-    def remember(self, step: Parameters, change: Parameters, pseudo: Parameters) -> None:
+    def project_curvature(self, step: Parameters, change: Parameters, pseudo: Parameters) -> None:
         """Keep both, as Andrew & Gao do."""
 
 
 @dataclass(frozen=True, eq=False)
 class Box:
-    """Between bounds, on the servers.
+    """The box between bounds.
 
     Attributes:
-        bounds: for the features as they were given.
-        lower, upper: for the scaled features.
+        bounds: the bounds of the weights of unscaled features.
+        lower, upper: the bounds of the weights of scaled features, on the servers.
     """
 
     bounds: Bounds
@@ -91,23 +91,23 @@ class Box:
     def make(bounds: Bounds, space: Space) -> Box:
         return Box(bounds, *space.several(2))
 
-    def prepare(self, scale: DCV | None, beginning: Parameters) -> None:
-        """Set the bounds, and bring the beginning between them.
+    def prepare(self, scale: DCV | None, model: Parameters) -> None:
+        """Set the bounds, and clip a model to them.
 
         Args:
-            scale: of each weight's feature, 0 for one whose weight will be 0 anyway; None: they are as given.
-            beginning: parameters, changed.
+            scale: for each weight, the factor of its feature, 0 if the weight will be 0; None: features are unscaled.
+            model: the parameters to clip.
         """
-        of = self.bounds
-        factors = np.ones(of.lower.size) if scale is None else scale.pull()
-        free = factors == 0.0
-        for mine, weights, biases in ((self.lower, of.lower, of.lower_biases), (self.upper, of.upper, of.upper_biases)):
-            nowhere = -np.inf if mine is self.lower else np.inf
-            mine.weight.push(np.where(free, nowhere, weights.reshape(-1) / np.where(free, 1.0, factors)))
-            mine.bias.push(biases)
-        self._clip(beginning)
+        bounds = self.bounds
+        factors = np.ones(bounds.lower.size) if scale is None else scale.pull()
+        is_free, divisors = factors == 0.0, np.where(factors == 0.0, 1.0, factors)
+        self.lower.weight.push(np.where(is_free, -np.inf, bounds.lower.reshape(-1) / divisors))
+        self.lower.bias.push(bounds.lower_biases)
+        self.upper.weight.push(np.where(is_free, np.inf, bounds.upper.reshape(-1) / divisors))
+        self.upper.bias.push(bounds.upper_biases)
+        self._clip(model)
 
-    def descend(self, pseudo: Parameters, point: Parameters, gradient: Parameters) -> None:
+    def set_pseudo_gradient(self, pseudo: Parameters, point: Parameters, gradient: Parameters) -> None:
         for vector, *others in zip(
             pseudo.each, point.each, gradient.each, self.lower.each, self.upper.each, strict=True
         ):
@@ -116,19 +116,19 @@ class Box:
     def align(self, direction: Parameters, pseudo: Parameters) -> None:
         self._mask(direction, pseudo)
 
-    def bring_back(
+    def project(
         self, trial: Parameters, point: Parameters, direction: Parameters, pseudo: Parameters, length: float
     ) -> None:
         self._clip(trial)
 
-    def remember(self, step: Parameters, change: Parameters, pseudo: Parameters) -> None:
-        """Keep the components that no bound holds: the curvature of the point's face."""
+    def project_curvature(self, step: Parameters, change: Parameters, pseudo: Parameters) -> None:
+        """Set the components at a bound to 0: the curvature is that of the point's face."""
         self._mask(step, pseudo)
         self._mask(change, pseudo)
 
     def _mask(self, parameters: Parameters, pseudo: Parameters) -> None:
-        for vector, by in zip(parameters.each, pseudo.each, strict=True):
-            vector.zip(by).apply("mask")
+        for vector, mask in zip(parameters.each, pseudo.each, strict=True):
+            vector.zip(mask).apply("mask")
 
     def _clip(self, parameters: Parameters) -> None:
         for vector, lower, upper in zip(parameters.each, self.lower.each, self.upper.each, strict=True):

@@ -1,17 +1,17 @@
 """Coordinate descent by schedule (structure-aware parallelization: Xing et al., 2016, section 3.1), in the driver.
 
-A round takes a set of coordinates. The servers draw it by what steps along the coordinates would change; workers add up
-the set's gradient and products of columns, and the driver minimises along the whole set. So coordinates that depend on
-each other may be in one set: inside it nothing is done at the same time. A pass over all columns, between rounds, finds
-what coordinates would change, and bounds how far the objective is from its minimum (a duality gap). Coordinates that
-are 0 and would stay 0 take part in nothing else.
+A round minimises along a set of coordinates. The servers draw the set in favour of coordinates whose next steps are
+long. Workers add up the set's gradient and products of columns, and the driver minimises along the whole set. So
+coordinates that depend on each other may be in one set: nothing inside it runs in parallel. Between rounds, a pass over
+all columns predicts the next steps, and bounds the distance of the objective from its minimum (a duality gap).
+Coordinates that are 0 and would stay 0 take part only in passes.
 
-Products of the squared loss do not change, so they are kept (covariance updates: Friedman, Hastie and Tibshirani,
-2010). The logistic loss is taken by its quadratic model, and a step along its minimum by backtracking (proximal Newton,
-as newGLMNET: Yuan, Ho and Lin, 2012).
+Products of the squared loss do not change, so the driver caches them (covariance updates: Friedman, Hastie and
+Tibshirani, 2010). The logistic loss is replaced by its quadratic model, and backtracking finds the length of a step to
+its minimum (proximal Newton, as newGLMNET: Yuan, Ho and Lin, 2012).
 
-A path of strengths is one training: each model begins with the one before, and its first set with what the strong rule
-leaves (Tibshirani et al., 2012).
+A path of strengths is one training. Each model begins with the one before, and its first set with the coordinates that
+the strong rule leaves (Tibshirani et al., 2012).
 """
 
 from __future__ import annotations
@@ -53,22 +53,21 @@ from ps2.array_types import Float64s, Int64s
 from ps2.client.batch import batch
 from ps2.errors import ConfigError, InputError
 
-# Coordinates of a round at most whose products are all computed, and whose products are kept at most; products that
-# travel in a report: 48 MiB. Of the logistic loss all products are computed anew, so a set has the whole support while
-# it can.
-MAX_NEW, MAX_KEPT, MAX_PRODUCTS = 1024, 4096, 6 << 20
-MAX_ANEW = 2048
-# A round ends when a sweep changes gradients by less than this part of the gap, or of its tolerance, relatively; or by
+# Maximum coordinates of a set with new products, and with cached ones; maximum products in a report: 48 MiB.
+MAX_NEW, MAX_CACHED, MAX_PRODUCTS = 1024, 4096, 6 << 20
+# The same for the logistic loss, whose products are all new. So a set has the whole support if it fits.
+MAX_NEW_LOGISTIC = 2048
+# A round ends when a sweep changes gradients by less than this share of the gap, or of its tolerance, relatively; or by
 # so little that it is rounding.
 INEXACT, OF_TOLERANCE, EXACT = 1e-2, 0.1, 1e-12
-# Rounds on one set of the logistic loss, and the part of the gap below which a further one is not worth it.
-ROUNDS, WORTH = 8, 0.05
-# Of the expected decrease that a step has to bring (Tseng and Yun, 2009); lengths that are tried in one clock.
-ARMIJO, HALVINGS = 0.01, 5
-SHORTEST = 2.0**-20
-# Of the first objective: a smaller one is as good as 0.
-REST = 0.01
-# Differences below this part of the objective are rounding; then the gap has to get smaller than this part of it.
+# Maximum steps along one set of the logistic loss, and the share of the gap that a step must gain before another one.
+MAX_REPEATS, MIN_GAIN = 8, 0.05
+# The share of the expected decrease that a step must reach (Tseng and Yun, 2009); the lengths of one clock after the
+# first; the minimum length.
+ARMIJO, HALVINGS, MIN_LENGTH = 0.01, 5, 2.0**-20
+# An objective below this share of the first one is as good as 0.
+NEGLIGIBLE = 0.01
+# Differences below this share of the objective are rounding; then the gap must fall below this share of itself.
 ROUNDING, STALLED = 1e-14, 0.7
 NO_PROGRESS = "no step lowers the objective beyond rounding"
 CURVATURE = {"squared": 1.0, "logistic": 0.25}
@@ -91,7 +90,7 @@ def check_problem(problem: Problem) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _Move:
-    """A change of weights: of features, by how much, and that of the intercept."""
+    """The changes of the weights of some features, and of the intercept."""
 
     columns: Int64s
     changes: Float64s
@@ -104,7 +103,7 @@ class _Move:
         return self.columns[changed], self.changes[changed]
 
 
-NOWHERE = _Move(NO_COLUMNS, NO_VALUES, 0.0)
+NO_MOVE = _Move(NO_COLUMNS, NO_VALUES, 0.0)
 NO_STRENGTHS = Strengths(0.0, 0.0)
 
 
@@ -113,16 +112,16 @@ class _Fit:
     """The model as it is trained, strength by strength.
 
     Attributes:
-        bias: the intercept, where features that are dense have their means.
-        strengths: of the penalties.
-        support: weights that are not 0.
+        bias: the intercept, where dense features have their means.
+        strengths: the strengths of the penalties.
+        support: the weights that are not 0.
         value: the objective.
-        gap: the duality gap at the last pass, and ``at_pass``: the objective then.
-        steps: taken for this strength.
-        rounds: sets left before the next pass.
-        sets: number of sets so far.
-        kept: features whose products are kept.
-        move: the last change, of which the workers do not know.
+        gap, value_at_pass: the duality gap and the objective at the last pass.
+        steps: the number of steps for these strengths.
+        rounds: the number of further sets before the next pass.
+        sets: the number of sets so far.
+        cached: the features with cached products.
+        move: the last change, which the workers do not know yet.
     """
 
     bias: float
@@ -130,16 +129,16 @@ class _Fit:
     support: Support = NO_SUPPORT
     value: float = math.nan
     gap: float = math.inf
-    at_pass: float = math.inf
+    value_at_pass: float = math.inf
     steps: int = 0
     rounds: int = 0
     sets: int = 0
-    kept: Int64s = field(default_factory=lambda: NO_COLUMNS)
-    move: _Move = NOWHERE
+    cached: Int64s = field(default_factory=lambda: NO_COLUMNS)
+    move: _Move = NO_MOVE
 
     def begin(self, strengths: Strengths) -> None:
-        """Begin with a strength."""
-        self.strengths, self.steps, self.rounds, self.gap, self.at_pass = strengths, 0, 0, math.inf, math.inf
+        """Begin with the next strengths of the path."""
+        self.strengths, self.steps, self.rounds, self.gap, self.value_at_pass = strengths, 0, 0, math.inf, math.inf
 
     def take(self, move: _Move, value: float) -> None:
         """Take a step."""
@@ -148,7 +147,7 @@ class _Fit:
 
     @property
     def change(self) -> tuple[Int64s, Float64s, float]:
-        """What the workers' margins have to change by: the first fields of a task."""
+        """The change that the workers' margins lack: the first fields of a task."""
         return *self.move.changed, self.bias
 
 
@@ -162,7 +161,7 @@ class Sap(LinearProgram):
         self._path = context.options.path or PathOptions()
         self._is_squared = context.problem.loss == "squared"
         self._by_change = context.options.schedule in BY_CHANGE
-        self._products = NO_PRODUCTS  # the newest that are kept; without them there is a pass
+        self._products = NO_PRODUCTS  # the cache; a pass follows if it is lost
 
     # -- the algorithm -------------------------------------------------------------------------------------------------
 
@@ -171,33 +170,34 @@ class Sap(LinearProgram):
         yield from self.clock(Describe())
         dense, means, bias = ask(self._describe)
         fit, points = _Fit(bias), list[PathPoint]()
-        report, first = yield from self._pass(ask, fit)
-        largest = ask(partial(self._predict, NO_STRENGTHS, 0.0))
-        ask.evaluated(first)
-        factors = self._path.resolved((largest or 1.0) / self.context.problem.l1)
-        loss = first
+        report, initial_loss = yield from self._pass_over_columns(ask, fit)  # all weights are 0
+        max_gradient = ask(partial(self._predict_changes, NO_STRENGTHS, 0.0))
+        ask.evaluated(initial_loss)
+        factors = self._path.resolved((max_gradient or 1.0) / self.context.problem.l1)  # of l1 and l2
+        loss = initial_loss
         for stage, factor in enumerate(factors):
             fit.begin(Strengths(self.context.problem.l1 * factor, self.context.problem.l2 * factor))
-            began = loss + fit.strengths.of(fit.support.w), len(self.record.seconds)
+            first_value, first_step = loss + fit.strengths.of(fit.support.w), len(self.record.seconds)
             while True:
-                screen = fit.strengths.l1 if fit.steps else self._screen(factors, stage)
-                largest = ask(partial(self._predict, fit.strengths, screen))
-                reason = self._judge(fit, report, loss, largest, first)
-                task = None if reason else self._draw(ask, fit)
+                screen = fit.strengths.l1 if fit.steps else self._strong_rule(factors, stage)
+                max_gradient = ask(partial(self._predict_changes, fit.strengths, screen))
+                reason = self._update_gap(fit, report, loss, max_gradient, initial_loss)
+                task = None if reason else self._draw_set(ask, fit)
                 if task is None:
                     break
-                yield from self._descend(ask, fit, task)
-                report, loss = yield from self._pass(ask, fit)
+                yield from self._minimise_along_sets(ask, fit, task)
+                report, loss = yield from self._pass_over_columns(ask, fit)
             intercept = fit.bias - float(means @ fit.support.at(dense))
-            points.append(self._point(ask, fit, factor, intercept, began, reason or NO_PROGRESS))
+            history = self._history_since(first_step, first_value, reason or NO_PROGRESS)
+            points.append(self._path_point(ask, fit, factor, intercept, history))
         self.record.reason = points[-1].history.reason
         return intercept, points
 
-    def _pass(self, ask: Ask, fit: _Fit) -> Steps[tuple[Any, float]]:
+    def _pass_over_columns(self, ask: Ask, fit: _Fit) -> Steps[tuple[Any, float]]:
         """Compute the gradient of all features; return the workers' report, and the loss."""
         ask(self._zero_gradient)
         report = yield from self.clock(AddGradients(*fit.change))
-        fit.move = NOWHERE
+        fit.move = NO_MOVE
         loss = float(report.loss) / self.context.facts.weight
         if not math.isfinite(loss):
             raise InputError(
@@ -205,38 +205,38 @@ class Sap(LinearProgram):
             )
         return report, loss
 
-    def _descend(self, ask: Ask, fit: _Fit, task: ComputeBlock | None) -> Steps[None]:
+    def _minimise_along_sets(self, ask: Ask, fit: _Fit, task: ComputeBlock | None) -> Steps[None]:
         """Minimise along sets, one after the other, until a pass over all columns is due."""
-        again = ROUNDS
+        repeats = MAX_REPEATS
         while task is not None:
             step = yield from self.clock(task.then(partial(self._minimise, fit, task)))
-            fit.move, fit.kept = NOWHERE, NO_COLUMNS
+            fit.move, fit.cached = NO_MOVE, NO_COLUMNS
             if step.is_lost:
                 return
-            if self._keeps(fit):
-                fit.kept = task.block
+            if self._caches_products(fit):
+                fit.cached = task.block
             if self._is_squared:
                 move, value = _Move(task.block, step.change, step.intercept), fit.value - step.decrease
             else:
                 direction = _Move(task.block, step.change, step.intercept)
                 move, value = yield from self._search(fit, direction, step.expected)
-            lowered = fit.value - value
+            gain = fit.value - value
             fit.take(move, value)
-            ask(partial(self._push, fit))
+            ask(partial(self._push_weights, fit))
             ask.evaluated(value)
-            again = again - 1 if lowered > WORTH * fit.gap else 0
+            repeats = repeats - 1 if gain > MIN_GAIN * fit.gap else 0
             if fit.steps >= self.options.steps:
                 return
-            if again > 0 and not self._is_squared:
+            if repeats > 0 and not self._is_squared:  # the same set again, at the new quadratic model
                 task = ComputeBlock(*fit.change, block=move.columns, new=len(move.columns))
                 continue
-            task, again = self._draw_next(ask, fit), ROUNDS
+            task, repeats = self._draw_next_set(ask, fit), MAX_REPEATS
 
     def _search(self, fit: _Fit, direction: _Move, expected: float) -> Steps[tuple[_Move, float]]:
         """Find the longest step along a direction that lowers the objective enough; return it, and the objective.
 
         Args:
-            expected: decrease of the objective along the direction, to first order.
+            expected: the decrease of the objective along the direction, to first order.
         """
         lengths, support = np.ones(1), fit.support
         w = support.at(direction.columns)
@@ -250,9 +250,9 @@ class Sap(LinearProgram):
                 if value <= fit.value * (1.0 + ROUNDING) - ARMIJO * length * expected:
                     return _Move(direction.columns, length * direction.changes, length * direction.intercept), value
             lengths = lengths[-1] * 0.5 ** np.arange(1, HALVINGS + 1)
-            if lengths[-1] < SHORTEST:
+            if lengths[-1] < MIN_LENGTH:
                 break
-        return NOWHERE, fit.value
+        return NO_MOVE, fit.value
 
     # -- passes over all columns ---------------------------------------------------------------------------------------
 
@@ -271,61 +271,61 @@ class Sap(LinearProgram):
             raise InputError(f"the square of feature {feature} overflows: its values are too large, scale them")
         return dense, means, float(self.model.bias.pull()[0])
 
-    def _screen(self, factors: tuple[float, ...], stage: int) -> float:
-        """Return the gradient that a weight of 0 has at least if it may change (the strong rule)."""
+    def _strong_rule(self, factors: tuple[float, ...], stage: int) -> float:
+        """Return the minimum gradient at which a weight of 0 takes part."""
         factor, l1 = factors[stage], self.context.problem.l1
         return l1 * (max(2.0 * factor - factors[stage - 1], 0.5 * factor) if stage else factor)
 
     def _zero_gradient(self) -> None:
         self._vectors.gradient.zero()
 
-    def _predict(self, now: Strengths, screen: float) -> float:
-        """Let the servers predict changes; return max |gradient - l2 w|."""
-        vectors = self._vectors
-        rows = vectors.change.zip(self.model.weight, vectors.gradient, vectors.curvature)
-        return float(rows.apply("linear.predict_changes", l1=now.l1, l2=now.l2, screen=screen))
-
-    def _judge(self, fit: _Fit, report: Any, loss: float, largest: float, first: float) -> str:
-        """Compute objective and duality gap at a pass; return the reason to end with this strength, "" to continue.
+    def _predict_changes(self, strengths: Strengths, screen: float) -> float:
+        """Let the servers predict the next step of each coordinate; return max |gradient - l2 w|.
 
         Args:
-            largest: max |gradient - l2 w|.
-            first: the objective of the first model.
+            screen: the minimum gradient at which a weight of 0 takes part.
+        """
+        vectors = self._vectors
+        rows = vectors.change.zip(self.model.weight, vectors.gradient, vectors.curvature)
+        return float(rows.apply("linear.predict_changes", l1=strengths.l1, l2=strengths.l2, screen=screen))
+
+    def _update_gap(self, fit: _Fit, report: Any, loss: float, max_gradient: float, initial_loss: float) -> str:
+        """Compute objective and duality gap at a pass; return the reason to end with these strengths, "" to continue.
+
+        Args:
+            max_gradient: max |gradient - l2 w|.
         """
         options, w = self.options, fit.support.w
         dual = float(report.dual) / self.context.facts.weight
         value = loss + fit.strengths.of(w)
-        bound = lower_bound(dual, loss if self._is_squared else None, largest, float(w @ w), fit.strengths)
-        gap = value - bound + self._of_intercept(report)
+        bound = lower_bound(dual, loss if self._is_squared else None, max_gradient, float(w @ w), fit.strengths)
+        gap = value - bound + self._intercept_gap(report)
         if not math.isfinite(gap):
             raise InputError(f"the gradient overflows at an objective of {value:g}: features are too large, scale them")
-        before, at_pass = fit.gap, fit.at_pass
-        fit.value, fit.gap, fit.at_pass = value, gap, value
-        if gap <= options.tol * max(value, REST * first):
+        last_gap, last_value = fit.gap, fit.value_at_pass
+        fit.value, fit.gap, fit.value_at_pass = value, gap, value
+        if gap <= options.tol * max(value, NEGLIGIBLE * initial_loss):
             return "the duality gap is within the tolerance"
         if fit.steps >= options.steps:
             return f"all iterations were made; the duality gap is {gap / value:.1e} of the objective"
-        if fit.steps and at_pass - value <= ROUNDING * abs(value) and gap > STALLED * before:
+        if fit.steps and last_value - value <= ROUNDING * abs(value) and gap > STALLED * last_gap:
             return NO_PROGRESS
         return ""
 
-    def _of_intercept(self, report: Any) -> float:
-        """Return what an intercept that is not at its minimum may add to the gap, to second order."""
+    def _intercept_gap(self, report: Any) -> float:
+        """Return the part of the gap by which the intercept may miss its minimum, to second order."""
         down, curved = float(report.down), float(report.curved)
         return down * down / curved if self.context.problem.fit_intercept and curved > 0.0 else 0.0
 
-    def _point(
-        self, ask: Ask, fit: _Fit, factor: float, intercept: float, began: tuple[float, int], reason: str
-    ) -> PathPoint:
-        """Return the model of a strength.
-
-        Args:
-            began: the objective that its steps began with, and their number in the record.
-        """
-        record, (value, first) = self.record, began
-        seconds = list(record.seconds[first:])
+    def _history_since(self, step: int, value: float, reason: str) -> TrainingHistory:
+        """Return the history of the steps from one on, before which the objective was ``value``."""
+        record = self.record
+        seconds = list(record.seconds[step:])
         objective = [value, *record.objective[len(record.objective) - len(seconds) :]] if seconds else [value]
-        history = TrainingHistory(objective, seconds, [], len(seconds), record.rows, record.bytes, reason)
+        return TrainingHistory(objective, seconds, [], len(seconds), record.rows, record.bytes, reason)
+
+    def _path_point(self, ask: Ask, fit: _Fit, factor: float, intercept: float, history: TrainingHistory) -> PathPoint:
+        """Return the model of a factor of the strengths."""
         w, columns, scale = fit.support.w, fit.support.columns, self.context.scale
         if scale is not None:
             w = w * ask(lambda: scale.pull(columns))
@@ -333,40 +333,41 @@ class Sap(LinearProgram):
 
     # -- sets ----------------------------------------------------------------------------------------------------------
 
-    def _draw_next(self, ask: Ask, fit: _Fit) -> ComputeBlock | None:
-        """Draw a further set after a step, by what the step has changed."""
+    def _draw_next_set(self, ask: Ask, fit: _Fit) -> ComputeBlock | None:
+        """Draw a further set after a step, from the changes of the step; None: a pass is due."""
         if fit.rounds <= 0:
             return None
         if self._by_change:
             ask(partial(self._push_changes, fit))
-        return self._draw(ask, fit)
+        return self._draw_set(ask, fit)
 
-    def _draw(self, ask: Ask, fit: _Fit) -> ComputeBlock | None:
+    def _draw_set(self, ask: Ask, fit: _Fit) -> ComputeBlock | None:
         """Let the servers draw the next set; return the task for its products, None if the set is empty."""
-        dim, support, kept = self.context.problem.dim, fit.support.columns, fit.kept
-        count, limit = self.options.set_size, MAX_NEW if self._is_squared else MAX_ANEW
+        dim, support, cached = self.context.problem.dim, fit.support.columns, fit.cached
+        count, limit = self.options.set_size, MAX_NEW if self._is_squared else MAX_NEW_LOGISTIC
         if self._by_change:
             count = min(max(count, len(support)), limit)
-        drawn, rounds = ask(partial(self._drawn, count, fit.sets)), max(fit.rounds - 1, 0)
+        drawn, rounds = ask(partial(self._draw_columns, count, fit.sets)), max(fit.rounds - 1, 0)
         if not self._by_change:
-            block, kept = drawn, NO_COLUMNS
+            block, cached = drawn, NO_COLUMNS
             rounds = fit.rounds - 1 if fit.rounds else -(-dim // count) - 1
         else:
-            new = drawn[~np.isin(drawn, kept)] if self._is_squared else np.union1d(drawn, support)
-            together = len(new) + len(kept)
-            if len(new) > limit or together > MAX_KEPT or len(new) * together > MAX_PRODUCTS:
-                new, kept = np.union1d(drawn, support), NO_COLUMNS
+            new = drawn[~np.isin(drawn, cached)] if self._is_squared else np.union1d(drawn, support)
+            size = len(new) + len(cached)
+            if len(new) > limit or size > MAX_CACHED or len(new) * size > MAX_PRODUCTS:
+                new, cached = np.union1d(drawn, support), NO_COLUMNS
             if len(new) > limit:  # the model is too large for one set
-                new = ask(partial(self._drawn, limit, fit.sets))
+                new = ask(partial(self._draw_columns, limit, fit.sets))
                 changing = ask(lambda: int(self._vectors.change.nnz()))
                 rounds = fit.rounds - 1 if fit.rounds else -(-changing // limit) - 1
-            block = np.concatenate([new, kept])
+            block = np.concatenate([new, cached])
         if not len(block):
             return None
-        fit.kept, fit.rounds, fit.sets = kept, rounds, fit.sets + 1
-        return ComputeBlock(*fit.change, block=block, new=len(block) - len(kept))
+        fit.cached, fit.rounds, fit.sets = cached, rounds, fit.sets + 1
+        return ComputeBlock(*fit.change, block=block, new=len(block) - len(cached))
 
-    def _drawn(self, count: int, number: int) -> Int64s:
+    def _draw_columns(self, count: int, number: int) -> Int64s:
+        """Let the servers draw coordinates for a set; return at most ``count``, ascending."""
         options = self.options
         columns, keys = self._vectors.change.zip().apply(
             "linear.draw_coordinates",
@@ -380,28 +381,28 @@ class Sap(LinearProgram):
         return np.sort(columns[order])
 
     def _minimise(self, fit: _Fit, task: ComputeBlock, report: Any) -> dict[str, Any]:
-        """Minimise along a set: return the step. ``is_lost``: products that were kept are lost, as after a rollback."""
+        """Minimise along a set; return the step. ``is_lost``: cached products are lost, as after a rollback."""
         amounts = {"rows": report.rows, "bytes": report.bytes}
-        kept = self._products.last(task.block[task.new :])
-        if kept is None:
+        cached = self._products.last(task.block[task.new :])
+        if cached is None:
             return {**amounts, "is_lost": True}
         curved = float(report.curved) if self.context.problem.fit_intercept else 0.0
-        products = kept.extended(task.block, report.products, report.entries, curved)
-        self._products = products if self._keeps(fit) else NO_PRODUCTS
+        products = cached.extended(task.block, report.products, report.entries, curved)
+        self._products = products if self._caches_products(fit) else NO_PRODUCTS
         w, strengths = fit.support.at(task.block), fit.strengths
         tol = max(INEXACT * fit.gap / fit.value, OF_TOLERANCE * self.options.tol, EXACT) * strengths.l1
         step = minimise(products, report.gradient, w, (float(report.down), curved), strengths, tol)
         expected = float(report.gradient @ step.change) + float(report.down) * step.intercept
         expected += strengths.of(w) - strengths.of(step.w)
-        expected = max(expected, step.decrease)  # a small one is lost in the difference of penalties
+        expected = max(expected, step.decrease)  # the difference of penalties loses a small one
         move = {"change": step.change, "intercept": step.intercept, "decrease": step.decrease, "expected": expected}
         return {**amounts, "is_lost": False, **move}
 
-    def _keeps(self, fit: _Fit) -> bool:
+    def _caches_products(self, fit: _Fit) -> bool:
         """Return whether products do not change, and the next set may need them."""
         return self._is_squared and self._by_change and not fit.rounds
 
-    def _push(self, fit: _Fit) -> None:
+    def _push_weights(self, fit: _Fit) -> None:
         """Set the weights that have changed, and the intercept."""
         columns, _ = fit.move.changed
         with batch():
@@ -409,7 +410,7 @@ class Sap(LinearProgram):
             self.model.bias.push(np.array([fit.bias]))
 
     def _push_changes(self, fit: _Fit) -> None:
-        """Set what the last step has changed, for the servers to draw by."""
+        """Set the changes of the last step, from which the servers draw."""
         columns, changes = fit.move.columns, fit.move.changes
         square = self._vectors.curvature.pull(columns) + fit.strengths.l2
         self._vectors.change.push(changes * np.sqrt(square), columns)

@@ -1,7 +1,7 @@
 """Coordinate descent by schedule, in the workers: each holds its rows by column, and their margins.
 
-A task says what changes, and what to compute of the margins then. A worker that is started again makes its margins from
-the weights on the servers.
+A task changes the margins, then requests computations from them. A worker that is started again computes its margins
+from the weights on the servers.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from ps2.data.rows import LocalRows
 
 @dataclass(frozen=True)
 class Describe(Task):
-    """Add up what the servers hold of features."""
+    """Add up the statistics of features on the servers."""
 
 
 @dataclass(frozen=True, eq=False)
 class MarginTask(Task):
-    """A task of the margins after a change.
+    """A computation from the margins after a change of the model.
 
     Attributes:
-        columns, changes: features whose weights have changed, and by how much.
-        bias: the intercept after that.
+        columns, changes: the features whose weights have changed, and the changes.
+        bias: the intercept after the change.
     """
 
     columns: Int64s
@@ -55,11 +55,11 @@ class AddGradients(MarginTask):
 
 @dataclass(frozen=True, eq=False)
 class ComputeBlock(MarginTask):
-    """Report gradients and products of some features.
+    """Report the gradient and products of some features.
 
     Attributes:
         block: the features.
-        new: products of the first so many of these with all.
+        new: the number of features, from the first on, whose products with all are reported.
     """
 
     block: Int64s
@@ -71,27 +71,27 @@ class TryLengths(MarginTask):
     """Report the losses of steps along a direction.
 
     Attributes:
-        direction, turns: features, and the changes of their weights along the direction.
-        bias_turn: the change of the intercept.
-        lengths: of the steps.
+        direction, slopes: the features, and the changes of their weights at a step of length 1.
+        bias_slope: the change of the intercept at a step of length 1.
+        lengths: the lengths of the steps.
     """
 
     direction: Int64s
-    turns: Float64s
-    bias_turn: float
+    slopes: Float64s
+    bias_slope: float
     lengths: Float64s
 
 
 @dataclass(frozen=True, eq=False)
 class ColumnVectors:
-    """What the servers hold of each feature, co-located with the weights; picklable.
+    """Statistics of each feature on the servers, co-located with the weights; picklable.
 
     Attributes:
-        share: of the rows' weight that has the feature.
-        mean: of the feature.
-        curvature: mean of its square; then the second derivative of the loss, or a bound of it.
-        gradient: of the loss, downhill; 0 between two computations.
-        change: what the last step along it changed, or the next one would.
+        share: the share of the rows' weight that has the feature.
+        mean: the mean of the feature.
+        curvature: the mean of its square; later the second derivative of the loss, or a bound of it.
+        gradient: the negative gradient of the loss; 0 between two computations.
+        change: the change by the last step along the feature, or by the next one.
     """
 
     share: DCV
@@ -115,14 +115,14 @@ class SapWork:
 
 
 class _Work:
-    """A worker's rows, by column, and what the model says of them."""
+    """A worker's rows by column, and their margins."""
 
     def __init__(self, work: SapWork, rows: LocalRows) -> None:
         assert rows.y is not None
         self._problem, self._facts, self._model, self._vectors = work.problem, work.facts, work.model, work.vectors
         self._rows, self._y = rows, rows.y
         self._weights: Array = NO_VALUES if rows.weights is None else rows.weights
-        self._columns: LocalColumns | None = None  # they are made when the servers know the features
+        self._columns: LocalColumns | None = None  # until the servers know the features' statistics
         self._z, self._slope, self._curvature = np.zeros(len(rows)), np.empty(len(rows)), np.empty(len(rows))
 
     def do(self, worker: Any, task: Describe | MarginTask) -> None:
@@ -162,11 +162,11 @@ class _Work:
         return columns
 
     def _try_lengths(self, task: TryLengths, columns: LocalColumns, view: ModelView) -> None:
-        turn, code = np.full(len(self._rows), task.bias_turn), CODES[self._problem.loss]
-        columns.add_to(turn, task.direction, task.turns)
+        slope, code = np.full(len(self._rows), task.bias_slope), CODES[self._problem.loss]
+        columns.add_to(slope, task.direction, task.slopes)
         losses = np.zeros((len(task.lengths), 2))
         for length, sums in zip(task.lengths, losses, strict=True):
-            summed_loss(self._z + task.bias + length * turn, self._y, self._weights, code, 1.0, 1.0, sums)
+            summed_loss(self._z + task.bias + length * slope, self._y, self._weights, code, 1.0, 1.0, sums)
         view.report(rows=len(self._rows), losses=losses[:, 0].copy())
 
     def _differentiate(self, task: MarginTask, columns: LocalColumns, view: ModelView) -> None:

@@ -1,4 +1,4 @@
-"""What a solver gets: the rows of a worker, and the context in the driver."""
+"""The input of a solver: the rows of a worker, and the context in the driver."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ps2.client.dcv import DCV
 from ps2.data.rows import LocalRows
 from ps2.data.spilled_rows import KeptRows
 
-# Random numbers at a time.
+# Maximum random numbers in memory at a time.
 DRAWS = 1 << 20
 
 
@@ -30,9 +30,9 @@ class Data:
     """A worker's rows.
 
     Attributes:
-        rows: to train on.
-        held: held out, with the same keys; None: there are none.
-        width: weights of a feature.
+        rows: the rows to train on.
+        held: the held-out rows, with the same keys; None: there are none.
+        width: number of weights of a feature.
     """
 
     rows: KeptRows
@@ -51,7 +51,7 @@ class Data:
 
     @property
     def whole(self) -> LocalRows:
-        """The rows to train on, of a solver that needs all of them in memory."""
+        """The rows to train on, for a solver that needs all of them in memory."""
         assert isinstance(self.rows, LocalRows)
         return self.rows
 
@@ -60,7 +60,7 @@ class Data:
         return NOTHING if self.held is None else loss.loss(self.held, w, b)
 
     def sample(self, fraction: float, rng: np.random.Generator) -> KeptRows:
-        """Take each row to train on with a probability, and all keys."""
+        """Select each row to train on with a probability; keep all keys."""
         if fraction == 1.0:
             return self.rows
         begins = range(0, len(self.rows), DRAWS)
@@ -73,15 +73,17 @@ class SolverContext:
     """The context of a solver in the driver.
 
     Attributes:
-        space: where vectors are made.
-        beginning: the parameters to begin with.
-        record: of the training so far.
-        workers: how many there are.
-        columns: names of the table's columns.
-        scale: of each weight's feature, by which rows were multiplied, and weights will be; None: rows are as given.
-        box: where parameters have to stay; None: anywhere.
-        start: parameters to begin with; their gradient is small, and so is a good first step. None: the loss's own.
-        center: means of the scaled features, which the solver is to subtract; None: it is not.
+        space: makes vectors.
+        initial_model: the parameters before the first step.
+        record: the history of the training so far.
+        workers: the number of workers.
+        columns: the names of the table's columns.
+        scale: for each weight, the factor of its feature in all rows; weights are multiplied by it in the end. None:
+            rows are not scaled.
+        box: the bounds of the parameters; None: there are none.
+        start: the model of an earlier training, whose gradient is small, and so is a good first step. None: the loss
+            has initial parameters.
+        center: the means of the scaled features, which the solver subtracts; None: it subtracts none.
     """
 
     problem: Problem
@@ -89,7 +91,7 @@ class SolverContext:
     facts: Facts
     loss: Loss
     space: Space
-    beginning: Parameters
+    initial_model: Parameters
     record: Record
     workers: int
     columns: ColumnNames
@@ -100,5 +102,5 @@ class SolverContext:
 
     @property
     def conditions(self) -> bool:
-        """Whether ``scale`` only makes L-BFGS quick, and penalties are on weights of features as they were given."""
+        """Whether ``scale`` only makes L-BFGS quick, while penalties are on the weights of unscaled features."""
         return self.scale is not None and not self.problem.standardize and self.options.solver == "l-bfgs"

@@ -1,4 +1,4 @@
-"""Solvers that take a number of steps: in a step's clock, the workers evaluate the model that it begins with, too."""
+"""Solvers with a fixed number of steps. In a step's clock, workers also evaluate the model before the step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Evaluate(Task):
 
 
 class SteppingProgram(LinearProgram):
-    """A solver that takes a number of steps."""
+    """A solver with a fixed number of steps."""
 
     def __init__(
         self,
@@ -32,17 +32,17 @@ class SteppingProgram(LinearProgram):
         penalised: Callable[[Parameters], tuple[DCV, ...]] = lambda model: (model.weight,),
     ) -> None:
         """Args:
-        penalised: the vectors of a model that the L2 penalty is on.
+        penalised: returns the vectors of a model to which the L2 penalty applies.
         """
         super().__init__(context)
         self.validation = Validation.make(context.options, context.space, self.model, context.record.validation)
         self.monitor = ObjectiveMonitor(context, penalised)
 
-    def evaluation(self, ask: Ask, step: int, task: Task) -> Steps[tuple[Any, bool]]:
-        """Let the workers do a step's task, or evaluate the last model.
+    def step_or_evaluate(self, ask: Ask, step: int, task: Task) -> Steps[tuple[Any, bool]]:
+        """Let the workers do a step's task; or, after the last step, evaluate the model.
 
         Returns:
-            Their report, and whether it is that of the last model.
+            Their report, and whether the model is the last one.
         """
         is_last = self._is_last(ask, step)
         report = yield from self.clock(Evaluate(step) if is_last else task)
@@ -54,10 +54,10 @@ class SteppingProgram(LinearProgram):
     def _is_last(self, ask: Ask, step: int) -> bool:
         return step >= ask.setting(lambda: self.options.steps)
 
-    def is_over(self, ask: Ask, step: int, report: Any, penalty: float, is_last: bool) -> bool:
-        """Record the objective that a step begins with; return whether the training ends with this model."""
+    def record_objective(self, ask: Ask, step: int, report: Any, penalty: float, is_last: bool) -> bool:
+        """Record the objective before a step; return whether the training ends with this model."""
         ask.evaluated(self.monitor.objective(step, report.loss, report.weight, penalty))
-        reason = self.validation.look(ask, report, self.model) if self.options.validate else ""
+        reason = self.validation.add_loss(ask, report, self.model) if self.options.validate else ""
         if not (reason or is_last):
             return False
         ask(self.monitor.end)
