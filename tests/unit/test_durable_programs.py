@@ -245,6 +245,18 @@ def test_free_program_when_another_driver_resumes_then_same(clocks, iterations):
     assert driver._program.servers["started"] == 1
 
 
+@pytest.mark.parametrize("clocks", range(1, 5))
+def test_free_program_when_extended_twice_then_is_the_same(clocks):
+    fleet = Fleet()
+    for iterations in (2, 4):
+        fleet.run(Walk, options=Options(iterations))
+    fleet.run(Walk, clocks=clocks, options=Options(9))
+    driver = fleet.run(Walk, options=Options(9))
+    assert driver.result() == driver._program.record.objective
+    assert len(driver.result()) == 9
+    assert driver.result()[:2] == [0, 1]
+
+
 def test_program_when_run_again_then_each_driver_makes_once():
     calls = []
 

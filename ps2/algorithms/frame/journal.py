@@ -144,6 +144,7 @@ class Journal:
             del self.pages[-1][lines[-1] :]
             self._drop_parts(len(self.pages) - 1, lines[-1])
             self.clocks[-1] = clock
+            self.unsent.add(len(self.pages) - 1)  # as it is now
             self.page, self.line, self._num_complete = 0, 0, len(self.pages) - 1
         return bool(lines)
 

@@ -99,13 +99,19 @@ class Ask:
     survive is an answer. An action that must happen once, such as a change on the servers or a warning, is a question.
     """
 
-    def __init__(self, journal: Journal, record: Record, matrices: list[Any]) -> None:
+    def __init__(self, journal: Journal, record: Record, matrices: list[Any], first_clock: int) -> None:
         """Args:
         matrices: the results of ``make`` in this driver.
+        first_clock: the first clock of the program.
         """
-        self._journal, self._record = journal, record
+        self._journal, self._record, self._first_clock = journal, record, first_clock
         self._matrices, self._next = matrices, 0
         self.closed = ""  # the reason why no question can be asked; "": there is none
+
+    @property
+    def clock(self) -> int:
+        """The run's clock that the next ``yield`` stands for, which a message may name."""
+        return self._first_clock + self._journal.clocks[self._journal.page]
 
     def __call__(self, question: Callable[[], T], is_setting: bool = False) -> T:
         if self.closed:
@@ -282,7 +288,7 @@ class ProgramDriver(Generic[T]):
         if not program.first_clock:
             self._journal.unsent.add(0)
         self._matrices: list[Any] = []
-        self._ask = Ask(self._journal, program.record, self._matrices)
+        self._ask = Ask(self._journal, program.record, self._matrices, program.first_clock)
         self._steps: Steps[Any] | None = None
         self._task: Task | SummarizedTask | None = None  # of the next clock; None: the program is over
         self._returned: Any = None
@@ -342,7 +348,8 @@ class ProgramDriver(Generic[T]):
             with suppress(ReplayError):  # of a question in a ``finally``
                 self._steps.close()
         self._program.record.forget()
-        self._ask = Ask(self._journal, self._program.record, self._matrices)
+        program = self._program
+        self._ask = Ask(self._journal, program.record, self._matrices, program.first_clock)
         self._steps = self._program.drive(self._ask)
         self._send(None)
 
