@@ -361,6 +361,8 @@ class _RunState:
         left = sum(one < clock for one in self.clocks)
         del self.messages[left:], self.clocks[left:]
         self.is_over = self.stopped is not None and self.stopped < clock
+        if not self.is_over:
+            self.stopped = None  # the run may end in a later clock
 
 
 class _RunAborted(BaseException):
