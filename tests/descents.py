@@ -6,9 +6,9 @@ import numpy as np
 from factors_training import COLUMNS, chunk_of, ratings, surveyed
 
 from ps2.algorithms.factors.ccd_descent import SideDescent, gram_of, padded
+from ps2.algorithms.factors.ccd_program import first_vectors
 from ps2.algorithms.factors.ccd_ratings import RatingRows, SideRatings
 from ps2.algorithms.factors.ccd_reading import read_ratings
-from ps2.algorithms.factors.ccd_solver import first_vectors
 from ps2.algorithms.factors.dealing import Deal, keys_of, packed
 from ps2.algorithms.factors.options import FactorOptions
 

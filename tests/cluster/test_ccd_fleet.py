@@ -48,10 +48,9 @@ def iterate(rank, barrier, vectors, options, raw, mean):
         rows = RatingRows(own[mine] - begin, others[mine], r[mine], None if w is None else w[mine])
         sides.append(SideDescent(options, SideRatings.of(rows, end - begin, options), mean))
         places.append(np.arange(begin, end))
-    worker = CcdWorker(ThreadWorker(rank, barrier), vectors, tuple(places), tuple(sides))
-    worker.load(0)
+    solver, worker = CcdWorker(vectors, tuple(places), tuple(sides)), ThreadWorker(rank, barrier)
     for iteration in range(ITERATIONS):
-        worker.iterate(iteration)
+        solver.iterate(worker, iteration)
         vectors.users[0].flush()
         barrier.wait(20)
 

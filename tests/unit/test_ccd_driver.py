@@ -1,90 +1,29 @@
-"""Driver and worker of coordinate descent, with the fleet in this process: restarts, and the best iteration."""
+"""Coordinate descent with servers and workers in this process: rollbacks, and the best iteration."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from descents import dealt, replayed_descent
-from factors_training import COLUMNS, OPTIONS
+from descents import positive, replayed_descent
+from factors_training import COLUMNS, OPTIONS, fitted, ratings
 
-from ps2.algorithms.factors.ccd_solver import CcdSolver
-from ps2.algorithms.factors.driver import Driver, Problem
-from ps2.algorithms.training.checkpoint_names import UNNAMED
-from ps2.protocol.plain_data import decode
-from ps2.run.message import STOP
-from tests.fakes import FleetInProcess, installed, session_over
+from tests.in_process import training_context
 
 CCD = replace(OPTIONS, solver="ccd", rank=6)
 KINDS = [{"biases": True}, {"implicit": True}]
 
 
-@pytest.fixture(autouse=True)
-def session():
-    with installed(session_over(FleetInProcess())) as session:
-        yield session
-        session.dispatch.flush()
-
-
-class Read:
-    def __init__(self, rows):
-        self._rows = rows
-
-    def result(self):
-        return self._rows
-
-
-class OnlyWorker:
-    """A run's only worker, and the clocks of its driver.
-
-    Args:
-        lost: clocks before which the worker loses what it holds.
-    """
-
-    rank, workers = 0, 1
-
-    def __init__(self, driver, lost):
-        self._driver, self._lost, self._sent, self._reports, self.epoch = driver, lost, [], [], 0
-
-    def clocks(self, end):
-        for clock in range(1, end):
-            self.epoch += clock in self._lost
-            yield clock
-            reports, self._reports = self._reports, []
-            said = self._driver.on_clock(clock, reports)
-            if said is STOP:
-                return
-            if said is not None:
-                self._sent.append(decode(said.encoded))
-
-    @property
-    def messages(self):
-        sent, self._sent = self._sent, []
-        return sent
-
-    def report(self, value):
-        self._reports.append(value)
-
-    def prefetch(self, matrix, columns, ahead):
-        return Read(matrix.pull(columns=columns))
-
-    def barrier(self):
-        pass
-
-
-def run(options, columns=COLUMNS, lost=()):
-    survey, deal, rows = dealt(options, columns)
-    driver = Driver(Problem(survey, deal, options), CcdSolver, UNNAMED, lambda step: None)
-    driver.begin()
-    worker = OnlyWorker(driver, lost)
-    driver.solver.program()(worker, driver.solver.reader()(worker, rows[0]))
-    return driver.fitted()
+def run(options, columns=COLUMNS, rollback_seed=None):
+    with training_context() as ps:
+        ps.rollback_seed = rollback_seed
+        return fitted(options, columns, workers=1, given=positive(ratings()), ps=ps)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-@pytest.mark.parametrize("lost", [(), (2, 5)], ids=str)
-def test_descent_when_worker_restarts_then_matches_serial(kind, lost):
+@pytest.mark.parametrize("rollback_seed", [None, 1], ids=["", "rolled back"])
+def test_descent_when_worker_restarts_then_matches_serial(kind, rollback_seed):
     options = replace(CCD, **kind)
-    found = run(options, lost=lost)
+    found = run(options, rollback_seed=rollback_seed)
     users, items = replayed_descent(options, workers=1)
     np.testing.assert_array_equal(found.user_factors, users)
     np.testing.assert_array_equal(found.item_factors, items)

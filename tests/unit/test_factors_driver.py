@@ -9,9 +9,10 @@ import pytest
 from factors_training import COLUMNS, OPTIONS, chunk_of, ratings, replayed, surveyed
 
 from ps2.algorithms.factors.dealing import Deal, keys_of, packed
-from ps2.algorithms.factors.driver import Driver, Problem
 from ps2.algorithms.factors.grid import read_grid
-from ps2.algorithms.factors.sgd_solver import SgdSolver
+from ps2.algorithms.factors.program import STRANGE, Problem
+from ps2.algorithms.factors.sgd_program import SgdProgram
+from ps2.algorithms.frame.program import ProgramDriver
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.protocol.plain_data import decode
 from ps2.run.message import STOP
@@ -61,11 +62,10 @@ class OnlyWorker:
                 self.epoch, self._read = self.epoch + 1, 0
             yield turns.turn(self.clock)
             reports, self._reports = self._reports, []
-            said = self.driver.on_clock(self.clock, reports)
+            said = self.driver.on_run_clock(self.clock, reports)
             if said is STOP or self.clock == self._stops:
                 return
-            if said is not None:
-                self.sent.append(decode(said.encoded))
+            self.sent.append(decode(said.encoded))
             self.clock += 1
 
     @property
@@ -103,16 +103,18 @@ class Training:
             return self._vectors[-1]
 
         names.give = kept
-        driver = Driver(Problem(survey, deal, options), SgdSolver, names, self.steps.append)
-        driver.begin()
+        program = SgdProgram(Problem(survey, deal, options), names, self.steps.append)
+        driver = ProgramDriver(program, names)
+        driver.start()
+        if driver.is_over:
+            return driver.result()
         rows = packed(chunk_of(ratings().table(self.columns)), survey.users, survey.items, deal, keys_of(1), (0, 0))
-        scaling = driver.solver.scaling
+        scaling = program.scaling
         grid = read_grid([rows], deal.layout, 0, scaling.mean, scaling.scale, scaling.unit)
-        opening = [] if clocks else [decode(said.encoded) for said in [driver.on_clock(0, [0])] if said is not None]
-        worker = OnlyWorker(driver, max(clocks, 1), [*messages, *opening], **happens)
-        driver.solver.program()(worker, grid)
-        self.worker = worker
-        return driver
+        opening = [] if clocks else [decode(driver.on_run_clock(0, [{STRANGE: 0}]).encoded)]
+        self.worker = OnlyWorker(driver, max(clocks, 1), [*messages, *opening], **happens)
+        program.loop().train(self.worker, grid)
+        return driver.result() if driver.is_over else None
 
 
 def assert_same(found, options, columns=COLUMNS):
@@ -125,7 +127,7 @@ def assert_same(found, options, columns=COLUMNS):
 @pytest.mark.parametrize("lost", [(), (4,), (7, 8), (12, 21, 30)], ids=str)
 @pytest.mark.parametrize("columns", [COLUMNS, WEIGHTED], ids=["plain", "weights, held-out rows"])
 def test_vectors_when_fleet_rolls_back_then_match_serial(lost, columns):
-    assert_same(Training(columns).run(OPTIONS, lost=lost).fitted(), OPTIONS, columns)
+    assert_same(Training(columns).run(OPTIONS, lost=lost), OPTIONS, columns)
 
 
 @pytest.mark.parametrize("stops", [1, 2, 5, 9, 14, 15, 16, 17])
@@ -137,15 +139,14 @@ def test_vectors_when_next_driver_goes_on_then_match_serial(stops, iterations, p
     training.run(named, stops=stops)
     messages = training.worker.sent
     more = replace(named, iterations=iterations)
-    driver = training.run(more, clocks=stops, messages=messages)
-    assert driver.fitted().history.best is None
-    assert_same(driver.fitted(), more, columns)
+    found = training.run(more, clocks=stops, messages=messages)
+    assert found.history.best is None
+    assert_same(found, more, columns)
 
 
 @pytest.mark.parametrize("lost", [(), (4, 9)], ids=str)
 def test_vectors_when_step_diverges_then_match_serial_halved(lost):
-    driver = Training().run(replace(OPTIONS, step_size=3.0), lost=lost)
-    found = driver.fitted()
+    found = Training().run(replace(OPTIONS, step_size=3.0), lost=lost)
     assert found.halvings > 0
     assert found.step_size == 3.0 / 2**found.halvings
     assert_same(found, replace(OPTIONS, step_size=found.step_size))
@@ -155,7 +156,7 @@ def test_vectors_when_step_diverges_then_match_serial_halved(lost):
 def test_vectors_when_validation_is_stuck_then_best_ones(lost):
     columns = replace(COLUMNS, validation="held")
     options = replace(OPTIONS, iterations=200, patience=2, reg=0.0, rank=12, step_size=0.3, seed=1)
-    history = (found := Training(columns).run(options, lost=lost).fitted()).history
+    history = (found := Training(columns).run(options, lost=lost)).history
     assert history.validation[history.best - 1] == min(history.validation)
     assert history.best < history.steps < 200
     users, items, _ = replayed(replace(options, iterations=history.best), columns, workers=1)

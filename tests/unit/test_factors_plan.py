@@ -3,154 +3,265 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 
-from ps2.algorithms.factors.following import ASKS, HELD_LOSS, HELD_WEIGHT, LOSS, WEIGHT
-from ps2.algorithms.factors.plan import HALVED, LAST, RESTART, START, Kind, Lengths, Place, Plan
-from ps2.algorithms.factors.progress import Progress, Stopping
-from ps2.errors import UsageError
+from ps2.algorithms.factors.following import ASKS, HELD_LOSS, HELD_WEIGHT, LOSS, NOTHING, WEIGHT
+from ps2.algorithms.factors.options import FactorOptions
+from ps2.algorithms.factors.plan import Begin, Iterate, Kind, Lengths, Place, Plan
+from ps2.algorithms.factors.program import STRANGE, FactorsProgram
+from ps2.algorithms.factors.sgd_program import SgdProgram
+from ps2.algorithms.frame.program import ProgramDriver, Task
+from ps2.algorithms.training.checkpoint_names import CheckpointNames
+from ps2.algorithms.training.run import FIRST_CLOCK as START
+from ps2.errors import PS2Error, UsageError
+from ps2.protocol.plain_data import decode
+from ps2.run.message import STOP
 
-LENGTHS = Lengths(turns=2, iterations=5, save_interval=2, evaluates=False)
+LENGTHS = Lengths(turns=2, save_interval=2, evaluates=False)
+
+
+def plan_of(lengths=LENGTHS, last=5):
+    plan = Plan(lengths)
+    plan.read(Iterate(last, free=1).encodable())
+    return plan
 
 
 def places(plan, first, count):
     return [(place.kind.name[0], place.iteration) for place in map(plan.place, range(first, first + count))]
 
 
-def told(progress, clocks, report, asks=()):
-    """What a driver tells in some clocks, by clock."""
-    found = {clock: progress.hear(clock, {ASKS: int(clock in asks), **report(clock)}) for clock in clocks}
-    return {clock: message for clock, message in found.items() if message}
+class WithoutServers(SgdProgram):
+    def __init__(self, lengths, max_rmse=math.inf, **options):
+        problem = SimpleNamespace(options=FactorOptions(**options), keeps_best=lengths.keeps_best)
+        FactorsProgram.__init__(self, problem, lambda step: None)
+        self._lengths, self._max_rmse = lengths, max_rmse
+
+    def settings(self):
+        return {}
+
+    def _write_first_vectors(self):
+        pass
+
+
+class Run:
+    """The driver's program clock by clock, and the plan of a worker that reads its messages.
+
+    Attributes:
+        begins: for each clock after which one was sent, the clock and the iteration that a ``Begin`` names.
+    """
+
+    def __init__(self, lengths=LENGTHS, iterations=5, earlier=None, **more):
+        sent, self.called = ([], 0) if earlier is None else (earlier.sent, earlier.called)
+        names = CheckpointNames("factors", None, (self.called, self.called), sent)
+        program = WithoutServers(lengths, iterations=iterations, **more)
+        self.driver, self.plan, self.sent, self.begins = ProgramDriver(program, names), Plan(lengths), [], {}
+        self.driver.start()
+        for message in sent:
+            self._read(message)
+        self.record = program.record
+        if earlier is None:
+            self.report(0, {STRANGE: 0})
+
+    @property
+    def copy(self):
+        """The copy that is the result."""
+        assert self.driver.is_over
+        return self.driver._returned[0]
+
+    def clocks(self, clocks, report=lambda clock: {}, asks=()):
+        for clock in clocks:
+            self.report(clock, {**NOTHING, ASKS: int(clock in asks), **report(clock)})
+
+    def report(self, clock, report):
+        message = self.driver.on_run_clock(clock, [report])
+        self.called = clock + 1
+        if message is not STOP:
+            self._read(decode(message.encoded))
+
+    def _read(self, message):
+        self.plan.read(message)
+        if isinstance(task := Task.of(message), Begin):
+            self.begins[len(self.sent)] = task.clock, task.iteration
+        self.sent.append(message)
 
 
 def test_plan_when_nothing_fails_then_saves_come_at_intervals():
     expected = [("B", 0), ("T", 1), ("T", 1), ("T", 2), ("T", 2), ("C", 2), ("T", 3), ("T", 3), ("T", 4), ("T", 4)]
     expected += [("C", 4), ("T", 5), ("T", 5), ("C", 5), ("I", 5), ("I", 5)]
-    assert places(Plan(LENGTHS), START, len(expected)) == expected
+    assert places(plan_of(), START, len(expected)) == expected
 
 
 def test_plan_when_it_evaluates_then_each_iteration_closes():
-    plan = Plan(Lengths(2, 2, 0, evaluates=True))
+    plan = plan_of(lengths := Lengths(2, 0, evaluates=True), last=2)
     assert places(plan, START, 8) == [*[("B", 0), ("T", 1), ("T", 1), ("C", 1), ("T", 2), ("T", 2), ("C", 2), ("I", 2)]]
-    assert not plan.saves(1)
-    assert plan.saves(2)
+    assert not lengths.saves(1, 2)
+    assert lengths.saves(2, 2)
 
 
 def test_plan_when_restarted_then_goes_on_from_saved_iteration():
-    plan = Plan(LENGTHS)
-    plan.read({RESTART: [START + 8, 2]})
+    plan = plan_of()
+    plan.read(Begin(START + 8, 2, 1).encodable())
+    plan.read(Iterate(5, 0).encodable())
     assert places(plan, START + 6, 8) == [
         *[("T", 3), ("T", 3), ("B", 2), ("T", 3), ("T", 3), ("T", 4), ("T", 4), ("C", 4)]
     ]
 
 
 def test_plan_when_last_iteration_is_told_then_it_is_saved():
-    plan = Plan(LENGTHS)
-    plan.read({LAST: 3})
+    plan = plan_of()
+    plan.read(Iterate(3, 0).encodable())
     assert places(plan, START + 6, 4) == [("T", 3), ("T", 3), ("C", 3), ("I", 3)]
 
 
+def test_plan_when_a_restart_is_due_then_clocks_before_stay():
+    """Workers that have read the message and others meet at the same barriers."""
+    plan = plan_of(last=2)
+    expected = places(plan, START + 4, 4)
+    plan.read(Begin(START + 8, 2, 1).encodable())
+    assert places(plan, START + 4, 4) == expected
+
+
 @pytest.mark.parametrize("interval", [0, 1, 2, 3, 7])
-def test_generations_when_saves_follow_then_they_alternate(interval):
-    lengths = Lengths(2, 6, interval, False)
-    plan = Plan(lengths)
-    saved = [0, *(iteration for iteration in range(1, 7) if plan.saves(iteration))]
-    generations = [plan.generation(iteration) for iteration in saved]
-    assert generations == [at % 2 for at in range(len(saved))]
+def test_copies_when_saves_follow_then_they_alternate(interval):
+    lengths = Lengths(2, interval, False)
+    run = Run(lengths, iterations=6)
+    run.clocks(range(START, START + 20))
+    free = [message["fields"]["free"] for message in run.sent if "fields" in message]
+    written = [copy for iteration, copy in enumerate(free, 1) if lengths.saves(iteration, 6)]
+    assert written == [(number + 1) % 2 for number in range(len(written))]
+    assert run.copy == written[-1]
+
+
+def test_copies_when_extended_then_no_save_overwrites_the_last():
+    lengths = Lengths(2, 4, False)
+    first = Run(lengths, iterations=6)
+    first.clocks(range(START, START + 15))
+    more = Run(lengths, iterations=9, earlier=first)
+    more.clocks(range(START + 15, START + 18), asks={START + 15})
+    assert more.plan.begin(START + 17) == Begin(START + 17, 6, first.copy)
+    assert more.plan.free == 1 - first.copy
 
 
 def test_plan_when_iteration_is_one_turn_then_is_refused():
     with pytest.raises(UsageError, match="2 at least, got 1"):
-        Lengths(1, 5, 2, False)
+        Lengths(1, 2, False)
 
 
-def test_progress_when_worker_asks_then_all_restart_from_save():
-    progress = Progress(LENGTHS, Stopping())
+def test_training_when_worker_asks_then_all_restart_from_save():
+    run = Run()
     # Clock 8 is in iteration 3: the save after iteration 2 is complete.
-    messages = told(progress, range(START, START + 9), lambda clock: {LOSS: 4.0, WEIGHT: 1.0}, asks={START + 6})
-    assert messages == {START + 6: {RESTART: [START + 8, 2]}}
-    assert len(progress.results) == progress.saved == 2
-    assert progress.plan.place(START + 8) == Place(Kind.BEGIN, 2)
-    told(progress, range(START + 9, START + 17), lambda clock: {LOSS: 4.0, WEIGHT: 1.0})
-    assert progress.is_over
-    assert [result.objective for result in progress.results] == [2.0] * 5
+    run.clocks(range(START, START + 9), lambda clock: {LOSS: 4.0, WEIGHT: 1.0}, asks={START + 6})
+    assert run.begins == {START + 6: (START + 8, 2)}
+    assert len(run.record.objective) == 2
+    assert run.plan.place(START + 8) == Place(Kind.BEGIN, 2)
+    run.clocks(range(START + 9, START + 17), lambda clock: {LOSS: 4.0, WEIGHT: 1.0})
+    assert run.driver.is_over
+    assert run.record.objective == [2.0] * 5
 
 
-def test_progress_when_save_is_partial_then_earlier_one_counts():
-    progress = Progress(LENGTHS, Stopping())
+def test_training_when_save_is_partial_then_earlier_one_counts():
+    run = Run()
     closing = START + 10
-    messages = told(progress, range(START, closing + 1), lambda clock: {}, asks={closing})
-    assert messages == {closing: {RESTART: [closing + 2, 2]}}
+    run.clocks(range(START, closing + 1), asks={closing})
+    assert run.begins == {closing: (closing + 2, 2)}
 
 
-def test_progress_when_worker_asks_twice_then_restarts_once():
-    progress = Progress(LENGTHS, Stopping())
-    messages = told(progress, range(START, START + 6), lambda clock: {}, asks={START + 2, START + 3})
-    assert messages == {START + 2: {RESTART: [START + 4, 0]}}
+def test_training_when_worker_asks_twice_then_restarts_once():
+    run = Run()
+    run.clocks(range(START, START + 6), asks={START + 2, START + 3})
+    assert run.begins == {START + 2: (START + 4, 0)}
 
 
+@pytest.mark.parametrize("asks", [set(), {START + 17}], ids=["", "restarted"])
 @pytest.mark.parametrize(("tolerance", "end"), [(0.0, 6), (0.2, 5)])
-def test_progress_when_validation_is_stuck_then_next_is_last(tolerance, end):
-    progress = Progress(Lengths(2, 20, 0, True), Stopping(tolerance, patience=2))
-    errors = [3.0, 2.0, 1.9, 1.95, 1.96, 1.97, 1.98]
+def test_training_when_validation_is_stuck_then_next_is_last(tolerance, end, asks):
+    run = Run(Lengths(2, 0, True, keeps_best=True), 20, validation_tol=tolerance, patience=2)
+    errors = [3.0, 2.0, 1.9, 1.95, 1.96, 1.5, 1.4]
 
     def report(clock):
-        iteration = progress.plan.place(clock).iteration
-        return {HELD_LOSS: errors[iteration - 1] ** 2, HELD_WEIGHT: 1.0} if iteration <= len(errors) else {}
+        place = run.plan.place(clock)
+        return {HELD_LOSS: errors[place.iteration - 1] ** 2, HELD_WEIGHT: 1.0} if place.kind is Kind.CLOSE else {}
 
-    (message,) = told(progress, range(START, START + 3 * end + 1), report).values()
-    assert message == {LAST: end}
-    assert progress.stopped_early
-    assert progress.is_over
+    run.clocks(range(START, START + 3 * end + 1 + (9 if asks else 0)), report, asks)
+    assert run.driver.is_over
+    assert run.record.reason.startswith("no progress on the held-out rows for 2 iterations")
+    assert len(run.record.objective) == end
 
 
-def test_progress_when_diverged_then_begins_anew_halved():
-    progress = Progress(LENGTHS, Stopping(), most=10.0)
+def test_training_when_diverged_then_begins_anew_halved():
+    run = Run(max_rmse=10.0)
     rmse = {1: 2.0, 2: 11.0}
 
     def report(clock):
-        return {LOSS: rmse.get(progress.plan.place(clock).iteration, 1.0) ** 2, WEIGHT: 1.0}
+        return {LOSS: rmse.get(run.plan.place(clock).iteration, 1.0) ** 2, WEIGHT: 1.0}
 
-    messages = told(progress, range(START, START + 6), report)
-    assert messages == {START + 5: {RESTART: [START + 7, 0], HALVED: 1}}
-    assert (progress.plan.halvings, progress.saved, progress.results) == (1, 0, [])
-    assert places(progress.plan, START + 7, 3) == [("B", 0), ("T", 1), ("T", 1)]
-
-
-def test_progress_when_half_step_diverges_too_then_fails():
-    progress = Progress(Lengths(2, 1, 0, False), Stopping())
-    told(progress, range(START, START + 60), lambda clock: {LOSS: math.nan, WEIGHT: 1.0})
-    assert progress.halvings == 10
-    assert "iteration 1: the RMSE is nan: the training has diverged" in progress.failure
+    run.clocks(range(START, START + 6), report)
+    assert run.begins == {START + 5: (START + 7, 0)}
+    assert run.plan.begin(START + 7).halvings == 1
+    assert run.record.objective == []
+    assert places(run.plan, START + 7, 3) == [("B", 0), ("T", 1), ("T", 1)]
 
 
-def test_plan_when_best_is_kept_then_no_save_overwrites_it():
-    progress = Progress(Lengths(2, 7, 0, True, keeps_best=True), Stopping(patience=3))
+def test_training_when_half_step_diverges_too_then_fails():
+    run = Run(Lengths(2, 0, False), iterations=1)
+    with pytest.raises(
+        PS2Error, match="iteration 1: the RMSE is nan: the training has diverged, also with a step of 1/1024"
+    ):
+        run.clocks(range(START, START + 60), lambda clock: {LOSS: math.nan, WEIGHT: 1.0})
+
+
+def test_copies_when_best_is_kept_then_no_save_overwrites_it():
+    run = Run(Lengths(2, 0, True, keeps_best=True), 7, patience=3)
     errors, held = [3.0, 1.0, 2.0, 0.5, 0.7, 0.8, 0.9], {}
     for clock in range(START, START + 1 + 3 * 7):
-        place = progress.plan.place(clock)
+        place = run.plan.place(clock)
         if place.kind is Kind.CLOSE:
-            held[progress.plan.generation(place.iteration)] = place.iteration
-            assert progress.best is None or progress.best in held.values()
+            held[run.plan.free] = place.iteration
+            losses = run.record.validation
+            assert not losses or 1 + losses.index(min(losses)) in held.values()
             assert place.iteration == 1 or place.iteration - 1 in held.values()
         error = errors[place.iteration - 1] if place.kind is Kind.CLOSE else 0.0
-        progress.hear(clock, {HELD_LOSS: error**2, HELD_WEIGHT: float(error > 0)})
-    assert progress.best == held[progress.plan.generation(4)] == 4
+        run.clocks([clock], lambda _, error=error: {HELD_LOSS: error**2, HELD_WEIGHT: float(error > 0)})
+    assert held[run.copy] == 4
 
 
 @pytest.mark.parametrize(("iterations", "is_over"), [(5, True), (7, False), (4, True)])
-def test_progress_when_next_driver_wants_more_then_goes_on(iterations, is_over):
-    progress = Progress(LENGTHS, Stopping())
-    told(progress, range(START, START + 14), lambda clock: {LOSS: 4.0, WEIGHT: 1.0})
-    assert progress.is_over
-    progress.go_on_to(iterations)
-    assert progress.is_over == is_over
-    message = progress.hear(START + 14, {ASKS: 1.0})
+@pytest.mark.parametrize("idle", [0, 1])
+def test_training_when_next_driver_wants_more_then_goes_on(iterations, is_over, idle):
+    first, end = Run(), START + 14 + idle
+    first.clocks(range(START, end), lambda clock: {LOSS: 4.0, WEIGHT: 1.0})
+    assert first.driver.is_over
+    run = Run(iterations=iterations, earlier=first)
+    assert run.driver.is_over == is_over
     if is_over:
-        assert message == {}
         return
-    assert message == {RESTART: [START + 16, 5], LAST: iterations}
-    told(progress, range(START + 15, START + 16 + 7), lambda clock: {LOSS: 4.0, WEIGHT: 1.0})
-    assert progress.is_over
-    assert len(progress.results) == progress.saved == iterations
+    run.clocks(range(end, end + 10), lambda clock: {LOSS: 4.0, WEIGHT: 1.0}, asks={end})
+    assert run.plan.begin(end + 2) == Begin(end + 2, 5, 1)
+    assert run.driver.is_over
+    assert len(run.record.objective) == iterations
+
+
+@pytest.mark.parametrize("iterations", [4, 5, 7])
+@pytest.mark.parametrize("lost", range(START + 1, START + 17))
+def test_training_when_a_page_is_lost_then_no_iteration_is(lost, iterations):
+    """A checkpoint within a call of ``onClock`` counts the clock, and lacks the message with its report."""
+    first = Run()
+    first.clocks(range(START, lost + 1), lambda clock: {LOSS: 4.0, WEIGHT: 1.0}, asks={START + 6})
+    first.sent.pop()
+    run, has_vectors = Run(iterations=iterations, earlier=first), False
+    for clock in range(lost + 1, lost + 25):
+        has_vectors |= run.plan.place(clock).kind is Kind.BEGIN
+        run.clocks([clock], lambda clock: {LOSS: 4.0, WEIGHT: 1.0}, asks=set() if has_vectors else {clock})
+    assert run.driver.is_over
+    assert run.record.objective == [2.0] * iterations
+
+
+def test_training_when_saved_ones_are_enough_then_ends():
+    lengths, first = Lengths(2, 3, False), Run(Lengths(2, 3, False), iterations=9)
+    first.clocks(range(START, START + 10), lambda clock: {LOSS: 4.0, WEIGHT: 1.0})
+    assert len(first.record.objective) == 4
+    run = Run(lengths, iterations=3, earlier=first)
+    assert run.copy == 1
+    assert run.record.objective == [2.0] * 3

@@ -14,6 +14,7 @@ from factors_training import COLUMNS, ITEMS, LONG, OPTIONS, USERS, Ratings, fitt
 from ps2.algorithms.factors.options import FactorOptions
 from ps2.data.ids import UNKNOWN
 from ps2.errors import ConfigError, InputError, PS2Error
+from tests.in_process import training_context
 
 HELD = replace(COLUMNS, validation="held")
 
@@ -50,6 +51,17 @@ def test_vectors_when_seed_is_fixed_then_match_serial_bitwise(options, columns, 
     if options.biases:
         np.testing.assert_array_equal(found.user_bias, users[1])
         np.testing.assert_array_equal(found.item_bias, items[1])
+    np.testing.assert_allclose(found.history.objective, losses)
+
+
+@pytest.mark.parametrize("name", ["", "mine"])
+def test_vectors_when_servers_roll_back_then_match_serial(name):
+    with training_context() as ps:
+        ps.rollback_seed = 1
+        found = fitted(replace(OPTIONS, name=name), workers=3, ps=ps)
+    users, items, losses = replayed(workers=3)
+    np.testing.assert_array_equal(found.user_factors, users[0])
+    np.testing.assert_array_equal(found.item_factors, items[0])
     np.testing.assert_allclose(found.history.objective, losses)
 
 

@@ -26,12 +26,15 @@ class WorkersRatings:
         of_items: ratings of the worker's items.
         held_out: held-out ratings of the worker's items; None: no row is held out here.
         strange: rows with ids that were missing at the first reading.
+        users, items: places of the worker's users and items: the first one, and the end.
     """
 
     of_users: SideRatings
     of_items: SideRatings
     held_out: SideRatings | None
     strange: int
+    users: tuple[int, int]
+    items: tuple[int, int]
 
 
 def read_ratings(
@@ -66,6 +69,8 @@ def read_ratings(
         SideRatings.of(of_items.chosen(~held_items), items_here, options),
         held_out,
         strange,
+        users,
+        items,
     )
 
 

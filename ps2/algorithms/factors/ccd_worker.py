@@ -6,6 +6,7 @@ writes them. When all workers have done so, it solves the vectors of its items w
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,15 +17,25 @@ from ps2.algorithms.factors.ccd_reading import WorkersRatings
 from ps2.algorithms.factors.ccd_vectors import ITEMS, USERS, CcdVectors
 from ps2.algorithms.factors.following import BYTES, HELD_LOSS, HELD_WEIGHT, LOSS, PENALTY, RATINGS, WEIGHT
 from ps2.algorithms.factors.grid import Layout
-from ps2.algorithms.factors.plan import LAST
-from ps2.algorithms.training.run import FIRST_CLOCK
+from ps2.algorithms.frame.program import DoTask, Task
 from ps2.client.matrix import DCVMatrix
 from ps2.ops.kernels import Int64s
 
 
+@dataclass(frozen=True)
+class SolveAll(Task):
+    """Solve all coordinates once.
+
+    Attributes:
+        iteration: the number of the iteration, from 0.
+    """
+
+    iteration: int
+
+
 @dataclass(frozen=True, eq=False)
-class CcdProgram:
-    """What each worker runs; picklable.
+class CcdWork:
+    """Makes a worker of its ratings; picklable.
 
     Attributes:
         layout: of users and items.
@@ -35,62 +46,63 @@ class CcdProgram:
     layout: Layout
     mean: float
 
-    def __call__(self, worker: Any, ratings: WorkersRatings) -> None:
-        """Take part in all iterations, each of which is a clock."""
-        options, layout = self.vectors.sizes.options, self.layout
-        users = SideDescent(options, ratings.of_users, self.mean, None, layout.groups)
-        items = SideDescent(options, ratings.of_items, self.mean, ratings.held_out, layout.groups)
-        places = np.arange(*layout.users_of(worker.rank)[[0, -1]]), np.arange(*layout.items_owned_by(worker.rank))
-        mine, ready = CcdWorker(worker, self.vectors, places, (users, items)), None
-        for clock in worker.clocks(FIRST_CLOCK + options.iterations):
-            iteration = clock - FIRST_CLOCK
-            if any(iteration >= message.get(LAST, iteration + 1) for message in worker.messages):
-                # The run ends in this clock: the driver has decided so.
-                continue
-            # After a restart or a rollback, what this process holds is not what the servers hold.
-            if ready != (worker.epoch, iteration):
-                mine.load(iteration)
-            worker.report(mine.iterate(iteration))
-            ready = worker.epoch, iteration + 1
+    def __call__(self, ratings: WorkersRatings) -> DoTask:
+        options, groups = self.vectors.sizes.options, self.layout.groups
+        users = SideDescent(options, ratings.of_users, self.mean, None, groups)
+        items = SideDescent(options, ratings.of_items, self.mean, ratings.held_out, groups)
+        solver = CcdWorker(self.vectors, (np.arange(*ratings.users), np.arange(*ratings.items)), (users, items))
+
+        def do(worker: Any, task: Any) -> None:
+            worker.report(solver.iterate(worker, task.iteration))
+
+        return do
 
 
 class CcdWorker:
-    """A worker, the ratings of its users and of its items, and the vectors on the servers."""
+    """A worker's ratings of its users and of its items, and the vectors on the servers."""
 
     def __init__(
-        self, worker: Any, vectors: CcdVectors, places: tuple[Int64s, Int64s], sides: tuple[SideDescent, SideDescent]
+        self, vectors: CcdVectors, places: tuple[Int64s, Int64s], sides: tuple[SideDescent, SideDescent]
     ) -> None:
         """Args:
         places: of the worker's users and items.
         sides: its users and items.
         """
-        self._worker, self._vectors = worker, vectors
+        self._vectors = vectors
         self._user_places, self._item_places = places
         self._users, self._items = sides
+        self._loaded: int | None = None  # the iteration that begins with the vectors in this process
 
-    def load(self, iteration: int) -> None:
-        """Read the vectors with which an iteration begins."""
-        vectors, at = self._vectors, iteration % 2
-        self._users.own = vectors.users[at].pull(columns=self._user_places)
-        self._items.own = vectors.items[at].pull(columns=self._item_places)
+    def iterate(self, worker: Any, iteration: int) -> dict[str, float]:
+        """Solve all coordinates once; return sums that tell how good the new vectors are.
 
-    def iterate(self, iteration: int) -> dict[str, float]:
-        """Solve all coordinates once; return sums that tell how good the new vectors are."""
-        vectors, rank = self._vectors, self._worker.rank
+        Args:
+            worker: the ``ps2.Worker``.
+            iteration: the number of the iteration, from 0.
+        """
+
+        def read(matrix: DCVMatrix) -> Callable[[Int64s], Answer]:
+            return lambda columns: worker.prefetch(matrix, columns=columns, ahead=0)
+
+        vectors, rank = self._vectors, worker.rank
         before, after = iteration % 2, (iteration + 1) % 2
         users, items = self._users, self._items
-        users.solve(self._asking(vectors.items[before]), vectors.gram(ITEMS + before))
+        if self._loaded != iteration:  # the process is new, or goes back
+            users.own = vectors.users[before].pull(columns=self._user_places)
+            items.own = vectors.items[before].pull(columns=self._item_places)
+        users.solve(read(vectors.items[before]), vectors.gram(ITEMS + before))
         vectors.users[after].push(columns=self._user_places, values=users.own, wait=False)
         if vectors.grams is not None:
             vectors.add_gram(USERS, rank, gram_of(users.own))
-        self._worker.barrier()
+        worker.barrier()
         of_users = vectors.gram(USERS)
-        loss, held = items.solve(self._asking(vectors.users[after]), of_users)
+        loss, held = items.solve(read(vectors.users[after]), of_users)
         vectors.items[after].push(columns=self._item_places, values=items.own, wait=False)
         if vectors.grams is not None:
             vectors.add_gram(ITEMS + after, rank, mine := gram_of(items.own))
             # The x^2 of all cells of these items: the inner product of both sides' products.
             loss += float(np.sum(of_users * mine))
+        self._loaded = iteration + 1
         return {
             LOSS: loss,
             WEIGHT: items.weight,
@@ -100,10 +112,3 @@ class CcdWorker:
             RATINGS: items.ratings,
             BYTES: users.bytes + items.bytes,
         }
-
-    def _asking(self, matrix: DCVMatrix) -> Any:
-        def ask(columns: Int64s) -> Answer:
-            found: Answer = self._worker.prefetch(matrix, columns=columns, ahead=0)
-            return found
-
-        return ask

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol
 
-from ps2.algorithms.factors.plan import Kind, Place, Plan
+from ps2.algorithms.factors.plan import Begin, Kind, Place, Plan
 from ps2.run.rotation import IDLE, RotationSchedule
 
-# Fields of a worker's report, which are added up over workers. ASKS: how many have no state to go on with, and ask for
-# a restart. Then weighted sums of squared errors, and sums of weights, of ratings that were trained on and of held-out
+# Fields of a worker's report, which are added up over workers. ASKS: how many have no vectors to train, and ask for a
+# restart. Then weighted sums of squared errors, and sums of weights, of ratings that were trained on and of held-out
 # ones; how many ratings were trained on; bytes that travelled. PENALTY: of all vectors, where it is known.
 ASKS, LOSS, WEIGHT, HELD_LOSS, HELD_WEIGHT = "asks", "loss", "weight", "held_loss", "held_weight"
 RATINGS, BYTES, PENALTY = "ratings", "bytes", "penalty"
@@ -19,14 +19,13 @@ NOTHING = dict.fromkeys((ASKS, LOSS, WEIGHT, HELD_LOSS, HELD_WEIGHT, RATINGS, BY
 class PlannedWork(Protocol):
     """A solver's work in a worker."""
 
-    def begin(self, iteration: int) -> None:
-        """Take the vectors that were saved after an iteration; 0: those of the beginning. No other worker changes any
-        meanwhile."""
+    def begin(self, begin: Begin) -> None:
+        """Take the saved vectors that the message names. No other worker changes any meanwhile."""
 
     def train(self, turn: Any, place: Place) -> Mapping[str, float]:
         """Work on the block of a turn; return the report's fields that are not 0."""
 
-    def close(self, iteration: int, saves: bool) -> Mapping[str, float]:
+    def close(self, saves: bool) -> Mapping[str, float]:
         """Evaluate held-out rows after an iteration, and save vectors if that is due; return the report's
         fields that are not 0. No worker changes any vectors of items meanwhile."""
 
@@ -41,21 +40,21 @@ def follow(
 ) -> None:
     """Follow a plan until the driver ends the run.
 
-    A worker has no state when it begins, and when the fleet has rolled back to a checkpoint. Until a clock in which all
-    begin anew, it changes nothing then.
+    A worker has no vectors when it begins, and when the fleet has rolled back to a checkpoint. Then it changes nothing
+    until a clock in which all workers take saved vectors.
 
     Args:
         fetch: requests a block: see ``worker.rotate``.
         budget_s: seconds of a turn; "auto": the run decides; None: a turn ends when its block is done.
     """
-    epoch, has_state = worker.epoch, False
+    epoch, has_vectors = worker.epoch, False
 
-    def at(clock: int) -> tuple[int, int] | None:
-        nonlocal epoch, has_state
+    def turn_of(clock: int) -> tuple[int, int] | None:
+        nonlocal epoch, has_vectors
         if clock == worker.clock:
             if worker.epoch != epoch:
-                epoch, has_state = worker.epoch, False
-                plan.begin_again()
+                epoch, has_vectors = worker.epoch, False
+                plan.forget_messages()
             for message in worker.messages:
                 plan.read(message)
         place = plan.place(clock)
@@ -65,19 +64,19 @@ def follow(
         rotation, number = divmod(place.turn, ring.turns)
         return (place.iteration - 1) * rotations + rotation, number
 
-    for turn in worker.rotate(ring.blocks, slices=ring.slices, budgetS=budget_s, fetch=fetch, at=at):
+    for turn in worker.rotate(ring.blocks, slices=ring.slices, budgetS=budget_s, fetch=fetch, at=turn_of):
         place = plan.place(worker.clock)
         report: Mapping[str, float] = {}
         if place.kind is Kind.BEGIN:
             worker.barrier()
-            work.begin(place.iteration)
+            work.begin(plan.begin(worker.clock))
             worker.barrier()
-            has_state = not worker.goesBack
+            has_vectors = not worker.goesBack
         elif place.kind is Kind.CLOSE:
             worker.barrier()
-            if has_state:
-                report = work.close(place.iteration, plan.saves(place.iteration))
+            if has_vectors:
+                report = work.close(plan.lengths.saves(place.iteration, plan.last(worker.clock)))
             worker.barrier()
-        elif place.kind is Kind.TURN and has_state and turn.block != IDLE and not worker.goesBack:
+        elif place.kind is Kind.TURN and has_vectors and turn.block != IDLE and not worker.goesBack:
             report = work.train(turn, place)
-        worker.report({**NOTHING, **report, ASKS: float(not has_state)})
+        worker.report({**NOTHING, **report, ASKS: float(not has_vectors)})

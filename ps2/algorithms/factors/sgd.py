@@ -20,7 +20,7 @@ import numpy.typing as npt
 from ps2.algorithms.factors.following import BYTES, HELD_LOSS, HELD_WEIGHT, LOSS, RATINGS, WEIGHT, follow
 from ps2.algorithms.factors.grid import Grid
 from ps2.algorithms.factors.options import MIN_STEP, FactorOptions
-from ps2.algorithms.factors.plan import Lengths, Place, Plan
+from ps2.algorithms.factors.plan import Begin, Lengths, Place, Plan
 from ps2.algorithms.factors.sgd_kernels import WIDTH, descend, squared_errors
 from ps2.algorithms.factors.shared_factors import SharedFactors, share
 from ps2.array_types import Float32s
@@ -156,7 +156,7 @@ class BlockDescent:
 
 
 @dataclass(frozen=True, eq=False)
-class SgdProgram:
+class SgdLoop:
     """What each worker runs; picklable.
 
     Attributes:
@@ -181,45 +181,42 @@ class SgdProgram:
 class _SgdWork:
     """``PlannedWork`` of this solver."""
 
-    def __init__(
-        self, worker: Any, program: SgdProgram, plan: Plan, grid: Grid, threads: ThreadPoolExecutor | None
-    ) -> None:
-        self._worker, self._program, self._plan, self._grid, self._threads = worker, program, plan, grid, threads
+    def __init__(self, worker: Any, loop: SgdLoop, plan: Plan, grid: Grid, threads: ThreadPoolExecutor | None) -> None:
+        self._worker, self._loop, self._plan, self._grid, self._threads = worker, loop, plan, grid, threads
         self._mine = np.arange(grid.first_user, grid.first_user + grid.users)
-        users = np.empty((0, program.settings.width), np.float32)
-        self._descent = BlockDescent(grid, program.settings, worker.rank, users)
+        users = np.empty((0, loop.settings.width), np.float32)
+        self._descent = BlockDescent(grid, loop.settings, worker.rank, users)
 
     def fetch(self, block: int) -> Any:
         """Request a block's rows."""
-        return self._worker.prefetch(self._program.fleet.items, columns=self._columns(block))
+        return self._worker.prefetch(self._loop.fleet.items, columns=self._columns(block))
 
-    def begin(self, iteration: int) -> None:
-        fleet, generation = self._program.fleet, self._plan.generation(iteration)
-        fleet.take_items(generation, *share(self._grid.layout.items, self._worker.rank, self._worker.workers))
-        self._descent.users = fleet.kept_users[generation].pull(columns=self._mine)
-        self._descent.rates = self._program.settings.rates(self._plan.halvings)
+    def begin(self, begin: Begin) -> None:
+        fleet = self._loop.fleet
+        fleet.take_items(begin.copy, *share(self._grid.layout.items, self._worker.rank, self._worker.workers))
+        self._descent.users = fleet.kept_users[begin.copy].pull(columns=self._mine)
+        self._descent.rates = self._loop.settings.rates(begin.halvings)
 
     def train(self, turn: Any, place: Place) -> Mapping[str, float]:
         rows = turn.pull()
         descent, block = self._descent, turn.block
         sums = {LOSS: 0.0, WEIGHT: 0.0, RATINGS: 0.0}
         # Where time ends turns, pieces come in turn: those that were left over come first.
-        is_timed = self._program.settings.options.budget_s is not None
+        is_timed = self._loop.settings.options.budget_s is not None
         pieces = descent.pieces(block) if is_timed else descent.ordered(block, place.iteration)
         for piece in turn.parts(pieces):
             for name, value in descent.take(block, piece, place.iteration, rows, self._threads).items():
                 sums[name] += value
-        self._program.fleet.items.push(columns=self._columns(block), values=rows, wait=False)
+        self._loop.fleet.items.push(columns=self._columns(block), values=rows, wait=False)
         return {**sums, BYTES: 2 * rows.nbytes}
 
-    def close(self, iteration: int, saves: bool) -> Mapping[str, float]:
-        report = self._evaluate() if self._program.lengths.evaluates else {}
+    def close(self, saves: bool) -> Mapping[str, float]:
+        report = self._evaluate() if self._loop.lengths.evaluates else {}
         if not saves:
             return report
-        fleet, worker = self._program.fleet, self._worker
-        generation = self._plan.generation(iteration)
-        fleet.kept_users[generation].push(columns=self._mine, values=self._descent.users)
-        fleet.keep_items(generation, *share(self._grid.layout.items, worker.rank, worker.workers))
+        fleet, worker = self._loop.fleet, self._worker
+        fleet.kept_users[self._plan.free].push(columns=self._mine, values=self._descent.users)
+        fleet.keep_items(self._plan.free, *share(self._grid.layout.items, worker.rank, worker.workers))
         return {**report, BYTES: self._descent.users.nbytes}
 
     def _evaluate(self) -> dict[str, float]:
@@ -227,8 +224,8 @@ class _SgdWork:
         held = self._grid.held_out
         if held is None:
             return {HELD_LOSS: 0.0, HELD_WEIGHT: 0.0}
-        rows = self._program.fleet.items.pull(columns=held.columns)
-        options = self._program.settings.options
+        rows = self._loop.fleet.items.pull(columns=held.columns)
+        options = self._loop.settings.options
         loss = squared_errors(
             held.users, held.items, held.values, held.weights, self._descent.users, rows, options.rank, options.biases
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ps2.algorithms.factors.plan import GENERATIONS
+from ps2.algorithms.factors.plan import COPIES
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.client.dcv import DCV
 from ps2.client.matrix import DCVMatrix
@@ -18,17 +18,17 @@ class FleetSizes:
     Attributes:
         users, items: how many there are.
         width: float32 numbers for each of them.
-        generations: saved copies of both.
+        copies: saved copies of both.
     """
 
     users: int
     items: int
     width: int
-    generations: int = GENERATIONS
+    copies: int = COPIES
 
     @property
     def bytes(self) -> int:
-        return 4 * self.width * (self.items + self.generations * (self.users + self.items))
+        return 4 * self.width * (self.items + self.copies * (self.users + self.items))
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +37,7 @@ class SharedFactors:
 
     Attributes:
         items: current vectors of items.
-        kept_users, kept_items: saved vectors, by generation.
+        kept_users, kept_items: saved vectors, by copy.
     """
 
     items: DCVMatrix
@@ -52,30 +52,30 @@ class SharedFactors:
             LimitError: they do not fit.
         """
 
-        def made(dim: int) -> DCVMatrix:
+        def matrix(dim: int) -> DCVMatrix:
             return names.give(lambda name: DCV.dense(dim, sizes.width, layout="column", name=name)).matrix()
 
-        taken: list[DCVMatrix] = []
+        matrices: list[DCVMatrix] = []
         try:
-            for dim in (sizes.items, *([sizes.users, sizes.items] * sizes.generations)):
-                taken.append(made(dim))
+            for dim in (sizes.items, *([sizes.users, sizes.items] * sizes.copies)):
+                matrices.append(matrix(dim))
         except LimitError as error:
-            for matrix in taken:
-                matrix.free()
+            for one in matrices:
+                one.free()
             raise LimitError(
                 f"vectors of {sizes.users:,} users and {sizes.items:,} items, {sizes.width} numbers each, take "
                 f"{sizes.bytes:,} bytes with their saved copies, and they do not fit the servers: {error}; start more "
                 "servers, or with a larger memory limit"
             ) from error
-        return SharedFactors(taken[0], tuple(taken[1::2]), tuple(taken[2::2]))
+        return SharedFactors(matrices[0], tuple(matrices[1::2]), tuple(matrices[2::2]))
 
-    def keep_items(self, generation: int, begin: int, end: int) -> None:
-        """Copy the current vectors of items at some places to a generation; no value travels."""
-        self.kept_items[generation].apply("factors.copy_blocks", source=self.items, begin=begin, end=end)
+    def keep_items(self, copy: int, begin: int, end: int) -> None:
+        """Copy the current vectors of items at some places to a saved copy; no value travels."""
+        self.kept_items[copy].apply("factors.copy_blocks", source=self.items, begin=begin, end=end)
 
-    def take_items(self, generation: int, begin: int, end: int) -> None:
-        """Copy a generation's vectors of items at some places to the current ones; no value travels."""
-        self.items.apply("factors.copy_blocks", source=self.kept_items[generation], begin=begin, end=end)
+    def take_items(self, copy: int, begin: int, end: int) -> None:
+        """Copy saved vectors of items at some places to the current ones; no value travels."""
+        self.items.apply("factors.copy_blocks", source=self.kept_items[copy], begin=begin, end=end)
 
     def free(self) -> None:
         for matrix in (self.items, *self.kept_users, *self.kept_items):

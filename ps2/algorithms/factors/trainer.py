@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ps2.algorithms.factors.ccd_solver import CcdSolver
+from ps2.algorithms.factors.ccd_program import CcdProgram
 from ps2.algorithms.factors.dealing import DealtRatings
-from ps2.algorithms.factors.driver import Driver, MakePart, Problem
 from ps2.algorithms.factors.options import FactorOptions, FittedFactors, Solver
+from ps2.algorithms.factors.program import Problem
 from ps2.algorithms.factors.ratings import RatingsSurvey
-from ps2.algorithms.factors.sgd_solver import SgdSolver
+from ps2.algorithms.factors.sgd_program import SgdProgram
+from ps2.algorithms.frame.program import OwnRows, run_program
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.record import StepReport
 from ps2.errors import ConfigError
 
-SOLVERS: dict[Solver, MakePart] = {"sgd": SgdSolver, "ccd": CcdSolver}
+SOLVERS: dict[Solver, type[SgdProgram | CcdProgram]] = {"sgd": SgdProgram, "ccd": CcdProgram}
 
 
 def train(
@@ -46,7 +47,8 @@ def train(
     if start is not None and start.rank != options.rank:
         raise ConfigError(f"rank: the model to go on from has rank {start.rank}, and the training {options.rank}")
     try:
-        problem, names = Problem(survey, dealt.deal, options, start), CheckpointNames.of(options.name, ps)
-        return Driver(problem, SOLVERS[options.solver], names, on_step).run(ps, dealt)
+        names = CheckpointNames.of(options.name, ps)
+        program = SOLVERS[options.solver](Problem(survey, dealt.deal, options, start), names, on_step)
+        return run_program(ps, program, OwnRows(dealt.frame, dealt.workers, program.reader()), names)
     finally:
         survey.release()

@@ -177,9 +177,10 @@ class Record:
             del self._marks[clock:]
         self._marks.append((len(self.objective), len(self.validation), self.rows, self.bytes, self.gradients))
 
-    def keep(self, steps: int) -> None:
-        """Drop all but the first ``steps`` steps: the training repeats the others."""
+    def keep(self, steps: int, rows: int, bytes: int) -> None:
+        """Drop all but the first ``steps`` steps, which had these rows and bytes: the training repeats the others."""
         del self.seconds[steps:], self.objective[steps:], self.validation[steps:]
+        self.rows, self.bytes = rows, bytes
 
     def add(self, rows: int, bytes: int) -> None:
         """Add a clock's rows, and the bytes that it exchanged with servers."""

@@ -1,0 +1,136 @@
+"""Coordinate descent as a durable program.
+
+Yu et al., "Scalable Coordinate Descent Approaches to Parallel Matrix Factorization for Recommender Systems" (2012),
+section 4: each worker has the ratings of some users and of some items. In an iteration, which is a clock, all workers
+solve the vectors of their users, and then those of their items (``ccd_worker.py``; ``ccd_kernels.py`` says how).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ps2.algorithms.factors.ccd_descent import padded
+from ps2.algorithms.factors.ccd_reading import WorkersRatings, read_ratings
+from ps2.algorithms.factors.ccd_vectors import CcdSizes, CcdVectors
+from ps2.algorithms.factors.ccd_worker import CcdWork, SolveAll
+from ps2.algorithms.factors.grid import Layout
+from ps2.algorithms.factors.options import FactorOptions, FittedFactors
+from ps2.algorithms.factors.program import CheckAndTrain, FactorsProgram, Iteration, Problem
+from ps2.algorithms.factors.rows import Vectors
+from ps2.algorithms.frame.program import Ask, Steps, WorkerLoop
+from ps2.algorithms.training.checkpoint_names import CheckpointNames
+from ps2.algorithms.training.record import StepReport
+from ps2.array_types import Float32s
+from ps2.errors import PS2Error
+
+# Standard deviation of the numbers of new vectors, times the root of the rank.
+SPREAD = 0.3
+
+
+class CcdProgram(FactorsProgram):
+    """Coordinate descent."""
+
+    def __init__(self, problem: Problem, names: CheckpointNames, on_step: Callable[[StepReport], None]) -> None:
+        super().__init__(problem, on_step)
+        survey = problem.survey
+        self.mean = survey.mean if problem.options.biases else 0.0
+        workers = problem.deal.layout.ring.workers
+        sizes = CcdSizes(problem.options, len(survey.users), len(survey.items), workers, problem.keeps_best)
+        self._vectors = CcdVectors.make(sizes, names)
+
+    # -- the algorithm -------------------------------------------------------------------------------------------------
+
+    def drive(self, ask: Ask) -> Steps[tuple[int, int]]:
+        ask(self._write_first_vectors)
+        yield from self.check_ratings()
+        ask.start()
+        results: list[Iteration] = []
+        while True:
+            iterations = ask.setting(lambda: self.options.iterations)
+            last = self.last_iteration(results, iterations)
+            if len(results) >= last:
+                return self.end(results, is_early=last < iterations), len(results)
+            report = yield SolveAll(len(results))
+            result = Iteration.of(vars(report), self.options.implicit)
+            if not math.isfinite(result.objective):
+                raise PS2Error(
+                    f"iteration {len(results) + 1}: the loss is {result.objective}: the numbers have left float32's "
+                    "range; ratings of a smaller scale, or a larger regParam, may help"
+                )
+            self.end_iteration(ask, results, result)
+            if self.problem.keeps_best and self.best_iteration(results) == len(results):
+                ask(partial(self._vectors.keep, len(results)))
+
+    def _write_first_vectors(self) -> None:
+        problem, survey, start = self.problem, self.problem.survey, self.problem.start
+        users, items = first_vectors(problem.options, len(survey.users), len(survey.items))
+        if start is not None:
+            _set(users, survey.users.find(start.users.values), start.user_factors, start.user_bias)
+            _set(items, survey.items.find(start.items.values), start.item_factors, start.item_bias)
+        placed = np.empty_like(users), np.empty_like(items)
+        placed[0][problem.deal.user_places] = users
+        placed[1][problem.deal.item_places] = items
+        self._vectors.write(*placed)
+
+    # -- what the frame calls ------------------------------------------------------------------------------------------
+
+    def loop(self) -> CheckAndTrain:
+        return CheckAndTrain(WorkerLoop(CcdWork(self._vectors, self.problem.deal.layout, self.mean)))
+
+    def reader(self) -> ReadRatings:
+        """Return what a worker reads its ratings with."""
+        return ReadRatings(self.problem.deal.layout, self.options)
+
+    def result(self, best_and_last: tuple[int, int]) -> FittedFactors:
+        deal, (best, last) = self.problem.deal, best_and_last
+        users, items = self._vectors.read(last) if best == last else self._vectors.read_best()
+        return self.fitted(_cut(users[deal.user_places], self.options), _cut(items[deal.item_places], self.options))
+
+    def free(self) -> None:
+        self._vectors.free()
+
+
+@dataclass(frozen=True, eq=False)
+class ReadRatings:
+    """Reads a worker's ratings; picklable."""
+
+    layout: Layout
+    options: FactorOptions
+
+    def __call__(self, worker: Any, batches: Iterator[Any]) -> WorkersRatings:
+        first, end = self.layout.users_of(worker.rank)[[0, -1]].tolist()
+        return read_ratings(batches, (first, end), self.layout.items_owned_by(worker.rank), self.options)
+
+
+def first_vectors(options: FactorOptions, users: int, items: int) -> tuple[Float32s, Float32s]:
+    """Draw vectors, with their biases: shape (users, ranks) and (items, ranks). The users' are solved first."""
+    ranks = padded(options.rank) + options.biases
+    of_items = np.zeros((items, ranks), np.float32)
+    draws = np.random.default_rng(options.seed)
+    of_items[:, : options.rank] = draws.standard_normal((items, options.rank), np.float32)
+    of_items *= np.float32(SPREAD / math.sqrt(options.rank))
+    # Ratings have one sign, mostly: the first rank begins with it.
+    of_items[:, 0] = np.abs(of_items[:, 0])
+    if options.nonnegative:
+        np.abs(of_items, out=of_items)
+    return np.zeros((users, ranks), np.float32), of_items
+
+
+def _set(vectors: Float32s, numbers: Any, factors: Float32s, bias: Float32s | None) -> None:
+    """Set vectors to those of a model, and biases if both have some."""
+    rank = factors.shape[1]
+    vectors[numbers, :rank] = factors
+    if bias is not None and vectors.shape[1] > padded(rank):
+        vectors[numbers, padded(rank)] = bias
+
+
+def _cut(vectors: Float32s, options: FactorOptions) -> Vectors:
+    """Return vectors without the numbers that fill blocks, and biases."""
+    biases = vectors[:, padded(options.rank)].copy() if options.biases else None
+    return np.ascontiguousarray(vectors[:, : options.rank]), biases

@@ -1,0 +1,189 @@
+"""What the programs of both solvers share: the problem, the results of iterations, and when a training ends."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ps2.algorithms.factors.dealing import Deal
+from ps2.algorithms.factors.following import BYTES, HELD_LOSS, HELD_WEIGHT, LOSS, PENALTY, RATINGS, WEIGHT
+from ps2.algorithms.factors.options import FactorOptions, FittedFactors
+from ps2.algorithms.factors.ratings import RatingsSurvey
+from ps2.algorithms.factors.rows import Vectors
+from ps2.algorithms.frame.program import Ask, NextClock, Program, Steps
+from ps2.algorithms.training.record import Record, StepReport
+from ps2.algorithms.training.run import FIRST_CLOCK
+from ps2.data.ids import WRONG
+from ps2.errors import InputError
+
+# A field of each worker's first report: the number of its rows with ids that the survey has not.
+STRANGE = "strange"
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """What is to be trained.
+
+    Attributes:
+        survey: of the ratings, together with the users and items of ``start``.
+        start: a model to go on from, or None.
+    """
+
+    survey: RatingsSurvey
+    deal: Deal
+    options: FactorOptions
+    start: FittedFactors | None = None
+
+    @property
+    def keeps_best(self) -> bool:
+        """Whether held-out rows choose the iteration whose vectors are the result."""
+        return self.survey.held_out > 0 and self.options.patience > 0
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """Results of an iteration.
+
+    Attributes:
+        objective: the RMSE of the ratings, or the mean loss of implicit feedback; with "sgd", of each rating as it was
+            visited.
+        validation: the same of the held-out rows after it; NaN without any.
+        ratings: how many were trained on.
+        bytes: that travelled.
+        metrics: further values, by name.
+    """
+
+    objective: float
+    validation: float
+    ratings: int
+    bytes: int
+    metrics: Mapping[str, float]
+
+    @staticmethod
+    def of(sums: Mapping[str, float], implicit: bool = False) -> Iteration:
+        """Return the results of an iteration whose reports have these sums."""
+        return Iteration(
+            _mean(sums[LOSS], sums[WEIGHT], implicit),
+            _mean(sums[HELD_LOSS], sums[HELD_WEIGHT], implicit),
+            int(sums[RATINGS]),
+            int(sums[BYTES]),
+            {"objective": sums[LOSS] + sums[PENALTY]} if PENALTY in sums else {},
+        )
+
+
+class FactorsProgram(Program[FittedFactors]):
+    """A factorization; the vectors are on the servers.
+
+    Attributes:
+        scale: results are multiplied by it.
+        mean: of predictions.
+        step_size: the first step; None: there are no steps.
+    """
+
+    first_clock = 0
+    scale, mean = 1.0, 0.0
+    step_size: float | None = None
+
+    def __init__(self, problem: Problem, on_step: Callable[[StepReport], None]) -> None:
+        super().__init__(problem.options, None, Record(on_step, problem.options.words))
+        self.problem = problem
+
+    def settings(self) -> dict[str, Any]:
+        survey, layout = self.problem.survey, self.problem.deal.layout
+        return {
+            **super().settings(),
+            "workers": layout.ring.workers,
+            "groups": layout.groups,
+            "users": layout.users,
+            "items": layout.items,
+            "ratings": survey.rows,
+            "mean": survey.mean,
+            "std": survey.std,
+        }
+
+    # -- parts of the algorithms ---------------------------------------------------------------------------------------
+
+    def check_ratings(self) -> Steps[None]:
+        """Let workers compare their ratings with the survey.
+
+        Raises:
+            InputError: rows differ from those that were surveyed.
+        """
+        report = yield NextClock()
+        if report.strange:
+            raise InputError(f"{int(report.strange)} {WRONG}")
+
+    def last_iteration(self, results: Sequence[Iteration], iterations: int) -> int:
+        """Return the iteration with which the training ends, as far as the results tell.
+
+        That is the first one without progress for ``patience`` iterations, or, where workers are ahead, a later one.
+        """
+        best, since = math.inf, 0
+        for number, result in enumerate(results, 1):
+            if result.validation < best * (1 - self.options.validation_tol):
+                best, since = result.validation, 0
+            else:
+                since += 1
+            if self.options.patience and since >= self.options.patience:
+                return min(iterations, number + (self.staleness or 0))
+        return iterations
+
+    def best_iteration(self, results: Sequence[Iteration]) -> int:
+        """Return the iteration, from 1, whose vectors are the result: the last one, if held-out rows do not choose."""
+        losses = [(one.validation, number) for number, one in enumerate(results, 1) if not math.isnan(one.validation)]
+        return min(losses)[1] if losses and self.problem.keeps_best else len(results)
+
+    def end_iteration(self, ask: Ask, results: list[Iteration], result: Iteration) -> None:
+        """Add the results of an iteration, and record them."""
+        if not math.isnan(result.validation):
+            self.record.validation.append(self.scale * result.validation)
+        ratings, objective = result.ratings, self.scale * result.objective
+        metrics = ask.stepped(objective, ratings, result.bytes, result.metrics, ratings=ratings)
+        results.append(replace(result, metrics=metrics))
+
+    def end(self, results: Sequence[Iteration], is_early: bool) -> int:
+        """Record why the training ends; return the iteration, from 1, whose vectors are the result.
+
+        Args:
+            is_early: validation ends it.
+        """
+        record, best = self.record, self.best_iteration(results)
+        record.metrics = {name: tuple(one.metrics[name] for one in results) for name in results[-1].metrics}
+        if is_early:
+            record.reason = f"no progress on the held-out rows for {self.options.patience} iterations"
+        if best < len(results):
+            record.best = best
+            record.reason = f"{record.reason or record.completed}; the vectors are those of iteration {best}"
+        return best
+
+    def fitted(self, users: Vectors, items: Vectors, halvings: int = 0) -> FittedFactors:
+        """Return the result with these vectors of users and items.
+
+        Args:
+            halvings: how often the training has begun anew with half the step.
+        """
+        survey, step = self.problem.survey, self.step_size
+        (user_factors, user_bias), (item_factors, item_bias) = users, items
+        vectors = survey.users, survey.items, user_factors, item_factors, user_bias, item_bias
+        step = None if step is None else step / 2**halvings
+        return FittedFactors(*vectors, self.mean, self.record.history(), step, halvings)
+
+
+@dataclass(frozen=True, eq=False)
+class CheckAndTrain:
+    """What each worker runs: it reports whether its ratings are those of the survey, then trains; picklable."""
+
+    train: Callable[[Any, Any], None]
+
+    def __call__(self, worker: Any, ratings: Any) -> None:
+        for _ in worker.clocks(FIRST_CLOCK):
+            worker.report({STRANGE: ratings.strange})
+        self.train(worker, ratings)
+
+
+def _mean(loss: float, weight: float, implicit: bool) -> float:
+    if weight <= 0:
+        return math.nan
+    return loss / weight if implicit or not loss >= 0 else math.sqrt(loss / weight)

@@ -1,0 +1,222 @@
+"""Stochastic gradient descent by rotation as a durable program.
+
+Gemulla et al., "Large-Scale Matrix Factorization with Distributed Stochastic Gradient Descent" (2011). An iteration is
+an epoch of the paper, and a turn of ``plan.py`` is a subepoch: each worker takes steps for the ratings of its users and
+of a block of items, which no other worker has in the same turn. Blocks rotate through the servers (``sgd.py``). Workers
+follow the plan by themselves, and may be a clock ahead of each other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ps2.algorithms.factors.following import NOTHING, WEIGHT
+from ps2.algorithms.factors.grid import Grid, Layout, read_grid
+from ps2.algorithms.factors.options import FittedFactors
+from ps2.algorithms.factors.plan import STALENESS, Begin, Iterate, Lengths
+from ps2.algorithms.factors.program import CheckAndTrain, FactorsProgram, Iteration, Problem
+from ps2.algorithms.factors.rows import Beginning, Scaling, Vectors, default_step
+from ps2.algorithms.factors.sgd import SgdLoop, SgdSettings
+from ps2.algorithms.factors.shared_factors import FleetSizes, SharedFactors
+from ps2.algorithms.frame.program import Ask, NextClock, Steps
+from ps2.algorithms.training.checkpoint_names import CheckpointNames
+from ps2.algorithms.training.record import StepReport
+from ps2.array_types import Float32s
+from ps2.errors import PS2Error
+
+# How often a training begins anew with half the step.
+MAX_HALVINGS = 10
+# Vectors that the driver pushes or pulls at once, in bytes.
+SLICE_BYTES = 64 << 20
+
+
+@dataclass
+class Descent:
+    """The iterations with one step size.
+
+    Attributes:
+        halvings: how often the step was halved.
+        results: of each iteration.
+        copies: the saved copies that are needed, by iteration; 0: the first vectors.
+    """
+
+    halvings: int = 0
+    results: list[Iteration] = field(default_factory=list)
+    copies: dict[int, int] = field(default_factory=lambda: {0: 0})
+
+    @property
+    def saved(self) -> int:
+        """The iteration that was saved last."""
+        return max(self.copies)
+
+    @property
+    def free(self) -> int:
+        """The copy that the next save writes."""
+        return min({0, 1, 2} - {*self.copies.values()})
+
+    def save(self, best: int) -> None:
+        """Note that the newest iteration is saved; keep its copy, and that of the best one."""
+        newest = len(self.results)
+        copies = {**self.copies, newest: self.free}
+        self.copies = {iteration: copies[iteration] for iteration in (newest, best)}
+
+
+class SgdProgram(FactorsProgram):
+    """Stochastic gradient descent.
+
+    Attributes:
+        scaling: of ratings.
+    """
+
+    staleness = STALENESS
+
+    def __init__(self, problem: Problem, names: CheckpointNames, on_step: Callable[[StepReport], None]) -> None:
+        super().__init__(problem, on_step)
+        options, layout = problem.options, problem.deal.layout
+        self.scaling = Scaling.of(problem.survey, options)
+        self.scale, self.mean = self.scaling.scale, self.scaling.mean
+        step = default_step(problem.survey.rows) if options.step_size is None else options.step_size
+        self.step_size: float | None = step
+        self._sgd = SgdSettings(options, self.scale, step)
+        # Twice the RMSE of predicting 0. A model to go on from may predict other ratings worse than that.
+        self._max_rmse = 2 * math.hypot(1.0, self.scaling.level) if problem.start is None else math.inf
+        self._lengths = Lengths(
+            layout.ring.turns, options.save_interval, problem.survey.held_out > 0, problem.keeps_best
+        )
+        sizes = FleetSizes(layout.users, layout.items, self._sgd.width, self._lengths.copies)
+        self._fleet = SharedFactors.make(sizes, names)
+
+    # -- the algorithm -------------------------------------------------------------------------------------------------
+
+    def drive(self, ask: Ask) -> Steps[tuple[int, int]]:
+        ask(self._write_first_vectors)
+        yield from self.check_ratings()
+        ask.start()
+        yield NextClock()  # all workers take the first vectors
+        descent = Descent()
+        while True:
+            iterations = ask.setting(lambda: self.options.iterations)
+            last = self.last_iteration(descent.results, iterations)
+            if descent.saved >= last:
+                self._forget_unsaved(descent)  # there are some if another driver wants fewer iterations
+                best = self.end(descent.results, is_early=last < iterations)
+                return descent.copies[best], descent.halvings
+            sums = yield from self._rotate(descent, last)
+            if sums is None:  # a worker has lost its vectors
+                yield from self._begin_again(ask, descent)
+            elif self._has_diverged(descent, sums):
+                ask(self._write_first_vectors)
+                descent = Descent(descent.halvings + 1)
+                yield from self._begin_again(ask, descent)
+            else:
+                self.end_iteration(ask, descent.results, Iteration.of(sums))
+                if self._lengths.saves(len(descent.results), last):
+                    descent.save(self.best_iteration(descent.results))
+
+    def _rotate(self, descent: Descent, last: int) -> Steps[dict[str, float] | None]:
+        """Let all blocks of items visit all workers, which then save and evaluate.
+
+        Args:
+            last: the last iteration.
+
+        Returns:
+            The sums of the workers' reports; None if a worker has no vectors.
+        """
+        sums = NOTHING
+        message: NextClock = Iterate(last, descent.free)
+        for _ in range(self._lengths.clocks(len(descent.results) + 1, last)):
+            report, message = (yield message), NextClock()
+            while not vars(report):  # lost with the driver; its successor's workers have no vectors
+                report = yield NextClock()
+            if report.asks:
+                return None
+            sums = {name: value + getattr(report, name) for name, value in sums.items()}
+        return sums
+
+    def _has_diverged(self, descent: Descent, sums: dict[str, float]) -> bool:
+        """Return whether the RMSE of an iteration is too large.
+
+        Raises:
+            PS2Error: it is, after the last halving of the step.
+        """
+        rmse = Iteration.of(sums).objective
+        if not sums[WEIGHT] or (rmse <= self._max_rmse and math.isfinite(rmse)):
+            return False
+        if descent.halvings == MAX_HALVINGS:
+            raise PS2Error(
+                f"iteration {len(descent.results) + 1}: the RMSE is {rmse}: the training has diverged, also with a "
+                f"step of 1/{2**MAX_HALVINGS} of the first one; a smaller stepSize, or a smaller regParam, may help"
+            )
+        return True
+
+    def _begin_again(self, ask: Ask, descent: Descent) -> Steps[None]:
+        """Let all workers take the saved vectors. The iterations that were not saved come again."""
+        self._forget_unsaved(descent)
+        # No worker enters a later clock than this before it has the message.
+        clock = ask.clock + STALENESS
+        yield Begin(clock, descent.saved, descent.copies[descent.saved], descent.halvings)
+        for _ in range(STALENESS):
+            yield NextClock()
+
+    def _forget_unsaved(self, descent: Descent) -> None:
+        del descent.results[descent.saved :]
+        ratings, num_bytes = (sum(getattr(one, name) for one in descent.results) for name in ("ratings", "bytes"))
+        self.record.keep(descent.saved, ratings, num_bytes)
+
+    def _write_first_vectors(self) -> None:
+        survey, deal = self.problem.survey, self.problem.deal
+        kinds = (
+            (self._fleet.kept_users[0], deal.user_places, survey.users, survey.user_penalties, "user"),
+            (self._fleet.kept_items[0], deal.item_places, survey.items, survey.item_penalties, "item"),
+        )
+        beginning = Beginning(self._sgd, self.scaling, self.problem.start)
+        for matrix, places, ids, ratings, kind in kinds:
+            for rows in self._slices(len(places)):
+                first = beginning.rows(kind, ids, rows, ratings[rows])
+                matrix.push(columns=places[rows].astype(np.int64), values=first, wait=False)
+            matrix.flush()
+
+    # -- what the frame calls ------------------------------------------------------------------------------------------
+
+    def loop(self) -> CheckAndTrain:
+        return CheckAndTrain(SgdLoop(self._sgd, self._fleet, self._lengths))
+
+    def reader(self) -> ReadGrid:
+        """Return what a worker reads its ratings with."""
+        return ReadGrid(self.problem.deal.layout, self.scaling)
+
+    def result(self, copy_and_halvings: tuple[int, int]) -> FittedFactors:
+        copy, halvings = copy_and_halvings
+        users = self._read(self._fleet.kept_users[copy], self.problem.deal.user_places)
+        return self.fitted(users, self._read(self._fleet.kept_items[copy], self.problem.deal.item_places), halvings)
+
+    def free(self) -> None:
+        self._fleet.free()
+
+    def _read(self, matrix: Any, places: Any) -> Vectors:
+        vectors: Float32s = np.empty((len(places), self._sgd.width), np.float32)
+        for rows in self._slices(len(places)):
+            vectors[rows] = matrix.pull(columns=places[rows].astype(np.int64))
+        return self.scaling.restored(vectors, self.options)
+
+    def _slices(self, count: int) -> Iterator[slice]:
+        length = max(1, SLICE_BYTES // (4 * self._sgd.width))
+        for begin in range(0, count, length):
+            yield slice(begin, min(begin + length, count))
+
+
+@dataclass(frozen=True, eq=False)
+class ReadGrid:
+    """Reads a worker's ratings; picklable."""
+
+    layout: Layout
+    scaling: Scaling
+
+    def __call__(self, worker: Any, batches: Iterator[Any]) -> Grid:
+        scaling = self.scaling
+        return read_grid(batches, self.layout, worker.rank, scaling.mean, scaling.scale, scaling.unit)
