@@ -323,8 +323,8 @@ class ProgramDriver(Generic[T]):
         first = self._program.first_clock
         return self.on_clock(clock - first, reports) if clock >= first else self.message()
 
-    def message(self, opening: bool = True) -> Message:
-        """Return the message with the first clock's task."""
+    def message(self, opening: bool = True) -> Message | None:
+        """Return the message with the first clock's task; None: there is nothing to send."""
         self._go_to(0)
         return self._message()
 
@@ -420,11 +420,11 @@ class ProgramDriver(Generic[T]):
     def _inner_task(self) -> Task | None:
         return self._task.task if isinstance(self._task, SummarizedTask) else self._task
 
-    def _message(self) -> Message:
+    def _message(self) -> Message | None:
         data = self._task_message()
         if self._names.prefix:
             data[JOURNAL] = self._journal.entry(self._names.prefix, self._settings, self._program.number)
-        return Message(data)
+        return Message(data) if data else None
 
 
 @dataclass(frozen=True, eq=False)
