@@ -9,7 +9,7 @@ import pytest
 from ps2.algorithms.deep.architecture import Architecture
 from ps2.algorithms.deep.model import DeepModel
 from ps2.algorithms.deep.options import DeepOptions
-from ps2.algorithms.deep.trainer import DeepTable, train
+from ps2.algorithms.deep.program import DeepTable, train
 from ps2.data.hashing import Field, FieldHasher
 from ps2.errors import DivergedError, InputError, LimitError
 from tests.in_process import training_context

@@ -106,8 +106,8 @@ class Learner:
 
 
 @dataclass(frozen=True, eq=False)
-class DeepProgram:
-    """The program of each worker; picklable."""
+class DeepLoop:
+    """What each worker runs; picklable."""
 
     learner: Learner
     plan: Plan

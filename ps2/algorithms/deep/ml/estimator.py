@@ -14,9 +14,9 @@ from ps2.algorithms.deep.architecture import Architecture
 from ps2.algorithms.deep.ml.label_survey import survey_labels
 from ps2.algorithms.deep.ml.params import DeepParams, DeepSetters, options_of, settings_of, table_settings
 from ps2.algorithms.deep.model import DeepModel, DeepPredictor
+from ps2.algorithms.deep.program import DeepTable, Resumable, train
 from ps2.algorithms.deep.shared_layers import SharedLayers
 from ps2.algorithms.deep.stream import DeepStreamProgram
-from ps2.algorithms.deep.trainer import DeepTable, Earlier, train
 from ps2.algorithms.estimators.anew import done_anew
 from ps2.algorithms.estimators.dealing import check_workers, deal_rows
 from ps2.algorithms.estimators.frames import spark_calls
@@ -162,10 +162,10 @@ class DeepEstimator(DeepSetters, StreamEstimator):
             hasher, name = table.hasher, f"{self._name}/0" if self._name else ""
             architecture = self._architecture(hasher)
             settings = {**table_settings(self, architecture), **architecture.to_json()}
-            earlier = Earlier.of(self._name, ps, table, options, settings)
-            made = self._existing(hasher, name, ps) if earlier.names.begun else self._begin(hasher, name)
+            training = Resumable.of(self._name, ps, table, options, settings)
+            made = self._existing(hasher, name, ps) if training.names.begun else self._begin(hasher, name)
             with freed_on_failure(made):
-                return made, train(ps, table, made.parts, options, on_step, earlier)
+                return made, train(ps, table, made.parts, options, on_step, training)
 
         columns = ColumnNames((), table.label, table.weight)
         return self._train_in_context(Table(table.frame, columns, table.workers), options.epochs, run)
