@@ -13,8 +13,8 @@ from ps2.ops.kernels import inline
 Array = npt.NDArray[Any]
 Bools = npt.NDArray[np.bool_]
 
-# Values that are sorted by insertion, at most.
-FEW = 32
+# Values in a run that is sorted by insertion; runs are merged.
+FEW = 16
 
 
 def runs(numbers: Array) -> Int64s:
@@ -41,17 +41,38 @@ def are_in(numbers: Int64s, members: Int64s, size: int) -> Bools:
 
 
 @inline
-def sort_pairs(values: Array, counts: Int64s) -> None:
-    """Let values ascend, with their counts; ``counts`` may be longer."""
-    if len(values) > FEW:
-        order = np.argsort(values)
-        sorted_values, sorted_counts = values[order], counts[order]
-        for i in range(len(values)):
-            values[i], counts[i] = sorted_values[i], sorted_counts[i]
+def sort_pairs(values: Array, numbers: Int64s) -> None:
+    """Let values ascend, NaN last, with their numbers, of which there may be more; equal values keep their order.
+
+    NumPy's own sorts take numba seconds to compile.
+    """
+    count, size = len(values), FEW
+    for begin in range(0, count, size):
+        for i in range(begin + 1, min(begin + size, count)):
+            value, number, at = values[i], numbers[i], i
+            while at > begin and _comes_before(value, values[at - 1]):
+                values[at], numbers[at] = values[at - 1], numbers[at - 1]
+                at -= 1
+            values[at], numbers[at] = value, number
+    if count <= size:
         return
-    for i in range(1, len(values)):
-        value, count, at = values[i], counts[i], i
-        while at > 0 and values[at - 1] > value:
-            values[at], counts[at] = values[at - 1], counts[at - 1]
-            at -= 1
-        values[at], counts[at] = value, count
+    left_values, left_numbers = np.empty(count, values.dtype), np.empty(count, np.int64)
+    while size < count:  # merge runs of this size
+        for begin in range(0, count - size, 2 * size):
+            for i in range(size):
+                left_values[i], left_numbers[i] = values[begin + i], numbers[begin + i]
+            left, right, end = 0, begin + size, min(begin + 2 * size, count)
+            while left < size:
+                at = right - size + left
+                if right < end and _comes_before(values[right], left_values[left]):
+                    values[at], numbers[at] = values[right], numbers[right]
+                    right += 1
+                else:
+                    values[at], numbers[at] = left_values[left], left_numbers[left]
+                    left += 1
+        size *= 2
+
+
+@inline
+def _comes_before(one: Any, other: Any) -> bool:
+    return one < other or (other != other and one == one)

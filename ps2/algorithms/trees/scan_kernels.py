@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ps2.algorithms.trees.ascending import sort_pairs
 from ps2.algorithms.trees.layout import CATEGORICAL, DECREASING, GRADIENT, HESSIAN, INCREASING, LOWER, THIRD, UPPER
 from ps2.ops.kernels import Float64s, Int64s, inline, kernel
 from ps2.ops.table import Array
@@ -168,12 +169,11 @@ def sort_bins(flags: int, count: int, sums: Array, rules: Rules, ratios: Float64
 
 @inline
 def order_bins(flags: int, count: int, ratios: Float64s, order: Int64s) -> None:
-    """Set the order in which bins go left: categories by their ratios, others as they are."""
+    """Set the order in which bins go left: categories by their ratios, which are sorted; others as they are."""
+    for i in range(count):
+        order[i] = i
     if flags & CATEGORICAL:
-        order[:count] = np.argsort(ratios[:count], kind="mergesort")
-    else:
-        for i in range(count):
-            order[i] = i
+        sort_pairs(ratios[:count], order)
 
 
 @inline

@@ -108,7 +108,10 @@ def grow(
         nodes: memory; the root's place, totals, bounds and ends are set.
     """
     queue, waiting, chosen = np.empty(len(nodes.places), np.int64), 0, 0
-    lefts = np.empty(bins.sizes.max() + 1, np.bool_)
+    largest = 0
+    for size in bins.sizes:
+        largest = max(largest, size)
+    lefts = np.empty(largest, np.bool_)
     nodes.children[0] = -1
     if max_splits > 0:
         open_root(search, order, rows, bins, nodes)
