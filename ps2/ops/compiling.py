@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import hashlib
 import inspect
 import linecache
@@ -87,6 +88,26 @@ class CompilingNotice(_Listener):  # type: ignore[misc]
     def _print(self) -> None:
         self._patience_s = threading.TIMEOUT_MAX
         print("ps2: compiling kernels, once for this machine: it may take half a minute", file=sys.stderr, flush=True)
+
+
+class GarbageLater(_Listener):  # type: ignore[misc]
+    """Lets Python collect no garbage while kernels compile: it takes a tenth of the time, and finds little."""
+
+    def __init__(self) -> None:
+        self._depth, self._was_on = 0, False
+
+    def on_start(self, event: Any) -> None:
+        """Note that numba begins to compile a function."""
+        if self._depth == 0:
+            self._was_on = gc.isenabled()
+            gc.disable()
+        self._depth += 1
+
+    def on_end(self, event: Any) -> None:
+        """Note that it is compiled, or cannot be."""
+        self._depth -= 1
+        if self._depth == 0 and self._was_on:
+            gc.enable()
 
 
 def _is_kept(event: Any) -> bool:
@@ -222,6 +243,14 @@ class KernelCache(_Cache):  # type: ignore[misc]
             self._cache_file._source_stamp = source_stamp(self._fn)
             self._is_stamped = True
 
+    def is_empty(self) -> bool:
+        """Return whether the kernel is compiled for no arguments at all."""
+        self._stamp()
+        try:
+            return not self._cache_file._load_index()
+        except OSError:
+            return True
+
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         self._stamp()
         try:
@@ -281,4 +310,5 @@ def warn_once(error: Exception) -> None:
 
 
 _register: Any = event.register
-_register("numba:compile", CompilingNotice())
+for _listener in (CompilingNotice(), GarbageLater()):
+    _register("numba:compile", _listener)

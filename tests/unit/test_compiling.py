@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 from numba import njit
 
 from ps2.ops import kernels
-from ps2.ops.compiling import CompilingNotice
+from ps2.ops.compiling import CompilingNotice, GarbageLater
 from ps2.ops.kernels import inline, reduction
 
 SCRIPT = """
@@ -116,6 +117,28 @@ def test_kernel_when_processes_need_it_then_one_compiles_it(folder):
         ends = list(pool.map(call, [folder] * 3))
     assert sorted(ends) == [["2", "0"], ["2", "1"], ["2", "1"]]
     assert not list((folder / "cache").rglob("*.lock"))
+
+
+def test_kernel_when_compiled_ahead_then_this_process_loads_it(folder):
+    (folder / "caller.py").write_text("import outer\ndef call():\n    outer.whole(1)\n")
+    script = (
+        "import time, outer\nfrom ps2.ops import ahead\nahead.usable_cores = lambda: 2\n"
+        "for _ in range(2):\n    ahead.compile_ahead(outer.whole, 'caller:call')\n"
+        "    while outer.whole._cache.is_empty(): time.sleep(0.1)\n"
+        "    ahead.compiling_process = None\n"  # the second time there is nothing to do
+    )
+    done = run(script + CALL, NUMBA_CACHE_DIR=str(folder / "cache"), PYTHONPATH=str(folder))
+    assert done.stdout.split() == ["2", "1"], done.stderr
+
+
+def test_garbage_when_kernels_compile_then_is_collected_later():
+    listener, event = GarbageLater(), compiling(kernels.gather)
+    listener.on_start(event)
+    listener.on_start(event)
+    listener.on_end(event)
+    assert not gc.isenabled()
+    listener.on_end(event)
+    assert gc.isenabled()
 
 
 def test_kernel_when_it_cannot_be_compiled_then_nobody_waits(folder):

@@ -135,4 +135,5 @@ def test_forest_when_warm_then_compiles_nothing():
                 forest = forest_here(rows, replace(ONE_TREE, features=2, **kind))[0]
                 forest.margins(rows.x)
                 forest.votes(rows.x, np.ones((200, 1), np.bool_))
+    warming.warm_whole_trees()
     assert compiled() == before

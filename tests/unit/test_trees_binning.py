@@ -12,6 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ps2.algorithms.trees import cut_points, feature_columns
+from ps2.algorithms.trees.ascending import sort_pairs
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.cut_points import Cells, Refinement, cuts_between
 from ps2.algorithms.trees.feature_columns import Distinct, FeatureColumns, from_bits
@@ -350,3 +351,13 @@ def test_first_when_columns_are_in_blocks_then_features_fit_one():
     assert (blocks.first[:-1] // 8 == (blocks.first[:-1] + blocks.sizes - 1) // 8).all()
     with pytest.raises(ConfigError, match="expected at least 5"):
         replace(bins, block=4)
+
+
+@pytest.mark.parametrize("count", [0, 1, 16, 17, 33, 100])
+def test_pairs_when_sorted_then_equal_ones_keep_their_order(count):
+    values, numbers = np.round(np.random.default_rng(count).normal(size=count), 1), np.arange(count + 2)
+    values[::7] = np.nan
+    order = np.argsort(values, kind="stable")
+    sort_pairs(values, numbers)
+    assert numbers.tolist() == [*order.tolist(), count, count + 1]
+    assert np.array_equal(values, np.sort(values), equal_nan=True)

@@ -77,6 +77,7 @@ def test_training_and_prediction_when_warm_then_compile_nothing():
     FeatureSets(3, weights=(1.0, 1.0, 1.0), drawn=1).words([frozenset()], np.zeros(1, np.int64))
     for options in ({"growth": "leaf", "leaves": 4}, {"min_rows": 2}, {"features": 1, "depth": 2}):
         warm.grow_here(BoostingOptions(rounds=1, **options))
+    warm.warm_whole_trees()
     groups, ranks = RowGroups.of(np.arange(100) // 9, np.arange(100), np.empty(0)), Objective("lambdarank")
     ranks.gradients(x[:, :1], x[:, 0], groups=groups)
     for metric in ("ndcg@3", "map"):

@@ -171,8 +171,13 @@ class FleetEstimator(FleetSetters, TrainingEstimator):
         columns = self._columns()
         check_columns(dataset, columns)
         check_workers(backend_of(dataset), workers)
+        if backend_of(dataset).shares_host:
+            self._compile_ahead()
         found = self._survey(dataset, columns)
         return found, Dealer(dataset, columns, found, workers)
+
+    def _compile_ahead(self) -> None:
+        """Begin to compile, in another process, what takes workers long: they find it in this host's cache."""
 
     def _finish_model(self, made: Any, dataset: DataFrame, history: TrainingHistory) -> Any:
         """Give a model the params of its estimator, and the history of its training."""

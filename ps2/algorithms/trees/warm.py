@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import scipy.sparse as sp
 
 from ps2.algorithms.trees import binning_kernels, cut_points, feature_columns, growing_kernels
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.boosted_rows import BoostedRows
+from ps2.algorithms.trees.compiled_growing import CompiledGrower
 from ps2.algorithms.trees.contributions import Explainer
 from ps2.algorithms.trees.cut_points import Cells, Refinement
 from ps2.algorithms.trees.feature_columns import NO_WEIGHTS, FeatureColumns
@@ -128,6 +132,16 @@ def grow_here(options: BoostingOptions) -> None:
     of = BoostedRows(problem, options, bins, (rows, rows), columns)
     scales = first_scales(options, sums_below(of.compute_gradients()["exponents"]))
     LocalGrower(problem, options, bins, of, 0.0).grow(0, scales)
+
+
+def warm_whole_trees() -> None:
+    """Compile the loop over a whole tree, which takes as long as all that a worker needs before it."""
+    rows = DenseRows(_bins(), np.zeros((1, 1), np.uint8))
+    problem, options = TreeProblem(Objective("logistic"), 1, (0.0,)), BoostingOptions(rounds=1)
+    planted: Any = SimpleNamespace(
+        grown=SimpleNamespace(arrays=(ORDER.copy(), ORDER.copy())), summed=np.zeros((1, 2), np.int64)
+    )
+    CompiledGrower(problem, options, rows).grow(planted, (1.0, 1.0), np.zeros(3, np.int64), 1.0)
 
 
 def _rank() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
 from ps2.algorithms.trees.binning import Bins
-from ps2.algorithms.trees.compiled_growing import bin_columns
+from ps2.algorithms.trees.compiled_growing import bin_columns, rows_of
 from ps2.algorithms.trees.forests import draw_kernels, forest_kernels
 from ps2.algorithms.trees.forests.compiled_growing import ForestGrower
 from ps2.algorithms.trees.forests.forest_rows import ForestRows
@@ -17,6 +19,7 @@ from ps2.algorithms.trees.forests.growth import ForestGrowth
 from ps2.algorithms.trees.forests.options import ForestOptions
 from ps2.algorithms.trees.forests.random_forest import RandomForest
 from ps2.algorithms.trees.gradients import Objective, sums_below
+from ps2.algorithms.trees.growing import DenseRows
 from ps2.algorithms.trees.ops import purest_splits
 from ps2.algorithms.trees.problem import TreeProblem
 from ps2.algorithms.trees.quantiles import Quantiles
@@ -44,6 +47,18 @@ def warm_forests() -> None:
     growth.take_totals(np.full((2, 2), 2))
     found = np.ones(2), np.zeros((2, 3), np.int64), np.array([[2, 0], [2, 0]]), np.zeros((2, 0), np.int64)
     growth.go_on(Splits(*found))
+
+
+def warm_whole_trees() -> None:
+    """Compile the loop over a whole tree, which takes as long as all that a worker needs before it."""
+    bins = Bins(np.zeros(1), np.array([0, 1]), np.zeros(1, np.int32), np.zeros(1, np.bool_))
+    dense = DenseRows(bins, np.zeros((1, 1), np.uint8))
+    rows: Any = SimpleNamespace(
+        drawn=lambda tree: (np.zeros(1, np.int32), np.ones(1, np.uint8)),
+        whole=readable(np.zeros((1, 2), np.int64)),
+        arrays=rows_of(dense, has_blocks=False),
+    )
+    ForestGrower(CLASSES, bin_columns(bins, "zero"), rows, (1.0, 1.0), 0).grow([0])
 
 
 def forest_here(rows: LocalRows, options: ForestOptions) -> tuple[RandomForest, Bins]:

@@ -32,8 +32,10 @@ from ps2.algorithms.trees.program import TrainedForest
 from ps2.algorithms.trees.starts import reach_of
 from ps2.algorithms.trees.trainer import begun_via, train
 from ps2.algorithms.trees.tree import Absent, Forest
+from ps2.algorithms.trees.tree_kernels import grow_boosted
 from ps2.coordinator.context import PS2Context
 from ps2.errors import ConfigError, LimitError
+from ps2.ops.ahead import compile_ahead
 from ps2.run.slots import cores_each, cores_of_one
 from ps2.run.spark.backend_lookup import backend_of
 
@@ -93,6 +95,10 @@ class TreeEstimator(HasInitialModel, FleetEstimator, TreeSetters):
 
     def _plan(self) -> BoostingOptions:
         return replace(options_of(self), name=self._name)
+
+    def _compile_ahead(self) -> None:
+        if self.getVia() != "servers":
+            compile_ahead(grow_boosted, "ps2.algorithms.trees.warm:warm_whole_trees")
 
     def _train_model(
         self, plan: BoostingOptions, found: Survey, dealt: Callable[..., Table]

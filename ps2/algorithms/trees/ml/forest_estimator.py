@@ -16,6 +16,7 @@ from ps2.algorithms.training.placement import Placement
 from ps2.algorithms.training.record import StepReport, TrainingHistory
 from ps2.algorithms.training.table import Facts, Table
 from ps2.algorithms.trees.cost_model import Cores, Work, choose
+from ps2.algorithms.trees.forests.forest_kernels import grow_forest_tree
 from ps2.algorithms.trees.forests.local import GrownForest
 from ps2.algorithms.trees.forests.options import CODES, ForestOptions, ImpurityName, features_drawn
 from ps2.algorithms.trees.forests.random_forest import RandomForest
@@ -31,6 +32,7 @@ from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
 from ps2.algorithms.trees.trainer import begun_via
 from ps2.coordinator.context import PS2Context
 from ps2.errors import ConfigError, InputError, LimitError
+from ps2.ops.ahead import compile_ahead
 from ps2.run.slots import cores_each, cores_of_one
 from ps2.run.spark.backend_lookup import backend_of
 
@@ -84,6 +86,10 @@ class ForestEstimator(FleetEstimator, ForestSetters):
             seed=self._seed,
             name=self._name,
         )
+
+    def _compile_ahead(self) -> None:
+        if self.getVia() != "servers":
+            compile_ahead(grow_forest_tree, "ps2.algorithms.trees.forests.warming:warm_whole_trees")
 
     def _train_model(
         self, plan: ForestOptions, found: Survey, dealt: Callable[..., Table]
