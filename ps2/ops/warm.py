@@ -72,14 +72,19 @@ def warm() -> None:
                 _compile_theirs(ops)
 
 
+def is_missing() -> bool:
+    """Return True if numba has a cache, which does not hold the kernels of all operations."""
+    folder = kernels.gather.stats.cache_path  # type: ignore[attr-defined]
+    return bool(folder) and not is_compiled(Path(folder), LOCK, None)
+
+
 @lru_cache(maxsize=1)
 def load_managed() -> None:
     """Load the kernels of managed keys, if they are compiled: else requests would load them, one by one.
 
     It takes some tenths of a second of one core, once in a process.
     """
-    folder = kernels.gather.stats.cache_path  # type: ignore[attr-defined]
-    if folder and is_compiled(Path(folder), LOCK, None):
+    if kernels.gather.stats.cache_path and not is_missing():  # type: ignore[attr-defined]
         _compile_managed()
 
 

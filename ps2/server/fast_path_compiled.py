@@ -1,6 +1,6 @@
 """The compiled loop of fast paths: it is loaded from numba's cache or compiled, and then tested.
 
-``python -m ps2.server.fast_path_compiled`` compiles it; otherwise the first server does so in the background.
+``python -m ps2.server.fast_path_compiled`` compiles it; otherwise the first server starts a process that does so.
 """
 
 from __future__ import annotations
@@ -62,6 +62,12 @@ def is_compiled() -> bool:
         return False
     folder = importlib.import_module(LOOP).serve.stats.cache_path
     return bool(folder) and warm.is_compiled(Path(folder), LOCK, _sources())
+
+
+def is_missing() -> bool:
+    """Return True if the loop can run here, and numba has a cache, which does not hold it."""
+    runs = HAS_MUTEX and sys.byteorder == "little"
+    return runs and bool(importlib.import_module(LOOP).serve.stats.cache_path) and not is_compiled()
 
 
 def works(loop: ModuleType) -> bool:

@@ -20,15 +20,17 @@ from ps2.config import ServerConfig, WireConfig, is_wildcard, join_address, spli
 from ps2.errors import LaunchError, NotFoundError, PS2Error, TransientError
 from ps2.listening import reachable_host
 from ps2.logs import JSON, JsonLog, log_format
+from ps2.ops import warm
+from ps2.ops.ahead import compiling_process
 from ps2.ops.modules import load_modules
 from ps2.ops.parallel import set_cores
-from ps2.ops.warm import warm
 from ps2.processes import ProcessId
 from ps2.protocol.pb import server_pb2
 from ps2.rpc.master_control import MasterControl
 from ps2.rpc.network import FleetNetwork
 from ps2.rpc.server_status import ServerStatus
 from ps2.rpc.serving import RpcServer
+from ps2.server import fast_path_compiled
 from ps2.server.engine import Engine
 from ps2.server.fence import now_s
 from ps2.server.memory import available_bytes, keep_freed_memory
@@ -49,6 +51,10 @@ END_S = 15.0
 PARENT_CHECK_S = 0.5
 PARENT_POLL_S = 0.1
 ACTIVE_POLL_S = 0.1
+# What another process does if numba's cache does not hold a server's kernels; workers need the cores more.
+COMPILE_FAST_PATH = "from ps2.server import fast_path_compiled; fast_path_compiled.load(); "
+COMPILE = "from ps2.ops import warm; warm.warm()"
+COMPILING_NICENESS = 10
 LEAVE_POLL_S = 0.1
 # Maximum number of matrices that a heartbeat describes: the largest ones. ``ps2 status`` describes all.
 MAX_REPORTED_MATRICES = 200
@@ -203,9 +209,17 @@ def _warm_when_active(engine: Engine, fast_paths: bool, stop: threading.Event) -
     while engine.fence.waits:
         if stop.wait(ACTIVE_POLL_S):
             return
+    if warm.is_missing() or (fast_paths and fast_path_compiled.is_missing()):
+        # In this one, requests would wait for the interpreter and for numba's lock.
+        process = compiling_process(COMPILE_FAST_PATH + COMPILE if fast_paths else COMPILE, COMPILING_NICENESS)
+        while process.poll() is None:
+            if stop.wait(ACTIVE_POLL_S):
+                process.terminate()
+                process.wait()
+                return
     if fast_paths:
         engine.fast_paths.load()
-    warm()
+    warm.warm()
 
 
 def _drain(engine: Engine, drain_s: float, drain: threading.Event, stop: threading.Event) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import subprocess
 import sys
 
@@ -58,6 +59,15 @@ def test_warm_when_all_are_compiled_then_new_process_loads_none():
     warm()
     script = "from ps2.ops import kernels, warm; warm.warm(); print(kernels.gather.signatures)"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout == b"[]\n"
+
+
+def test_kernels_when_compiled_then_are_no_longer_missing(tmp_path):
+    script = (
+        "from pathlib import Path\nfrom ps2.ops import kernels, warm\nprint(warm.is_missing())\n"
+        "with warm.compiling_alone(Path(kernels.gather.stats.cache_path)): pass\nprint(warm.is_missing())"
+    )
+    command, env = [sys.executable, "-c", script], {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    assert subprocess.run(command, capture_output=True, check=True, env=env).stdout == b"True\nFalse\n"
 
 
 def test_ops_when_called_after_warm_then_compile_nothing():
