@@ -46,8 +46,8 @@ from ps2.algorithms.training.record import StepReport
 from ps2.algorithms.training.table import Table
 from ps2.algorithms.trees import trainer as trees
 from ps2.algorithms.trees.forests import trainer as forests
-from ps2.algorithms.trees.forests.matrices import ForestMatrices
 from ps2.algorithms.trees.forests.options import ForestOptions
+from ps2.algorithms.trees.tree_matrices import HistogramMatrices
 
 SEED = 3
 
@@ -350,11 +350,11 @@ def grow_forest(ps: Any, table: Table, call: Call) -> Result:
     """Grow trees, all of which are complete at the end: a step is a search for splits."""
     options, searches = replace(FOREST, seed=call.seed, name=call.name), itertools.count(1)
 
-    def search(*args: Any, original: Any = ForestMatrices.best_splits) -> Any:
+    def search(*args: Any, original: Any = HistogramMatrices.best_splits) -> Any:
         call.on_step(StepReport(next(searches), 0.0, 0.0, 0, 0))
         return original(*args)
 
-    with mock.patch.object(ForestMatrices, "best_splits", search):
+    with mock.patch.object(HistogramMatrices, "best_splits", search):
         made = forests.grow(ps, table, boosting.PROBLEM, options, boosting.facts_of(tree_labels(1)))
     shares = {f"shares {number}": share for number, share in enumerate(made.forest.shares)}
     return Result({"trees": boosting.digest(made.forest.forest), **shares}, made.history.objective)

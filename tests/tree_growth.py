@@ -9,7 +9,8 @@ import numpy as np
 
 from ps2.algorithms.trees import driver_messages as messages
 from ps2.algorithms.trees import growing_kernels, ops
-from ps2.algorithms.trees.growth import LAYOUT, ROOT, Growth
+from ps2.algorithms.trees.boosted_growth import ROOT, BoostedGrowth
+from ps2.algorithms.trees.growth import LAYOUT
 from ps2.algorithms.trees.problem import BoostingOptions
 from ps2.algorithms.trees.rows import Binned, Histograms, NodeRows
 from ps2.algorithms.trees.search_kernels import Splits
@@ -42,9 +43,9 @@ def grow(rows: Binned, pairs: Any, scales: tuple[float, float], recipe: Boosting
     """
     rows_of_nodes = NodeRows(rows, np.arange(len(pairs), dtype=np.int32))
     totals = np.array([*growing_kernels.sum_pairs(rows_of_nodes.of(0), pairs), len(pairs)])
-    growing = Growth(recipe, rows.bins, scales, totals, number)
+    growing = BoostedGrowth(recipe, rows.bins, scales, totals, number)
     monotone = np.array(recipe.monotone, np.int64) if recipe.monotone else None
-    m = np.zeros((growing.room, int(rows.bins.first[-1]) * 2), np.int64)
+    m = np.zeros((growing.num_rows, int(rows.bins.first[-1]) * 2), np.int64)
     m[LAYOUT] = rows.layout(monotone)
     histograms, margins = Histograms(rows, 2), np.zeros(len(pairs))
     added = [(ROOT, rows_of_nodes.of(0))]
@@ -54,24 +55,19 @@ def grow(rows: Binned, pairs: Any, scales: tuple[float, float], recipe: Boosting
             bins, sums = histograms.of(order, pairs)
             m.reshape(len(m), -1, 2)[row, slice(None) if bins is None else bins] += sums
             counted += len(order)
-        splits, nodes = growing.go_on(_found(growing, m, recipe, rows.bins.features) if growing.is_searched else None)
-        m = np.vstack([m, np.zeros((growing.room - len(m), m.shape[1]), np.int64)])
+        moves = growing.advance(_found(growing, m) if growing.open else None)
+        m = np.vstack([m, np.zeros((growing.num_rows - len(m), m.shape[1]), np.int64)])
         m[growing.clear] = 0
-        rows_of_nodes.part(splits)
-        rows_of_nodes.end(nodes, margins)
-        added = [
-            (said[messages.ROW], rows_of_nodes.of(said[messages.LEFT] + said[messages.BUILT]))
-            for said in splits[splits[:, messages.BUILT] != messages.NONE]
-        ]
-        clocks, parted = clocks + 1, parted + len(splits)
-    tree = growing.finish()
-    tree.count[:] = rows_of_nodes.counts(nodes)
-    return Grown(tree, margins, clocks, parted, growing.room, counted)
+        rows_of_nodes.part(moves.splits)
+        rows_of_nodes.end(moves.nodes, margins)
+        added = [(said[messages.ROW], rows_of_nodes.of(said[messages.NODE])) for said in moves.opened]
+        clocks, parted = clocks + 1, parted + len(moves.splits)
+    tree = growing.tree
+    tree.count[:] = rows_of_nodes.counts(moves.nodes)
+    return Grown(tree, margins, clocks, parted, growing.num_rows, counted)
 
 
-def _found(growing: Growth, m: Any, recipe: BoostingOptions, features: int) -> Splits:
+def _found(growing: BoostedGrowth, m: Any) -> Splits:
     if growing.subtract:
         ops.subtract(m, *np.array(growing.subtract).T)
-    given = growing.rows, growing.totals, growing.bounds, growing.keys, growing.rules, growing.allowed
-    drawn = 0 if recipe.feature_weights else recipe.features
-    return Splits(*ops.best_splits(m, *given, layout=LAYOUT, features=features, drawn=drawn))
+    return Splits(*ops.best_splits(m, **{**growing.operands(), "marks": False}, layout=LAYOUT))

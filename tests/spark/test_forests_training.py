@@ -21,10 +21,10 @@ from ps2.algorithms import (
     RandomForestRegressor,
 )
 from ps2.algorithms.trees.forests import trainer, worker
-from ps2.algorithms.trees.forests.matrices import ForestMatrices
 from ps2.algorithms.trees.forests.options import ForestOptions
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.problem import TreeProblem
+from ps2.algorithms.trees.tree_matrices import HistogramMatrices
 from ps2.errors import ConfigError
 
 RECIPE = ForestOptions(trees=5, depth=6, bins=16, impurity="gini", classes=2, rows=300, features=6)
@@ -50,7 +50,7 @@ class DriverDies(Exception):
 
 def test_forest_when_driver_is_lost_then_next_one_goes_on(spark, tmp_path, monkeypatch):
     named = replace(RECIPE, name="forest", trees=3)
-    search, searches = ForestMatrices.best_splits, []
+    search, searches = HistogramMatrices.best_splits, []
 
     def dying(*given):
         searches.append(1)
@@ -58,7 +58,7 @@ def test_forest_when_driver_is_lost_then_next_one_goes_on(spark, tmp_path, monke
             raise DriverDies
         return search(*given)
 
-    monkeypatch.setattr(ForestMatrices, "best_splits", dying)
+    monkeypatch.setattr(HistogramMatrices, "best_splits", dying)
     often = {"checkpointDir": str(tmp_path), "checkpointEverySteps": 1}
     for fleet in ({"servers": 2}, {"servers": 1, "restore": str(tmp_path)}):
         with PS2Context.getOrCreate(spark, **fleet, **often) as ps, pytest.raises(DriverDies):

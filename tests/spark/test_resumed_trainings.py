@@ -24,7 +24,7 @@ from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Table
 from ps2.algorithms.trees.quantiles import TURNS, Quantiles
 from ps2.algorithms.trees.trainer import train
-from ps2.algorithms.trees.tree_matrices import TreeMatrices
+from ps2.algorithms.trees.tree_matrices import HistogramMatrices
 from ps2.storage import folders
 
 pytestmark = pytest.mark.usefixtures("no_fleet")
@@ -57,18 +57,18 @@ def test_training_when_extended_at_its_end_then_as_in_one_go(spark, tmp_path, na
 @pytest.fixture
 def dies(monkeypatch):
     """``dies(n)``: the driver is lost when it asks for splits the n-th time from now; ``dies(0)``: never."""
-    search = TreeMatrices.best_splits
+    search = HistogramMatrices.best_splits
 
     def die(at):
         searches = []
 
-        def dying(fleet, growth, recipe):
+        def dying(fleet, growth):
             searches.append(1)
             if len(searches) == at:
                 raise DriverLost
-            return search(fleet, growth, recipe)
+            return search(fleet, growth)
 
-        monkeypatch.setattr(TreeMatrices, "best_splits", dying)
+        monkeypatch.setattr(HistogramMatrices, "best_splits", dying)
 
     return die
 

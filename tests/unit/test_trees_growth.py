@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import xgboost
 
-from ps2.algorithms.trees import growth
+from ps2.algorithms.trees import boosted_growth as growth
 from ps2.algorithms.trees.gradients import Objective, exponents_of, quantised, sums_below
 from ps2.algorithms.trees.growing import scales_of
 from ps2.algorithms.trees.predict import Predictor

@@ -17,7 +17,7 @@ from ps2.algorithms.trees.nonempty_bins import rows_with_marks
 from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
 from ps2.algorithms.trees.quantiles import Quantiles
 from ps2.algorithms.trees.rows import SMALL_BYTES, Histograms
-from ps2.algorithms.trees.tree_matrices import TreeMatrices, add_histograms
+from ps2.algorithms.trees.tree_matrices import add_histograms, boosting_matrices
 from ps2.client.batch import batch
 from ps2.data.rows import LocalRows
 from ps2.errors import LimitError
@@ -109,7 +109,7 @@ def test_histograms_when_too_many_then_names_count_and_size():
     bins = Bins(np.zeros(features), np.arange(features + 1), none, none > 0, block=32)
     problem, recipe = TreeProblem(Objective("logistic"), features, (0.0,)), BoostingOptions(depth=12)
     with training_context(2, 8 << 20):
-        fleet = TreeMatrices.make(bins, problem, recipe, 10**5)
+        fleet = boosting_matrices(bins, problem, recipe, 10**5)
         assert fleet.histograms.rows == 18
         layout = fleet.histograms.pull([LAYOUT])
         fleet.make_room(40)

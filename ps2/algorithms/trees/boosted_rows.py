@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from ps2.algorithms.trees import growing_kernels
 from ps2.algorithms.trees.binning import Bins
+from ps2.algorithms.trees.driver_messages import FinalNodes
 from ps2.algorithms.trees.feature_columns import FeatureColumns
 from ps2.algorithms.trees.gradients import NO_WEIGHTS, exponents_of, quantised
 from ps2.algorithms.trees.metrics import Metric
@@ -151,6 +152,13 @@ class BoostedRows:
         order = self.grown.of(0)
         third = len(order) if self._whole_weights is None else self._whole_weights[order].sum(dtype=np.int64)
         return np.array([*growing_kernels.sum_pairs(order, self.quantised), third], np.int64)
+
+    def end(self, nodes: FinalNodes) -> None:
+        """Add the leaves of the tree to the margins of the rows in them."""
+        for rows, margins in self.moving:
+            rows.end(nodes, margins)
+        self.grown, self.moving = None, []
+        self.note_leaves(nodes.values[nodes.is_leaf])
 
     def note_leaves(self, values: Float64s) -> None:
         """Take in what the leaves of a tree have added to margins."""

@@ -9,11 +9,12 @@ import numpy as np
 
 from ps2.algorithms.trees import tree_kernels as kernels
 from ps2.algorithms.trees.binning import Bins
+from ps2.algorithms.trees.boosted_growth import limits_of, rules_of
 from ps2.algorithms.trees.boosted_rows import BoostedRows
-from ps2.algorithms.trees.driver_messages import BIN, DEFAULT_LEFT, FEATURE, FIELDS, LEFT, NODE, NONE, FinalNodes
-from ps2.algorithms.trees.growing import DenseRows, TreeSplits, tree_of
-from ps2.algorithms.trees.growth import limits_of, rules_of
-from ps2.algorithms.trees.layout import CATEGORICAL, HAS_MISSING, HESSIAN, SUM_BYTES
+from ps2.algorithms.trees.driver_messages import BIN, DEFAULT_LEFT, FEATURE, FIELDS, LEFT, NODE, NONE, TREE, FinalNodes
+from ps2.algorithms.trees.growing import DenseRows
+from ps2.algorithms.trees.grown_tree import GrownTree, boosted_tree
+from ps2.algorithms.trees.layout import CATEGORICAL, HAS_MISSING, SUM_BYTES
 from ps2.algorithms.trees.problem import BoostingOptions, GrowthName, TreeProblem
 from ps2.algorithms.trees.rows import Binned
 from ps2.algorithms.trees.search_kernels import Splits
@@ -152,18 +153,15 @@ class CompiledGrower:
             *(order, spare, self._rows, self._columns, readable(of.summed), histograms, self._layout),
             *(self._constraints, rules, limits, nodes),
         )
-        values = np.empty(count)
-        kernels.weigh_nodes(nodes.totals[:count], nodes.bounds[:count], rules, values)
-        values *= rate
         children, ends, best = nodes.children[:count], nodes.ends[:count], nodes.best
         where, sets = best.where[:count], best.sets[:count]
-        cover = np.float64(rules.hessian_unit) * nodes.totals[:count, HESSIAN]
-        tree = tree_of(self._bins, TreeSplits(children, where, sets, best.gains[:count]), values, cover)
+        grown = GrownTree(children, where, sets, best.gains[:count], nodes.totals[:count])
+        tree = boosted_tree(self._bins, grown, nodes.bounds[:count], rules, rate)
         tree.count[:] = ends[:, 1] - ends[:, 0]
         inner = np.flatnonzero(children >= 0)
         splits = np.full((len(inner), FIELDS + self._problem.words), NONE, np.int64)
-        splits[:, NODE], splits[:, LEFT] = inner, children[inner]
+        splits[:, TREE], splits[:, NODE], splits[:, LEFT] = 0, inner, children[inner]
         splits[:, [FEATURE, BIN, DEFAULT_LEFT]], splits[:, FIELDS:] = where[inner], sets[inner]
         splits = splits[np.argsort(splits[:, LEFT])]
         leaf = children < 0
-        return CompiledTree(tree, splits, FinalNodes(np.arange(count), leaf, np.where(leaf, values, 0.0)), ends)
+        return CompiledTree(tree, splits, FinalNodes(np.arange(count), leaf, np.where(leaf, tree.value, 0.0)), ends)

@@ -5,16 +5,22 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ps2.algorithms.trees.layout import GRADIENT, HESSIAN, LOWER, THIRD, UPPER
 from ps2.algorithms.trees.scan_kernels import Rules, score_of, weight_of
 from ps2.ops.kernels import Float64s, Int64s, inline, kernel
+
+Bools = npt.NDArray[np.bool_]
 
 # Share of the scores that is lost by rounding when scores of nodes (square of a sum over a sum) are subtracted.
 ROUNDING = 8 * float(np.finfo(np.float64).eps)
 # Gain that equal rows seem to have, as their gradients are rounded at random: the square of a normal error, whose
 # variance is at most 1/4 of a unit squared; the largest of very many, and more where equal rows are rounded alike.
 CHANCE = 100.0
+# Columns of verdicts on nodes: whether a node may be split, whether its best split is taken, and whether its left and
+# its right child may be split.
+MAY, SPLITS, CHILDREN = range(3)
 
 
 class Limits(NamedTuple):
@@ -83,3 +89,23 @@ def gains_enough(gain: float, total: Int64s, left: Int64s, bound: Float64s, rule
     g_unit, h_unit = rules.gradient_unit, weight_by(h, g, bound, rules) * rules.hessian_unit
     chance = CHANCE * (g_unit * g_unit + h_unit * h_unit) * limits.rows_per_hessian
     return gain > max(chance, ROUNDING * scores)
+
+
+@kernel
+def judge(
+    places: Int64s,
+    totals: Int64s,
+    bounds: Float64s,
+    gains: Float64s,
+    lefts: Int64s,
+    rules: Rules,
+    limits: Limits,
+    out: Bools,
+) -> None:
+    """Set the verdicts on nodes that may be split, shape (n, 4); lefts: the sums of the left sides."""
+    for i in range(len(places)):
+        out[i, MAY] = True
+        if gains_enough(gains[i], totals[i], lefts[i], bounds[i], rules, limits):
+            out[i, SPLITS] = True
+            out[i, CHILDREN] = may_split(2 * places[i], lefts[i], limits.max_depth, rules)
+            out[i, CHILDREN + 1] = may_split(2 * places[i] + 1, totals[i] - lefts[i], limits.max_depth, rules)

@@ -1,4 +1,4 @@
-"""What workers do clock by clock while trees grow; a worker that begins again catches up with all earlier tasks."""
+"""The tasks of workers while trees grow on servers; a worker that begins again catches up with all earlier tasks."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from ps2.array_types import Float64s, Int64s
 Bools = npt.NDArray[np.bool_]
 
 # Columns of ``splits``; the words of a set of categories follow.
-NODE, FEATURE, BIN, DEFAULT_LEFT, LEFT, BUILT, ROW = range(7)
-FIELDS = 7
+TREE, NODE, FEATURE, BIN, DEFAULT_LEFT, LEFT = range(6)
+FIELDS = 6
+# Columns of ``opened``, after the tree and the node.
+PLACE, TURN, ROW = range(2, 5)
+OPENED_FIELDS = 5
 # Stands for a missing number.
 NONE = -1
 
@@ -43,6 +46,7 @@ class FinalNodes:
 
 NO_SPLITS = np.empty((0, FIELDS), np.int64)
 NO_NODES = FinalNodes(np.empty(0, np.int64), np.empty(0, np.bool_), np.empty(0))
+NO_OPENED = np.empty((0, OPENED_FIELDS), np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,31 +54,35 @@ class Moves:
     """How rows move before a task.
 
     Attributes:
-        splits: int64, shape (n, FIELDS + words): nodes whose rows are to be parted. LEFT is the left child's number,
-            and the right child has the next one. BUILT names the child (0: left, 1: right, NONE) whose histogram
-            workers add to ROW. The tree may come to have these splits, or not.
+        splits: int64, shape (n, FIELDS + words): nodes whose rows are to be parted. TREE counts from 0 among the trees
+            that grow at once. LEFT is the left child's number, and the right child has the next one. The tree may come
+            to have these splits, or not.
         nodes: the nodes of a finished tree; empty until then.
+        opened: int64, shape (n, OPENED_FIELDS): nodes whose histograms workers add to ROW. TURN counts from 0 how often
+            the node has drawn features.
     """
 
     splits: Int64s = field(default_factory=lambda: NO_SPLITS)
     nodes: FinalNodes = NO_NODES
+    opened: Int64s = field(default_factory=lambda: NO_OPENED)
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of a ``GrowTask``."""
-        return {"splits": self.splits, **vars(self.nodes)}
+        return {"splits": self.splits, "opened": self.opened, **vars(self.nodes)}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class GrowTask(Task):
-    """What workers do in a clock: they move their rows (``Moves``), then do the task.
+    """What workers do in a clock: they move their rows, do the task, and add the histograms of the opened nodes.
 
     Attributes:
         matrices: the numbers of the matrices on the servers: histograms, cut points, sizes of features.
-        splits, numbers, is_leaf, values: see ``Moves`` and ``FinalNodes``.
+        splits, opened, numbers, is_leaf, values: see ``Moves`` and ``FinalNodes``.
     """
 
     matrices: Sequence[int]
     splits: Int64s = field(default_factory=lambda: NO_SPLITS)
+    opened: Int64s = field(default_factory=lambda: NO_OPENED)
     numbers: Int64s = field(default_factory=lambda: NO_NODES.numbers)
     is_leaf: Bools = field(default_factory=lambda: NO_NODES.is_leaf)
     values: Float64s = field(default_factory=lambda: NO_NODES.values)
@@ -86,13 +94,18 @@ class GrowTask(Task):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
+class AddHistograms(GrowTask):
+    """Add the histograms of the opened nodes: of boosted trees and of random forests."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class SumGradients(GrowTask):
     """Report the loss, and how large the gradients are: before the first round, and after the last one."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PlantTree(GrowTask):
-    """Begin a tree with all rows in its root: report their totals, and add the root's histogram.
+    """Begin a boosted tree with all rows in its root: report their totals.
 
     Attributes:
         tree: the tree's number, from 0.
@@ -106,11 +119,6 @@ class PlantTree(GrowTask):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class AddHistograms(GrowTask):
-    """Add the histograms of the nodes that ``splits`` say."""
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
 class AddResiduals(GrowTask):
     """Add the residuals in the leaves of a grown tree, whose values are not known yet.
 
@@ -119,3 +127,23 @@ class AddResiduals(GrowTask):
     """
 
     cells: Int64s | None
+
+
+@dataclass(frozen=True)
+class SumRows(Task):
+    """Report how many rows a random forest has, and how large their weights and labels are."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PlantTrees(GrowTask):
+    """Begin some trees of a random forest with the rows that each draws in its root: report the totals of each.
+
+    Attributes:
+        first: the number of the first of these trees.
+        count: the number of trees.
+        scales: factors of weights and labels.
+    """
+
+    first: int
+    count: int
+    scales: Sequence[float]

@@ -17,21 +17,17 @@ import numpy.typing as npt
 from ps2.algorithms.trees import growing_kernels as kernels
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.layout import (
-    BIN,
     CATEGORICAL,
     DECREASING,
-    FEATURE,
     HAS_MISSING,
     INCREASING,
     LOWER,
-    MISSING_LEFT,
     UPPER,
     layout_of,
-    set_of,
 )
 from ps2.algorithms.trees.routing import WORD_BITS, bins_left
-from ps2.algorithms.trees.tree import LEAF, Absent, Tree
-from ps2.array_types import Float64s, Int32s, Int64s
+from ps2.algorithms.trees.tree import Absent
+from ps2.array_types import Int32s, Int64s
 from ps2.errors import ConfigError
 from ps2.ops.guards import readable
 from ps2.ops.parallel import over_blocks
@@ -71,12 +67,6 @@ class Split:
         where = np.array([self.feature, self.bin, self.default_left], np.int64)
         bins_left(where, readable(self.words), bool(bins.missing[self.feature]), lefts)
         return lefts
-
-    def test(self, bins: Bins) -> float | Bools:
-        """Return the threshold, or the flags of the categories that go left, as a ``TreeBuilder`` wants it."""
-        if self.bin < 0:
-            return set_of(self.words, int(bins.categories[self.feature]))
-        return bins.threshold(self.feature, self.bin)
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,53 +219,6 @@ def scales_of(below_h: float, below_g: float) -> tuple[float, float]:
     # Half of int64's range, as each row may be rounded up.
     h, g = (2.0 ** min(62 - np.frexp(below)[1], MAX_EXPONENT) if below > 0 else 1.0 for below in (below_h, below_g))
     return float(h), float(g)
-
-
-@dataclass(frozen=True, eq=False)
-class TreeSplits:
-    """The splits of a tree by bins.
-
-    Attributes:
-        children: int64, shape (n,): the left child of each node, before the right one; -1: a leaf.
-        where: int64, shape (n, 3): columns ``layout.FEATURE`` and the following ones.
-        sets: int64, shape (n, words): the categories that go left, as bits.
-        gains: float64, shape (n,).
-    """
-
-    children: Int64s
-    where: Int64s
-    sets: Int64s
-    gains: Float64s
-
-
-def tree_of(bins: Bins, splits: TreeSplits, value: Float64s, cover: Float64s) -> Tree:
-    """Return a tree with some splits; ``count`` is 0 everywhere. Gains and splits of leaves are ignored."""
-    children, where = splits.children, splits.where
-    is_inner = children >= 0
-    feature = np.where(is_inner, where[:, FEATURE], LEAF).astype(np.int32)
-    has_set = is_inner & (where[:, BIN] < 0)
-    cut = bins.offsets[feature] + where[:, BIN]
-    is_last = cut >= bins.offsets[feature + 1]
-    threshold = np.where(is_last, np.inf, np.append(bins.cuts, np.inf)[np.clip(cut, 0, len(bins.cuts))])
-    flags = [
-        set_of(np.ascontiguousarray(splits.sets[node]), int(bins.categories[feature[node]]))
-        for node in np.flatnonzero(has_set).tolist()
-    ]
-    sizes = np.zeros(len(children), np.int64)
-    sizes[has_set] = [len(some) for some in flags]
-    return Tree(
-        feature,
-        np.where(is_inner & ~has_set, threshold, 0.0),
-        is_inner & (where[:, MISSING_LEFT] > 0),
-        np.where(is_inner, children, LEAF).astype(np.int32),
-        np.where(is_inner, children + 1, LEAF).astype(np.int32),
-        value,
-        np.where(is_inner, splits.gains, 0.0),
-        cover,
-        np.zeros(len(children), np.int64),
-        np.append(0, np.cumsum(sizes)).astype(np.int64),
-        np.concatenate([np.empty(0, np.bool_), *flags]),
-    )
 
 
 def child_bounds(w_left: float, w_right: float, sign: int, bounds: Array) -> tuple[Array, Array]:

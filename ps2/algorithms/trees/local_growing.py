@@ -7,15 +7,15 @@ from dataclasses import replace
 import numpy as np
 
 from ps2.algorithms.trees.binning import Bins
+from ps2.algorithms.trees.boosted_growth import ROOT, BoostedGrowth
 from ps2.algorithms.trees.boosted_rows import BoostedRows
 from ps2.algorithms.trees.compiled_growing import CompiledGrower, is_compiled
-from ps2.algorithms.trees.driver_messages import FinalNodes
-from ps2.algorithms.trees.growth import ROOT, Growth
+from ps2.algorithms.trees.driver_messages import NODE, ROW, FinalNodes
+from ps2.algorithms.trees.growth import opened_roots
 from ps2.algorithms.trees.leaf_quantiles import quantiles_here
 from ps2.algorithms.trees.local_histograms import LocalHistograms
 from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
 from ps2.algorithms.trees.tree import Tree
-from ps2.algorithms.trees.worker import built
 from ps2.array_types import Int64s
 
 
@@ -51,10 +51,10 @@ class LocalGrower:
         if self._compiled is not None:
             tree, nodes = self._grow_compiled(self._compiled, totals, scales, rate)
         else:
-            growth = Growth(options, self._bins, scales, totals, number, rate)
+            growth = BoostedGrowth(options, self._bins, scales, totals, number, rate)
             growth.explores = 1
             nodes = self._explore(growth)
-            tree = growth.finish()
+            tree = growth.tree
         assert of.grown is not None
         tree.count[:] = of.grown.counts(nodes)
         share = self._problem.objective.leaf_share
@@ -64,10 +64,7 @@ class LocalGrower:
             found = quantiles_here(share, self._weight_unit, rows, of.residuals, of.training.weights)
             tree.value[nodes.is_leaf] = found * rate
             nodes = replace(nodes, values=np.where(nodes.is_leaf, tree.value, 0.0))
-        for some, margins in of.moving:
-            some.end(nodes, margins)
-        of.grown, of.moving = None, []
-        of.note_leaves(nodes.values[nodes.is_leaf])
+        of.end(nodes)
         return tree
 
     def _grow_compiled(
@@ -83,20 +80,22 @@ class LocalGrower:
                 rows.walk(made.splits)
         return made.tree, made.nodes
 
-    def _explore(self, growth: Growth) -> FinalNodes:
+    def _explore(self, growth: BoostedGrowth) -> FinalNodes:
         """Choose all splits, and move rows to the leaves."""
-        of, histograms = self._of, self._histograms
+        of, histograms, opened = self._of, self._histograms, opened_roots([ROOT])
         assert of.grown is not None
-        if growth.is_searched:
-            histograms.make_room(growth.room)
-            histograms.add([(ROOT, of.grown.of(0))], of.summed)
         while True:
-            splits, nodes = growth.go_on(histograms.best_splits(growth) if growth.is_searched else None)
-            histograms.make_room(growth.room)
+            best = None
+            if growth.open:
+                nodes = [(row, of.grown.of(node)) for node, row in opened[:, [NODE, ROW]].tolist()]
+                histograms.add(nodes, of.summed)
+                best = histograms.best_splits(growth)
+            moves = growth.advance(best)
+            histograms.make_room(growth.num_rows)
             if growth.clear:
                 histograms.clear(growth.clear)
             for rows, _ in of.moving:
-                rows.part(splits)
+                rows.part(moves.splits)
             if growth.is_over:
-                return nodes
-            histograms.add(list(built(of.grown, splits)), of.summed)
+                return moves.nodes
+            opened = moves.opened

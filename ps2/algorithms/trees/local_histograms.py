@@ -12,9 +12,10 @@ import psutil
 from ps2 import cgroups
 from ps2.algorithms.trees import ops
 from ps2.algorithms.trees.binning import Bins
+from ps2.algorithms.trees.boosted_growth import ROOT, BoostedGrowth
 from ps2.algorithms.trees.growing import COST, DenseRows, SparseRows
 from ps2.algorithms.trees.growing_kernels import add_sparse_marked
-from ps2.algorithms.trees.growth import LAYOUT, ROOT, Growth
+from ps2.algorithms.trees.growth import LAYOUT
 from ps2.algorithms.trees.layout import SUM_BYTES
 from ps2.algorithms.trees.nonempty_bins import check_rows, rows_with_marks
 from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
@@ -34,7 +35,7 @@ ADDITION = 4
 
 
 class LocalHistograms:
-    """A matrix as of ``TreeMatrices``, and the rows that it is filled from.
+    """A matrix like that of ``HistogramMatrices``, and the rows that it is filled from.
 
     Bins are marked where rows are sparse only: histograms of dense rows have few empty bins.
     """
@@ -106,16 +107,14 @@ class LocalHistograms:
         cost = int(ends[-1]) * ADDITION * len(of.columns) // (max(len(of.begins) - 1, 1) * len(nodes)) + 1
         over_blocks(add_sparse_marked, (np.arange(len(nodes)),), *given, *held, cost=cost)
 
-    def best_splits(self, growth: Growth) -> Splits:
+    def best_splits(self, growth: BoostedGrowth) -> Splits:
         """Subtract histograms, and find the best split of each open node."""
         form = {"marks": not self._is_dense, "channels": self._options.channels}
         if growth.subtract:
             whole, part = np.array(growth.subtract).T.copy()
             ops.subtract(self._m, whole, part, **form)
-        given = growth.rows, growth.totals, growth.bounds, growth.keys, growth.rules, growth.allowed
-        least = {"words": self._problem.words, "min_third": self._options.min_third}
-        drawn = {"features": self._bins.features, "drawn": self._options.drawn, "full": self._is_dense}
-        return Splits(*ops.best_splits(self._m, *given, layout=LAYOUT, **form, **least, **drawn))
+        operands = {**growth.operands(), **form, "words": self._problem.words, "full": self._is_dense}
+        return Splits(*ops.best_splits(self._m, **operands, layout=LAYOUT))
 
 
 def _free_bytes() -> int:

@@ -7,10 +7,10 @@ from typing import Any
 
 from ps2.algorithms.frame.program import Ask, Program, Steps
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
-from ps2.algorithms.training.faults import Form
 from ps2.algorithms.training.record import Record
 from ps2.algorithms.training.table import Facts, Table
 from ps2.algorithms.trees.boosting_record import BoostingRecord
+from ps2.algorithms.trees.fleet_program import form_of
 from ps2.algorithms.trees.local_worker import GrowRounds, LocalTreeWork
 from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
 from ps2.algorithms.trees.program import TrainedForest, least_rows, mean_weight_of, settings_of
@@ -34,8 +34,7 @@ class LocalBoostingProgram(Program[TrainedForest]):
         record: Record,
         names: CheckpointNames,
     ) -> None:
-        form = Form(problem.dim, problem.classes, missing=True, categories=problem.categories)
-        super().__init__(options, form, record)
+        super().__init__(options, form_of(problem), record)
         self._problem, self._rows, self._mean_weight = problem, facts.rows, mean_weight_of(table, facts)
         # By its name a restored context knows the training.
         self._named = names.give(lambda name: DCV.dense(1, 1, "int64", name=name))

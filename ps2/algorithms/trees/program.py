@@ -14,24 +14,31 @@ from typing import Any
 
 import numpy as np
 
-from ps2.algorithms.frame.program import Ask, Program, Steps
+from ps2.algorithms.frame.program import Ask, Steps
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
-from ps2.algorithms.training.faults import Form
 from ps2.algorithms.training.record import Record, TrainingHistory
 from ps2.algorithms.training.table import Facts, Table
+from ps2.algorithms.trees.binning import Bins
+from ps2.algorithms.trees.boosted_growth import ROOT, BoostedGrowth
 from ps2.algorithms.trees.boosting_record import BoostingRecord
-from ps2.algorithms.trees.driver_messages import AddHistograms, AddResiduals, FinalNodes, Moves, PlantTree, SumGradients
+from ps2.algorithms.trees.driver_messages import (
+    AddResiduals,
+    FinalNodes,
+    Moves,
+    PlantTree,
+    SumGradients,
+)
+from ps2.algorithms.trees.fleet_program import FleetProgram, grow
 from ps2.algorithms.trees.gradients import sums_below
-from ps2.algorithms.trees.growth import Growth
+from ps2.algorithms.trees.growth import opened_roots
 from ps2.algorithms.trees.leaf_quantiles import CoarseQuantiles, LeafQuantiles
 from ps2.algorithms.trees.metrics import Metric
 from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
 from ps2.algorithms.trees.quantiles import Quantiles
 from ps2.algorithms.trees.rounds import first_scales, next_scales
-from ps2.algorithms.trees.search_kernels import Splits
 from ps2.algorithms.trees.starts import fingerprint
 from ps2.algorithms.trees.tree import Forest, Tree, tree_as_data
-from ps2.algorithms.trees.tree_matrices import TreeMatrices
+from ps2.algorithms.trees.tree_matrices import HistogramMatrices, boosting_matrices
 from ps2.algorithms.trees.worker import TreeWork
 from ps2.array_types import Int64s
 
@@ -69,7 +76,7 @@ def settings_of(problem: TreeProblem, options: BoostingOptions, rows: int, mean_
     return {name: value for name, value in settings.items() if name not in ("rounds", "name")}
 
 
-class BoostingProgram(Program[TrainedForest]):
+class BoostingProgram(FleetProgram[TrainedForest]):
     """Gradient boosting with histograms on the servers.
 
     Args:
@@ -85,17 +92,15 @@ class BoostingProgram(Program[TrainedForest]):
         record: Record,
         names: CheckpointNames,
     ) -> None:
-        form = Form(problem.dim, problem.classes, missing=True, categories=problem.categories)
-        super().__init__(options, form, record)
-        self._problem, self._rows, self._mean_weight = problem, facts.rows, mean_weight_of(table, facts)
+        self._rows, self._mean_weight = facts.rows, mean_weight_of(table, facts)
         min_rows = least_rows(problem, options, self._mean_weight)
-        self._quantiles = Quantiles.make(problem, options.bins, self._mean_weight, names, min_rows)
+        quantiles = Quantiles.make(problem, options.bins, self._mean_weight, names, min_rows)
+        super().__init__(problem, options, record, quantiles)
         share = problem.objective.leaf_share
         # The bounds of monotone features hold for leaves from gradients only.
         self._leaf_quantiles = (
             None if share is None or options.monotone else LeafQuantiles.make(share, self._mean_weight)
         )
-        self._matrices: TreeMatrices | None = None
 
     def settings(self) -> dict[str, Any]:
         return settings_of(self._problem, self.options, self._rows, self._mean_weight)
@@ -103,21 +108,24 @@ class BoostingProgram(Program[TrainedForest]):
     def worker(self) -> TreeWork:
         return TreeWork(self._problem, self.options, self._quantiles, self._leaf_quantiles)
 
+    def make_matrices(self, bins: Bins) -> HistogramMatrices:
+        return boosting_matrices(bins, self._problem, self.options, self._rows)
+
     def drive(self, ask: Ask) -> Steps[BoostingRecord]:
         problem, options, width = self._problem, self.options, self._problem.objective.width
-        yield from self._quantiles.find_cut_points(ask)
-        numbers = ask(self._make_matrices)
-        matrices = self._open_matrices(numbers)
-        ask.start()
-        boosting, trees, moves = BoostingRecord(problem, options, self.record), list[Tree](), Moves()
-        boosting.trees = trees
+        matrices = yield from self.begin(ask)
+        boosting = BoostingRecord(problem, options, self.record)
+        trees, numbers, moves = boosting.trees, matrices.numbers, Moves()
         losses = yield SumGradients(matrices=numbers).then(self._losses)
         boosting.begin(losses)
         scales, is_noted = first_scales(options, losses.below), True
+        roots = opened_roots([ROOT] if options.depth else [])
         while True:
             while boosting.rounds < ask.setting(lambda: options.rounds):
+                # Each output gets a tree. The losses of a round come with the first root of the next one.
                 for output in range(width):
                     begins_round = bool(trees) and output == 0
+                    moves = replace(moves, opened=roots)
                     root = PlantTree(
                         matrices=numbers, tree=len(trees), scales=scales, begins_round=begins_round, **moves.fields()
                     )
@@ -127,8 +135,8 @@ class BoostingProgram(Program[TrainedForest]):
                         losses = report
                         if not is_noted and boosting.end_round(ask, losses):
                             return boosting
-                    grow = partial(self._grow, ask, matrices, len(trees), scales, report.totals)
-                    grown = yield from ask.part(grow)
+                    grow_tree = partial(self._grow_tree, ask, matrices, len(trees), scales, report.totals)
+                    grown = yield from ask.part(grow_tree)
                     trees.append(Tree(*grown["tree"]))
                     moves = Moves(grown["splits"], FinalNodes(*grown["nodes"]))
                 scales, is_noted = next_scales(problem, options, losses.below, trees[-width:]), False
@@ -141,8 +149,8 @@ class BoostingProgram(Program[TrainedForest]):
             if boosting.rounds >= ask.setting(lambda: options.rounds):
                 return boosting
 
-    def _grow(
-        self, ask: Ask, matrices: TreeMatrices, number: int, scales: tuple[float, float], totals: Int64s
+    def _grow_tree(
+        self, ask: Ask, matrices: HistogramMatrices, number: int, scales: tuple[float, float], totals: Int64s
     ) -> Steps[dict[str, Any]]:
         """Grow a tree whose root's histogram is on the servers.
 
@@ -155,18 +163,9 @@ class BoostingProgram(Program[TrainedForest]):
             The tree, and how rows move to its leaves (``splits`` and ``nodes`` of ``Moves``), as plain data.
         """
         rate = self.options.rate_of(number, self._problem.objective.width)
-        growth = Growth(self.options, matrices.bins, scales, totals, number, rate)
-        while True:
-            best = None
-            if growth.is_searched:
-                best = Splits(*ask(lambda: list[Any](matrices.best_splits(growth, self.options))))
-            splits, nodes = growth.go_on(best)
-            ask(lambda: matrices.prepare(growth))
-            moves = Moves(splits, nodes)
-            if growth.is_over:
-                break
-            yield AddHistograms(matrices=matrices.numbers, **moves.fields())
-        tree = growth.finish()
+        growth = BoostedGrowth(self.options, matrices.bins, scales, totals, number, rate)
+        moves, _ = yield from grow(ask, growth, matrices)
+        tree, nodes = growth.tree, moves.nodes
         if (quantiles := self._leaf_quantiles) is not None:
             # The leaves are quantiles of their rows' residuals.
             yield AddResiduals(matrices=matrices.numbers, cells=None, **moves.fields())
@@ -185,29 +184,14 @@ class BoostingProgram(Program[TrainedForest]):
             summary["held"] = Metric.parsed(self.options.metric).value(held)
         return summary
 
-    def _make_matrices(self) -> list[int]:
-        """Make the matrices of histograms, once cut points are known; return their numbers."""
-        if self._matrices is not None:  # the fleet has rolled back
-            self._matrices.free()
-        self._matrices = TreeMatrices.make(self._quantiles.cut(), self._problem, self.options, self._rows)
-        return list(self._matrices.numbers)
-
-    def _open_matrices(self, numbers: list[int]) -> TreeMatrices:
-        if self._matrices is None:  # an earlier driver has made them
-            bins = self._quantiles.cut()
-            self._matrices = TreeMatrices.existing(bins, self._problem, self.options.channels, numbers)
-        return self._matrices
-
     def result(self, boosting: BoostingRecord) -> TrainedForest:
         boosting.cut(self.options.rounds)
         return TrainedForest(boosting.forest(), boosting.history())
 
     def free(self) -> None:
-        self._quantiles.free()
+        super().free()
         if self._leaf_quantiles is not None:
             self._leaf_quantiles.free()
-        if self._matrices is not None:
-            self._matrices.free()
 
 
 def _note_counts(trees: list[Tree], report: Any) -> None:

@@ -9,31 +9,38 @@ for the remaining splits is never split.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
+import numpy as np
+
 from ps2.algorithms.trees.driver_messages import NONE
-from ps2.algorithms.trees.growing import Split
 from ps2.array_types import Float64s, Int64s
+
+NO_WORDS = np.empty(0, np.int64)
 
 # Sort key; the node's number in the tree; the node.
 Queue = list[tuple[float, int, "Node"]]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Node:
     """A node that may be part of the tree.
 
     Attributes:
         place: 1 for the root; 2p and 2p + 1 for the children of p.
-        totals: int64: sums of hessians, gradients, and of the third channel.
-        bounds: of the weights below it.
-        path: the features of the splits above it, where features interact by groups.
+        totals: int64: the sums of its rows, a number per channel.
+        bounds: the smallest and the largest weight below it; only for boosted trees.
         may_split: whether both sides of a split can be heavy enough; else its best split is not searched.
-        number: the workers' number of it, once its parent's rows are parted.
-        row: of its histogram, while it has one.
-        split, gain, children: its best split, once found; a leaf has none.
-        is_known: whether the best splits of its children are found, where they are searched.
+        path: the features of the splits above it, where features interact by groups.
+        tree: the number of its tree, from 0 among those that grow at once.
+        number: the number by which workers know it, once its parent's rows are parted.
+        row: the row of its histogram, while it has one.
+        turn: how often it has drawn features before.
+        where, words, gain, children: its best split, once it is known: columns ``layout.FEATURE`` and the following
+            ones, the categories that go left as bits, the gain, and two nodes; a leaf has no children.
+        is_known: whether the best splits of those children that may be split are known.
     """
 
     place: int
@@ -41,9 +48,12 @@ class Node:
     bounds: Float64s
     may_split: bool
     path: frozenset[int] = frozenset()
+    tree: int = 0
     number: int = NONE
     row: int = NONE
-    split: Split | None = None
+    turn: int = 0
+    where: Sequence[int] = ()
+    words: Int64s = field(default_factory=lambda: NO_WORDS)
     gain: float = 0.0
     children: tuple[Node, ...] = ()
     is_known: bool = False

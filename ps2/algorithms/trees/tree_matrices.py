@@ -1,11 +1,11 @@
-"""The matrices of a training on the servers: histograms, which get more rows as trees grow, cut points, and sizes."""
+"""The matrices of a training on the servers: histograms of open nodes, cut points, and sizes of features."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ from ps2.algorithms.trees.binning import Bins, bins_of, of_shapes, shapes_of
 from ps2.algorithms.trees.growing import SparseRows
 from ps2.algorithms.trees.growth import LAYOUT, Growth
 from ps2.algorithms.trees.layout import SUM_BYTES
-from ps2.algorithms.trees.nonempty_bins import rows_with_marks
+from ps2.algorithms.trees.nonempty_bins import marked_rows, rows_with_marks
 from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
 from ps2.algorithms.trees.search_kernels import Splits
 from ps2.array_types import Int64s
@@ -25,7 +25,6 @@ from ps2.client.matrix import DCVMatrix
 from ps2.errors import LimitError
 
 Array = npt.NDArray[Any]
-M = TypeVar("M", bound="HistogramMatrices")
 
 # Rows of the histogram matrix at the beginning, that of the layout included.
 FIRST_ROWS = 16
@@ -53,23 +52,31 @@ class HistogramMatrices:
     channels: int
     words: int
 
-    @classmethod
-    def filled(cls: type[M], first: DCV, bins: Bins, layout: Int64s, problem: TreeProblem, channels: int) -> M:
-        """Return the matrices with the layout and the bins; first: the first row of the histograms."""
+    @staticmethod
+    def make(
+        bins: Bins, problem: TreeProblem, channels: int, rows: int, monotone: Sequence[int] = ()
+    ) -> HistogramMatrices:
+        """Make the matrices, with the layout of the bins; rows: of the histograms.
+
+        Raises:
+            LimitError: they cannot fit.
+        """
+        first = DCV.dense(columns_of(bins, channels), rows, "int64", align=bins.block * channels)
         histograms, row = first.matrix(), np.zeros((1, first.dim), np.int64)
+        layout = layout_row(bins, problem, channels, monotone)
         row[0, : len(layout)] = layout
         histograms.push([LAYOUT], row)
         cuts, sizes = DCV.dense(max(len(bins.cuts), 1), 1, "float64"), DCV.dense(bins.features, 1, "int32")
         if len(bins.cuts):
             cuts.push(bins.cuts)
         sizes.push(shapes_of(bins))
-        return cls(bins, histograms, cuts, sizes, channels, problem.words)
+        return HistogramMatrices(bins, histograms, cuts, sizes, channels, problem.words)
 
-    @classmethod
-    def existing(cls: type[M], bins: Bins, problem: TreeProblem, channels: int, numbers: Sequence[int]) -> M:
+    @staticmethod
+    def existing(bins: Bins, problem: TreeProblem, channels: int, numbers: Sequence[int]) -> HistogramMatrices:
         """Return the matrices of an earlier driver, perhaps on another number of servers."""
         first, cuts, sizes = (existing_handle(DCV, number) for number in numbers)
-        matrices = cls(bins, first.matrix(), cuts, sizes, channels, problem.words)
+        matrices = HistogramMatrices(bins, first.matrix(), cuts, sizes, channels, problem.words)
         matrices.histograms.apply("trees.mark", layout=LAYOUT, channels=channels)
         return matrices
 
@@ -78,34 +85,35 @@ class HistogramMatrices:
         """Numbers of the matrices."""
         return self.histograms.number, self.cuts._matrix, self.sizes._matrix
 
-    def free(self) -> None:
-        self.histograms.free()
-        free_all([self.cuts, self.sizes])
+    @property
+    def rows(self) -> list[int]:
+        """Rows for histograms."""
+        return [row for row in marked_rows(self.histograms.rows) if row != LAYOUT]
 
+    def best_splits(self, growth: Growth) -> Splits:
+        """Let the servers subtract histograms, and find the best split of each open node."""
+        operands = growth.operands()
+        with batch():
+            if growth.subtract:
+                whole, part = np.array(growth.subtract).T
+                self.histograms.apply("trees.subtract", rows=whole, others=part, marks=True, channels=self.channels)
+            splits = self.histograms.apply(growth.operation, **operands, layout=LAYOUT, words=self.words)
+            if not growth.keeps_histograms:
+                self._clear(operands["rows"])
+        return Splits(*splits.result())
 
-class TreeMatrices(HistogramMatrices):
-    """The matrices of a training of boosted trees; the histograms get more rows as trees grow."""
-
-    @staticmethod
-    def make(bins: Bins, problem: TreeProblem, options: BoostingOptions, rows: int) -> TreeMatrices:
-        """Make the matrices, with the layout of the bins.
+    def prepare(self, growth: Growth) -> None:
+        """Make room for the histograms that workers add next, and clear these.
 
         Raises:
             LimitError: they cannot fit.
         """
-        channels, count = options.channels, rows_with_marks(first_rows(options, rows))
-        columns = columns_of(bins, channels)
-        with _explaining(bins, count, columns * SUM_BYTES):
-            first = DCV.dense(columns, count, "int64", align=bins.block * channels)
-        layout = layout_row(bins, problem, channels, options.monotone)
-        return TreeMatrices.filled(first, bins, layout, problem, channels)
-
-    def clear(self, rows: Sequence[int]) -> None:
-        """Zero histograms."""
-        self.histograms.apply("trees.clear", rows=rows, channels=self.channels)
+        self.make_room(growth.num_rows)
+        if growth.clear:
+            self._clear(growth.clear)
 
     def make_room(self, rows: int) -> None:
-        """Grow the matrix to this number of rows.
+        """Grow the matrix of histograms to this number of rows.
 
         Raises:
             LimitError: they cannot fit.
@@ -113,35 +121,23 @@ class TreeMatrices(HistogramMatrices):
         with _explaining(self.bins, rows, self.histograms.dim * SUM_BYTES):
             self.histograms.grow(rows)
 
-    def prepare(self, growth: Growth) -> None:
-        """Make room for the histograms that workers add next, and clear these."""
-        self.make_room(growth.room)
-        if growth.clear:
-            self.clear(growth.clear)
+    def _clear(self, rows: Sequence[int] | Int64s) -> None:
+        self.histograms.apply("trees.clear", rows=rows, channels=self.channels)
 
-    def best_splits(self, growth: Growth, options: BoostingOptions) -> Splits:
-        """Let the servers subtract histograms, and find the best split of each open node."""
-        form: dict[str, Any] = {"marks": True, "channels": self.channels}
-        with batch():
-            if growth.subtract:
-                whole, part = np.array(growth.subtract).T
-                self.histograms.apply("trees.subtract", rows=whole, others=part, **form)
-            splits = self.histograms.apply(
-                "trees.best_splits",
-                rows=growth.rows,
-                totals=growth.totals,
-                bounds=growth.bounds,
-                keys=growth.keys,
-                rules=growth.rules,
-                allowed=growth.allowed,
-                layout=LAYOUT,
-                **form,
-                words=self.words,
-                min_third=options.min_third,
-                features=self.bins.features,
-                drawn=options.drawn,
-            )
-        return Splits(*splits.result())
+    def free(self) -> None:
+        self.histograms.free()
+        free_all([self.cuts, self.sizes])
+
+
+def boosting_matrices(bins: Bins, problem: TreeProblem, options: BoostingOptions, rows: int) -> HistogramMatrices:
+    """Make the matrices of a training of boosted trees; the histograms get more rows as trees grow.
+
+    Raises:
+        LimitError: they cannot fit.
+    """
+    channels, count = options.channels, rows_with_marks(first_rows(options, rows))
+    with _explaining(bins, count, columns_of(bins, channels) * SUM_BYTES):
+        return HistogramMatrices.make(bins, problem, channels, count, options.monotone)
 
 
 def columns_of(bins: Bins, channels: int) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 from ps2.algorithms.trees.compiled_growing import node_memory
 from ps2.algorithms.trees.forests import forest_kernels as kernels
 from ps2.algorithms.trees.forests.forest_rows import ForestRows
-from ps2.algorithms.trees.forests.grown_tree import GrownTree, without_unused
+from ps2.algorithms.trees.forests.grown_tree import ForestTree, without_unused
 from ps2.algorithms.trees.forests.options import ForestOptions
 from ps2.algorithms.trees.tree_kernels import BinColumns
 from ps2.ops.guards import readable
@@ -29,7 +29,7 @@ class ForestGrower:
         self._options, self._bins, self._rows, self._words = options, bins, rows, words
         self._rules = options.rules(scales)
 
-    def grow(self, trees: Sequence[int]) -> list[GrownTree]:
+    def grow(self, trees: Sequence[int]) -> list[ForestTree]:
         """Grow some trees, by number."""
         assert len(trees) <= MAX_BLOCKS
         numbers = np.array(trees, np.int64)
@@ -39,7 +39,7 @@ class ForestGrower:
         )
         return [tree for some in found for tree in some]
 
-    def _grow(self, tree: int) -> GrownTree:
+    def _grow(self, tree: int) -> ForestTree:
         options = self._options
         order, draws = self._rows.drawn(tree)
         nodes = node_memory(2 * min(1 << options.depth, max(len(order), 1)) - 1, options.channels, self._words)
@@ -52,4 +52,4 @@ class ForestGrower:
         sample = order, draws, self._rows.whole, self._rows.arrays, self._bins
         count = kernels.grow_forest_tree(*sample, drawing, self._rules, histogram, nodes)
         best, children, sums = nodes.best, nodes.children[:count].copy(), nodes.totals[:count].copy()
-        return without_unused(GrownTree(children, best.where[:count], best.sets[:count], best.gains[:count], sums))
+        return without_unused(ForestTree(children, best.where[:count], best.sets[:count], best.gains[:count], sums))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ps2.algorithms.frame.program import Ask
 from ps2.algorithms.training.record import Record, TrainingHistory
 from ps2.algorithms.trees.binning import Bins
-from ps2.algorithms.trees.forests.grown_tree import GrownTree, random_forest
+from ps2.algorithms.trees.forests.grown_tree import ForestTree, random_forest
 from ps2.algorithms.trees.forests.options import ForestOptions
 from ps2.algorithms.trees.forests.random_forest import RandomForest
 from ps2.algorithms.trees.problem import TreeProblem
@@ -24,7 +24,7 @@ class ForestRecord:
 
     def __init__(self, problem: TreeProblem, options: ForestOptions, record: Record) -> None:
         self._problem, self._options, self.record = problem, options, record
-        self.trees: list[GrownTree] = []
+        self.trees: list[ForestTree] = []
         self._bins: Bins | None = None
         self._scales = (1.0, 1.0)
 
@@ -32,7 +32,7 @@ class ForestRecord:
         """Note the bins, and the factors of weights and labels."""
         self._bins, self._scales = bins, scales
 
-    def add(self, ask: Ask, trees: Sequence[GrownTree], rows: int, seconds: float | None = None) -> None:
+    def add(self, ask: Ask, trees: Sequence[ForestTree], rows: int, seconds: float | None = None) -> None:
         """Note trees that have grown.
 
         Args:

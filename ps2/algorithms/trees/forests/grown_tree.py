@@ -12,24 +12,18 @@ import numpy.typing as npt
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.forests.options import ForestOptions, impurity_of
 from ps2.algorithms.trees.forests.random_forest import RandomForest
-from ps2.algorithms.trees.growing import TreeSplits, tree_of
+from ps2.algorithms.trees.grown_tree import GrownTree, tree_of
 from ps2.algorithms.trees.layout import BIN
 from ps2.algorithms.trees.problem import TreeProblem
 from ps2.algorithms.trees.tree import Forest, Tree
-from ps2.array_types import Float64s, Int64s
+from ps2.array_types import Float64s
 
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
-class GrownTree(TreeSplits):
-    """A tree whose nodes are numbered level by level, from the left. Gains are of impurity times the node's weight.
-
-    Attributes:
-        sums: int64, shape (n, channels): of the rows.
-    """
-
-    sums: Int64s
+class ForestTree(GrownTree):
+    """A tree whose nodes are numbered level by level, from the left. Gains are of impurity times the node's weight."""
 
     def as_data(self) -> list[Any]:
         """Return it as plain data: numbers of bins and features as int32."""
@@ -56,7 +50,7 @@ class GrownTree(TreeSplits):
 
 
 def random_forest(
-    trees: Sequence[GrownTree], bins: Bins, problem: TreeProblem, options: ForestOptions, scales: tuple[float, float]
+    trees: Sequence[ForestTree], bins: Bins, problem: TreeProblem, options: ForestOptions, scales: tuple[float, float]
 ) -> RandomForest:
     """Return the forest of some trees.
 
@@ -73,7 +67,7 @@ def random_forest(
 
 
 def _tree(
-    grown: GrownTree,
+    grown: ForestTree,
     bins: Bins,
     problem: TreeProblem,
     options: ForestOptions,
@@ -94,7 +88,7 @@ def _tree(
     return tree
 
 
-def without_unused(tree: GrownTree) -> GrownTree:
+def without_unused(tree: ForestTree) -> ForestTree:
     """Return a tree without the best splits of its leaves, which do not gain enough."""
     leaf = tree.children < 0
     where, sets, gains = tree.where.copy(), tree.sets.copy(), tree.gains.copy()

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.trees.decision_kernels import CHANCE, ROUNDING
+from ps2.algorithms.trees.decision_kernels import CHANCE, CHILDREN, MAY, ROUNDING, SPLITS
 from ps2.algorithms.trees.layout import CATEGORICAL
 from ps2.algorithms.trees.nonempty_bins import marks_of, next_marked
 from ps2.algorithms.trees.scan_kernels import BinSplit, Feature, drop_bin, order_bins
@@ -31,8 +31,6 @@ Bools = npt.NDArray[np.bool_]
 
 # Impurities.
 VARIANCE, GINI, ENTROPY = range(3)
-# What ``judge`` tells of a node.
-MAY, SPLITS, CHILDREN = range(3)
 
 
 class ForestRules(NamedTuple):
@@ -136,12 +134,7 @@ def gains_enough(gain: float, total: Int64s, left: Int64s, rules: ForestRules) -
 
 @kernel
 def judge(places: Int64s, totals: Int64s, gains: Float64s, lefts: Int64s, rules: ForestRules, out: Bools) -> None:
-    """Set of each node whether it may have children, whether its best split is taken, and whether its children may.
-
-    Args:
-        places: of the nodes; totals, lefts: sums of each, and of its left side, shape (n, channels).
-        out: shape (n, 4), the columns ``MAY``, ``SPLITS``, and two from ``CHILDREN`` on.
-    """
+    """Set the verdicts on nodes, shape (n, 4): see ``decision_kernels.MAY``; lefts: the sums of the left sides."""
     for i in range(len(places)):
         out[i, :] = False
         out[i, MAY] = may_split(places[i], totals[i], rules)

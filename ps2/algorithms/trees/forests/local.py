@@ -11,15 +11,15 @@ import numpy as np
 
 from ps2.algorithms.frame.program import Ask, Program, Steps, Task
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
-from ps2.algorithms.training.faults import Form
 from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.training.record import Record, TrainingHistory
 from ps2.algorithms.trees.binning import Bins, bins_of, of_shapes, shapes_of
 from ps2.algorithms.trees.compiled_growing import bin_columns
+from ps2.algorithms.trees.fleet_program import form_of
 from ps2.algorithms.trees.forests.compiled_growing import ForestGrower
 from ps2.algorithms.trees.forests.forest_record import ForestRecord
 from ps2.algorithms.trees.forests.forest_rows import ForestRows
-from ps2.algorithms.trees.forests.grown_tree import GrownTree
+from ps2.algorithms.trees.forests.grown_tree import ForestTree
 from ps2.algorithms.trees.forests.options import ForestOptions, least_rows
 from ps2.algorithms.trees.forests.random_forest import RandomForest
 from ps2.algorithms.trees.gradients import sums_below
@@ -50,11 +50,6 @@ class GrownForest:
 
     forest: RandomForest
     history: TrainingHistory
-
-
-def form_of(problem: TreeProblem) -> Form:
-    """Return the form that rows must have."""
-    return Form(problem.dim, problem.classes, missing=True, categories=problem.categories)
 
 
 def settings_of(problem: TreeProblem, options: ForestOptions) -> dict[str, Any]:
@@ -97,7 +92,7 @@ class LocalForestWorker:
 
     def _grow(self, first: int) -> dict[str, Any]:
         """Grow the trees from a number on until the time of a clock is spent; return a reply."""
-        grown: list[GrownTree] = []
+        grown: list[ForestTree] = []
         began_s, threads, size = time.monotonic(), parallel.cores(), 0
         trees, at_once = self._options.trees, threads
         while first + len(grown) < trees and time.monotonic() < began_s + BUDGET_S and size < BUDGET_BYTES:
@@ -151,7 +146,7 @@ class LocalForestProgram(Program[GrownForest]):
             if "scales" in reply:
                 weight_scale, label_scale = reply["scales"].tolist()
                 forest.begin(_bins(self._problem, reply), (weight_scale, label_scale))
-            forest.add(ask, [GrownTree(*data) for data in reply["trees"]], reply["rows"], reply["tree_s"])
+            forest.add(ask, [ForestTree(*data) for data in reply["trees"]], reply["rows"], reply["tree_s"])
         return forest
 
     def result(self, forest: ForestRecord) -> GrownForest:

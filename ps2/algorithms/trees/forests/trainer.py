@@ -6,20 +6,24 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ps2.algorithms.frame.journal import Journal
-from ps2.algorithms.frame.program import Ask, Program, Steps, run_program
+from ps2.algorithms.frame.program import Ask, Steps, run_program
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.record import Record, StepReport, Words
 from ps2.algorithms.training.table import Facts, Table
+from ps2.algorithms.trees import fleet_program
+from ps2.algorithms.trees.binning import Bins
+from ps2.algorithms.trees.driver_messages import Moves, PlantTrees, SumRows
 from ps2.algorithms.trees.forests.forest_record import ForestRecord
 from ps2.algorithms.trees.forests.growth import ForestGrowth
-from ps2.algorithms.trees.forests.local import GrownForest, LocalForestProgram, form_of, settings_of
-from ps2.algorithms.trees.forests.matrices import ForestMatrices
+from ps2.algorithms.trees.forests.local import GrownForest, LocalForestProgram, settings_of
+from ps2.algorithms.trees.forests.matrices import forest_matrices
 from ps2.algorithms.trees.forests.options import ForestOptions, least_rows
-from ps2.algorithms.trees.forests.worker import ForestWork, Grow, SumRows
+from ps2.algorithms.trees.forests.worker import ForestWork
 from ps2.algorithms.trees.gradients import sums_below
+from ps2.algorithms.trees.growth import opened_roots
 from ps2.algorithms.trees.problem import TreeProblem
 from ps2.algorithms.trees.quantiles import Quantiles
-from ps2.algorithms.trees.search_kernels import Splits
+from ps2.algorithms.trees.tree_matrices import HistogramMatrices
 
 
 def grow(
@@ -59,7 +63,7 @@ def grow(
     return run_program(ps, ForestProgram(problem, options, mean, record, names, ps.memory()), table, names)
 
 
-class ForestProgram(Program[GrownForest]):
+class ForestProgram(fleet_program.FleetProgram[GrownForest]):
     """A random forest with histograms on the servers.
 
     Args:
@@ -76,10 +80,9 @@ class ForestProgram(Program[GrownForest]):
         names: CheckpointNames,
         memory: Sequence[tuple[int, int]],
     ) -> None:
-        super().__init__(options, form_of(problem), record)
-        self._problem, self._memory = problem, memory
-        self._quantiles = Quantiles.make(problem, options.bins, mean_weight, names, least_rows(options))
-        self._matrices: ForestMatrices | None = None
+        quantiles = Quantiles.make(problem, options.bins, mean_weight, names, least_rows(options))
+        super().__init__(problem, options, record, quantiles)
+        self._memory = memory
 
     def settings(self) -> dict[str, Any]:
         return settings_of(self._problem, self.options)
@@ -87,47 +90,29 @@ class ForestProgram(Program[GrownForest]):
     def worker(self) -> ForestWork:
         return ForestWork(self._problem, self.options, self._quantiles)
 
+    def make_matrices(self, bins: Bins) -> HistogramMatrices:
+        return forest_matrices(bins, self._problem, self.options, self._memory)
+
     def drive(self, ask: Ask) -> Steps[ForestRecord]:
-        problem, options = self._problem, self.options
-        yield from self._quantiles.find_cut_points(ask)
-        numbers = ask(self._make_matrices)
-        matrices = self._open_matrices(numbers)
-        ask.start()
+        options = self.options
+        matrices = yield from self.begin(ask)
         report = yield SumRows()
-        scales = options.scales(sums_below(report.exponents))
-        forest = ForestRecord(problem, options, self.record)
+        scales, num_rows = options.scales(sums_below(report.exponents)), int(report.rows)
+        forest = ForestRecord(self._problem, options, self.record)
         forest.begin(matrices.bins, scales)
         usable = int((matrices.bins.columns > 0).sum())
-        growth = ForestGrowth(options, scales, matrices.rows, usable, problem.words)
-        while growth.orders is not None:
-            report = yield Grow(numbers, scales, **vars(growth.orders))
-            growth.take_totals(getattr(report, "totals", None))
-            best = None
-            if len(growth.rows):
-                best = Splits(*ask(lambda: list[Any](matrices.best_splits(growth))))
-            growth.go_on(best)
-            self.record.add(0, int(report.bytes))
-            forest.add(ask, growth.trees[len(forest.trees) :], int(report.rows))
-        return forest
-
-    def _make_matrices(self) -> list[int]:
-        """Make the matrices of histograms, once cut points are known; return their numbers."""
-        if self._matrices is not None:  # the fleet has rolled back
-            self._matrices.free()
-        self._matrices = ForestMatrices.make(self._quantiles.cut(), self._problem, self.options, self._memory)
-        return list(self._matrices.numbers)
-
-    def _open_matrices(self, numbers: list[int]) -> ForestMatrices:
-        if self._matrices is None:  # an earlier driver has made them
-            self._matrices = ForestMatrices.existing(
-                self._quantiles.cut(), self._problem, self.options.channels, numbers
+        while (first := len(forest.trees)) < options.trees:
+            # Each tree draws rows, and each of its nodes features. Some trees grow at once.
+            rows = matrices.rows[: min(options.trees_at_once, options.trees - first)]
+            moves = Moves(opened=opened_roots(rows if options.depth and usable else []))
+            report = yield PlantTrees(
+                matrices=matrices.numbers, first=first, count=len(rows), scales=scales, **moves.fields()
             )
-        return self._matrices
+            growth = ForestGrowth(options, scales, report.totals, matrices.rows, usable)
+            _, moved_bytes = yield from fleet_program.grow(ask, growth, matrices)
+            self.record.add(0, int(report.bytes) + moved_bytes)
+            forest.add(ask, growth.trees, num_rows)
+        return forest
 
     def result(self, forest: ForestRecord) -> GrownForest:
         return GrownForest(forest.forest(), forest.history())
-
-    def free(self) -> None:
-        self._quantiles.free()
-        if self._matrices is not None:
-            self._matrices.free()

@@ -43,10 +43,9 @@ def warm_forests() -> None:
     rules = CLASSES.rules((1.0, 1.0))
     one, m = np.zeros(1, np.int64), np.zeros((3, 64), np.int64)
     purest_splits(m, one, np.zeros((1, 2), np.int64), np.array(rules[:4]), np.array(rules[4:]))
-    growth = ForestGrowth(CLASSES, (1.0, 1.0), [2, 3], 1, 0)
-    growth.take_totals(np.full((2, 2), 2))
+    growth = ForestGrowth(CLASSES, (1.0, 1.0), np.full((2, 2), 2), [2, 3], 1)
     found = np.ones(2), np.zeros((2, 3), np.int64), np.array([[2, 0], [2, 0]]), np.zeros((2, 0), np.int64)
-    growth.go_on(Splits(*found))
+    growth.advance(Splits(*found))
 
 
 def warm_whole_trees() -> None:

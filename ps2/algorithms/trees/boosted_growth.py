@@ -1,0 +1,214 @@
+"""A boosted tree that grows on servers, or by steps in the only worker. Pure.
+
+Splits are chosen one after the other (``split_order``), as soon as enough is known. Explored nodes that are not chosen
+are dropped, so the tree does not depend on how many nodes a clock explores. Of two children, workers add the histogram
+of the lighter one; that of the other is what is left of their parent's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ps2.algorithms.trees.binning import Bins
+from ps2.algorithms.trees.decision_kernels import Limits, judge, may_split
+from ps2.algorithms.trees.driver_messages import FinalNodes
+from ps2.algorithms.trees.feature_sets import FeatureSets
+from ps2.algorithms.trees.growing import child_bounds
+from ps2.algorithms.trees.grown_tree import boosted_tree
+from ps2.algorithms.trees.growth import Bools, Growth, grown_tree, nodes_of
+from ps2.algorithms.trees.layout import FEATURE, GRADIENT, HESSIAN, THIRD
+from ps2.algorithms.trees.nonempty_bins import has_marks
+from ps2.algorithms.trees.problem import BoostingOptions, key_of
+from ps2.algorithms.trees.scan_kernels import Rules, weight_of
+from ps2.algorithms.trees.search_kernels import Splits
+from ps2.algorithms.trees.split_order import Node, SplitOrder
+from ps2.algorithms.trees.tree import Tree
+from ps2.array_types import Float64s, Int64s
+from ps2.ops.guards import readable
+
+# The row of the histogram of a root: after the layout, and the row of the marks.
+ROOT = 2
+# Nodes that a clock of leaf-wise growth explores: this number, or this share of the remaining splits (decision 20).
+BATCH, BATCH_SHARE = 16, 8
+
+
+def rules_of(options: BoostingOptions, scales: tuple[float, float]) -> Rules:
+    """Return how splits are judged; scales: factors of hessians and gradients."""
+    hessian_scale, gradient_scale = scales
+    penalties = float(options.reg_lambda), float(options.reg_alpha)
+    return Rules(1 / gradient_scale, 1 / hessian_scale, *penalties, float(options.min_hessian), options.min_third)
+
+
+def limits_of(options: BoostingOptions, rules: Rules, totals: Int64s, max_splits: int) -> Limits:
+    """Return when a tree stops growing; totals: of the root."""
+    # The third total is a number of rows, unless it is a weight.
+    rows = 0 if options.third == "weights" else int(totals[THIRD])
+    rows_per_hessian = rows / max(int(totals[HESSIAN]) * rules.hessian_unit, rules.hessian_unit)
+    min_gain = float(max(options.least_gain, options.min_gain))
+    weight_unit = 0.0 if options.weighed_by == "hessians" else float(options.weight_unit)
+    by_gain, min_info_gain = options.growth == "leaf", float(options.min_info_gain)
+    return Limits(max_splits, options.depth, by_gain, min_gain, min_info_gain, rows_per_hessian, weight_unit)
+
+
+class BoostedGrowth(Growth):
+    """One boosted tree.
+
+    Args:
+        scales: factors of hessians and gradients.
+        totals: int64, shape (3,): the sums of all rows: hessians, gradients, and the third channel.
+        number: the tree's number, from 0.
+        rate: factor of its leaves; None: that of the options.
+
+    Attributes:
+        explores: number of nodes that a clock of leaf-wise growth explores, on which the tree does not depend; None: so
+            many that trees take few clocks.
+    """
+
+    keeps_histograms, operation = True, "trees.best_splits"
+
+    def __init__(
+        self,
+        options: BoostingOptions,
+        bins: Bins,
+        scales: tuple[float, float],
+        totals: Int64s,
+        number: int = 0,
+        rate: float | None = None,
+    ) -> None:
+        self.explores: int | None = None
+        self._options, self._bins, self._number = options, bins, number
+        self._rate = options.rate if rate is None else rate
+        self._rules = rules_of(options, scales)
+        self._limits = limits_of(options, self._rules, totals, options.most_leaves - 1)
+        may = bool(may_split(1, readable(totals), options.depth, self._rules))
+        root = Node(1, totals, options.bounds, may, row=ROOT)
+        super().__init__([root])
+        self.num_rows = ROOT + 1
+        drawn = options.features if options.feature_weights else 0
+        self._sets = FeatureSets(bins.features, options.groups, options.feature_weights, drawn)
+        self._order = SplitOrder(options.most_leaves - 1, options.growth == "leaf")
+        self._explored: list[Node] = []
+        # Nodes with histograms that are not explored yet; rows of histograms that are not needed any more; free rows.
+        self._kept, self._spent, self._free = [root], list[int](), list[int]()
+
+    def operands(self) -> dict[str, Any]:
+        options, (rows, totals, _) = self._options, self._arrays()
+        keys = np.zeros(len(rows), np.int64)
+        if options.features or options.feature_weights:
+            # Random keys, by which each node draws its features.
+            keys[:] = [key_of(options.seed, self._number, node.place) for node in self.open]
+        return {
+            "rows": rows,
+            "totals": totals,
+            "bounds": self._bounds(self.open),
+            "keys": keys,
+            "rules": np.array(self._rules[:-1]),
+            "allowed": self._sets.words([node.path for node in self.open], keys),
+            "channels": options.channels,
+            "marks": True,
+            "min_third": options.min_third,
+            "features": self._bins.features,
+            "drawn": options.drawn,
+        }
+
+    @cached_property
+    def tree(self) -> Tree:
+        """The finished tree; ``count`` is 0 everywhere."""
+        (root,), inner = self._roots, self._order.chosen
+        bounds = self._bounds(nodes_of(root, inner))
+        return boosted_tree(self._bins, grown_tree(root, inner), bounds, self._rules, self._rate)
+
+    def _bounds(self, nodes: Sequence[Node]) -> Float64s:
+        return np.array([node.bounds for node in nodes])
+
+    def _judge(self, best: Splits, verdicts: Bools) -> None:
+        _, totals, places = self._arrays()
+        sums = readable(totals), readable(self._bounds(self.open))
+        judge(readable(places), *sums, readable(best.gains), readable(best.lefts), self._rules, self._limits, verdicts)
+
+    def _children(self, node: Node, sums: tuple[Int64s, Int64s], may_split: Sequence[bool]) -> tuple[Node, ...]:
+        children, options, feature = super()._children(node, sums, may_split), self._options, node.where[FEATURE]
+        if options.monotone:
+            left, right = (self._weight_of(total, node.bounds) for total in sums)
+            bounds = child_bounds(left, right, options.monotone[feature], node.bounds)
+            children[0].bounds, children[1].bounds = bounds
+        if options.groups:
+            children[0].path = children[1].path = node.path | {feature}
+        return children
+
+    def _choose(self) -> list[Node]:
+        """Choose the splits that are certain; return the nodes that the next ones depend on, or those left to part."""
+        for node in self._explored:
+            node.is_known = True
+        if not self._explored:
+            self._order.begin(self._roots[0])
+        self._order.choose()
+        ahead = self._order.ahead()
+        self._release_unneeded(ahead)
+        count = self._at_once()
+        self._explored, self._kept = ahead[:count], ahead[count:]
+        return self._explored or [node for node in self._order.chosen if not node.is_parted]
+
+    def _at_once(self) -> int:
+        """Return how many nodes a clock explores."""
+        if self._options.growth == "level":
+            return self._order.left
+        return self.explores or max(BATCH, self._order.left // BATCH_SHARE)
+
+    def _open(self, parted: list[Node]) -> tuple[list[Node], list[Node]]:
+        """Open the children of explored nodes that may be split; workers add the histograms of the lighter ones."""
+        lighter = [self._give_histograms(node) for node in self._explored]
+        opened = [child for node in self._explored for child in node.children if child.may_split]
+        self._kept += opened
+        return opened, lighter
+
+    def _final_nodes(self) -> FinalNodes:
+        (root,), inner = self._roots, set(self._order.chosen)
+        nodes = nodes_of(root, self._order.chosen)
+        is_leaf = np.array([node not in inner for node in nodes])
+        return FinalNodes(np.array([node.number for node in nodes]), is_leaf, np.where(is_leaf, self.tree.value, 0.0))
+
+    def _give_histograms(self, node: Node) -> Node:
+        """Give rows for histograms to the children; return the lighter child."""
+        left, right = node.children
+        small, large = (left, right) if left.totals[HESSIAN] <= right.totals[HESSIAN] else (right, left)
+        small.row = self._take_row()
+        if large.may_split:
+            self.subtract.append((node.row, small.row))
+            large.row = node.row
+        else:
+            self._release(node.row)
+        if not small.may_split:
+            self._spent.append(small.row)
+        return small
+
+    def _release_unneeded(self, ahead: list[Node]) -> None:
+        """Release the histograms of nodes that will not be explored."""
+        self.subtract, self.clear = [], []
+        for row in self._spent:
+            self._release(row)
+        needed = set(ahead)
+        for node in self._kept:
+            if node not in needed:
+                self._release(node.row)
+        self._spent, self._kept = [], []
+
+    def _take_row(self) -> int:
+        if self._free:
+            return self._free.pop()
+        row = self.num_rows
+        # The row after it may be for bitmaps, which the matrix needs too.
+        self.num_rows += 2 if has_marks(row + 1) else 1
+        return row
+
+    def _release(self, row: int) -> None:
+        self._free.append(row)
+        self.clear.append(row)
+
+    def _weight_of(self, totals: Int64s, bounds: Float64s) -> float:
+        h, g = totals[HESSIAN] * self._rules.hessian_unit, totals[GRADIENT] * self._rules.gradient_unit
+        return float(weight_of(g, h, self._rules.reg_lambda, self._rules.reg_alpha, *bounds))
