@@ -82,7 +82,7 @@ def trained(
     recipe: BoostingOptions = RECIPE,
     problem: TreeProblem = PROBLEM,
     on_step: Any = lambda report: None,
-) -> TrainedForest:
+) -> TrainedForest[Forest]:
     """Train on the table."""
     x, y = table()
     if problem.classes == 3:

@@ -15,6 +15,7 @@ from ps2.algorithms.trees.problem import BoostingOptions
 from ps2.algorithms.trees.rows import Binned, Histograms, NodeRows
 from ps2.algorithms.trees.search_kernels import Splits
 from ps2.algorithms.trees.tree import Tree
+from ps2.algorithms.trees.tree_matrices import layout_row
 
 
 @dataclass
@@ -44,9 +45,8 @@ def grow(rows: Binned, pairs: Any, scales: tuple[float, float], recipe: Boosting
     rows_of_nodes = NodeRows(rows, np.arange(len(pairs), dtype=np.int32))
     totals = np.array([*growing_kernels.sum_pairs(rows_of_nodes.of(0), pairs), len(pairs)])
     growing = BoostedGrowth(recipe, rows.bins, scales, totals, number)
-    monotone = np.array(recipe.monotone, np.int64) if recipe.monotone else None
     m = np.zeros((growing.num_rows, int(rows.bins.first[-1]) * 2), np.int64)
-    m[LAYOUT] = rows.layout(monotone)
+    m[LAYOUT] = layout_row(rows.bins, getattr(rows, "absent", None), 2, recipe.monotone)
     histograms, margins = Histograms(rows, 2), np.zeros(len(pairs))
     added = [(ROOT, rows_of_nodes.of(0))]
     clocks = parted = counted = 0

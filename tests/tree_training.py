@@ -7,13 +7,15 @@ from dataclasses import dataclass, field
 import numpy as np
 import scipy.sparse as sp
 from cut_points import cuts_from
+from tree_builder import TreeBuilder
 
 from ps2.algorithms.trees import growing_kernels, ops, scan_kernels
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.feature_columns import FeatureColumns, distinct
 from ps2.algorithms.trees.gradients import Objective, exponents_of, quantised, sums_below
 from ps2.algorithms.trees.growing import DenseRows, Scratch, SparseRows, Split, child_bounds, scales_of
-from ps2.algorithms.trees.tree import Forest, TreeBuilder
+from ps2.algorithms.trees.tree import Forest
+from ps2.algorithms.trees.tree_matrices import layout_row
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ def grow(rows, pairs, scales, margins, recipe):
     order = np.flatnonzero(pairs[:, 0]).astype(np.int32)
     aside = np.empty_like(order)
     m = np.zeros((2 ** (recipe.depth + 1), rows.bins.first[-1] * 2), np.int64)
-    m[0] = rows.layout(np.array(recipe.monotone, np.int64) if recipe.monotone else None)
+    m[0] = layout_row(rows.bins, getattr(rows, "absent", None), 2, recipe.monotone)
     words = -(-max(recipe.categories.values(), default=0) // 64) + bool(recipe.categories)
 
     def weight(total, bounds):

@@ -14,7 +14,7 @@ from ps2.algorithms.estimators.scoring import FeatureScoring
 from ps2.algorithms.linear.weights import Weights
 from ps2.algorithms.trees.forests.random_forest import RandomForest
 from ps2.algorithms.trees.model import GBTModel
-from ps2.algorithms.trees.tree import TreeBuilder
+from ps2.algorithms.trees.tree import leaf_tree
 from ps2.errors import UsageError
 from ps2.onnx.checking import check_scores
 from ps2.onnx.graph import FEATURES, Graph
@@ -86,7 +86,7 @@ def _margins(graph: Graph, fitted: Any) -> tuple[str, str | None]:
     if isinstance(fitted, GBTModel):
         forest = fitted.forest
         # The operator wants a tree at least.
-        trees = forest.trees or tuple(TreeBuilder(0.0, 0.0, 0).finish() for _ in range(forest.width))
+        trees = forest.trees or tuple(leaf_tree(0.0) for _ in range(forest.width))
         sums = add_trees(graph, trees, [[tree.value] for tree in trees], forest.width)
         return graph.node("Add", sums, graph.constant(forest.base)), None
     if isinstance(fitted, RandomForest):

@@ -8,11 +8,12 @@ import sys
 
 import numpy as np
 import pytest
+from tree_builder import TreeBuilder
 
 import ps2.onnx
 from ps2.algorithms import GBTRegressionModel
 from ps2.algorithms.trees.model import GBTModel
-from ps2.algorithms.trees.tree import Forest, TreeBuilder
+from ps2.algorithms.trees.tree import Forest
 
 pytestmark = pytest.mark.nightly
 

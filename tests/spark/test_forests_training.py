@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -91,17 +92,13 @@ class DyingWorker:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-class DyingWork(worker.ForestWork):
-    folder = ""
-
-    def __call__(self, reading):
-        return DyingWorker(super().__call__(reading), self.folder)
+def dying_worker(folder, *given):
+    return DyingWorker(worker.ForestWorker(*given), folder)
 
 
 def test_forest_when_worker_is_killed_then_same_trees(spark, ps, tmp_path, by_value, monkeypatch):
     expected = digest_of(grow(ps, spark, RECIPE, 2))
-    monkeypatch.setattr(trainer, "ForestWork", DyingWork)
-    monkeypatch.setattr(DyingWork, "folder", str(tmp_path))
+    monkeypatch.setattr(trainer, "ForestWorker", partial(dying_worker, str(tmp_path)))
     assert digest_of(grow(ps, spark, RECIPE, 2)) == expected
     assert [path.name for path in tmp_path.iterdir()] == ["1"]
 

@@ -13,6 +13,7 @@ import pytest
 from pyspark.ml import PipelineModel
 from pyspark.ml.functions import vector_to_array
 from pyspark.ml.linalg import Vectors
+from tree_builder import TreeBuilder
 
 import ps2.mlflow
 from ps2.algorithms import (
@@ -43,7 +44,7 @@ from ps2.algorithms.linear.problem import Problem
 from ps2.algorithms.linear.weights import Weights
 from ps2.algorithms.trees.forests.random_forest import RandomForest
 from ps2.algorithms.trees.model import GBTModel
-from ps2.algorithms.trees.tree import Forest, TreeBuilder
+from ps2.algorithms.trees.tree import Forest
 from ps2.errors import CheckpointMissingError, ConfigError, InputError, LimitError, UsageError
 from ps2.mlflow import predicting
 from ps2.storage.files import place

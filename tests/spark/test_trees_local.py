@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from boosting import MEDIAN, PROBLEM, RECIPE, SHORT, dealt, digest, facts_of, ta
 from ps2 import PS2Context
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Table
-from ps2.algorithms.trees import local_program, local_worker
+from ps2.algorithms.trees import local_program
 from ps2.algorithms.trees.boosting_record import BoostingRecord
 from ps2.algorithms.trees.trainer import begun_via, train
 from ps2.errors import ConfigError
@@ -36,19 +37,21 @@ class DyingWorker:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-class OneRoundWork(local_worker.LocalTreeWork):
-    """It grows one round a clock, and dies in some if there is a folder to note it in."""
-
-    folder = ""
-
-    def __call__(self, reading):
-        local_worker.BUDGET_S = 0.0
-        return DyingWorker(super().__call__(reading), self.folder)
+def one_round_worker(folder, *given):
+    """Return a worker that grows one round a clock, and dies in some if there is a folder to note it in."""
+    local_program.BUDGET_S = 0.0
+    return DyingWorker(local_program.LocalTreeWorker(*given), folder)
 
 
 @pytest.fixture
 def by_round(by_value, monkeypatch):
-    monkeypatch.setattr(local_program, "LocalTreeWork", OneRoundWork)
+    """Let workers grow one round a clock; call the value with a folder for workers that die."""
+
+    def workers_in(folder):
+        monkeypatch.setattr(local_program, "LocalTreeWorker", partial(one_round_worker, folder))
+
+    workers_in("")
+    return workers_in
 
 
 # Before the module's context begins.
@@ -96,10 +99,9 @@ def ps(spark):
         yield ps
 
 
-@pytest.mark.usefixtures("by_round")
-def test_local_when_worker_is_killed_then_same_trees(spark, ps, tmp_path, monkeypatch):
+def test_local_when_worker_is_killed_then_same_trees(spark, ps, tmp_path, by_round):
     local = replace(SHORT, via="local")
     expected = digest(trained(ps, spark, 1, recipe=local, problem=MEDIAN).forest)
-    monkeypatch.setattr(OneRoundWork, "folder", str(tmp_path))
+    by_round(str(tmp_path))
     assert digest(trained(ps, spark, 1, recipe=local, problem=MEDIAN).forest) == expected
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "3"]

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
+from tree_builder import TreeBuilder
 
 from ps2.algorithms import (
     DeepWalkModel,
@@ -38,7 +39,7 @@ from ps2.algorithms import (
 from ps2.algorithms.linear.model import head_of
 from ps2.algorithms.linear.problem import Problem
 from ps2.algorithms.linear.weights import KeyedWeights, Weights
-from ps2.algorithms.trees.tree import Forest, TreeBuilder
+from ps2.algorithms.trees.tree import Forest
 from ps2.mlflow.predicting import FeaturePredictor, PairPredictor, RatingPredictor, WordPredictor
 
 DIM = 3

@@ -7,6 +7,7 @@ import onnx
 import onnxruntime
 import pytest
 import scipy.sparse as sp
+from tree_builder import TreeBuilder
 
 import ps2.onnx
 from ps2 import lazy_names
@@ -30,7 +31,7 @@ from ps2.algorithms.linear.weights import Weights
 from ps2.algorithms.metric.model import Metric
 from ps2.algorithms.trees.forests.random_forest import RandomForest
 from ps2.algorithms.trees.model import GBTModel
-from ps2.algorithms.trees.tree import Forest, TreeBuilder
+from ps2.algorithms.trees.tree import Forest
 from ps2.errors import ConfigError, UsageError
 
 DIM, ROWS, CATEGORIES = 7, 400, 70

@@ -9,7 +9,7 @@ from boosting import PROBLEM, RECIPE, facts_of, table
 from in_process import ArrayTable, training_context
 
 from ps2.algorithms.training.faults import ColumnNames
-from ps2.algorithms.trees.driver_messages import AddHistograms, GrowTask, PlantTree, SumGradients
+from ps2.algorithms.trees.driver_messages import AddHistograms, GrowTask, PlantTrees, SumGradients
 from ps2.algorithms.trees.trainer import train
 from ps2.algorithms.trees.worker import TreeWorker
 
@@ -32,7 +32,7 @@ def test_trees_when_training_ends_early_then_no_extra_clock(monkeypatch):
         made = train(ps, rows, PROBLEM, recipe, facts_of(y[~held]))
     grown = made.history.steps
     assert len(made.forest.trees) < grown < recipe.rounds
-    assert [tasks.count(task) for task in (SumGradients, PlantTree)] == [1, grown + 1]
-    assert tasks[-1] is PlantTree
+    assert [tasks.count(task) for task in (SumGradients, PlantTrees)] == [1, grown + 1]
+    assert tasks[-1] is PlantTrees
     assert tasks.count(AddHistograms) + 2 + grown == len(tasks)
     assert tasks.count(AddHistograms) <= grown * recipe.depth

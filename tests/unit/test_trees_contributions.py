@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ps2.algorithms.trees.model import GBTModel
-from ps2.algorithms.trees.tree import LEAF, Forest, TreeBuilder
+from ps2.algorithms.trees.tree import LEAF, Forest
 from ps2.errors import ConfigError, ShapeError
+from tests.tree_builder import TreeBuilder
 from tests.unit.test_trees_predict import data, grown
 from tests.xgboost_trees import forest_of
 

@@ -7,9 +7,10 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
+from tree_builder import TreeBuilder
 
 from ps2.algorithms.trees.files import load_forest, read_forest, write_forest
-from ps2.algorithms.trees.tree import Forest, Tree, TreeBuilder
+from ps2.algorithms.trees.tree import Forest, Tree
 from ps2.errors import CheckpointCorruptError, CheckpointMissingError, RecoveryError, UsageError
 
 

@@ -16,7 +16,7 @@ from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.training.record import Record
 from ps2.algorithms.training.run import FIRST_CLOCK
-from ps2.algorithms.trees import local_worker
+from ps2.algorithms.trees import local_program
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.local_program import LocalBoostingProgram
 from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
@@ -105,7 +105,7 @@ def history(run):
 @pytest.fixture
 def by_round(monkeypatch):
     """One round a clock."""
-    monkeypatch.setattr(local_worker, "BUDGET_S", 0.0)
+    monkeypatch.setattr(local_program, "BUDGET_S", 0.0)
 
 
 @pytest.fixture(scope="module")

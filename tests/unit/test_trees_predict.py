@@ -12,8 +12,9 @@ import scipy.sparse as sp
 import xgboost
 
 from ps2.algorithms.trees.predict import Predictor
-from ps2.algorithms.trees.tree import LEAF, Forest, TreeBuilder
+from ps2.algorithms.trees.tree import LEAF, Forest
 from ps2.errors import DTypeError, ShapeError
+from tests.tree_builder import TreeBuilder
 from tests.xgboost_trees import forest_of
 
 ROWS, FEATURES = 1001, 7

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tree_builder import TreeBuilder
 
 from ps2.algorithms.trees.model import GBTModel
-from ps2.algorithms.trees.tree import Forest, TreeBuilder, java_number
+from ps2.algorithms.trees.tree import Forest, java_number
 
 
 def drafted():

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import xgboost
+from tree_builder import TreeBuilder
 
 from ps2.algorithms.trees.predict import Predictor
-from ps2.algorithms.trees.tree import Forest, TreeBuilder
+from ps2.algorithms.trees.tree import Forest
 from ps2.algorithms.trees.xgboost_file import save_xgboost
 from ps2.errors import RecoveryError, UsageError
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,7 +10,18 @@ from ps2.algorithms.trees import tree_kernels as kernels
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.boosted_growth import limits_of, rules_of
 from ps2.algorithms.trees.boosted_rows import BoostedRows
-from ps2.algorithms.trees.driver_messages import BIN, DEFAULT_LEFT, FEATURE, FIELDS, LEFT, NODE, NONE, TREE, FinalNodes
+from ps2.algorithms.trees.driver_messages import (
+    BIN,
+    DEFAULT_LEFT,
+    FEATURE,
+    FIELDS,
+    LEFT,
+    NODE,
+    NONE,
+    TREE,
+    FinalNodes,
+    Moves,
+)
 from ps2.algorithms.trees.growing import DenseRows
 from ps2.algorithms.trees.grown_tree import GrownTree, boosted_tree
 from ps2.algorithms.trees.layout import CATEGORICAL, HAS_MISSING, SUM_BYTES
@@ -55,23 +65,6 @@ def _histograms(options: BoostingOptions, rows: int) -> int:
 
 def _row_bytes(options: BoostingOptions, bins: Bins) -> int:
     return int(bins.first[-1]) * options.channels * SUM_BYTES
-
-
-@dataclass(frozen=True, eq=False)
-class CompiledTree:
-    """A tree that has grown.
-
-    Attributes:
-        tree: its values times the rate.
-        splits: of all inner nodes, as of ``Moves``.
-        nodes: all of them, as the messages' too.
-        ends: int64, shape (n, 2): where the rows of each node begin and end.
-    """
-
-    tree: Tree
-    splits: Int64s
-    nodes: FinalNodes
-    ends: Int64s
 
 
 def rows_of(rows: Binned, has_blocks: bool) -> kernels.Rows:
@@ -129,12 +122,12 @@ class CompiledGrower:
         self._rows, self._columns = rows_of(rows, has_blocks=True), bin_columns(rows.bins, problem.absent)
         at_once = _histograms(options, count)
         self._flat = np.zeros((at_once, int(rows.bins.first[-1]) * options.channels), np.int64)
-        self._layout = layout_row(rows.bins, problem, options.channels, options.monotone)
+        self._layout = layout_row(rows.bins, problem.absent, options.channels, options.monotone)
         self._constraints = readable(np.array(options.monotone, np.int64))
         self._max_splits = min(options.most_leaves, max(count, 1)) - 1
 
-    def grow(self, of: BoostedRows, scales: tuple[float, float], totals: Int64s, rate: float) -> CompiledTree:
-        """Grow the tree that has been planted.
+    def grow(self, of: BoostedRows, scales: tuple[float, float], totals: Int64s, rate: float) -> tuple[Tree, Moves]:
+        """Grow the tree that has been planted, and move its rows; return how other rows move to its leaves.
 
         Args:
             scales: factors of hessians and gradients; totals: of the root; rate: factor of the leaves.
@@ -164,4 +157,5 @@ class CompiledGrower:
         splits[:, [FEATURE, BIN, DEFAULT_LEFT]], splits[:, FIELDS:] = where[inner], sets[inner]
         splits = splits[np.argsort(splits[:, LEFT])]
         leaf = children < 0
-        return CompiledTree(tree, splits, FinalNodes(np.arange(count), leaf, np.where(leaf, tree.value, 0.0)), ends)
+        of.grown.settle(ends)
+        return tree, Moves(splits, FinalNodes(np.arange(count), leaf, np.where(leaf, tree.value, 0.0)))

@@ -104,18 +104,21 @@ class SumGradients(GrowTask):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class PlantTree(GrowTask):
-    """Begin a boosted tree with all rows in its root: report their totals.
+class PlantTrees(GrowTask):
+    """Begin trees: report the totals of their roots. The rows of a random forest's tree are drawn.
 
     Attributes:
-        tree: the tree's number, from 0.
-        scales: factors of hessians and gradients.
-        begins_round: the tree is the first of a round after the first one. Workers do what ``SumGradients`` says, too.
+        first: the number of the first of these trees.
+        count: the number of trees.
+        scales: factors of hessians and gradients, or of weights and labels.
+        begins_round: the boosted tree is the first of a round after the first one. Workers do what ``SumGradients``
+            says, too.
     """
 
-    tree: int
+    first: int
     scales: Sequence[float]
-    begins_round: bool
+    count: int = 1
+    begins_round: bool = False
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -132,18 +135,3 @@ class AddResiduals(GrowTask):
 @dataclass(frozen=True)
 class SumRows(Task):
     """Report how many rows a random forest has, and how large their weights and labels are."""
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class PlantTrees(GrowTask):
-    """Begin some trees of a random forest with the rows that each draws in its root: report the totals of each.
-
-    Attributes:
-        first: the number of the first of these trees.
-        count: the number of trees.
-        scales: factors of weights and labels.
-    """
-
-    first: int
-    count: int
-    scales: Sequence[float]

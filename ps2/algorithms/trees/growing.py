@@ -17,13 +17,8 @@ import numpy.typing as npt
 from ps2.algorithms.trees import growing_kernels as kernels
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.layout import (
-    CATEGORICAL,
-    DECREASING,
-    HAS_MISSING,
-    INCREASING,
     LOWER,
     UPPER,
-    layout_of,
 )
 from ps2.algorithms.trees.routing import WORD_BITS, bins_left
 from ps2.algorithms.trees.tree import Absent
@@ -135,10 +130,6 @@ class DenseRows:
         """
         return int(kernels.part_dense(order, self.columns[split.feature], split.lefts(self.bins), aside))
 
-    def layout(self, monotone: Int64s | None = None, channels: int = 2) -> Int64s:
-        """Return the layout row of the histogram matrix (``layout_of``); monotone: -1, 0, 1 by feature."""
-        return _layout(self.bins, None, monotone, channels)
-
 
 @dataclass(frozen=True, eq=False)
 class SparseRows:
@@ -177,10 +168,6 @@ class SparseRows:
         begins, columns, f = readable(self.begins), readable(self.columns), split.feature
         first, implied, lefts = int(self.bins.first[f]), int(self._implied[f]), split.lefts(self.bins)
         return int(kernels.part_sparse(order, begins, columns, first, implied, lefts, aside))
-
-    def layout(self, monotone: Int64s | None = None, channels: int = 2) -> Int64s:
-        """Return the layout row of the histogram matrix: see ``DenseRows.layout``."""
-        return _layout(self.bins, self._implied, monotone, channels)
 
     @cached_property
     def _implied(self) -> Int32s:
@@ -228,10 +215,3 @@ def child_bounds(w_left: float, w_right: float, sign: int, bounds: Array) -> tup
         upper, lower = (left, right) if sign > 0 else (right, left)
         upper[UPPER] = lower[LOWER] = (w_left + w_right) / 2
     return left, right
-
-
-def _layout(bins: Bins, implied: Int32s | None, monotone: Int64s | None, channels: int) -> Int64s:
-    flags = CATEGORICAL * (bins.categories > 0).astype(np.int64) | HAS_MISSING * bins.missing.astype(np.int64)
-    if monotone is not None:
-        flags |= np.where(monotone > 0, INCREASING, 0) | np.where(monotone < 0, DECREASING, 0)
-    return layout_of(bins.columns, bins.first, implied, flags, channels)

@@ -16,7 +16,6 @@ from ps2.algorithms.trees.leaf_quantiles import quantiles_here
 from ps2.algorithms.trees.local_histograms import LocalHistograms
 from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
 from ps2.algorithms.trees.tree import Tree
-from ps2.array_types import Int64s
 
 
 class LocalGrower:
@@ -49,7 +48,11 @@ class LocalGrower:
         totals = of.plant(number, scales)
         rate = options.rate_of(number, self._problem.objective.width)
         if self._compiled is not None:
-            tree, nodes = self._grow_compiled(self._compiled, totals, scales, rate)
+            tree, moves = self._compiled.grow(of, scales, totals, rate)
+            nodes = moves.nodes
+            for rows, _ in of.moving:
+                if rows is not of.grown:
+                    rows.walk(moves.splits)
         else:
             growth = BoostedGrowth(options, self._bins, scales, totals, number, rate)
             growth.explores = 1
@@ -60,25 +63,12 @@ class LocalGrower:
         share = self._problem.objective.leaf_share
         # The bounds of monotone features hold for leaves from gradients only.
         if share is not None and not options.monotone:
-            rows = [of.grown.of(node) for node in nodes.leaves.tolist()]
-            found = quantiles_here(share, self._weight_unit, rows, of.residuals, of.training.weights)
+            leaves = [of.grown.of(node) for node in nodes.leaves.tolist()]
+            found = quantiles_here(share, self._weight_unit, leaves, of.residuals, of.training.weights)
             tree.value[nodes.is_leaf] = found * rate
             nodes = replace(nodes, values=np.where(nodes.is_leaf, tree.value, 0.0))
         of.end(nodes)
         return tree
-
-    def _grow_compiled(
-        self, grower: CompiledGrower, totals: Int64s, scales: tuple[float, float], rate: float
-    ) -> tuple[Tree, FinalNodes]:
-        """Grow the tree in one call, and move the other rows to its leaves."""
-        of = self._of
-        made = grower.grow(of, scales, totals, rate)
-        for rows, _ in of.moving:
-            if rows is of.grown:
-                rows.settle(made.ends)
-            else:
-                rows.walk(made.splits)
-        return made.tree, made.nodes
 
     def _explore(self, growth: BoostedGrowth) -> FinalNodes:
         """Choose all splits, and move rows to the leaves."""

@@ -48,7 +48,7 @@ class LocalHistograms:
         count = rows_with_marks(1 + min(1 << max(options.depth - 1, 0), options.most_leaves))
         most = max(MAX_BYTES // (columns * SUM_BYTES), ROOT + 1)
         self._m = np.zeros((min(max(count, ROOT + 1), most), columns), np.int64)
-        layout = layout_row(bins, problem, options.channels, options.monotone)
+        layout = layout_row(bins, problem.absent, options.channels, options.monotone)
         self._m[LAYOUT, : len(layout)] = layout
 
     def make_room(self, rows: int) -> None:

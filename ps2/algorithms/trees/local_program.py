@@ -1,24 +1,143 @@
-"""Gradient boosting where one worker has all rows, as a durable program: the worker grows whole trees in each clock."""
+"""Boosting where one worker has all rows: it finds cut points, and grows whole trees in each clock."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from ps2.algorithms.frame.program import Ask, Program, Steps
+import numpy as np
+
+from ps2.algorithms.frame.program import Ask, Steps, Task
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
+from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.training.record import Record
 from ps2.algorithms.training.table import Facts, Table
+from ps2.algorithms.trees.boosted_rows import BoostedRows
 from ps2.algorithms.trees.boosting_record import BoostingRecord
-from ps2.algorithms.trees.fleet_program import form_of
-from ps2.algorithms.trees.local_worker import GrowRounds, LocalTreeWork
+from ps2.algorithms.trees.gradients import sums_below
+from ps2.algorithms.trees.leaf_quantiles import unit_of_weights
+from ps2.algorithms.trees.local_growing import LocalGrower
+from ps2.algorithms.trees.predict import Predictor
 from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
-from ps2.algorithms.trees.program import TrainedForest, least_rows, mean_weight_of, settings_of
-from ps2.algorithms.trees.tree import Tree
-from ps2.client.dcv import DCV
+from ps2.algorithms.trees.program import LocalProgram, TrainedForest, least_rows, mean_weight_of, settings_of
+from ps2.algorithms.trees.quantiles import Quantiles
+from ps2.algorithms.trees.rounds import first_scales, next_scales
+from ps2.algorithms.trees.rows import rows_with_weight, with_all_columns
+from ps2.algorithms.trees.tree import Forest, Tree, tree_as_data
+from ps2.array_types import Float64s
+
+# A clock grows rounds for so long: its own time is small beside it, and a worker that dies repeats no more than this.
+BUDGET_S = 0.5
+# Trees that rows walk through at once when a worker begins again.
+WALKED = 16
 
 
-class LocalBoostingProgram(Program[TrainedForest]):
+@dataclass(frozen=True, eq=False)
+class GrowRounds(Task):
+    """Grow whole rounds until the time of a clock is spent.
+
+    Attributes:
+        first: number of trees before those of the clock before.
+        trees: the trees of the clock before (``tree_as_data``): a worker that begins again has not grown them.
+        scales: factors of hessians and gradients after them; None: there are no trees.
+    """
+
+    first: int
+    trees: list[Any]
+    scales: Float64s | None
+
+
+class LocalTreeWorker:
+    """The rows of the worker, as far as trees have grown.
+
+    Args:
+        min_rows: the minimum number of rows with a feature for it to get cut points.
+        mean_weight: the mean weight of the rows; None: all weights are 1.
+    """
+
+    def __init__(
+        self,
+        problem: TreeProblem,
+        options: BoostingOptions,
+        min_rows: int,
+        mean_weight: float | None,
+        reading: Reading,
+    ) -> None:
+        self._problem, self._options = problem, options
+        rows = rows_with_weight(reading.training)
+        self._given = rows, reading.held_out
+        bins, columns = Quantiles.here(problem, options.bins, mean_weight, min_rows).find_here(rows)
+        self._rows = BoostedRows(problem, options, bins, self._given, columns)
+        self._grower = LocalGrower(problem, options, bins, self._rows, unit_of_weights(mean_weight))
+        self._trees = 0
+        self._scales = (1.0, 1.0)
+        self._lap_began_s = time.monotonic()
+
+    def __call__(self, worker: Any, task: GrowRounds) -> None:
+        self.catch_up([task])
+        worker.report({"rounds": self._grow_rounds()}, merge="concat")
+
+    def catch_up(self, tasks: Sequence[GrowRounds]) -> None:
+        """Add the trees that an earlier attempt has grown."""
+        trees: list[Tree] = []
+        for task in tasks:
+            new = self._trees + len(trees) - task.first
+            if new < len(task.trees):
+                assert task.scales is not None
+                trees += [Tree(*data) for data in task.trees[new:]]
+                h_scale, g_scale = task.scales.tolist()
+                self._scales = h_scale, g_scale
+        for begin in range(0, len(trees), WALKED):
+            self._add(trees[begin : begin + WALKED])
+
+    def _add(self, trees: list[Tree]) -> None:
+        problem, width = self._problem, self._problem.objective.width
+        forest = Forest(tuple(trees), np.zeros(1), problem.dim, absent=problem.absent)
+        for rows, group in zip(self._given, (self._rows.training, self._rows.held_out), strict=True):
+            if rows is None or group is None or not len(rows):
+                continue
+            leaves = Predictor(forest).leaves(with_all_columns(rows, problem.dim))
+            for number, tree in enumerate(trees, self._trees):
+                group.margins[:, number % width] += tree.value[leaves[:, number - self._trees]]
+        for tree in trees:
+            self._rows.note_leaves(tree.value[tree.leaves])
+        self._trees += len(trees)
+
+    def _grow_rounds(self) -> list[dict[str, Any]]:
+        """Grow rounds until the time of a clock is spent, or all are grown; return a reply for each."""
+        ends_s, replies = time.monotonic() + BUDGET_S, []
+        width = self._problem.objective.width
+        while True:
+            round_ = self._trees // width
+            sums = self._rows.compute_gradients()
+            # The duration of the round that ends with these losses.
+            sums["lap_s"], self._lap_began_s = time.monotonic() - self._lap_began_s, time.monotonic()
+            below = sums_below(sums.pop("exponents"))
+            if "held" in sums:
+                sums["held"] = self._rows.metric.value(sums["held"])
+            trees = self._grow(below) if round_ < self._options.rounds else []
+            reply = {**sums, "bytes": 0, "round": round_, "trees": [tree_as_data(tree) for tree in trees]}
+            replies.append({**reply, "scales": np.array(self._scales)})
+            if not trees or time.monotonic() > ends_s:
+                return replies
+
+    def _grow(self, below: Float64s) -> list[Tree]:
+        """Grow the trees of a round; below: bounds of sums before it."""
+        if not self._trees:
+            self._scales = first_scales(self._options, below)
+        trees = []
+        for _ in range(self._problem.objective.width):
+            trees.append(self._grower.grow(self._trees, self._scales))
+            self._trees += 1
+        self._scales = next_scales(self._problem, self._options, below, trees)
+        return trees
+
+
+class LocalBoostingProgram(LocalProgram[TrainedForest[Forest]]):
     """Gradient boosting in the only worker's process. The driver decides when it ends.
 
     Args:
@@ -34,17 +153,15 @@ class LocalBoostingProgram(Program[TrainedForest]):
         record: Record,
         names: CheckpointNames,
     ) -> None:
-        super().__init__(options, form_of(problem), record)
-        self._problem, self._rows, self._mean_weight = problem, facts.rows, mean_weight_of(table, facts)
-        # By its name a restored context knows the training.
-        self._named = names.give(lambda name: DCV.dense(1, 1, "int64", name=name))
+        super().__init__(problem, options, record, names)
+        self._rows, self._mean_weight = facts.rows, mean_weight_of(table, facts)
 
     def settings(self) -> dict[str, Any]:
         return settings_of(self._problem, self.options, self._rows, self._mean_weight)
 
-    def worker(self) -> LocalTreeWork:
+    def worker(self) -> Callable[[Reading], LocalTreeWorker]:
         min_rows = least_rows(self._problem, self.options, self._mean_weight)
-        return LocalTreeWork(self._problem, self.options, min_rows, self._mean_weight)
+        return partial(LocalTreeWorker, self._problem, self.options, min_rows, self._mean_weight)
 
     def drive(self, ask: Ask) -> Steps[BoostingRecord]:
         boosting = BoostingRecord(self._problem, self.options, self.record)
@@ -66,9 +183,6 @@ class LocalBoostingProgram(Program[TrainedForest]):
                 new += reply["trees"]
             task = GrowRounds(first, new, report.rounds[-1]["scales"] if new else None)
 
-    def result(self, boosting: BoostingRecord) -> TrainedForest:
+    def result(self, boosting: BoostingRecord) -> TrainedForest[Forest]:
         boosting.cut(self.options.rounds)
         return TrainedForest(boosting.forest(), boosting.history())
-
-    def free(self) -> None:
-        self._named.free()

@@ -8,47 +8,134 @@ splits. The driver chooses among the splits, and tells the workers which nodes t
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import asdict, astuple, dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from ps2.algorithms.frame.program import Ask, Steps
+from ps2.algorithms.frame.program import Ask, Program, Steps
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
+from ps2.algorithms.training.faults import Form
+from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.training.record import Record, TrainingHistory
 from ps2.algorithms.training.table import Facts, Table
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.boosted_growth import ROOT, BoostedGrowth
 from ps2.algorithms.trees.boosting_record import BoostingRecord
 from ps2.algorithms.trees.driver_messages import (
+    AddHistograms,
     AddResiduals,
     FinalNodes,
     Moves,
-    PlantTree,
+    PlantTrees,
     SumGradients,
 )
-from ps2.algorithms.trees.fleet_program import FleetProgram, grow
 from ps2.algorithms.trees.gradients import sums_below
-from ps2.algorithms.trees.growth import opened_roots
+from ps2.algorithms.trees.growth import Growth, opened_roots
 from ps2.algorithms.trees.leaf_quantiles import CoarseQuantiles, LeafQuantiles
 from ps2.algorithms.trees.metrics import Metric
 from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
 from ps2.algorithms.trees.quantiles import Quantiles
 from ps2.algorithms.trees.rounds import first_scales, next_scales
+from ps2.algorithms.trees.search_kernels import Splits
 from ps2.algorithms.trees.starts import fingerprint
 from ps2.algorithms.trees.tree import Forest, Tree, tree_as_data
 from ps2.algorithms.trees.tree_matrices import HistogramMatrices, boosting_matrices
-from ps2.algorithms.trees.worker import TreeWork
+from ps2.algorithms.trees.worker import TreeWorker
 from ps2.array_types import Int64s
+from ps2.client.dcv import DCV
+
+F = TypeVar("F")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
-class TrainedForest:
-    """The result of a training."""
+class TrainedForest(Generic[F]):
+    """The result of a training of boosted trees, or of a random forest."""
 
-    forest: Forest
+    forest: F
     history: TrainingHistory
+
+
+class TreesProgram(Program[T]):
+    """A training of trees."""
+
+    def __init__(self, problem: TreeProblem, options: Any, record: Record) -> None:
+        form = Form(problem.dim, problem.classes, missing=True, categories=problem.categories)
+        super().__init__(options, form, record)
+        self._problem = problem
+
+
+class LocalProgram(TreesProgram[T]):
+    """A training of trees in the only worker's process."""
+
+    def __init__(self, problem: TreeProblem, options: Any, record: Record, names: CheckpointNames) -> None:
+        super().__init__(problem, options, record)
+        # By its name a restored context knows the training.
+        self._named = names.give(lambda name: DCV.dense(1, 1, "int64", name=name))
+
+    def free(self) -> None:
+        self._named.free()
+
+
+class FleetProgram(TreesProgram[T]):
+    """A training of trees with histograms on the servers."""
+
+    def __init__(self, problem: TreeProblem, options: Any, record: Record, quantiles: Quantiles) -> None:
+        super().__init__(problem, options, record)
+        self._quantiles = quantiles
+        self._matrices: HistogramMatrices | None = None
+
+    @abstractmethod
+    def make_matrices(self, bins: Bins) -> HistogramMatrices:
+        """Make the matrices of histograms."""
+
+    def begin(self, ask: Ask) -> Steps[HistogramMatrices]:
+        """Find cut points, and make the matrices of histograms."""
+        yield from self._quantiles.find_cut_points(ask)
+        numbers = ask(self._make_matrices)
+        if self._matrices is None:  # an earlier driver has made them
+            bins = self._quantiles.cut()
+            self._matrices = HistogramMatrices.existing(bins, self._problem, self.options.channels, numbers)
+        ask.start()
+        return self._matrices
+
+    def _make_matrices(self) -> list[int]:
+        if self._matrices is not None:  # the fleet has rolled back
+            self._matrices.free()
+        self._matrices = self.make_matrices(self._quantiles.cut())
+        return list(self._matrices.numbers)
+
+    def free(self) -> None:
+        self._quantiles.free()
+        if self._matrices is not None:
+            self._matrices.free()
+
+
+def grow_trees(ask: Ask, growth: Growth, matrices: HistogramMatrices) -> Steps[tuple[Moves, int]]:
+    """Grow trees whose roots' histograms are on the servers, by any ``Growth``.
+
+    The servers search the best splits of the open nodes. The driver chooses among these. The workers part the rows of
+    nodes, and add the histograms of their children.
+
+    Returns:
+        How rows move to the leaves, and the bytes of histograms that workers report.
+    """
+    moved_bytes = 0
+    while True:
+        best = None
+        if growth.open:
+            best = Splits(*ask(lambda: list[Any](matrices.best_splits(growth))))
+        moves = growth.advance(best)
+        if growth.keeps_histograms:
+            ask(lambda: matrices.prepare(growth))
+        if growth.is_over:
+            return moves, moved_bytes
+        report = yield AddHistograms(matrices=matrices.numbers, **moves.fields())
+        moved_bytes += int(getattr(report, "bytes", 0))
 
 
 def mean_weight_of(table: Table, facts: Facts) -> float | None:
@@ -76,7 +163,7 @@ def settings_of(problem: TreeProblem, options: BoostingOptions, rows: int, mean_
     return {name: value for name, value in settings.items() if name not in ("rounds", "name")}
 
 
-class BoostingProgram(FleetProgram[TrainedForest]):
+class BoostingProgram(FleetProgram[TrainedForest[Forest]]):
     """Gradient boosting with histograms on the servers.
 
     Args:
@@ -105,8 +192,8 @@ class BoostingProgram(FleetProgram[TrainedForest]):
     def settings(self) -> dict[str, Any]:
         return settings_of(self._problem, self.options, self._rows, self._mean_weight)
 
-    def worker(self) -> TreeWork:
-        return TreeWork(self._problem, self.options, self._quantiles, self._leaf_quantiles)
+    def worker(self) -> Callable[[Reading], TreeWorker]:
+        return partial(TreeWorker, self._problem, self.options, self._quantiles, self._leaf_quantiles)
 
     def make_matrices(self, bins: Bins) -> HistogramMatrices:
         return boosting_matrices(bins, self._problem, self.options, self._rows)
@@ -114,40 +201,38 @@ class BoostingProgram(FleetProgram[TrainedForest]):
     def drive(self, ask: Ask) -> Steps[BoostingRecord]:
         problem, options, width = self._problem, self.options, self._problem.objective.width
         matrices = yield from self.begin(ask)
-        boosting = BoostingRecord(problem, options, self.record)
-        trees, numbers, moves = boosting.trees, matrices.numbers, Moves()
+        numbers, roots = matrices.numbers, opened_roots([ROOT] if options.depth else [])
+        boosting, moves = BoostingRecord(problem, options, self.record), Moves()
+        trees = boosting.trees
         losses = yield SumGradients(matrices=numbers).then(self._losses)
         boosting.begin(losses)
         scales, is_noted = first_scales(options, losses.below), True
-        roots = opened_roots([ROOT] if options.depth else [])
-        while True:
-            while boosting.rounds < ask.setting(lambda: options.rounds):
-                # Each output gets a tree. The losses of a round come with the first root of the next one.
-                for output in range(width):
-                    begins_round = bool(trees) and output == 0
-                    moves = replace(moves, opened=roots)
-                    root = PlantTree(
-                        matrices=numbers, tree=len(trees), scales=scales, begins_round=begins_round, **moves.fields()
-                    )
-                    report = yield root.then(self._losses)
-                    _note_counts(trees, report)
-                    if begins_round:
-                        losses = report
-                        if not is_noted and boosting.end_round(ask, losses):
-                            return boosting
-                    grow_tree = partial(self._grow_tree, ask, matrices, len(trees), scales, report.totals)
-                    grown = yield from ask.part(grow_tree)
-                    trees.append(Tree(*grown["tree"]))
-                    moves = Moves(grown["splits"], FinalNodes(*grown["nodes"]))
-                scales, is_noted = next_scales(problem, options, losses.below, trees[-width:]), False
-            if not is_noted:
+        while not (ends := boosting.rounds >= ask.setting(lambda: options.rounds)) or not is_noted:
+            if ends:
                 losses = yield SumGradients(matrices=numbers, **moves.fields()).then(self._losses)
                 _note_counts(trees, losses)
                 is_noted, moves = True, Moves()
                 if boosting.end_round(ask, losses):
                     return boosting
-            if boosting.rounds >= ask.setting(lambda: options.rounds):
-                return boosting
+                continue
+            for output in range(width):
+                # A tree for each output. The losses after a round come with the first root of the next one.
+                begins_round, fields = bool(trees) and output == 0, replace(moves, opened=roots).fields()
+                plant = PlantTrees(
+                    matrices=numbers, first=len(trees), scales=scales, begins_round=begins_round, **fields
+                )
+                report = yield plant.then(self._losses)
+                _note_counts(trees, report)
+                if begins_round:
+                    losses = report
+                    if not is_noted and boosting.end_round(ask, losses):
+                        return boosting
+                grow_tree = partial(self._grow_tree, ask, matrices, len(trees), scales, report.totals)
+                grown = yield from ask.part(grow_tree)
+                trees.append(Tree(*grown["tree"]))
+                moves = Moves(grown["splits"], FinalNodes(*grown["nodes"]))
+            scales, is_noted = next_scales(problem, options, losses.below, trees[-width:]), False
+        return boosting
 
     def _grow_tree(
         self, ask: Ask, matrices: HistogramMatrices, number: int, scales: tuple[float, float], totals: Int64s
@@ -164,7 +249,7 @@ class BoostingProgram(FleetProgram[TrainedForest]):
         """
         rate = self.options.rate_of(number, self._problem.objective.width)
         growth = BoostedGrowth(self.options, matrices.bins, scales, totals, number, rate)
-        moves, _ = yield from grow(ask, growth, matrices)
+        moves, _ = yield from grow_trees(ask, growth, matrices)
         tree, nodes = growth.tree, moves.nodes
         if (quantiles := self._leaf_quantiles) is not None:
             # The leaves are quantiles of their rows' residuals.
@@ -184,7 +269,7 @@ class BoostingProgram(FleetProgram[TrainedForest]):
             summary["held"] = Metric.parsed(self.options.metric).value(held)
         return summary
 
-    def result(self, boosting: BoostingRecord) -> TrainedForest:
+    def result(self, boosting: BoostingRecord) -> TrainedForest[Forest]:
         boosting.cut(self.options.rounds)
         return TrainedForest(boosting.forest(), boosting.history())
 

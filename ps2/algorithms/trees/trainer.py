@@ -15,6 +15,7 @@ from ps2.algorithms.training.table import Facts, Table
 from ps2.algorithms.trees.local_program import LocalBoostingProgram
 from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
 from ps2.algorithms.trees.program import BoostingProgram, TrainedForest, mean_weight_of, settings_of
+from ps2.algorithms.trees.tree import Forest
 from ps2.algorithms.trees.tree_matrices import check_room
 
 
@@ -25,7 +26,7 @@ def train(
     options: BoostingOptions,
     facts: Facts,
     on_step: Callable[[StepReport], Any] = lambda step: None,
-) -> TrainedForest:
+) -> TrainedForest[Forest]:
     """Grow trees on the servers of a context, or go on in one that was restored: see ``BoostingOptions.name``.
 
     They are the same, bit for bit, on any number of workers and servers, and in the only worker's process.

@@ -7,7 +7,7 @@ of it, a threshold is a float32 number: so a model that is saved for xgboost par
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -198,82 +198,16 @@ class Forest:
         return total if kind in ("totalGain", "totalCover") else total / np.maximum(count, 1)
 
 
-@dataclass
-class _Node:
-    """One that a draft has; attributes as in ``Tree``."""
-
-    value: float
-    cover: float
-    count: int
-    feature: int = LEAF
-    threshold: float = 0.0
-    default_left: bool = False
-    left: int = LEAF
-    right: int = LEAF
-    gain: float = 0.0
-    flags: Bools = field(default_factory=lambda: np.empty(0, np.bool_))
-
-
 def tree_as_data(tree: Tree) -> list[Any]:
     """Return a tree as plain data."""
     return [getattr(tree, field.name) for field in fields(Tree)]
 
 
-class TreeBuilder:
-    """A growing tree; at first a root with its hessian and number of rows."""
-
-    def __init__(self, value: float, cover: float, count: int) -> None:
-        self._nodes = [_Node(value, cover, count)]
-
-    def __len__(self) -> int:
-        return len(self._nodes)
-
-    def set_value(self, node: int, value: float) -> None:
-        """Set the value of a node."""
-        self._nodes[node].value = value
-
-    def split(self, node: int, feature: int, test: float | Bools, default_left: bool, gain: float) -> None:
-        """Part a leaf.
-
-        Args:
-            test: threshold, or flags of the categories that go left.
-        """
-        at = self._nodes[node]
-        at.feature, at.default_left, at.gain = feature, default_left, gain
-        if isinstance(test, np.ndarray):
-            at.flags = test
-        else:
-            at.threshold = test
-
-    def add_child(self, parent: int, value: float, cover: float, count: int) -> int:
-        """Add the left child of a node that has been split or, if it has that, the right one; return its number."""
-        number, at = len(self), self._nodes[parent]
-        if at.left == LEAF:
-            at.left = number
-        else:
-            at.right = number
-        self._nodes.append(_Node(value, cover, count))
-        return number
-
-    def finish(self, rate: float = 1.0) -> Tree:
-        """Return the tree, its values times a learning rate."""
-
-        def all_of(name: str, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-            return np.array([getattr(node, name) for node in self._nodes], dtype)
-
-        return Tree(
-            all_of("feature", np.int32),
-            all_of("threshold", np.float64),
-            all_of("default_left", np.bool_),
-            all_of("left", np.int32),
-            all_of("right", np.int32),
-            all_of("value", np.float64) * rate,
-            all_of("gain", np.float64),
-            all_of("cover", np.float64),
-            all_of("count", np.int64),
-            np.append(0, np.cumsum([len(node.flags) for node in self._nodes])),
-            np.concatenate([node.flags for node in self._nodes]),
-        )
+def leaf_tree(value: float) -> Tree:
+    """Return a tree that is one leaf."""
+    whole, real, flag = np.full(1, LEAF, np.int32), np.zeros(1), np.zeros(1, np.bool_)
+    count = np.zeros(1, np.int64)
+    return Tree(whole, real, flag, whole, whole, np.full(1, value), real, real, count, np.zeros(2, np.int64), flag[:0])
 
 
 def shortest(threshold: np.float64) -> np.generic:

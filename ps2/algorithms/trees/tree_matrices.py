@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.trees.binning import Bins, bins_of, of_shapes, shapes_of
-from ps2.algorithms.trees.growing import SparseRows
 from ps2.algorithms.trees.growth import LAYOUT, Growth
-from ps2.algorithms.trees.layout import SUM_BYTES
+from ps2.algorithms.trees.layout import CATEGORICAL, DECREASING, HAS_MISSING, INCREASING, SUM_BYTES, layout_of
 from ps2.algorithms.trees.nonempty_bins import marked_rows, rows_with_marks
 from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
 from ps2.algorithms.trees.search_kernels import Splits
+from ps2.algorithms.trees.tree import Absent
 from ps2.array_types import Int64s
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
@@ -63,7 +63,7 @@ class HistogramMatrices:
         """
         first = DCV.dense(columns_of(bins, channels), rows, "int64", align=bins.block * channels)
         histograms, row = first.matrix(), np.zeros((1, first.dim), np.int64)
-        layout = layout_row(bins, problem, channels, monotone)
+        layout = layout_row(bins, problem.absent, channels, monotone)
         row[0, : len(layout)] = layout
         histograms.push([LAYOUT], row)
         cuts, sizes = DCV.dense(max(len(bins.cuts), 1), 1, "float64"), DCV.dense(bins.features, 1, "int32")
@@ -145,11 +145,18 @@ def columns_of(bins: Bins, channels: int) -> int:
     return max(-(-int(bins.first[-1]) // bins.block), 1) * bins.block * channels
 
 
-def layout_row(bins: Bins, problem: TreeProblem, channels: int, monotone: Sequence[int] = ()) -> Int64s:
-    """Return the layout row of a matrix of histograms (``layout_of``), up to the last bin."""
-    signs = np.array(monotone, np.int64) if monotone else None
-    no_rows = SparseRows(bins, np.zeros(1, np.int64), np.empty(0, np.int32), problem.absent)
-    return no_rows.layout(signs, channels)
+def layout_row(bins: Bins, absent: Absent | None, channels: int, monotone: Sequence[int] = ()) -> Int64s:
+    """Return the layout row of a matrix of histograms (``layout_of``), up to the last bin.
+
+    Args:
+        absent: how to read a value that sparse rows do not store; None: all values are stored.
+        monotone: -1, 0 or 1 per feature: directions of predictions; none: all are 0.
+    """
+    flags = CATEGORICAL * (bins.categories > 0).astype(np.int64) | HAS_MISSING * bins.missing.astype(np.int64)
+    if len(monotone):
+        signs = np.array(monotone)
+        flags |= np.where(signs > 0, INCREASING, 0) | np.where(signs < 0, DECREASING, 0)
+    return layout_of(bins.columns, bins.first, None if absent is None else bins.implied(absent), flags, channels)
 
 
 def read_bins(problem: TreeProblem, numbers: Sequence[int]) -> Bins:

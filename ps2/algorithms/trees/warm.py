@@ -20,6 +20,7 @@ from ps2.algorithms.trees.forests.warming import warm_forests
 from ps2.algorithms.trees.gradients import NO_WEIGHTS as NO_FLOATS
 from ps2.algorithms.trees.gradients import Objective, exponents_of, quantised, sums_below
 from ps2.algorithms.trees.growing import DenseRows, Scratch, SparseRows, Split
+from ps2.algorithms.trees.grown_tree import GrownTree, tree_of
 from ps2.algorithms.trees.local_growing import LocalGrower
 from ps2.algorithms.trees.metrics import Metric
 from ps2.algorithms.trees.ops import add, add_rows, best_splits, clear, mark, subtract
@@ -29,7 +30,7 @@ from ps2.algorithms.trees.quantiles import Quantiles
 from ps2.algorithms.trees.rounds import first_scales
 from ps2.algorithms.trees.row_groups import RowGroups
 from ps2.algorithms.trees.rows import draw, row_ids, whole_weights
-from ps2.algorithms.trees.tree import Forest, TreeBuilder
+from ps2.algorithms.trees.tree import Forest
 from ps2.data.rows import LocalRows
 from ps2.ops.guards import readable
 
@@ -40,11 +41,14 @@ def warm() -> None:
     """Call every kernel on one row, in the forms in which workers and servers hold them."""
     x = np.ones((1, 1))
     _bin(x, sp.csr_array(x))
-    predictor = Predictor(_forest())
+    nodes = np.array([1, -1, -1]), np.zeros((3, 3), np.int64), np.zeros((3, 0), np.int64), np.zeros(3)
+    grown = GrownTree(*nodes, np.ones((3, 2), np.int64))
+    forest = Forest((tree_of(_bins(), grown, np.zeros(3), np.ones(3)),), np.zeros(1), 1)
+    predictor = Predictor(forest)
     for rows in (x, sp.csr_array(x)):
         predictor.margins(rows)
         predictor.leaves(rows)
-        Explainer(_forest()).contributions(rows)
+        Explainer(forest).contributions(rows)
     one, other, m = np.zeros(1, np.int64), np.full(1, 2), np.zeros((3, 64), np.int64)
     add(m, one, np.zeros((1, 2), np.int64), row=0, marks=True)
     add_rows(m, one, np.zeros((1, 64), np.int64))
@@ -58,14 +62,6 @@ def warm() -> None:
     for least in (1, 2):
         for drawn in (0, 1):  # by the kernel; by steps
             grow_here(BoostingOptions(rounds=1, min_rows=least, features=drawn))
-
-
-def _forest() -> Forest:
-    draft = TreeBuilder(0.0, 1.0, 1)
-    draft.split(0, 0, 0.5, default_left=True, gain=0.0)
-    draft.add_child(0, 0.0, 1.0, 1)
-    draft.add_child(0, 0.0, 1.0, 1)
-    return Forest((draft.finish(),), np.zeros(1), 1)
 
 
 def _rules() -> tuple[np.ndarray, np.ndarray]:

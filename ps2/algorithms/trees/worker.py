@@ -2,48 +2,95 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import numpy.typing as npt
 
 from ps2.algorithms.frame.program import Task
 from ps2.algorithms.training.reading import Reading
+from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.boosted_rows import BoostedRows
-from ps2.algorithms.trees.driver_messages import NODE, AddResiduals, GrowTask, PlantTree, SumGradients
-from ps2.algorithms.trees.fleet_worker import FleetWorker, Histogram
+from ps2.algorithms.trees.driver_messages import NODE, ROW, AddResiduals, GrowTask, PlantTrees, SumGradients
+from ps2.algorithms.trees.feature_columns import FeatureColumns
 from ps2.algorithms.trees.leaf_quantiles import LeafQuantiles
 from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
-from ps2.algorithms.trees.quantiles import Quantiles
+from ps2.algorithms.trees.quantiles import CutPointTask, CutPointWork, Quantiles
 from ps2.algorithms.trees.rows import Histograms, row_ids, rows_with_weight
+from ps2.algorithms.trees.tree_matrices import add_histograms, read_bins
+from ps2.array_types import Int64s
+from ps2.client.batch import batch
+from ps2.client.matrix import DCVMatrix
 from ps2.data.rows import LocalRows
 
+# The bins of a histogram that are not empty, None: all; and their sums.
+Histogram = tuple[Int64s | None, npt.NDArray[Any]]
 
-@dataclass(frozen=True, eq=False)
-class TreeWork:
-    """Makes a worker of its rows; picklable.
 
-    Attributes:
-        leaf_quantiles: for losses whose leaves are quantiles of their rows' residuals.
-    """
+class FleetWorker(ABC):
+    """What the workers of boosted trees and of random forests have in common."""
 
-    problem: TreeProblem
-    options: BoostingOptions
-    quantiles: Quantiles
-    leaf_quantiles: LeafQuantiles | None = None
+    def __init__(self, problem: TreeProblem, quantiles: Quantiles, rows: LocalRows) -> None:
+        self._problem = problem
+        self._cut_points = CutPointWork(quantiles, rows)
 
-    def __call__(self, reading: Reading) -> TreeWorker:
-        rows = rows_with_weight(reading.training)
-        return TreeWorker(self, rows, reading.held_out)
+    def __call__(self, worker: Any, task: Task) -> None:
+        """Do the task of a clock."""
+        if isinstance(task, CutPointTask):
+            self._cut_points(task)
+        elif report := self._do(task):
+            worker.report(report)
+
+    @abstractmethod
+    def _do(self, task: Any) -> dict[str, Any]:
+        """Do a task after the cut points are known; return the report."""
+
+    @abstractmethod
+    def catch_up(self, tasks: Sequence[Task]) -> None:
+        """Do what an earlier attempt of this worker has done; its reports and histograms count already."""
+
+    def _open_matrices(self, task: GrowTask) -> tuple[Bins, FeatureColumns | None]:
+        """Return the bins that the driver has made, and the columns of dense rows, if the worker has them."""
+        bins, columns = read_bins(self._problem, task.matrices), self._cut_points.columns
+        del self._cut_points
+        self._matrix = DCVMatrix.existing(task.matrices[0])
+        return bins, columns
+
+    def _add_histograms(self, opened: Int64s, histograms: Sequence[Histogram | None]) -> int:
+        """Add histograms to those on the servers; return the bytes of their sums.
+
+        Args:
+            opened: see ``Moves``; histograms: of each node; None: none of its rows is here.
+        """
+        if len(opened) and opened[:, ROW].max() >= self._matrix.rows:
+            self._matrix = DCVMatrix.existing(self._matrix.number)  # it has grown
+        rows = opened[:, ROW].tolist()
+        built = [(row, *one) for row, one in zip(rows, histograms, strict=True) if one is not None]
+        with batch():
+            return add_histograms(self._matrix, built)
 
 
 class TreeWorker(FleetWorker):
-    """The rows of a worker, as far as trees have grown."""
+    """The rows of a worker, as far as trees have grown.
 
-    def __init__(self, work: TreeWork, rows: LocalRows, held_out: LocalRows | None) -> None:
-        super().__init__(work.problem, work.quantiles, rows)
-        self._work = work
-        self._unbinned = rows, held_out
-        self._ids = row_ids(rows, work.problem.absent)
+    Args:
+        leaf_quantiles: for losses whose leaves are quantiles of their rows' residuals.
+    """
+
+    def __init__(
+        self,
+        problem: TreeProblem,
+        options: BoostingOptions,
+        quantiles: Quantiles,
+        leaf_quantiles: LeafQuantiles | None,
+        reading: Reading,
+    ) -> None:
+        rows = rows_with_weight(reading.training)
+        super().__init__(problem, quantiles, rows)
+        self._options, self._leaf_quantiles = options, leaf_quantiles
+        self._unbinned = rows, reading.held_out
+        self._ids = row_ids(rows, problem.absent)
         self._moved_bytes = 0
         self._rows: BoostedRows | None = None
 
@@ -72,8 +119,8 @@ class TreeWorker(FleetWorker):
         """Part the rows of nodes among their children."""
         if self._rows is None:
             bins, columns = self._open_matrices(task)
-            self._rows = BoostedRows(self._problem, self._work.options, bins, self._unbinned, columns, self._ids)
-            self._histograms = Histograms(self._rows.training.rows, self._work.options.channels)
+            self._rows = BoostedRows(self._problem, self._options, bins, self._unbinned, columns, self._ids)
+            self._histograms = Histograms(self._rows.training.rows, self._options.channels)
         for moving, _ in self._rows.moving:
             moving.part(task.splits)
         return self._rows
@@ -85,17 +132,17 @@ class TreeWorker(FleetWorker):
             assert rows.grown is not None
             report["counts"] = rows.grown.counts(nodes)
             rows.end(nodes)
-        if isinstance(task, SumGradients) or (isinstance(task, PlantTree) and task.begins_round):
+        if isinstance(task, SumGradients) or (isinstance(task, PlantTrees) and task.begins_round):
             moved, self._moved_bytes = self._moved_bytes, 0
             report |= {**rows.compute_gradients(), "bytes": moved}
-        if isinstance(task, PlantTree):
+        if isinstance(task, PlantTrees):
             h_scale, g_scale = task.scales
-            report["totals"] = rows.plant(task.tree, (h_scale, g_scale))
+            report["totals"] = rows.plant(task.first, (h_scale, g_scale))
         return report
 
     def _add_residuals(self, rows: BoostedRows, task: AddResiduals) -> None:
         """Let the driver find the leaves' quantiles."""
         assert rows.grown is not None
-        assert self._work.leaf_quantiles is not None
+        assert self._leaf_quantiles is not None
         leaves = [rows.grown.of(leaf) for leaf in task.nodes.leaves.tolist()]
-        self._work.leaf_quantiles.add(leaves, rows.residuals, rows.training.weights, task.cells)
+        self._leaf_quantiles.add(leaves, rows.residuals, rows.training.weights, task.cells)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.trees.tree import LEAF, Bools, Forest, Tree, TreeBuilder
+from ps2.algorithms.trees.tree import LEAF, Bools, Forest, Tree, leaf_tree
 from ps2.array_types import Float64s, Int64s
 from ps2.errors import UsageError
 from ps2.storage.files import place, write_whole
@@ -140,7 +140,7 @@ def _objective(forest: Forest) -> dict[str, Any]:
 
 def _with_base(forest: Forest) -> list[Tree]:
     """Return the trees, the first of each output with its base in the leaves; at least one an output."""
-    trees = list(forest.trees) or [TreeBuilder(0.0, 0.0, 0).finish() for _ in range(forest.width)]
+    trees = list(forest.trees) or [leaf_tree(0.0) for _ in range(forest.width)]
     for output, base in enumerate(forest.base):
         trees[output] = replace(trees[output], value=trees[output].value + base)
     return trees

@@ -11,7 +11,8 @@ import numpy.typing as npt
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.compiled_growing import rows_of
 from ps2.algorithms.trees.feature_columns import FeatureColumns
-from ps2.algorithms.trees.forests import draw_kernels
+from ps2.algorithms.trees.forests import draw_kernels, forest_kernels
+from ps2.algorithms.trees.forests.impurity_kernels import ForestRules
 from ps2.algorithms.trees.forests.options import ForestOptions
 from ps2.algorithms.trees.gradients import exponents_of, quantised
 from ps2.algorithms.trees.problem import TreeProblem, key_of
@@ -82,12 +83,16 @@ class ForestRows:
         assert self.rows is not None
         return rows_of(self.rows, has_blocks=False)
 
-    def drawn(self, tree: int) -> tuple[Int32s, UInt8s]:
-        """Return the numbers of the rows that a tree has, ascending, and how often it has each row."""
+    def sample(self, tree: int, rules: ForestRules) -> tuple[Int32s, UInt8s, Int64s]:
+        """Return the numbers of the rows that a tree has, ascending, how often it has each row, and their sums."""
         draws = np.empty(len(self), np.uint8)
         options = self._options
         if not options.bootstrap and options.rate == 1:
             draws[:] = 1
         else:
             draw_kernels.count_draws(readable(self.ids), options.keys(tree)[0], options.draws_below, draws)
-        return np.flatnonzero(draws).astype(np.int32), draws
+        order = np.flatnonzero(draws).astype(np.int32)
+        entries, totals = np.empty((len(order), 3), np.int64), np.zeros(options.channels, np.int64)
+        forest_kernels.gather(readable(order), draws, self.whole, rules, entries)
+        forest_kernels.sum_rows(entries, rules, totals)
+        return order, draws, totals

@@ -1,29 +1,66 @@
-"""Random forests on servers as a durable program (Breiman, "Random forests", 2001): some trees grow at once."""
+"""Random forests on servers as a durable program.
+
+Breiman, "Random forests" (2001): each tree grows of rows that it draws, each of its nodes looks at features that it
+draws. As in Panda et al., "PLANET" (2009), many nodes of many trees are searched at once: the workers part their rows
+and add up histograms, in which the servers search the best splits.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from ps2.algorithms.frame.journal import Journal
 from ps2.algorithms.frame.program import Ask, Steps, run_program
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
+from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.training.record import Record, StepReport, Words
 from ps2.algorithms.training.table import Facts, Table
-from ps2.algorithms.trees import fleet_program
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.driver_messages import Moves, PlantTrees, SumRows
 from ps2.algorithms.trees.forests.forest_record import ForestRecord
 from ps2.algorithms.trees.forests.growth import ForestGrowth
-from ps2.algorithms.trees.forests.local import GrownForest, LocalForestProgram, settings_of
-from ps2.algorithms.trees.forests.matrices import forest_matrices
+from ps2.algorithms.trees.forests.local import LocalForestProgram, settings_of
 from ps2.algorithms.trees.forests.options import ForestOptions, least_rows
-from ps2.algorithms.trees.forests.worker import ForestWork
+from ps2.algorithms.trees.forests.random_forest import RandomForest
+from ps2.algorithms.trees.forests.worker import ForestWorker
 from ps2.algorithms.trees.gradients import sums_below
 from ps2.algorithms.trees.growth import opened_roots
+from ps2.algorithms.trees.layout import SUM_BYTES
+from ps2.algorithms.trees.nonempty_bins import rows_with_marks
 from ps2.algorithms.trees.problem import TreeProblem
+from ps2.algorithms.trees.program import FleetProgram, TrainedForest, grow_trees
 from ps2.algorithms.trees.quantiles import Quantiles
-from ps2.algorithms.trees.tree_matrices import HistogramMatrices
+from ps2.algorithms.trees.tree_matrices import HistogramMatrices, columns_of
+from ps2.errors import LimitError
+
+# The largest number of histograms at a time, and the part of the servers' free memory that they may take.
+MAX_ROWS, MEMORY_PART = 1024, 4
+
+
+def forest_matrices(
+    bins: Bins, problem: TreeProblem, options: ForestOptions, servers: Sequence[tuple[int, int]]
+) -> HistogramMatrices:
+    """Make the matrices of a random forest.
+
+    Args:
+        servers: of each the memory limit, and what is taken of it, in bytes.
+
+    Raises:
+        LimitError: they cannot fit.
+    """
+    size, free = columns_of(bins, options.channels) * SUM_BYTES, sum(max(limit - taken, 0) for limit, taken in servers)
+    useful = options.trees_at_once << min(max(options.depth - 1, 0), 10)
+    rows = max(min(useful, MAX_ROWS, free // MEMORY_PART // size), 1)
+    try:
+        return HistogramMatrices.make(bins, problem, options.channels, rows_with_marks(1 + rows))
+    except LimitError as error:
+        raise LimitError(
+            f"{bins.features:,} features have {bins.columns.sum():,} bins that can part rows: a histogram takes "
+            f"{size:,} bytes, and does not fit the servers: {error}; start more servers, or with a larger memory "
+            "limit, or let features have fewer bins"
+        ) from error
 
 
 def grow(
@@ -33,7 +70,7 @@ def grow(
     options: ForestOptions,
     facts: Facts,
     on_step: Callable[[StepReport], Any] = lambda step: None,
-) -> GrownForest:
+) -> TrainedForest[RandomForest]:
     """Grow a random forest in a context, or go on in one that was restored: see ``ForestOptions.name``.
 
     Its trees are the same, bit for bit, on any number of workers and servers, and in the only worker's process.
@@ -63,7 +100,7 @@ def grow(
     return run_program(ps, ForestProgram(problem, options, mean, record, names, ps.memory()), table, names)
 
 
-class ForestProgram(fleet_program.FleetProgram[GrownForest]):
+class ForestProgram(FleetProgram[TrainedForest[RandomForest]]):
     """A random forest with histograms on the servers.
 
     Args:
@@ -87,8 +124,8 @@ class ForestProgram(fleet_program.FleetProgram[GrownForest]):
     def settings(self) -> dict[str, Any]:
         return settings_of(self._problem, self.options)
 
-    def worker(self) -> ForestWork:
-        return ForestWork(self._problem, self.options, self._quantiles)
+    def worker(self) -> Callable[[Reading], ForestWorker]:
+        return partial(ForestWorker, self._problem, self.options, self._quantiles)
 
     def make_matrices(self, bins: Bins) -> HistogramMatrices:
         return forest_matrices(bins, self._problem, self.options, self._memory)
@@ -109,10 +146,10 @@ class ForestProgram(fleet_program.FleetProgram[GrownForest]):
                 matrices=matrices.numbers, first=first, count=len(rows), scales=scales, **moves.fields()
             )
             growth = ForestGrowth(options, scales, report.totals, matrices.rows, usable)
-            _, moved_bytes = yield from fleet_program.grow(ask, growth, matrices)
+            _, moved_bytes = yield from grow_trees(ask, growth, matrices)
             self.record.add(0, int(report.bytes) + moved_bytes)
             forest.add(ask, growth.trees, num_rows)
         return forest
 
-    def result(self, forest: ForestRecord) -> GrownForest:
-        return GrownForest(forest.forest(), forest.history())
+    def result(self, forest: ForestRecord) -> TrainedForest[RandomForest]:
+        return TrainedForest(forest.forest(), forest.history())

@@ -11,13 +11,13 @@ import scipy.sparse as sp
 
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.compiled_growing import bin_columns, rows_of
-from ps2.algorithms.trees.forests import draw_kernels, forest_kernels
-from ps2.algorithms.trees.forests.compiled_growing import ForestGrower
 from ps2.algorithms.trees.forests.forest_rows import ForestRows
 from ps2.algorithms.trees.forests.grown_tree import random_forest
 from ps2.algorithms.trees.forests.growth import ForestGrowth
+from ps2.algorithms.trees.forests.local import ForestGrower
 from ps2.algorithms.trees.forests.options import ForestOptions
 from ps2.algorithms.trees.forests.random_forest import RandomForest
+from ps2.algorithms.trees.forests.worker import NodeHistograms
 from ps2.algorithms.trees.gradients import Objective, sums_below
 from ps2.algorithms.trees.growing import DenseRows
 from ps2.algorithms.trees.ops import purest_splits
@@ -82,19 +82,7 @@ def _prepared(rows: LocalRows, options: ForestOptions) -> tuple[Bins, ForestRows
 
 def _add(rows: LocalRows, options: ForestOptions) -> None:
     """Build a histogram as workers do."""
-    all_bins, mine, scales, problem = _prepared(rows, options)
-    bins_of_rows, rules = bin_columns(all_bins, problem.absent), options.rules(scales)
-    order, draws = mine.drawn(0)
-    held = np.empty((len(order), 3), np.int64)
-    forest_kernels.gather(readable(order), draws, mine.whole, rules, held)
-    features, histogram = (
-        np.empty(len(bins_of_rows.usable), np.int64),
-        np.zeros(len(bins_of_rows.features) * 2, np.int64),
-    )
-    some = features[: draw_kernels.draw_features(bins_of_rows.usable, 1, 1, 0, 1, features)]
-    how = held, rules, 2, histogram
-    flags = np.zeros(len(rows.keys), np.bool_)
-    forest_kernels.build(readable(order), mine.arrays, bins_of_rows, some, flags, *how)
-    most = int(bins_of_rows.sizes[some].sum())
-    bins, sums = np.empty(most, np.int64), np.empty((most, 2), np.int64)
-    forest_kernels.take_filled(some, bins_of_rows, histogram, bins, sums)
+    bins, mine, scales, problem = _prepared(rows, options)
+    rules = options.rules(scales)
+    order, draws, _ = mine.sample(0, rules)
+    NodeHistograms(options, rules, bin_columns(bins, problem.absent), mine).of(readable(order), draws, 1, 1, 0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -15,17 +14,17 @@ from ps2.algorithms.frame.program import Task
 from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.trees.compiled_growing import bin_columns
 from ps2.algorithms.trees.driver_messages import NODE, PLACE, TREE, TURN, GrowTask, PlantTrees, SumRows
-from ps2.algorithms.trees.fleet_worker import FleetWorker, Histogram
 from ps2.algorithms.trees.forests import draw_kernels
 from ps2.algorithms.trees.forests import forest_kernels as kernels
 from ps2.algorithms.trees.forests.forest_rows import ForestRows
+from ps2.algorithms.trees.forests.impurity_kernels import ForestRules
 from ps2.algorithms.trees.forests.options import ForestOptions
 from ps2.algorithms.trees.problem import TreeProblem
 from ps2.algorithms.trees.quantiles import Quantiles
 from ps2.algorithms.trees.rows import NodeRows, rows_with_weight
 from ps2.algorithms.trees.tree_kernels import BinColumns
-from ps2.array_types import Int64s
-from ps2.data.rows import LocalRows
+from ps2.algorithms.trees.worker import FleetWorker, Histogram
+from ps2.array_types import Int32s, Int64s
 from ps2.ops.guards import readable
 from ps2.ops.parallel import over_blocks
 
@@ -36,30 +35,15 @@ UInt8s = npt.NDArray[np.uint8]
 NODE_COST = 1 << 17
 
 
-@dataclass(frozen=True, eq=False)
-class ForestWork:
-    """Makes a worker of its rows; picklable."""
-
-    problem: TreeProblem
-    options: ForestOptions
-    quantiles: Quantiles
-
-    def __call__(self, reading: Reading) -> ForestWorker:
-        rows = rows_with_weight(reading.training)
-        return ForestWorker(self, rows)
-
-
 class ForestWorker(FleetWorker):
     """The rows of a worker, as far as trees have grown."""
 
-    def __init__(self, work: ForestWork, rows: LocalRows) -> None:
-        super().__init__(work.problem, work.quantiles, rows)
-        self._options = work.options
-        self._rows = ForestRows(work.problem, work.options, rows)
-        self._bins: BinColumns | None = None
+    def __init__(self, problem: TreeProblem, options: ForestOptions, quantiles: Quantiles, reading: Reading) -> None:
+        rows = rows_with_weight(reading.training)
+        super().__init__(problem, quantiles, rows)
+        self._options, self._rows = options, ForestRows(problem, options, rows)
         self._growing: list[tuple[NodeRows, UInt8s]] = []
         self._first = 0
-        self._scratch: SimpleQueue[tuple[Array, Array]] = SimpleQueue()
 
     def _do(self, task: SumRows | GrowTask) -> dict[str, Any]:
         if isinstance(task, SumRows):
@@ -88,49 +72,59 @@ class ForestWorker(FleetWorker):
     def _plant(self, task: PlantTrees) -> Int64s:
         """Draw the rows of some trees; return the sums of their roots."""
         options, (weight_scale, label_scale) = self._options, task.scales
-        if self._bins is None:
+        if self._rows.rows is None:
             bins, columns = self._open_matrices(task)
             self._rows.begin(bins, columns, (weight_scale, label_scale))
-            self._bins = bin_columns(bins, self._problem.absent)
             self._rules = options.rules((weight_scale, label_scale))
+            of_bins = bin_columns(bins, self._problem.absent)
+            self._histograms = NodeHistograms(options, self._rules, of_bins, self._rows)
         assert self._rows.rows is not None
         totals = np.zeros((task.count, options.channels), np.int64)
         self._growing, self._first = [], task.first
         for tree in range(task.count):
-            order, draws = self._rows.drawn(task.first + tree)
-            held = np.empty((len(order), 3), np.int64)
-            kernels.gather(readable(order), draws, self._rows.whole, self._rules, held)
-            kernels.sum_rows(held, self._rules, totals[tree])
+            order, draws, totals[tree] = self._rows.sample(task.first + tree, self._rules)
             self._growing.append((NodeRows(self._rows.rows, order), draws))
         return totals
 
     def _histogram(self, node: Int64s) -> Histogram | None:
-        """Return the bins and sums of the features that a node draws; node: a row of ``opened``."""
-        assert self._bins is not None
-        options, all_bins = self._options, self._bins
+        """Return the histogram of a node; node: a row of ``opened``."""
         rows, draws = self._growing[int(node[TREE])]
-        order = readable(rows.of(int(node[NODE])))
-        if not len(order):
-            return None
+        order, key = readable(rows.of(int(node[NODE]))), self._options.keys(self._first + int(node[TREE]))[1]
+        return self._histograms.of(order, draws, key, int(node[PLACE]), int(node[TURN])) if len(order) else None
+
+
+class NodeHistograms:
+    """Builds histograms of the features that nodes draw; threads may share it."""
+
+    def __init__(self, options: ForestOptions, rules: ForestRules, bins: BinColumns, rows: ForestRows) -> None:
+        self._options, self._rules, self._bins, self._rows = options, rules, bins, rows
+        self._scratch: SimpleQueue[tuple[Array, Array]] = SimpleQueue()
+
+    def of(self, order: Int32s, draws: UInt8s, key: int, place: int, turn: int) -> tuple[Int64s, Array]:
+        """Return the bins that are not empty, and their sums.
+
+        Args:
+            order: the rows of the node.
+            draws, key: how often the tree has each row, and its random key.
+            place, turn: see ``draw_kernels.draw_features``.
+        """
+        bins, channels = self._bins, self._options.channels
         histogram, is_drawn = self._take_scratch()
-        key = options.keys(self._first + int(node[TREE]))[1]
-        features = np.empty(len(all_bins.usable), np.int64)
-        given = all_bins.usable, key, int(node[PLACE]), int(node[TURN]), options.features, features
-        features = features[: draw_kernels.draw_features(*given)]
-        held = np.empty((len(order), 3), np.int64)
-        kernels.gather(order, draws, self._rows.whole, self._rules, held)
-        how = held, self._rules, options.channels, histogram
-        kernels.build(order, self._rows.arrays, all_bins, features, is_drawn, *how)
-        most = int(all_bins.sizes[features].sum())
-        bins, sums = np.empty(most, np.int64), np.empty((most, options.channels), np.int64)
-        count = kernels.take_filled(features, all_bins, histogram, bins, sums)
+        features = np.empty(len(bins.usable), np.int64)
+        count = draw_kernels.draw_features(bins.usable, key, place, turn, self._options.features, features)
+        features, entries = features[:count], np.empty((len(order), 3), np.int64)
+        kernels.gather(order, draws, self._rows.whole, self._rules, entries)
+        how = entries, self._rules, channels, histogram
+        kernels.build(order, self._rows.arrays, bins, features, is_drawn, *how)
+        size = int(bins.sizes[features].sum())
+        columns, sums = np.empty(size, np.int64), np.empty((size, channels), np.int64)
+        count = kernels.take_filled(features, bins, histogram, columns, sums)
         self._scratch.put((histogram, is_drawn))
-        return bins[:count], sums[:count]
+        return columns[:count], sums[:count]
 
     def _take_scratch(self) -> tuple[Array, Array]:
         """Return a flat histogram of zeros, and a flag a feature; threads have their own."""
-        assert self._bins is not None
         with suppress(Empty):
             return self._scratch.get_nowait()
         zeros = np.zeros(len(self._bins.features) * self._options.channels, np.int64)
-        return zeros, np.zeros(self._problem.dim, np.bool_)
+        return zeros, np.zeros(len(self._bins.sizes), np.bool_)

@@ -131,7 +131,7 @@ class TreeEstimator(HasInitialModel, FleetEstimator, TreeSetters):
         reach = self._reach(table) if options.metric else (0.0, 0.0)
         problem = TreeProblem(objective, found.dim, base, absent, categories, initial, reach)
 
-        def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> TrainedForest:
+        def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> TrainedForest[Forest]:
             def on_round(report: StepReport) -> Any:
                 on_step(report)
                 return self._on_round(report)

@@ -17,7 +17,6 @@ from ps2.algorithms.training.record import StepReport, TrainingHistory
 from ps2.algorithms.training.table import Facts, Table
 from ps2.algorithms.trees.cost_model import Cores, Work, choose
 from ps2.algorithms.trees.forests.forest_kernels import grow_forest_tree
-from ps2.algorithms.trees.forests.local import GrownForest
 from ps2.algorithms.trees.forests.options import CODES, ForestOptions, ImpurityName, features_drawn
 from ps2.algorithms.trees.forests.random_forest import RandomForest
 from ps2.algorithms.trees.forests.trainer import grow
@@ -29,6 +28,7 @@ from ps2.algorithms.trees.ml.out_of_bag import out_of_bag_score
 from ps2.algorithms.trees.ml.params import features_of
 from ps2.algorithms.trees.ops import MAX_CHANNELS
 from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
+from ps2.algorithms.trees.program import TrainedForest
 from ps2.algorithms.trees.trainer import begun_via
 from ps2.coordinator.context import PS2Context
 from ps2.errors import ConfigError, InputError, LimitError
@@ -107,7 +107,7 @@ class ForestEstimator(FleetEstimator, ForestSetters):
         absent: Any = "missing" if self.getAbsentAsMissing() else "zero"
         problem = TreeProblem(objective, found.dim, (base,), absent, categories)
 
-        def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> GrownForest:
+        def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> TrainedForest[RandomForest]:
             return grow(ps, table, problem, options, found.facts, on_step)
 
         grown = self._train_in_context(table, options.trees, run)
