@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
+import time
 from typing import Any
 
 from ps2.cgroups import usable_cores
 from ps2.ops.compiling import KernelCache
+
+PARENT_POLL_S = 0.5
 
 
 def compile_ahead(kernel: Any, warmer: str) -> None:
@@ -27,7 +31,22 @@ def compile_ahead(kernel: Any, warmer: str) -> None:
 
 
 def compiling_process(statements: str, niceness: int = 0) -> subprocess.Popen[bytes]:
-    """Start a process that finds the same modules as this one, and runs statements that compile kernels."""
-    program = f"import os, sys; os.nice({niceness}); sys.path[:] = {sys.path!r}; {statements}"
+    """Start a process that finds the same modules as this one, and runs statements that compile kernels.
+
+    It ends when this process does.
+    """
+    begin = f"import os, sys; os.nice({niceness}); sys.path[:] = {sys.path!r}; from ps2.ops import ahead"
+    program = f"{begin}; ahead.end_with({os.getpid()}); {statements}"
     nothing = subprocess.DEVNULL
     return subprocess.Popen([sys.executable, "-c", program], stdin=nothing, stdout=nothing, stderr=nothing)
+
+
+def end_with(parent: int) -> None:
+    """End this process soon after its parent, of that process id."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(PARENT_POLL_S)
+        os._exit(0)
+
+    threading.Thread(target=watch, name="ps2-parent", daemon=True).start()

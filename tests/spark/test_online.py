@@ -266,7 +266,7 @@ def test_fit_stream_when_spark_s_query_is_stopped_then_it_ends(ps, stream, tmp_p
     assert (training.learned, training.restarts) == (0, 0)
 
 
-def test_fit_stream_when_query_stops_in_a_batch_then_the_next_goes_on(ps, stream, tmp_path, monkeypatch):
+def test_fit_stream_when_query_stops_in_a_batch_then_goes_on(ps, stream, tmp_path, monkeypatch):
     """Though it takes long until the failure of the batch is known."""
 
     def slow(batches):

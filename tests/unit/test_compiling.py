@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
+from faults.processes import is_dead
 from numba import njit
 
 from ps2.ops import kernels
@@ -129,6 +130,12 @@ def test_kernel_when_compiled_ahead_then_this_process_loads_it(folder):
     )
     done = run(script + CALL, NUMBA_CACHE_DIR=str(folder / "cache"), PYTHONPATH=str(folder))
     assert done.stdout.split() == ["2", "1"], done.stderr
+
+
+def test_compiling_process_when_its_parent_ends_then_ends(until):
+    script = "from ps2.ops import ahead\nprint(ahead.compiling_process('import time; time.sleep(60)').pid)"
+    compiler = int(run(script).stdout)
+    until(lambda: is_dead(compiler), "it has ended")
 
 
 def test_garbage_when_kernels_compile_then_is_collected_later():

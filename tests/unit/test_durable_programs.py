@@ -311,7 +311,7 @@ def test_free_program_when_pages_are_lost_then_has_no_reports(clocks):
     assert result == fleet.run(Lenient).result() == [2] * (clocks - 1) + [0, 0] + [2] * (5 - clocks)
 
 
-def test_free_program_when_it_has_no_message_then_nothing_is_sent():
+def test_free_program_when_it_has_no_message_then_sends_nothing():
     fleet = Fleet()
     fleet.run(Walk, options=Options(name=""))
     assert [message["fields"] for message in fleet.messages] == [{"rate": 1.0}]
