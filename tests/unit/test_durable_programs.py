@@ -430,6 +430,13 @@ def test_resumed_program_when_settings_differ_then_names_them():
         fleet.run(options=Options(rate=0.7))
 
 
+def test_resumed_program_when_of_another_training_then_refused():
+    fleet = Fleet()
+    fleet.run(clocks=4)
+    with pytest.raises(ConfigError, match="'topics' in the checkpoint is of another algorithm"):
+        fleet.run(options=Options(name="topics"))
+
+
 def test_resumed_program_when_it_has_another_number_then_refused(monkeypatch):
     fleet = Fleet()
     fleet.run(clocks=4)

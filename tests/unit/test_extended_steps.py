@@ -15,6 +15,7 @@ from factors_training import OPTIONS, fitted
 from ps2.algorithms.factors.ccd_vectors import CcdVectors
 from ps2.algorithms.factors.shared_factors import SharedFactors
 from ps2.algorithms.frame import program
+from ps2.algorithms.frame.journal import Journal
 from ps2.algorithms.linear import trainer as linear
 from ps2.algorithms.linear.parameters import Space
 from ps2.algorithms.linear.preparation import END
@@ -24,7 +25,6 @@ from ps2.algorithms.metric.options import MetricOptions
 from ps2.algorithms.metric.worker import FIRST_STEP
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.faults import ColumnNames
-from ps2.algorithms.training.replay_journal import ReplayJournal
 from ps2.algorithms.training.table import Facts
 from ps2.errors import ConfigError
 from ps2.protocol.plain_data import decode
@@ -165,8 +165,7 @@ def test_training_when_settings_changed_vectors_then_refused(changed, message):
 def test_journal_when_no_clock_was_called_then_it_begins():
     """Workers had finished the first one."""
     names = CheckpointNames("mine", lambda name: None, (1, 0))
-    message = ReplayJournal.of(names, {"rank": 2}).message(opening=True)
-    assert decode(message.encoded)["journal"]["training"] == "mine"
+    assert Journal.of(names, {"rank": 2}, 1).entry("mine", {"rank": 2}, 1)["training"] == "mine"
 
 
 @pytest.mark.parametrize("name", TRAIN)

@@ -13,17 +13,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
-from ps2.algorithms.training.replay_journal import CLOCK, JOURNAL, SETTINGS, TRAINING, check_settings, opened
 from ps2.errors import ConfigError, PS2Error
 from ps2.protocol.plain_data import decode, encode
 
-# Field of a message: pages.
-PAGES = "pages"
-# Fields of a page: its number; its answers; the lines of those that are settings; the parts of the program that end in
-# it, each as the page and line of its first answer, the line after its last one, and its result.
-PAGE, ANSWERS, SETTING_LINES, PARTS = "page", "answers", "setting_lines", "parts"
-# Further field of the message with the first page: the program's number.
-PROGRAM = "program"
+# Field of a message: the journal, with the training's name and pages.
+JOURNAL, TRAINING, PAGES = "journal", "training", "pages"
+# Fields of a page: its number; the clock of the workers that follows it; its answers; the lines of those that are
+# settings; the parts of the program that end in it, each as the page and line of its first answer, the line after its
+# last one, and its result.
+PAGE, CLOCK, ANSWERS, SETTING_LINES, PARTS = "page", "clock", "answers", "setting_lines", "parts"
+# Further fields of the message with the first page: the settings as JSON, and the program's number.
+SETTINGS, PROGRAM = "settings", "program"
 
 
 class ReplayError(PS2Error):
@@ -201,3 +201,35 @@ class Journal:
                 journal.parts[begin_page, begin_line] = Part(page, end_line, result.tobytes())
         journal.rewind(len(journal.pages))
         return journal
+
+
+def earlier_settings(names: CheckpointNames) -> dict[str, Any]:
+    """Return the settings of an earlier driver's training, as decoded from JSON.
+
+    Raises:
+        ConfigError: the earlier training was of another algorithm.
+    """
+    settings: dict[str, Any] = json.loads(opened(names)[1][SETTINGS])
+    return settings
+
+
+def opened(names: CheckpointNames) -> tuple[list[Any], Any]:
+    """Return the messages with an earlier driver's journal, and the first entry of this with settings.
+
+    Raises:
+        ConfigError: there is none: the earlier training was of another algorithm.
+    """
+    kept = [one for one in names.messages if isinstance(one, dict) and JOURNAL in one]
+    mine = [one for one in kept if one[JOURNAL][TRAINING] == names.prefix]
+    opening = next((one[JOURNAL] for one in mine if SETTINGS in one[JOURNAL]), None)
+    if opening is None:
+        raise ConfigError(f"the training {names.prefix!r} in the checkpoint is of another algorithm")
+    return mine, opening
+
+
+def check_settings(name: str, begun: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Raise ConfigError if a training was begun with other settings."""
+    differing = [key for key in {**begun, **wanted} if begun.get(key) != wanted.get(key)]
+    if differing:
+        words = "; ".join(f"{key} was {begun.get(key)!r}, and is {wanted.get(key)!r}" for key in differing)
+        raise ConfigError(f"the training {name!r} in the checkpoint is another one: {words}")

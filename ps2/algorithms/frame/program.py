@@ -20,11 +20,10 @@ from dataclasses import asdict, dataclass
 from types import SimpleNamespace
 from typing import Any, ClassVar, Generic, TypeVar
 
-from ps2.algorithms.frame.journal import Journal, ReplayError
+from ps2.algorithms.frame.journal import JOURNAL, Journal, ReplayError, opened
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.faults import Form
 from ps2.algorithms.training.record import Record
-from ps2.algorithms.training.replay_journal import JOURNAL, opened
 from ps2.algorithms.training.run import FIRST_CLOCK, Training, clocks_until_rollback, run_training
 from ps2.algorithms.training.table import Table
 from ps2.coordinator.training_host import training_host
@@ -323,7 +322,7 @@ class ProgramDriver(Generic[T]):
         first = self._program.first_clock
         return self.on_clock(clock - first, reports) if clock >= first else self.message()
 
-    def message(self, opening: bool = True) -> Message | None:
+    def message(self) -> Message | None:
         """Return the message with the first clock's task; None: there is nothing to send."""
         self._go_to(0)
         return self._message()
@@ -465,7 +464,7 @@ def run_program(ps: Any, program: Program[T], rows: Table | OwnRows, names: Chec
         if isinstance(rows, Table):
             assert program.form is not None
             training = Training(
-                *(rows, program.form, loop, driver.on_clock, staleness, seed, names.begun, driver),
+                *(rows, program.form, loop, driver.on_clock, staleness, seed, names.begun, driver.message),
                 spill=program.spill,
                 on_spilled=program.record.add_spilled,
             )

@@ -7,12 +7,11 @@ an error that counts them all. The clocks from ``FIRST_CLOCK`` on are the family
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from ps2.algorithms.training.faults import ColumnNames, Form, error_of
 from ps2.algorithms.training.reading import KeptReading, Reading, read, read_kept
-from ps2.algorithms.training.replay_journal import ReplayJournal
 from ps2.algorithms.training.table import Table
 from ps2.data.row_spill import RowSpill, Spilled
 from ps2.data.spilling import Spill
@@ -38,12 +37,6 @@ class WorkerProgram(Protocol):
         """
 
 
-class Opening(Protocol):
-    """What sends the first message of a run to the workers."""
-
-    def message(self, opening: bool = False) -> Message | None: ...
-
-
 class KeptProgram(Protocol):
     """A ``WorkerProgram`` that takes rows in a file, too."""
 
@@ -63,7 +56,7 @@ class Training:
         staleness: the run's staleness.
         seed: the run's seed.
         first: the first clock of the run. A resumed training has finished the clocks below.
-        journal: sends the first message, with the answers that another driver needs to resume the training.
+        opening: returns the run's first message to the workers; None: there is none.
         spill: when workers write rows to files; the program is then a ``KeptProgram``. None: rows stay in memory.
         on_spilled: called in the driver before ``on_clock``, with the sizes of the workers' files.
     """
@@ -75,7 +68,7 @@ class Training:
     staleness: int | None = 0
     seed: int = 0
     first: int = 0
-    journal: Opening = field(default_factory=ReplayJournal)
+    opening: Callable[[], Message | None] = lambda: None
     spill: Spill | None = None
     on_spilled: Callable[[list[Spilled]], None] = lambda spilled: None
 
@@ -170,7 +163,7 @@ def _run(ps: Any, training: Training, on_end: Callable[[], None] = lambda: None)
             raise error
         if training.spill is not None and (spilled := [Spilled(*one) for one in reports[1]]):
             training.on_spilled(spilled)
-        return training.journal.message(opening=True)
+        return training.opening()
 
     return ps.run(
         *(table.dealt, _Work(training.program, training.spill is not None), table.workers, training.staleness),

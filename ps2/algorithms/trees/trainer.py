@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ps2.algorithms.frame.journal import Journal
+from ps2.algorithms.frame.journal import Journal, earlier_settings
 from ps2.algorithms.frame.program import run_program
 from ps2.algorithms.training.checkpoint_names import UNNAMED, CheckpointNames
 from ps2.algorithms.training.placement import Via
 from ps2.algorithms.training.record import Record, StepReport, Words
-from ps2.algorithms.training.replay_journal import ReplayJournal
 from ps2.algorithms.training.table import Facts, Table
 from ps2.algorithms.trees.local_program import LocalBoostingProgram
 from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
@@ -60,5 +59,4 @@ def train(
 def begun_via(ps: Any, name: str) -> Via | None:
     """Return where the trees of a training lie that a restored context goes on with; None: it goes on with none."""
     names = CheckpointNames.of(name, ps) if name and ps.conf.restore is not None else UNNAMED
-    settings = ReplayJournal.settings_of(names) if names.called else {}
-    return settings.get("via")
+    return earlier_settings(names).get("via") if names.called else None
