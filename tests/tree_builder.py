@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ps2.algorithms.trees.binning import Bins
+from ps2.algorithms.trees.growing import Split
+from ps2.algorithms.trees.layout import set_of
 from ps2.algorithms.trees.tree import LEAF, Bools, Tree
 
 
@@ -82,3 +85,10 @@ class TreeBuilder:
             np.append(0, np.cumsum([len(node.flags) for node in self._nodes])),
             np.concatenate([node.flags for node in self._nodes]),
         )
+
+
+def split_test(split: Split, bins: Bins) -> float | Bools:
+    """Return the threshold of a split, or the flags of the categories that go left."""
+    if split.bin < 0:
+        return set_of(split.words, int(bins.categories[split.feature]))
+    return bins.threshold(split.feature, split.bin)

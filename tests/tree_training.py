@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import scipy.sparse as sp
 from cut_points import cuts_from
-from tree_builder import TreeBuilder
+from tree_builder import TreeBuilder, split_test
 
 from ps2.algorithms.trees import growing_kernels, ops, scan_kernels
 from ps2.algorithms.trees.binning import Bins
@@ -137,7 +137,7 @@ def grow(rows, pairs, scales, margins, recipe):
             split = Split(int(where[i, 0]), int(where[i, 1]), bool(where[i, 2]), sets[i])
             mine = slice(node.begin, node.end)
             middle = node.begin + rows.part(order[mine], split, aside[mine])
-            draft.split(node.number, split.feature, split.test(rows.bins), split.default_left, float(gains[i]))
+            draft.split(node.number, split.feature, split_test(split, rows.bins), split.default_left, float(gains[i]))
             sign = recipe.monotone[split.feature] if recipe.monotone else 0
             totals = [(*map(int, left_sums[i][:2]), middle - node.begin)]
             totals.append(tuple(a - b for a, b in zip(node.total, totals[0], strict=True)))
