@@ -11,7 +11,7 @@ from topics_training import OPTIONS, TOPICS, WORDS, arrays, documents, replayed,
 
 from ps2.algorithms.frame.program import ProgramDriver
 from ps2.algorithms.topics.sampling import SamplingProgram, train
-from ps2.algorithms.topics.sampling_worker import NO_REQUEST
+from ps2.algorithms.topics.sampling_worker import NO_REQUEST, START
 from ps2.algorithms.topics.shared_counts import SharedCounts, Sizes
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.record import Record
@@ -115,6 +115,21 @@ class Driver:
         """Return the driver's message after a clock in which an iteration has ended."""
         report = {"finished": iteration, "request": request, "likelihood": -50.0, "tokens": 100, "bytes": 0}
         return self.driver.on_clock(iteration, [report])
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3])
+def test_training_when_a_page_is_lost_then_no_iteration_is(lost):
+    """A checkpoint within a call of ``on_step`` counts the clock, and lacks the message with its report."""
+    options = replace(OPTIONS, iterations=3, via="local", name="mine")
+    with training_context():
+        first = Driver(options)
+        sent = [first.driver.message(), first.driver.on_clock(0), *(first.end_clock(step) for step in range(1, lost))]
+    with training_context():
+        other = Driver(options, START + lost + 1, [decode(message.encoded) for message in sent])
+        for iteration in range(lost + 1, 4):
+            other.end_clock(iteration)
+    assert np.isnan(other.record.objective).tolist() == [step == lost for step in (1, 2, 3)]
+    assert other.driver.is_over
 
 
 @pytest.mark.usefixtures("ps")

@@ -382,10 +382,13 @@ class ProgramDriver(Generic[T]):
         self._replay(last)
         decides_no_task = isinstance(self._inner_task(), NextClock) and self._journal.ends_with_setting
         has_ended = self.is_over and TASK not in newest
-        if (decides_no_task or has_ended) and self._journal.reopen(self._names.called - self._program.first_clock):
+        clock = self._names.called - self._program.first_clock if has_ended else self._journal.clocks[-1]
+        if (decides_no_task or has_ended) and self._journal.reopen(clock):
             self._restart()
             self._replay(last)
-            if not isinstance(self._inner_task(), NextClock):
+            if decides_no_task:
+                self._replace_lost_pages()
+            elif not isinstance(self._inner_task(), NextClock):
                 # The workers had no task in the clocks after the end. They receive this one in the next clock.
                 self._journal.clocks[-1] += 1
         elif self._journal.page < last or not self._is_task_of(newest):

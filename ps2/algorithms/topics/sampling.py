@@ -112,6 +112,9 @@ class SamplingProgram(Program[FittedTopics]):
             is_rebuilding: whether the workers rebuild all counts in a later clock. Until then the likelihood is NaN.
         """
         options, summary = self.options, dict(vars(report))
+        if not summary:  # A checkpoint within ``on_step`` counted this clock, but lacks its report.
+            lost = {"finished": iteration, "request": NO_REQUEST, "likelihood": math.nan, "tokens": 0, "bytes": 0}
+            return {**lost, "alpha": alpha}
         if report.finished != iteration:
             return summary
         likelihood, counts = report.likelihood, None
