@@ -65,7 +65,8 @@ class OnlyWorker:
             said = self.driver.on_run_clock(self.clock, reports)
             if said is STOP or self.clock == self._stops:
                 return
-            self.sent.append(decode(said.encoded))
+            if said is not None:
+                self.sent.append(decode(said.encoded))
             self.clock += 1
 
     @property
@@ -111,8 +112,9 @@ class Training:
         rows = packed(chunk_of(ratings().table(self.columns)), survey.users, survey.items, deal, keys_of(1), (0, 0))
         scaling = program.scaling
         grid = read_grid([rows], deal.layout, 0, scaling.mean, scaling.scale, scaling.unit)
-        opening = [] if clocks else [decode(driver.on_run_clock(0, [{STRANGE: 0}]).encoded)]
-        self.worker = OnlyWorker(driver, max(clocks, 1), [*messages, *opening], **happens)
+        opening = None if clocks else driver.on_run_clock(0, [{STRANGE: 0}])
+        sent = messages if opening is None else [*messages, decode(opening.encoded)]
+        self.worker = OnlyWorker(driver, max(clocks, 1), sent, **happens)
         program.loop().train(self.worker, grid)
         return driver.result() if driver.is_over else None
 

@@ -135,7 +135,8 @@ def warm_whole_trees() -> None:
     rows = DenseRows(_bins(), np.zeros((1, 1), np.uint8))
     problem, options = TreeProblem(Objective("logistic"), 1, (0.0,)), BoostingOptions(rounds=1)
     planted: Any = SimpleNamespace(
-        grown=SimpleNamespace(arrays=(ORDER.copy(), ORDER.copy())), summed=np.zeros((1, 2), np.int64)
+        grown=SimpleNamespace(arrays=(ORDER.copy(), ORDER.copy()), settle=lambda ends: None),
+        summed=np.zeros((1, 2), np.int64),
     )
     CompiledGrower(problem, options, rows).grow(planted, (1.0, 1.0), np.zeros(3, np.int64), 1.0)
 

@@ -53,7 +53,7 @@ def warm_whole_trees() -> None:
     bins = Bins(np.zeros(1), np.array([0, 1]), np.zeros(1, np.int32), np.zeros(1, np.bool_))
     dense = DenseRows(bins, np.zeros((1, 1), np.uint8))
     rows: Any = SimpleNamespace(
-        drawn=lambda tree: (np.zeros(1, np.int32), np.ones(1, np.uint8)),
+        sample=lambda tree, rules: (np.zeros(1, np.int32), np.ones(1, np.uint8), np.ones(CLASSES.channels, np.int64)),
         whole=readable(np.zeros((1, 2), np.int64)),
         arrays=rows_of(dense, has_blocks=False),
     )
