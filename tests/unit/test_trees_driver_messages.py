@@ -10,7 +10,7 @@ from ps2.algorithms.frame.program import Task
 from ps2.algorithms.trees.driver_messages import FIELDS, NO_NODES, AddResiduals, FinalNodes, Moves
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem, key_of
-from ps2.algorithms.trees.program import least_rows
+from ps2.algorithms.trees.program import min_rows_to_split
 from ps2.algorithms.trees.rows import draw, row_ids
 from ps2.data.rows import LocalRows
 from ps2.protocol.plain_data import decode
@@ -82,5 +82,5 @@ def test_draw_when_rows_are_many_then_each_tree_takes_its_share(fraction):
         (Objective("logistic"), BoostingOptions(min_child_weight=1.0), 2.5, 0),
     ],
 )
-def test_least_rows_when_nodes_must_be_heavy_then_follow(objective, recipe, mean_weight, expected):
-    assert least_rows(TreeProblem(objective, 5, (0.0,)), recipe, mean_weight) == expected
+def test_min_rows_to_split_when_nodes_must_be_heavy_then_follow(objective, recipe, mean_weight, expected):
+    assert min_rows_to_split(TreeProblem(objective, 5, (0.0,)), recipe, mean_weight) == expected

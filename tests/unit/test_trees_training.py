@@ -114,9 +114,9 @@ def test_training_when_rare_features_are_dropped_then_same_trees(ps, monkeypatch
     recipe = BoostingOptions(rounds=2, depth=4, min_child_weight=8.0)
     rows = rows_of(x, y, 2, sparse=True)
     made = train(ps, rows, problem, recipe, facts_of(y))
-    rare = (x != 0).sum(axis=0) < program.least_rows(problem, recipe, None)
+    rare = (x != 0).sum(axis=0) < program.min_rows_to_split(problem, recipe, None)
     assert 0 < rare.sum() < 20
-    monkeypatch.setattr(program, "least_rows", lambda *_: 0)
+    monkeypatch.setattr(program, "min_rows_to_split", lambda *_: 0)
     assert digest(train(ps, rows, problem, recipe, facts_of(y)).forest) == digest(made.forest)
     assert len(made.forest.trees[0]) > 5
 

@@ -2,7 +2,7 @@
 
 Friedman, "Greedy function approximation" (2001), with the second-order gains and leaves of Chen and Guestrin, "XGBoost"
 (2016), section 2.2. Workers hold the rows. The servers add up histograms of gradients, and search these for the best
-splits. The driver chooses among the splits, and tells the workers which nodes to part.
+splits. The driver chooses among these splits, and tells the workers which nodes to split.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class LocalProgram(TreesProgram[T]):
 
     def __init__(self, problem: TreeProblem, options: Any, record: Record, names: CheckpointNames) -> None:
         super().__init__(problem, options, record)
-        # By its name a restored context knows the training.
+        # A restored context recognizes the training by this vector's name.
         self._named = names.give(lambda name: DCV.dense(1, 1, "int64", name=name))
 
     def free(self) -> None:
@@ -89,11 +89,7 @@ class FleetProgram(TreesProgram[T]):
         self._quantiles = quantiles
         self._matrices: HistogramMatrices | None = None
 
-    @abstractmethod
-    def make_matrices(self, bins: Bins) -> HistogramMatrices:
-        """Make the matrices of histograms."""
-
-    def begin(self, ask: Ask) -> Steps[HistogramMatrices]:
+    def prepare_histograms(self, ask: Ask) -> Steps[HistogramMatrices]:
         """Find cut points, and make the matrices of histograms."""
         yield from self._quantiles.find_cut_points(ask)
         numbers = ask(self._make_matrices)
@@ -109,6 +105,10 @@ class FleetProgram(TreesProgram[T]):
         self._matrices = self.make_matrices(self._quantiles.cut())
         return list(self._matrices.numbers)
 
+    @abstractmethod
+    def make_matrices(self, bins: Bins) -> HistogramMatrices:
+        """Make the matrices of histograms."""
+
     def free(self) -> None:
         self._quantiles.free()
         if self._matrices is not None:
@@ -118,13 +118,13 @@ class FleetProgram(TreesProgram[T]):
 def grow_trees(ask: Ask, growth: Growth, matrices: HistogramMatrices) -> Steps[tuple[Moves, int]]:
     """Grow trees whose roots' histograms are on the servers, by any ``Growth``.
 
-    The servers search the best splits of the open nodes. The driver chooses among these. The workers part the rows of
-    nodes, and add the histograms of their children.
+    The servers search for the best splits of the open nodes. The driver chooses among these. The workers move the rows
+    of the chosen nodes to their children, and add the children's histograms.
 
     Returns:
         How rows move to the leaves, and the bytes of histograms that workers report.
     """
-    moved_bytes = 0
+    histogram_bytes = 0
     while True:
         best = None
         if growth.open:
@@ -133,41 +133,16 @@ def grow_trees(ask: Ask, growth: Growth, matrices: HistogramMatrices) -> Steps[t
         if growth.keeps_histograms:
             ask(lambda: matrices.prepare(growth))
         if growth.is_over:
-            return moves, moved_bytes
+            return moves, histogram_bytes
         report = yield AddHistograms(matrices=matrices.numbers, **moves.fields())
-        moved_bytes += int(getattr(report, "bytes", 0))
-
-
-def mean_weight_of(table: Table, facts: Facts) -> float | None:
-    """Return the mean weight of the rows; None: all weights are 1."""
-    return None if table.columns.weight is None else facts.weight / facts.rows
-
-
-def least_rows(problem: TreeProblem, options: BoostingOptions, mean_weight: float | None) -> int:
-    """Return the least number of rows that hold a feature for it to part any node.
-
-    One side of a split has only rows that hold the feature, and these must be heavy enough.
-    """
-    if mean_weight is not None:
-        return 0
-    # Quantised hessians sum up to little more: each is rounded up by 1 / 32 of the largest at most.
-    most = problem.objective.most_hessian * (1 + 1 / 32)
-    return max(1, options.min_third, math.ceil(options.min_hessian / most))
-
-
-def settings_of(problem: TreeProblem, options: BoostingOptions, rows: int, mean_weight: float | None) -> dict[str, Any]:
-    """Return the settings that trees depend on: not the rounds, and not sums of weights, whose last digits vary."""
-    initial = "" if problem.initial is None else fingerprint(problem.initial)
-    settings = {**asdict(replace(problem, initial=None)), **asdict(options), "rows": rows, "initial": initial}
-    settings["weighted"] = mean_weight is not None
-    return {name: value for name, value in settings.items() if name not in ("rounds", "name")}
+        histogram_bytes += int(getattr(report, "bytes", 0))
 
 
 class BoostingProgram(FleetProgram[TrainedForest[Forest]]):
     """Gradient boosting with histograms on the servers.
 
     Args:
-        facts: of the rows' labels and weights.
+        facts: statistics of the rows' labels and weights.
     """
 
     def __init__(
@@ -180,59 +155,69 @@ class BoostingProgram(FleetProgram[TrainedForest[Forest]]):
         names: CheckpointNames,
     ) -> None:
         self._rows, self._mean_weight = facts.rows, mean_weight_of(table, facts)
-        min_rows = least_rows(problem, options, self._mean_weight)
+        min_rows = min_rows_to_split(problem, options, self._mean_weight)
         quantiles = Quantiles.make(problem, options.bins, self._mean_weight, names, min_rows)
         super().__init__(problem, options, record, quantiles)
         share = problem.objective.leaf_share
-        # The bounds of monotone features hold for leaves from gradients only.
+        # The bounds of monotone features hold only for leaves whose values come from gradients.
         self._leaf_quantiles = (
             None if share is None or options.monotone else LeafQuantiles.make(share, self._mean_weight)
         )
 
-    def settings(self) -> dict[str, Any]:
-        return settings_of(self._problem, self.options, self._rows, self._mean_weight)
-
-    def worker(self) -> Callable[[Reading], TreeWorker]:
-        return partial(TreeWorker, self._problem, self.options, self._quantiles, self._leaf_quantiles)
-
-    def make_matrices(self, bins: Bins) -> HistogramMatrices:
-        return boosting_matrices(bins, self._problem, self.options, self._rows)
+    # -- the algorithm -------------------------------------------------------------------------------------------------
 
     def drive(self, ask: Ask) -> Steps[BoostingRecord]:
         problem, options, width = self._problem, self.options, self._problem.objective.width
-        matrices = yield from self.begin(ask)
+        matrices = yield from self.prepare_histograms(ask)
         numbers, roots = matrices.numbers, opened_roots([ROOT] if options.depth else [])
         boosting, moves = BoostingRecord(problem, options, self.record), Moves()
         trees = boosting.trees
-        losses = yield SumGradients(matrices=numbers).then(self._losses)
+        losses = yield SumGradients(matrices=numbers).then(self._summarize)
         boosting.begin(losses)
-        scales, is_noted = first_scales(options, losses.below), True
-        while not (ends := boosting.rounds >= ask.setting(lambda: options.rounds)) or not is_noted:
-            if ends:
-                losses = yield SumGradients(matrices=numbers, **moves.fields()).then(self._losses)
-                _note_counts(trees, losses)
-                is_noted, moves = True, Moves()
+        is_recorded = True  # whether the losses after the last round are recorded
+        # Scaled gradients are rounded to whole numbers, so that sums do not depend on the order of the rows.
+        scales = first_scales(options, losses.below)
+        while True:
+            if boosting.rounds >= ask.setting(lambda: options.rounds):
+                if is_recorded:
+                    return boosting
+                # No further tree comes with which workers would report these losses.
+                losses = yield SumGradients(matrices=numbers, **moves.fields()).then(self._summarize)
+                _set_counts(trees, losses)
+                is_recorded, moves = True, Moves()
                 if boosting.end_round(ask, losses):
                     return boosting
                 continue
-            for output in range(width):
-                # A tree for each output. The losses after a round come with the first root of the next one.
+            for output in range(width):  # a round has a tree for each class (Friedman, algorithm 6), else one
+                # With the first tree of a round, workers report the losses after the round before.
                 begins_round, fields = bool(trees) and output == 0, replace(moves, opened=roots).fields()
                 plant = PlantTrees(
                     matrices=numbers, first=len(trees), scales=scales, begins_round=begins_round, **fields
                 )
-                report = yield plant.then(self._losses)
-                _note_counts(trees, report)
+                report = yield plant.then(self._summarize)
+                _set_counts(trees, report)
                 if begins_round:
                     losses = report
-                    if not is_noted and boosting.end_round(ask, losses):
+                    if not is_recorded and boosting.end_round(ask, losses):
                         return boosting
                 grow_tree = partial(self._grow_tree, ask, matrices, len(trees), scales, report.totals)
                 grown = yield from ask.part(grow_tree)
                 trees.append(Tree(*grown["tree"]))
                 moves = Moves(grown["splits"], FinalNodes(*grown["nodes"]))
-            scales, is_noted = next_scales(problem, options, losses.below, trees[-width:]), False
-        return boosting
+            scales, is_recorded = next_scales(problem, options, losses.below, trees[-width:]), False
+
+    def _summarize(self, report: Any) -> dict[str, Any]:
+        """Return a report whose sums are summarized.
+
+        "below" has bounds of the sums of hessians, gradients and weights, instead of their exponents. "held" has the
+        metric of the held-out rows, instead of its sums.
+        """
+        summary = dict(vars(report))
+        if (exponents := summary.pop("exponents", None)) is not None:
+            summary["below"] = sums_below(exponents)
+        if (metric_sums := summary.pop("held", None)) is not None:
+            summary["held"] = Metric.parsed(self.options.metric).value(metric_sums)
+        return summary
 
     def _grow_tree(
         self, ask: Ask, matrices: HistogramMatrices, number: int, scales: tuple[float, float], totals: Int64s
@@ -252,7 +237,7 @@ class BoostingProgram(FleetProgram[TrainedForest[Forest]]):
         moves, _ = yield from grow_trees(ask, growth, matrices)
         tree, nodes = growth.tree, moves.nodes
         if (quantiles := self._leaf_quantiles) is not None:
-            # The leaves are quantiles of their rows' residuals.
+            # A leaf's value is a quantile of its rows' residuals, such as the median (Friedman, algorithm 3).
             yield AddResiduals(matrices=matrices.numbers, cells=None, **moves.fields())
             coarse = CoarseQuantiles(*ask(lambda: astuple(quantiles.find_coarse(len(nodes.leaves)))))
             yield AddResiduals(matrices=matrices.numbers, cells=coarse.cells, **Moves(nodes=nodes).fields())
@@ -260,14 +245,16 @@ class BoostingProgram(FleetProgram[TrainedForest[Forest]]):
             moves = Moves(nodes=replace(nodes, values=np.where(nodes.is_leaf, tree.value, 0.0)))
         return {"tree": tree_as_data(tree), "splits": moves.splits, "nodes": list(vars(moves.nodes).values())}
 
-    def _losses(self, report: Any) -> dict[str, Any]:
-        """Return a report with bounds of sums in place of exponents, and the metric in place of its sums."""
-        summary = dict(vars(report))
-        if (exponents := summary.pop("exponents", None)) is not None:
-            summary["below"] = sums_below(exponents)
-        if (held := summary.pop("held", None)) is not None:
-            summary["held"] = Metric.parsed(self.options.metric).value(held)
-        return summary
+    # -- what the frame calls ------------------------------------------------------------------------------------------
+
+    def settings(self) -> dict[str, Any]:
+        return settings_of(self._problem, self.options, self._rows, self._mean_weight)
+
+    def worker(self) -> Callable[[Reading], TreeWorker]:
+        return partial(TreeWorker, self._problem, self.options, self._quantiles, self._leaf_quantiles)
+
+    def make_matrices(self, bins: Bins) -> HistogramMatrices:
+        return boosting_matrices(bins, self._problem, self.options, self._rows)
 
     def result(self, boosting: BoostingRecord) -> TrainedForest[Forest]:
         boosting.cut(self.options.rounds)
@@ -279,7 +266,32 @@ class BoostingProgram(FleetProgram[TrainedForest[Forest]]):
             self._leaf_quantiles.free()
 
 
-def _note_counts(trees: list[Tree], report: Any) -> None:
-    """Note the number of rows in each node of the last tree, if workers have just moved their rows to its leaves."""
+def _set_counts(trees: list[Tree], report: Any) -> None:
+    """Set the number of rows in each node of the last tree, if workers have just moved their rows to its leaves."""
     if hasattr(report, "counts"):
         trees[-1] = replace(trees[-1], count=report.counts)
+
+
+def mean_weight_of(table: Table, facts: Facts) -> float | None:
+    """Return the mean weight of the rows; None: all weights are 1."""
+    return None if table.columns.weight is None else facts.weight / facts.rows
+
+
+def min_rows_to_split(problem: TreeProblem, options: BoostingOptions, mean_weight: float | None) -> int:
+    """Return how many rows must hold a feature, at least, so that it can split a node.
+
+    One side of a split has only rows that hold the feature, and these must be heavy enough.
+    """
+    if mean_weight is not None:
+        return 0
+    # Each quantised hessian is rounded up by 1 / 32 of the largest one, at most.
+    max_hessian = problem.objective.most_hessian * (1 + 1 / 32)
+    return max(1, options.min_third, math.ceil(options.min_hessian / max_hessian))
+
+
+def settings_of(problem: TreeProblem, options: BoostingOptions, rows: int, mean_weight: float | None) -> dict[str, Any]:
+    """Return the settings that trees depend on: not the rounds, and not sums of weights, whose last digits vary."""
+    initial = "" if problem.initial is None else fingerprint(problem.initial)
+    settings = {**asdict(replace(problem, initial=None)), **asdict(options), "rows": rows, "initial": initial}
+    settings["weighted"] = mean_weight is not None
+    return {name: value for name, value in settings.items() if name not in ("rounds", "name")}

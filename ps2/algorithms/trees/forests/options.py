@@ -139,6 +139,6 @@ def features_drawn(strategy: str, dim: int, trees: int, classes: int) -> str:
     return "all" if trees == 1 else "sqrt" if classes else "onethird"
 
 
-def least_rows(options: ForestOptions) -> int:
-    """Return the least number of rows that hold a feature for it to part any node."""
+def min_rows_to_split(options: ForestOptions) -> int:
+    """Return how many rows must hold a feature, at least, so that it can split a node."""
     return 0 if options.weighted else max(1, math.ceil(options.min_rows / MAX_DRAWS))

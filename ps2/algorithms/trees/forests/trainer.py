@@ -1,8 +1,8 @@
 """Random forests on servers as a durable program.
 
-Breiman, "Random forests" (2001): each tree grows of rows that it draws, each of its nodes looks at features that it
-draws. As in Panda et al., "PLANET" (2009), many nodes of many trees are searched at once: the workers part their rows
-and add up histograms, in which the servers search the best splits.
+Breiman, "Random forests" (2001): each tree grows on rows that are drawn for it, and each of its nodes considers
+features that are drawn for it. As in Panda et al., "PLANET" (2009), many nodes of many trees are split at once: the
+workers add up histograms, and the servers search these for the best splits.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ps2.algorithms.trees.driver_messages import Moves, PlantTrees, SumRows
 from ps2.algorithms.trees.forests.forest_record import ForestRecord
 from ps2.algorithms.trees.forests.growth import ForestGrowth
 from ps2.algorithms.trees.forests.local import LocalForestProgram, settings_of
-from ps2.algorithms.trees.forests.options import ForestOptions, least_rows
+from ps2.algorithms.trees.forests.options import ForestOptions, min_rows_to_split
 from ps2.algorithms.trees.forests.random_forest import RandomForest
 from ps2.algorithms.trees.forests.worker import ForestWorker
 from ps2.algorithms.trees.gradients import sums_below
@@ -30,37 +30,13 @@ from ps2.algorithms.trees.growth import opened_roots
 from ps2.algorithms.trees.layout import SUM_BYTES
 from ps2.algorithms.trees.nonempty_bins import rows_with_marks
 from ps2.algorithms.trees.problem import TreeProblem
-from ps2.algorithms.trees.program import FleetProgram, TrainedForest, grow_trees
+from ps2.algorithms.trees.program import FleetProgram, TrainedForest, grow_trees, mean_weight_of
 from ps2.algorithms.trees.quantiles import Quantiles
 from ps2.algorithms.trees.tree_matrices import HistogramMatrices, columns_of
 from ps2.errors import LimitError
 
-# The largest number of histograms at a time, and the part of the servers' free memory that they may take.
-MAX_ROWS, MEMORY_PART = 1024, 4
-
-
-def forest_matrices(
-    bins: Bins, problem: TreeProblem, options: ForestOptions, servers: Sequence[tuple[int, int]]
-) -> HistogramMatrices:
-    """Make the matrices of a random forest.
-
-    Args:
-        servers: of each the memory limit, and what is taken of it, in bytes.
-
-    Raises:
-        LimitError: they cannot fit.
-    """
-    size, free = columns_of(bins, options.channels) * SUM_BYTES, sum(max(limit - taken, 0) for limit, taken in servers)
-    useful = options.trees_at_once << min(max(options.depth - 1, 0), 10)
-    rows = max(min(useful, MAX_ROWS, free // MEMORY_PART // size), 1)
-    try:
-        return HistogramMatrices.make(bins, problem, options.channels, rows_with_marks(1 + rows))
-    except LimitError as error:
-        raise LimitError(
-            f"{bins.features:,} features have {bins.columns.sum():,} bins that can part rows: a histogram takes "
-            f"{size:,} bytes, and does not fit the servers: {error}; start more servers, or with a larger memory "
-            "limit, or let features have fewer bins"
-        ) from error
+# The maximum number of histograms, and by what the servers' free memory is divided for them.
+MAX_HISTOGRAMS, MEMORY_DIVISOR = 1024, 4
 
 
 def grow(
@@ -71,33 +47,33 @@ def grow(
     facts: Facts,
     on_step: Callable[[StepReport], Any] = lambda step: None,
 ) -> TrainedForest[RandomForest]:
-    """Grow a random forest in a context, or go on in one that was restored: see ``ForestOptions.name``.
+    """Grow a random forest in a context, or resume one in a restored context: see ``ForestOptions.name``.
 
-    Its trees are the same, bit for bit, on any number of workers and servers, and in the only worker's process.
+    The trees are the same, bit for bit, on any number of workers and servers, and in the only worker's process.
 
     Args:
         ps: the PS2Context.
-        table: rows.
-        problem: what labels are, and the base that is taken from labels that are numbers.
+        table: the rows.
+        problem: the kind of labels; and, of labels that are numbers, the base that is subtracted.
         options: how to grow trees.
-        facts: of the rows' labels and weights.
+        facts: statistics of the rows' labels and weights.
         on_step: called in the driver after each tree.
 
     Raises:
         LimitError: histograms cannot fit the servers.
         NotFoundError, ConfigError: the context was restored from a checkpoint without a training of this name, or with
             another one.
-        InputError: a row cannot be used; says how many, and names one.
+        InputError: a row cannot be used. The message says how many, and names one.
         SlotsError, WorkerError...: as ``ps.run`` raises.
     """
     names = CheckpointNames.of(options.name, ps)
     record = Record(on_step, Words("tree", "impurity"), completed="all trees have grown")
-    mean = None if table.columns.weight is None else facts.weight / facts.rows
-    # Before the vectors are looked for: with another ``via`` there are others.
+    mean_weight = mean_weight_of(table, facts)
+    # Compare the settings before looking for the vectors, which depend on ``via``.
     Journal.of(names, settings_of(problem, options), ForestProgram.number)
     if options.via == "local":
-        return run_program(ps, LocalForestProgram(problem, options, mean, record, names), table, names)
-    return run_program(ps, ForestProgram(problem, options, mean, record, names, ps.memory()), table, names)
+        return run_program(ps, LocalForestProgram(problem, options, mean_weight, record, names), table, names)
+    return run_program(ps, ForestProgram(problem, options, mean_weight, record, names, ps.memory()), table, names)
 
 
 class ForestProgram(FleetProgram[TrainedForest[RandomForest]]):
@@ -117,9 +93,34 @@ class ForestProgram(FleetProgram[TrainedForest[RandomForest]]):
         names: CheckpointNames,
         memory: Sequence[tuple[int, int]],
     ) -> None:
-        quantiles = Quantiles.make(problem, options.bins, mean_weight, names, least_rows(options))
+        quantiles = Quantiles.make(problem, options.bins, mean_weight, names, min_rows_to_split(options))
         super().__init__(problem, options, record, quantiles)
         self._memory = memory
+
+    # -- the algorithm -------------------------------------------------------------------------------------------------
+
+    def drive(self, ask: Ask) -> Steps[ForestRecord]:
+        options = self.options
+        matrices = yield from self.prepare_histograms(ask)
+        report = yield SumRows()
+        scales, num_rows = options.scales(sums_below(report.exponents)), int(report.rows)
+        forest = ForestRecord(self._problem, options, self.record)
+        forest.begin(matrices.bins, scales)
+        num_features = int((matrices.bins.columns > 0).sum())  # features that can split nodes
+        while (first := len(forest.trees)) < options.trees:
+            # Some trees grow at once. Workers draw their rows, and add the roots' histograms to rows of a matrix.
+            slots = matrices.rows[: min(options.trees_at_once, options.trees - first)]
+            moves = Moves(opened=opened_roots(slots if options.depth and num_features else []))
+            report = yield PlantTrees(
+                matrices=matrices.numbers, first=first, count=len(slots), scales=scales, **moves.fields()
+            )
+            growth = ForestGrowth(options, scales, report.totals, matrices.rows, num_features)
+            _, histogram_bytes = yield from grow_trees(ask, growth, matrices)
+            self.record.add(0, int(report.bytes) + histogram_bytes)
+            forest.add(ask, growth.trees, num_rows)
+        return forest
+
+    # -- what the frame calls ------------------------------------------------------------------------------------------
 
     def settings(self) -> dict[str, Any]:
         return settings_of(self._problem, self.options)
@@ -128,28 +129,24 @@ class ForestProgram(FleetProgram[TrainedForest[RandomForest]]):
         return partial(ForestWorker, self._problem, self.options, self._quantiles)
 
     def make_matrices(self, bins: Bins) -> HistogramMatrices:
-        return forest_matrices(bins, self._problem, self.options, self._memory)
+        """Make the matrices of histograms.
 
-    def drive(self, ask: Ask) -> Steps[ForestRecord]:
+        Raises:
+            LimitError: they cannot fit.
+        """
         options = self.options
-        matrices = yield from self.begin(ask)
-        report = yield SumRows()
-        scales, num_rows = options.scales(sums_below(report.exponents)), int(report.rows)
-        forest = ForestRecord(self._problem, options, self.record)
-        forest.begin(matrices.bins, scales)
-        usable = int((matrices.bins.columns > 0).sum())
-        while (first := len(forest.trees)) < options.trees:
-            # Each tree draws rows, and each of its nodes features. Some trees grow at once.
-            rows = matrices.rows[: min(options.trees_at_once, options.trees - first)]
-            moves = Moves(opened=opened_roots(rows if options.depth and usable else []))
-            report = yield PlantTrees(
-                matrices=matrices.numbers, first=first, count=len(rows), scales=scales, **moves.fields()
-            )
-            growth = ForestGrowth(options, scales, report.totals, matrices.rows, usable)
-            _, moved_bytes = yield from grow_trees(ask, growth, matrices)
-            self.record.add(0, int(report.bytes) + moved_bytes)
-            forest.add(ask, growth.trees, num_rows)
-        return forest
+        size = columns_of(bins, options.channels) * SUM_BYTES
+        free = sum(max(limit - used, 0) for limit, used in self._memory)
+        max_useful = options.trees_at_once << min(max(options.depth - 1, 0), 10)  # all nodes that may wait at once
+        rows = max(min(max_useful, MAX_HISTOGRAMS, free // MEMORY_DIVISOR // size), 1)
+        try:
+            return HistogramMatrices.make(bins, self._problem, options.channels, rows_with_marks(1 + rows))
+        except LimitError as error:
+            raise LimitError(
+                f"{bins.features:,} features have {bins.columns.sum():,} bins that can part rows: a histogram takes "
+                f"{size:,} bytes, and does not fit the servers: {error}; start more servers, or with a larger memory "
+                "limit, or let features have fewer bins"
+            ) from error
 
     def result(self, forest: ForestRecord) -> TrainedForest[RandomForest]:
         return TrainedForest(forest.forest(), forest.history())
