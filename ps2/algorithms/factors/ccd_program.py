@@ -2,7 +2,8 @@
 
 Yu et al., "Scalable Coordinate Descent Approaches to Parallel Matrix Factorization for Recommender Systems" (2012),
 section 4: each worker has the ratings of some users and of some items. In an iteration, which is a clock, all workers
-solve the vectors of their users, and then those of their items (``ccd_worker.py``; ``ccd_kernels.py`` says how).
+solve the vectors of their users, and then those of their items (``ccd_worker.py``). Coordinates are solved in another
+order than by CCD++: vector by vector, some ranks at a time, as by iALS++ (Rendle et al. 2021; ``ccd_kernels.py``).
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from ps2.algorithms.training.record import StepReport
 from ps2.array_types import Float32s
 from ps2.errors import PS2Error
 
-# Standard deviation of the numbers of new vectors, times the root of the rank.
-SPREAD = 0.3
+# The standard deviation of the numbers of new vectors, times the root of the rank.
+INITIAL_STD = 0.3
 
 
 class CcdProgram(FactorsProgram):
@@ -68,15 +69,15 @@ class CcdProgram(FactorsProgram):
                 ask(partial(self._vectors.keep, len(results)))
 
     def _write_first_vectors(self) -> None:
-        problem, survey, start = self.problem, self.problem.survey, self.problem.start
+        problem, survey, model = self.problem, self.problem.survey, self.problem.initial_model
         users, items = first_vectors(problem.options, len(survey.users), len(survey.items))
-        if start is not None:
-            _set(users, survey.users.find(start.users.values), start.user_factors, start.user_bias)
-            _set(items, survey.items.find(start.items.values), start.item_factors, start.item_bias)
-        placed = np.empty_like(users), np.empty_like(items)
-        placed[0][problem.deal.user_places] = users
-        placed[1][problem.deal.item_places] = items
-        self._vectors.write(*placed)
+        if model is not None:
+            _copy_model(users, survey.users.find(model.users.values), model.user_factors, model.user_bias)
+            _copy_model(items, survey.items.find(model.items.values), model.item_factors, model.item_bias)
+        by_place = np.empty_like(users), np.empty_like(items)
+        by_place[0][problem.deal.user_places] = users
+        by_place[1][problem.deal.item_places] = items
+        self._vectors.write(*by_place)
 
     # -- what the frame calls ------------------------------------------------------------------------------------------
 
@@ -84,13 +85,13 @@ class CcdProgram(FactorsProgram):
         return CheckAndTrain(WorkerLoop(CcdWork(self._vectors, self.problem.deal.layout, self.mean)))
 
     def reader(self) -> ReadRatings:
-        """Return what a worker reads its ratings with."""
+        """Return the picklable function that reads a worker's ratings."""
         return ReadRatings(self.problem.deal.layout, self.options)
 
     def result(self, best_and_last: tuple[int, int]) -> FittedFactors:
         deal, (best, last) = self.problem.deal, best_and_last
         users, items = self._vectors.read(last) if best == last else self._vectors.read_best()
-        return self.fitted(_cut(users[deal.user_places], self.options), _cut(items[deal.item_places], self.options))
+        return self.fitted(_split(users[deal.user_places], self.options), _split(items[deal.item_places], self.options))
 
     def free(self) -> None:
         self._vectors.free()
@@ -111,26 +112,26 @@ class ReadRatings:
 def first_vectors(options: FactorOptions, users: int, items: int) -> tuple[Float32s, Float32s]:
     """Draw vectors, with their biases: shape (users, ranks) and (items, ranks). The users' are solved first."""
     ranks = padded(options.rank) + options.biases
-    of_items = np.zeros((items, ranks), np.float32)
-    draws = np.random.default_rng(options.seed)
-    of_items[:, : options.rank] = draws.standard_normal((items, options.rank), np.float32)
-    of_items *= np.float32(SPREAD / math.sqrt(options.rank))
-    # Ratings have one sign, mostly: the first rank begins with it.
-    of_items[:, 0] = np.abs(of_items[:, 0])
+    item_vectors = np.zeros((items, ranks), np.float32)
+    rng = np.random.default_rng(options.seed)
+    item_vectors[:, : options.rank] = rng.standard_normal((items, options.rank), np.float32)
+    item_vectors *= np.float32(INITIAL_STD / math.sqrt(options.rank))
+    # Most ratings have one sign, so the first rank begins with it.
+    item_vectors[:, 0] = np.abs(item_vectors[:, 0])
     if options.nonnegative:
-        np.abs(of_items, out=of_items)
-    return np.zeros((users, ranks), np.float32), of_items
+        np.abs(item_vectors, out=item_vectors)
+    return np.zeros((users, ranks), np.float32), item_vectors
 
 
-def _set(vectors: Float32s, numbers: Any, factors: Float32s, bias: Float32s | None) -> None:
-    """Set vectors to those of a model, and biases if both have some."""
+def _copy_model(vectors: Float32s, numbers: Any, factors: Float32s, bias: Float32s | None) -> None:
+    """Copy a model's factors to some vectors, and its biases if both have some."""
     rank = factors.shape[1]
     vectors[numbers, :rank] = factors
     if bias is not None and vectors.shape[1] > padded(rank):
         vectors[numbers, padded(rank)] = bias
 
 
-def _cut(vectors: Float32s, options: FactorOptions) -> Vectors:
-    """Return vectors without the numbers that fill blocks, and biases."""
+def _split(vectors: Float32s, options: FactorOptions) -> Vectors:
+    """Split vectors into factors, without the numbers that fill blocks of ranks, and biases."""
     biases = vectors[:, padded(options.rank)].copy() if options.biases else None
     return np.ascontiguousarray(vectors[:, : options.rank]), biases

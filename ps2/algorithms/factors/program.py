@@ -1,4 +1,4 @@
-"""What the programs of both solvers share: the problem, the results of iterations, and when a training ends."""
+"""What both programs share: the problem, the results of iterations, and when a training ends."""
 
 from __future__ import annotations
 
@@ -18,23 +18,25 @@ from ps2.algorithms.training.run import FIRST_CLOCK
 from ps2.data.ids import WRONG
 from ps2.errors import InputError
 
-# A field of each worker's first report: the number of its rows with ids that the survey has not.
+# A field of each worker's first report: the number of its rows with ids that the survey does not have.
 STRANGE = "strange"
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What is to be trained.
+    """A factorization to compute.
 
     Attributes:
-        survey: of the ratings, together with the users and items of ``start``.
-        start: a model to go on from, or None.
+        survey: statistics of the ratings, and all users and items, those of ``initial_model`` included.
+        deal: the users and items of each worker.
+        options: how to train.
+        initial_model: the model whose vectors the training begins with, or None.
     """
 
     survey: RatingsSurvey
     deal: Deal
     options: FactorOptions
-    start: FittedFactors | None = None
+    initial_model: FittedFactors | None = None
 
     @property
     def keeps_best(self) -> bool:
@@ -44,14 +46,14 @@ class Problem:
 
 @dataclass(frozen=True)
 class Iteration:
-    """Results of an iteration.
+    """The results of an iteration.
 
     Attributes:
-        objective: the RMSE of the ratings, or the mean loss of implicit feedback; with "sgd", of each rating as it was
-            visited.
-        validation: the same of the held-out rows after it; NaN without any.
-        ratings: how many were trained on.
-        bytes: that travelled.
+        objective: the RMSE of the ratings, or the mean loss of implicit feedback. With "sgd", each rating has the error
+            before its own step.
+        validation: the same of the held-out rows after the iteration; NaN without any.
+        ratings: the number of ratings that were trained on.
+        bytes: the number of bytes that workers exchanged with servers.
         metrics: further values, by name.
     """
 
@@ -74,12 +76,12 @@ class Iteration:
 
 
 class FactorsProgram(Program[FittedFactors]):
-    """A factorization; the vectors are on the servers.
+    """A factorization whose vectors are on the servers.
 
     Attributes:
-        scale: results are multiplied by it.
-        mean: of predictions.
-        step_size: the first step; None: there are no steps.
+        scale: the factor from the errors that workers report to those of ratings.
+        mean: the number to which a prediction adds biases and the product of vectors.
+        step_size: the first step size; None: the solver has none.
     """
 
     first_clock = 0
@@ -109,30 +111,31 @@ class FactorsProgram(Program[FittedFactors]):
         """Let workers compare their ratings with the survey.
 
         Raises:
-            InputError: rows differ from those that were surveyed.
+            InputError: the rows are not those that were surveyed.
         """
         report = yield NextClock()
         if report.strange:
             raise InputError(f"{int(report.strange)} {WRONG}")
 
     def last_iteration(self, results: Sequence[Iteration], iterations: int) -> int:
-        """Return the iteration with which the training ends, as far as the results tell.
+        """Return the iteration with which the training ends, as far as it can be known from these results.
 
-        That is the first one without progress for ``patience`` iterations, or, where workers are ahead, a later one.
+        That is ``iterations``, unless validation has not improved for ``patience`` iterations. Workers that may be
+        ahead of each other then end ``staleness`` iterations later.
         """
-        best, since = math.inf, 0
+        best, since_best = math.inf, 0
         for number, result in enumerate(results, 1):
             if result.validation < best * (1 - self.options.validation_tol):
-                best, since = result.validation, 0
+                best, since_best = result.validation, 0
             else:
-                since += 1
-            if self.options.patience and since >= self.options.patience:
+                since_best += 1
+            if self.options.patience and since_best >= self.options.patience:
                 return min(iterations, number + (self.staleness or 0))
         return iterations
 
     def best_iteration(self, results: Sequence[Iteration]) -> int:
         """Return the iteration, from 1, whose vectors are the result: the last one, if held-out rows do not choose."""
-        losses = [(one.validation, number) for number, one in enumerate(results, 1) if not math.isnan(one.validation)]
+        losses = [(each.validation, i) for i, each in enumerate(results, 1) if not math.isnan(each.validation)]
         return min(losses)[1] if losses and self.problem.keeps_best else len(results)
 
     def end_iteration(self, ask: Ask, results: list[Iteration], result: Iteration) -> None:
@@ -147,10 +150,10 @@ class FactorsProgram(Program[FittedFactors]):
         """Record why the training ends; return the iteration, from 1, whose vectors are the result.
 
         Args:
-            is_early: validation ends it.
+            is_early: whether the training ends because validation has not improved.
         """
         record, best = self.record, self.best_iteration(results)
-        record.metrics = {name: tuple(one.metrics[name] for one in results) for name in results[-1].metrics}
+        record.metrics = {name: tuple(each.metrics[name] for each in results) for name in results[-1].metrics}
         if is_early:
             record.reason = f"no progress on the held-out rows for {self.options.patience} iterations"
         if best < len(results):
@@ -162,7 +165,7 @@ class FactorsProgram(Program[FittedFactors]):
         """Return the result with these vectors of users and items.
 
         Args:
-            halvings: how often the training has begun anew with half the step.
+            halvings: how often the training was restarted with half the step.
         """
         survey, step = self.problem.survey, self.step_size
         (user_factors, user_bias), (item_factors, item_bias) = users, items
@@ -173,7 +176,7 @@ class FactorsProgram(Program[FittedFactors]):
 
 @dataclass(frozen=True, eq=False)
 class CheckAndTrain:
-    """What each worker runs: it reports whether its ratings are those of the survey, then trains; picklable."""
+    """The loop of each worker, picklable: it reports whether its ratings are those of the survey, then trains."""
 
     train: Callable[[Any, Any], None]
 
@@ -184,6 +187,7 @@ class CheckAndTrain:
 
 
 def _mean(loss: float, weight: float, implicit: bool) -> float:
+    """Return the mean loss of implicit feedback, else the RMSE; NaN without weight."""
     if weight <= 0:
         return math.nan
     return loss / weight if implicit or not loss >= 0 else math.sqrt(loss / weight)

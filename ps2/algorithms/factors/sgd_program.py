@@ -1,9 +1,9 @@
 """Stochastic gradient descent by rotation as a durable program.
 
 Gemulla et al., "Large-Scale Matrix Factorization with Distributed Stochastic Gradient Descent" (2011). An iteration is
-an epoch of the paper, and a turn of ``plan.py`` is a subepoch: each worker takes steps for the ratings of its users and
-of a block of items, which no other worker has in the same turn. Blocks rotate through the servers (``sgd.py``). Workers
-follow the plan by themselves, and may be a clock ahead of each other.
+an epoch of the paper's algorithm 2, and a turn of ``plan.py`` is a subepoch: each worker takes steps for the ratings of
+its users and of a block of items, which no other worker has in the same turn. Blocks rotate through the servers
+(``sgd.py``). Workers follow the plan by themselves, and may be a clock ahead of each other.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from ps2.algorithms.training.record import StepReport
 from ps2.array_types import Float32s
 from ps2.errors import PS2Error
 
-# How often a training begins anew with half the step.
+# How often a training is restarted with half the step, at most.
 MAX_HALVINGS = 10
-# Vectors that the driver pushes or pulls at once, in bytes.
+# The size of the vectors that the driver pushes or pulls at once, in bytes.
 SLICE_BYTES = 64 << 20
 
 
@@ -41,8 +41,9 @@ class Descent:
 
     Attributes:
         halvings: how often the step was halved.
-        results: of each iteration.
-        copies: the saved copies that are needed, by iteration; 0: the first vectors.
+        results: the results of each iteration.
+        copies: for each saved iteration that is needed, the number of the copy that holds its vectors. Iteration 0 has
+            the first vectors.
     """
 
     halvings: int = 0
@@ -60,7 +61,7 @@ class Descent:
         return min({0, 1, 2} - {*self.copies.values()})
 
     def save(self, best: int) -> None:
-        """Note that the newest iteration is saved; keep its copy, and that of the best one."""
+        """Record that workers have saved the newest iteration; keep its copy and that of the best one."""
         newest = len(self.results)
         copies = {**self.copies, newest: self.free}
         self.copies = {iteration: copies[iteration] for iteration in (newest, best)}
@@ -70,7 +71,7 @@ class SgdProgram(FactorsProgram):
     """Stochastic gradient descent.
 
     Attributes:
-        scaling: of ratings.
+        scaling: how ratings are scaled.
     """
 
     staleness = STALENESS
@@ -83,8 +84,8 @@ class SgdProgram(FactorsProgram):
         step = default_step(problem.survey.rows) if options.step_size is None else options.step_size
         self.step_size: float | None = step
         self._sgd = SgdSettings(options, self.scale, step)
-        # Twice the RMSE of predicting 0. A model to go on from may predict other ratings worse than that.
-        self._max_rmse = 2 * math.hypot(1.0, self.scaling.level) if problem.start is None else math.inf
+        # Twice the RMSE of predicting 0. An initial model may predict other ratings worse than that.
+        self._max_rmse = 2 * math.hypot(1.0, self.scaling.level) if problem.initial_model is None else math.inf
         self._lengths = Lengths(
             layout.ring.turns, options.save_interval, problem.survey.held_out > 0, problem.keeps_best
         )
@@ -103,16 +104,16 @@ class SgdProgram(FactorsProgram):
             iterations = ask.setting(lambda: self.options.iterations)
             last = self.last_iteration(descent.results, iterations)
             if descent.saved >= last:
-                self._forget_unsaved(descent)  # there are some if another driver wants fewer iterations
+                self._forget_unsaved(descent)  # there are some only if another driver wants fewer iterations
                 best = self.end(descent.results, is_early=last < iterations)
                 return descent.copies[best], descent.halvings
             sums = yield from self._rotate(descent, last)
             if sums is None:  # a worker has lost its vectors
-                yield from self._begin_again(ask, descent)
+                yield from self._restart(ask, descent)
             elif self._has_diverged(descent, sums):
                 ask(self._write_first_vectors)
                 descent = Descent(descent.halvings + 1)
-                yield from self._begin_again(ask, descent)
+                yield from self._restart(ask, descent)
             else:
                 self.end_iteration(ask, descent.results, Iteration.of(sums))
                 if self._lengths.saves(len(descent.results), last):
@@ -131,7 +132,7 @@ class SgdProgram(FactorsProgram):
         message: NextClock = Iterate(last, descent.free)
         for _ in range(self._lengths.clocks(len(descent.results) + 1, last)):
             report, message = (yield message), NextClock()
-            while not vars(report):  # lost with the driver; its successor's workers have no vectors
+            while not vars(report):  # lost with an earlier driver: all workers begin again, and ask for vectors
                 report = yield NextClock()
             if report.asks:
                 return None
@@ -154,10 +155,10 @@ class SgdProgram(FactorsProgram):
             )
         return True
 
-    def _begin_again(self, ask: Ask, descent: Descent) -> Steps[None]:
-        """Let all workers take the saved vectors. The iterations that were not saved come again."""
+    def _restart(self, ask: Ask, descent: Descent) -> Steps[None]:
+        """Let all workers take the saved vectors. They repeat the iterations that were not saved."""
         self._forget_unsaved(descent)
-        # No worker enters a later clock than this before it has the message.
+        # The first clock that no worker enters before it has the message.
         clock = ask.clock + STALENESS
         yield Begin(clock, descent.saved, descent.copies[descent.saved], descent.halvings)
         for _ in range(STALENESS):
@@ -165,20 +166,20 @@ class SgdProgram(FactorsProgram):
 
     def _forget_unsaved(self, descent: Descent) -> None:
         del descent.results[descent.saved :]
-        ratings, num_bytes = (sum(getattr(one, name) for one in descent.results) for name in ("ratings", "bytes"))
+        ratings, num_bytes = (sum(getattr(each, name) for each in descent.results) for name in ("ratings", "bytes"))
         self.record.keep(descent.saved, ratings, num_bytes)
 
     def _write_first_vectors(self) -> None:
         survey, deal = self.problem.survey, self.problem.deal
-        kinds = (
+        sides = (
             (self._fleet.kept_users[0], deal.user_places, survey.users, survey.user_penalties, "user"),
             (self._fleet.kept_items[0], deal.item_places, survey.items, survey.item_penalties, "item"),
         )
-        beginning = Beginning(self._sgd, self.scaling, self.problem.start)
-        for matrix, places, ids, ratings, kind in kinds:
+        first_rows = Beginning(self._sgd, self.scaling, self.problem.initial_model)
+        for matrix, places, ids, ratings, kind in sides:
             for rows in self._slices(len(places)):
-                first = beginning.rows(kind, ids, rows, ratings[rows])
-                matrix.push(columns=places[rows].astype(np.int64), values=first, wait=False)
+                vectors = first_rows.rows(kind, ids, rows, ratings[rows])
+                matrix.push(columns=places[rows].astype(np.int64), values=vectors, wait=False)
             matrix.flush()
 
     # -- what the frame calls ------------------------------------------------------------------------------------------
@@ -187,7 +188,7 @@ class SgdProgram(FactorsProgram):
         return CheckAndTrain(SgdLoop(self._sgd, self._fleet, self._lengths))
 
     def reader(self) -> ReadGrid:
-        """Return what a worker reads its ratings with."""
+        """Return the picklable function that reads a worker's ratings."""
         return ReadGrid(self.problem.deal.layout, self.scaling)
 
     def result(self, copy_and_halvings: tuple[int, int]) -> FittedFactors:
