@@ -1,8 +1,8 @@
 """A deep model's training as a durable program: minibatch steps of Adam (Kingma and Ba, 2015).
 
-The layers and the table of embeddings lie on the servers. Embeddings take steps by themselves as workers push their
-gradients. Layers take one step a clock, which the driver asks for, with the sum of the workers' gradients. With a
-staleness, each worker takes steps of its own.
+The layers and the table of embeddings are on the servers. A clock is a step with a minibatch. Each worker has a part of
+it. The table takes its steps as the workers' gradients arrive. The layers take one step a clock, with the sum of the
+workers' gradients, when the driver asks for it. With a staleness, they take a step with each worker's gradient instead.
 """
 
 from __future__ import annotations
@@ -34,17 +34,76 @@ from ps2.errors import DivergedError
 WORDS = Words("epoch", "loss")
 
 
+class DeepProgram(Program[TrainingHistory]):
+    """The training of a deep model."""
+
+    first_clock = 0
+
+    def __init__(self, learner: Learner, plan: Plan, record: Record, training: Resumable) -> None:
+        super().__init__(learner.options, None, record)
+        self._learner, self._plan, self._training = learner, plan, training
+        self.staleness = learner.options.staleness
+
+    # -- the algorithm -------------------------------------------------------------------------------------------------
+
+    def drive(self, ask: Ask) -> Steps[None]:
+        ask.start()
+        epoch = 0
+        while epoch < ask.setting(lambda: self.options.epochs):
+            loss, num_rows = yield from ask.part(partial(self._epoch, epoch))
+            ask.stepped(self.record.known(loss), num_rows, 0)
+            epoch += 1
+
+    def _epoch(self, epoch: int) -> Steps[tuple[float, int]]:
+        """Pass over all rows; return their mean loss, each row's before its step, and the number of rows."""
+        plan, num_rows, losses = self._plan, 0, list[float]()
+        for _ in range(plan.steps):
+            step = yield NextClock().then(partial(self._take_step, epoch))
+            if step is not None:
+                losses.append(step[0])
+                num_rows += step[1]
+        # A step whose report is lost counts as much as the mean of the others.
+        return float(np.mean(losses) * plan.steps / plan.weight) if losses else math.nan, num_rows
+
+    def _take_step(self, epoch: int, report: Any) -> tuple[float, int] | None:
+        """Let the layers take a clock's step; return its summed loss and number of rows, None if the report is lost."""
+        if not vars(report):  # an earlier driver has received the report and taken the step
+            return None
+        if not math.isfinite(report.loss):
+            raise DivergedError(
+                f"in epoch {epoch + 1} the loss is {report.loss}: a learning rate, or a number of the rows, is too "
+                "large"
+            )
+        if self.options.staleness == 0:
+            self._learner.layers.step(LayerStep(self.options.lr, self.options.decay))
+        return report.loss, report.rows
+
+    # -- what the frame calls ------------------------------------------------------------------------------------------
+
+    def settings(self) -> dict[str, Any]:
+        return self._training.settings
+
+    def loop(self) -> DeepLoop:
+        return DeepLoop(self._learner, self._plan)
+
+    def result(self, returned: None) -> TrainingHistory:
+        return self.record.history()
+
+    def free(self) -> None:
+        """Free nothing: the vectors are the model."""
+
+
 @dataclass(frozen=True, eq=False)
 class DeepTable:
     """Rows to train on, with one rdd_partition for each worker.
 
     Attributes:
         frame: the DataFrame.
-        hasher: makes keys from its columns.
-        label, weight: names of columns; ``weight`` None: all rows weigh 1.
-        workers: number of workers, and of rdd_partitions.
-        rows: number of rows.
-        total: sum of the rows' weights.
+        hasher: makes keys from the DataFrame's columns.
+        label, weight: the names of columns; ``weight`` None: all rows weigh 1.
+        workers: the number of workers, and of rdd_partitions.
+        rows: the number of rows.
+        total: the sum of the rows' weights.
         newest_s: the largest time of a row, in seconds; minus infinity without times.
     """
 
@@ -59,31 +118,12 @@ class DeepTable:
 
 
 @dataclass(frozen=True, eq=False)
-class _Read:
-    hasher: Any
-    label: str
-    weight: str | None
-
-    def __call__(self, worker: Any, batches: Iterator[pa.RecordBatch]) -> DeepRows:
-        parts, labels, weights, before = [], [np.zeros(0)], [np.zeros(0)], 0
-        for batch in batches:
-            parts.append(self.hasher.rows(batch, before))
-            labels.append(read_numbers(batch, self.label, before))
-            if self.weight is not None:
-                weights.append(read_weights(batch, self.weight, before))
-            before += batch.num_rows
-        return DeepRows(
-            KeyRows.joined(parts), np.concatenate(labels), None if self.weight is None else np.concatenate(weights)
-        )
-
-
-@dataclass(frozen=True, eq=False)
 class Resumable:
     """A training that another driver may resume.
 
     Attributes:
-        names: the names of its vectors; they say how far an earlier driver came.
-        settings: what another driver's settings must equal.
+        names: the names of the vectors, and how far an earlier driver came.
+        settings: the settings, which another driver must share.
     """
 
     names: CheckpointNames
@@ -91,21 +131,21 @@ class Resumable:
 
     @staticmethod
     def of(name: str, ps: Any, table: DeepTable, options: DeepOptions, model: Mapping[str, Any]) -> Resumable:
-        """Return the training of that name.
+        """Return the training of this name.
 
         Args:
-            name: "": no other driver may resume the training.
-            model: settings of the model, as JSON has them.
+            name: the name; "": no other driver may resume the training.
+            model: the settings of the model, as JSON holds them.
 
         Raises:
             NotFoundError: the context was restored, and has no such training.
-            ConfigError: the earlier driver trained something else; says what differs.
+            ConfigError: the earlier driver's training had other settings. The message says which.
         """
         keys = table.hasher.to_json()
         rows = {"columns": keys["fields"], "hashSeed": keys["seed"], "rows": table.rows, "workers": table.workers}
-        chosen = {key: value for key, value in asdict(options).items() if key not in ("epochs", "overlap")}
-        training = Resumable(CheckpointNames.of(name, ps), {**model, **chosen, **rows})
-        # Which vectors the caller looks for depends on the settings, so these are compared first.
+        training_options = {key: value for key, value in asdict(options).items() if key not in ("epochs", "overlap")}
+        training = Resumable(CheckpointNames.of(name, ps), {**model, **training_options, **rows})
+        # Compare the settings first: the caller looks for vectors that depend on them.
         Journal.of(training.names, training.settings, DeepProgram.number)
         return training
 
@@ -126,10 +166,10 @@ def train(
     Args:
         ps: the context.
         table: the rows.
-        model: its architecture, its layers, and its ``EmbeddingTable``.
+        model: the architecture, the layers, and the ``EmbeddingTable``.
         options: how to train.
         on_step: called in the driver after each epoch.
-        training: by which another driver resumes the training.
+        training: the names and settings with which another driver may resume the training.
 
     Raises:
         DivergedError: the loss is not finite, because a learning rate or a number of the rows is too large. The step
@@ -151,55 +191,22 @@ def train(
     return history
 
 
-class DeepProgram(Program[TrainingHistory]):
-    """The training of a deep model."""
+@dataclass(frozen=True, eq=False)
+class _Read:
+    """Reads a worker's rows; picklable."""
 
-    first_clock = 0
+    hasher: Any
+    label: str
+    weight: str | None
 
-    def __init__(self, learner: Learner, plan: Plan, record: Record, training: Resumable) -> None:
-        super().__init__(learner.options, None, record)
-        self._learner, self._plan, self._training = learner, plan, training
-        self.staleness = learner.options.staleness
-
-    def drive(self, ask: Ask) -> Steps[None]:
-        ask.start()
-        epoch = 0
-        while epoch < ask.setting(lambda: self.options.epochs):
-            loss, rows = yield from ask.part(partial(self._epoch, epoch))
-            ask.stepped(self.record.known(loss), rows, 0)
-            epoch += 1
-
-    def _epoch(self, epoch: int) -> Steps[tuple[float, int]]:
-        """Pass over all rows; return the mean loss at the beginning of the steps, and the number of rows."""
-        plan, rows, losses = self._plan, 0, list[float]()
-        for _ in range(plan.steps):
-            step = yield NextClock().then(partial(self._take_step, epoch))
-            if step is not None:
-                losses.append(step[0])
-                rows += step[1]
-        return float(np.mean(losses) * plan.steps / plan.weight) if losses else math.nan, rows
-
-    def _take_step(self, epoch: int, report: Any) -> tuple[float, int] | None:
-        """Let the layers take the step of a clock; return its loss and its number of rows, None if they are lost."""
-        if not vars(report):  # an earlier driver has taken the step
-            return None
-        if not math.isfinite(report.loss):
-            raise DivergedError(
-                f"in epoch {epoch + 1} the loss is {report.loss}: a learning rate, or a number of the rows, is too "
-                "large"
-            )
-        if self.options.staleness == 0:
-            self._learner.layers.step(LayerStep(self.options.lr, self.options.decay))
-        return report.loss, report.rows
-
-    def settings(self) -> dict[str, Any]:
-        return self._training.settings
-
-    def loop(self) -> DeepLoop:
-        return DeepLoop(self._learner, self._plan)
-
-    def result(self, returned: None) -> TrainingHistory:
-        return self.record.history()
-
-    def free(self) -> None:
-        """Free nothing: the vectors are the model."""
+    def __call__(self, worker: Any, batches: Iterator[pa.RecordBatch]) -> DeepRows:
+        parts, labels, weights, num_rows = [], [np.zeros(0)], [np.zeros(0)], 0
+        for batch in batches:
+            parts.append(self.hasher.rows(batch, num_rows))
+            labels.append(read_numbers(batch, self.label, num_rows))
+            if self.weight is not None:
+                weights.append(read_weights(batch, self.weight, num_rows))
+            num_rows += batch.num_rows
+        return DeepRows(
+            KeyRows.joined(parts), np.concatenate(labels), None if self.weight is None else np.concatenate(weights)
+        )
