@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from contextlib import suppress
 from functools import partial
 
 import numpy as np
@@ -64,11 +65,14 @@ def dialled(ps, address):
     return connection
 
 
-def heard(connection):
-    file = connection.makefile("rb", buffering=0)
-    length, size = framing.HEAD.unpack(file.read(framing.HEAD.size))
-    assert size == 0
-    return header_of(file.read(length))
+def error_of(connection):
+    """Return the type of the error that a server answers with; "": it ends without an answer."""
+    with connection.makefile("rb") as file, suppress(ConnectionError):
+        if head := file.read(framing.HEAD.size):
+            length, size = framing.HEAD.unpack(head)
+            assert size == 0
+            return header_of(file.read(length)).error.type
+    return ""
 
 
 def writing(total, number, version):
@@ -88,7 +92,8 @@ def test_stopped_server_when_resumed_then_accepts_no_writes(ps):
             total.add(np.ones(DIM, np.int64))  # waits until another server is there
             assert ps.servers[0] != old
             connection.sendall(writing(total, 0, version)[10:])  # read at once when it wakes up
-        assert heard(connection).error.type == "StaleRouteError"
+        # A server that wakes up may first notice that another one has its place, and end.
+        assert error_of(connection) in ("StaleRouteError", "")
     assert np.unique(total.pull()).tolist() == [2]
     assert [recovery.servers for recovery in ps.recoveries] == [(0,)]
 
