@@ -22,7 +22,7 @@ def clicks(spark: Any) -> Any:
 
 
 SERVERS = {"via": "servers"}
-CLICKS = {"categoricalCols": ["user", "ad"], "factorSize": 4, "hiddenLayers": [8], "epochs": 3}
+CLICKS = {"categoricalCols": ["user", "ad"], "factorSize": 4, "hiddenLayers": [8], "maxIter": 3}
 # Module below ps2.algorithms, estimator, params and rows of each fit.
 FITS: dict[str, tuple[str, str, dict[str, Any], Callable[[Any], Any]]] = {
     "boosted trees": ("classification", "GBTClassifier", {}, bare.labelled),
