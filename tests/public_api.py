@@ -17,6 +17,7 @@ import click
 from pyspark.ml import Estimator, Model, Transformer
 from pyspark.ml.param import Param, Params
 
+from ps2.algorithms.frame.settings import Setting
 from ps2.cli.main import cli
 
 RECORD = Path(__file__).with_suffix(".json")
@@ -54,6 +55,7 @@ def describe(value: Any) -> Description:
     settings = params(value) if issubclass(value, Params) else {}
     accessors = {verb + name[0].upper() + name[1:] for name in {*settings, *SPARK_4} for verb in ("get", "set")}
     names = {name for name in dir(value) if not name.startswith("_")} - accessors - set(settings) - OTHERS - SPARK_4
+    names = {name for name in names if hasattr(value, name)}
     found = {"call": signature(value), "members": {name: member(value, name) for name in sorted(names)}}
     return found | ({"params": settings} if settings else {})
 
@@ -82,7 +84,8 @@ def untyped(argument: inspect.Parameter) -> inspect.Parameter:
 
 def params(cls: type[Params]) -> dict[str, list[str]]:
     """Return each param's doc, where it is not pyspark's, and which of its getter and setter there are."""
-    names = [name for name in dir(cls) if isinstance(inspect.getattr_static(cls, name), Param) and name not in SPARK_4]
+    kinds = (Param, Setting)
+    names = [name for name in dir(cls) if isinstance(inspect.getattr_static(cls, name), kinds) and name not in SPARK_4]
     return {
         name: [
             "" if is_pysparks(cls, name) else getattr(cls, name).doc,
@@ -94,7 +97,8 @@ def params(cls: type[Params]) -> dict[str, list[str]]:
 
 def is_pysparks(cls: type, name: str) -> bool:
     """Return whether pyspark declares the param: its docs differ between versions."""
-    return any(name in vars(base) and base.__module__.startswith("pyspark.") for base in cls.__mro__)
+    declares = next(base for base in cls.__mro__ if name in vars(base))
+    return declares.__module__.startswith("pyspark.")
 
 
 def commands(command: click.Command, path: str) -> Iterator[tuple[str, Description]]:

@@ -24,7 +24,7 @@ from training import Rows, make
 
 from ps2.algorithms import DeepFM, FMRegressor, OnlineLogisticRegression, TwoTower
 from ps2.algorithms.clusters import program as clusters
-from ps2.algorithms.clusters.options import KMeansOptions
+from ps2.algorithms.clusters.settings import KMeansPlan, KMeansSettings
 from ps2.algorithms.dictionary import program as dictionary
 from ps2.algorithms.dictionary.options import DictionaryOptions
 from ps2.algorithms.factors import trainer as factors
@@ -154,8 +154,9 @@ def points() -> Callable[[Any], Table]:
 
 
 def find_clusters(ps: Any, table: Table, call: Call) -> Result:
-    options = KMeansOptions(6, iterations=5 + call.more, tolerance=0.0, seed=call.seed, dim=4, name=call.name)
-    fitted = clusters.train(ps, table, options, call.on_step)
+    settings = KMeansSettings(k=6, maxIter=5 + call.more, tol=0.0, seed=call.seed)
+    plan = KMeansPlan(settings=settings, name=call.name, dim=4, clusters=6)
+    fitted = clusters.train(ps, table, plan, call.on_step)
     return Result({"centres": fitted.centres, "sizes": fitted.sizes}, fitted.history.objective)
 
 

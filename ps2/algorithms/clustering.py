@@ -8,33 +8,23 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 from pyspark.ml import Estimator, Model, clustering
 from pyspark.ml.linalg import DenseMatrix, DenseVector
-from pyspark.ml.param.shared import HasFeaturesCol, HasPredictionCol, HasSeed
+from pyspark.ml.param.shared import HasFeaturesCol, HasSeed
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, DoubleType, IntegerType, StringType, StructField, StructType
 
-from ps2.algorithms.clusters.ml.params import KMeansParams, KMeansSetters
-from ps2.algorithms.clusters.ml.params import options_of as kmeans_options_of
-from ps2.algorithms.clusters.ml.placing import placed
-from ps2.algorithms.clusters.ml.summary import KMeansSummary
-from ps2.algorithms.clusters.model import KMeansClusters
-from ps2.algorithms.clusters.options import FittedClusters, KMeansOptions
-from ps2.algorithms.clusters.program import train as train_kmeans
-from ps2.algorithms.estimators.dealing import Dealer
 from ps2.algorithms.estimators.documents import Documents, survey_documents
 from ps2.algorithms.estimators.estimator import FleetEstimator
 from ps2.algorithms.estimators.frames import check_frame
-from ps2.algorithms.estimators.heads import ClusterHead, SharesHead
+from ps2.algorithms.estimators.heads import SharesHead
 from ps2.algorithms.estimators.models import FittedModel
 from ps2.algorithms.estimators.params import setter
-from ps2.algorithms.estimators.predict import rows_of, with_predictions
+from ps2.algorithms.estimators.predict import with_predictions
 from ps2.algorithms.estimators.scoring import FeatureScoring
 from ps2.algorithms.estimators.summaries import HistorySummary
-from ps2.algorithms.estimators.tables import TableSurvey, column
-from ps2.algorithms.estimators.unlabelled import survey_rows
+from ps2.algorithms.public_names import exports
 from ps2.algorithms.topics.files import read_topics
 from ps2.algorithms.topics.ml.documents import Compute, Numbers, over_documents
 from ps2.algorithms.topics.ml.params import LDAParams, LDASetters, options_of
@@ -44,7 +34,6 @@ from ps2.algorithms.topics.options import FittedTopics, OnlineOptions, SamplingO
 from ps2.algorithms.topics.placement import SamplingSize, place
 from ps2.algorithms.topics.sampling import train
 from ps2.algorithms.training.faults import ColumnNames
-from ps2.algorithms.training.only_worker import train_in_only_worker
 from ps2.algorithms.training.placement import Placement
 from ps2.algorithms.training.record import StepReport, TrainingHistory
 from ps2.algorithms.training.table import Table
@@ -54,14 +43,18 @@ from ps2.errors import InputError, UsageError
 from ps2.plot_extra import PlotPath
 from ps2.run.slots import cores_of_one
 from ps2.run.spark.backend_lookup import active_session, backend_of, with_python
-from ps2.run.spark.jvm import jvm_context, kmeans_model, lda_model
+from ps2.run.spark.jvm import lda_model
 from ps2.server.memory import available_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from typing_extensions import Unpack
 
+    from ps2.algorithms.clusters.estimator import KMeans as KMeans
+    from ps2.algorithms.clusters.estimator import KMeansModel as KMeansModel
     from ps2.algorithms.estimators.keywords import clustering as keywords
+else:
+    __all__, __getattr__, __dir__ = exports(__name__)
 
 log = logging.getLogger(__name__)
 
@@ -313,129 +306,8 @@ class LDAModel(FittedModel, LDAParams, Model):
         return described._as_pyspark(clustering.LocalLDAModel, topics.dim, local, session)
 
 
-class KMeans(FleetEstimator, KMeansSetters, KMeansParams, Estimator["KMeansModel"]):
-    """K-means: ``pyspark.ml.clustering.KMeans`` on servers.
-
-    Example::
-
-        model = KMeans(k=1000, seed=1).fit(df)  # featuresCol: dense or sparse vectors
-        model.summary.trainingCost
-    """
-
-    def __init__(self, **params: Unpack[keywords.KMeans]) -> None:
-        super().__init__(**params)
-
-    setPredictionCol = setter(HasPredictionCol.predictionCol)
-
-    def _plan(self) -> KMeansOptions:
-        return kmeans_options_of(self, self._name)
-
-    def _columns(self) -> ColumnNames:
-        return ColumnNames(self._features, label=None, weight=self._weight_column)
-
-    def _survey(self, dataset: DataFrame, columns: ColumnNames) -> TableSurvey:
-        return survey_rows(dataset, columns)
-
-    def _train_model(
-        self, plan: KMeansOptions, found: TableSurvey, dealt: Dealer
-    ) -> tuple[KMeansModel, TrainingHistory]:
-        options = replace(plan, dim=found.dim, clusters=min(plan.clusters, found.rows))
-        placement = placed(options, found, dealt, self.getVia())
-        table = dealt(placement.workers)
-
-        def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> FittedClusters:
-            if placement.via == "local":
-                found: FittedClusters = train_in_only_worker(ps, table, options.form, train_kmeans, options, on_step)
-                return found
-            return train_kmeans(ps, table, options, on_step)
-
-        fitted = self._train_in_context(table, options.iterations, run)
-        if len(fitted.centres) < plan.clusters:
-            log.warning("k is %d, but there are %d different rows with weights", plan.clusters, len(fitted.centres))
-        model = KMeansModel(KMeansClusters(fitted.centres, options.distance))
-        model._sizes = fitted.sizes
-        return model, replace(fitted.history, placement=placement)
-
-
-class KMeansModel(FittedModel, KMeansParams, Model):
-    """What ``KMeans.fit`` returns."""
-
-    _sizes: npt.NDArray[np.int64]
-
-    setFeaturesCol = setter(KMeansParams.featuresCol)
-    setPredictionCol = setter(HasPredictionCol.predictionCol)
-
-    def __repr__(self) -> str:
-        clusters = self.clusters
-        return (
-            f"{type(self).__name__}: uid={self.uid}, k={clusters.k}, distanceMeasure={clusters.distance}, "
-            f"numFeatures={clusters.dim}"
-        )
-
-    @property
-    def clusters(self) -> KMeansClusters:
-        """The centres as arrays, usable without Spark."""
-        found: KMeansClusters = self._fitted
-        return found
-
-    @property
-    def numFeatures(self) -> int:
-        """Number of features that the model was trained on."""
-        return self.clusters.dim
-
-    def clusterCenters(self) -> list[npt.NDArray[np.float64]]:
-        """Return the centre of each cluster."""
-        return list(self.clusters.centres.astype(np.float64))
-
-    def predict(self, value: Any) -> int:
-        """Return the cluster of one row.
-
-        Args:
-            value: a vector of pyspark, an array or a list of ``numFeatures`` numbers.
-        """
-        return int(self.clusters.predict(rows_of(value, self.numFeatures, missing=False))[0])
-
-    def _transform(self, dataset: DataFrame) -> DataFrame:
-        check_frame(dataset)
-        name = self.getPredictionCol()
-        if not name:
-            return dataset
-        clusters, columns = self.clusters, ColumnNames(self._features, label=None)
-        share = self._share(backend_of(dataset))
-        head = ClusterHead(clusters.k)
-        found = with_predictions(dataset, columns, clusters.dim, share, head, [(name, "prediction")])
-        # pyspark.ml's clusters are integers.
-        metadata = found.schema[name].metadata
-        return found.withColumn(name, column(name).cast("int").alias(name, metadata=metadata))
-
-    def scoring(self) -> FeatureScoring:
-        """Return how ``transform`` scores rows, as plain data, for scorers without Spark and servers."""
-        clusters, name = self.clusters, self.getPredictionCol()
-        outputs = ((name, "prediction"),) if name else ()
-        head, loader = ClusterHead(clusters.k), f"{KMeansClusters.__module__}:KMeansClusters"
-        return FeatureScoring(loader, clusters.dim, False, self._features, head, outputs)
-
-    def _remember(self, dataset: DataFrame, history: TrainingHistory) -> None:
-        self._summary = KMeansSummary(self, dataset, history, self._sizes)
-
-    def _write_content(self, url: str) -> dict[str, Any]:
-        return self.clusters.write(url)
-
-    @classmethod
-    def _read_content(cls, path: str, url: str, content: Any) -> KMeansClusters:
-        return KMeansClusters.read(path, url, content)
-
-    def toPyspark(self) -> clustering.KMeansModel:
-        """Return the same clusters as pyspark.ml's model."""
-        spark_context = jvm_context("toPyspark")
-        cost, steps = (self.summary.trainingCost, self.summary.numIter) if self.hasSummary else (0.0, 0)
-        parent = kmeans_model(spark_context, self.clusterCenters(), self.clusters.distance, cost, steps)
-        return self._as_pyspark(clustering.KMeansModel, parent)
-
-
 # isinstance() says yes; a real subclass would have to wrap a Java object.
 clustering.LocalLDAModel.register(LDAModel)
-clustering.KMeansModel.register(KMeansModel)
 
 
 def _session() -> SparkSession:

@@ -37,7 +37,7 @@ from ps2.algorithms.estimators.dealing import Dealer, deal
 from ps2.algorithms.estimators.estimator import FleetEstimator, has_checkpoints
 from ps2.algorithms.estimators.frames import check_frame
 from ps2.algorithms.estimators.heads import VectorHead
-from ps2.algorithms.estimators.key_hasher import KeyHasher as KeyHasher  # noqa: PLC0414 - a name of this module
+from ps2.algorithms.estimators.key_hasher import KeyHasher as KeyHasher
 from ps2.algorithms.estimators.models import FittedModel
 from ps2.algorithms.estimators.params import setter
 from ps2.algorithms.estimators.predict import compressed, rows_of, with_predictions

@@ -67,7 +67,7 @@ def autolog(
         ConfigError: ``log_every_n_step`` is below 1.
     """
     if log_every_n_step < 1:
-        raise ConfigError(f"log_every_n_step: expected 1 at least, got {log_every_n_step!r}")
+        raise ConfigError(f"log_every_n_step: expected at least 1, got {log_every_n_step!r}")
     options = _Options(log_models, log_every_n_step, dict(extra_tags or {}))
     observe_fits(None if disable else _Autologger(options))
 

@@ -136,7 +136,7 @@ class WaitingKeys:
         self._shrink()
 
     def lower(self, by: int) -> None:
-        """Lower all ticks by a number, to 1 at least."""
+        """Lower all ticks by a number, to at least 1."""
         used = self._cells[:, 0] != NO_KEY
         numbers = self._cells[used, 1]
         ticks = np.maximum((numbers >> COUNT_BITS) - by, 1)

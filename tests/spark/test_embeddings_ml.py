@@ -235,7 +235,7 @@ def test_edges_when_they_are_wrong_then_the_error_says_what(spark, estimator, ro
 def test_word_when_unknown_or_empty_then_error_says_so(words):
     with pytest.raises(InputError, match="word: expected one of the 8 that have a vector, got 'rare'"):
         words.findSynonyms("rare", 2)
-    with pytest.raises(ConfigError, match="n: expected an integer, 1 at least, got 0"):
+    with pytest.raises(ConfigError, match="n: expected an integer, at least 1, got 0"):
         words.findSynonyms("oak", 0)
 
 

@@ -134,7 +134,7 @@ def test_transform_when_a_column_is_wrong_then_error(spark, model):
 
 
 def test_recommend_when_number_is_invalid_then_error(model):
-    with pytest.raises(ConfigError, match="k: expected an integer, 1 at least, got 0"):
+    with pytest.raises(ConfigError, match="k: expected an integer, at least 1, got 0"):
         model.recommendForAllUsers(0)
 
 

@@ -125,7 +125,7 @@ def test_path_when_rows_are_of_one_class_then_is_infinite(spark, two):
         ({"lambdaPath": [0.1, 0.0]}, "lambdaPath: expected finite positive numbers"),
         ({"lambdaPath": []}, "lambdaPath: expected finite positive numbers"),
         ({"lambdaPath": [float("nan")]}, "lambdaPath: expected finite positive numbers"),
-        ({"lambdaCount": 0}, "lambdaCount: expected 1 at least, got 0"),
+        ({"lambdaCount": 0}, "lambdaCount: expected at least 1, got 0"),
         ({"lambdaRatio": 1.0}, r"lambdaRatio: expected a number in \(0, 1\), got 1.0"),
         ({"solver": "l-bfgs"}, "solver: fitPath trains with 'sap', got 'l-bfgs'"),
         ({"elasticNetParam": 0.0}, "solver: 'sap' is for L1 penalties"),

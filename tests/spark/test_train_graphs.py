@@ -93,9 +93,9 @@ def test_a_file_when_it_is_wrong_then_it_is_said(train, files, name):
 
 WRONG_OPTIONS = {
     "no file": (["--labels", "nowhere"], 1, "nowhere: there is no such file"),
-    "size": (["--size", "0"], 2, "--size: expected 1 at least, got 0"),
+    "size": (["--size", "0"], 2, "--size: expected at least 1, got 0"),
     "length": (["--length", "1"], 2, "--length: expected at least 2"),
-    "window": (["--window", "0"], 2, "--window: expected 1 at least, got 0"),
+    "window": (["--window", "0"], 2, "--window: expected at least 1, got 0"),
     "p": (["--p", "0"], 2, "--p: expected a finite positive number, got 0.0"),
     "rate": (["--lr", "-1"], 2, "--lr: expected a finite positive number"),
     "way": (["--via", "moon"], 2, "--via"),

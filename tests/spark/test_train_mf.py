@@ -109,7 +109,7 @@ def test_mf_when_ids_of_the_test_differ_in_type_then_it_says_so(train, files):
 WRONG_OPTIONS = {
     "no file": (["--test", "nowhere"], 1, "nowhere: there is no such file"),
     "rank": (["--rank", "0"], 2, "--rank: expected a number from 1 to 4,096, got 0"),
-    "iterations": (["--iterations", "0"], 2, "--iterations: expected 1 at least, got 0"),
+    "iterations": (["--iterations", "0"], 2, "--iterations: expected at least 1, got 0"),
     "reg": (["--reg", "-1"], 2, "--reg: expected a number from 0 to 1e+18, got -1.0"),
     "rate": (["--lr", "0"], 2, "--lr: expected a finite positive number"),
     "budget": (["--budget", "soon"], 2, "--budget: expected seconds, or auto, got 'soon'"),

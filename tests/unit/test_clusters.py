@@ -9,7 +9,7 @@ from compiled_kernels import compiled
 
 from ps2.algorithms.clusters import kernels, ops, start, warm
 from ps2.algorithms.clusters.model import KMeansClusters
-from ps2.algorithms.clusters.options import KMeansOptions
+from ps2.algorithms.clusters.settings import KMeansPlan, KMeansSettings
 from ps2.algorithms.clusters.program import train
 from ps2.algorithms.training import row_draws
 from ps2.algorithms.training.faults import ColumnNames
@@ -112,12 +112,13 @@ def test_shift_when_all_rows_hold_a_feature_then_its_middle():
     assert (shifts.tolist(), sizes.tolist()) == ([7.0, -5.0, 0.0, 0.0, 0.0], [1.0, 1.0, 8.0, 3.0, 0.0])
 
 
-def trained(x, weights=None, servers=1, workers=1, **options):
-    given = {"clusters": 6, "seed": 3, "dim": x.shape[1], **options}
+def trained(x, weights=None, servers=1, workers=1, **settings):
+    settings = KMeansSettings(**{"k": 6, "seed": 3, **settings})
+    plan = KMeansPlan(settings=settings, dim=x.shape[1], clusters=settings.k)
     weighted = {} if weights is None else {"w": weights}
     columns = ColumnNames(label=None, weight=None if weights is None else "w")
     with training_context(servers) as ps:
-        return train(ps, ArrayTable.of(x, None, workers, columns, **weighted), KMeansOptions(**given))
+        return train(ps, ArrayTable.of(x, None, workers, columns, **weighted), plan)
 
 
 def lloyd(x, weights, centres, iterations):
@@ -135,8 +136,8 @@ def test_fit_when_fleets_differ_then_all_are_lloyds(mode):
     rng = np.random.default_rng(0)
     x = (rng.normal(size=(6, 4)) * 3)[rng.integers(6, size=300)] + rng.normal(size=(300, 4))
     points = x, rng.random(300)
-    first = trained(*points, start=mode, iterations=0)
-    one, other = (trained(*points, *fleet, start=mode, iterations=5, tolerance=0.0) for fleet in ((1, 1), (2, 2)))
+    first = trained(*points, initMode=mode, maxIter=0)
+    one, other = (trained(*points, *fleet, initMode=mode, maxIter=5, tol=0.0) for fleet in ((1, 1), (2, 2)))
     np.testing.assert_allclose(one.centres, lloyd(*points, first.centres, one.history.steps), rtol=1e-9)
     assert one.centres.tolist() == other.centres.tolist()
     assert one.history.objective == other.history.objective
@@ -149,14 +150,14 @@ def test_fit_when_fleets_differ_then_all_are_lloyds(mode):
 )
 def test_fit_when_a_row_is_bad_then_error_says_so(row, distance, message):
     with pytest.raises(InputError, match=message):
-        trained(np.array([row, [1.0, 1.0]]), clusters=1, distance=distance)
+        trained(np.array([row, [1.0, 1.0]]), k=1, distanceMeasure=distance)
 
 
 @pytest.mark.parametrize("mode", ["k-means||", "random"])
 def test_cosine_when_directions_repeat_then_starts_differ(mode):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(5, 4))[np.arange(200) % 5] * rng.random((200, 1))
-    assert len(trained(x, clusters=20, distance="cosine", start=mode, iterations=0).centres) == 5
+    assert len(trained(x, k=20, distanceMeasure="cosine", initMode=mode, maxIter=0).centres) == 5
 
 
 @pytest.mark.parametrize("fleet", [(1, 1), (2, 2)], ids=str)
@@ -164,7 +165,7 @@ def test_fit_when_values_have_offsets_then_centres_are_exact(fleet):
     numbers = np.arange(200)
     groups = np.where(numbers % 2, 0.0, 2000.0) + np.random.default_rng(0).integers(0, 200, 200)
     x = np.stack([1.7e15 + groups, np.full(200, -1e300)], axis=1)
-    found = trained(x, None, *fleet, clusters=2)
+    found = trained(x, None, *fleet, k=2)
     parts = [groups[numbers % 2 == side] for side in (1, 0)]
     np.testing.assert_allclose(np.sort(found.centres[:, 0] - 1.7e15), [part.mean() for part in parts], atol=0.25)
     assert found.centres[:, 1].tolist() == [-1e300, -1e300]

@@ -94,7 +94,7 @@ def test_similar_when_name_is_unknown_then_error_says_so(words, name):
 
 def test_similar_when_count_or_size_is_invalid_then_refused(words):
     for n in (0, 1.5, True, "2"):
-        with pytest.raises(ConfigError, match=f"n: expected an integer, 1 at least, got {n!r}"):
+        with pytest.raises(ConfigError, match=f"n: expected an integer, at least 1, got {n!r}"):
             words.similar("oak", n)
     with pytest.raises(ShapeError, match=r"vector: expected shape \(3,\), got \(2,\)"):
         words.similar([1.0, 2.0])

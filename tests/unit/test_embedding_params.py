@@ -79,12 +79,12 @@ def test_params_when_they_cannot_be_then_the_error_names_one(cls, name, value):
 @pytest.mark.parametrize(
     ("estimator", "message"),
     [
-        (Word2Vec(windowSize=0), "windowSize: expected 1 at least, got 0"),
+        (Word2Vec(windowSize=0), "windowSize: expected at least 1, got 0"),
         (Word2Vec(sample=-1.0), "sample: expected a finite number that is not negative, got -1.0"),
         (Word2Vec(architecture="glove"), "architecture: expected one of skipgram, cbow, got 'glove'"),
-        (Word2Vec(maxSentenceLength=0), "maxSentenceLength: expected 1 at least, got 0"),
+        (Word2Vec(maxSentenceLength=0), "maxSentenceLength: expected at least 1, got 0"),
         (Word2Vec(minCount=-1), "minCount: expected"),
-        (DeepWalk(windowSize=0), "windowSize: expected 1 at least, got 0"),
+        (DeepWalk(windowSize=0), "windowSize: expected at least 1, got 0"),
         (DeepWalk(walkLength=1), "walkLength: expected at least 2: a single vertex has no context, got 1"),
         (Node2Vec(walkLength=1), "walkLength: expected at least 2"),
         (Node2Vec(p=0.0), "p: expected a finite positive number, got 0.0"),

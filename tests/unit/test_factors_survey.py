@@ -118,7 +118,7 @@ def test_ratings_when_negative_then_are_fine_by_default():
     [
         ({"rank": 0}, "rank: expected a number from 1 to 4,096, got 0"),
         ({"rank": 4097}, "got 4097"),
-        ({"iterations": 0}, "iterations: expected 1 at least"),
+        ({"iterations": 0}, "iterations: expected at least 1"),
         ({"reg": -0.1}, "reg: expected a number from 0"),
         ({"step_size": 0.0}, "step_size"),
         ({"budget_s": 0.0}, "budget_s: expected a positive number of seconds"),

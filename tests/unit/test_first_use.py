@@ -9,6 +9,8 @@ from importlib import import_module
 
 import pytest
 
+from ps2.algorithms.public_names import PUBLIC_NAMES
+
 # numba imports the last one when a kernel is first called, which takes 0.3 s or more.
 HEAVY = {"pyspark", "pandas", "pyarrow", "scipy.sparse", "numba.np.arraymath"}
 SCRIPT = f"""
@@ -67,15 +69,16 @@ def test_worker_programs_when_imported_then_pandas_is_not():
     assert (ran.stdout.strip(), ran.stderr) == ("", "")
 
 
-@pytest.mark.parametrize("module", ["classification", "recommendation", "regression"])
+@pytest.mark.parametrize("module", sorted(filter(None, PUBLIC_NAMES)))
 def test_lazy_class_when_pickled_then_same_and_named(module):
     public = import_module(f"ps2.algorithms.{module}")
-    for name in public._HOME:
-        cls = getattr(public, name)
-        assert pickle.loads(pickle.dumps(cls)) is cls
-        assert name in dir(public)
-        if "trees" in public._HOME[name]:  # as in files of models that were saved before
-            assert cls.__module__ == public.__name__
+    for home, names in PUBLIC_NAMES[module].items():
+        for name in names:
+            cls = getattr(public, name)
+            assert pickle.loads(pickle.dumps(cls)) is cls
+            assert name in dir(public)
+            if home.startswith(("clusters", "trees")):  # as in files of models that were saved before
+                assert cls.__module__ == public.__name__
 
 
 def test_lazy_module_when_name_is_unknown_then_error():

@@ -10,11 +10,11 @@ import pytest
 
 from ps2 import algorithms
 from ps2.algorithms import KMeansModel, LogisticRegression, RandomForestClassifier, Word2Vec
-from ps2.algorithms.estimators.params import SaysParams
+from ps2.algorithms.frame.params import ByName
 from tests.public_api import SPARK_4
 
 CLASSES = [getattr(algorithms, name) for name in algorithms.__all__]
-ESTIMATORS = [cls for cls in CLASSES if issubclass(cls, SaysParams) and cls.takes_keywords()]
+ESTIMATORS = [cls for cls in CLASSES if issubclass(cls, ByName) and cls.takes_keywords() and "__init__" in vars(cls)]
 
 
 @pytest.mark.parametrize("cls", ESTIMATORS, ids=lambda cls: cls.__name__)

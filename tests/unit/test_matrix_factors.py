@@ -107,7 +107,7 @@ def test_ids_when_one_instead_of_a_list_then_error(names, got):
 
 @pytest.mark.parametrize("k", [0, -1, 1.5, True, None])
 def test_recommend_when_k_is_invalid_then_error(k):
-    with pytest.raises(ConfigError, match="k: expected an integer, 1 at least, got"):
+    with pytest.raises(ConfigError, match="k: expected an integer, at least 1, got"):
         make().recommend("ann", k)
 
 

@@ -174,7 +174,7 @@ WRONG = {
     "mf": [
         (["--test", "nowhere"], 1, "nowhere: there is no such file"),
         (["--rank", "0"], 2, "--rank: expected a number from 1 to 4,096, got 0"),
-        (["--iterations", "0"], 2, "--iterations: expected 1 at least, got 0"),
+        (["--iterations", "0"], 2, "--iterations: expected at least 1, got 0"),
         (["--reg", "-1"], 2, "--reg: expected a number from 0 to 1e+18, got -1.0"),
         (["--lr", "0"], 2, "--lr: expected a finite positive number"),
         (["--budget", "soon"], 2, "--budget: expected seconds, or auto, got 'soon'"),
@@ -189,9 +189,9 @@ WRONG = {
     ],
     "node2vec": [
         (["--labels", "nowhere"], 1, "nowhere: there is no such file"),
-        (["--size", "0"], 2, "--size: expected 1 at least, got 0"),
+        (["--size", "0"], 2, "--size: expected at least 1, got 0"),
         (["--length", "1"], 2, "--length: expected at least 2"),
-        (["--window", "0"], 2, "--window: expected 1 at least, got 0"),
+        (["--window", "0"], 2, "--window: expected at least 1, got 0"),
         (["--p", "0"], 2, "--p: expected a finite positive number, got 0.0"),
         (["--lr", "-1"], 2, "--lr: expected a finite positive number"),
         (["--via", "moon"], 2, "--via"),

@@ -11,7 +11,6 @@ import scipy.sparse as sp
 
 from ps2.algorithms.clusters import kernels
 from ps2.algorithms.clusters.assigning import Points, exponent_of, shifted, squared_lengths
-from ps2.algorithms.clusters.options import DistanceName
 from ps2.algorithms.estimators.array_files import load_content, read_array, reading, save_without_spark, write_arrays
 from ps2.algorithms.estimators.given_rows import finite_rows, given_rows
 from ps2.data.plain_arrays import as_array
@@ -44,7 +43,7 @@ class KMeansClusters:
     # What predictions by ``ps2.algorithms.estimators.predict`` ask for.
     takes_missing = False
 
-    def __init__(self, centres: npt.ArrayLike, distance: DistanceName = "euclidean") -> None:
+    def __init__(self, centres: npt.ArrayLike, distance: str = "euclidean") -> None:
         """Raises:
         ShapeError, DTypeError: the centres are not a matrix of numbers.
         InputError: a number of a centre is not finite.

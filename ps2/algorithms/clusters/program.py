@@ -16,7 +16,7 @@ import numpy.typing as npt
 from ps2.algorithms.clusters import start
 from ps2.algorithms.clusters.assigning import exponent_of, shifted
 from ps2.algorithms.clusters.ops import LENGTH, LENGTH_REST, MOVED, MOVED_REST, add_exactly
-from ps2.algorithms.clusters.options import WORDS, FittedClusters, KMeansOptions, check_fleet
+from ps2.algorithms.clusters.settings import WORDS, FittedClusters, KMeansPlan, check_fleet
 from ps2.algorithms.clusters.worker import (
     Assign,
     ClusteringWork,
@@ -48,14 +48,14 @@ MAX_MESSAGE_SHARE = 0.9
 
 
 def train(
-    ps: Any, table: Table, options: KMeansOptions, on_step: Callable[[StepReport], None] = lambda step: None
+    ps: Any, table: Table, plan: KMeansPlan, on_step: Callable[[StepReport], None] = lambda step: None
 ) -> FittedClusters:
     """Find clusters, with their centres on the servers; in a restored context, continue.
 
     Args:
         ps: the PS2Context.
         table: rows.
-        options: the options.
+        plan: the training.
         on_step: called in the driver after each iteration.
 
     Raises:
@@ -65,19 +65,19 @@ def train(
         InputError: rows cannot be used; says how many, and names one.
         SlotsError, WorkerError...: as ``ps.run`` raises.
     """
-    names = CheckpointNames.of(options.name, ps)
+    names = CheckpointNames.of(plan.name, ps)
     if not names.begun:
-        check_fleet(options, ps.memory())
-    return run_program(ps, KMeansProgram(options, Record(on_step, WORDS), names, table.columns), table, names)
+        check_fleet(plan, ps.memory())
+    return run_program(ps, KMeansProgram(plan, Record(on_step, WORDS), names, table.columns), table, names)
 
 
 class KMeansProgram(Program[FittedClusters]):
     """K-means."""
 
-    def __init__(self, options: KMeansOptions, record: Record, names: CheckpointNames, columns: ColumnNames) -> None:
-        super().__init__(options, options.form, record)
+    def __init__(self, plan: KMeansPlan, record: Record, names: CheckpointNames, columns: ColumnNames) -> None:
+        super().__init__(plan, plan.form, record)
         self._columns = columns
-        dim, clusters = options.dim, options.clusters
+        dim, clusters = plan.dim, plan.clusters
 
         def matrix(dtype: str) -> Any:
             return names.give(lambda name: DCV.dense(dim, clusters, dtype, layout="column", name=name)).matrix()
@@ -85,7 +85,7 @@ class KMeansProgram(Program[FittedClusters]):
         def vector(length: int) -> DCV:
             return names.give(lambda name: DCV.dense(length, 1, "float64", name=name))
 
-        centres, sums = matrix(options.dtype), matrix("float64")
+        centres, sums = matrix(plan.dtype), matrix("float64")
         highs, lows = (names.give(lambda name: DCV.dense(dim, 1, "float64", name=name).fill(-np.inf)) for _ in range(2))
         self._vectors = ServerVectors(
             *(centres, sums, vector(clusters), vector(clusters)), *(highs, lows, vector(dim), vector(dim), vector(dim))
@@ -103,12 +103,12 @@ class KMeansProgram(Program[FittedClusters]):
         while True:  # Lloyd's algorithm; the last assignment is of the final centres
             report = yield Assign(scale, len(row_hashes))
             ask.evaluated(self._cost(report.cost, scale), report.rows, report.bytes)
-            if reason or iteration >= ask.setting(lambda: self.options.iterations):
+            if reason or iteration >= ask.setting(lambda: self.plan.settings.maxIter):
                 break
             iteration += 1
             squared_move = ask(self._move_centres)
             if self._is_within_tolerance(squared_move, scale):
-                reason = f"no centre moved further than tol={self.options.tolerance:g} in iteration {iteration}"
+                reason = f"no centre moved further than tol={self.plan.settings.tol:g} in iteration {iteration}"
         self.record.reason = reason or f"all {iteration} iterations were made"
         return scale, report.sizes
 
@@ -126,7 +126,7 @@ class KMeansProgram(Program[FittedClusters]):
                 f"expected weights of which some are above 0, got {report.rows:,} rows whose weights are all 0"
             )
         max_value = 0.0  # cosines do not depend on the scale
-        if self.options.distance == "euclidean":
+        if self.plan.settings.distanceMeasure == "euclidean":
             max_value = ask(partial(self._shift_features, report.rows))
         weight_exponent = 0 if self._columns.weight is None else math.frexp(report.weight)[1]
         return Scale(exponent_of(np.array(max_value)), weight_exponent, math.frexp(report.rows)[1])
@@ -144,13 +144,13 @@ class KMeansProgram(Program[FittedClusters]):
         A draw takes two clocks. In the first, workers rank their rows at random, in favour of rows far from all
         candidates, and report the first ranks. In the second, they report the rows up to the last rank of the draw.
         """
-        options = self.options
-        if options.start == "random":
-            chosen: Hashes = yield RankRows(scale, 0, None).then(partial(_first_ids, options.clusters))
+        plan, settings = self.plan, self.plan.settings
+        if settings.initMode == "random":
+            chosen: Hashes = yield RankRows(scale, 0, None).then(partial(_first_ids, plan.clusters))
             return chosen
         candidates: PackedRows | None = None
-        for draw in range(options.rounds + 1):  # lines 1 to 6; draw 0 takes one row
-            last_rank = yield RankRows(scale, draw, candidates).then(partial(_last_rank, draw_size(options, draw)))
+        for draw in range(settings.initSteps + 1):  # lines 1 to 6; draw 0 takes one row
+            last_rank = yield RankRows(scale, draw, candidates).then(partial(_last_rank, draw_size(plan, draw)))
             if last_rank < 0:  # no row adds to the cost, so the candidates are all different rows
                 break
             collect = CollectDraw(scale, draw, candidates, last_rank)
@@ -159,8 +159,8 @@ class KMeansProgram(Program[FittedClusters]):
             self._check_size(candidates)
         assert candidates is not None
         report = yield WeighCandidates(scale, candidates)  # line 7
-        rows, ids = start.unpacked(candidates, options.dim), candidates["ids"]
-        return ids[start.plus_plus(rows, report.weights, options.clusters, options.seed)]  # line 8
+        rows, ids = start.unpacked(candidates, plan.dim), candidates["ids"]
+        return ids[start.plus_plus(rows, report.weights, plan.clusters, plan.seed)]  # line 8
 
     def _check_size(self, candidates: PackedRows) -> None:
         """Raise LimitError if a message cannot bring the candidates to the workers."""
@@ -168,7 +168,7 @@ class KMeansProgram(Program[FittedClusters]):
         if size_bytes > MAX_MESSAGE_SHARE * LIMIT_BYTES:
             raise LimitError(
                 f"initMode: 'k-means||' has found {len(candidates['ids']):,} candidates for k="
-                f"{self.options.clusters:,} first centres, which take {size_bytes:,} bytes, more than a message can "
+                f"{self.plan.clusters:,} first centres, which take {size_bytes:,} bytes, more than a message can "
                 "bring to the workers; use 'random'"
             )
 
@@ -180,7 +180,7 @@ class KMeansProgram(Program[FittedClusters]):
     def _cost(self, parts: Float64s, scale: Scale) -> float:
         """Return the sum of squared distances, or of cosine distances, from the workers' parts."""
         cost = math.fsum(parts.reshape(-1))
-        if self.options.distance == "cosine":
+        if self.plan.settings.distanceMeasure == "cosine":
             cost /= 2.0  # 1 - cos(x, c) = |x - c|^2 / 2 for vectors of length 1
         with np.errstate(over="ignore"):
             return float(np.ldexp(cost, 2 * scale.exponent + scale.weights))
@@ -192,7 +192,7 @@ class KMeansProgram(Program[FittedClusters]):
         """
         vectors = self._vectors
         divisors: Float64s = vectors.counts.pull()
-        if self.options.distance == "cosine":
+        if self.plan.settings.distanceMeasure == "cosine":
             lengths = _sum_of_shards(vectors.sums.apply("clusters.squares"), 2)
             divisors = np.where(divisors > 0, np.sqrt(lengths[0] + lengths[1]), 0.0)
         sums = _sum_of_shards(vectors.centres.apply("clusters.move", sums=vectors.sums, divisors=divisors), 4)
@@ -201,20 +201,20 @@ class KMeansProgram(Program[FittedClusters]):
         return float((sums[MOVED] + sums[MOVED_REST]).max())
 
     def _is_within_tolerance(self, squared_move: float, scale: Scale) -> bool:
-        limit = self.options.tolerance
-        if self.options.distance == "cosine":
+        limit = self.plan.settings.tol
+        if self.plan.settings.distanceMeasure == "cosine":
             return squared_move / 2.0 <= limit
         return math.sqrt(squared_move) <= float(shifted(np.array(limit), -scale.exponent))
 
     # -- what the frame calls ------------------------------------------------------------------------------------------
 
     def worker(self) -> ClusteringWork:
-        return ClusteringWork(self.options, self._vectors)
+        return ClusteringWork(self.plan, self._vectors)
 
     def result(self, returned: tuple[Scale, Any]) -> FittedClusters:
-        (scale, sizes), options = returned, self.options
-        centres = self._vectors.centres.pull(columns=np.arange(options.dim))[:, : len(sizes)].T
-        centres = (shifted(centres, scale.exponent) + self._vectors.shifts.pull()).astype(options.dtype)
+        (scale, sizes), plan = returned, self.plan
+        centres = self._vectors.centres.pull(columns=np.arange(plan.dim))[:, : len(sizes)].T
+        centres = (shifted(centres, scale.exponent) + self._vectors.shifts.pull()).astype(plan.dtype)
         return FittedClusters(centres, sizes, self.record.history())
 
     def free(self) -> None:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ps2.algorithms.clusters import kernels, start
 from ps2.algorithms.clusters.assigning import Points, shifted
-from ps2.algorithms.clusters.options import KMeansOptions, check_worker
+from ps2.algorithms.clusters.settings import KMeansPlan, check_worker
 from ps2.algorithms.frame.program import DoTask, Task
 from ps2.algorithms.training import row_draws
 from ps2.algorithms.training.reading import Reading
@@ -146,19 +146,19 @@ class Assign(Task):
 class ClusteringWork:
     """Makes a worker of its rows; picklable."""
 
-    options: KMeansOptions
+    plan: KMeansPlan
     vectors: ServerVectors
 
     def __call__(self, reading: Reading) -> DoTask:
-        check_worker(self.options, len(reading.training.keys), free_bytes())
-        return _Work(self.options, self.vectors, reading.training).do
+        check_worker(self.plan, len(reading.training.keys), free_bytes())
+        return _Work(self.plan, self.vectors, reading.training).do
 
 
 class _Work:
-    def __init__(self, options: KMeansOptions, vectors: ServerVectors, rows: LocalRows) -> None:
-        self._options, self._vectors, self._rows = options, vectors, rows
+    def __init__(self, plan: KMeansPlan, vectors: ServerVectors, rows: LocalRows) -> None:
+        self._plan, self._vectors, self._rows = plan, vectors, rows
         self._without_length = 0
-        if options.distance == "cosine":
+        if plan.settings.distanceMeasure == "cosine":
             data = rows.x.data.copy()
             self._without_length = kernels.normalize(readable(rows.x.indptr), data)
             if data.dtype == np.float64:
@@ -175,13 +175,13 @@ class _Work:
             self._survey(worker)
             return
         if self._prepared is None:
-            self._prepared = _Prepared.of(self._rows, self._options, self._vectors, Scale(*task.scale))
+            self._prepared = _Prepared.of(self._rows, self._plan, self._vectors, Scale(*task.scale))
         if isinstance(task, (RankRows, CollectDraw, WeighCandidates)):
             self._find_nearest(task.candidates)
         match task:
             case RankRows():
                 ranks = self._ranks(task.draw)
-                first = row_draws.smallest(ranks, self._ids, draw_size(self._options, task.draw))
+                first = row_draws.smallest(ranks, self._ids, draw_size(self._plan, task.draw))
                 worker.report({"ranks": ranks[first], "ids": self._ids[first]}, "concat")
             case CollectDraw():
                 drawn = self._distinct(np.flatnonzero(self._ranks(task.draw) <= task.last_rank))
@@ -209,7 +209,7 @@ class _Work:
         """Return the ranks of rows in a draw, which is at first by weight, then by the rows' shares of the cost."""
         assert self._prepared is not None
         weights = self._prepared.weights * self._distances if draw else self._prepared.weights
-        return row_draws.priorities(self._ids, weights, self._options.seed, draw)
+        return row_draws.priorities(self._ids, weights, self._plan.seed, draw)
 
     def _distinct(self, numbers: Int64s) -> Int64s:
         """Return the first of each set of equal rows, by ascending hash."""
@@ -220,7 +220,7 @@ class _Work:
         if candidates is None or len(candidates["sizes"]) == self._num_candidates:
             return
         assert self._prepared is not None
-        new = start.unpacked(candidates, self._options.dim)[self._num_candidates :]
+        new = start.unpacked(candidates, self._plan.dim)[self._num_candidates :]
         dtype = self._rows.x.dtype
         width = max(1, CANDIDATE_BYTES // (dtype.itemsize * max(1, len(self._rows.keys))))
         for begin in range(0, new.shape[0], width):
@@ -257,7 +257,7 @@ class _Work:
             pulled = vectors.centres.pull(columns=keys), vectors.norms.pull()
         centres, norms = pulled[0].result()[:, :clusters], pulled[1].result()[:clusters]
         assigned, distances = prepared.points.nearest(centres, norms)
-        counts: Float64s = np.bincount(assigned, prepared.weights, self._options.clusters).astype(np.float64)
+        counts: Float64s = np.bincount(assigned, prepared.weights, self._plan.clusters).astype(np.float64)
         sum_bytes = self._add_sums(assigned, counts)
         worker.report({"cost": np.array([kernels.total(readable(distances), prepared.weights)])}, "concat")
         moved_bytes = centres.nbytes + norms.nbytes + counts.nbytes + sum_bytes
@@ -268,7 +268,7 @@ class _Work:
         """Add sums of rows by cluster, and their counts, by one request; return the bytes of the sums."""
         prepared, vectors, keys = self._prepared, self._vectors, self._rows.keys
         assert prepared is not None
-        x, width = prepared.points.x, self._options.clusters
+        x, width = prepared.points.x, self._plan.clusters
         if x.nnz > DENSE_SHARE * len(keys) * width:
             sums = np.zeros((len(keys), width))
             entries = readable(x.indptr), readable(x.indices), readable(x.data)
@@ -305,7 +305,7 @@ class _Prepared:
         self._columns: Any = None
 
     @staticmethod
-    def of(rows: LocalRows, options: KMeansOptions, vectors: ServerVectors, scale: Scale) -> _Prepared:
+    def of(rows: LocalRows, plan: KMeansPlan, vectors: ServerVectors, scale: Scale) -> _Prepared:
         x, shifts = rows.x, vectors.shifts.pull(rows.keys)
         if scale.exponent or shifts.any():
             data = shifted(x.data - shifts[x.indices], -scale.exponent).astype(x.dtype)
@@ -313,13 +313,13 @@ class _Prepared:
         weights = np.ones(len(rows)) if rows.weights is None else shifted(rows.weights, -scale.weights)
         unit = 2.0 ** (scale.rows - DIGITS)
         weights = np.rint(weights / unit) * unit
-        if options.distance == "cosine":
+        if plan.settings.distanceMeasure == "cosine":
             largest = np.zeros(len(rows.keys), np.int64)
         else:
             sizes = shifted(vectors.sizes.pull(rows.keys), -scale.exponent)
             largest = np.frexp(sizes)[1].astype(np.int64)
         units = np.maximum(np.ldexp(1.0, largest + scale.rows - DIGITS), MIN_UNIT)
-        return _Prepared(Points.of(x, options.dim), weights, units)
+        return _Prepared(Points.of(x, plan.dim), weights, units)
 
     def columns(self) -> Any:
         """Return the rows' matrix column by column."""
@@ -328,11 +328,11 @@ class _Prepared:
         return self._columns
 
 
-def draw_size(options: KMeansOptions, draw: int) -> int:
+def draw_size(plan: KMeansPlan, draw: int) -> int:
     """Return how many rows a draw takes: the first centre, or all of them ("random"), then candidates."""
-    if options.start == "random":
-        return options.clusters
-    return 2 * options.clusters if draw else 1
+    if plan.settings.initMode == "random":
+        return plan.clusters
+    return 2 * plan.clusters if draw else 1
 
 
 def _narrow(numbers: Array) -> Array:

@@ -79,7 +79,7 @@ class Architecture:
         object.__setattr__(self, "hidden", tuple(int(size) for size in self.hidden))
         for name, value in (("k", self.k), ("fields", self.fields), ("deep", self.deep), *enumerate(self.hidden)):
             if value < 1:
-                raise ConfigError(f"{'hidden' if isinstance(name, int) else name}: expected 1 at least, got {value}")
+                raise ConfigError(f"{'hidden' if isinstance(name, int) else name}: expected at least 1, got {value}")
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"dropout: expected a number in [0, 1), got {self.dropout}")
         if self.deep > self.fields or (self.has_towers and self.deep == self.fields):

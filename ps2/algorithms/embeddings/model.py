@@ -170,7 +170,7 @@ class Embedding:
             ConfigError: n is not an integer, or below 1.
         """
         if not is_whole(n) or n < 1:
-            raise ConfigError(f"n: expected an integer, 1 at least, got {n!r}")
+            raise ConfigError(f"n: expected an integer, at least 1, got {n!r}")
         if isinstance(name, (str, int, np.integer)):
             own = self.names.place(name)
             cosines = self._units @ self._units[own]

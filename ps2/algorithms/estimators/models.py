@@ -26,11 +26,14 @@ from ps2.run.spark.backend import SparkBackend
 from ps2.run.spark.backend_lookup import backend_of
 from ps2.run.spark.jvm import new_model
 
+F = TypeVar("F", bound="FittedModel")
 M = TypeVar("M", bound="FleetModel")
 
 
 class FittedModel(ByName, MLReadable[Any], MLWritable):
     """Base class of everything that ``fit`` or ``load`` returns."""
+
+    _is_model = True
 
     def __init__(self, fitted: Any) -> None:
         super().__init__()
@@ -38,6 +41,13 @@ class FittedModel(ByName, MLReadable[Any], MLWritable):
         self._summary: Any = None
         # The application whose tasks have the parameters, these, and the broadcast that brings them.
         self._shared: tuple[SparkBackend, Any, Any] | None = None
+
+    @classmethod
+    def _of(cls: type[F], fitted: Any) -> F:
+        """Return a model of trained parameters. To type checkers, a class of settings takes these alone."""
+        make: Any = cls
+        model: F = make(fitted)
+        return model
 
     def __getstate__(self) -> dict[str, Any]:
         """What pickles is what ``save`` writes: a summary has the DataFrame, which Spark's driver alone can have."""
@@ -226,11 +236,6 @@ class FleetModel(FittedModel, FleetParams):
     def _margin_column(self) -> str | None:
         """Name of the column that margins begin with; None: they begin with what the model says."""
         return None
-
-    @property
-    def _weight_column(self) -> str | None:
-        """Name of the column of weights; None: all rows weigh 1."""
-        return self.getOrDefault("weightCol") or None if self.isSet("weightCol") else None
 
 
 class ClassifyingModel(FleetModel):

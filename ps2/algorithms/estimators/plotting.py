@@ -68,7 +68,7 @@ def draw_importances(shares: npt.NDArray[np.float64], names: Sequence[str], most
         ConfigError: no feature has a gain, or most is below 1.
     """
     if most < 1:
-        raise ConfigError(f"most: expected 1 at least, got {most!r}")
+        raise ConfigError(f"most: expected at least 1, got {most!r}")
     used = np.count_nonzero(shares)
     # Features with equal shares are ordered by number.
     order = np.lexsort((np.arange(len(shares)), -shares))[: min(most, used)]

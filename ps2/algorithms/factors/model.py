@@ -278,7 +278,7 @@ class MatrixFactors:
         """Return the k items with the largest predicted ratings for a user, and these; of equal ones, the larger id.
 
         Args:
-            k: 1 at least; if there are fewer items, all come.
+            k: at least 1; if there are fewer items, all come.
             exclude: items to leave out, such as those that the user has rated; unknown ones are ignored.
 
         Raises:
@@ -373,7 +373,7 @@ class MatrixFactors:
 def check_k(k: Any) -> None:
     """Raise ConfigError unless k is an integer above 0."""
     if not is_whole(k) or k < 1:
-        raise ConfigError(f"k: expected an integer, 1 at least, got {k!r}")
+        raise ConfigError(f"k: expected an integer, at least 1, got {k!r}")
 
 
 def _side(what: str, content: SideContent) -> Side:

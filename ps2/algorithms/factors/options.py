@@ -70,7 +70,7 @@ class FactorOptions:
 
     def __post_init__(self) -> None:
         self._check("rank", 1 <= self.rank <= MAX_RANK, f"a number from 1 to {MAX_RANK:,}")
-        self._check("iterations", self.iterations >= 1, "1 at least")
+        self._check("iterations", self.iterations >= 1, "at least 1")
         self._check("reg", 0 <= self.reg <= MAX_VALUE, f"a number from 0 to {MAX_VALUE:g}")
         self._check("solver", self.solver in get_args(Solver), f"one of {', '.join(get_args(Solver))}")
         self._check("alpha", 0 <= self.alpha <= MAX_VALUE, f"a number from 0 to {MAX_VALUE:g}")

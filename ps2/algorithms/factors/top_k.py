@@ -42,7 +42,7 @@ class Candidates:
 
         Args:
             left: float32, shape (m, d), C-contiguous.
-            k: 1 at least.
+            k: at least 1.
         """
         k = min(k, len(self.vectors))
         scores, places = np.empty((len(left), k), np.float32), np.empty((len(left), k), np.int64)

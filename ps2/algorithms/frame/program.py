@@ -21,6 +21,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar, Generic, TypeVar
 
 from ps2.algorithms.frame.journal import JOURNAL, Journal, ReplayError, opened
+from ps2.algorithms.frame.settings import Plan
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.faults import Form
 from ps2.algorithms.training.record import Record
@@ -36,7 +37,7 @@ T = TypeVar("T")
 # Fields of a message: the name of a task's class, and the task's fields.
 TASK, FIELDS = "task", "fields"
 # Fields of options that another driver may change.
-CHANGEABLE = {"iterations", "name", "steps"}
+CHANGEABLE = {"iterations", "maxIter", "name", "steps"}
 
 
 class Task:
@@ -214,7 +215,7 @@ class Program(ABC, Generic[T]):
         number: the version of the program's questions. A journal of another number is refused.
         staleness: the number of clocks that a worker may be ahead of the slowest one; None: any number.
         first_clock: the run's clock of the first ``yield``.
-        options: a dataclass of settings that JSON can hold, with a ``seed``.
+        plan: a ``Plan``, or a dataclass of settings that JSON can hold, with a ``seed``.
         form: the form that the rows of a ``Table`` must have; None: the rows are ``OwnRows``.
         spill: the rule by which workers write the rows of a ``Table`` to files; None: rows stay in memory.
         record: the training's history.
@@ -225,12 +226,17 @@ class Program(ABC, Generic[T]):
     first_clock: int = FIRST_CLOCK
     spill: Spill | None = None
 
-    def __init__(self, options: Any, form: Form | None, record: Record) -> None:
-        self.options, self.form, self.record = options, form, record
+    def __init__(self, plan: Any, form: Form | None, record: Record) -> None:
+        self.plan, self.form, self.record = plan, form, record
+
+    @property
+    def options(self) -> Any:
+        return self.plan
 
     def settings(self) -> dict[str, Any]:
         """Return the settings that another driver must share, as values that JSON can hold."""
-        return {name: value for name, value in asdict(self.options).items() if name not in CHANGEABLE}
+        values = self.plan.plain() if isinstance(self.plan, Plan) else asdict(self.plan)
+        return {name: value for name, value in values.items() if name not in CHANGEABLE}
 
     @abstractmethod
     def drive(self, ask: Ask) -> Steps[Any]:
@@ -463,7 +469,7 @@ def run_program(ps: Any, program: Program[T], rows: Table | OwnRows, names: Chec
             return driver.result()
         if names.begun:
             training_host(ps).forget_stop()
-        loop, staleness, seed = program.loop(), program.staleness, program.options.seed
+        loop, staleness, seed = program.loop(), program.staleness, program.plan.seed
         if isinstance(rows, Table):
             assert program.form is not None
             training = Training(

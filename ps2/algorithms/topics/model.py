@@ -201,7 +201,7 @@ class LDATopics:
             from ps2.algorithms.topics.plotting import MAX_TOPICS, Topic, draw_topics
         numbers = list(range(min(self.topics, MAX_TOPICS)) if topics is None else topics)
         if maxTermsPerTopic < 1:
-            raise ConfigError(f"maxTermsPerTopic: expected 1 at least, got {maxTermsPerTopic!r}")
+            raise ConfigError(f"maxTermsPerTopic: expected at least 1, got {maxTermsPerTopic!r}")
         if not numbers or not all(0 <= number < self.topics for number in numbers):
             raise ConfigError(f"topics: expected numbers from 0 to {self.topics - 1}, got {numbers}")
         described, tokens = self.describeTopics(maxTermsPerTopic, vocabulary), self.counts.sum(axis=0)

@@ -137,7 +137,7 @@ class OnlineOptions:
             known = ", ".join(get_args(OnlineSyncName))
             raise ConfigError(f"sync: expected one of {known} with optimizer 'online', got {self.sync!r}")
         if self.local_batches < 1:
-            raise ConfigError(f"localBatches: expected 1 at least, got {self.local_batches}")
+            raise ConfigError(f"localBatches: expected at least 1, got {self.local_batches}")
 
     @property
     def form(self) -> Form:

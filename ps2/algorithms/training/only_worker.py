@@ -27,7 +27,7 @@ OnStep = Callable[[StepReport], None]
 class Train(Protocol):
     """A family's ``train``; picklable."""
 
-    def __call__(self, ps: Any, table: Table, options: Any, *, on_step: OnStep) -> Any:
+    def __call__(self, ps: Any, table: Table, options: Any, /, *, on_step: OnStep) -> Any:
         """Train on the servers of a context, and return the result."""
 
 

@@ -258,5 +258,5 @@ def unit_of(mean_weight: float, bits: int) -> float:
 
 
 def whole(weights: Array, unit: float) -> Int64s:
-    """Return weights, of which none is 0, as whole numbers of units, 1 at least."""
+    """Return weights, of which none is 0, as whole numbers of units, at least 1."""
     return np.maximum(np.rint(weights / unit), 1).astype(np.int64)

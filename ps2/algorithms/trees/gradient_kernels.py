@@ -176,7 +176,7 @@ def quantise(pairs: Float64s, ids: Int64s, key: int, scales: tuple[float, float]
     """Set ``out``, int64 of shape (n, 2), to hessians and gradients times their scales, as whole numbers.
 
     What lies between two goes up as often as it is near the upper one: a row's own number decides, never its place.
-    A hessian above 0 is 1 at least.
+    A hessian above 0 is at least 1.
 
     Args:
         ids: of rows, int64; key: of seed and tree.

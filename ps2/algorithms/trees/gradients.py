@@ -240,7 +240,7 @@ def quantised(
     """Return hessians and gradients as whole numbers, int64, shape (n, 2).
 
     What lies between two goes up as often as it is near the upper one: by a hash of the key and the row's number, so a
-    row has the same numbers wherever it lies. A hessian above 0 is 1 at least; a row without one has zeros.
+    row has the same numbers wherever it lies. A hessian above 0 is at least 1; a row without one has zeros.
 
     Args:
         pairs: shape (n, 2).

@@ -2,7 +2,7 @@
 
 A histogram is a row of an integer matrix. A bin has ``channels`` numbers, side by side: the sum of quantised hessians,
 that of gradients and, if there are three, another that must not get too small on either side, such as how many rows
-there are. Every row of training has a hessian of 1 at least, so a bin is empty if it has none. All bins of a feature
+there are. Every row of training has a hessian of at least 1, so a bin is empty if it has none. All bins of a feature
 lie on one server. One row of the matrix is the ``layout``, which says what the bins are. The bin that rows do without,
 as that of zeros in sparse rows, is found as what the others lack of the node's total.
 """

@@ -49,7 +49,7 @@ class DeepParams(VectorParams, LearningParams, HasStepSize, HasRegParam):
         "stepSize": POSITIVE,
         "regParam": NOT_NEGATIVE,
         "factorSize": COUNT,
-        "hiddenLayers": (lambda sizes: all(size >= 1 for size in sizes), "sizes of 1 at least"),
+        "hiddenLayers": (lambda sizes: all(size >= 1 for size in sizes), "sizes of at least 1"),
         "dropoutRate": (lambda value: 0 <= value < 1, "a number in [0, 1)"),
         "embeddingStepSize": POSITIVE,
         "weightDecay": NOT_NEGATIVE,

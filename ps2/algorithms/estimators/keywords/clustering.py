@@ -8,28 +8,6 @@ from typing import TypedDict
 from ps2.algorithms.estimators.keywords.types import Floats
 
 
-class KMeans(TypedDict, total=False):
-    """Params of ``KMeans``."""
-
-    distanceMeasure: str  # 'euclidean'
-    featuresCol: str | Sequence[str]  # 'features'
-    featuresCols: Sequence[str]
-    initMode: str  # 'k-means||'
-    initSteps: int  # 2
-    intermediateStorageLevel: str  # 'MEMORY_AND_DISK'
-    k: int  # 2
-    maxBlockSizeInMB: float  # 0.0
-    maxIter: int  # 20
-    numServers: int
-    numWorkers: int
-    predictionCol: str  # 'prediction'
-    seed: int  # 0
-    solver: str  # 'auto'
-    tol: float  # 0.0001
-    via: str  # 'auto'
-    weightCol: str
-
-
 class LDA(TypedDict, total=False):
     """Params of ``LDA``."""
 

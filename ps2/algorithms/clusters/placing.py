@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ps2.algorithms.clusters.options import KMeansOptions
+from typing import cast
+
+from ps2.algorithms.clusters.settings import KMeansPlan
 from ps2.algorithms.estimators.dealing import Dealer
 from ps2.algorithms.estimators.tables import TableSurvey
 from ps2.algorithms.estimators.via import why_on_servers
@@ -16,15 +18,11 @@ DENSE_S, SPARSE_S = (2.5e-9, 0.14e-9), (10e-9, 0.4e-9)
 OTHER_CLOCKS = 6
 
 
-def placed(options: KMeansOptions, found: TableSurvey, dealt: Dealer, via: ViaName) -> Placement:
-    """Choose the workers, and whether servers are between them.
-
-    Args:
-        via: what the user asked for.
-    """
+def placed(plan: KMeansPlan, found: TableSurvey, dealt: Dealer) -> Placement:
+    """Choose the workers, and whether servers are between them."""
     values = sum(load.cost for load in found.loads.values())
-    clocks = options.iterations + 2 * options.rounds + OTHER_CLOCKS
-    alone_s, cluster_s = DENSE_S if values >= found.rows * (options.dim + 1) else SPARSE_S
-    why = why_on_servers(options.name, options.numbers, "centres")
-    work = Work(values, options.numbers, clocks, alone_s + cluster_s * options.clusters, why)
-    return place(work, dealt.slots, len(found.loads), dealt.wanted, via)
+    clocks = plan.settings.maxIter + 2 * plan.settings.initSteps + OTHER_CLOCKS
+    alone_s, cluster_s = DENSE_S if values >= found.rows * (plan.dim + 1) else SPARSE_S
+    why = why_on_servers(plan.name, plan.numbers, "centres")
+    work = Work(values, plan.numbers, clocks, alone_s + cluster_s * plan.clusters, why)
+    return place(work, dealt.slots, len(found.loads), dealt.wanted, cast(ViaName, plan.settings.via))

@@ -1,0 +1,237 @@
+"""Pyspark's side of parameters that are declared once (``settings.py``): ``Param``s of estimators and models."""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABCMeta
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from pyspark.ml.param import Param, Params, TypeConverters, shared
+
+from ps2.algorithms.frame.settings import Setting, Settings, settings_of, unknown_param
+from ps2.algorithms.frame.shared_settings import FeatureSettings, FleetSettings
+
+P = TypeVar("P", bound="ByName")
+F = TypeVar("F", bound="FeatureParams")
+N = TypeVar("N", bound=Settings)
+
+CONVERTERS: dict[Any, Callable[[Any], Any]] = {
+    bool: TypeConverters.toBoolean,
+    int: TypeConverters.toInt,
+    float: TypeConverters.toFloat,
+    str: TypeConverters.toString,
+    list[float]: TypeConverters.toListFloat,
+    list[int]: TypeConverters.toListInt,
+    list[str]: TypeConverters.toListString,
+}
+
+
+@dataclass(frozen=True)
+class AnyCase:
+    """The converter of a param whose values are names in any case, as in pyspark.ml. Unlike a closure, it pickles."""
+
+    names: tuple[str, ...]
+
+    def __call__(self, value: Any) -> str:
+        name = TypeConverters.toString(value)
+        return next((known for known in self.names if known.lower() == name.lower()), name)
+
+
+def make_param(setting: Setting[Any]) -> Param[Any]:
+    """Return the ``Param`` of a declared parameter, of no object in particular."""
+    converter: Any = AnyCase(tuple(setting.choices)) if setting.choices else CONVERTERS.get(setting.kind, setting.kind)
+    if isinstance(converter, str):
+        converter = getattr(TypeConverters, converter)
+    return Param(Params._dummy(), setting.name, setting.doc, typeConverter=converter)
+
+
+_params_by_class: dict[type, list[tuple[str, Param[Any]]]] = {}
+
+
+def _params_of(cls: type) -> list[tuple[str, Param[Any]]]:
+    """Return names and ``Param``s of a class, in the order of their names. Pyspark looks for them in each object."""
+    if cls not in _params_by_class:
+        members = [(name, getattr(cls, name)) for name in dir(cls)]
+        _params_by_class[cls] = [(name, param) for name, param in members if isinstance(param, Param)]
+    return _params_by_class[cls]
+
+
+class _ShowsParams(ABCMeta):
+    """Metaclass whose classes have the params as keywords in their signature, with defaults, as ``help`` shows it.
+
+    A signature is made when somebody asks.
+    """
+
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        if not cls.takes_keywords():
+            raise AttributeError("__signature__")
+        kind, known = inspect.Parameter.KEYWORD_ONLY, cls.keyword_defaults()
+        return inspect.Signature([inspect.Parameter(name, kind, default=known[name]) for name in sorted(known)])
+
+    def __dir__(cls) -> list[str]:
+        return [name for name in super().__dir__() if hasattr(cls, name)]  # a model lacks setters
+
+    def takes_keywords(cls) -> bool:
+        """Return whether objects of the class are made with params as keywords, and with nothing else."""
+        made: Any = cls
+        _, *others = inspect.signature(made.__init__).parameters.values()
+        variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        return issubclass(cls, ByName) and not inspect.isabstract(cls) and all(one.kind in variable for one in others)
+
+    def keyword_defaults(cls) -> dict[str, Any]:
+        """Return the keywords of a class that takes keywords, with their defaults; None: not set."""
+        made = cls()
+        known = {param.name: made.getOrDefault(param) if made.isDefined(param) else None for param in made.params}
+        if hasattr(cls, "setInitialModel"):
+            known["initialModel"] = None
+        # A default such as "uid__output" is another one for each object.
+        return {name: None if made.uid in str(value) else value for name, value in known.items()}
+
+
+# Type checkers make keywords of the settings of classes that derive from ``Settings``: those of families, not these.
+if TYPE_CHECKING:
+
+    class _FleetSettings: ...
+
+    class _FeatureSettings: ...
+else:
+    _FleetSettings, _FeatureSettings = FleetSettings, FeatureSettings
+
+
+class ByName(_FleetSettings, Params, metaclass=_ShowsParams):
+    """Base class of estimators, models and transformers: their settings are ``Param``s, set by keyword."""
+
+    if TYPE_CHECKING:
+        numWorkers: Any
+        numServers: Any
+        getNumWorkers: Any
+        getNumServers: Any
+        setNumWorkers: Any
+        setNumServers: Any
+
+        def __init__(self, *args: Any, **params: Any) -> None: ...
+
+    else:
+
+        def __init__(self, *args: Any, **params: Any) -> None:
+            super(Settings, self).__init__(*args)
+            self._set_defaults()
+            self.setParams(**params)
+
+    # The checks of values of params that are not settings.
+    _RANGES: Mapping[str, Any] = {}
+    # A param whose value decides the defaults of others, with these defaults.
+    _DEFAULTS_BY: ClassVar[tuple[str, Mapping[str, Mapping[str, Any]]] | None] = None
+
+    __eq__, __hash__, __repr__ = Params.__eq__, Params.__hash__, Params.__repr__
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        for name in settings_of(cls):  # pyspark asks isinstance(estimator, HasWeightCol)
+            mixin = getattr(shared, f"Has{name[0].upper()}{name[1:]}", None)
+            if mixin is not None and not issubclass(cls, mixin):
+                mixin.register(cls)
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name in self.__dict__ or hasattr(type(self), name)]
+
+    def _copy_params(self) -> None:
+        self.__dict__.update((name, param._copy_new_parent(self)) for name, param in _params_of(type(self)))
+
+    @property
+    def params(self) -> list[Param[Any]]:
+        """All params, in the order of their names."""
+        return [self.__dict__[name] for name, _ in _params_of(type(self))]
+
+    def _set_defaults(self) -> None:
+        """Set defaults that the declarations, or base classes of pyspark, do not have."""
+        known = settings_of(type(self)).items()
+        self._setDefault(**{name: setting.default for name, setting in known if setting.default is not None})
+
+    def _put(self, name: str, value: Any) -> None:
+        self._set(**{name: value})
+
+    def _values(self, settings: type[N]) -> N:
+        """Return the values of the params that are settings of a class, checked."""
+        known = {name: self.getParam(name) for name in settings_of(settings) if self.hasParam(name)}
+        return settings(**{name: self.getOrDefault(param) for name, param in known.items() if self.isDefined(param)})
+
+    def _check_values(self) -> None:
+        """Raise ConfigError for a value that its declaration does not allow."""
+        for name, setting in settings_of(type(self)).items():
+            if self.isDefined(name):
+                setting.check(self.getOrDefault(name))
+
+    @property
+    def _seed(self) -> int:
+        """The seed as a number that is not negative: pyspark.ml's default is a hash, of either sign."""
+        return int(self.getOrDefault("seed")) % 2**63
+
+    def setParams(self: P, **params: Any) -> P:
+        """Set params by name.
+
+        Raises:
+            TypeError: there is no such param, or its value has another type.
+        """
+        for name in params:
+            if not self.hasParam(name):
+                raise unknown_param(type(self), name, [param.name for param in self.params])
+        return self._set(**params)
+
+    def _set(self: P, **params: Any) -> P:
+        super()._set(**params)
+        self._choose_defaults()
+        return self
+
+    def set(self, param: Param[Any], value: Any) -> None:
+        """Set a param."""
+        super().set(param, value)
+        self._choose_defaults()
+
+    def _copyValues(self, to: Any, extra: Any = None) -> Any:
+        # pyspark copies defaults one by one; some come after the param that decides them.
+        copied = super()._copyValues(to, extra)
+        if isinstance(copied, ByName):
+            copied._choose_defaults()
+        return copied
+
+    def _choose_defaults(self) -> None:
+        if self._DEFAULTS_BY is None:
+            return
+        name, defaults = self._DEFAULTS_BY
+        if self.isSet(name) and self.getOrDefault(name) in defaults:
+            self._setDefault(**{k: v for k, v in defaults[self.getOrDefault(name)].items() if self.hasParam(k)})
+
+
+class FeatureParams(ByName, _FeatureSettings):
+    """Params of estimators and models of features: ``featuresCol`` takes the names of several columns, too."""
+
+    if TYPE_CHECKING:
+        featuresCol: Any
+        featuresCols: Any
+        getFeaturesCol: Any
+        getFeaturesCols: Any
+        setFeaturesCol: Any
+        setFeaturesCols: Any
+
+    def _set(self: F, **params: Any) -> F:
+        features = params.get("featuresCol")
+        if isinstance(features, (list, tuple)):
+            params = {**params, "featuresCols": list(features), "featuresCol": None}
+        elif features is not None and params.get("featuresCols") is None:
+            self.clear(self.featuresCols)
+        super()._set(**params)
+        return self
+
+    @property
+    def _weight_column(self) -> str | None:
+        """The name of the column of weights; None: all rows weigh 1."""
+        return self.getOrDefault("weightCol") or None if self.isSet("weightCol") else None
+
+    @property
+    def _features(self) -> str | tuple[str, ...]:
+        """The feature column, or the tuple of feature columns."""
+        return tuple(self.getFeaturesCols()) if self.isSet(self.featuresCols) else self.getFeaturesCol()

@@ -1,0 +1,333 @@
+"""A parameter declared once.
+
+From the declaration come the pyspark ``Param``, its check, default, getter, setter and typed keyword, the option of
+``ps2 train``, the JSON of saved models, and the row in the docs. This module imports no pyspark: workers, and scorers
+without Spark, read settings, too. ``params.py`` has pyspark's side.
+
+Example::
+
+    class KMeansSettings(Settings):
+        k: Setting[int] = param(2, "the number of clusters", at_least=1)
+        initMode: Setting[str] = param("k-means||", "how to choose the first centres", one_of=("k-means||", "random"))
+
+        getK, setK = getter(k), setter(k)
+
+    class KMeans(KMeansSettings, FleetEstimator): ...
+
+    KMeans(k=5).k                            # Param[int], for ParamGridBuilder
+    KMeans(k=5)._values(KMeansSettings).k    # int, for the program
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from types import MethodType
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
+
+from ps2.errors import ConfigError
+from ps2.name_hints import nearest
+
+if TYPE_CHECKING:
+    from pyspark.ml.param import Param, Params
+
+if sys.version_info >= (3, 11):
+    from typing import dataclass_transform
+elif TYPE_CHECKING:
+    from typing_extensions import dataclass_transform
+else:  # only type checkers need it
+
+    def dataclass_transform(**_: Any) -> Callable[[Any], Any]:
+        return lambda cls: cls
+
+
+U = TypeVar("U")
+S = TypeVar("S")
+T = TypeVar("T")
+N = TypeVar("N", bound="Settings")
+
+# A predicate, and the values that it accepts, in words.
+Check = tuple[Callable[[Any], bool], str]
+
+MAX_FLOAT32 = 3.4028234663852886e38
+# Trainings compute in float32, where a larger number is infinite.
+FLOAT32: Check = (lambda value: not MAX_FLOAT32 < abs(value) < math.inf, "a number of float32, at most 3.4e38 in size")
+
+
+class Setting(Generic[T]):
+    """A declared parameter: in an estimator a ``Param``, in settings that hold values a T. Type checkers know both.
+
+    Attributes:
+        name: the name, in camelCase as in pyspark.ml.
+        default: the default; None: there is none, and the value in settings is None unless it is set.
+        doc: the description.
+        kind: the type of a value (int, float, bool, str, list[int], list[float], list[str]), the name of a method of
+            pyspark's ``TypeConverters``, or a function that converts a value.
+        choices: the names that the value may be, in any case; empty: any value of its type.
+        checks: the checks of a value.
+        option: the option of ``ps2 train``, without dashes; "": the name in lower case with dashes; None: it has no
+            option.
+        in_model: whether a trained model has the setter, too.
+    """
+
+    def __init__(  # noqa: PLR0913 - ``param`` calls it
+        self,
+        default: T,
+        doc: str,
+        kind: Any,
+        choices: Sequence[str],
+        checks: Sequence[Check],
+        option: str | None,
+        in_model: bool,
+    ) -> None:
+        self.default, self.doc, self.kind, self.choices, self.checks = default, doc, kind, choices, checks
+        self.option, self.in_model, self.name = option, in_model, ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    @cached_property
+    def param(self) -> Param[T]:
+        """The ``Param`` of no object in particular."""
+        from ps2.algorithms.frame.params import make_param
+
+        return make_param(self)
+
+    @overload
+    def __get__(self, obj: Params | None, owner: Any) -> Param[T]: ...
+    @overload
+    def __get__(self, obj: Settings, owner: Any) -> T: ...
+    def __get__(self, obj: Any, owner: Any) -> Any:
+        return self.param if obj is None else obj.__dict__.get(self.name, self.default)
+
+    def __set__(self, obj: Settings, value: T) -> None:
+        obj._put(self.name, value)
+
+    def check(self, value: Any) -> None:
+        """Raise ConfigError unless the value is None or allowed."""
+        if value is None:
+            return
+        for is_allowed, expected in self.checks:
+            if not is_allowed(value):
+                raise ConfigError(f"{self.name}: expected {expected}, got {value!r}")
+
+    @property
+    def allowed(self) -> str:
+        """The allowed values, in words."""
+        return " and ".join(expected for _, expected in self.checks)
+
+
+class Flexible(Setting[T], Generic[T, S]):
+    """A parameter whose keyword and setter take an S, which is converted to a T."""
+
+    if TYPE_CHECKING:
+
+        def __set__(self, obj: Settings, value: S) -> None: ...  # type: ignore[override]
+
+
+def param(  # noqa: PLR0913 - it is a declaration
+    default: T,
+    doc: str,
+    *,
+    at_least: float | None = None,
+    at_most: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+    one_of: Iterable[str] = (),
+    check: Check | None = None,
+    bits: int = 32,
+    type: Any = None,
+    option: str | None = "",
+    in_model: bool = False,
+) -> Any:
+    """Declare a parameter. A value is checked by ``fit``, not by the setter, as in pyspark.ml.
+
+    Args:
+        default: the default; None: there is none, and ``type`` is needed.
+        at_least, at_most, above, below: the range of a number.
+        one_of: the names that the value may be, in any case.
+        check: a predicate, and the values that it accepts, in words, instead of a range.
+        bits: 32 or 64, of an integer.
+        type, option, in_model: see ``Setting``; the type is by default that of the default.
+    """
+    names = tuple(one_of)
+    kind = type or default.__class__
+    checks = [check] if check else _range_checks(at_least, at_most, above, below)
+    if kind is int:
+        checks.insert(0, _integer(bits))
+    elif kind is float and not checks:
+        checks.append((math.isfinite, "a finite number"))
+    if kind in (float, list[float]):
+        checks.append((_are_float32, FLOAT32[1]))
+    if names:
+        checks.append((lambda name: name in names, f"one of {', '.join(names)}"))
+    return Setting(default, doc, kind, names, checks, option, in_model)
+
+
+def _integer(bits: int) -> Check:
+    limit = 2 ** (bits - 1)
+    as_pyspark = ", as pyspark.ml's are" if bits == 32 else ""
+    return lambda value: -limit <= value < limit, f"an integer of {bits} bits{as_pyspark}"
+
+
+def _are_float32(value: Any) -> bool:
+    return all(map(FLOAT32[0], value if isinstance(value, (list, tuple)) else [value]))
+
+
+def _range_checks(at_least: Any, at_most: Any, above: Any, below: Any) -> list[Check]:
+    low, high = at_least if above is None else above, at_most if below is None else below
+    if low is None and high is None:
+        return []
+
+    def is_inside(value: Any) -> bool:
+        """Return whether a number is in the range; NaN and infinite numbers are not."""
+        above_low = low is None or (value > low if at_least is None else value >= low)
+        below_high = high is None or (value < high if at_most is None else value <= high)
+        return above_low and below_high and math.isfinite(value)
+
+    if high is None:
+        text = {(0, None): "a finite number that is not negative", (None, 0): "a finite positive number"}.get(
+            (at_least, above), f"at least {low}" if above is None else f"a finite number above {low}"
+        )
+    elif low is None:
+        text = f"at most {high}" if below is None else f"a number below {high}"
+    else:
+        text = f"a number in {'[' if above is None else '('}{low}, {high}{']' if below is None else ')'}"
+    return [(is_inside, text)]
+
+
+@dataclass_transform(kw_only_default=True)
+class Settings:
+    """Parameters as values: ``KMeansSettings(k=5).k == 5``. They do not change; ``with_values`` returns others.
+
+    Estimators and models derive from it, too; their attributes are pyspark's ``Param``s (``params.py``).
+    """
+
+    # Whether the class is a trained model. It has only the setters of parameters that are declared ``in_model``.
+    _is_model: ClassVar[bool] = False
+
+    if not TYPE_CHECKING:  # type checkers make it of the fields
+
+        def __init__(self, **values: Any) -> None:
+            """Raises:
+            TypeError: there is no such parameter.
+            ConfigError: a value is not allowed.
+            """
+            known = settings_of(type(self))
+            for name, value in values.items():
+                if name not in known:
+                    raise unknown_param(type(self), name, known)
+                known[name].check(value)
+                self.__dict__[name] = value
+
+    def _put(self, name: str, value: Any) -> None:
+        raise AttributeError(f"{type(self).__name__}.{name} cannot be set: with_values() returns other settings")
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and values_of(other) == values_of(self)
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
+
+
+def with_values(settings: N, **values: Any) -> N:
+    """Return settings with other values; raises as the constructor of ``Settings``."""
+    return type(settings)(**{**vars(settings), **values})
+
+
+def values_of(settings: Settings) -> dict[str, Any]:
+    """Return all values by name."""
+    return {name: getattr(settings, name) for name in settings_of(type(settings))}
+
+
+def unknown_param(cls: type, name: str, names: Iterable[str]) -> TypeError:
+    """Return the error about a parameter that a class does not have."""
+    near = nearest(name, names)
+    hint = f"did you mean {near!r}?" if near else f"{cls.__name__}().explainParams() describes those that there are"
+    return TypeError(f"{cls.__name__}: there is no param {name!r}; {hint}")
+
+
+_settings_by_class: dict[Any, dict[str, Setting[Any]]] = {}
+
+
+def settings_of(cls: type) -> Mapping[str, Setting[Any]]:
+    """Return the parameters of a class by name, those of base classes first."""
+    if cls not in _settings_by_class:
+        declared = {name: each for base in reversed(cls.__mro__) for name, each in vars(base).items()}
+        _settings_by_class[cls] = {name: each for name, each in declared.items() if isinstance(each, Setting)}
+    return _settings_by_class[cls]
+
+
+class Accessor:
+    """The getter or setter of a parameter, as a method."""
+
+    def __init__(self, setting: Any, verb: str) -> None:
+        self._setting, self._verb = setting, verb
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        setting, self._name = self._setting, name
+
+        def get(self: Any) -> Any:
+            return self.getOrDefault(setting.name)
+
+        def set(self: Any, value: Any) -> Any:
+            return self._set(**{setting.name: value})
+
+        self._function = get if self._verb == "get" else set
+        self._function.__name__, self._function.__qualname__ = name, f"{owner.__qualname__}.{name}"
+        self._function.__doc__ = f"{self._verb.capitalize()} {setting.name}: {setting.doc}"
+
+    def __get__(self, obj: Any, owner: Any) -> Any:
+        setting = settings_of(owner).get(self._setting.name)
+        if self._verb == "set" and owner._is_model and setting is not None and not setting.in_model:
+            raise AttributeError(f"{owner.__name__!r} object has no attribute {self._name!r}")
+        return self._function if obj is None else MethodType(self._function, obj)
+
+
+@overload
+def getter(setting: Setting[T]) -> Callable[[Any], T]: ...
+@overload
+def getter(setting: Param[T]) -> Callable[[Any], T]: ...
+def getter(setting: Any) -> Any:
+    """Return the getter of a parameter, for the body of a class; it raises KeyError without a value and a default."""
+    return Accessor(setting, "get")
+
+
+@overload
+def setter(setting: Flexible[T, S]) -> Callable[[U, S], U]: ...
+@overload
+def setter(setting: Setting[T]) -> Callable[[U, T], U]: ...
+@overload
+def setter(setting: Param[T]) -> Callable[[U, T], U]: ...
+def setter(setting: Any) -> Any:
+    """Return the setter of a parameter, for the body of a class."""
+    return Accessor(setting, "set")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan(Generic[N]):
+    """A training to run: its settings, and facts of the rows, which a family's subclass adds.
+
+    Attributes:
+        settings: the settings.
+        name: the name under which another driver resumes the training; "": no driver does.
+    """
+
+    settings: N
+    name: str = ""
+
+    @property
+    def seed(self) -> int:
+        """The seed, not negative; pyspark.ml's default is a hash, of either sign."""
+        return int(getattr(self.settings, "seed")) % 2**63  # noqa: B009 - a family declares it
+
+    def plain(self) -> dict[str, Any]:
+        """Return settings and facts by name."""
+        facts = {field.name: getattr(self, field.name) for field in fields(self)}
+        return values_of(facts.pop("settings")) | facts

@@ -1,0 +1,81 @@
+"""The public names of ``ps2.algorithms``, in one table: pyspark.ml's module, the defining module, its names.
+
+All names load on first use. They need pyspark, and other modules of the package do not; and a program pays only for the
+families that it trains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ps2.lazy_names import lazy_names
+
+ROOT = "ps2.algorithms"
+# "": the names without pyspark, which only ps2.algorithms has.
+PUBLIC_NAMES: dict[str, dict[str, tuple[str, ...]]] = {
+    "": {
+        "clusters.model": ("KMeansClusters",),
+        "dictionary.model": ("SparseCoder",),
+        "embeddings.model": ("Embedding",),
+        "factors.model": ("MatrixFactors",),
+        "linear.model": ("FactorizationMachine", "LinearModel"),
+        "metric.model": ("Metric",),
+        "topics.model": ("LDATopics",),
+        "trees.forests.random_forest": ("RandomForest",),
+        "trees.model": ("GBTModel",),
+    },
+    "classification": {
+        "classification": (
+            *("FMClassificationModel", "FMClassifier", "LinearSVC", "LinearSVCModel"),
+            *("LogisticRegression", "LogisticRegressionModel"),
+        ),
+        "deep.ml.click_models": ("DeepFM", "DeepFMModel", "WideAndDeep", "WideAndDeepModel"),
+        "online.ml.click_models": (
+            *("OnlineFM", "OnlineFMModel", "OnlineLogisticRegression", "OnlineLogisticRegressionModel"),
+        ),
+        "trees.ml.classifiers": (
+            *("GBTClassificationModel", "GBTClassifier"),
+            *("RandomForestClassificationModel", "RandomForestClassifier"),
+        ),
+    },
+    "clustering": {
+        "clustering": ("LDA", "LDAModel"),
+        "clusters.estimator": ("KMeans", "KMeansModel"),
+    },
+    "feature": {
+        "estimators.key_hasher": ("KeyHasher",),
+        "feature": (
+            *("DictionaryLearning", "DictionaryLearningModel", "MetricLearning", "MetricLearningModel"),
+            *("Word2Vec", "Word2VecModel"),
+        ),
+    },
+    "graph": {
+        "graph": ("DeepWalk", "DeepWalkModel", "LINE", "LINEModel", "Node2Vec", "Node2VecModel", "RandomWalks"),
+    },
+    "ranking": {
+        "ranking": ("GBTRanker", "GBTRankerModel"),
+    },
+    "recommendation": {
+        "deep.ml.towers": ("TwoTower", "TwoTowerModel"),
+        "recommendation": ("MatrixFactorization", "MatrixFactorizationModel"),
+    },
+    "regression": {
+        "regression": ("FMRegressionModel", "FMRegressor", "LinearRegression", "LinearRegressionModel"),
+        "trees.ml.regressors": (
+            *("GBTRegressionModel", "GBTRegressor"),
+            *("RandomForestRegressionModel", "RandomForestRegressor"),
+        ),
+    },
+}
+
+
+def exports(package: str) -> tuple[list[str], Callable[[str], object], Callable[[], list[str]]]:
+    """Return ``__all__``, ``__getattr__`` and ``__dir__`` of a module; ``ps2.algorithms`` has all names."""
+    modules = {
+        name: f"{ROOT}.{home}"
+        for module, homes in PUBLIC_NAMES.items()
+        if package in (ROOT, f"{ROOT}.{module}")
+        for home, names in homes.items()
+        for name in names
+    }
+    return sorted(modules), *lazy_names(package, modules)
