@@ -24,7 +24,8 @@ from training import Rows, make
 
 from ps2.algorithms import DeepFM, FMRegressor, OnlineLogisticRegression, TwoTower
 from ps2.algorithms.clusters import program as clusters
-from ps2.algorithms.clusters.settings import KMeansPlan, KMeansSettings
+from ps2.algorithms.clusters.plan import KMeansPlan
+from ps2.algorithms.clusters.settings import KMeansSettings
 from ps2.algorithms.dictionary import program as dictionary
 from ps2.algorithms.dictionary.options import DictionaryOptions
 from ps2.algorithms.factors import trainer as factors

@@ -9,8 +9,9 @@ from compiled_kernels import compiled
 
 from ps2.algorithms.clusters import kernels, ops, start, warm
 from ps2.algorithms.clusters.model import KMeansClusters
-from ps2.algorithms.clusters.settings import KMeansPlan, KMeansSettings
+from ps2.algorithms.clusters.plan import KMeansPlan
 from ps2.algorithms.clusters.program import train
+from ps2.algorithms.clusters.settings import KMeansSettings
 from ps2.algorithms.training import row_draws
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.errors import InputError

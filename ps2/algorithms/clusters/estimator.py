@@ -14,8 +14,9 @@ from pyspark.sql import DataFrame
 
 from ps2.algorithms.clusters.model import KMeansClusters
 from ps2.algorithms.clusters.placing import placed
+from ps2.algorithms.clusters.plan import FittedClusters, KMeansPlan
 from ps2.algorithms.clusters.program import train
-from ps2.algorithms.clusters.settings import FittedClusters, KMeansPlan, KMeansSettings
+from ps2.algorithms.clusters.settings import KMeansSettings
 from ps2.algorithms.estimators.dealing import Dealer
 from ps2.algorithms.estimators.estimator import FleetEstimator
 from ps2.algorithms.estimators.frames import check_frame

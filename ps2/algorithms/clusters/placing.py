@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from ps2.algorithms.clusters.settings import KMeansPlan
+from ps2.algorithms.clusters.plan import KMeansPlan
 from ps2.algorithms.estimators.dealing import Dealer
 from ps2.algorithms.estimators.tables import TableSurvey
 from ps2.algorithms.estimators.via import why_on_servers

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from ps2.algorithms.clusters import start
 from ps2.algorithms.clusters.assigning import exponent_of, shifted
 from ps2.algorithms.clusters.ops import LENGTH, LENGTH_REST, MOVED, MOVED_REST, add_exactly
-from ps2.algorithms.clusters.settings import WORDS, FittedClusters, KMeansPlan, check_fleet
+from ps2.algorithms.clusters.plan import WORDS, FittedClusters, KMeansPlan, check_fleet
 from ps2.algorithms.clusters.worker import (
     Assign,
     ClusteringWork,

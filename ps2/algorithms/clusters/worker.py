@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ps2.algorithms.clusters import kernels, start
 from ps2.algorithms.clusters.assigning import Points, shifted
-from ps2.algorithms.clusters.settings import KMeansPlan, check_worker
+from ps2.algorithms.clusters.plan import KMeansPlan, check_worker
 from ps2.algorithms.frame.program import DoTask, Task
 from ps2.algorithms.training import row_draws
 from ps2.algorithms.training.reading import Reading

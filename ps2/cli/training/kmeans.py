@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from ps2.cli.finite import FiniteRange
+from ps2.algorithms.clusters.settings import KMeansSettings
 from ps2.cli.output import print_data
 from ps2.cli.training import printed
 from ps2.cli.training.file_training import FileTraining
-from ps2.cli.training.options import Files, Setting, setting_options
+from ps2.cli.training.options import Files, Setting, param_options, setting_options
 from ps2.cli.training.running import Read
 
 EPILOG = """\b
@@ -32,34 +32,7 @@ TRAINING = "ps2 train kmeans"
 @click.option(
     "--features", type=click.IntRange(1), metavar="N", help="Number of features.  [default: the largest index]"
 )
-@click.option("--k", type=click.IntRange(2), default=2, show_default=True, help="Number of clusters.")
-@click.option(
-    "--iterations", "maxIter", type=click.IntRange(1), default=20, show_default=True, help="Moves of the centres."
-)
-@click.option(
-    "--tol",
-    type=FiniteRange(0),
-    default=1e-4,
-    show_default=True,
-    help="Stop when no centre moves further than this.",
-)
-@click.option(
-    "--init",
-    "initMode",
-    type=click.Choice(["k-means||", "random"]),
-    default="k-means||",
-    show_default=True,
-    help="How the first centres are drawn.",
-)
-@click.option(
-    "--distance",
-    "distanceMeasure",
-    type=click.Choice(["euclidean", "cosine"]),
-    default="euclidean",
-    show_default=True,
-    help="Distance of a row from a centre.",
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="Random seed of the first centres.")
+@param_options(KMeansSettings)
 @setting_options
 def kmeans(input: str, features: int | None, setting: Setting, **params: Any) -> None:
     """Find clusters of rows.

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, cast
 
 import click
 
+from ps2.algorithms.frame.settings import Setting as ParamSetting
+from ps2.algorithms.frame.settings import Settings, settings_of
 from ps2.cli.output import Format
 from ps2.cli.tls import add_tls_options
 from ps2.config import TOKEN_FILE_VARIABLE
+from ps2.errors import ConfigError
 
 Command = Callable[..., Any]
 Decorator = Callable[[Command], Command]
@@ -83,6 +87,55 @@ def gathered(cls: type, name: str, options: Sequence[Decorator]) -> Decorator:
             return command(**{name: cls(**mine)}, **given)
 
         return functools.reduce(lambda made, option: option(made), reversed(options), cast(Command, call))
+
+    return decorate
+
+
+class SettingType(click.ParamType[Any]):
+    """The value of a declared parameter: the declaration's check says what is wrong with it."""
+
+    def __init__(self, setting: ParamSetting[Any]) -> None:
+        self._setting = setting
+        kind = setting.kind
+        self._items = kind.__args__[0] if hasattr(kind, "__args__") else None
+        self._base = click.types.convert_type(self._items or kind)
+        self.name = f"{self._base.name} list" if self._items else self._base.name
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if self._items is None:
+            value = self._base.convert(value, param, ctx)
+        elif isinstance(value, str):
+            value = [self._base.convert(item, param, ctx) for item in value.split(",")]
+        try:
+            self._setting.check(value)
+        except ConfigError as error:
+            self.fail(str(error).partition(": ")[2], param, ctx)
+        return value
+
+
+def param_options(settings: type[Settings], **defaults: Any) -> Decorator:
+    """Return a decorator that gives a command an option for each parameter of an estimator that has one.
+
+    The command gets the values under the parameters' names, None for those that are not set.
+
+    Args:
+        defaults: defaults of the command that are not those of the parameters.
+    """
+
+    def decorate(command: Command) -> Command:
+        for name, setting in reversed(list(settings_of(settings).items())):
+            if setting.option is None:
+                continue
+            default = defaults.get(name, setting.default)
+            flag = "--" + (setting.option or re.sub("([A-Z])", r"-\1", name).lower())
+            kind: Any = click.Choice(setting.choices, case_sensitive=False) if setting.choices else SettingType(setting)
+            if setting.kind is bool:
+                flag, kind = f"{flag}/--no-{flag[2:]}", bool
+            text = f"{setting.doc[0].upper()}{setting.doc[1:].rstrip('.')}."
+            command = click.option(flag, name, type=kind, default=default, show_default=default is not None, help=text)(
+                command
+            )
+        return command
 
     return decorate
 
