@@ -91,26 +91,21 @@ def gathered(cls: type, name: str, options: Sequence[Decorator]) -> Decorator:
     return decorate
 
 
-class SettingType(click.ParamType[Any]):
-    """The value of a declared parameter: the declaration's check says what is wrong with it."""
+def checked(setting: ParamSetting[Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    """Return the callback of a parameter's option: the declaration's check says what is wrong with a value."""
 
-    def __init__(self, setting: ParamSetting[Any]) -> None:
-        self._setting = setting
-        kind = setting.kind
-        self._items = kind.__args__[0] if hasattr(kind, "__args__") else None
-        self._base = click.types.convert_type(self._items or kind)
-        self.name = f"{self._base.name} list" if self._items else self._base.name
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if self._items is None:
-            value = self._base.convert(value, param, ctx)
-        elif isinstance(value, str):
-            value = [self._base.convert(item, param, ctx) for item in value.split(",")]
+    def check(context: click.Context, option: click.Parameter, value: Any) -> Any:
+        if isinstance(value, str) and hasattr(setting.kind, "__args__"):  # list[int], ...
+            (kind,) = setting.kind.__args__
+            base = click.types.convert_type(kind)
+            value = [base.convert(item, option, context) for item in value.split(",")]
         try:
-            self._setting.check(value)
+            setting.check(value)
         except ConfigError as error:
-            self.fail(str(error).partition(": ")[2], param, ctx)
+            raise click.BadParameter(str(error).partition(": ")[2], context, option) from error
         return value
+
+    return check
 
 
 def param_options(settings: type[Settings], **defaults: Any) -> Decorator:
@@ -128,13 +123,14 @@ def param_options(settings: type[Settings], **defaults: Any) -> Decorator:
                 continue
             default = defaults.get(name, setting.default)
             flag = "--" + (setting.option or re.sub("([A-Z])", r"-\1", name).lower())
-            kind: Any = click.Choice(setting.choices, case_sensitive=False) if setting.choices else SettingType(setting)
+            kind: Any = setting.kind if setting.kind in (int, float, bool) else str
+            if setting.choices:
+                kind = click.Choice(setting.choices, case_sensitive=False)
             if setting.kind is bool:
-                flag, kind = f"{flag}/--no-{flag[2:]}", bool
+                flag = f"{flag}/--no-{flag[2:]}"
             text = f"{setting.doc[0].upper()}{setting.doc[1:].rstrip('.')}."
-            command = click.option(flag, name, type=kind, default=default, show_default=default is not None, help=text)(
-                command
-            )
+            more: Any = {"type": kind, "default": default, "show_default": default is not None, "help": text}
+            command = click.option(flag, name, callback=checked(setting), **more)(command)
         return command
 
     return decorate
