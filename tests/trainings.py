@@ -27,7 +27,8 @@ from ps2.algorithms.clusters import program as clusters
 from ps2.algorithms.clusters.plan import KMeansPlan
 from ps2.algorithms.clusters.settings import KMeansSettings
 from ps2.algorithms.dictionary import program as dictionary
-from ps2.algorithms.dictionary.options import DictionaryOptions
+from ps2.algorithms.dictionary.plan import DictionaryPlan
+from ps2.algorithms.dictionary.settings import DictionarySettings
 from ps2.algorithms.factors import trainer as factors
 from ps2.algorithms.factors.dealing import Deal, deal_ratings
 from ps2.algorithms.factors.ratings import survey_ratings
@@ -35,7 +36,8 @@ from ps2.algorithms.linear import trainer as linear
 from ps2.algorithms.linear.coordinates.path import PathOptions
 from ps2.algorithms.linear.problem import Problem, SolverOptions
 from ps2.algorithms.metric import program as metric
-from ps2.algorithms.metric.options import MetricOptions
+from ps2.algorithms.metric.plan import MetricPlan
+from ps2.algorithms.metric.settings import MetricSettings
 from ps2.algorithms.online.ml import models as online
 from ps2.algorithms.online.program import OnlineProgram
 from ps2.algorithms.topics import sampling as topics
@@ -167,8 +169,8 @@ def sums_of_parts() -> Callable[[Any], Table]:
 
 
 def learn_dictionary(ps: Any, table: Table, call: Call) -> Result:
-    options = DictionaryOptions(8, 0.1, iterations=6 + call.more, tolerance=0.0, seed=call.seed, name=call.name, dim=30)
-    fitted = dictionary.train(ps, table, options, call.on_step)
+    settings = DictionarySettings(k=8, regParam=0.1, maxIter=6 + call.more, tol=0.0, seed=call.seed)
+    fitted = dictionary.train(ps, table, DictionaryPlan(settings=settings, name=call.name, dim=30), call.on_step)
     return Result({"dictionary": fitted.dictionary}, fitted.history.objective)
 
 
@@ -178,8 +180,8 @@ def labelled() -> Callable[[Any], Table]:
 
 
 def learn_metric(ps: Any, table: Table, call: Call) -> Result:
-    options = MetricOptions(2, pairs=2, steps=6 + call.more, fraction=0.5, seed=call.seed, name=call.name)
-    trained = metric.train(ps, table, options, (6, 2), call.on_step)
+    settings = MetricSettings(rank=2, pairsPerRow=2, maxIter=6 + call.more, miniBatchFraction=0.5, seed=call.seed)
+    trained = metric.train(ps, table, MetricPlan(settings=settings, name=call.name, dim=6, classes=2), call.on_step)
     return Result({"components": trained.metric.components}, trained.history.objective)
 
 

@@ -43,11 +43,10 @@ PUBLIC_NAMES: dict[str, dict[str, tuple[str, ...]]] = {
         "clusters.estimator": ("KMeans", "KMeansModel"),
     },
     "feature": {
+        "dictionary.estimator": ("DictionaryLearning", "DictionaryLearningModel"),
         "estimators.key_hasher": ("KeyHasher",),
-        "feature": (
-            *("DictionaryLearning", "DictionaryLearningModel", "MetricLearning", "MetricLearningModel"),
-            *("Word2Vec", "Word2VecModel"),
-        ),
+        "feature": ("Word2Vec", "Word2VecModel"),
+        "metric.estimator": ("MetricLearning", "MetricLearningModel"),
     },
     "graph": {
         "graph": ("DeepWalk", "DeepWalkModel", "LINE", "LINEModel", "Node2Vec", "Node2VecModel", "RandomWalks"),

@@ -8,7 +8,8 @@ import scipy.sparse as sp
 
 from ps2.algorithms import SparseCoder
 from ps2.algorithms.dictionary import ops, program, worker
-from ps2.algorithms.dictionary.options import DictionaryOptions
+from ps2.algorithms.dictionary.plan import DictionaryPlan
+from ps2.algorithms.dictionary.settings import DictionarySettings
 from ps2.algorithms.dictionary.updates import SWEEPS, Products, update
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.errors import ConfigError, InputError, LimitError, ShapeError
@@ -58,11 +59,15 @@ def plain_fit(x, atoms, penalty, passes):
     return plain_objective(x, dictionary, plain_codes(x, dictionary, penalty), penalty)
 
 
-def trained(x, servers=1, workers=1, **options):
-    given = {"atoms": ATOMS, "penalty": PENALTY, "iterations": PASSES, "dim": x.shape[1], **options}
+def plan_of(dim, **settings):
+    return DictionaryPlan(settings=DictionarySettings(**settings), dim=dim)
+
+
+def trained(x, servers=1, workers=1, **settings):
+    plan = plan_of(x.shape[1], **{"k": ATOMS, "regParam": PENALTY, "maxIter": PASSES, **settings})
     with training_context(servers) as ps:
         table = ArrayTable.of(sp.csr_array(x), workers=workers, columns=ColumnNames(label=None))
-        return program.train(ps, table, DictionaryOptions(**given))
+        return program.train(ps, table, plan)
 
 
 @pytest.mark.parametrize("positive", [False, True])
@@ -93,7 +98,7 @@ def test_fit_when_done_then_objective_is_no_worse():
 @pytest.mark.parametrize("positive", [False, True])
 def test_fit_when_fleets_differ_then_dictionary_is_the_same(positive):
     x = np.hstack([digits(60), np.zeros((60, 1000)), digits(60)])
-    one, other = (trained(x, *fleet, iterations=4, positive=positive) for fleet in ((1, 1), (3, 2)))
+    one, other = (trained(x, *fleet, maxIter=4, nonnegative=positive) for fleet in ((1, 1), (3, 2)))
     np.testing.assert_array_equal(one.dictionary, other.dictionary)
     assert one.history.objective == other.history.objective
 
@@ -110,17 +115,17 @@ def test_fit_when_workers_start_again_then_is_the_same(monkeypatch):
 
             return do
 
-    expected = trained(digits(60), iterations=4)
+    expected = trained(digits(60), maxIter=4)
     monkeypatch.setattr(program, "DictionaryWork", StartsAgain)
-    np.testing.assert_array_equal(trained(digits(60), iterations=4).dictionary, expected.dictionary)
+    np.testing.assert_array_equal(trained(digits(60), maxIter=4).dictionary, expected.dictionary)
 
 
 def test_fit_when_squares_overflow_then_is_as_of_small():
     x = digits(60)
-    small = trained(x, iterations=5)
+    small = trained(x, maxIter=5)
     for exponent in (520, -520):
         scale = 2.0**exponent
-        fitted = trained(scale * x, iterations=5, penalty=scale * PENALTY)
+        fitted = trained(scale * x, maxIter=5, regParam=scale * PENALTY)
         assert np.isfinite(fitted.dictionary).all()
         losses = SparseCoder(fitted.dictionary, PENALTY).objective(x)
         assert losses == pytest.approx(small.history.objective[-1], rel=0.2)
@@ -129,17 +134,17 @@ def test_fit_when_squares_overflow_then_is_as_of_small():
 
 
 def test_fit_when_few_rows_differ_then_atoms_are_zero(caplog):
-    fitted = trained(np.repeat(digits(3), 5, axis=0), atoms=5, iterations=0)
+    fitted = trained(np.repeat(digits(3), 5, axis=0), k=5, maxIter=0)
     assert (np.linalg.norm(fitted.dictionary, axis=1) > 0).sum() == 3
     assert "k is 5, and 2 atoms are 0" in caplog.text
 
 
 def test_fit_when_a_row_is_an_outlier_then_a_warning_says_so(caplog):
     x = digits(60)
-    trained(x, iterations=1)
+    trained(x, maxIter=1)
     assert not caplog.text
     x[5, 3] = 1e12
-    trained(x, iterations=1)
+    trained(x, maxIter=1)
     assert "small rows may count for nothing, and the training ends early" in caplog.text
 
 
@@ -193,11 +198,11 @@ def test_operations_when_cut_into_shards_then_sums_are_the_same():
 
 def test_options_when_impossible_then_error_says_why():
     with pytest.raises(ConfigError, match="k: expected at most the number of rows, 5, got 6"):
-        DictionaryOptions(6, dim=3).check(5)
+        plan_of(3, k=6).check(5)
     with pytest.raises(LimitError, match="at most 1,024 atoms, got 2,000"):
-        DictionaryOptions(2000, dim=3).check(5000)
+        plan_of(3, k=2000).check(5000)
     with pytest.raises(LimitError, match="make 100,000,000 numbers"):
-        DictionaryOptions(1000, dim=100_000).check(5000)
+        plan_of(100_000, k=1000).check(5000)
 
 
 def test_coder_when_given_nonsense_then_error_says_so(tmp_path):

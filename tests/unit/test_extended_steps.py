@@ -16,12 +16,14 @@ from ps2.algorithms.factors.ccd_vectors import CcdVectors
 from ps2.algorithms.factors.shared_factors import SharedFactors
 from ps2.algorithms.frame import program
 from ps2.algorithms.frame.journal import Journal
+from ps2.algorithms.frame.settings import with_values
 from ps2.algorithms.linear import trainer as linear
 from ps2.algorithms.linear.parameters import Space
 from ps2.algorithms.linear.preparation import END
 from ps2.algorithms.linear.problem import Problem, SolverOptions
 from ps2.algorithms.metric import program as metric
-from ps2.algorithms.metric.options import MetricOptions
+from ps2.algorithms.metric.plan import MetricPlan
+from ps2.algorithms.metric.settings import MetricSettings
 from ps2.algorithms.metric.worker import FIRST_STEP
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.faults import ColumnNames
@@ -36,12 +38,13 @@ X = RNG.normal(size=(30, 4))
 Y = (X[:, 0] + 0.5 * X[:, 1] > 0).astype(float)
 TABLE = ArrayTable.of(X, Y, workers=2, columns=ColumnNames())
 FACTS = Facts(30, 30.0, 30.0, (30 - Y.sum(), Y.sum()), Y.mean(), Y.std(ddof=1))
-METRIC = MetricOptions(rank=2, pairs=40, fraction=0.5, optimizer="sgd", step_size=0.1, name="mine")
+METRIC = MetricSettings(rank=2, pairsPerRow=40, miniBatchFraction=0.5, optimizer="sgd", stepSize=0.1)
 BATCHES = SolverOptions(solver="minibatch", optimizer="adam", step_size=0.1, name="mine")
 
 
 def train_metric(ps, steps):
-    return metric.train(ps, TABLE, replace(METRIC, steps=steps), (4, 2)).metric.components
+    plan = MetricPlan(settings=with_values(METRIC, maxIter=steps), name="mine", dim=4, classes=2)
+    return metric.train(ps, TABLE, plan).metric.components
 
 
 def train_batches(ps, steps, **options):

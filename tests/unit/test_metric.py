@@ -9,10 +9,12 @@ import pytest
 import scipy.sparse as sp
 
 from ps2.algorithms import Metric
+from ps2.algorithms.frame.settings import with_values
 from ps2.algorithms.metric.objective import evaluate, objective
-from ps2.algorithms.metric.options import MetricOptions
 from ps2.algorithms.metric.pairs import drawn_pairs, given_pairs
+from ps2.algorithms.metric.plan import MetricPlan
 from ps2.algorithms.metric.program import train
+from ps2.algorithms.metric.settings import MetricSettings
 from ps2.data.rows import LocalRows, Rows
 from ps2.errors import ConfigError, DivergedError, InputError, LimitError, ShapeError, UsageError
 from tests.in_process import ArrayTable, training_context
@@ -71,25 +73,27 @@ def test_given_pairs_when_read_then_are_differences():
     assert pairs.similar.tolist() == [False, True] * 4
 
 
-def trained(rows, options, servers=1, workers=1, classes=3):
+def trained(rows, settings, servers=1, workers=1, classes=3):
+    plan = MetricPlan(settings=settings, dim=DIM, classes=classes)
     with training_context(servers) as ps:
         table = ArrayTable.of(rows.x, rows.y, workers)
-        return train(ps, table, options, (DIM, classes))
+        return train(ps, table, plan)
 
 
 @pytest.mark.parametrize("factors", ["always", "never"])
 def test_training_when_servers_differ_then_same_bits(factors):
-    options = MetricOptions(RANK, pairs=3, steps=8, fraction=0.3, factors=factors, seed=5)
-    one, three = (trained(rows_of(), options, servers).metric for servers in (1, 3))
+    settings = MetricSettings(rank=RANK, pairsPerRow=3, maxIter=8, miniBatchFraction=0.3, factors=factors, seed=5)
+    one, three = (trained(rows_of(), settings, servers).metric for servers in (1, 3))
     np.testing.assert_array_equal(one.components, three.components)
 
 
 def test_training_when_rows_are_pairs_then_of_their_objective():
     first, second = rows_of(40).x.toarray(), rows_of(50).x.toarray()[:40]
     pairs = LocalRows(np.arange(2 * DIM), sp.csr_array(np.hstack([first, second])), np.arange(40) % 2.0)
-    options = MetricOptions(3, WEIGHT, steps=20)
+    settings = MetricSettings(rank=3, dissimilarWeight=WEIGHT, otherCol="other", maxIter=20)
     factors, values = (
-        trained(pairs, replace(options, factors=name), servers=2, workers=2, classes=2) for name in ("always", "never")
+        trained(pairs, with_values(settings, factors=name), servers=2, workers=2, classes=2)
+        for name in ("always", "never")
     )
     last = objective(factors.metric.components, first - second, pairs.y > 0, WEIGHT)
     assert factors.history.objective[-1] == pytest.approx(last, rel=1e-9)
@@ -108,14 +112,18 @@ def test_training_when_rows_are_pairs_then_of_their_objective():
 )
 def test_training_when_pairs_teach_nothing_then_error_says_so(x, y, message):
     with pytest.raises(InputError, match=message):
-        trained(LocalRows(np.arange(DIM), sp.csr_array(x), np.array(y, float)), MetricOptions(1, pairs=2, steps=1))
+        trained(
+            LocalRows(np.arange(DIM), sp.csr_array(x), np.array(y, float)),
+            MetricSettings(rank=1, pairsPerRow=2, maxIter=1),
+        )
 
 
 @pytest.mark.parametrize("optimizer", ["adagrad", "sgd"])
 def test_training_when_run_then_takes_steps_of_numpy(optimizer):
-    rows, options = rows_of(), MetricOptions(RANK, WEIGHT, 3, 6, optimizer=optimizer, factors="always", seed=5)
-    start = trained(rows, replace(options, step_size=1e-300)).metric.components
-    made = trained(rows, options)
+    rows, shape = rows_of(), {"rank": RANK, "dissimilarWeight": WEIGHT, "pairsPerRow": 3, "maxIter": 6}
+    settings = MetricSettings(**shape, optimizer=optimizer, factors="always", seed=5)
+    start = trained(rows, with_values(settings, stepSize=1e-300)).metric.components
+    made = trained(rows, settings)
     pairs = drawn_pairs(rows, 3, np.random.default_rng([5, 0]))
     d = pairs.differences(np.arange(len(pairs))).toarray()
     scale = np.sqrt((d**2).sum() / len(d))
@@ -132,23 +140,23 @@ def test_training_when_run_then_takes_steps_of_numpy(optimizer):
 
 
 def test_training_when_values_are_huge_then_scale_matters_not():
-    rows, options = rows_of(), MetricOptions(RANK, pairs=2, steps=5)
+    rows, settings = rows_of(), MetricSettings(rank=RANK, pairsPerRow=2, maxIter=5)
     huge = replace(rows, x=rows.x * 2.0**600)
-    expected = trained(rows, options).metric.components
-    np.testing.assert_allclose(trained(huge, options).metric.components * 2.0**600, expected, rtol=1e-12)
+    expected = trained(rows, settings).metric.components
+    np.testing.assert_allclose(trained(huge, settings).metric.components * 2.0**600, expected, rtol=1e-12)
 
 
 def test_training_when_values_are_tiny_then_error_says_so():
     rows = rows_of()
     with pytest.raises(InputError, match="too small, to be scaled"):
-        trained(replace(rows, x=rows.x * 2.0**-1040), MetricOptions(RANK, pairs=2, steps=5))
+        trained(replace(rows, x=rows.x * 2.0**-1040), MetricSettings(rank=RANK, pairsPerRow=2, maxIter=5))
 
 
 def test_training_when_it_diverges_then_error_or_warning(caplog):
-    options = MetricOptions(RANK, pairs=2, steps=5, optimizer="sgd", step_size=1e6)
+    settings = MetricSettings(rank=RANK, pairsPerRow=2, maxIter=5, optimizer="sgd", stepSize=1e6)
     with pytest.raises(DivergedError, match=r"the objective has grown from .* stepSize 1e"):
-        trained(rows_of(), options)
-    trained(rows_of(), replace(options, optimizer="adagrad"))
+        trained(rows_of(), settings)
+    trained(rows_of(), with_values(settings, optimizer="adagrad"))
     assert "the objective has grown from" in caplog.text
 
 
@@ -176,16 +184,16 @@ def test_metric_when_saved_then_loads_without_spark(tmp_path):
 
 def test_rank_when_too_large_then_error_says_how_many():
     with pytest.raises(ConfigError, match="rank: expected at most the number of features, 4, got 5"):
-        MetricOptions(5).check(4)
+        MetricPlan(settings=MetricSettings(rank=5), dim=4, classes=2).check()
     with pytest.raises(LimitError, match="rank: 10,000 rows for 10,000 features are 100,000,000 numbers"):
-        MetricOptions(10_000).check(10_000)
+        MetricPlan(settings=MetricSettings(rank=10_000), dim=10_000, classes=2).check()
     with pytest.raises(LimitError, match="matrix: 20,000 features"):
         Metric(np.zeros((1, 20_000))).matrix()
 
 
 def test_objective_when_minibatches_have_no_pair_then_is_known():
-    options = MetricOptions(rank=2, steps=20, pairs=2, fraction=0.02, seed=1)
-    history = trained(rows_of(12), options).history
+    settings = MetricSettings(rank=2, maxIter=20, pairsPerRow=2, miniBatchFraction=0.02, seed=1)
+    history = trained(rows_of(12), settings).history
     assert len(history.objective) == 21
     assert np.isfinite(history.objective).all()
     assert len(set(history.objective)) < 21

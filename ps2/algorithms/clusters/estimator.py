@@ -19,21 +19,17 @@ from ps2.algorithms.clusters.program import train
 from ps2.algorithms.clusters.settings import KMeansSettings
 from ps2.algorithms.estimators.dealing import Dealer
 from ps2.algorithms.estimators.estimator import FleetEstimator
-from ps2.algorithms.estimators.frames import check_frame
 from ps2.algorithms.estimators.heads import ClusterHead
-from ps2.algorithms.estimators.models import FittedModel
-from ps2.algorithms.estimators.predict import rows_of, with_predictions
-from ps2.algorithms.estimators.scoring import FeatureScoring
+from ps2.algorithms.estimators.models import FeatureModel
+from ps2.algorithms.estimators.predict import rows_of
 from ps2.algorithms.estimators.summaries import HistorySummary
 from ps2.algorithms.estimators.tables import TableSurvey, column
 from ps2.algorithms.estimators.unlabelled import survey_rows
-from ps2.algorithms.frame.params import FeatureParams
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.only_worker import train_in_only_worker
 from ps2.algorithms.training.record import StepReport, TrainingHistory
 from ps2.coordinator.context import PS2Context
 from ps2.ops.kernels import Int64s
-from ps2.run.spark.backend_lookup import backend_of
 from ps2.run.spark.jvm import jvm_context, kmeans_model
 
 log = logging.getLogger(__name__)
@@ -125,34 +121,26 @@ class KMeans(KMeansSettings, FleetEstimator, Estimator["KMeansModel"]):
         if len(fitted.centres) < settings.k:
             log.warning("k is %d, but there are %d different rows with weights", settings.k, len(fitted.centres))
         model = KMeansModel._of(KMeansClusters(fitted.centres, settings.distanceMeasure))
-        model._sizes = fitted.sizes
+        model._cluster_sizes = fitted.sizes
         return model, replace(fitted.history, placement=placement)
 
 
-class KMeansModel(KMeansSettings, FittedModel, FeatureParams, Model):
+class KMeansModel(KMeansSettings, FeatureModel, Model):
     """A trained ``KMeans``."""
 
     __module__ = "ps2.algorithms.clustering"
+    _ARRAYS = KMeansClusters
+    # The number of training rows in each cluster; of a model that was loaded, none.
+    _cluster_sizes = np.zeros(0, np.int64)
 
-    _sizes: npt.NDArray[np.int64]
-
-    def __repr__(self) -> str:
-        clusters = self.clusters
-        return (
-            f"{type(self).__name__}: uid={self.uid}, k={clusters.k}, distanceMeasure={clusters.distance}, "
-            f"numFeatures={clusters.dim}"
-        )
+    def _sizes(self) -> dict[str, Any]:
+        return {"k": self.clusters.k, "distanceMeasure": self.clusters.distance}
 
     @property
     def clusters(self) -> KMeansClusters:
         """The centres as arrays, usable without Spark."""
-        found: KMeansClusters = self._fitted
-        return found
-
-    @property
-    def numFeatures(self) -> int:
-        """Number of features that the model was trained on."""
-        return self.clusters.dim
+        clusters: KMeansClusters = self._fitted
+        return clusters
 
     def clusterCenters(self) -> list[npt.NDArray[np.float64]]:
         """Return the centre of each cluster."""
@@ -166,35 +154,22 @@ class KMeansModel(KMeansSettings, FittedModel, FeatureParams, Model):
         """
         return int(self.clusters.predict(rows_of(value, self.numFeatures, missing=False))[0])
 
-    def _transform(self, dataset: DataFrame) -> DataFrame:
-        check_frame(dataset)
-        name = self.getPredictionCol()
-        if not name:
-            return dataset
-        clusters, columns = self.clusters, ColumnNames(self._features, label=None)
-        share = self._share(backend_of(dataset))
-        head = ClusterHead(clusters.k)
-        found = with_predictions(dataset, columns, clusters.dim, share, head, [(name, "prediction")])
-        # pyspark.ml's clusters are integers.
-        metadata = found.schema[name].metadata
-        return found.withColumn(name, column(name).cast("int").alias(name, metadata=metadata))
+    def _head(self) -> ClusterHead:
+        return ClusterHead(self.clusters.k)
 
-    def scoring(self) -> FeatureScoring:
-        """Return how ``transform`` scores rows, as plain data, for scorers without Spark and servers."""
-        clusters, name = self.clusters, self.getPredictionCol()
-        outputs = ((name, "prediction"),) if name else ()
-        head, loader = ClusterHead(clusters.k), f"{KMeansClusters.__module__}:KMeansClusters"
-        return FeatureScoring(loader, clusters.dim, False, self._features, head, outputs)
+    def _outputs(self) -> list[tuple[str, str]]:
+        return [(self.getPredictionCol(), "prediction")]
+
+    def _transform(self, dataset: DataFrame) -> DataFrame:
+        rows, name = super()._transform(dataset), self.getPredictionCol()
+        if not name:
+            return rows
+        # pyspark.ml's clusters are integers.
+        metadata = rows.schema[name].metadata
+        return rows.withColumn(name, column(name).cast("int").alias(name, metadata=metadata))
 
     def _remember(self, dataset: DataFrame, history: TrainingHistory) -> None:
-        self._summary = KMeansSummary(self, dataset, history, self._sizes)
-
-    def _write_content(self, url: str) -> dict[str, Any]:
-        return self.clusters.write(url)
-
-    @classmethod
-    def _read_content(cls, path: str, url: str, content: Any) -> KMeansClusters:
-        return KMeansClusters.read(path, url, content)
+        self._summary = KMeansSummary(self, dataset, history, self._cluster_sizes)
 
     def toPyspark(self) -> clustering.KMeansModel:
         """Return the same clusters as pyspark.ml's model."""

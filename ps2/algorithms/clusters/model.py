@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from ps2.algorithms.clusters import kernels
 from ps2.algorithms.clusters.assigning import Points, exponent_of, shifted, squared_lengths
-from ps2.algorithms.estimators.array_files import load_content, read_array, reading, save_without_spark, write_arrays
+from ps2.algorithms.estimators.array_files import ArrayModel, read_array, reading, write_arrays
 from ps2.algorithms.estimators.given_rows import finite_rows, given_rows
 from ps2.data.plain_arrays import as_array
 from ps2.errors import CheckpointCorruptError, ConfigError, InputError, ShapeError
@@ -21,13 +21,12 @@ from ps2.ops.kernels import Float64s, Int64s
 Array = npt.NDArray[Any]
 
 FORMAT = "ps2.clusters.v1"
-MODEL_CLASS = "ps2.algorithms.clustering.KMeansModel"
 # Numbers of centres that may travel inside a function.
 MAX_LIGHT = 1 << 14
 DISTANCES = ("euclidean", "cosine")
 
 
-class KMeansClusters:
+class KMeansClusters(ArrayModel):
     """The clusters of a trained ``KMeans``; picklable.
 
     Attributes:
@@ -40,8 +39,7 @@ class KMeansClusters:
         numbers = clusters.predict(X)  # NumPy or scipy CSR
     """
 
-    # What predictions by ``ps2.algorithms.estimators.predict`` ask for.
-    takes_missing = False
+    _MODEL_CLASS = "ps2.algorithms.clustering.KMeansModel"
 
     def __init__(self, centres: npt.ArrayLike, distance: str = "euclidean") -> None:
         """Raises:
@@ -64,34 +62,15 @@ class KMeansClusters:
 
     # -- files -----------------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def load(path: str) -> KMeansClusters:
-        """Read clusters that ``save`` or ``KMeansModel.save`` wrote.
-
-        Raises:
-            CheckpointMissingError: there are none.
-            UsageError: it is another model, or its version is unknown.
-            CheckpointCorruptError: the files do not match the metadata.
-        """
-        return KMeansClusters.read(path, path, load_content(path))
-
-    def save(self, path: str) -> None:
-        """Write the clusters to a new folder, local or a URL that fsspec knows; ``KMeansModel.load`` reads it too.
-
-        Raises:
-            UsageError: the folder exists.
-            RecoveryError: the file system refuses.
-        """
-        save_without_spark(path, MODEL_CLASS, {"k": self.k, "distanceMeasure": self.distance}, self.write)
+    def _params(self) -> dict[str, Any]:
+        return {"k": self.k, "distanceMeasure": self.distance}
 
     def write(self, url: str) -> dict[str, Any]:
-        """Write the arrays to a folder; return their entries for the metadata."""
         files = write_arrays(url, {"centres.npy": self.centres})
         return {"format": FORMAT, "distance": self.distance, "files": files}
 
-    @staticmethod
-    def read(path: str, url: str, content: Any) -> KMeansClusters:
-        """Read what ``write`` wrote; raises like ``load``."""
+    @classmethod
+    def read(cls, path: str, url: str, content: Any) -> KMeansClusters:
         with reading(path, content, FORMAT, "clusters"):
             distance = content["distance"]
             centres = read_array(url, "centres.npy", dict(content["files"]))

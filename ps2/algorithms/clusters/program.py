@@ -74,6 +74,8 @@ def train(
 class KMeansProgram(Program[FittedClusters]):
     """K-means."""
 
+    number = 2
+
     def __init__(self, plan: KMeansPlan, record: Record, names: CheckpointNames, columns: ColumnNames) -> None:
         super().__init__(plan, plan.form, record)
         self._columns = columns

@@ -10,18 +10,17 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from ps2.algorithms.dictionary.coding import code, exponent_of, shifted
-from ps2.algorithms.estimators.array_files import load_content, read_array, reading, save_without_spark, write_arrays
+from ps2.algorithms.estimators.array_files import ArrayModel, read_array, reading, write_arrays
 from ps2.algorithms.estimators.given_rows import finite_row_or_rows, finite_rows
 from ps2.errors import CheckpointCorruptError, ConfigError, InputError, ShapeError, UsageError
 from ps2.ops.kernels import Float64s
 
 FORMAT = "ps2.dictionary.v1"
-MODEL_CLASS = "ps2.algorithms.feature.DictionaryLearningModel"
 # Numbers of a dictionary that may travel inside a function.
 MAX_LIGHT = 1 << 14
 
 
-class SparseCoder:
+class SparseCoder(ArrayModel):
     """A dictionary, and the sparse codes of rows by it; picklable.
 
     The code a of a row x minimises ``1/2 |x - a D|^2 + penalty |a|_1``.
@@ -37,8 +36,7 @@ class SparseCoder:
         codes = coder.transform(X)  # NumPy or scipy CSR; a scipy CSR matrix of codes
     """
 
-    # What predictions by ``ps2.algorithms.estimators.predict`` ask for.
-    takes_missing = False
+    _MODEL_CLASS = "ps2.algorithms.feature.DictionaryLearningModel"
     classes = None
 
     def __init__(self, dictionary: npt.ArrayLike, penalty: float = 1.0, positive: bool = False) -> None:
@@ -59,35 +57,15 @@ class SparseCoder:
 
     # -- files -----------------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def load(path: str) -> SparseCoder:
-        """Read what ``save`` or ``DictionaryLearningModel.save`` wrote.
-
-        Raises:
-            CheckpointMissingError: there is none.
-            UsageError: it is another model, or its version is unknown.
-            CheckpointCorruptError: the files do not match the metadata.
-        """
-        return SparseCoder.read(path, path, load_content(path))
-
-    def save(self, path: str) -> None:
-        """Write to a new folder, local or a URL that fsspec knows; ``DictionaryLearningModel.load`` reads it too.
-
-        Raises:
-            UsageError: the folder exists.
-            RecoveryError: the file system refuses.
-        """
-        params = {"k": self.k, "regParam": self.penalty, "nonnegative": self.positive}
-        save_without_spark(path, MODEL_CLASS, params, self.write)
+    def _params(self) -> dict[str, Any]:
+        return {"k": self.k, "regParam": self.penalty, "nonnegative": self.positive}
 
     def write(self, url: str) -> dict[str, Any]:
-        """Write the arrays to a folder; return their entries for the metadata."""
         files = write_arrays(url, {"dictionary.npy": self.dictionary})
         return {"format": FORMAT, "penalty": self.penalty, "positive": self.positive, "files": files}
 
-    @staticmethod
-    def read(path: str, url: str, content: Any) -> SparseCoder:
-        """Read what ``write`` wrote; raises like ``load``."""
+    @classmethod
+    def read(cls, path: str, url: str, content: Any) -> SparseCoder:
         with reading(path, content, FORMAT, "a dictionary"):
             penalty, positive = float(content["penalty"]), bool(content["positive"])
             dictionary = read_array(url, "dictionary.npy", dict(content["files"]))

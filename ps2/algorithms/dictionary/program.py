@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from ps2.algorithms.dictionary.coding import exponent_of
 from ps2.algorithms.dictionary.ops import TILE, folded
-from ps2.algorithms.dictionary.options import WORDS, DictionaryOptions, FittedDictionary, check_fleet
+from ps2.algorithms.dictionary.plan import WORDS, DictionaryPlan, FittedDictionary, check_fleet
 from ps2.algorithms.dictionary.updates import Products, update
 from ps2.algorithms.dictionary.worker import (
     ATOMS,
@@ -60,7 +60,7 @@ log = logging.getLogger(__name__)
 
 
 def train(
-    ps: Any, table: Table, options: DictionaryOptions, on_step: Callable[[StepReport], None] = lambda step: None
+    ps: Any, table: Table, plan: DictionaryPlan, on_step: Callable[[StepReport], None] = lambda step: None
 ) -> FittedDictionary:
     """Learn a dictionary that lies on the servers; in a restored context, continue.
 
@@ -69,7 +69,7 @@ def train(
     Args:
         ps: the PS2Context.
         table: rows.
-        options: the options.
+        plan: the training.
         on_step: called in the driver after each iteration.
 
     Raises:
@@ -79,21 +79,21 @@ def train(
         InputError: rows cannot be used; says how many, and names one. Or all of them are zeros.
         SlotsError, WorkerError...: as ``ps.run`` raises.
     """
-    names = CheckpointNames.of(options.name, ps)
+    names = CheckpointNames.of(plan.name, ps)
     if not names.begun:
-        check_fleet(options, ps.memory())
-    return run_program(ps, DictionaryProgram(options, Record(on_step, WORDS), names, table.columns), table, names)
+        check_fleet(plan, ps.memory())
+    return run_program(ps, DictionaryProgram(plan, Record(on_step, WORDS), names, table.columns), table, names)
 
 
 class DictionaryProgram(Program[FittedDictionary]):
     """Dictionary learning."""
 
-    def __init__(
-        self, options: DictionaryOptions, record: Record, names: CheckpointNames, columns: ColumnNames
-    ) -> None:
-        super().__init__(options, options.form, record)
+    number = 2
+
+    def __init__(self, plan: DictionaryPlan, record: Record, names: CheckpointNames, columns: ColumnNames) -> None:
+        super().__init__(plan, plan.form, record)
         self._columns = columns
-        dim, count = options.dim, options.atoms
+        dim, count = plan.dim, plan.settings.k
 
         def matrix() -> Any:
             return names.give(
@@ -108,13 +108,13 @@ class DictionaryProgram(Program[FittedDictionary]):
     # -- the algorithm -------------------------------------------------------------------------------------------------
 
     def drive(self, ask: Ask) -> Steps[None]:
-        options = self.options
-        survey = yield Survey().then(partial(_merge_draws, options.atoms))
+        plan = self.plan
+        survey = yield Survey().then(partial(_merge_draws, plan.settings.k))
         scale = self._scale(ask, survey)
         ask.start()
         # Drawn rows replace the atoms that no code uses: all of them before the first iteration.
-        iteration, max_codes, last_loss = 0, np.zeros(options.atoms), math.inf
-        new_atoms = _new_atoms(np.arange(options.atoms), survey)
+        iteration, max_codes, last_loss = 0, np.zeros(plan.settings.k), math.inf
+        new_atoms = _new_atoms(np.arange(plan.settings.k), survey)
         while True:
             sums = yield Sum(scale, max_codes, new_atoms)  # Algorithm 1, lines 5 and 6
             ask(partial(self._update_atoms, scale, max_codes, new_atoms[ATOMS]))  # line 7
@@ -122,14 +122,14 @@ class DictionaryProgram(Program[FittedDictionary]):
             with np.errstate(over="ignore"):
                 objective = float(np.ldexp(codes.loss, 2 * scale.exponent))
             ask.evaluated(objective, codes.rows, sums.bytes + codes.bytes)
-            if iteration and last_loss - codes.loss <= options.tolerance * last_loss:
+            if iteration and last_loss - codes.loss <= plan.settings.tol * last_loss:
                 if codes.loss > last_loss * (1.0 + ROUNDING):
                     ask(partial(log.warning, RAISED, iteration))
                 self.record.reason = (
-                    f"iteration {iteration} lessened the objective by no more than tol={options.tolerance:g} of it"
+                    f"iteration {iteration} lessened the objective by no more than tol={plan.settings.tol:g} of it"
                 )
                 return
-            if iteration >= ask.setting(lambda: options.iterations):
+            if iteration >= ask.setting(lambda: plan.settings.maxIter):
                 self.record.reason = f"all {iteration} iterations were made"
                 return
             iteration, max_codes, last_loss = iteration + 1, codes.max_codes, codes.loss
@@ -154,7 +154,7 @@ class DictionaryProgram(Program[FittedDictionary]):
             max_codes: the largest absolute code of each atom.
             new_atoms: the atoms that rows replace.
         """
-        vectors, count = self._vectors, self.options.atoms
+        vectors, count = self._vectors, self.plan.settings.k
         exponents = np.frexp(max_codes)[1].astype(np.int64)
         cross, sums = folded(vectors.atoms.apply("dictionary.products", sums=vectors.sums), 2)
         units = np.ldexp(1.0, exponents - scale.sum_digits)  # the sums on the servers are whole numbers
@@ -174,10 +174,10 @@ class DictionaryProgram(Program[FittedDictionary]):
     # -- what the frame calls ------------------------------------------------------------------------------------------
 
     def worker(self) -> DictionaryWork:
-        return DictionaryWork(self.options, self._vectors)
+        return DictionaryWork(self.plan, self._vectors)
 
     def result(self, returned: None) -> FittedDictionary:
-        atoms = self._vectors.atoms.pull(columns=np.arange(self.options.dim)).T
+        atoms = self._vectors.atoms.pull(columns=np.arange(self.plan.dim)).T
         lengths = np.linalg.norm(atoms, axis=1, keepdims=True)
         if empty := int((lengths == 0.0).sum()):
             log.warning(

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from ps2.algorithms.dictionary import coding, kernels
-from ps2.algorithms.dictionary.options import DictionaryOptions, check_worker
+from ps2.algorithms.dictionary.plan import DictionaryPlan, check_worker
 from ps2.algorithms.frame.program import DoTask, Task
 from ps2.algorithms.training import row_draws
 from ps2.algorithms.training.reading import Reading
@@ -119,17 +119,17 @@ class Sum(Task):
 class DictionaryWork:
     """Makes a worker of its rows; picklable."""
 
-    options: DictionaryOptions
+    plan: DictionaryPlan
     vectors: ServerVectors
 
     def __call__(self, reading: Reading) -> DoTask:
-        check_worker(self.options, len(reading.training.keys), free_bytes())
-        return _Work(self.options, self.vectors, reading.training).do
+        check_worker(self.plan, len(reading.training.keys), free_bytes())
+        return _Work(self.plan, self.vectors, reading.training).do
 
 
 class _Work:
-    def __init__(self, options: DictionaryOptions, vectors: ServerVectors, rows: LocalRows) -> None:
-        self._options, self._vectors, self._rows = options, vectors, rows
+    def __init__(self, plan: DictionaryPlan, vectors: ServerVectors, rows: LocalRows) -> None:
+        self._plan, self._vectors, self._rows = plan, vectors, rows
         self._ids = row_draws.hashes(rows.x, rows.keys)
         self._x: sp.csr_array | None = None
         # The codes of all rows, and their losses.
@@ -156,10 +156,10 @@ class _Work:
         worker.report({"rows": len(self._rows)})
         filled = np.zeros(len(self._rows))
         filled[np.unique(np.repeat(np.arange(len(self._rows)), np.diff(x.indptr))[x.data != 0.0])] = 1.0
-        self._report_draw(worker, filled, 0, self._options.atoms)
+        self._report_draw(worker, filled, 0, self._plan.settings.k)
 
     def _report_draw(self, worker: Any, weights: Float64s, draw: int, count: int) -> None:
-        priorities = row_draws.priorities(self._ids, weights, self._options.seed, draw)
+        priorities = row_draws.priorities(self._ids, weights, self._plan.seed, draw)
         first = row_draws.smallest(priorities, self._ids, count)
         ranks = np.full(len(first), worker.rank)
         worker.report({"priorities": priorities[first], IDS: self._ids[first], RANKS: ranks}, "concat")
@@ -175,25 +175,25 @@ class _Work:
             with batch():
                 pulled = self._vectors.atoms.pull(columns=self._rows.keys), self._vectors.products.pull()
             atoms, products = (future.result() for future in pulled)
-            options = self._options
-            penalty = float(coding.shifted(options.penalty, -scale.exponent))
-            products = products.reshape(options.atoms, options.atoms)
-            self._coded = coding.code(self._x, atoms, products, penalty, options.positive)
+            plan = self._plan
+            penalty = float(coding.shifted(plan.settings.regParam, -scale.exponent))
+            products = products.reshape(plan.settings.k, plan.settings.k)
+            self._coded = coding.code(self._x, atoms, products, penalty, plan.settings.nonnegative)
             moved_bytes = atoms.nbytes + products.nbytes
         return *self._coded, moved_bytes
 
     def _code(self, worker: Any, draw: int, scale: Scale) -> None:
         codes, losses, moved_bytes = self._compute_codes(scale)
-        max_codes = np.zeros(self._options.atoms)
+        max_codes = np.zeros(self._plan.settings.k)
         np.maximum.at(max_codes, codes.indices, np.abs(codes.data))
         worker.report({"max_codes": max_codes}, "max")
         unit = math.ldexp(1.0, scale.losses + scale.rows - DIGITS)
         worker.report({"loss": float((np.rint(losses / unit) * unit).sum()), "rows": len(losses), "bytes": moved_bytes})
-        self._report_draw(worker, losses, draw, min(MAX_SPARE_ROWS, self._options.atoms))
+        self._report_draw(worker, losses, draw, min(MAX_SPARE_ROWS, self._plan.settings.k))
 
     def _sum(self, worker: Any, task: Sum, scale: Scale) -> None:
         """Add products of rows and codes, and the rows that replace atoms, to the servers' sums by one request."""
-        vectors, count, keys = self._vectors, self._options.atoms, self._rows.keys
+        vectors, count, keys = self._vectors, self._plan.settings.k, self._rows.keys
         pairs, sums = np.zeros((count, count)), np.zeros((len(keys), count))
         exponents = np.frexp(task.max_codes)[1]
         if task.max_codes.any():

@@ -6,10 +6,11 @@ import io
 import json
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,8 @@ import xxhash
 from ps2.errors import CheckpointCorruptError, CheckpointMissingError, UsageError
 from ps2.storage.arrays import npy
 from ps2.storage.files import place, reported, write
+
+A = TypeVar("A", bound="ArrayModel")
 
 # The key in the metadata, beside those that pyspark writes.
 KEY = "ps2"
@@ -143,3 +146,54 @@ def save_without_spark(
 def _write(fs: Any, path: str, array: npt.NDArray[Any]) -> dict[str, Any]:
     size, digest = write(fs, path, npy(array))
     return {"bytes": size, "xxh3_128": digest}
+
+
+class ArrayModel(ABC):
+    """A trained model as arrays, usable without Spark and servers; picklable."""
+
+    # The name of the public model whose files these are.
+    _MODEL_CLASS: ClassVar[str]
+    # Whether features may be missing (NaN).
+    takes_missing: bool = False
+
+    @classmethod
+    def load(cls: type[A], path: str) -> A:
+        """Read a model that ``save``, or the public model's ``save``, wrote.
+
+        Args:
+            path: a folder, local or a URL that fsspec knows.
+
+        Raises:
+            CheckpointMissingError: there is none.
+            UsageError: it is another model, or its version is unknown.
+            CheckpointCorruptError: the files do not match the metadata.
+        """
+        return cls.read(path, path, load_content(path))
+
+    def save(self, path: str) -> None:
+        """Write the model to a new folder, local or a URL that fsspec knows; the public model reads it, too.
+
+        Raises:
+            UsageError: the folder exists.
+            RecoveryError: the file system refuses.
+        """
+        save_without_spark(path, self._MODEL_CLASS, self._params(), self.write)
+
+    def _params(self) -> dict[str, Any]:
+        """Return the params that the public model has, as plain data."""
+        return {}
+
+    @abstractmethod
+    def write(self, url: str) -> dict[str, Any]:
+        """Write the arrays to a folder; return their entries for the metadata."""
+
+    @classmethod
+    @abstractmethod
+    def read(cls: type[A], path: str, url: str, content: Any) -> A:
+        """Read what ``write`` wrote; raises like ``load``.
+
+        Args:
+            path: the name that the user gave.
+            url: the folder.
+            content: what ``write`` returned.
+        """

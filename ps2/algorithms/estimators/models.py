@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pyspark.ml.linalg import DenseVector, Vector
 from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
 from pyspark.sql import DataFrame
 
+from ps2.algorithms.estimators.array_files import ArrayModel
 from ps2.algorithms.estimators.frames import check_frame
 from ps2.algorithms.estimators.model_files import ModelReader, ModelWriter
 from ps2.algorithms.estimators.notebook import model_html
-from ps2.algorithms.estimators.params import ByName, FleetParams, are_thresholds
+from ps2.algorithms.estimators.params import ByName, are_thresholds
 from ps2.algorithms.estimators.predict import rows_of, with_predictions
 from ps2.algorithms.estimators.predictions import Head
 from ps2.algorithms.estimators.scoring import FeatureScoring, Scoring
+from ps2.algorithms.estimators.summaries import HistorySummary
 from ps2.algorithms.estimators.tables import field
+from ps2.algorithms.frame.params import FeatureParams
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.record import TrainingHistory
 from ps2.array_types import Float64s
@@ -34,6 +37,8 @@ class FittedModel(ByName, MLReadable[Any], MLWritable):
     """Base class of everything that ``fit`` or ``load`` returns."""
 
     _is_model = True
+    # The class of the trained parameters; None: the model writes and reads them itself.
+    _ARRAYS: ClassVar[type[ArrayModel] | None] = None
 
     def __init__(self, fitted: Any) -> None:
         super().__init__()
@@ -101,9 +106,9 @@ class FittedModel(ByName, MLReadable[Any], MLWritable):
             raise RuntimeError(f"No training summary available for this {type(self).__name__}")
         return self._summary
 
-    @abstractmethod
     def _remember(self, dataset: DataFrame, history: TrainingHistory) -> None:
         """Attach the history of the training."""
+        self._summary = HistorySummary(history)
 
     def _repr_html_(self) -> str:
         return model_html(self, None if self._summary is None else self._summary.history)
@@ -114,14 +119,16 @@ class FittedModel(ByName, MLReadable[Any], MLWritable):
         """Return a writer: ``write().overwrite().save(path)``."""
         return ModelWriter(self)
 
-    @abstractmethod
     def _write_content(self, url: str) -> dict[str, Any]:
         """Write the trained parameters to a folder; return PS2's part of the metadata."""
+        content: dict[str, Any] = self._fitted.write(url)
+        return content
 
     @classmethod
-    @abstractmethod
     def _read_content(cls, path: str, url: str, content: Any) -> Any:
         """Read the trained parameters that the metadata describe."""
+        assert cls._ARRAYS is not None
+        return cls._ARRAYS.read(path, url, content)
 
     @classmethod
     def read(cls) -> MLReader[Any]:
@@ -140,13 +147,11 @@ class FittedModel(ByName, MLReadable[Any], MLWritable):
         return new_model(cls, self.uid, arguments, self)
 
 
-class FleetModel(FittedModel, FleetParams):
-    """A trained model that predicts. ``fit`` and ``load`` make it."""
+class FeatureModel(FittedModel, FeatureParams):
+    """A trained model that adds columns to rows of features."""
 
-    # "module:class" whose ``load`` reads the saved model without Spark; "": there is none.
+    # "module:class" whose ``load`` reads the saved model without Spark; "": that of ``_ARRAYS``.
     _LOADER = ""
-
-    # -- what it is ------------------------------------------------------------------------------------------------
 
     @property
     def numFeatures(self) -> int:
@@ -154,10 +159,12 @@ class FleetModel(FittedModel, FleetParams):
         return int(self._fitted.dim)
 
     def __repr__(self) -> str:
-        classes = f", numClasses={self.numClasses}" if hasattr(self, "numClasses") else ""
-        return f"{type(self).__name__}: uid={self.uid}{classes}, numFeatures={self.numFeatures}"
+        sizes = {**self._sizes(), "numFeatures": self.numFeatures}
+        return f"{type(self).__name__}: uid={self.uid}, {', '.join(f'{name}={size}' for name, size in sizes.items())}"
 
-    # -- predictions -----------------------------------------------------------------------------------------------
+    def _sizes(self) -> dict[str, Any]:
+        """Return what ``repr`` shows beside the number of features, by name."""
+        return {}
 
     @abstractmethod
     def _head(self) -> Head:
@@ -166,6 +173,47 @@ class FleetModel(FittedModel, FleetParams):
     @abstractmethod
     def _outputs(self) -> list[tuple[str, str]]:
         """Return the names of the columns to add, each with its kind; "" as the name of a column leaves it out."""
+
+    def _transform(self, dataset: DataFrame) -> DataFrame:
+        check_frame(dataset)
+        names = [(name, what) for name, what in self._outputs() if name]
+        if not names:
+            return dataset
+        share = self._share(backend_of(dataset))
+        columns = ColumnNames(self._features, label=None, margin=self._margin_column)
+        return with_predictions(dataset, columns, self.numFeatures, share, self._head(), names)
+
+    def scoring(self) -> FeatureScoring:
+        """Return how ``transform`` scores rows, as plain data, for scorers without Spark and servers.
+
+        Raises:
+            UsageError: the model is a tree of a forest, which has no form of its own without Spark.
+        """
+        arrays = self._ARRAYS
+        loader = self._LOADER if arrays is None else f"{arrays.__module__}:{arrays.__name__}"
+        if not loader:
+            raise UsageError(f"{type(self).__name__}: expected a whole model, got one of its trees")
+        outputs = tuple((name, what) for name, what in self._outputs() if name)
+        head: Any = self._head()
+        sizes = self.numFeatures, bool(self._fitted.takes_missing)
+        return FeatureScoring(loader, *sizes, self._features, head, outputs, self._margin_column, self._rounds)
+
+    @property
+    def _margin_column(self) -> str | None:
+        """Name of the column that margins begin with; None: they begin with what the model says."""
+        return None
+
+    @property
+    def _rounds(self) -> int | None:
+        """Number of rounds of trees that predict; None: all, or the model has none."""
+        return None
+
+
+class FleetModel(FeatureModel):
+    """A trained model of labels. ``fit`` and ``load`` make it."""
+
+    def _sizes(self) -> dict[str, Any]:
+        return {"numClasses": self.numClasses} if hasattr(self, "numClasses") else {}
 
     def predict(self, value: Any) -> float:
         """Predict one row.
@@ -178,35 +226,6 @@ class FleetModel(FittedModel, FleetParams):
 
     def _raw(self, value: Any) -> Float64s:
         return self._head().raw(self._predicting.margins(rows_of(value, self.numFeatures, self._fitted.takes_missing)))
-
-    def _transform(self, dataset: DataFrame) -> DataFrame:
-        check_frame(dataset)
-        names = [(name, what) for name, what in self._outputs() if name]
-        if not names:
-            return dataset
-        share = self._share(backend_of(dataset))
-        columns = ColumnNames(self._features, label=None, margin=self._margin_column)
-        return with_predictions(dataset, columns, self.numFeatures, share, self._head(), names)
-
-    def scoring(self) -> Scoring:
-        """Return how ``transform`` scores rows, as plain data, for scorers without Spark and servers.
-
-        Raises:
-            UsageError: the model is a tree of a forest, which has no form of its own without Spark.
-        """
-        if not self._LOADER:
-            raise UsageError(f"{type(self).__name__}: expected a whole model, got one of its trees")
-        outputs = tuple((name, what) for name, what in self._outputs() if name)
-        fitted = self._fitted
-        more = self._margin_column, self._rounds
-        head: Any = self._head()
-        sizes = int(fitted.dim), bool(fitted.takes_missing)
-        return FeatureScoring(self._LOADER, *sizes, self._features, head, outputs, *more)
-
-    @property
-    def _rounds(self) -> int | None:
-        """Number of rounds of trees that predict; None: all, or the model has none."""
-        return None
 
     # -- summaries -------------------------------------------------------------------------------------------------
 
@@ -231,11 +250,6 @@ class FleetModel(FittedModel, FleetParams):
         if not unnamed:
             return self
         return self.copy({getattr(self, columns[what]): f"{what} of {self.uid}" for what in unnamed})
-
-    @property
-    def _margin_column(self) -> str | None:
-        """Name of the column that margins begin with; None: they begin with what the model says."""
-        return None
 
 
 class ClassifyingModel(FleetModel):

@@ -150,7 +150,7 @@ def param(  # noqa: PLR0913 - it is a declaration
         at_least, at_most, above, below: the range of a number.
         one_of: the names that the value may be, in any case.
         check: a predicate, and the values that it accepts, in words, instead of a range.
-        bits: 32 or 64, of an integer.
+        bits: 32 or 64: the size of the numbers that the training computes with.
         type, option, in_model: see ``Setting``; the type is by default that of the default.
     """
     names = tuple(one_of)
@@ -160,7 +160,7 @@ def param(  # noqa: PLR0913 - it is a declaration
         checks.insert(0, _integer(bits))
     elif kind is float and not checks:
         checks.append((math.isfinite, "a finite number"))
-    if kind in (float, list[float]):
+    if kind in (float, list[float]) and bits == 32:
         checks.append((_are_float32, FLOAT32[1]))
     if names:
         checks.append((lambda name: name in names, f"one of {', '.join(names)}"))

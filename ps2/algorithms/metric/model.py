@@ -7,25 +7,26 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from ps2.algorithms.estimators.array_files import load_content, read_array, reading, save_without_spark, write_arrays
+from ps2.algorithms.estimators.array_files import ArrayModel, read_array, reading, write_arrays
 from ps2.algorithms.estimators.given_rows import finite_row_or_rows, finite_rows
 from ps2.array_types import Float64s
 from ps2.errors import LimitError, ShapeError
 
 FORMAT = "ps2.metric.v1"
-MODEL_CLASS = "ps2.algorithms.feature.MetricLearningModel"
 # Features of ``matrix``: 2 GiB.
 MAX_FEATURES = 1 << 14
 # Larger models travel once per executor.
 BROADCAST_FROM = 1 << 17
 
 
-class Metric:
+class Metric(ArrayModel):
     """A Mahalanobis metric: the distance of x and y is ``|L x - L y|``; picklable.
 
     Attributes:
         components: L, float64, shape (rank, features).
     """
+
+    _MODEL_CLASS = "ps2.algorithms.feature.MetricLearningModel"
 
     def __init__(self, components: Any) -> None:
         """Raises:
@@ -47,10 +48,6 @@ class Metric:
     @property
     def classes(self) -> None:
         """Predictions are no classes."""
-
-    @property
-    def takes_missing(self) -> bool:
-        return False
 
     @property
     def is_light(self) -> bool:
@@ -101,38 +98,11 @@ class Metric:
 
     # -- files -----------------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def load(path: str) -> Metric:
-        """Read a metric that ``save`` or ``MetricLearningModel.save`` wrote.
-
-        Raises:
-            CheckpointMissingError: there is none.
-            UsageError: the files are of something else, or of an unknown version.
-            CheckpointCorruptError: the files do not match the metadata.
-        """
-        return Metric.read(path, path, load_content(path))
-
-    def save(self, path: str) -> None:
-        """Write the metric to a new folder, local or an fsspec URL; ``MetricLearningModel.load`` reads it, too.
-
-        Raises:
-            UsageError: the folder exists.
-            RecoveryError: the file system refuses.
-        """
-        save_without_spark(path, MODEL_CLASS, {}, self.write)
-
-    def write(self, url: str) -> Any:
-        """Write the arrays to a folder; return their entry in the metadata."""
+    def write(self, url: str) -> dict[str, Any]:
         return {"format": FORMAT, "files": write_arrays(url, {"components.npy": self.components})}
 
-    @staticmethod
-    def read(path: str, url: str, content: Any) -> Metric:
-        """Read what ``write`` wrote; errors as of ``load``.
-
-        Args:
-            path: the name that the user gave.
-            content: what ``write`` returned.
-        """
+    @classmethod
+    def read(cls, path: str, url: str, content: Any) -> Metric:
         with reading(path, content, FORMAT, "a metric"):
             components = read_array(url, "components.npy", content["files"])
             if components.ndim != 2:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ps2.algorithms.frame.program import Ask, Program, Steps, run_program
 from ps2.algorithms.metric.model import Metric
-from ps2.algorithms.metric.options import MetricOptions
+from ps2.algorithms.metric.plan import MetricPlan
 from ps2.algorithms.metric.worker import (
     DISSIMILAR,
     LARGEST,
@@ -25,7 +25,6 @@ from ps2.algorithms.metric.worker import (
     Survey,
 )
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
-from ps2.algorithms.training.faults import Form
 from ps2.algorithms.training.record import Record, StepReport, TrainingHistory
 from ps2.algorithms.training.sent_gradients import gradients_of
 from ps2.algorithms.training.table import Table
@@ -54,20 +53,18 @@ class TrainedMetric:
 def train(
     ps: Any,
     table: Table,
-    options: MetricOptions,
-    size: tuple[int, int],
+    plan: MetricPlan,
     on_step: Callable[[StepReport], None] = lambda step: None,
 ) -> TrainedMetric:
-    """Train a metric on the servers of a context; in a restored context, continue: see ``MetricOptions.name``.
+    """Train a metric on the servers of a context; in a restored context, continue: see ``Plan.name``.
 
     With ``factors`` other than "auto", up to two workers and the same rows in each, results are the same to the bit on
     any number of servers.
 
     Args:
         ps: the PS2Context.
-        table: rows with labels, or pairs: see ``MetricOptions.pairs``.
-        options: how to train.
-        size: the number of features, and of classes (2: pairs are similar or not).
+        table: rows with labels, or pairs: see ``MetricPlan.draws_pairs``.
+        plan: the training.
         on_step: called in the driver after each step.
 
     Raises:
@@ -77,27 +74,23 @@ def train(
         NotFoundError, ConfigError: the context was restored from a checkpoint of another training.
         SlotsError, WorkerError...: as ``ps.run`` raises.
     """
-    dim, classes = size
-    options.check(dim)
-    names = CheckpointNames.of(options.name, ps)
-    program = MetricProgram(options, options.form(dim, classes), dim, Record(on_step), names)
-    return run_program(ps, program, table, names)
+    plan.check()
+    names = CheckpointNames.of(plan.name, ps)
+    return run_program(ps, MetricProgram(plan, Record(on_step), names), table, names)
 
 
 class MetricProgram(Program[TrainedMetric]):
     """Metric learning."""
 
-    def __init__(self, options: MetricOptions, form: Form, dim: int, record: Record, names: CheckpointNames) -> None:
-        super().__init__(options, form, record)
-        self._dim = dim
-        dtype, rank = "float64" if options.is_small(dim) else "float32", options.rank
-        states = 0 if options.optimizer == "sgd" else 1
-        self.weight = names.give(lambda name: DCV.dense(dim * rank, 2 + states, dtype, align=rank, name=name))
+    number = 2
+
+    def __init__(self, plan: MetricPlan, record: Record, names: CheckpointNames) -> None:
+        super().__init__(plan, plan.form, record)
+        dtype, rank = "float64" if plan.is_small else "float32", plan.settings.rank
+        states = 0 if plan.settings.optimizer == "sgd" else 1
+        self.weight = names.give(lambda name: DCV.dense(plan.numbers, 2 + states, dtype, align=rank, name=name))
         self._states = [names.give(self.weight.derive) for _ in range(states)]
         self.gradient = names.give(self.weight.derive)
-
-    def settings(self) -> dict[str, Any]:
-        return {**super().settings(), "features": self._dim}
 
     # -- the algorithm -------------------------------------------------------------------------------------------------
 
@@ -107,14 +100,14 @@ class MetricProgram(Program[TrainedMetric]):
         ask.start()
         step = 0
         while True:
-            is_last = step >= ask.setting(lambda: self.options.steps)
+            is_last = step >= ask.setting(lambda: self.plan.settings.maxIter)
             report = yield Evaluate(scale) if is_last else AddGradient(scale, pairs, step)
-            if is_last and step < ask.setting(lambda: self.options.steps):  # another driver wants more steps
+            if is_last and step < ask.setting(lambda: self.plan.settings.maxIter):  # another driver wants more steps
                 continue
             value = report.loss / report.pairs if report.pairs else math.nan
             if report.pairs and not math.isfinite(value):
                 raise DivergedError(
-                    f"after step {step} the objective is {value}: stepSize {self.options.step_size:g} is too large"
+                    f"after step {step} the objective is {value}: stepSize {self.plan.settings.stepSize:g} is too large"
                 )
             self.record.add_gradients(gradients_of(vars(report)))
             ask.evaluated(value, int(report.pairs), int(report.bytes))
@@ -145,30 +138,30 @@ class MetricProgram(Program[TrainedMetric]):
         scale = float(largest * math.sqrt(squares / (similar + dissimilar)))
         if not (math.isfinite(scale) and scale > MIN_SCALE):
             raise InputError("features: the differences of pairs are too large, or too small, to be scaled")
-        options = self.options
-        self.weight.matrix().fillRandom("normal", options.seed, [0], std=1.0 / math.sqrt(options.rank))
+        plan = self.plan
+        self.weight.matrix().fillRandom("normal", plan.seed, [0], std=1.0 / math.sqrt(plan.settings.rank))
         return scale, float(similar + dissimilar)
 
     def _take_step(self) -> None:
-        options = self.options
-        lazy = {"lazy": True} if options.optimizer == "adagrad" else {}
+        plan = self.plan
+        lazy = {"lazy": True} if plan.settings.optimizer == "adagrad" else {}
         with batch():
             rows = self.weight.zip(*self._states, self.gradient)
-            rows.apply(options.optimizer, lr=options.step_size, **lazy)
+            rows.apply(plan.settings.optimizer, lr=plan.settings.stepSize, **lazy)
             self.gradient.zero()
 
     # -- what the frame calls ------------------------------------------------------------------------------------------
 
     def worker(self) -> MetricWork:
-        return MetricWork(self.options, self._dim, self.weight, self.gradient)
+        return MetricWork(self.plan, self.weight, self.gradient)
 
     def result(self, scale: float) -> TrainedMetric:
-        rank = self.options.rank
+        rank = self.plan.settings.rank
         columns = self.weight.pull().astype(np.float64).reshape(-1, rank)
         with np.errstate(over="ignore", invalid="ignore"):
             components = np.ascontiguousarray(columns.T) / scale
         if not np.isfinite(columns).all():
-            raise DivergedError(f"L is not finite: stepSize {self.options.step_size:g} is too large")
+            raise DivergedError(f"L is not finite: stepSize {self.plan.settings.stepSize:g} is too large")
         if not np.isfinite(components).all():
             raise InputError("features: the differences of pairs are too small for L to be finite; scale them")
         self._check_progress()
@@ -180,21 +173,23 @@ class MetricProgram(Program[TrainedMetric]):
         Raises:
             DivergedError: the objective is far worse than at the beginning.
         """
-        options = self.options
+        plan = self.plan
         known = [value for value in self.record.objective if not math.isnan(value)]
         if not known:
             if self.record.objective:
                 log.warning(
                     "no minibatch had a pair, so L is the random one that the training began with: use a "
                     "miniBatchFraction above %g",
-                    options.fraction,
+                    plan.settings.miniBatchFraction,
                 )
             return
         first, last = known[0], known[-1]
-        message = f"the objective has grown from {first:g} to {last:g}: stepSize {options.step_size:g} is too large"
+        message = (
+            f"the objective has grown from {first:g} to {last:g}: stepSize {plan.settings.stepSize:g} is too large"
+        )
         if last > DIVERGED * first > 0.0:
             raise DivergedError(message)
-        if last > (WORSE if options.fraction == 1.0 else WORSE_SAMPLE) * first:
+        if last > (WORSE if plan.settings.miniBatchFraction == 1.0 else WORSE_SAMPLE) * first:
             log.warning("%s", message)
 
     def free(self) -> None:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from ps2.algorithms.frame.program import DoTask, Task
 from ps2.algorithms.metric.objective import evaluate
-from ps2.algorithms.metric.options import MetricOptions
 from ps2.algorithms.metric.pairs import Pairs, drawn_pairs, given_pairs
+from ps2.algorithms.metric.plan import MetricPlan
 from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.training.run import FIRST_CLOCK
-from ps2.algorithms.training.sent_gradients import FormChoice, SentFactors, SentValues
+from ps2.algorithms.training.sent_gradients import FactorsName, FormChoice, SentFactors, SentValues
 from ps2.array_types import Int64s
 from ps2.client.dcv import DCV
 from ps2.data.rows import LocalRows, number_columns
@@ -59,13 +59,11 @@ class MetricWork:
     """Makes a worker of its rows; picklable.
 
     Attributes:
-        dim: number of features.
         weight: L for scaled features, feature by feature: ``rank`` columns for each.
         gradient: the gradient of all workers' pairs, in the same order.
     """
 
-    options: MetricOptions
-    dim: int
+    plan: MetricPlan
     weight: DCV
     gradient: DCV
 
@@ -75,9 +73,9 @@ class MetricWork:
 
 class _Work:
     def __init__(self, work: MetricWork, rows: LocalRows) -> None:
-        self.options, self.weight, self.gradient = work.options, work.weight, work.gradient
-        self._rows, self._dim = rows, work.dim
-        self._choice = FormChoice(self.options.factors)
+        self.plan, self.weight, self.gradient = work.plan, work.weight, work.gradient
+        self._rows = rows
+        self._choice = FormChoice(cast(FactorsName, self.plan.settings.factors))
         self._pairs: Pairs | None = None
 
     def do(self, worker: Any, task: Any) -> None:
@@ -86,36 +84,36 @@ class _Work:
             case Survey():
                 worker.report({"surveys": _survey(pairs)}, merge="concat")
             case AddGradient():
-                sequence = np.random.SeedSequence(self.options.seed, spawn_key=(worker.rank, FIRST_STEP + task.step))
+                sequence = np.random.SeedSequence(self.plan.seed, spawn_key=(worker.rank, FIRST_STEP + task.step))
                 generator = np.random.Generator(np.random.Philox(sequence))
-                numbers = pairs.sample(self.options.fraction, generator)
+                numbers = pairs.sample(self.plan.settings.miniBatchFraction, generator)
                 loss, moved_bytes = self._add_gradient(pairs, numbers, task.scale, task.pairs)
                 worker.report({"loss": loss, "pairs": len(numbers), "bytes": moved_bytes, **self._choice.reported()})
             case Evaluate():
                 worker.report(self._evaluate(pairs, task.scale))
 
     def _make_pairs(self, rank: int) -> Pairs:
-        options, rows = self.options, self._rows
-        if options.pairs is None:
-            return given_pairs(rows, self._dim).subtracted()
-        return drawn_pairs(rows, options.pairs, np.random.default_rng([options.seed, rank])).subtracted()
+        plan, rows = self.plan, self._rows
+        if not plan.draws_pairs:
+            return given_pairs(rows, self.plan.dim).subtracted()
+        return drawn_pairs(rows, plan.settings.pairsPerRow, np.random.default_rng([plan.seed, rank])).subtracted()
 
     def _add_gradient(self, pairs: Pairs, numbers: Int64s, scale: float, all_pairs: float) -> tuple[float, int]:
         """Add the gradient of a minibatch; return its summed loss, and the moved bytes."""
         if not len(numbers):
             return 0.0, 0
-        rank = self.options.rank
+        rank = self.plan.settings.rank
         x = pairs.differences(numbers)
         used, inverse = number_columns(x.indices)
         x = type(x)((x.data / scale, inverse, x.indptr), shape=(len(numbers), len(used)))
         keys = pairs.keys[used]
         columns = columns_of(keys, rank)
         w = self.weight.pull(columns)
-        evaluated = evaluate(x, pairs.similar[numbers], w.reshape(len(keys), rank), self.options.dissimilar_weight)
+        evaluated = evaluate(x, pairs.similar[numbers], w.reshape(len(keys), rank), self.plan.settings.dissimilarWeight)
         active = np.flatnonzero(evaluated.slopes.any(axis=1))
         if not len(active):
             return evaluated.loss, w.nbytes
-        x, slopes = x[active], evaluated.slopes[active] / (self.options.fraction * all_pairs)
+        x, slopes = x[active], evaluated.slopes[active] / (self.plan.settings.miniBatchFraction * all_pairs)
         if x.nnz >= DENSE_FROM * x.shape[0] * x.shape[1]:
             x = x.toarray()
         size = self._choice.factor_bytes(self.gradient, rank, x, keys)
@@ -128,12 +126,12 @@ class _Work:
         return evaluated.loss, w.nbytes + sent.nbytes
 
     def _evaluate(self, pairs: Pairs, scale: float) -> dict[str, Any]:
-        rank, loss = self.options.rank, 0.0
+        rank, loss = self.plan.settings.rank, 0.0
         w = self.weight.pull(columns_of(pairs.keys, rank))
         columns = w.reshape(len(pairs.keys), rank).astype(np.float64) / scale
         for numbers in pairs.blocks():
             x, similar = pairs.differences(numbers), pairs.similar[numbers]
-            loss += evaluate(x, similar, columns, self.options.dissimilar_weight).loss
+            loss += evaluate(x, similar, columns, self.plan.settings.dissimilarWeight).loss
         return {"loss": loss, "pairs": len(pairs), "bytes": w.nbytes}
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from ps2.cli.finite import FiniteRange
+from ps2.algorithms.dictionary.settings import DictionarySettings
 from ps2.cli.output import print_data
 from ps2.cli.training import printed
 from ps2.cli.training.file_training import FileTraining
-from ps2.cli.training.options import Files, Setting, setting_options
+from ps2.cli.training.options import Files, Setting, param_options, setting_options
 from ps2.cli.training.running import Read
 
 EPILOG = """\b
@@ -32,20 +32,7 @@ TRAINING = "ps2 train dictionary"
 @click.option(
     "--features", type=click.IntRange(1), metavar="N", help="Number of features.  [default: the largest index]"
 )
-@click.option("--k", type=click.IntRange(1), default=100, show_default=True, help="Number of atoms.")
-@click.option("--alpha", "regParam", type=FiniteRange(0), default=1.0, show_default=True, help="Penalty of the codes.")
-@click.option("--nonnegative", is_flag=True, help="Codes are not negative.")
-@click.option(
-    "--iterations", "maxIter", type=click.IntRange(1), default=100, show_default=True, help="Passes over the rows."
-)
-@click.option(
-    "--tol",
-    type=FiniteRange(0),
-    default=1e-4,
-    show_default=True,
-    help="Stop when a pass lessens the objective by no more than this share.",
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="Random seed of the first atoms.")
+@param_options(DictionarySettings)
 @setting_options
 def dictionary(input: str, features: int | None, setting: Setting, **params: Any) -> None:
     """Learn atoms of which each row is a sparse combination.

@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from ps2.cli.finite import FiniteRange
+from ps2.algorithms.metric.settings import MetricSettings
 from ps2.cli.output import print_data
 from ps2.cli.training import printed
 from ps2.cli.training.file_training import FileTraining
-from ps2.cli.training.options import Files, Setting, setting_options
+from ps2.cli.training.options import Files, Setting, param_options, setting_options
 from ps2.cli.training.running import Read
 
 EPILOG = """\b
@@ -33,35 +33,7 @@ MAX_CLASSES = 100
 @click.option(
     "--features", type=click.IntRange(1), metavar="N", help="Number of features.  [default: the largest index]"
 )
-@click.option("--rank", type=click.IntRange(1), default=10, show_default=True, help="Rows of L.")
-@click.option(
-    "--pairs",
-    "pairsPerRow",
-    type=click.IntRange(1),
-    default=5,
-    show_default=True,
-    help="Pairs of each kind for each row.",
-)
-@click.option(
-    "--steps", "maxIter", type=click.IntRange(1), default=100, show_default=True, help="Number of model updates."
-)
-@click.option(
-    "--fraction",
-    "miniBatchFraction",
-    type=FiniteRange(0, 1, min_open=True),
-    default=1.0,
-    show_default=True,
-    help="Share of the pairs that each step samples.",
-)
-@click.option(
-    "--lr",
-    "stepSize",
-    type=FiniteRange(0, min_open=True),
-    default=0.1,
-    show_default=True,
-    help="AdaGrad's learning rate.",
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="Random seed of pairs and sampling.")
+@param_options(MetricSettings)
 @setting_options
 def metric(input: str, features: int | None, setting: Setting, **params: Any) -> None:
     """Learn a distance in which rows of one class are near each other.

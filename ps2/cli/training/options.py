@@ -126,10 +126,16 @@ def param_options(settings: type[Settings], **defaults: Any) -> Decorator:
             kind: Any = setting.kind if setting.kind in (int, float, bool) else str
             if setting.choices:
                 kind = click.Choice(setting.choices, case_sensitive=False)
-            if setting.kind is bool:
+            if default is True:
                 flag = f"{flag}/--no-{flag[2:]}"
             text = f"{setting.doc[0].upper()}{setting.doc[1:].rstrip('.')}."
-            more: Any = {"type": kind, "default": default, "show_default": default is not None, "help": text}
+            more: Any = {
+                "type": kind,
+                "is_flag": setting.kind is bool,
+                "default": default,
+                "show_default": default is not None,
+                "help": text,
+            }
             command = click.option(flag, name, callback=checked(setting), **more)(command)
         return command
 

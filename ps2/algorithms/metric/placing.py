@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from ps2.algorithms.estimators.dealing import Dealer
 from ps2.algorithms.estimators.tables import TableSurvey
 from ps2.algorithms.estimators.via import why_on_servers
-from ps2.algorithms.metric.options import MetricOptions
+from ps2.algorithms.metric.plan import MetricPlan
 from ps2.algorithms.training.placement import Placement, ViaName
 from ps2.algorithms.training.placement_costs import Work, place
 
@@ -17,17 +19,12 @@ VALUES_BY_PARTNER = 4
 OTHER_CLOCKS = 2
 
 
-def placed(options: MetricOptions, dim: int, found: TableSurvey, dealt: Dealer, via: ViaName) -> Placement:
-    """Choose the workers, and whether servers are between them.
-
-    Args:
-        dim: number of features.
-        via: what the user asked for.
-    """
+def placed(plan: MetricPlan, found: TableSurvey, dealt: Dealer) -> Placement:
+    """Choose the workers, and whether servers are between them."""
     values = sum(load.cost for load in found.loads.values())
-    numbers = options.rank * dim
-    of_pairs = 1 if options.pairs is None else VALUES_BY_PARTNER * options.pairs
-    value_s = VALUE_S * options.rank * of_pairs * options.fraction
-    why = why_on_servers(options.name, numbers, "rows of L")
-    work = Work(values, numbers, options.steps + OTHER_CLOCKS, value_s, why)
-    return place(work, dealt.slots, len(found.loads), dealt.wanted, via)
+    settings = plan.settings
+    values_per_row = VALUES_BY_PARTNER * settings.pairsPerRow if plan.draws_pairs else 1
+    value_s = VALUE_S * settings.rank * values_per_row * settings.miniBatchFraction
+    why = why_on_servers(plan.name, plan.numbers, "rows of L")
+    work = Work(values, plan.numbers, settings.maxIter + OTHER_CLOCKS, value_s, why)
+    return place(work, dealt.slots, len(found.loads), dealt.wanted, cast(ViaName, settings.via))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ps2.algorithms.dictionary.options import DictionaryOptions
+from typing import cast
+
+from ps2.algorithms.dictionary.plan import DictionaryPlan
 from ps2.algorithms.estimators.dealing import Dealer
 from ps2.algorithms.estimators.tables import TableSurvey
 from ps2.algorithms.estimators.via import why_on_servers
@@ -15,19 +17,15 @@ VALUE_S = 5e-9
 CLOCKS = 2
 
 
-def placed(options: DictionaryOptions, found: TableSurvey, dealt: Dealer, via: ViaName) -> Placement:
-    """Choose the workers, and whether servers are between them.
-
-    Args:
-        via: what the user asked for.
-    """
+def placed(plan: DictionaryPlan, found: TableSurvey, dealt: Dealer) -> Placement:
+    """Choose the workers, and whether servers are between them."""
     values = sum(load.cost for load in found.loads.values())
-    clocks = CLOCKS * (options.iterations + 1)
+    clocks = CLOCKS * (plan.settings.maxIter + 1)
     work = Work(
         values,
-        options.numbers,
+        plan.numbers,
         clocks,
-        VALUE_S / CLOCKS * options.atoms,
-        why_on_servers(options.name, options.numbers, "atoms"),
+        VALUE_S / CLOCKS * plan.settings.k,
+        why_on_servers(plan.name, plan.numbers, "atoms"),
     )
-    return place(work, dealt.slots, len(found.loads), dealt.wanted, via)
+    return place(work, dealt.slots, len(found.loads), dealt.wanted, cast(ViaName, plan.settings.via))

@@ -1,0 +1,97 @@
+"""A training of a dictionary, and its result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ps2.algorithms.dictionary.settings import DictionarySettings
+from ps2.algorithms.frame.settings import Plan
+from ps2.algorithms.training.faults import Form
+from ps2.algorithms.training.record import TrainingHistory, Words
+from ps2.errors import ConfigError, LimitError
+from ps2.ops.kernels import Float64s
+
+# Servers send products of all pairs of atoms, four numbers of 8 bytes for each pair, in one reply.
+MAX_ATOMS = 1 << 10
+# The maximum of numbers in the dictionary, which the driver holds in the end.
+MAX_NUMBERS = 1 << 26
+# Bytes on the servers for a number of the dictionary with its sum, and for a pair of atoms with its sum.
+NUMBER_BYTES = PAIR_BYTES = 16
+WORDS = Words("iteration", "objective")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DictionaryPlan(Plan[DictionarySettings]):
+    """A training of a dictionary.
+
+    Attributes:
+        dim: the number of features.
+    """
+
+    dim: int
+
+    @property
+    def numbers(self) -> int:
+        """The number of numbers in the dictionary."""
+        return self.settings.k * self.dim
+
+    @property
+    def form(self) -> Form:
+        """The form that rows must have."""
+        return Form(self.dim)
+
+    @property
+    def fleet_bytes(self) -> int:
+        """The bytes on all servers together."""
+        return NUMBER_BYTES * self.numbers + PAIR_BYTES * self.settings.k**2
+
+    def check(self, rows: int) -> None:
+        """Raise ConfigError or LimitError if this number of rows has no such dictionary."""
+        if self.settings.k > rows:
+            raise ConfigError(f"k: expected at most the number of rows, {rows:,}, got {self.settings.k:,}")
+        if self.settings.k > MAX_ATOMS:
+            raise LimitError(f"k: expected at most {MAX_ATOMS:,} atoms, got {self.settings.k:,}")
+        if self.numbers > MAX_NUMBERS:
+            raise LimitError(
+                f"k={self.settings.k:,} and {self.dim:,} features make {self.numbers:,} numbers, and at most "
+                f"{MAX_NUMBERS:,} come to the driver; take fewer atoms"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class FittedDictionary:
+    """The result of a training.
+
+    Attributes:
+        dictionary: float64, shape (atoms, dim); no atom is longer than 1.
+        history: the training's history.
+    """
+
+    dictionary: Float64s
+    history: TrainingHistory
+
+
+def check_fleet(plan: DictionaryPlan, servers: Sequence[tuple[int, int]]) -> None:
+    """Raise LimitError if the dictionary and its sums cannot fit servers.
+
+    Args:
+        servers: the memory limit of each server, and the bytes that it uses.
+    """
+    left = sum(max(0, limit - used) for limit, used in servers)
+    if plan.fleet_bytes > left:
+        raise LimitError(
+            f"k={plan.settings.k:,} and {plan.dim:,} features make {plan.numbers:,} numbers, which take "
+            f"{plan.fleet_bytes:,} bytes with their sums, and {left:,} are left on the {len(servers)} servers; "
+            "start more servers, or with a larger memory limit"
+        )
+
+
+def check_worker(plan: DictionaryPlan, features: int, left_bytes: int) -> None:
+    """Raise LimitError if a worker has too little memory for the atoms, and sums, at the features of its rows."""
+    needed = NUMBER_BYTES * plan.settings.k * features
+    if needed > left_bytes:
+        raise LimitError(
+            f"k={plan.settings.k:,}: the rows of one worker use {features:,} features, at which atoms and sums take "
+            f"{needed:,} bytes, and {left_bytes:,} are left on its machine; use machines with more memory"
+        )

@@ -1,0 +1,132 @@
+"""The public estimator and model of metric learning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from pyspark.ml import Estimator, Model
+from pyspark.ml.linalg import DenseMatrix, DenseVector, Vector
+from pyspark.sql import DataFrame
+
+from ps2.algorithms.estimators.dealing import Dealer
+from ps2.algorithms.estimators.estimator import FleetEstimator
+from ps2.algorithms.estimators.heads import VectorHead
+from ps2.algorithms.estimators.models import FeatureModel
+from ps2.algorithms.estimators.predict import rows_of
+from ps2.algorithms.estimators.tables import Survey, survey
+from ps2.algorithms.metric.model import Metric
+from ps2.algorithms.metric.pair_frame import joined
+from ps2.algorithms.metric.placing import placed
+from ps2.algorithms.metric.plan import MetricPlan
+from ps2.algorithms.metric.program import TrainedMetric, train
+from ps2.algorithms.metric.settings import MetricSettings
+from ps2.algorithms.training.faults import ColumnNames
+from ps2.algorithms.training.only_worker import train_in_only_worker
+from ps2.algorithms.training.record import StepReport, TrainingHistory
+from ps2.coordinator.context import PS2Context
+from ps2.errors import ConfigError, InputError
+
+
+class MetricLearning(MetricSettings, FleetEstimator, Estimator["MetricLearningModel"]):
+    """Distance metric learning: a matrix L on servers, so that ``|L x - L y|`` is small for similar rows only.
+
+    L minimises the mean over pairs of ``|L (x - y)|^2`` for similar ones, and
+    ``dissimilarWeight * max(0, 1 - |L (x - y)|^2)`` for dissimilar ones (Xing et al., 2002, in the form of Petuum's).
+
+    Example::
+
+        model = MetricLearning(rank=2).fit(df)  # labels are classes: pairs are drawn
+        model = MetricLearning(rank=2, featuresCol="a", otherCol="b").fit(pairs)  # label 1: a and b are similar
+        model.transform(df).select("metric").show()
+    """
+
+    __module__ = "ps2.algorithms.feature"
+
+    def _plan(self) -> MetricSettings:
+        if self.isSet(self.otherCol):
+            if self.isSet(self.pairsPerRow):
+                raise ConfigError("pairsPerRow: with otherCol, rows are pairs, and none are drawn")
+            if not isinstance(self._features, str):
+                raise ConfigError("featuresCol: with otherCol, expected one column of vectors")
+        return self._values(MetricSettings)
+
+    def _columns(self) -> ColumnNames:
+        return ColumnNames(self._features, self.getLabelCol())
+
+    def _survey_and_deal(self, dataset: DataFrame) -> tuple[Any, Dealer]:
+        if not self.isSet(self.otherCol):
+            return super()._survey_and_deal(dataset)
+        rows, features = joined(dataset, (self.getFeaturesCol(), str(self.getOtherCol())), self.getLabelCol())
+        return self.copy({self.featuresCol: features})._survey_and_deal_rows(rows)
+
+    def _survey_and_deal_rows(self, rows: DataFrame) -> tuple[Any, Dealer]:
+        return super()._survey_and_deal(rows)
+
+    def _survey(self, dataset: DataFrame, columns: ColumnNames) -> Survey:
+        classes = 2 if self.isSet(self.otherCol) else 0
+        found = survey(dataset, columns, classes)
+        there = [number for number, weight in enumerate(found.facts.class_weights) if weight > 0]
+        if len(there) < 2:
+            kind = "both similar (1) and dissimilar (0) pairs" if classes else "rows of two classes at least"
+            raise InputError(f"column {columns.label!r}: expected {kind}, and all labels are {there[0]}")
+        return found
+
+    def _train_model(self, settings: MetricSettings, found: Survey, dealt: Dealer) -> tuple[Any, TrainingHistory]:
+        dim = found.dim if settings.otherCol is None else found.dim // 2
+        classes = max(2, len(found.facts.class_weights))
+        plan = MetricPlan(settings=settings, name=self._name, dim=dim, classes=classes)
+        plan.check()
+        placement = placed(plan, found, dealt)
+        table = dealt(placement.workers)
+
+        def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> TrainedMetric:
+            if placement.via == "servers":
+                return train(ps, table, plan, on_step)
+            trained: TrainedMetric = train_in_only_worker(ps, table, plan.form, train, plan, on_step)
+            return trained
+
+        trained = self._train_in_context(table, settings.maxIter, run)
+        return MetricLearningModel._of(trained.metric), replace(trained.history, placement=placement)
+
+
+class MetricLearningModel(MetricSettings, FeatureModel, Model):
+    """A trained ``MetricLearning``."""
+
+    __module__ = "ps2.algorithms.feature"
+    _ARRAYS = Metric
+
+    def _sizes(self) -> dict[str, Any]:
+        return {"rank": self.metric.rank}
+
+    @property
+    def metric(self) -> Metric:
+        """The trained metric as arrays, usable without Spark."""
+        metric: Metric = self._fitted
+        return metric
+
+    @property
+    def components(self) -> DenseMatrix:
+        """L, a matrix of shape (rank, features)."""
+        components, rank = self.metric.components, self.metric.rank
+        return DenseMatrix(rank, self.numFeatures, components.reshape(-1), isTransposed=True)
+
+    def matrix(self) -> DenseMatrix:
+        """Return M = L'L, shape (features, features), whose metric it is.
+
+        Raises:
+            LimitError: there are more than 16,384 features.
+        """
+        matrix, dim = self.metric.matrix(), self.numFeatures
+        return DenseMatrix(dim, dim, matrix.reshape(-1))
+
+    def mapped(self, value: Any) -> Vector:
+        """Return L x of one row: a vector of pyspark, an array or a list of ``numFeatures`` numbers."""
+        return DenseVector(self.metric.transform(rows_of(value, self.numFeatures, missing=False))[0])
+
+    def _head(self) -> VectorHead:
+        return VectorHead(self.metric.rank)
+
+    def _outputs(self) -> list[tuple[str, str]]:
+        return [(self.getOutputCol(), "raw")]

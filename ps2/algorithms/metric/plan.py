@@ -1,0 +1,60 @@
+"""A training of a metric."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ps2.algorithms.frame.settings import Plan
+from ps2.algorithms.metric.settings import MetricSettings
+from ps2.algorithms.training.faults import Form
+from ps2.errors import ConfigError, LimitError
+
+# The maximum of numbers in L, which the driver holds in the end.
+MAX_NUMBERS = 1 << 26
+# From this many numbers on, servers and workers hold float32.
+MIN_FLOAT32_NUMBERS = 1 << 22
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricPlan(Plan[MetricSettings]):
+    """A training of a metric.
+
+    Attributes:
+        dim: the number of features of a row with a label, or of each vector of a pair.
+        classes: labels are integers below this.
+    """
+
+    dim: int
+    classes: int
+
+    @property
+    def draws_pairs(self) -> bool:
+        """Whether rows have classes, and pairs of them are drawn; else rows are pairs."""
+        return self.settings.otherCol is None
+
+    @property
+    def numbers(self) -> int:
+        """The number of numbers in L."""
+        return self.settings.rank * self.dim
+
+    def check(self) -> None:
+        """Raise ConfigError or LimitError if there is no L for this number of features."""
+        rank, dim = self.settings.rank, self.dim
+        if rank > dim:
+            raise ConfigError(f"rank: expected at most the number of features, {dim:,}, got {rank:,}")
+        if self.numbers > MAX_NUMBERS:
+            raise LimitError(
+                f"rank: {rank:,} rows for {dim:,} features are {self.numbers:,} numbers, and at most "
+                f"{MAX_NUMBERS:,} come to the driver; take a smaller rank"
+            )
+
+    @property
+    def is_small(self) -> bool:
+        """Whether L has float64 numbers on the servers."""
+        return self.numbers < MIN_FLOAT32_NUMBERS
+
+    @property
+    def form(self) -> Form:
+        """The form that rows must have."""
+        size = self.dim if self.draws_pairs else 2 * self.dim
+        return Form(size, self.classes, "float64" if self.is_small else "float32")
