@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
@@ -12,21 +13,35 @@ SCRIPT = Path(__file__).parents[2] / "scripts" / "words"
 
 
 @pytest.fixture
-def faults(tmp_path, monkeypatch):
-    """``faults(file, text)``: what the script says of a file."""
+def words(tmp_path, monkeypatch):
+    """The script as a module, for files in ``tmp_path``."""
     monkeypatch.setattr("sys.dont_write_bytecode", True)
     loader = SourceFileLoader("words", str(SCRIPT))
     words = module_from_spec(spec_from_loader("words", loader))
     loader.exec_module(words)
     monkeypatch.setattr(words, "ROOT", tmp_path)
 
-    def found(file, text):
-        path = tmp_path / file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        return [(line, word) for _, line, word, _ in words.faults(file)]
+    return words
 
-    return found
+
+@pytest.fixture
+def faults(words):
+    """A function of a file's name and text that returns lines and words of its faults."""
+    return lambda file, text: [(line, word) for _, line, word, _ in words.faults(write(words.ROOT, file, text))]
+
+
+@pytest.fixture
+def dialect(words):
+    """A function of a text that returns the words of the dialect in it."""
+    return lambda text: list(words.dialect(write(words.ROOT, "ps2/a.py", text)))
+
+
+def write(root, file, text):
+    """Write a file; return its name."""
+    path = root / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return file
 
 
 @pytest.mark.parametrize(
@@ -53,3 +68,38 @@ def test_test_name_when_longer_than_sixty_then_found(faults):
     name = "test_" + "x" * 56
     assert faults("tests/unit/test_a.py", f"def {name}(): pass\n") == [(1, name)]
     assert faults("tests/unit/test_a.py", f"def {name[:60]}(): pass\n") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("found = 1\n", "found"),
+        ("self.rows_of = 1\n", "of"),
+        ("def f(most_bytes): pass\n", "most"),
+        ("class DealtRows: pass\n", "dealt"),
+    ],
+)
+def test_name_when_it_begins_or_ends_in_dialect_then_counted(dialect, text, word):
+    assert dialect(text) == [word]
+
+
+@pytest.mark.parametrize(
+    "text", ["set_at_once = 1\n", "of.found(given)\n", "def f(at_least): pass\n", "placement = 1\n"]
+)
+def test_name_when_plain_or_only_used_then_not_counted(dialect, text):
+    assert dialect(text) == []
+
+
+def test_docstring_when_a_description_is_a_fragment_then_counted(dialect):
+    text = '"""What it is.\n\n    rows (n, k): of a table.\n    seed, key: the two\n"""\n'
+    assert dialect(text) == ['"what ..."', '"of ..."']
+
+
+@pytest.mark.parametrize(("ceiling", "code"), [(2, 0), (1, 1)])
+def test_main_when_dialect_exceeds_the_ceiling_then_fails(words, monkeypatch, capsys, ceiling, code):
+    write(words.ROOT, "ps2/a.py", "found = given = 1\n")
+    subprocess.run("git init -q && git add .", cwd=words.ROOT, shell=True, check=True)
+    monkeypatch.setattr(words, "CEILING", ceiling)
+    monkeypatch.setattr("sys.argv", ["words"])
+    assert words.main() == code
+    assert ("at most 1" in capsys.readouterr().out) == bool(code)
