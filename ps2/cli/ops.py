@@ -78,7 +78,7 @@ def _record(op: Op) -> dict[str, Any]:
         "name": op.name,
         "vectors": list(op.reads),
         "writes": list(op.writes),
-        "arrays": [name for name, _, _ in op.given],
+        "arrays": [name for name, _, _ in op.request_operands],
         "parameters": [_parameter_record(param) for param in op.params.values()],
         "dtypes": list(op.dtypes),
         "reduce": op.reduce,

@@ -51,11 +51,11 @@ def declared(target: Target, name: str, given: Mapping[str, Any]) -> Plan[Any]:
         ConfigError, DTypeError, ShapeError, OutOfRangeError: naming what was expected and what came.
     """
     op = lookup(name)
-    names = [operand[0] for operand in op.given]
+    names = [operand[0] for operand in op.request_operands]
     rows = target.rows if op.rows else ()
     others = [dtype for _, dtype in target.others] if target.others else None
     scalars = op.check(len(rows), target.spec.dtype, {n: v for n, v in given.items() if n not in names}, others)
-    if not op.given and not op.answers:
+    if not op.request_operands and not op.answers:
         return _without_arrays(op, target, rows, scalars)
     arrays = _Arrays.of(op, {n: given[n] for n in names if n in given}, target)
     parts = list(arrays.parts())
@@ -137,33 +137,33 @@ class _Arrays:
     @classmethod
     def of(cls, op: Op, given: Mapping[str, Any], target: Target) -> _Arrays:
         where = f"operation {op.name!r}"
-        if missing := [name for name, _, _ in op.given if name not in given]:
+        if missing := [name for name, _, _ in op.request_operands if name not in given]:
             raise ConfigError(f"{where}: {missing[0]}: required, but not given")
-        arrays = {name: _checked(name, kind, given[name], target) for name, kind, _ in op.given}
+        arrays = {name: _checked(name, kind, given[name], target) for name, kind, _ in op.request_operands}
         known = (
             {BLOCK: target.spec.rows}
             if target.spec.kind == "sparse"
             else {BLOCK: target.spec.rows, COLUMNS: target.spec.dim}
         )
-        axes = {name: (along, arrays[name].shape) for name, _, along in op.given}
+        axes = {name: (along, arrays[name].shape) for name, _, along in op.request_operands}
         found = lengths(where, axes, known)
         every = [along.axes for along, _ in axes.values()] + [answer.axes for answer in op.answers]
         if any(COLUMNS in axis_names for axis_names in every) and COLUMNS not in known:
             raise UsageError(f"{where} needs a dense matrix: the columns of a sparse one are not known in advance")
         split, repeated = None, False
-        slots = next((name for name, kind, _ in op.given if kind == SLOTS), None)
+        slots = next((name for name, kind, _ in op.request_operands if kind == SLOTS), None)
         if slots is not None:
             split = SPLITS.split(target.spec, target.route, arrays[slots])
-            other_axes = [along.axes for name, _, along in op.given if name != slots] + [
+            other_axes = [along.axes for name, _, along in op.request_operands if name != slots] + [
                 answer.axes for answer in op.answers
             ]
             repeated = split.firsts is not None and any(SLOTS in axes for axes in other_axes)
             if split.order is not None:
-                counts = {along.by: arrays[along.by] for _, _, along in op.given if along.by is not None}
-                for name, _, along in op.given:
+                counts = {along.by: arrays[along.by] for _, _, along in op.request_operands if along.by is not None}
+                for name, _, along in op.request_operands:
                     if SLOTS in along.axes and (name != slots or repeated):
                         arrays[name] = _ordered(arrays[name], along, split.order, counts)
-        operands = tuple((name, kind, along, arrays[name]) for name, kind, along in op.given)
+        operands = tuple((name, kind, along, arrays[name]) for name, kind, along in op.request_operands)
         return cls(op, target, operands, found, split, repeated)
 
     def parts(self) -> Iterator[merging.Part]:

@@ -293,7 +293,7 @@ class Dispatch:
             if error is not None and not isinstance(error, KeyMissError):
                 attempts.wait(error)
                 if not isinstance(error, BusyError):
-                    matrices = {matrix for piece in pieces for matrix, _ in (piece.home, *piece.operation.places)}
+                    matrices = {matrix for piece in pieces for matrix, _ in (piece.home, *piece.operation.shard_ids)}
                     self.refresh(matrices, error, attempts)
                 elif len(pieces) < left:
                     attempts.note_progress()

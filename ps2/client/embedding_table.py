@@ -28,7 +28,7 @@ from ps2.matrix.partition import Wire
 from ps2.name_hints import hints_keywords
 from ps2.number_checks import is_whole
 from ps2.storage.export_writing import Export
-from ps2.storage.files import place, read_json, remove_folder, write_json
+from ps2.storage.files import read_json, remove_folder, resolve_url, write_json
 
 OptimizerName = Literal["sgd", "adagrad", "adam", "ftrl", "ftrl+adagrad"]
 SETTINGS = "table.json"
@@ -316,7 +316,7 @@ class EmbeddingTable:
         Raises:
             RecoveryError: the save cannot be written.
         """
-        fs, root = place(url)
+        fs, root = resolve_url(url)
         before = read_json(fs, f"{root}/{SETTINGS}", FORMAT)
         rows = f"rows-{uuid.uuid4().hex[:12]}"
         self._matrix.save(f"{str(url).rstrip('/')}/{rows}")
@@ -338,7 +338,7 @@ class EmbeddingTable:
             CheckpointCorruptError: the files are not as they were written.
             LimitError: the servers' memory limit does not allow it.
         """
-        fs, root = place(url)
+        fs, root = resolve_url(url)
         content = read_json(fs, f"{root}/{SETTINGS}", FORMAT)
         if content is None:
             raise CheckpointMissingError(f"{url}: there is no embedding table ({SETTINGS})")

@@ -212,7 +212,7 @@ class DCVMatrix(KeyCalls):
                 f"operation {name!r} returns something: wait=False is only for operations that return nothing"
             )
         # Operations whose first operand is a vector are called on vectors.
-        further = op.of_shard[1:] if op.row_names[:1] != op.reads[:1] else ()
+        further = op.shard_operands[1:] if op.row_names[:1] != op.reads[:1] else ()
         if missing := [operand for operand, _ in further if operand not in given]:
             raise ConfigError(f"operation {name!r}: {missing[0]}: required, but not given")
         others = [self._colocated(f"operation {name!r}: {o}", kind, given.pop(o)) for o, kind in further]

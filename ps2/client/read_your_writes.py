@@ -88,7 +88,7 @@ class ReadYourWrites:
 
     def _reads_at(self, write: Operation) -> list[Operation]:
         """Return the reads of the partitions that an operation writes."""
-        return [read for place in write.places for read in self._reads.get(place, ())]
+        return [read for shard in write.shard_ids for read in self._reads.get(shard, ())]
 
 
 def add_overlap(write: Operation, read: Operation, begin: int) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from ps2.client.plans import Plan
 from ps2.matrix.route import Route
 from ps2.ops.all import writes
-from ps2.protocol.messages import Keys, Operation, Place, Request, RequestId
+from ps2.protocol.messages import Keys, Operation, Request, RequestId, ShardId
 
 # Header bytes of an ordinary operation, at most.
 HEADER_BYTES = 256
@@ -27,7 +27,7 @@ class Piece(NamedTuple):
             between attempts, even if the partition moves to another server.
         parts: 1 if everything for its partition travels in one request; else the number of requests for its partition
             that change data, and at least 2.
-        home: the place (matrix, partition) whose route it follows: its own, or a shared one for all places that the
+        home: the shard (matrix, partition) whose route it follows: its own, or a shared one for all shards that the
             call's operations join. Operations with one home stay together, because each of their shards records the
             same parts.
     """
@@ -35,7 +35,7 @@ class Piece(NamedTuple):
     plan: int
     position: int
     operation: Operation
-    home: Place
+    home: ShardId
     id: RequestId | None = None
     part: int = 0
     parts: int = 1
@@ -59,7 +59,7 @@ def cut(
     """
     homes = _homes(operation for plan in plans for operation in plan.operations)
     pieces = [
-        Piece(number, position, operation, homes.get(place := operation.places[0], place), id)
+        Piece(number, position, operation, homes.get(shard := operation.shard_ids[0], shard), id)
         for number, plan in enumerate(plans, first)
         for position, operation in enumerate(plan.operations)
     ]
@@ -69,7 +69,7 @@ def cut(
     return [piece for mine in by_server.values() for piece in _in_parts(mine, block_bytes)]
 
 
-# A request, and for each operation the place of its result: (number of the plan, position in it, ...).
+# A request, and the position of each operation's result: (number of the plan, position in it, ...).
 Addressed = tuple[Sequence[tuple[Any, ...]], Request]
 
 
@@ -96,16 +96,16 @@ def _address_of(piece: Piece, routes: Mapping[int, Route]) -> str:
     return routes[matrix].addresses[partition]
 
 
-def _homes(operations: Iterable[Operation]) -> dict[Place, Place]:
-    """Return the home of each place that operations join with others: the place of an operation's first operand."""
-    homes: dict[Place, Place] = {}
+def _homes(operations: Iterable[Operation]) -> dict[ShardId, ShardId]:
+    """Return the home of each shard that operations join with others: the shard of an operation's first operand."""
+    homes: dict[ShardId, ShardId] = {}
     for operation in operations:
         if operation.others:
-            home = homes.get(operation.places[0], operation.places[0])
-            moved = {homes[place] for place in operation.places if place in homes} - {home}
-            homes |= dict.fromkeys(operation.places, home)
+            home = homes.get(operation.shard_ids[0], operation.shard_ids[0])
+            moved = {homes[shard] for shard in operation.shard_ids if shard in homes} - {home}
+            homes |= dict.fromkeys(operation.shard_ids, home)
             if moved:
-                homes |= {place: home for place, other in homes.items() if other in moved}
+                homes |= {shard: home for shard, other in homes.items() if other in moved}
     return homes
 
 
@@ -138,7 +138,7 @@ def _in_parts(pieces: Sequence[Piece], block_bytes: int) -> list[Piece]:
     """Cut the pieces for one server into requests, partition by partition."""
     if sum(map(_size, pieces)) <= block_bytes:
         return _sharing_keys(pieces)
-    by_home: dict[Place, list[Piece]] = {}
+    by_home: dict[ShardId, list[Piece]] = {}
     for piece in pieces:
         by_home.setdefault(piece.home, []).append(piece)
     numbered: list[Piece] = []

@@ -19,7 +19,7 @@ from ps2.matrix.route import Route
 from ps2.protocol.messages import RequestId
 from ps2.rpc.control import ServerControl
 from ps2.storage import folders
-from ps2.storage.files import place, remove, shared_url
+from ps2.storage.files import remove, resolve_url, shared_url
 from ps2.storage.manifest import (
     LoadMatrix,
     Manifest,
@@ -48,7 +48,7 @@ def save(vector: Handle, rows: Sequence[int], url: str) -> None:
     _check_no_batch("save")
     vector._check_usable()
     session, matrix = vector._session, vector._matrix
-    fs, root = place(url)
+    fs, root = resolve_url(url)
     before = folders.read_manifest(url) if folders.is_complete(url) else None
     if before is not None and before.number:
         raise UsageError(f"{url}: expected a place for saved rows, but it holds checkpoint {before.number}")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from ps2.errors import ConfigError, LimitError, NotFoundError, UsageError
-from ps2.matrix.partition import MAX_ROWS, MatrixSpec, Partition, partition_bounds, place
+from ps2.matrix.partition import MAX_ROWS, MatrixSpec, Partition, assign_owners, partition_bounds
 from ps2.matrix.route import Route
 from ps2.protocol.messages import RequestId
 from ps2.storage.manifest import SavedMatrix
@@ -197,7 +197,7 @@ class Catalog:
     def plan(self, spec: MatrixSpec, addresses: Sequence[str], route_version: int = 0) -> Entry:
         """Return a new matrix, not yet in the catalog, spread over the servers."""
         bounds = partition_bounds(spec, len(addresses))
-        owners = place(len(bounds) - 1, len(addresses))
+        owners = assign_owners(len(bounds) - 1, len(addresses))
         self._next_id += 1
         route = Route(route_version, bounds, tuple(addresses[owner] for owner in owners))
         return Entry(self._next_id, spec, route, owners)
@@ -218,7 +218,7 @@ class Catalog:
         """
         for saved in matrices:
             bounds = partition_bounds(saved.spec, len(addresses)) if cut_anew else saved.bounds
-            owners = place(len(bounds) - 1, len(addresses))
+            owners = assign_owners(len(bounds) - 1, len(addresses))
             route = Route(route_version, bounds, tuple(addresses[owner] for owner in owners))
             born = dict(saved.born)
             fresh, retired = saved.fresh, list(saved.retired)

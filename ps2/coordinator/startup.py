@@ -16,7 +16,7 @@ from ps2.errors import CheckpointMissingError, ConfigError, UsageError
 from ps2.interrupts import sleep
 from ps2.rpc.control import ServerInfo
 from ps2.storage import folders
-from ps2.storage.files import place, shared_url
+from ps2.storage.files import resolve_url, shared_url
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ def start_from(fleet: FleetControl, checkpoints: Checkpoints, conf: PS2Conf) -> 
     """Give started servers the state with which the context starts."""
     master = fleet.master
     if conf.checkpointDir is not None:
-        if isinstance(place(conf.checkpointDir, "checkpointDir")[0], MemoryFileSystem):
+        if isinstance(resolve_url(conf.checkpointDir, "checkpointDir")[0], MemoryFileSystem):
             raise ConfigError(
                 f"checkpointDir: expected a place that the servers and this process share, got {conf.checkpointDir}, "
                 "the memory of one process"

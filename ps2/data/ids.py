@@ -31,7 +31,7 @@ class Ids:
     values: pa.Array
 
     @staticmethod
-    def of(values: pa.Array) -> Ids:
+    def from_values(values: pa.Array) -> Ids:
         """Number distinct ids, given in any order: integers by value, strings by their UTF-8 bytes."""
         if pa.types.is_integer(values.type):
             return Ids(pa.array(np.sort(values.cast(pa.int64()).to_numpy())))
@@ -42,18 +42,18 @@ class Ids:
 
     @property
     def are_integers(self) -> bool:
-        """Whether ids are integers; else they are strings."""
+        """True if the ids are integers; otherwise they are strings."""
         return bool(pa.types.is_integer(self.values.type))
 
     def find(self, ids: pa.Array) -> Int64s:
-        """Return the numbers of ids; ``UNKNOWN`` for ids that are not here.
+        """Return the numbers of ids; ``UNKNOWN`` for ids that are not among these.
 
         Args:
-            ids: none of them null, integers or strings as these are.
+            ids: without nulls; integers or strings, like ``values``.
         """
         if not self.are_integers:
-            found = pc.fill_null(pc.index_in(ids, value_set=self.values), UNKNOWN)
-            return found.to_numpy(zero_copy_only=False).astype(np.int64)
+            numbers = pc.fill_null(pc.index_in(ids, value_set=self.values), UNKNOWN)
+            return numbers.to_numpy(zero_copy_only=False).astype(np.int64)
         values = ids.cast(pa.int64()).to_numpy()
         if not len(self):
             return np.full(len(values), UNKNOWN)
@@ -65,15 +65,15 @@ class Ids:
         return np.where(known[numbers] == values, numbers, UNKNOWN)
 
     def numbers(self, ids: pa.Array) -> Int64s:
-        """Return the numbers of ids, all of which are known.
+        """Return the numbers of known ids.
 
         Raises:
             InputError: an id is unknown.
         """
-        found = self.find(ids)
-        if len(found) and found.min() == UNKNOWN:
+        numbers = self.find(ids)
+        if len(numbers) and numbers.min() == UNKNOWN:
             raise InputError(WRONG)
-        return found
+        return numbers
 
     def named(self, numbers: Array) -> pa.Array:
         """Return the ids of numbers."""

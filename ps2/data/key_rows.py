@@ -1,4 +1,4 @@
-"""Rows of (key, value) pairs: what hashing makes of columns, and what models with a table of keys learn from."""
+"""Rows of (key, value) pairs: hashing makes them from columns, and models with a table of keys learn from them."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class KeyRows:
     width: int | None = None
 
     @staticmethod
-    def of(keys: npt.ArrayLike) -> KeyRows:
-        """Return rows with equally many keys. Each value is 1; the field of a key is its column.
+    def from_keys(keys: npt.ArrayLike) -> KeyRows:
+        """Return rows of equally many keys. Each value is 1, and the field of a key is its column.
 
         Args:
             keys: integers of shape (n, width).
@@ -44,14 +44,14 @@ class KeyRows:
             OutOfRangeError: a key is negative, or 2**63 or more.
             UsageError: the keys are a masked array.
         """
-        given = as_array("keys", keys)
-        if given.ndim != 2 or (given.size and given.dtype.kind not in "iu"):
-            raise ShapeError(f"keys: expected integers of shape (n, width), got {given.dtype} of shape {given.shape}")
-        if given.size and (given.min() < 0 or int(given.max()) >= 2**63):
-            wrong = given.min() if given.min() < 0 else given.max()
+        array = as_array("keys", keys)
+        if array.ndim != 2 or (array.size and array.dtype.kind not in "iu"):
+            raise ShapeError(f"keys: expected integers of shape (n, width), got {array.dtype} of shape {array.shape}")
+        if array.size and (array.min() < 0 or int(array.max()) >= 2**63):
+            wrong = array.min() if array.min() < 0 else array.max()
             raise OutOfRangeError(f"keys: expected keys in [0, 2**63), got {wrong}")
-        n, width = given.shape
-        flat = np.ascontiguousarray(given, np.int64).reshape(-1)
+        n, width = array.shape
+        flat = np.ascontiguousarray(array, np.int64).reshape(-1)
         fields = np.tile(np.arange(width, dtype=np.int32), n)
         return KeyRows(np.arange(n + 1) * width, flat, np.ones(n * width, np.float32), fields, width)
 
@@ -80,7 +80,7 @@ class KeyRows:
         return len(self.indptr) - 1
 
     def check(self) -> None:
-        """Raise unless the arrays are those of rows: kernels that read them check no index.
+        """Raise unless the arrays describe rows, because the kernels that read them check no index.
 
         Raises:
             DTypeError: an array has another dtype.
@@ -121,18 +121,18 @@ class KeyRows:
         return KeyRows(indptr, self.keys[pairs], self.values[pairs], self.fields[pairs], self.width)
 
     def distinct(self) -> tuple[Int64s, Int64s]:
-        """Return the u distinct keys and for each pair the place of its key among them (the inverse).
+        """Return the u distinct keys, and for each pair the position of its key among them (the inverse).
 
         Returns:
             int64 of shape (u,), ascending; int64 of shape (pairs,).
         """
-        # Imported here, as numba takes a quarter of a second to import, and rows of a scorer need no kernel.
+        # Importing numba takes a quarter of a second, and a scorer's rows need no kernel.
         from ps2.ops.distinct import find_distinct
 
         return find_distinct(self.keys)
 
     def numbered(self) -> tuple[Int64s, Int64s]:
-        """Return what ``distinct`` does, but the keys in the order of their first appearance: twice as fast."""
+        """Like ``distinct``, but with the keys in the order of their first appearance, which is twice as fast."""
         from ps2.ops.distinct import number_distinct
 
         return number_distinct(self.keys)

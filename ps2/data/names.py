@@ -21,8 +21,8 @@ from ps2.ops.kernels import Int64s
 Array = npt.NDArray[Any]
 
 SHOWN = 3
-# Arrow looks names up faster than pandas, but makes a hash table of all names in each call: that pays unless they are
-# this many times as many.
+# Arrow looks names up faster than pandas, but builds a hash table of all names in each call. That pays off for at least
+# 1 / FEW as many look-ups as names.
 FEW = 8
 
 
@@ -34,74 +34,74 @@ class Names(Sequence[Any]):
 
     Attributes:
         values: int64 or strings.
-        what: what errors call a name: "word", "vertex", "user" or "item".
+        what: the word for a name in errors: "word", "vertex", "user" or "item".
     """
 
     values: pa.Array
     what: str = "word"
 
     @staticmethod
-    def of(values: Iterable[Any], what: str = "word") -> Names:
+    def from_values(values: Iterable[Any], what: str = "word") -> Names:
         """Make names of integers or strings.
 
         Raises:
             InputError: the values are neither, one is null, or one is repeated.
         """
-        given = _as_array("names", values)
-        if _are_integers(given.type):
-            given = _cast("names", given, pa.int64())
-        elif are_strings(given.type) or not len(given):
-            given = given.cast(pa.string())
-        if not (pa.types.is_int64(given.type) or pa.types.is_string(given.type)) or given.null_count:
-            raise InputError(f"names: expected integers or strings without null, got {given.type}")
-        if pc.count_distinct(given).as_py() != len(given):
+        array = _as_array("names", values)
+        if _are_integers(array.type):
+            array = _cast("names", array, pa.int64())
+        elif are_strings(array.type) or not len(array):
+            array = array.cast(pa.string())
+        if not (pa.types.is_int64(array.type) or pa.types.is_string(array.type)) or array.null_count:
+            raise InputError(f"names: expected integers or strings without null, got {array.type}")
+        if pc.count_distinct(array).as_py() != len(array):
             raise InputError("names: expected distinct names, got repeated ones")
-        return Names(given, what)
+        return Names(array, what)
 
     def __len__(self) -> int:
         return len(self.values)
 
     @overload
-    def __getitem__(self, at: int) -> Any: ...
+    def __getitem__(self, index: int) -> Any: ...
 
     @overload
-    def __getitem__(self, at: slice) -> list[Any]: ...
+    def __getitem__(self, index: slice) -> list[Any]: ...
 
-    def __getitem__(self, at: Any) -> Any:
+    def __getitem__(self, index: Any) -> Any:
         """Return the name at a position, or a list of those in a slice."""
-        if isinstance(at, slice):
-            return self.named(range(*at.indices(len(self))))
+        if isinstance(index, slice):
+            return self.named(range(*index.indices(len(self))))
         # Arrow accepts negative indices only within bounds.
-        place = operator.index(at)
-        if not -len(self) <= place < len(self):
-            raise IndexError(f"names: expected a place below {len(self):,}, got {place}")
-        return self.values[place].as_py()
+        position = operator.index(index)
+        if not -len(self) <= position < len(self):
+            raise IndexError(f"names: expected a position below {len(self):,}, got {position}")
+        return self.values[position].as_py()
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.values.to_pylist())
 
     def index(self, name: Any, start: int = 0, stop: int | None = None) -> int:
-        """Return the position of a name, by one look-up.
+        """Return the position of a name.
 
         Raises:
-            ValueError: the name is unknown, or elsewhere.
+            ValueError: the name is unknown, or outside of ``[start, stop)``.
         """
-        at = self._found(name)
-        if at is None or at not in range(len(self))[start:stop]:
+        position = self._find(name)
+        if position is None or position not in range(len(self))[start:stop]:
             raise ValueError(f"{name!r:.100} is not among the {self.what} names")
-        return at
+        return position
 
     def count(self, name: Any) -> int:
-        """Return 1 for a name that is there, else 0."""
+        """Return 1 for a known name, else 0."""
         return int(name in self)
 
     def __contains__(self, name: object) -> bool:
-        return self._found(name) is not None
+        return self._find(name) is not None
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
         shared = self.values.to_numpy(zero_copy_only=False)
         array = shared if dtype is None else shared.astype(dtype, copy=False)
-        # What NumPy gets from Arrow is read-only: a copy was asked for to write to it.
+        # Arrow's memory is read-only; the caller wants a copy to write to it.
         return array.copy() if copy and array is shared else array
 
     def __repr__(self) -> str:
@@ -112,63 +112,63 @@ class Names(Sequence[Any]):
     def are_integers(self) -> bool:
         return pa.types.is_int64(self.values.type)
 
-    def places(self, names: Any) -> Int64s:
+    def positions(self, names: Any) -> Int64s:
         """Return the positions of names; -1 for null and for unknown names.
 
         Args:
             names: Arrow array, or values for one: integers of any width, or strings.
 
         Raises:
-            InputError: the values are of another type, or a text, which is one name. Floats are refused: they may have
-                rounded large integers.
+            InputError: the values have another type, or are one text. Floats are refused, because they may have rounded
+                large integers.
         """
-        given = _as_array(self.what, names)
+        array = _as_array(self.what, names)
         fits = _are_integers if self.are_integers else are_strings
-        if not (fits(given.type) or pa.types.is_null(given.type)):
+        if not (fits(array.type) or pa.types.is_null(array.type)):
             kind = "integers" if self.are_integers else "strings"
-            raise InputError(f"{self.what}: expected {kind}, as those that have a vector are, got {given.type}")
-        typed = _cast(self.what, given, self.values.type)
+            raise InputError(f"{self.what}: expected {kind}, as those that have a vector are, got {array.type}")
+        typed = _cast(self.what, array, self.values.type)
         if len(typed) * FEW >= len(self):
-            found = pc.fill_null(pc.index_in(typed, value_set=self.values), -1)
-            return found.to_numpy(zero_copy_only=False).astype(np.int64)
+            positions = pc.fill_null(pc.index_in(typed, value_set=self.values), -1)
+            return positions.to_numpy(zero_copy_only=False).astype(np.int64)
         is_null = typed.is_null().to_numpy(zero_copy_only=False)
         values = pc.fill_null(typed, 0 if self.are_integers else "").to_numpy(zero_copy_only=False)
         return np.where(is_null, -1, self._index.get_indexer(values))
 
-    def place(self, name: Any) -> int:
+    def position(self, name: Any) -> int:
         """Return the position of a name.
 
         Raises:
             InputError: the name is unknown.
         """
-        at = self._found(name)
-        if at is None:
+        position = self._find(name)
+        if position is None:
             raise InputError(f"{self.what}: expected one of the {len(self):,} that have a vector, got {name!r:.100}")
-        return at
+        return position
 
     def known(self, names: Any) -> Int64s:
         """Return the positions of names.
 
         Raises:
-            InputError: some are unknown, or of another type; names them.
+            InputError: some are unknown or have another type; the error lists them.
         """
-        places = self.places(names)
-        missing = np.flatnonzero(places < 0)
+        positions = self.positions(names)
+        missing = np.flatnonzero(positions < 0)
         if len(missing):
-            some = [_as_array(self.what, names)[int(at)].as_py() for at in missing[:SHOWN]]
+            some = [_as_array(self.what, names)[int(index)].as_py() for index in missing[:SHOWN]]
             more = ", ..." if len(missing) > SHOWN else ""
             raise InputError(
                 f"{self.what}: expected those of the {len(self):,} that have a vector, got {len(missing):,} others: "
                 f"{', '.join(map(repr, some))}{more}"
             )
-        return places
+        return positions
 
-    def named(self, places: Sequence[int] | Array) -> list[Any]:
+    def named(self, positions: Sequence[int] | Array) -> list[Any]:
         """Return the names at some positions."""
-        found: list[Any] = self.values.take(pa.array(np.asarray(places, np.int64))).to_pylist()
-        return found
+        names: list[Any] = self.values.take(pa.array(np.asarray(positions, np.int64))).to_pylist()
+        return names
 
-    def _found(self, name: object) -> int | None:
+    def _find(self, name: object) -> int | None:
         """Return the position of a name; None if it is unknown."""
         if self.are_integers:
             fits = is_whole(name) and -(2**63) <= name < 2**63
@@ -180,7 +180,7 @@ class Names(Sequence[Any]):
 
     @cached_property
     def _index(self) -> Any:
-        """A hash table of all names, made once."""
+        """A hash table of all names, built at first use."""
         import pandas as pd
 
         return pd.Index(self.values.to_numpy(zero_copy_only=False))
@@ -195,7 +195,7 @@ class Names(Sequence[Any]):
 def _as_array(what: str, values: Any) -> pa.Array | pa.ChunkedArray:
     if isinstance(values, (pa.Array, pa.ChunkedArray)):
         return values.cast(values.type.value_type) if pa.types.is_dictionary(values.type) else values
-    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):  # of a text, list() makes its letters
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):  # list() would split a text
         raise InputError(f"{what}: expected a list of names, got {values!r:.100}")
     try:
         return as_arrow(values if hasattr(values, "dtype") else list(values))
@@ -203,9 +203,9 @@ def _as_array(what: str, values: Any) -> pa.Array | pa.ChunkedArray:
         raise InputError(f"{what}: expected all integers below 2**63, or all strings: {error}") from error
 
 
-def _cast(what: str, given: Any, kind: pa.DataType) -> Any:
+def _cast(what: str, array: Any, kind: pa.DataType) -> Any:
     try:
-        return given.cast(kind)
+        return array.cast(kind)
     except pa.ArrowInvalid as error:
         raise InputError(f"{what}: expected integers below 2**63: {error}") from error
 
@@ -215,5 +215,5 @@ def _are_integers(kind: pa.DataType) -> bool:
 
 
 def are_strings(kind: pa.DataType) -> bool:
-    """Return whether a type is one of Arrow's for texts."""
+    """Return True if a type is one of Arrow's types of texts."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))

@@ -145,7 +145,7 @@ def partitions(bounds: tuple[int, ...]) -> tuple[Partition, ...]:
     return tuple(Partition(i, bounds[i], bounds[i + 1]) for i in range(len(bounds) - 1))
 
 
-def place(count: int, servers: int) -> tuple[int, ...]:
+def assign_owners(count: int, servers: int) -> tuple[int, ...]:
     """Return the server of each of ``count`` partitions: contiguous runs, as even as possible."""
     used = min(count, servers)
     return tuple(i * used // count for i in range(count))

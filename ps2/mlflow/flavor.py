@@ -24,7 +24,7 @@ from ps2.algorithms.estimators.model_files import read_local_model, write_local_
 from ps2.algorithms.estimators.scoring import FeatureScoring, KeyScoring, PairScoring, Scoring, WordScoring
 from ps2.errors import CheckpointMissingError, ConfigError, RecoveryError, UsageError
 from ps2.mlflow.predicting import EXPORT, MODEL, _load_pyfunc, output_types, write_scoring
-from ps2.storage.files import place, remove_folder, reported
+from ps2.storage.files import remove_folder, reported, resolve_url
 from ps2.version import __version__
 
 FLAVOR = "ps2"
@@ -237,7 +237,7 @@ class _reachable:
     def __exit__(self, kind: object, *_: object) -> None:
         if self._shared is None:
             return
-        fs, root = place(self._shared, "sharedDir")
+        fs, root = resolve_url(self._shared, "sharedDir")
         with reported(root, "moving the model"):
             if kind is None:
                 for name in fs.find(root):  # fs.get would take names as patterns

@@ -169,7 +169,7 @@ class PairPredictor:
         check_columns(model_input, (scoring.first, scoring.second))
         ends = [_id_column(model_input, name, names.are_integers) for name in (scoring.first, scoring.second)]
         none = 0 if names.are_integers else ""
-        first, second = (names.places(ids.fill_null(none)) for ids in ends)
+        first, second = (names.positions(ids.fill_null(none)) for ids in ends)
         known = (first >= 0) & (second >= 0)
         for ids in ends:
             known &= ids.is_valid().to_numpy(zero_copy_only=False)

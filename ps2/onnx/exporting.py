@@ -20,7 +20,7 @@ from ps2.onnx.checking import check_scores
 from ps2.onnx.graph import FEATURES, Graph
 from ps2.onnx.heads import add_head
 from ps2.onnx.trees import add_trees
-from ps2.storage.files import place, write_whole
+from ps2.storage.files import resolve_url, write_whole
 from ps2.version import __version__
 
 # Protocol buffers cannot be larger.
@@ -56,7 +56,7 @@ def export(model: Any, path: str) -> None:
     if size > MAX_BYTES:
         raise UsageError(f"export: expected at most {MAX_BYTES:,} bytes, which an ONNX file may have, got {size:,}")
     onnx.checker.check_model(made)
-    fs, place_of_file = place(path, "path")
+    fs, place_of_file = resolve_url(path, "path")
     file = made.SerializeToString()
     check_scores(file, model.scoring(), model.fitted)
     write_whole(fs, place_of_file, [file])

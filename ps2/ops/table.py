@@ -225,24 +225,24 @@ class Op:
         return tuple(kind for kind in self.operands if kind not in LOCAL)
 
     @cached_property
-    def given(self) -> tuple[tuple[str, str, Along], ...]:
+    def request_operands(self) -> tuple[tuple[str, str, Along], ...]:
         """Name, kind and axes of the operands that travel with the request, in order."""
         every = zip(self.names, self.operands, self.axes, strict=True)
         return tuple(operand for operand in every if operand[1] not in LOCAL)
 
     @cached_property
-    def of_shard(self) -> tuple[tuple[str, str], ...]:
+    def shard_operands(self) -> tuple[tuple[str, str], ...]:
         """Name and kind of the shard's operands, in order."""
         every = zip(self.names, self.operands, strict=True)
         return tuple(operand for operand in every if operand[1] in OF_SHARD)
 
     @cached_property
     def reads(self) -> tuple[str, ...]:
-        return tuple(name for name, _ in self.of_shard)
+        return tuple(name for name, _ in self.shard_operands)
 
     @cached_property
     def row_names(self) -> tuple[str, ...]:
-        return tuple(name for name, kind in self.of_shard if kind == "row")
+        return tuple(name for name, kind in self.shard_operands if kind == "row")
 
     def check(
         self, rows: int, dtype: str, params: Mapping[str, Any], others: Sequence[str] | None = None

@@ -15,7 +15,7 @@ from ps2.array_types import Int64s
 from ps2.matrix.partition import Wire
 
 Array = npt.NDArray[Any]
-Place = tuple[int, int]  # matrix, partition
+ShardId = tuple[int, int]  # matrix, partition
 
 PROTOCOL_VERSION = 11
 
@@ -103,7 +103,7 @@ class Operation:
     others: tuple[int, ...] = ()
 
     @property
-    def places(self) -> tuple[Place, ...]:
+    def shard_ids(self) -> tuple[ShardId, ...]:
         """The shards of its operands: that of the first, and those of the others if they belong to other matrices."""
         first = (self.matrix, self.partition)
         return (first, *((other, self.partition) for other in self.others)) if self.others else (first,)

@@ -24,13 +24,13 @@ def call(op: Op, operation: Operation, shards: Sequence[Shard], keys: KeySet | N
     """Check a request's arrays against the operation's declaration, and run the operation.
 
     Args:
-        shards: the shards of ``operation.places``.
+        shards: the shards of ``operation.shard_ids``.
         keys: the key set that replaces the array of slots; None if the request sends that array.
     """
     shard = shards[0]
     others = [other.spec.dtype for other in shards[1:]] if operation.others else None
     scalars = op.check(len(operation.rows), shard.spec.dtype, operation.params, others)
-    travels = [operand for operand in op.given if keys is None or operand[1] != "slots"]
+    travels = [operand for operand in op.request_operands if keys is None or operand[1] != "slots"]
     if len(operation.arrays) != len(travels) or (keys is not None and "slots" not in op.arrays):
         raise ShapeError(
             f"operation {op.name!r} takes {', '.join(op.arrays) or 'no arrays'}, got {len(operation.arrays)} arrays"

@@ -19,7 +19,7 @@ import numpy as np
 from ps2.errors import ProtocolError, PS2Error, ShapeError, StaleRouteError
 from ps2.ops.all import KEY_CHANGES, lookup
 from ps2.ops.table import Array
-from ps2.protocol.messages import NO_RESULT, Keys, Operation, Place, Reply, Request, RequestId, Result
+from ps2.protocol.messages import NO_RESULT, Keys, Operation, Reply, Request, RequestId, Result, ShardId
 from ps2.server.applied import AppliedIds
 from ps2.server.call import call
 from ps2.server.key_operations import run_on_keys
@@ -97,7 +97,7 @@ def touched(operation: Operation, shard: Shard, keys: KeySet | None, touches: in
     return Change((shard,), Operation("touched", operation.matrix, operation.partition, (), params, (columns,)))
 
 
-def noted(place: Place) -> Operation:
+def noted(place: ShardId) -> Operation:
     """Return an operation that only makes the copy record the request's id."""
     return Operation("noted", *place)
 
@@ -118,7 +118,7 @@ def operations_of(changes: Sequence[Change]) -> list[Operation]:
     return operations
 
 
-def filling_of(place: Place, shard: Shard, kept: ReplyCache) -> Iterator[Operation]:
+def filling_of(place: ShardId, shard: Shard, kept: ReplyCache) -> Iterator[Operation]:
     """Yield the operations of a filling. The caller holds the shard's lock until they are sent."""
     yield Operation("clear", *place, params={"rows": shard.rows})
     if shard.index is not None:
@@ -136,7 +136,7 @@ def filling_of(place: Place, shard: Shard, kept: ReplyCache) -> Iterator[Operati
     yield Operation("full", *place)
 
 
-def _rows(place: Place, shard: Shard) -> Iterator[Operation]:
+def _rows(place: ShardId, shard: Shard) -> Iterator[Operation]:
     unused = shard.unused
     for number in range(shard.rows):
         if number in unused:
@@ -148,7 +148,7 @@ def _rows(place: Place, shard: Shard) -> Iterator[Operation]:
             at += block.size
 
 
-def _columns(place: Place, shard: Shard) -> Iterator[Operation]:
+def _columns(place: ShardId, shard: Shard) -> Iterator[Operation]:
     step = max(1, BLOCK_BYTES // shard.spec.block_bytes)
     for begin in range(0, shard.live, step):
         some = begin + np.flatnonzero(_bits(shard.blocks[begin : begin + step]).any(axis=1))
@@ -207,9 +207,9 @@ class Copies:
             for operation, (shard, *_) in zip(request.operations, shards, strict=True):
                 self._fill(operation, shard, (request.route_version, id.number))
             return Reply((NO_RESULT,) * len(shards))
-        of_places: dict[Place, Shard] = {}
+        of_places: dict[ShardId, Shard] = {}
         for operation, own in zip(request.operations, shards, strict=True):
-            of_places.update(zip(operation.places, own, strict=True))
+            of_places.update(zip(operation.shard_ids, own, strict=True))
         for place, shard in of_places.items():
             _check_takes(shard, place, request.route_version)
         known = {shard: _is_known(shard, id, request.begun) for shard in of_places.values()}
@@ -286,18 +286,18 @@ class Copies:
             raise ProtocolError(f"operation {operation.name!r} is not an operation of a filling")
 
 
-def _check_takes(shard: Shard, place: Place, route_version: int) -> None:
+def _check_takes(shard: Shard, place: ShardId, route_version: int) -> None:
     if shard.incomplete:
         raise StaleRouteError(f"{_copy_of(place)} cannot be used before it has been sent as a whole")
     _check_not_sealed(shard, place, route_version)
 
 
-def _check_not_sealed(shard: Shard, place: Place, route_version: int) -> None:
+def _check_not_sealed(shard: Shard, place: ShardId, route_version: int) -> None:
     if route_version <= shard.refused_version:
         raise StaleRouteError(f"{_copy_of(place)} has been sent to a server that replaces the primary")
 
 
-def _copy_of(place: Place) -> str:
+def _copy_of(place: ShardId) -> str:
     return f"the copy of partition {place[1]} of matrix {place[0]:x}"
 
 

@@ -20,7 +20,7 @@ from ps2.errors import (
 from ps2.matrix.partition import MatrixSpec, Partition
 from ps2.ops.warm import load_managed
 from ps2.protocol.drafts import RequestDraft
-from ps2.protocol.messages import NO_RESULT, Place, Reply, Request, RequestId
+from ps2.protocol.messages import NO_RESULT, Reply, Request, RequestId, ShardId
 from ps2.rpc.server_status import MatrixStatus
 from ps2.server.applied import EndedStages
 from ps2.server.copies import FILLING, Copies
@@ -157,15 +157,15 @@ class Engine:
         with self._lock:
             return dict(self._shards)
 
-    def shard(self, place: Place) -> Shard | None:
+    def shard(self, place: ShardId) -> Shard | None:
         """Return the shard or copy at this place; None if there is none."""
         with self._lock:
             return self._shards.get(place)
 
-    def own_shards(self, matrix: int, partitions: Sequence[int]) -> dict[Place, Shard]:
+    def own_shards(self, matrix: int, partitions: Sequence[int]) -> dict[ShardId, Shard]:
         """Return shards of a matrix by their places; raises StaleRouteError if one is absent or a copy."""
         held = self.shards()
-        own: dict[Place, Shard] = {}
+        own: dict[ShardId, Shard] = {}
         for index in partitions:
             shard = held.get((matrix, index))
             if shard is None or shard.copy:
@@ -276,7 +276,7 @@ class Engine:
         Yields:
             For each operation, the shards of its places.
         """
-        places = [op.places for op in request.operations]
+        places = [op.shard_ids for op in request.operations]
         keys = [key for of_operation in places for key in of_operation]
         with self._lock:
             shards = {key: self._shards[key] for key in keys if key in self._shards}

@@ -11,7 +11,7 @@ import numpy as np
 from numba.core.errors import NumbaError
 
 from ps2.protocol.framing import HEAD
-from ps2.protocol.messages import Place, Request, byte_view
+from ps2.protocol.messages import Request, ShardId, byte_view
 from ps2.server.fast_path_compiled import FIRST_BYTES, load, new_buffer, works
 from ps2.server.fast_path_line import ARRAYS, ARRAYS_AT, HEAD_AT, ITEMS, OF_ARRAY, PLAN_AT, PLAN_WORDS, STEP_BYTES
 from ps2.server.fast_path_table import HandleTable, is_plain, may_be_plain
@@ -41,7 +41,7 @@ class FastPaths:
     """
 
     def __init__(
-        self, shard_at: Callable[[Place], Shard | None], memory: MemoryAccount, fence: Fence, meter: Meter
+        self, shard_at: Callable[[ShardId], Shard | None], memory: MemoryAccount, fence: Fence, meter: Meter
     ) -> None:
         """``shard_at`` returns this server's shard at a place, or None."""
         self.fence, self.meter = fence, meter

@@ -15,7 +15,7 @@ from ps2.server.engine import Engine
 from ps2.server.managed_shard import shard_of
 from ps2.server.reading import Reader, check_fits
 from ps2.server.shard import Shard
-from ps2.storage.files import place
+from ps2.storage.files import resolve_url
 from ps2.storage.manifest import LoadMatrix
 
 
@@ -48,7 +48,7 @@ class Loading:
             RecoveryError: a file cannot be read.
             LimitError: the new shards do not fit into memory together with the server's present ones.
         """
-        fs, root = place(url)
+        fs, root = resolve_url(url)
         with self._lock:
             self._drop()
             shards: dict[tuple[int, int], Shard] = {}
@@ -104,7 +104,7 @@ class Loading:
             StaleRouteError: this server does not hold a shard, or a later call has begun.
             PS2Error: as for ``Reader.fill``; or the copies on the backup cannot be brought into sync.
         """
-        fs, root = place(url)
+        fs, root = resolve_url(url)
         fs.invalidate_cache()
         engine, session = self._engine, (route_version, next(self._fillings))
         held = engine.own_shards(matrix.matrix, [partition.index for partition in matrix.partitions])

@@ -18,7 +18,7 @@ from ps2.errors import (
     StoppedError,
     UnavailableError,
 )
-from ps2.protocol.messages import Operation, Place, Request, RequestId, nbytes
+from ps2.protocol.messages import Operation, Request, RequestId, ShardId, nbytes
 from ps2.rpc.network import Network
 from ps2.server.copies import BLOCK_BYTES, FILLING, Change, filling_of, noted, operations_of
 from ps2.server.engine import Engine
@@ -116,7 +116,7 @@ class Replication:
         if after is not None:
             threading.Thread(target=self._keep_in_sync, args=(after,), name="ps2-seed", daemon=True).start()
 
-    def bring(self, shards: Mapping[Place, Shard]) -> None:
+    def bring(self, shards: Mapping[ShardId, Shard]) -> None:
         """Send new shards now. After an error, raise it, and send the remaining shards in the background."""
         backup = self._backup
         if backup is None:
@@ -134,7 +134,7 @@ class Replication:
         backup = self._backup
         return backup is not None and shard not in backup.behind
 
-    def level(self, shards: Mapping[Place, Shard]) -> None:
+    def level(self, shards: Mapping[ShardId, Shard]) -> None:
         backup = self._backup
         if backup is None:
             return
@@ -153,7 +153,7 @@ class Replication:
         if backup is not None:
             self._lose(backup, shards)
 
-    def forward(self, id: RequestId, begun: int, changes: Sequence[Change], shards: Mapping[Place, Shard]) -> None:
+    def forward(self, id: RequestId, begun: int, changes: Sequence[Change], shards: Mapping[ShardId, Shard]) -> None:
         delivered = False
         try:
             self._deliver(id, begun, changes, shards)
@@ -162,7 +162,7 @@ class Replication:
             if not delivered:
                 self.lose(_shards_of(changes, shards))
 
-    def send(self, to: str, shards: Sequence[Place], copies: bool) -> int:
+    def send(self, to: str, shards: Sequence[ShardId], copies: bool) -> int:
         """Send shards to a server that has allocated them; return their bytes.
 
         Args:
@@ -208,10 +208,10 @@ class Replication:
             backup.behind.update(shards)
             self._changed.notify_all()
 
-    def _own(self) -> list[tuple[Place, Shard]]:
+    def _own(self) -> list[tuple[ShardId, Shard]]:
         return [(place, shard) for place, shard in sorted(self._engine.shards().items()) if not shard.copy]
 
-    def _deliver(self, id: RequestId, begun: int, changes: Sequence[Change], shards: Mapping[Place, Shard]) -> None:
+    def _deliver(self, id: RequestId, begun: int, changes: Sequence[Change], shards: Mapping[ShardId, Shard]) -> None:
         """Send changes until the backup acknowledges them or no longer needs them; raise if it keeps refusing."""
         refused_s: float | None = None
         pauses = _pauses()
@@ -285,7 +285,7 @@ class Replication:
                     log.warning("the copy of partition %d of matrix %x is not sent: %s", place[1], place[0], error)
                     self._wait(backup, self._engine.fence.route_version, next(pauses))
 
-    def _catch_up(self, backup: _Backup, place: Place, shard: Shard) -> None:
+    def _catch_up(self, backup: _Backup, place: ShardId, shard: Shard) -> None:
         """Send a shard whose copy is out of sync; its later changes are forwarded."""
         with shard.lock:
             if self._backup is backup and shard in backup.behind:
@@ -293,7 +293,7 @@ class Replication:
                 with self._changed:
                     backup.behind.discard(shard)
 
-    def _fill(self, peers: Network, to: str, place: Place, shard: Shard) -> int:
+    def _fill(self, peers: Network, to: str, place: ShardId, shard: Shard) -> int:
         """Send a whole shard and return its bytes; the caller holds its lock."""
         version = self._engine.fence.route_version
         id = RequestId(FILLING, next(self._sessions))
@@ -308,7 +308,7 @@ class Replication:
         return sent
 
 
-def _shards_of(changes: Sequence[Change], shards: Mapping[Place, Shard]) -> set[Shard]:
+def _shards_of(changes: Sequence[Change], shards: Mapping[ShardId, Shard]) -> set[Shard]:
     return {shard for change in changes for shard in change.shards} | set(shards.values())
 
 
@@ -317,7 +317,7 @@ def _is_torn(backup: _Backup, change: Change) -> bool:
     return not backup.behind.isdisjoint(change.shards) and not backup.behind.issuperset(change.shards)
 
 
-def _for_copies(backup: _Backup, changes: Sequence[Change], shards: Mapping[Place, Shard]) -> list[Operation]:
+def _for_copies(backup: _Backup, changes: Sequence[Change], shards: Mapping[ShardId, Shard]) -> list[Operation]:
     """Return the operations to forward, for shards whose copies are in sync."""
     wanted = [change for change in changes if backup.behind.isdisjoint(change.shards)]
     changed = {shard for change in wanted for shard in change.shards}

@@ -13,7 +13,7 @@ from ps2.ops.all import KEY_READS, lookup
 from ps2.ops.operands import BLOCK, COLUMNS, SLOTS, Axis
 from ps2.ops.packing import MIN_NARROWED_BYTES
 from ps2.protocol.drafts import RequestDraft
-from ps2.protocol.messages import Outline, Place
+from ps2.protocol.messages import Outline, ShardId
 from ps2.server.key_operations import LARGEST
 from ps2.server.shard import Shard
 
@@ -22,7 +22,7 @@ SHORT_BYTES = 2
 UNKNOWN = 1 << 16
 
 
-def reply_bytes(draft: RequestDraft, shards: Mapping[Place, Shard], copies: int = 0) -> int:
+def reply_bytes(draft: RequestDraft, shards: Mapping[ShardId, Shard], copies: int = 0) -> int:
     """Return the maximum bytes of the arrays of a reply. Results of users' functions are not included.
 
     Args:
@@ -77,7 +77,7 @@ def _arrays(outline: Outline, shard: Shard) -> Iterator[tuple[int, np.dtype[Any]
     known: dict[Axis, int] = {name: value for name, value in outline.params.items() if isinstance(value, int)}
     known |= {COLUMNS: int(shard.array.shape[1]), BLOCK: shard.rows}
     shapes = iter(outline.shapes)
-    for _, kind, said in op.given:
+    for _, kind, said in op.request_operands:
         if kind == SLOTS and outline.keys is not None:
             known[SLOTS] = outline.keys
         else:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ps2.errors import OpError
 from ps2.ops.table import Array
-from ps2.protocol.messages import Operation, Place, RequestId, Result, nbytes
+from ps2.protocol.messages import Operation, RequestId, Result, ShardId, nbytes
 from ps2.server.applied import EndedStages
 
 KEPT_RESULTS_BYTES = 64 << 20
@@ -27,7 +27,7 @@ class CachedReply:
 
     id: RequestId
     position: int
-    place: Place
+    place: ShardId
     result: Result
 
     @property
@@ -45,7 +45,7 @@ class CachedReply:
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any], place: Place) -> CachedReply:
+    def from_json(cls, data: Mapping[str, Any], place: ShardId) -> CachedReply:
         """Return the reply that ``to_json`` encoded.
 
         Raises:
@@ -64,7 +64,7 @@ def _array_from_json(dtype: str, shape: list[int], content: str) -> Array:
     return np.frombuffer(base64.b64decode(content), np.dtype(dtype)).reshape(shape)
 
 
-Key = tuple[RequestId, int, Place]
+Key = tuple[RequestId, int, ShardId]
 
 
 class ReplyCache:
@@ -104,12 +104,12 @@ class ReplyCache:
             )
         return kept.result
 
-    def of(self, place: Place) -> list[CachedReply]:
+    def of(self, place: ShardId) -> list[CachedReply]:
         """Return the results of one shard, oldest first."""
         with self._lock:
             return [kept for kept in self._results.values() if kept.place == place]
 
-    def forget(self, place: Place) -> None:
+    def forget(self, place: ShardId) -> None:
         """Drop the results of one shard."""
         with self._lock:
             for key in [key for key in self._results if key[2] == place]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ps2.errors import ProtocolError, PS2Error, UsageError
 from ps2.ops.all import KEY_CHANGES, KEY_READS, has_answer, lookup, writes
-from ps2.protocol.messages import NO_RESULT, Operation, Place, Reply, Request, RequestId, Result
+from ps2.protocol.messages import NO_RESULT, Operation, Reply, Request, RequestId, Result, ShardId
 from ps2.server import udf
 from ps2.server.call import call, keys_of, result_of
 from ps2.server.copies import Change, answered, applied, inserted, mapped, touched
@@ -31,15 +31,15 @@ class Copying(Protocol):
         """Return True if the shard's copy is in sync."""
         ...
 
-    def bring(self, shards: Mapping[Place, Shard]) -> None:
+    def bring(self, shards: Mapping[ShardId, Shard]) -> None:
         """Send new or refilled shards to the backup; after a failure this continues in the background."""
         ...
 
-    def level(self, shards: Mapping[Place, Shard]) -> None:
+    def level(self, shards: Mapping[ShardId, Shard]) -> None:
         """Bring the copies of all these shards in sync, or mark all as out of sync: one operation changes them."""
         ...
 
-    def forward(self, id: RequestId, begun: int, changes: Sequence[Change], shards: Mapping[Place, Shard]) -> None:
+    def forward(self, id: RequestId, begun: int, changes: Sequence[Change], shards: Mapping[ShardId, Shard]) -> None:
         """Apply changes and the id to the copies; the caller holds the shards' locks.
 
         Args:
@@ -85,8 +85,8 @@ class RequestRunner:
         if id is not None and copying is not None:
             for operation, own in zip(request.operations, shards, strict=True):
                 if len(own) > 1:
-                    copying.level(dict(zip(operation.places, own, strict=True)))
-        changed: dict[Place, Shard] = {}
+                    copying.level(dict(zip(operation.shard_ids, own, strict=True)))
+        changed: dict[ShardId, Shard] = {}
         changes: list[Change] = []
         results: list[Result] = []
         for position, (operation, own) in enumerate(zip(request.operations, shards, strict=True)):
@@ -110,7 +110,7 @@ class RequestRunner:
             self.meter.ran(operation, time.perf_counter() - began_s)
             if writes(operation.name):
                 # Shards that the operation only reads record the id, too: either all of its shards have it, or none.
-                changed.update(zip(operation.places, own, strict=True))
+                changed.update(zip(operation.shard_ids, own, strict=True))
                 if not again and copying is not None and any(map(copying.wants, own)):
                     last = position == len(shards) - 1
                     try:
@@ -175,7 +175,7 @@ class RequestRunner:
 
 
 def _forward(
-    copying: Copying | None, id: RequestId, begun: int, changes: Sequence[Change], shards: Mapping[Place, Shard]
+    copying: Copying | None, id: RequestId, begun: int, changes: Sequence[Change], shards: Mapping[ShardId, Shard]
 ) -> None:
     if copying is not None and (changes or shards):
         copying.forward(id, begun, changes, shards)

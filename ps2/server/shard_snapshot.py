@@ -20,7 +20,7 @@ from ps2.server.memory import MemoryAccount
 from ps2.server.reply_cache import CachedReply
 from ps2.server.shard import Shard
 from ps2.storage.arrays import npy
-from ps2.storage.files import place, remove, reported, write
+from ps2.storage.files import remove, reported, resolve_url, write
 from ps2.storage.manifest import SavedFile, SavedShard, file_name
 
 log = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ def write_shards(
     Raises:
         RecoveryError: the file system refuses; the written files are removed.
     """
-    fs, root = place(url)
+    fs, root = resolve_url(url)
     with reported(root, "making the folder"):
         fs.makedirs(root, exist_ok=True)
 

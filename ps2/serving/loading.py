@@ -17,7 +17,7 @@ from ps2.errors import CheckpointCorruptError, SpillError
 from ps2.serving.key_table import UNKNOWN, KeyTable, key_table, merged_all, stacked, with_removed
 from ps2.storage.arrays import read_npy_header
 from ps2.storage.exports import Description, ExportEntry, ExportManifest, KeyFiles
-from ps2.storage.files import place, reported
+from ps2.storage.files import reported, resolve_url
 from ps2.storage.manifest import SavedFile
 from ps2.storage.shard_files import checked
 
@@ -97,7 +97,7 @@ class _Files:
     """Reads the files of an export as arrays."""
 
     def __init__(self, url: str, cache: str | None) -> None:
-        self._fs, self._root = place(url, "path")
+        self._fs, self._root = resolve_url(url, "path")
         self._cache = cache
 
     def keyed(self, folder: str, part: KeyFiles, width: int) -> tuple[Int64s, Float32s]:

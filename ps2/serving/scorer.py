@@ -39,7 +39,7 @@ from ps2.serving.kinds import Score, score_of
 from ps2.serving.loading import LoadedExport, load
 from ps2.serving.turns import short_turns
 from ps2.storage.exports import ExportManifest, read_manifest
-from ps2.storage.files import place
+from ps2.storage.files import resolve_url
 
 if TYPE_CHECKING:
     from ps2.data.hashing import Field, FieldHasher
@@ -196,7 +196,7 @@ class Scorer:
             self._thread.join()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        file_system, path = place(self.path)  # a task has another working folder
+        file_system, path = resolve_url(self.path)  # a task has another working folder
         cache = None if self._cache is None else os.path.abspath(self._cache)
         return type(self), (path if isinstance(file_system, LocalFileSystem) else self.path, self._refresh_s, cache)
 

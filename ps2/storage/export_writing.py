@@ -30,7 +30,7 @@ from ps2.storage.exports import (
     KeyFiles,
     find_manifest,
 )
-from ps2.storage.files import locked, place, remove_folder, reported, write, write_json
+from ps2.storage.files import locked, remove_folder, reported, resolve_url, write, write_json
 from ps2.storage.manifest import SavedFile
 from ps2.version import __version__
 
@@ -96,7 +96,7 @@ def continued(url: str, since: Export | int | str) -> ExportManifest:
         CheckpointMissingError: the folder has no export.
     """
     if isinstance(since, Export):
-        if place(since.url)[1] != place(url)[1]:
+        if resolve_url(since.url)[1] != resolve_url(url)[1]:
             raise UsageError(f"since: expected an export to {url}, got one to {since.url}")
         since = since.number
     if since != "last" and (isinstance(since, (str, bool)) or not isinstance(since, int)):
@@ -140,7 +140,7 @@ def write_export(
         RecoveryError: the file system fails, or another program has exported to this folder meanwhile. The export
             before stays, and the new files are removed.
     """
-    fs, root = place(url, "path")
+    fs, root = resolve_url(url, "path")
     before = replaces or find_manifest(url)
     _check(description, content, after)
     number = before.number + 1 if before else 1

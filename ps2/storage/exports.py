@@ -21,7 +21,7 @@ from typing import Any
 
 from ps2.errors import CheckpointMissingError
 from ps2.storage.fields import Fields
-from ps2.storage.files import place, read_json
+from ps2.storage.files import read_json, resolve_url
 from ps2.storage.manifest import SavedFile, saved_file
 
 FORMAT = "ps2.export.v1"
@@ -152,7 +152,7 @@ def find_manifest(url: str) -> ExportManifest | None:
         CheckpointCorruptError: the folder's manifest is damaged, or is not of an export.
         RecoveryError: the file system refuses.
     """
-    fs, root = place(url, "path")
+    fs, root = resolve_url(url, "path")
     fs.invalidate_cache()  # another process may have exported since
     path = f"{root}/{MANIFEST}"
     content = read_json(fs, path, FORMAT)

@@ -34,7 +34,7 @@ NO_HOST = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
 LOCAL_HOST = re.compile(r"(?:file|local)://([^/]+)")
 
 
-def place(url: str | os.PathLike[str], name: str = "url") -> tuple[Any, str]:
+def resolve_url(url: str | os.PathLike[str], name: str = "url") -> tuple[Any, str]:
     """Return the file system of a URL, and the path on it.
 
     Args:
@@ -78,7 +78,7 @@ def place(url: str | os.PathLike[str], name: str = "url") -> tuple[Any, str]:
 
 def shared_url(url: str | os.PathLike[str]) -> str:
     """Return the URL to give to another process, whose current folder may be another: an absolute path, if local."""
-    fs, root = place(url)
+    fs, root = resolve_url(url)
     return root if isinstance(fs, LocalFileSystem) else str(url)
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ps2.errors import CheckpointMissingError, ConfigError, RecoveryError
-from ps2.storage.files import FULL, place, read_json, reason, remove_folder, reported, write, write_json
+from ps2.storage.files import FULL, read_json, reason, remove_folder, reported, resolve_url, write, write_json
 from ps2.storage.files import remove as remove_file
 from ps2.storage.manifest import FORMAT, Manifest, SavedFile
 from ps2.storage.shard_files import checked
@@ -58,7 +58,7 @@ def prepare(url: str) -> None:
         ConfigError: ``url`` is a file, or cannot be created or written to.
         RecoveryError: there is no space left.
     """
-    fs, root = place(url, "checkpointDir")
+    fs, root = resolve_url(url, "checkpointDir")
     probe = f"{root}/.probe-{uuid.uuid4().hex[:12]}"
     try:
         with reported(probe, "writing"):
@@ -80,7 +80,7 @@ def find(url: str) -> list[Found]:
     Raises:
         CheckpointMissingError: there is no such folder.
     """
-    fs, root = place(url)
+    fs, root = resolve_url(url)
     entries = _entries(fs, root, url)
     checkpoints = []
     for entry in entries:
@@ -99,7 +99,7 @@ def at(url: str) -> Found:
 
 def is_complete(url: str) -> bool:
     """Return True if the folder holds a complete checkpoint."""
-    fs, root = place(url)
+    fs, root = resolve_url(url)
     with reported(root, "looking for its manifest"):
         return bool(fs.exists(f"{root}/{MANIFEST}"))
 
@@ -113,7 +113,7 @@ def newest(url: str) -> str:
     Raises:
         CheckpointMissingError: there is none; the message says what the folder holds.
     """
-    fs, root = place(url)
+    fs, root = resolve_url(url)
     entries = _entries(fs, root, url)
     if is_complete(url):
         return url
@@ -141,7 +141,7 @@ def read_manifest(url: str) -> Manifest:
         CheckpointMissingError: there is no manifest.
         CheckpointCorruptError: the manifest is invalid.
     """
-    fs, root = place(url)
+    fs, root = resolve_url(url)
     path = f"{root}/{MANIFEST}"
     content = read_json(fs, path, FORMAT)
     if content is None:
@@ -156,7 +156,7 @@ def write_manifest(url: str, manifest: Manifest) -> None:
         RecoveryError: the file system refuses.
         CheckpointCorruptError: a shard is missing, or parts contradict each other; nothing is written.
     """
-    fs, root = place(url)
+    fs, root = resolve_url(url)
     path, content = f"{root}/{MANIFEST}", manifest.to_json()
     Manifest.from_json(content, path)
     with reported(root, "making the folder"):
@@ -166,7 +166,7 @@ def write_manifest(url: str, manifest: Manifest) -> None:
 
 def check_present(url: str, manifest: Manifest) -> None:
     """Raise RecoveryError unless this process sees the files that servers wrote, of the sizes that they say."""
-    fs, root = place(url)
+    fs, root = resolve_url(url)
     fs.invalidate_cache()
     sizes: dict[str, int | None] = {}
     with reported(root, "listing what servers wrote"), suppress(FileNotFoundError):
@@ -186,7 +186,7 @@ def check_present(url: str, manifest: Manifest) -> None:
 
 def write_messages(url: str, encoded: bytes) -> SavedFile:
     """Write the driver's encoded messages to workers into a checkpoint's folder; raises RecoveryError."""
-    fs, root = place(url)
+    fs, root = resolve_url(url)
     with reported(root, "making the folder"):
         fs.makedirs(root, exist_ok=True)
     return SavedFile(MESSAGES, *write(fs, f"{root}/{MESSAGES}", [encoded]))
@@ -198,7 +198,7 @@ def read_messages(url: str, file: SavedFile) -> bytes:
     Raises:
         CheckpointCorruptError: the file is missing, or differs from what was saved.
     """
-    fs, root = place(url)
+    fs, root = resolve_url(url)
     with checked(fs, root, file) as reading:
         return b"".join(iter(reading.read, b""))
 
@@ -209,7 +209,7 @@ def remove(url: str) -> None:
     Raises:
         RecoveryError: the file system refuses.
     """
-    fs, root = place(url)
+    fs, root = resolve_url(url)
     with reported(root, "removing"):
         if fs.exists(path := f"{root}/{MANIFEST}"):
             fs.rm_file(path)
@@ -250,7 +250,7 @@ def verify(url: str, progress: Callable[[int], None] | None = None) -> list[Veri
         CheckpointMissingError: there is no checkpoint here.
         CheckpointCorruptError: the manifest is invalid, so there is nothing to compare with.
     """
-    fs, root = place(url)
+    fs, root = resolve_url(url)
     report = []
     manifest = read_manifest(url)
     if manifest.messages is not None:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from ps2.array_types import Int64s
 from ps2.errors import CheckpointCorruptError, NotFoundError, UsageError
 from ps2.storage import folders
-from ps2.storage.files import place
+from ps2.storage.files import resolve_url
 from ps2.storage.manifest import Manifest, SavedMatrix, SavedShard
 from ps2.storage.shard_files import checked, read_keys, read_values
 
@@ -77,7 +77,7 @@ def _dense(url: str, matrix: SavedMatrix, rows: Int64s) -> Array:
 
 def _sparse(url: str, matrix: SavedMatrix, rows: Int64s) -> tuple[Int64s, Array]:
     keys, values = [np.empty(0, np.int64)], [np.empty((len(rows), 0), matrix.spec.np_dtype)]
-    fs, root = place(url)
+    fs, root = resolve_url(url)
     for shard in matrix.shards:
         with checked(fs, root, shard.files["keys"]) as reading:
             keys += [part.copy() for _, part in read_keys(reading)]
@@ -93,7 +93,7 @@ def _sparse(url: str, matrix: SavedMatrix, rows: Int64s) -> tuple[Int64s, Array]
 
 def _read(url: str, matrix: SavedMatrix, shard: SavedShard, rows: Int64s, out: Array) -> None:
     """Read a shard's values of some rows into an array of shape (len(rows), columns of the shard)."""
-    fs, root = place(url)
+    fs, root = resolve_url(url)
     all_rows = np.array(matrix.rows, np.int64)
     with checked(fs, root, shard.files["values"]) as reading:
         for numbers, column, values in read_values(reading, matrix.spec, all_rows, out.shape[1]):

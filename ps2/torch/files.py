@@ -11,7 +11,7 @@ import xxhash
 
 from ps2.client.embedding_table import EmbeddingTable
 from ps2.errors import CheckpointCorruptError, CheckpointMissingError, UsageError
-from ps2.storage.files import place, read_json, reported, write, write_json
+from ps2.storage.files import read_json, reported, resolve_url, write, write_json
 from ps2.torch.training import tables_of
 
 FORMAT = "ps2.torch-module.1"
@@ -29,7 +29,7 @@ def save_module(path: str, module: Any, described: Mapping[str, Any]) -> None:
         UsageError: something exists at this path.
         RecoveryError: the file system fails.
     """
-    fs, root = place(path, "path")
+    fs, root = resolve_url(path, "path")
     if fs.exists(root):
         raise UsageError(f"{path}: there is something already; save to a new folder")
     with reported(root, "making the folder"):
@@ -60,7 +60,7 @@ def load_module(path: str, make: Callable[[], Any]) -> tuple[Any, dict[str, Any]
         CheckpointCorruptError: a file does not match the manifest.
         UsageError: the module has other tables or parameters.
     """
-    fs, root = place(path, "path")
+    fs, root = resolve_url(path, "path")
     manifest = read_json(fs, f"{root}/{MANIFEST}", FORMAT)
     if manifest is None:
         raise CheckpointMissingError(f"{path}: expected a module, and there is no {MANIFEST} in it")

@@ -144,7 +144,7 @@ class History:
         lengths = {"slots": columns.size, "samples": 2, "width": 1}
         operands = [
             (kind, np.resize(given[kind], [lengths[a] for a in said.axes]) if "samples" in said.axes else given[kind])
-            for _, kind, said in op.given
+            for _, kind, said in op.request_operands
         ]
         keys = None
         if "slots" in op.arrays and rng.random() < 0.7:

@@ -167,7 +167,7 @@ def test_ids_when_of_any_two_types_then_integers_or_strings(frame, batches):
         if (source in INTEGERS and target in INTEGERS) or source == target == "string":
             kind = INTEGER_TYPES.get(type(id_type(frame, source, target)), pa.string())
             edges = pa.record_batch([given[name].cast(kind) for name in (source, target)], ["source", "target"])
-            (found,) = edges_of([edges], Ids.of(edges.column(0)))
+            (found,) = edges_of([edges], Ids.from_values(edges.column(0)))
             assert (found.sources.tolist(), found.targets.tolist()) == ([0, 1], [0, 1])
         else:
             with pytest.raises(InputError, match="expected ids, integers in both or strings in both"):

@@ -47,7 +47,7 @@ from ps2.algorithms.trees.model import GBTModel
 from ps2.algorithms.trees.tree import Forest
 from ps2.errors import CheckpointMissingError, ConfigError, InputError, LimitError, UsageError
 from ps2.mlflow import predicting
-from ps2.storage.files import place
+from ps2.storage.files import resolve_url
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of MLflow's own type hints
@@ -187,7 +187,7 @@ def test_shared_folder_when_like_a_pattern_then_model_moves(shared, tmp_path):
     model = KMeansModel(KMeansClusters(RNG.normal(size=(2, DIM))))
     folder = shared if "://" in shared else str(tmp_path / shared)
     ps2.mlflow.save_model(model, str(tmp_path / "saved"), sharedDir=folder)
-    fs, root = place(folder)
+    fs, root = resolve_url(folder)
     assert not fs.exists(root) or not fs.find(root)
     loaded = ps2.mlflow.load_model(str(tmp_path / "saved"))
     np.testing.assert_array_equal(loaded.clusterCenters(), model.clusterCenters())

@@ -186,7 +186,7 @@ def test_newest_when_path_is_a_file_then_error_says_so(tmp_path):
 
 def test_prune_when_more_than_keep_then_drops_old_and_unfinished(root):
     write(root, 1, 2, 4, 5)
-    fs, unfinished = folders.place(folders.folder(root, 3, "run"))
+    fs, unfinished = folders.resolve_url(folders.folder(root, 3, "run"))
     fs.makedirs(unfinished)
     folders.prune(root, 2, of(root, range(1, 6)))
     assert [found.number for found in folders.find(root)] == [4, 5]

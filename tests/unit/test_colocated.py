@@ -362,7 +362,7 @@ def test_touched_columns_when_other_matrix_writes_then_forgotten():
 
 def test_operation_when_it_travels_then_its_matrices_do():
     request = request_of(request_bytes(Request((counted(),), RequestId("me", 0))))
-    assert request.operations[0].places == ((A, 0), (B, 0))
+    assert request.operations[0].shard_ids == ((A, 0), (B, 0))
 
 
 # -- what travels together -------------------------------------------------------------------------------------------
@@ -390,7 +390,7 @@ def test_requests_when_matrices_join_then_parts_are_distinct():
     parts: dict[object, list[object]] = {}
     for mine in group(cut(calls, routes, 1000, ID), routes).values():
         for pieces, request in mine:
-            for place in {place for piece in pieces for place in piece.operation.places}:
+            for place in {place for piece in pieces for place in piece.operation.shard_ids}:
                 parts.setdefault(place, []).append(request.id)
     assert len(parts) == 6
     assert all(len(set(ids)) == len(ids) for ids in parts.values())

@@ -237,7 +237,7 @@ def nothing_for(each, dtype):
         name: np.zeros(
             [axis if isinstance(axis, int) else known.get(axis, 0) for axis in said.axes], NUMBERS.get(kind, dtype)
         )
-        for name, kind, said in each.given
+        for name, kind, said in each.request_operands
     }
     half = 0.5 if dtype.startswith("float") else 1
     return arrays | {param.name: half if param.type is float else 1 for param in each.params.values() if param.required}
@@ -247,7 +247,7 @@ def nothing_for(each, dtype):
 @pytest.mark.parametrize("servers", [1, 3])
 def test_operations_when_given_nothing_then_answer_nothing(servers, kind):
     over, refused = session_over(FleetInProcess(servers=servers)), set()
-    for each in [each for each in TABLE.values() if each.given and each.module.startswith("ps2.")]:
+    for each in [each for each in TABLE.values() if each.request_operands and each.module.startswith("ps2.")]:
         dtype, layout = each.dtypes[-1], "column" if "blocks" in each.operands else "row"
         dim = DIM if kind == "dense" else 2**60
         info = over.new_matrix(MatrixSpec(dim, ROWS, dtype=dtype, kind=kind, layout=layout))

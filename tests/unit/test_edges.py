@@ -11,7 +11,7 @@ from ps2.data.ids import Ids
 
 def test_edges_when_read_then_zero_weight_ones_are_dropped():
     batch = pa.record_batch({"source": [4, 5, 6], "target": [5, 6, 4], "weight": [1.0, 0.0, 0.5]})
-    (edges,) = edges_of([batch], Ids.of(pa.array([4, 5, 6])))
+    (edges,) = edges_of([batch], Ids.from_values(pa.array([4, 5, 6])))
     assert edges.sources.tolist() == [0, 2]
     assert edges.targets.tolist() == [1, 0]
     assert edges.weights.tolist() == [1.0, 0.5]
@@ -19,7 +19,7 @@ def test_edges_when_read_then_zero_weight_ones_are_dropped():
 
 def test_edges_when_batches_are_many_then_they_come_together():
     batches = [pa.record_batch({"source": [i], "target": [i + 1]}) for i in range(10)]
-    (edges,) = edges_of(batches, Ids.of(pa.array(range(11))))
+    (edges,) = edges_of(batches, Ids.from_values(pa.array(range(11))))
     assert edges.sources.tolist() == list(range(10))
     assert edges.weights is None
 

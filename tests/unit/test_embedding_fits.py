@@ -68,7 +68,7 @@ def fitted_to_edges(size, order, keyed, workers=1, epochs=3):
     edges = 2 * len(EDGES)
     rest = {"step_size": 0.2, "epochs": epochs, "seed": 1, "keyed": keyed, "via": "rows" if keyed else "servers"}
     settings = EmbeddingSettings(1 if keyed else 16, size, edges, architecture="edges", order=order, **rest)
-    vertices = Ids.of(pa.array(np.arange(16)))
+    vertices = Ids.from_values(pa.array(np.arange(16)))
     if keyed:
         read, counts = ReadKeys(False, edges, float(edges), 1), np.ones(1, np.int64)
     else:

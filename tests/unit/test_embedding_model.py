@@ -58,7 +58,7 @@ def test_names_when_used_as_a_sequence_then_are_what_was_given(words, vertices):
     assert np.asarray(vertices.names).tolist() == [2**40, -7, 3]
     assert np.array(vertices.names).flags.writeable
     assert np.asarray(vertices.names).dtype == np.int64
-    with pytest.raises(IndexError, match="expected a place below 5, got 5"):
+    with pytest.raises(IndexError, match="expected a position below 5, got 5"):
         names[5]
     with pytest.raises(ValueError, match="'ash' is not among"):
         names.index("ash")
@@ -151,9 +151,9 @@ def test_ids_when_they_are_no_int64_then_they_are_refused(vertices, ids, message
 
 def test_ids_when_beside_a_null_then_they_stay_what_they_are():
     names = Embedding([2**60 + 1, 2**60, -(2**63), 2**63 - 1], np.eye(4), kind="line").names
-    places = names.places([2**63 - 1, None, -(2**63), 2**60, 2**60 + 1])
+    places = names.positions([2**63 - 1, None, -(2**63), 2**60, 2**60 + 1])
     assert places.tolist() == [3, -1, 2, 1, 0]
-    assert names.places([]).tolist() == names.places([None]).tolist()[1:]
+    assert names.positions([]).tolist() == names.positions([None]).tolist()[1:]
 
 
 def test_means_when_words_are_unknown_then_they_count_as_zeros(words):

@@ -106,7 +106,7 @@ def test_numbers_when_by_frequency_then_most_frequent_is_0():
 
 
 def test_words_when_numbered_then_unknown_ones_are_left_out():
-    words = Names.of(["b", "a"])
+    words = Names.from_values(["b", "a"])
     given = pa.array([["x"], ["a", "c", "b"], [], ["b", "b"], ["c"]])[1:]
     tokens, lengths = numbered(given, words)
     assert (tokens.tolist(), lengths.tolist(), tokens.dtype) == ([1, 0, 0, 0], [2, 0, 2, 0], np.int32)

@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from ps2.client import factors, plans
 from ps2.client.plans import Target
 from ps2.errors import DTypeError, OutOfRangeError, ShapeError, UsageError
-from ps2.matrix.partition import MatrixSpec, partition_bounds, place
+from ps2.matrix.partition import MatrixSpec, assign_owners, partition_bounds
 from ps2.matrix.route import Route
 from ps2.ops.factors import add_dense_factors, add_factors
 from tests.fakes import FleetInProcess, session_over
@@ -22,7 +22,7 @@ SAMPLES = 40
 def a_target(servers=3, **fields):
     spec = MatrixSpec(FEATURES * WIDTH, 1, **{"align": WIDTH, "dtype": "float64"} | fields)
     bounds = partition_bounds(spec, servers)
-    return Target(7, spec, Route(1, bounds, tuple(f"s{i}" for i in place(len(bounds) - 1, servers))), (0,))
+    return Target(7, spec, Route(1, bounds, tuple(f"s{i}" for i in assign_owners(len(bounds) - 1, servers))), (0,))
 
 
 def sent_bytes(operation):

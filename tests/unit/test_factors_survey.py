@@ -209,8 +209,9 @@ def test_packed_rows_when_ids_are_new_then_they_are_counted():
 
 def test_survey_when_model_is_given_then_has_its_ids_too():
     survey = survey_of(one_row(), COLUMNS)
+    ids = Ids.from_values(pa.array([0, 1])), Ids.from_values(pa.array(["b"]))
     model = FittedFactors(
-        Ids.of(pa.array([0, 1])), Ids.of(pa.array(["b"])), *(np.zeros((n, 2), np.float32) for n in (2, 1)), None, None,
+        *ids, *(np.zeros((n, 2), np.float32) for n in (2, 1)), None, None,
         0.0, None,
     )  # fmt: skip
     both = survey.together_with(model)

@@ -67,7 +67,7 @@ HIDDEN = np.ma.array([[1.0, 2.0], [3.0, 4.0]], mask=[[False, True], [False, Fals
         lambda: MatrixFactors([1, 2], [1, 2], HIDDEN, np.eye(2)),
         lambda: Embedding(["a", "b"], HIDDEN),
         lambda: rows_of(HIDDEN[0], 2, missing=False),
-        lambda: KeyRows.of(HIDDEN.astype(int)),
+        lambda: KeyRows.from_keys(HIDDEN.astype(int)),
     ],
 )
 def test_model_when_array_is_masked_then_refused(read) -> None:
@@ -224,7 +224,7 @@ def test_column_of_ids_when_of_any_type_of_pandas_then_read(values) -> None:
     predictor = RatingPredictor(MatrixFactorizationModel(factors).scoring(), factors)
     answer = predictor.predict(pd.DataFrame({"user": values, "item": [5, 6]}))
     np.testing.assert_array_equal(answer["prediction"], factors.predict(expected, [5, 6]))
-    assert factors.user.names.places(values).tolist() == [1, 0]
+    assert factors.user.names.positions(values).tolist() == [1, 0]
     assert PandasRows(pd.DataFrame({"x": values}))._table["x"].to_pylist() == expected
 
 

@@ -16,13 +16,13 @@ STRINGS = ["b", "", "é", "z", "B", "10", "9", "\U0001f600", "￿"]
 
 @pytest.mark.parametrize("ids", [INTEGERS, CONSECUTIVE, [4]], ids=["gaps", "none", "one"])
 def test_integers_when_they_are_numbered_then_it_is_by_size(ids):
-    numbered = Ids.of(pa.array(ids, pa.int64()))
+    numbered = Ids.from_values(pa.array(ids, pa.int64()))
     np.testing.assert_array_equal(numbered.numbers(pa.array(ids)), np.argsort(np.argsort(ids)))
     assert numbered.named(np.arange(len(ids))).to_pylist() == sorted(ids)
 
 
 def test_strings_when_numbered_then_are_ordered_by_bytes():
-    numbered = Ids.of(pa.array(STRINGS))
+    numbered = Ids.from_values(pa.array(STRINGS))
     expected = sorted(STRINGS, key=lambda text: text.encode())
     assert numbered.named(np.arange(len(STRINGS))).to_pylist() == expected
     assert numbered.numbers(pa.array(STRINGS)).tolist() == [expected.index(text) for text in STRINGS]
@@ -33,7 +33,7 @@ def test_strings_when_numbered_then_are_ordered_by_bytes():
 )
 def test_numbers_when_an_id_was_not_there_then_it_is_told(ids, other):
     with pytest.raises(InputError, match="persist"):
-        Ids.of(pa.array(ids)).numbers(pa.array([ids[0], other]))
+        Ids.from_values(pa.array(ids)).numbers(pa.array([ids[0], other]))
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_numbers_when_an_id_was_not_there_then_it_is_told(ids, other):
     ],
 )
 def test_find_when_an_id_is_not_there_then_it_is_unknown(ids, asked, found):
-    np.testing.assert_array_equal(Ids.of(pa.array(ids)).find(pa.array(asked)), found)
+    np.testing.assert_array_equal(Ids.from_values(pa.array(ids)).find(pa.array(asked)), found)
 
 
 def test_find_when_there_are_no_ids_then_all_are_unknown():

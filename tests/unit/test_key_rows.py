@@ -52,9 +52,9 @@ def test_joined_when_parts_then_rows_in_order():
 
 def test_of_when_negative_key_then_error():
     with pytest.raises(OutOfRangeError, match=r"expected keys in \[0, 2\*\*63\), got -1"):
-        KeyRows.of([[1, -1]])
+        KeyRows.from_keys([[1, -1]])
 
 
 def test_of_when_one_dimension_then_error():
     with pytest.raises(ShapeError, match=r"shape \(n, width\)"):
-        KeyRows.of([1, 2])
+        KeyRows.from_keys([1, 2])

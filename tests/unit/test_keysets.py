@@ -13,7 +13,7 @@ from ps2.client import keysets
 from ps2.client.keysets import KnownKeys, SplitCache, split, split_blocks
 from ps2.errors import OutOfRangeError
 from ps2.matrix.key_policy import KeyPolicy
-from ps2.matrix.partition import MatrixSpec, partition_bounds, partition_of, place
+from ps2.matrix.partition import MatrixSpec, assign_owners, partition_bounds, partition_of
 from ps2.matrix.route import Route
 from ps2.protocol.messages import Keys, Operation, Request, key_digest
 
@@ -25,7 +25,7 @@ MANY = np.arange(0, 60_000, 7)
 
 def routed(spec, count):
     bounds = partition_bounds(spec, count)
-    return Route(1, bounds, tuple(f"s{owner}" for owner in place(len(bounds) - 1, count)))
+    return Route(1, bounds, tuple(f"s{owner}" for owner in assign_owners(len(bounds) - 1, count)))
 
 
 @st.composite

@@ -13,12 +13,12 @@ from ps2.errors import ConfigError, DTypeError, OutOfRangeError
 from ps2.matrix.partition import (
     HASH_SPACE,
     MatrixSpec,
+    assign_owners,
     check_columns,
     hash_bucket,
     partition_bounds,
     partition_of,
     partitions,
-    place,
 )
 
 servers = st.integers(1, 20)
@@ -77,7 +77,7 @@ def test_partitions_when_made_of_bounds_then_each_is_half_open():
 
 @given(st.integers(1, 100), servers)
 def test_place_when_spread_then_servers_hold_even_runs(count, fleet):
-    owners = place(count, fleet)
+    owners = assign_owners(count, fleet)
     held = np.bincount(owners, minlength=min(count, fleet))
     assert len(owners) == count
     assert list(owners) == sorted(owners)

@@ -10,14 +10,14 @@ from ps2.client.declared import declared
 from ps2.client.functions import map_partitions
 from ps2.client.plans import Target
 from ps2.errors import ConfigError, DTypeError, NotFoundError, OutOfRangeError, ShapeError, UsageError
-from ps2.matrix.partition import MatrixSpec, partition_bounds, place
+from ps2.matrix.partition import MatrixSpec, assign_owners, partition_bounds
 from ps2.matrix.route import Route
 from tests.fakes import FleetInProcess, session_over
 
 
 def routed(spec, count):
     bounds = partition_bounds(spec, count)
-    return Route(1, bounds, tuple(f"s{owner}" for owner in place(len(bounds) - 1, count)))
+    return Route(1, bounds, tuple(f"s{owner}" for owner in assign_owners(len(bounds) - 1, count)))
 
 
 def a_target(dim=10, count=3, rows=(0,), **fields):

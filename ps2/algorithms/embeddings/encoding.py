@@ -12,7 +12,7 @@ from ps2.data.names import Names
 def numbered(lists: pa.Array, words: Names) -> tuple[Int32s, Int64s]:
     """Return the numbers of all words in the vocabulary, and how many of them each sentence has."""
     offsets = lists.offsets.to_numpy().astype(np.int64)
-    places = words.places(lists.values[offsets[0] : offsets[-1]])
+    places = words.positions(lists.values[offsets[0] : offsets[-1]])
     known = places >= 0
     before = np.append(0, np.cumsum(known))
     return places[known].astype(np.int32), np.diff(before[offsets - offsets[0]])

@@ -66,7 +66,7 @@ class Embedding:
         """
         if kind not in MODELS:
             raise ConfigError(f"kind: expected one of {', '.join(MODELS)}, got {kind!r}")
-        self.names = names if isinstance(names, Names) else Names.of(names, MODELS[kind][1])
+        self.names = names if isinstance(names, Names) else Names.from_values(names, MODELS[kind][1])
         self.vectors: Float32s = np.ascontiguousarray(as_array("vectors", vectors), np.float32)
         n = len(self.names)
         self.counts: Array = np.zeros(n, np.int64) if counts is None else np.asarray(counts, np.int64)
@@ -98,7 +98,7 @@ class Embedding:
         Raises:
             InputError: the name has no vector.
         """
-        return self.vectors[self.names.place(name)]
+        return self.vectors[self.names.position(name)]
 
     @property
     def dim(self) -> int:
@@ -172,7 +172,7 @@ class Embedding:
         if not is_whole(n) or n < 1:
             raise ConfigError(f"n: expected an integer, at least 1, got {n!r}")
         if isinstance(name, (str, int, np.integer)):
-            own = self.names.place(name)
+            own = self.names.position(name)
             cosines = self._units @ self._units[own]
             cosines[own] = -np.inf
             most = min(n, len(self) - 1)
@@ -220,7 +220,7 @@ class Embedding:
             lists: Arrow array of lists of names; the mean of an empty list is 0.
         """
         offsets = lists.offsets.to_numpy().astype(np.int64)
-        places = self.names.places(lists.values[offsets[0] : offsets[-1]])
+        places = self.names.positions(lists.values[offsets[0] : offsets[-1]])
         bounds = offsets - offsets[0]
         sums = np.zeros((len(lists), self.dim))
         for at, (begin, end) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)):

@@ -15,7 +15,7 @@ import numpy as np
 from ps2.array_types import Float32s
 from ps2.data.names import Names
 from ps2.errors import InputError
-from ps2.storage.files import place, write_whole
+from ps2.storage.files import resolve_url, write_whole
 
 # Vectors converted to text at once.
 SOME = 4096
@@ -36,7 +36,7 @@ def write_word2vec(path: str, names: Names, vectors: Float32s, binary: bool) -> 
             raise InputError(
                 f"{path}: expected names without white space, which ends them in such a file, got {text!r:.100}"
             )
-    fs, root = place(path, "path")
+    fs, root = resolve_url(path, "path")
     write_whole(fs, root, _parts(texts, vectors, binary))
 
 

@@ -18,7 +18,7 @@ import xxhash
 
 from ps2.errors import CheckpointCorruptError, CheckpointMissingError, UsageError
 from ps2.storage.arrays import npy
-from ps2.storage.files import place, reported, write
+from ps2.storage.files import reported, resolve_url, write
 
 A = TypeVar("A", bound="ArrayModel")
 
@@ -35,7 +35,7 @@ def write_arrays(url: str, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, 
     Raises:
         RecoveryError: the file system refuses.
     """
-    fs, root = place(url)
+    fs, root = resolve_url(url)
     with reported(root, "making the folder"):
         fs.makedirs(root, exist_ok=True)
     return {name: _write(fs, f"{root}/{name}", array) for name, array in arrays.items()}
@@ -47,7 +47,7 @@ def read_array(url: str, name: str, files: Mapping[str, Any]) -> npt.NDArray[Any
     Raises:
         CheckpointCorruptError: the file does not match its entry.
     """
-    fs, root = place(url)
+    fs, root = resolve_url(url)
     path = f"{root}/{name}"
     try:
         data = fs.cat_file(path)
@@ -73,7 +73,7 @@ def load_metadata(path: str) -> dict[str, Any]:
         CheckpointMissingError: there is no model.
         CheckpointCorruptError: the metadata cannot be read.
     """
-    fs, root = place(path, "path")
+    fs, root = resolve_url(path, "path")
     with reported(root, "reading the metadata"):
         folder = f"{root}/metadata"
         files = sorted(fs.ls(folder, detail=False)) if fs.isdir(folder) else []
@@ -125,7 +125,7 @@ def save_without_spark(
         UsageError: the folder exists.
         RecoveryError: the file system refuses.
     """
-    fs, root = place(path, "path")
+    fs, root = resolve_url(path, "path")
     if fs.exists(root):
         raise UsageError(f"{path}: there is something already; save to a new folder")
     metadata = {

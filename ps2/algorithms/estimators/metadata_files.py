@@ -12,8 +12,8 @@ from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter
 from ps2.errors import ConfigError
 from ps2.run.spark.backend_lookup import is_connect, with_python
 from ps2.run.spark.files import escaped, file_system_of
-from ps2.storage.files import place, reported, shared_url, write_whole
 from ps2.storage.files import remove_folder as remove_tree
+from ps2.storage.files import reported, resolve_url, shared_url, write_whole
 
 # What Spark calls the only part of a small text file.
 PART = "part-00000"
@@ -24,7 +24,7 @@ def located(spark: Any, path: str) -> tuple[str, bool]:
     if not isinstance(path, str):
         raise TypeError(f"path: expected a string, got {type(path).__name__}")
     _check_home(path)
-    fs, root = place(path, "path")
+    fs, root = resolve_url(path, "path")
     if is_connect(spark):
         return _plain(path), bool(fs.exists(root))
     location, file_system = file_system_of(spark.sparkContext, path)
@@ -59,7 +59,7 @@ def save_metadata(instance: Any, path: str, spark: Any, extra: dict[str, Any] | 
 def write_metadata(instance: Any, path: str, spark: Any, extra: dict[str, Any] | None, params: dict[str, Any]) -> None:
     """Write the same by this process alone."""
     text: str = DefaultParamsWriter._get_metadata_to_save(instance, spark, extra, params)
-    fs, root = place(path)
+    fs, root = resolve_url(path)
     with reported(root, "writing the metadata"):
         fs.makedirs(f"{root}/metadata", exist_ok=True)
         write_whole(fs, f"{root}/metadata/{PART}", [f"{text}\n".encode()])
@@ -70,7 +70,7 @@ def load_metadata(path: str, spark: Any) -> dict[str, Any]:
     """Read what ``save_metadata`` has written, or pyspark."""
     if not is_connect(spark):
         return DefaultParamsReader.loadMetadata(escaped(path), spark.sparkContext)
-    fs, root = place(path)
+    fs, root = resolve_url(path)
     with reported(root, "reading the metadata"):
         (part, *_) = sorted(file for file in fs.ls(f"{root}/metadata", detail=False) if "/part-" in file)
         return DefaultParamsReader._parseMetaData(fs.cat_file(part).decode().splitlines()[0])
@@ -78,6 +78,6 @@ def load_metadata(path: str, spark: Any) -> dict[str, Any]:
 
 def remove_folder(path: str) -> None:
     """Remove a folder that another object is saved to."""
-    fs, root = place(path, "path")
+    fs, root = resolve_url(path, "path")
     with reported(root, "removing what is there"):
         remove_tree(fs, root)

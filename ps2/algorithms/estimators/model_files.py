@@ -24,7 +24,7 @@ from ps2.algorithms.estimators.metadata_files import (
 )
 from ps2.errors import CheckpointMissingError, ConfigError, RecoveryError, UsageError
 from ps2.run.spark.backend_lookup import active_session, is_connect
-from ps2.storage.files import place, reported
+from ps2.storage.files import reported, resolve_url
 
 
 class _Overwriting(MLWriter):
@@ -175,7 +175,7 @@ def _set_params(instance: Any, metadata: dict[str, Any]) -> None:
 def _metadata(spark: Any, path: str, cls: type) -> dict[str, Any]:
     """Read the metadata that pyspark wrote for an object, and check its class."""
     expected = f"{cls.__module__}.{cls.__name__}"
-    place(path, "path")
+    resolve_url(path, "path")
     if not located(spark, f"{path}/metadata")[1]:
         raise CheckpointMissingError(f"{path}: expected a {expected}, and there is no folder metadata in it")
     metadata = load_metadata(path, spark)
@@ -191,7 +191,7 @@ def prepare_folder(spark: Any, path: str, overwrite: bool) -> None:
         ConfigError: the folder cannot be made, or it is not empty and may not be overwritten.
     """
     url, exists = located(spark, path)
-    fs, root = place(url)
+    fs, root = resolve_url(url)
     if exists and not overwrite and (fs.isfile(root) or fs.ls(root)):
         raise ConfigError(f"{path}: there is something already, which only --overwrite replaces")
     try:

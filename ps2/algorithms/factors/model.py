@@ -65,7 +65,7 @@ class Side:
             InputError: the ids are of another type, or one is repeated; a number is not finite.
             ShapeError: there is not one vector, and one bias, for each id.
         """
-        names = ids if isinstance(ids, Names) else Names.of(ids, what)
+        names = ids if isinstance(ids, Names) else Names.from_values(ids, what)
         vectors, n = np.ascontiguousarray(as_array(what, factors), np.float32), len(names)
         biases = None if bias is None else np.ascontiguousarray(as_array(what, bias), np.float32)
         if vectors.ndim != 2 or len(vectors) != n or not vectors.shape[1]:
@@ -265,13 +265,13 @@ class MatrixFactors:
             InputError: ids are of another type.
             ShapeError: there are not as many users as items.
         """
-        places = self.users.places(users), self.items.places(items)
-        if len(places[0]) != len(places[1]):
-            raise ShapeError(f"items: expected {len(places[0]):,}, as many as users, got {len(places[1]):,}")
-        return self.ratings(*places)
+        positions = self.users.positions(users), self.items.positions(items)
+        if len(positions[0]) != len(positions[1]):
+            raise ShapeError(f"items: expected {len(positions[0]):,}, as many as users, got {len(positions[1]):,}")
+        return self.ratings(*positions)
 
     def ratings(self, users: Int64s, items: Int64s) -> Float32s:
-        """Like ``predict``, for places of users and items; -1: unknown."""
+        """Like ``predict``, for positions of users and items; -1: unknown."""
         return products_of(self._left, self._right.vectors, users, items)
 
     def recommend(self, user: Any, k: int = 10, exclude: Iterable[Any] = ()) -> list[tuple[Any, float]]:
@@ -316,15 +316,15 @@ class MatrixFactors:
     def _best_for(self, own: Side, id: Any, k: int, exclude: Iterable[Any]) -> tuple[Float32s, Int64s]:
         check_k(k)
         other = self.item if own is self.user else self.user
-        out = other.names.places(exclude)
-        place = np.array([own.names.place(id)])
+        out = other.names.positions(exclude)
+        place = np.array([own.names.position(id)])
         scores, places = self.best(place, k + len(np.unique(out[out >= 0])), own is self.user)
         kept = np.flatnonzero(~np.isin(places[0], out))[:k]
         return scores[0][kept], places[0][kept]
 
     def _similar(self, side: Side, units: Candidates, id: Any, k: int) -> list[tuple[Any, float]]:
         check_k(k)
-        own = side.names.place(id)
+        own = side.names.position(id)
         scores, places = units.best(units.vectors[own : own + 1], k + 1)
         kept = np.flatnonzero(places[0] != own)[:k]
         return self._named(side, scores[0][kept], places[0][kept])

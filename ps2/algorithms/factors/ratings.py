@@ -256,7 +256,7 @@ def _united(name: str, ids: Ids, others: Ids) -> tuple[Ids, Int64s]:
     unknown = ids.find(others.values) == UNKNOWN
     if not unknown.any():
         return ids, np.arange(len(ids))
-    united = Ids.of(pa.concat_arrays([ids.values, others.values.filter(pa.array(unknown))]))
+    united = Ids.from_values(pa.concat_arrays([ids.values, others.values.filter(pa.array(unknown))]))
     return united, united.numbers(ids.values)
 
 

@@ -254,5 +254,5 @@ def _found(table: pa.Table | None) -> Found | None:
     given = table.column("id").combine_chunks()
     order = np.argsort(given.to_numpy()) if pa.types.is_integer(given.type) else pc.sort_indices(given).to_numpy()
     sorted_table = table.take(pa.array(order))
-    ids = Ids.of(sorted_table.column("id").combine_chunks())
+    ids = Ids.from_values(sorted_table.column("id").combine_chunks())
     return Found(ids, sorted_table.column("count").to_numpy(), sorted_table.column("penalty").to_numpy())

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from ps2.algorithms.trees.tree import LEAF, Bools, Forest, Tree, leaf_tree
 from ps2.array_types import Float64s, Int64s
 from ps2.errors import UsageError
-from ps2.storage.files import place, write_whole
+from ps2.storage.files import resolve_url, write_whole
 
 VERSION = (3, 2, 0)
 # What xgboost has for the parent of a root; the threshold that it writes where there is a set.
@@ -48,7 +48,7 @@ def save_xgboost(url: str, forest: Forest, names: Sequence[str] = ()) -> None:
         UsageError: float32 cannot hold what the forest says.
         RecoveryError: the file system refuses.
     """
-    fs, path = place(url, "path")
+    fs, path = resolve_url(url, "path")
     write_whole(fs, path, [json.dumps(as_xgboost(forest, names)).encode()])
 
 

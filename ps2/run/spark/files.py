@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from ps2.errors import ConfigError
-from ps2.storage.files import place, reported
+from ps2.storage.files import reported, resolve_url
 
 
 def escaped(path: str) -> str:
@@ -79,7 +79,7 @@ class ClientFiles:
     """Files as this process sees them; see ``CheckpointFiles``."""
 
     def exists(self, path: str) -> bool:
-        fs, root = place(path)
+        fs, root = resolve_url(path)
         with reported(path, "reading"):
             return bool(fs.exists(root))
 
@@ -87,21 +87,21 @@ class ClientFiles:
         return self.exists(unquote(uri))
 
     def names(self, folder: str) -> list[str]:
-        fs, root = place(folder)
+        fs, root = resolve_url(folder)
         with reported(folder, "listing"):
             fs.invalidate_cache()
             entries = fs.ls(root, detail=False) if fs.exists(root) else []
         return [entry.rstrip("/").rpartition("/")[2] for entry in entries]
 
     def text(self, path: str) -> str:
-        fs, root = place(path)
+        fs, root = resolve_url(path)
         with reported(path, "reading"), fs.open(root, "rb") as file:
             content: bytes = file.read()
         return content.decode()
 
     def delete(self, path: str) -> bool:
         """Delete a file, and the checksum that Hadoop keeps beside it on local disks."""
-        fs, root = place(path)
+        fs, root = resolve_url(path)
         folder, _, name = root.rpartition("/")
         with reported(path, "deleting"):
             for one in (root, f"{folder}/.{name}.crc"):

@@ -126,7 +126,7 @@ def look(frame: DataFrame, columns: EdgeColumns, directed: bool) -> EdgeTable:
     """Check edges and number their vertices; raises as ``checked`` does."""
     edges, kind, rows = checked(frame, columns)
     ids = edges.select(F.col("source").alias("id")).union(edges.select(F.col("target").alias("id"))).distinct()
-    vertices = Ids.of(collected(ids).column(0).combine_chunks())
+    vertices = Ids.from_values(collected(ids).column(0).combine_chunks())
     return EdgeTable(edges, kind, rows, columns.weight is not None, directed, vertices)
 
 

@@ -157,7 +157,7 @@ def count_sources(frame: DataFrame, names: Names, scale: float) -> Int64s:
         scale: occurrences in an epoch per unit of edge weight.
     """
     ids, weights = _weighed(_ends(frame, "source"))
-    places, counts = names.places(ids), np.zeros(len(names), np.int64)
+    places, counts = names.positions(ids), np.zeros(len(names), np.int64)
     known = places >= 0
     counts[places[known]] = np.maximum(np.rint(weights[known] * scale), weights[known] > 0)
     return counts

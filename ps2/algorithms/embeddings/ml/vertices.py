@@ -205,7 +205,7 @@ def _scores(share: Any, directed: bool) -> Any:
     def scored(batches: Iterator[tuple[pd.Series, pd.Series]]) -> Iterator[pd.Series]:
         embedding: Embedding = share()
         for pair in batches:
-            first, second = (embedding.names.places(pa.array(ids)) for ids in pair)
+            first, second = (embedding.names.positions(pa.array(ids)) for ids in pair)
             known = (first >= 0) & (second >= 0)
             scores = np.full(len(first), np.nan)
             scores[known] = embedding.expected(first[known], second[known], directed)

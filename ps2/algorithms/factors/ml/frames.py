@@ -127,7 +127,7 @@ def recommended_to_some(
 
     def made(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            places = direction.sides(share())[0].names.places(batch.column(0))
+            places = direction.sides(share())[0].names.positions(batch.column(0))
             yield from _recommended(share(), direction, places[places >= 0], k)
 
     return with_python(ids).mapInArrow(made, direction.schema(factors))

@@ -9,7 +9,7 @@ from typing import Any
 from ps2.algorithms.training.streams.held_columns import HeldColumns
 from ps2.algorithms.training.streams.spark_checkpoint import SparkCheckpoint
 from ps2.errors import UsageError
-from ps2.storage.files import place, read_json, write_json
+from ps2.storage.files import read_json, resolve_url, write_json
 
 FORMAT = "ps2-stream-1"
 HELD_FORMAT = "ps2-stream-columns-2"
@@ -43,7 +43,7 @@ def read_record(location: str) -> StreamRecord | None:
     Raises:
         CheckpointCorruptError: the file is damaged, or has another format.
     """
-    fs, root = place(location, "checkpointLocation")
+    fs, root = resolve_url(location, "checkpointLocation")
     content = read_json(fs, f"{root}/{FOLDER}/{FILE}", FORMAT)
     if content is None:
         return None
@@ -52,7 +52,7 @@ def read_record(location: str) -> StreamRecord | None:
 
 def write_record(location: str, record: StreamRecord) -> None:
     """Write the record of a checkpointLocation."""
-    fs, root = place(location, "checkpointLocation")
+    fs, root = resolve_url(location, "checkpointLocation")
     fs.makedirs(f"{root}/{FOLDER}", exist_ok=True)
     write_json(fs, f"{root}/{FOLDER}/{FILE}", {"format": FORMAT, **asdict(record)})
 
@@ -63,14 +63,14 @@ def read_held(location: str) -> HeldColumns:
     Raises:
         CheckpointCorruptError: the file is damaged, or has another format.
     """
-    fs, root = place(location, "checkpointLocation")
+    fs, root = resolve_url(location, "checkpointLocation")
     content = read_json(fs, f"{root}/{FOLDER}/{HELD_FILE}", HELD_FORMAT)
     return HeldColumns() if content is None else HeldColumns(content["rows"], content["held"], content["batch"])
 
 
 def write_held(location: str, held: HeldColumns) -> None:
     """Write the counts for a later driver, so that its first batch is compared with the rows before it."""
-    fs, root = place(location, "checkpointLocation")
+    fs, root = resolve_url(location, "checkpointLocation")
     content = {"format": HELD_FORMAT, "rows": held.rows, "held": dict(held.held), "batch": held.batch}
     write_json(fs, f"{root}/{FOLDER}/{HELD_FILE}", content)
 
