@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from ps2.client.dcv import DCV
     from ps2.client.embedding_table import EmbeddingTable
     from ps2.client.matrix import DCVMatrix
-    from ps2.client.results import PartitionResults
     from ps2.client.sessions import flush
+    from ps2.client.zipped import PartitionResults
     from ps2.coordinator.conf import PS2Conf
     from ps2.coordinator.context import PS2Context
     from ps2.errors import NotColocatedWarning, PS2Error
@@ -37,7 +37,7 @@ _HOME = {
     "PS2Context": "ps2.coordinator.context",
     "PS2Error": "ps2.errors",
     "Partition": "ps2.matrix.partition",
-    "PartitionResults": "ps2.client.results",
+    "PartitionResults": "ps2.client.zipped",
     "RunResult": "ps2.run.result",
     "STOP": "ps2.run.message",
     "Worker": "ps2.run.worker",

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from ps2.client.plans import Plan
-from ps2.client.queued_updates import QueuedUpdate, held_bytes, sendable
 from ps2.client.read_your_writes import ReadYourWrites
 from ps2.client.stopwatch import BusyTime
 from ps2.errors import PS2Error
@@ -24,6 +24,46 @@ BACKED_UP_BYTES = 4 << 20
 IDLE_S = 1.0
 
 Mutation = tuple["Plan[Any]", RequestId]
+
+
+_OVERWRITING = ("push", "rows_push", "columns_push")
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class QueuedUpdate:
+    """A mutation in the queue.
+
+    Attributes:
+        clock: the worker's clock when the mutation was queued.
+        held_bytes: size of the mutation's arrays in this process.
+    """
+
+    plan: Plan[Any]
+    id: RequestId
+    clock: int = 0
+    held_bytes: int = 0
+
+
+def sendable(waiting: Sequence[QueuedUpdate]) -> list[QueuedUpdate]:
+    """Return the mutations that may be sent now.
+
+    A mutation that overwrites values of a matrix is sent after all earlier mutations of this matrix, and before all
+    later ones.
+    """
+    found: list[QueuedUpdate] = []
+    overwritten: dict[int, bool] = {}
+    for update in waiting:
+        matrices = update.plan.matrices
+        overwrites = any(operation.name in _OVERWRITING for operation in update.plan.operations)
+        if not any(matrix in overwritten and (overwrites or overwritten[matrix]) for matrix in matrices):
+            found.append(update)
+        overwritten.update({matrix: overwrites or overwritten.get(matrix, False) for matrix in matrices})
+    return found
+
+
+def held_bytes(plan: Plan[Any]) -> int:
+    """Return the size of a plan's arrays."""
+    return sum(operation.nbytes for operation in plan.operations)
 
 
 class AsyncWriter:

@@ -7,6 +7,7 @@ into pieces (``ps2.client.requests``). A failed request is retried under the sam
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -18,7 +19,6 @@ from ps2.client.read_your_writes import ReadYourWrites, is_plain
 from ps2.client.requests import Addressed, Piece, cut, group
 from ps2.client.retry import RetryPolicy
 from ps2.client.rollback import RollbackTracker
-from ps2.client.routes import Routes
 from ps2.client.stopwatch import Stopwatch
 from ps2.config import RetryConfig, WireConfig
 from ps2.errors import (
@@ -42,6 +42,40 @@ T = TypeVar("T")
 
 # By plan, then by operation; None until a server has answered.
 Results = list[list[Result | None]]
+
+
+# Routes of freed matrices are never asked for again. Routes of other matrices come back with each handle.
+MAX_ROUTES = 4096
+
+
+class Routes:
+    """The routes of matrices. Thread-safe.
+
+    Attributes:
+        known: route by matrix.
+        version: the newest route version seen of any matrix.
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[int, Route] = {}
+        self.version = 0
+        self._lock = threading.Lock()
+
+    def note(self, matrix: int, route: Route) -> None:
+        """Store a route that the master sent."""
+        with self._lock:
+            self.known[matrix] = route
+            self.version = max(self.version, route.version)
+            if len(self.known) > MAX_ROUTES:
+                del self.known[next(iter(self.known))]
+
+    def newest(self, matrix: int, route: Route) -> Route:
+        """Return the newer of the stored route and the handle's route; an old handle may hold a stale one."""
+        known = self.known.get(matrix)
+        if known is not None and known.version >= route.version:
+            return known
+        self.note(matrix, route)
+        return route
 
 
 @dataclass(frozen=True)

@@ -364,7 +364,7 @@ class EmbeddingTable:
             path: a folder, or any fsspec URL of one, that this process can write to.
             since: result of an earlier call, its number, or "last": write only the changes since that export. If the
                 servers cannot tell the changes, all keys are written, and the result's ``reason`` says why.
-            kind: name of the function that scores rows with these weights (``ps2.serving.kinds``); "table": none.
+            kind: name of the function that scores rows with these weights (``ps2.serving.loading``); "table": none.
             config: other settings of that function.
             hasher: how columns become keys.
             dense: arrays by name that the function needs.

@@ -13,16 +13,17 @@ from ps2.client.batch import OPEN, hold, submit, submit_later
 from ps2.client.fleet import FleetRef
 from ps2.client.key_calls import KeyCalls
 from ps2.client.managed_matrix import ManagedMatrix
-from ps2.client.notebook import matrix_html
 from ps2.client.owners import Owner
 from ps2.client.plans import Plan, Target
 from ps2.client.session import Session
 from ps2.client.sessions import current_session, session_of
 from ps2.client.task import note_unpickled, note_used
 from ps2.errors import ConfigError, NotFoundError, UsageError
+from ps2.formats import size
 from ps2.interrupts import shielded
 from ps2.matrix.partition import MatrixSpec
 from ps2.matrix.route import Route, why_not_colocated
+from ps2.text_tables import Column, Table, named_values, to_html
 
 MAX_NAME = 255
 
@@ -302,3 +303,18 @@ def _checked_name(name: str | None) -> str:
         got = f"{len(name):,} characters" if isinstance(name, str) and len(name) > MAX_NAME else repr(name)
         raise ConfigError(f"name: expected a text of 1 to {MAX_NAME} printable characters, got {got}")
     return name
+
+
+COLUMNS = Column("partition", right=True), Column("columns", right=True), Column("server")
+BUCKETS = COLUMNS[0], Column("buckets of keys", right=True), COLUMNS[2]
+
+
+def matrix_html(title: str, spec: MatrixSpec, route: Route, rows: int) -> str:
+    """Return the HTML of some rows of a matrix: what they are, and which server has which columns."""
+    is_dense = spec.kind == "dense"
+    known = named_values(bytes=size(rows * spec.dim * spec.np_dtype.itemsize) if is_dense else None, wire=spec.wire)
+    cut = [
+        [str(partition.index), f"{partition.begin:,} to {partition.end - 1:,}", address]
+        for partition, address in zip(route.partitions, route.addresses, strict=True)
+    ]
+    return to_html(title, *([known] if known.rows else []), Table(COLUMNS if is_dense else BUCKETS, cut))

@@ -34,7 +34,7 @@ class ExportedModel:
     """The model that a table belongs to, for the export's description.
 
     Attributes:
-        kind: name of the function that scores rows (``ps2.serving.kinds``); "table": none.
+        kind: name of the function that scores rows (``ps2.serving.loading``); "table": none.
         config, hasher: JSON data, as in ``Description``.
         dense: arrays of the model that are not in the table, by name.
     """

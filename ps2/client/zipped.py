@@ -2,20 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import pickle
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import repeat
-from typing import Any, Generic
+from typing import Any, Generic, Protocol, TypeVar
 
-from ps2.client.batch import submit
+import cloudpickle
+import numpy as np
+
+from ps2.client.batch import submit, submit_all
 from ps2.client.declared import declared
-from ps2.client.functions import map_partitions
 from ps2.client.handle import H, Handle
+from ps2.client.plans import Plan, Target
 from ps2.client.realign import colocated_copy
-from ps2.client.results import PartitionResults
-from ps2.errors import ConfigError, DTypeError
+from ps2.client.session import Session
+from ps2.errors import ConfigError, DTypeError, ShapeError, UsageError
 from ps2.ops.all import lookup, lookup_at
 from ps2.ops.operands import SLOTS
+from ps2.protocol.messages import Operation, Result
+
+
+class PartitionResults:
+    """One result per partition, in the order of the partitions (paper, Figures 3 and 8)."""
+
+    def __init__(self, results: list[Any]) -> None:
+        self._results = results
+
+    def collect(self) -> list[Any]:
+        """Return the results as a list."""
+        return list(self._results)
+
+    def sum(self) -> Any:
+        """Return the sum of the results."""
+        return self.reduce(lambda a, b: a + b)
+
+    def max(self, key: Callable[[Any], Any] | None = None) -> Any:
+        """Return the largest result, or the one whose ``key`` is largest."""
+        return max(self._results, key=key) if key is not None else max(self._results)
+
+    def min(self, key: Callable[[Any], Any] | None = None) -> Any:
+        """Return the smallest result, or the one whose ``key`` is smallest."""
+        return min(self._results, key=key) if key is not None else min(self._results)
+
+    def reduce(self, f: Callable[[Any, Any], Any]) -> Any:
+        """Fold the results from left to right with a function of two results."""
+        return functools.reduce(f, self._results)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._results)
+
+    def __len__(self) -> int:
+        return len(self._results)
+
+    def __repr__(self) -> str:
+        return f"PartitionResults({self._results!r})"
+
+
+def map_partitions(
+    target: Target, fn: Callable[..., Any], with_index: bool, read_only: bool = False
+) -> Plan[PartitionResults]:
+    """Plan to call a user's function on every partition."""
+    if not callable(fn):
+        raise UsageError(f"mapPartitions: expected a function, got {fn!r}")
+    try:
+        code = np.frombuffer(cloudpickle.dumps(fn), np.uint8)
+    except Exception as error:  # a closure may hold anything, and pickling may fail with any exception
+        raise UsageError(f"mapPartitions: {fn!r} cannot be pickled: {error}") from error
+    operations = tuple(
+        Operation(
+            "look" if read_only else "map",
+            target.matrix,
+            p.index,
+            target.rows,
+            {"with_index": int(with_index)},
+            (code,),
+            others=target.other_matrices,
+        )
+        for p in target.partitions
+    )
+
+    def merge(results: list[Result]) -> PartitionResults:
+        return PartitionResults([pickle.loads(result.arrays[0].tobytes()) for result in results])
+
+    return Plan(target.matrix, target.route, operations, merge, mutates=not read_only, batchable=False)
 
 
 class ZippedDCV(Generic[H]):
@@ -105,3 +176,60 @@ class ZippedDCV(Generic[H]):
             if used is not original and name in written:
                 source = colocated_copy(original, used)  # a copy is freed when the name goes out of scope
                 submit(original._session, declared(original._target(source), "copy", {}))
+
+
+class Matrix(Protocol):
+    """A ``DCVMatrix``, as far as this module uses it."""
+
+    _first: Handle
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def shape(self) -> tuple[int, int]: ...
+    @property
+    def _session(self) -> Session: ...
+    def _target(self) -> Target: ...
+    def _colocated(self, where: str, kind: str, given: Any) -> Handle: ...
+
+
+M = TypeVar("M", bound=Matrix)
+
+
+class ZippedMatrix(Generic[M]):
+    """The result of ``m.zip(other, ...)``: matrices of equal shape for operations on vectors, row by row."""
+
+    def __init__(self, matrices: tuple[M, ...]) -> None:
+        first, *others = matrices
+        for other in others:
+            handle = first._colocated("zip", "block", other)
+            if handle._matrix == first.number:
+                raise ConfigError("zip: the same matrix is given twice")
+            if other.shape != first.shape:
+                raise ShapeError(f"zip: expected matrices of shape {first.shape}, got {other.shape}")
+        self._matrices = matrices
+
+    def apply(self, name: str, **scalars: Any) -> Any:
+        """Run an operation on vectors, such as "adagrad", on each row of the matrices, in one request per server.
+
+        Args:
+            scalars: the operation's scalars.
+
+        Returns:
+            The answers of the rows, float64 of shape (rows,); the first matrix if the operation returns nothing.
+
+        Raises:
+            UsageError: the operation takes something else than vectors and scalars.
+            NotFoundError, ConfigError, DTypeError, ShapeError: there is no such operation, or its arguments are wrong.
+        """
+        op = lookup(name)
+        if set(op.operands) != {"row"}:
+            raise UsageError(f"operation {name!r}: expected one on vectors and scalars; m.apply runs those on matrices")
+        first = self._matrices[0]
+        others = [matrix._first for matrix in self._matrices[1:]]
+        target = replace(first._target(), others=first._first._others(others))
+        plans = [
+            declared(replace(target, rows=(row,) * len(self._matrices)), name, scalars) for row in range(first.shape[0])
+        ]
+        answers = submit_all(first._session, plans)
+        return np.array(answers) if op.reduce else first

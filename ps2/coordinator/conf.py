@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from ps2.certificates import TlsFiles, tls_files
 from ps2.config import ANY_PORT, MAX_BYTES, host_of, is_wildcard, said_of, split_listen
-from ps2.coordinator import options, settings
+from ps2.coordinator import settings
 from ps2.coordinator.launcher import Launcher, launcher_class
 from ps2.coordinator.recovery import Recover
 from ps2.dashboard.page_server import DEFAULT_LISTEN
@@ -210,7 +210,7 @@ class PS2Conf:
     @property
     def addresses(self) -> tuple[str, ...]:
         """``host:port`` of each server to attach to; empty if a fleet is started."""
-        return options.addresses(self.fleet)
+        return settings.addresses(self.fleet)
 
     @property
     def modules(self) -> tuple[str, ...]:
@@ -220,7 +220,7 @@ class PS2Conf:
     @property
     def portRange(self) -> range:
         """Ports that the driver and a local fleet may listen on."""
-        return options.ports(self.ports)
+        return settings.ports(self.ports)
 
     @property
     def tls(self) -> TlsFiles | None:

@@ -19,17 +19,16 @@ from ps2.config import Binding, WireConfig, join_address, read_token, unencrypte
 from ps2.coordinator.application import Application, driver_secret, start_python
 from ps2.coordinator.binding import binding_of
 from ps2.coordinator.conf import PS2Conf
-from ps2.coordinator.driver_log import log_of_driver
 from ps2.coordinator.fleet import Fleet
 from ps2.coordinator.key_clock import KeyClock
 from ps2.coordinator.monitoring import Monitoring
-from ps2.coordinator.recovery import Policy
-from ps2.coordinator.recovery_log import RecoveryLog
+from ps2.coordinator.recovery import Policy, RecoveryLog
 from ps2.coordinator.startup import with_restore
 from ps2.coordinator.steps import Steps
 from ps2.coordinator.supervisor import Supervisor
 from ps2.errors import PS2Error, StoppedError, UsageError
 from ps2.interrupts import join, shielded
+from ps2.logs import JSON, JsonLog, log_format
 from ps2.ops.modules import load_modules
 from ps2.rpc.network import FleetNetwork
 from ps2.run.driver import Runs
@@ -231,3 +230,15 @@ def _check_encryption(conf: PS2Conf, binding: Binding) -> None:
         check_serving(conf.tls, binding.advertised)
     elif (warning := unencrypted(None, join_address(binding.host, 0), *conf.addresses)) is not None:
         log.warning("%s", warning)
+
+
+def log_of_driver(fleet_id: str, active: ActiveRun) -> JsonLog:
+    """Return the JSON log of the loggers ``ps2.*`` in this process. The log is open if ``PS2_LOG=json``.
+
+    Raises:
+        ConfigError: ``PS2_LOG`` is not a known format.
+    """
+    log = JsonLog(lambda: {"fleet": fleet_id, **active.logged()})
+    if log_format() == JSON:
+        log.open()
+    return log

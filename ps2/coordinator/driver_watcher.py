@@ -13,8 +13,7 @@ from typing import TypeVar
 
 from ps2.coordinator.checkpoints import Checkpoint
 from ps2.coordinator.fleet import Fleet
-from ps2.coordinator.recovery import Recovery
-from ps2.coordinator.recovery_log import RecoveryLog
+from ps2.coordinator.recovery import Recovery, RecoveryLog
 from ps2.dashboard.event_log import EventLog
 from ps2.dashboard.figures import NO_COUNTS, DriverFigures, RunFigures, added
 from ps2.dashboard.fleet_view import CatalogMatrix, ServerHealth, fleet_of, operations_of, vectors_of

@@ -15,15 +15,14 @@ from ps2.client.session import Session
 from ps2.coordinator.checkpoints import Checkpoint, Checkpoints, Newest
 from ps2.coordinator.conf import PS2Conf
 from ps2.coordinator.master import Master
-from ps2.coordinator.recovery import Recovery
-from ps2.coordinator.recovery_log import RecoveryLog
+from ps2.coordinator.recovery import Recovery, RecoveryLog
 from ps2.coordinator.stream_turns import StreamTurns
 from ps2.errors import CheckpointWarning, ConfigError, PS2Error, RecoveryError, RolledBack, UsageError
 from ps2.guarded_loop import GuardedLoop
 from ps2.interrupts import shielded, sleep
 from ps2.protocol.plain_data import decode
 from ps2.rpc.control import ServerControl
-from ps2.run.cuts import MAX_CUTS
+from ps2.run.clocks import MAX_CUTS
 from ps2.run.host import ActiveRun
 from ps2.run.journal import Journal
 from ps2.run.state import RunState

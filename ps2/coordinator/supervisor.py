@@ -11,8 +11,7 @@ from contextlib import ExitStack
 from ps2.coordinator.checkpoints import Checkpoints, Newest, younger
 from ps2.coordinator.drain import DrainController
 from ps2.coordinator.fleet_control import FleetControl
-from ps2.coordinator.recovery import Lost, Policy, Recovery, Source, all_roll_back, backup_of, source_of
-from ps2.coordinator.recovery_log import RecoveryLog
+from ps2.coordinator.recovery import Lost, Policy, Recovery, RecoveryLog, Source, all_roll_back, backup_of, source_of
 from ps2.coordinator.steps import Steps
 from ps2.errors import (
     CheckpointCorruptError,

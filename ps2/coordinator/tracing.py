@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from ps2.coordinator.fleet import Fleet
-from ps2.coordinator.recovery_log import RecoveryLog
+from ps2.coordinator.recovery import RecoveryLog
 from ps2.dashboard.run_view import BEGAN, CLOCK, OUTSIDE
 from ps2.dashboard.training_log import TRAININGS
 from ps2.errors import ConfigError

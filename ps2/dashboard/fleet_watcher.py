@@ -9,11 +9,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ps2.dashboard.encoding import to_json
 from ps2.dashboard.event_log import MAX_EVENTS, EventLog
 from ps2.dashboard.fleet_view import CatalogMatrix, ServerHealth, fleet_of, operations_of, vectors_of
 from ps2.dashboard.server_reports import ServerReports
-from ps2.dashboard.snapshot import Snapshot
+from ps2.dashboard.snapshot import Snapshot, to_json
 from ps2.errors import TransientError
 from ps2.rpc.control import ServerControl
 from ps2.storage.manifest import matrices_from_json

@@ -6,13 +6,12 @@ import logging
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ps2.errors import PS2Error, RolledBack, UsageError
+from ps2.protocol.plain_data import decode
 from ps2.rpc.run_control import ClockTimes, Entered, Joined, Logged, Report, RunControl
-from ps2.run.inbox import Inbox
-from ps2.run.prefetch import Freshness, Prefetches
-from ps2.run.progress_poller import ProgressPoller
+from ps2.run.prefetch import Freshness, Prefetches, ProgressPoller
 from ps2.run.rotation import IDLE
 from ps2.run.run_ref import RunRef
 from ps2.run.turns import Turn
@@ -29,6 +28,42 @@ FOREVER = float("inf")
 LOG_INTERVAL_S = 1.0
 # The highest clock that a message can name.
 MAX_CLOCKS = 1 << 62
+
+
+class Inbox:
+    """The messages up to the worker's clock. The newest came with the clock; older ones are fetched when they are read.
+
+    Attributes:
+        count: of these messages.
+        newest: None if there are none.
+    """
+
+    def __init__(self, control: RunControl) -> None:
+        self._control = control
+        self.count = 0
+        self.newest: Any = None
+        self._read = 0  # how many ``take`` has returned
+
+    def enter(self, entry: Entered) -> None:
+        """Take what came with a clock."""
+        if entry.message:
+            self.newest = decode(entry.message)
+        elif not entry.messages:
+            self.newest = None
+        self.count = entry.messages
+
+    def begin_again(self) -> None:
+        """Let the next ``take`` begin with the first message."""
+        self._read = 0
+
+    def take(self) -> list[Any]:
+        """Return the messages that have not been taken, the oldest first."""
+        missing = self.count - self._read
+        taken = [self.newest] if missing == 1 else []
+        if missing > 1:
+            taken = [decode(message) for message in self._control.messages(self._read, self.count)]
+        self._read = self.count
+        return taken
 
 
 class ClockLoop:

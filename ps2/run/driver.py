@@ -34,14 +34,13 @@ from ps2.run.job import WorkerJob, check_call, pickled, takes_reports
 from ps2.run.job_monitor import CallbackJobs, WorkerTasks
 from ps2.run.message import STOP, Message
 from ps2.run.options import RunOptions
-from ps2.run.preparation import Preparation
 from ps2.run.reports import merged
 from ps2.run.result import RunResult
 from ps2.run.run_progress import RunProgress
 from ps2.run.run_ref import RunRef
 from ps2.run.run_server import RunServer
 from ps2.run.slots import most_slots, wait_for_slots
-from ps2.run.spans import Spans
+from ps2.run.spans import Preparation, Spans
 from ps2.run.spark import python_workers
 from ps2.run.spark.backend import SparkBackend
 from ps2.run.spark.errors import (

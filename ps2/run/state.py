@@ -16,8 +16,7 @@ from typing import Protocol, TypeVar
 
 from ps2.errors import InputError, LimitError, PS2Error, RunEndedError, StoppedError, WorkerError
 from ps2.rpc.run_control import ClockTimes, Entered, Logged, LogLines, Report
-from ps2.run.clocks import Clocks, Cut, Release
-from ps2.run.cuts import CutLog
+from ps2.run.clocks import Clocks, Cut, CutLog, Release
 from ps2.run.journal import Journal
 from ps2.run.rank_leases import RankLease, RankLeases, Wake
 from ps2.run.records import MAX_TIMES, Metrics, Timeline

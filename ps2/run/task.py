@@ -27,7 +27,6 @@ from ps2.protocol.plain_data import LIMIT_BYTES
 from ps2.rpc.run_control import RunControl, StartTimes
 from ps2.run.clock_loop import LOG_INTERVAL_S, ClockLoop
 from ps2.run.compiled import keep_compiled, measure_kernel_loads
-from ps2.run.process_age import python_ages_s
 from ps2.run.run_ref import RunRef
 from ps2.run.spark.errors import MIN_WORKER_MEMORY, NO_ADDRESS_SPACE, failure_message
 from ps2.run.worker import Worker
@@ -227,3 +226,33 @@ def _pickled(result: Any, worker: Worker) -> bytes:
             f"{LIMIT_BYTES}: keep what is large in a vector, or write it to a file and return its path"
         )
     return pickled
+
+
+# Fields of /proc/PID/stat after the name: the first is the state.
+START_TICKS = 19
+
+
+def python_ages_s() -> tuple[float, float]:
+    """Return the seconds since this process was started, and since the Python process that forked it was, if any.
+
+    0.0 where the system does not say (Linux does).
+    """
+    parent = _stat(os.getppid())
+    return _age_s(_stat(os.getpid())), _age_s(parent) if parent is not None and parent[0].startswith("python") else 0.0
+
+
+def _age_s(stat: tuple[str, list[str]] | None) -> float:
+    if stat is None:
+        return 0.0
+    started_s = int(stat[1][START_TICKS]) / os.sysconf("SC_CLK_TCK")
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started_s)
+
+
+def _stat(pid: int) -> tuple[str, list[str]] | None:
+    """Return the name of a process, and what /proc says behind it."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            head, _, rest = file.read().rpartition(")")
+    except OSError:
+        return None
+    return head.partition("(")[2], rest.split()

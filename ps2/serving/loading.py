@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -13,13 +17,39 @@ import numpy.typing as npt
 from fsspec.implementations.local import LocalFileSystem
 
 from ps2.array_types import Float32s, Int64s
-from ps2.errors import CheckpointCorruptError, SpillError
+from ps2.errors import CheckpointCorruptError, SpillError, UsageError
 from ps2.serving.key_table import UNKNOWN, KeyTable, key_table, merged_all, stacked, with_removed
 from ps2.storage.arrays import read_npy_header
 from ps2.storage.exports import Description, ExportEntry, ExportManifest, KeyFiles
 from ps2.storage.files import reported, resolve_url
 from ps2.storage.manifest import SavedFile
 from ps2.storage.shard_files import checked
+
+# A thread that waits for the interpreter's lock asks for it after so long; Python's own 5 ms are 50 scores.
+TURN_S = 5e-4
+
+_lock = threading.Lock()
+_state = {"users": 0, "before_s": 0.0}
+
+
+@contextmanager
+def short_turns() -> Iterator[None]:
+    """Let other threads have the interpreter's lock soon, in the whole process, until the last user of this has ended.
+
+    A score gives the lock up for each of its kernels, and then waits for it as long as a turn of the loading thread.
+    """
+    with _lock:
+        _state["users"] += 1
+        if _state["users"] == 1:
+            _state["before_s"] = sys.getswitchinterval()
+            sys.setswitchinterval(min(TURN_S, _state["before_s"]))
+    try:
+        yield
+    finally:
+        with _lock:
+            _state["users"] -= 1
+            if not _state["users"]:
+                sys.setswitchinterval(_state["before_s"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,3 +187,32 @@ def _mapped(file: Any, path: str, copied: bool) -> npt.NDArray[Any]:
 def _wrong(folder: str, file: SavedFile | None, expected: str, array: npt.NDArray[Any]) -> CheckpointCorruptError:
     name = file.name if file else "removed"
     return CheckpointCorruptError(f"{folder}/{name}: expected {expected}, got {array.dtype} of shape {array.shape}")
+
+
+# (config, rows: KeyRows, embeddings: float32 of shape (pairs, width), dense: arrays by name) -> float64 of shape (n,)
+Score = Callable[[Any, Any, Any, Any], Any]
+
+# Kind of an export without a model: a table of vectors, which has no scores.
+TABLE = "table"
+_HOME = {
+    "logistic": "ps2.algorithms.online.scoring",
+    "fm": "ps2.algorithms.online.scoring",
+    "deepfm": "ps2.algorithms.deep.scoring",
+    "wide-deep": "ps2.algorithms.deep.scoring",
+    "two-tower": "ps2.algorithms.deep.scoring",
+}
+
+
+def score_of(kind: str) -> Score | None:
+    """Return the function that scores rows of a kind of model; None for a table.
+
+    Raises:
+        UsageError: this version has no such kind.
+    """
+    if kind == TABLE:
+        return None
+    if kind not in _HOME:
+        raise UsageError(f"expected an export of kind {', '.join([TABLE, *_HOME])}, got {kind!r}")
+    scoring: Any = import_module(_HOME[kind])
+    score: Score = scoring.score
+    return score

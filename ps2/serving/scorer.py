@@ -35,9 +35,7 @@ from ps2.number_checks import is_number
 from ps2.ops.guards import readable
 from ps2.ops.initial import fill_initial
 from ps2.serving.key_table import PRESENT, warm
-from ps2.serving.kinds import Score, score_of
-from ps2.serving.loading import LoadedExport, load
-from ps2.serving.turns import short_turns
+from ps2.serving.loading import LoadedExport, Score, load, score_of, short_turns
 from ps2.storage.exports import ExportManifest, read_manifest
 from ps2.storage.files import resolve_url
 

@@ -35,7 +35,7 @@ class Description:
     """The model of an export, without its arrays. JSON data only.
 
     Attributes:
-        kind: name of the function that scores rows (``ps2.serving.kinds``); "table": none.
+        kind: name of the function that scores rows (``ps2.serving.loading``); "table": none.
         width: number of values of a key.
         config: data of the scoring function.
         hasher: how columns become keys (``FieldHasher.to_json``); None: rows come as keys.

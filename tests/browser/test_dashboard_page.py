@@ -8,8 +8,8 @@ import pytest
 import requests
 
 from ps2.dashboard.browser_sessions import BrowserSessions
-from ps2.dashboard.encoding import to_json
 from ps2.dashboard.page_server import PageServer
+from ps2.dashboard.snapshot import to_json
 from tests.browser.many import many_of_all
 from tests.conftest import wait_until
 

@@ -12,8 +12,7 @@ from ps2.coordinator import supervisor as supervisors
 from ps2.coordinator.checkpoints import Checkpoints
 from ps2.coordinator.fleet_control import FleetControl
 from ps2.coordinator.master import Master
-from ps2.coordinator.recovery import Policy
-from ps2.coordinator.recovery_log import RecoveryLog
+from ps2.coordinator.recovery import Policy, RecoveryLog
 from ps2.coordinator.supervisor import Supervisor
 from ps2.errors import DeadlineError, StaleRouteError
 from ps2.rpc.control import Activation, ServerControl

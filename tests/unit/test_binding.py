@@ -8,7 +8,7 @@ from ps2.config import Binding
 from ps2.coordinator import binding as bindings
 from ps2.coordinator.binding import binding_of, out_of_reach
 from ps2.coordinator.conf import PS2Conf, reached_at
-from ps2.coordinator.options import ports
+from ps2.coordinator.settings import ports
 from ps2.errors import ConfigError
 from ps2.run.spark.classic import ClassicSpark
 

@@ -8,7 +8,7 @@ import pytest
 from ps2 import DCV
 from ps2.client import blocks, keysets, plans
 from ps2.client.declared import declared
-from ps2.client.functions import map_partitions
+from ps2.client.zipped import map_partitions
 from ps2.errors import DTypeError, LimitError, OutOfRangeError, ShapeError, UsageError
 from ps2.matrix.partition import MatrixSpec
 from ps2.ops.blocks import columns_add, columns_add_some, columns_pull, columns_push, fold, unfold

@@ -9,9 +9,9 @@ import pytest
 
 from ps2 import DCV, NotColocatedWarning, batch
 from ps2.client import plans
+from ps2.client.async_writer import QueuedUpdate, sendable
 from ps2.client.fleet import FleetRef
 from ps2.client.plans import Plan
-from ps2.client.queued_updates import QueuedUpdate, sendable
 from ps2.client.read_your_writes import ReadYourWrites
 from ps2.client.requests import cut, group
 from ps2.client.session import Session

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from ps2.dashboard.encoding import to_json
 from ps2.dashboard.event_log import EventLog
 from ps2.dashboard.fleet_view import (
     MAX_MATRICES,
@@ -20,6 +19,7 @@ from ps2.dashboard.fleet_view import (
     vectors_of,
 )
 from ps2.dashboard.server_reports import REQUESTED_S, ServerReports
+from ps2.dashboard.snapshot import to_json
 from ps2.dashboard.training_log import TrainingLog
 from ps2.matrix.partition import MatrixSpec, Partition
 from ps2.rpc.server_status import MatrixStatus

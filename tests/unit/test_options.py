@@ -11,8 +11,7 @@ import pytest
 from ps2 import DCV, EmbeddingTable, PS2Context
 from ps2.config import WireConfig
 from ps2.coordinator.conf import NAMES, PS2Conf, over
-from ps2.coordinator.options import addresses
-from ps2.coordinator.settings import variable_of
+from ps2.coordinator.settings import addresses, variable_of
 from ps2.errors import ConfigError
 from ps2.serving import Scorer
 

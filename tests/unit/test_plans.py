@@ -7,8 +7,8 @@ import pytest
 
 from ps2.client import keysets, plans
 from ps2.client.declared import declared
-from ps2.client.functions import map_partitions
 from ps2.client.plans import Target
+from ps2.client.zipped import map_partitions
 from ps2.errors import ConfigError, DTypeError, NotFoundError, OutOfRangeError, ShapeError, UsageError
 from ps2.matrix.partition import MatrixSpec, assign_owners, partition_bounds
 from ps2.matrix.route import Route

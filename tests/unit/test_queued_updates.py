@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from ps2.client import plans
+from ps2.client.async_writer import QueuedUpdate, sendable
 from ps2.client.plans import Target
-from ps2.client.queued_updates import QueuedUpdate, sendable
 from ps2.matrix.partition import MatrixSpec, partition_bounds
 from ps2.matrix.route import Route
 from ps2.protocol.messages import RequestId

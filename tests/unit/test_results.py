@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ps2.client.results import PartitionResults
+from ps2.client.zipped import PartitionResults
 
 RESULTS = PartitionResults([(2, "b"), (9, "a"), (4, "c")])
 

@@ -11,8 +11,7 @@ import pytest
 from ps2.errors import InputError, RecoveryError, StoppedError, WorkerError
 from ps2.protocol.journal_file import PendingReports
 from ps2.rpc.run_control import ClockTimes, Logged, Report
-from ps2.run.clocks import Clocks
-from ps2.run.cuts import MAX_ROLLBACKS
+from ps2.run.clocks import MAX_ROLLBACKS, Clocks
 from ps2.run.journal import Journal
 from ps2.run.state import RunState
 from tests.blocking_run import BlockingRun

@@ -25,7 +25,7 @@ from ps2 import http_server
 from ps2.config import write_token
 from ps2.errors import ConfigError, LaunchError
 from ps2.serving import Scorer, http
-from ps2.serving.exposition import ScoringMetrics
+from ps2.serving.http import ScoringMetrics
 from tests import certificates
 from tests.exporting import export, values_of
 

@@ -9,13 +9,13 @@ import time
 import numpy as np
 import pytest
 
-from ps2.client import async_writer, plans, routes, sessions, task
+from ps2.client import async_writer, dispatch, plans, sessions, task
 from ps2.client import requests as client_requests
 from ps2.client.declared import declared
 from ps2.client.fleet import Access, FleetRef, derived_token, seal, token_id, unseal
-from ps2.client.functions import map_partitions
 from ps2.client.plans import Target
 from ps2.client.task import MutationIds
+from ps2.client.zipped import map_partitions
 from ps2.config import RetryConfig, WireConfig
 from ps2.errors import (
     BusyError,
@@ -222,7 +222,7 @@ def test_route_when_newer_is_known_then_old_handle_uses_it(fleet, target):
 
 
 def test_routes_when_many_matrices_come_and_go_then_few_are_kept(fleet, monkeypatch):
-    monkeypatch.setattr(routes, "MAX_ROUTES", 3)
+    monkeypatch.setattr(dispatch, "MAX_ROUTES", 3)
     over = session_over(fleet)
     made = [over.new_matrix(SPEC) for _ in range(9)]
     for info in made:
@@ -231,7 +231,7 @@ def test_routes_when_many_matrices_come_and_go_then_few_are_kept(fleet, monkeypa
 
 
 def test_batch_when_matrices_exceed_cache_then_asks_master(fleet, monkeypatch):
-    monkeypatch.setattr(routes, "MAX_ROUTES", 3)
+    monkeypatch.setattr(dispatch, "MAX_ROUTES", 3)
     over = session_over(fleet)
     targets = [Target(info.id, SPEC, info.route, (0,)) for info in [over.new_matrix(SPEC) for _ in range(5)]]
     over.dispatch.run([add_ones(target) for target in targets])

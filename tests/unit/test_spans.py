@@ -8,9 +8,9 @@ import psutil
 import pytest
 
 from ps2.rpc.run_control import StartTimes
-from ps2.run.process_age import python_ages_s
 from ps2.run.rank_leases import RankLease
 from ps2.run.spans import Spans
+from ps2.run.task import python_ages_s
 from ps2.run.timeline import ended, to_table
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from ps2.coordinator.checkpoints import Checkpoints
 from ps2.coordinator.conf import PS2Conf
-from ps2.coordinator.recovery_log import RecoveryLog
+from ps2.coordinator.recovery import RecoveryLog
 from ps2.coordinator.steps import Steps
 from ps2.errors import ConfigError
 from ps2.rpc.control import ServerControl

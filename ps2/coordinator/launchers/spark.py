@@ -12,20 +12,41 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ps2.certificates import TlsFiles
-from ps2.config import Binding
+from ps2.certificates import Tls, TlsFiles
+from ps2.config import Binding, WireConfig
 from ps2.coordinator.launcher import Launcher, LaunchRequest
 from ps2.coordinator.launchers.containers.application import FleetApplication
 from ps2.coordinator.launchers.containers.hosts import Hosts
-from ps2.coordinator.launchers.containers.servicer import listen
 from ps2.coordinator.launchers.containers.submission import DEFAULT_MEMORY_BYTES, Submission, beside
 from ps2.errors import ConfigError, LaunchError
+from ps2.protocol.pb import launcher_pb2 as pb
+from ps2.rpc.launcher_control import order_to_pb, report_from_pb
+from ps2.rpc.serving import RpcServer
 from ps2.version import __version__
 
 # A task whose attempts fail so often before its host has ever reported: Python or ps2 is missing there.
 ATTEMPTS = 3
 LEAVE_TIMEOUT_S = 2.0
 POLL_S = 0.05
+
+
+THREADS = 4
+
+
+class LauncherServicer:
+    """Method by method what ``service Launcher`` of the contract says."""
+
+    def __init__(self, hosts: Hosts) -> None:
+        self._hosts = hosts
+
+    def Report(self, request: pb.ReportRequest) -> pb.ReportReply:
+        return order_to_pb(self._hosts.report(report_from_pb(request)))
+
+
+def listen(hosts: Hosts, bind: str, token: str, tls: Tls | None = None) -> RpcServer:
+    """Start the launcher's gRPC server."""
+    service = pb.DESCRIPTOR.services_by_name["Launcher"]
+    return RpcServer(service, LauncherServicer(hosts), bind, token, THREADS, WireConfig(tls=tls))
 
 
 @dataclass(frozen=True)
