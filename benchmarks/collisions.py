@@ -17,7 +17,7 @@ from benchmarks import frame
 from benchmarks.frame import Benchmark, Check, Part, option, tell
 from benchmarks.local_spark import spark_and_servers
 from ps2.algorithms.online.program import OnlineProgram
-from ps2.algorithms.online.settings import OnlineSettings
+from ps2.algorithms.online.plan import OnlinePlan
 from ps2.algorithms.training.streams.labelled_rows import LabelledRows
 from ps2.algorithms.training.streams.progressive import Progressive, tally_of
 from ps2.data.key_rows import KeyRows
@@ -128,7 +128,7 @@ def _alone(rows: IdRows, slots: int | None) -> int:
 
 def _aucs(train: IdRows, test: IdRows, slots: int | None, seed: int, epochs: int) -> list[float]:
     """Train, and return the AUC of the rows to test after each pass."""
-    settings = OnlineSettings(
+    settings = OnlinePlan(
         factors=FACTORS,
         optimizer="adagrad",
         lr=RATE,

@@ -17,7 +17,7 @@ from benchmarks.frame import Benchmark, Check, Part, option, tell
 from benchmarks.local_spark import spark_and_servers
 from examples.generated_clicks import IDS, NUMBERS, ClickLog
 from ps2.algorithms.online.program import OnlineProgram
-from ps2.algorithms.online.settings import OnlineSettings
+from ps2.algorithms.online.plan import OnlinePlan
 from ps2.algorithms.training.streams.labelled_rows import LabelledRows
 from ps2.algorithms.training.streams.progressive import Progressive, tally_of
 from ps2.array_types import Float64s
@@ -107,7 +107,7 @@ class Learner:
 
 def drift(args: Args) -> Part:
     """Compare AUC of predictions by how old the weights are that predict."""
-    settings = OnlineSettings(factors=0, alpha=0.05, seed=0)
+    settings = OnlinePlan(factors=0, alpha=0.05, seed=0)
     # Weights come back to where they were in 40 days, and 2% of the ids are replaced in a day.
     log = ClickLog(args.ids, 40.0, 0.02, seed=0)
     with spark_and_servers("drift", args.memory, workers=1, servers=1):
@@ -132,7 +132,7 @@ def drift(args: Args) -> Part:
     return Part(checks=[check], table=rows, curves={"AUC by day": curves})
 
 
-def _tallies(log: ClickLog, settings: OnlineSettings, args: Args) -> dict[str, list[Float64s]]:
+def _tallies(log: ClickLog, settings: OnlinePlan, args: Args) -> dict[str, list[Float64s]]:
     ways = {
         ONLINE: Learner(_new(settings), None),
         "weights of the last hour": Learner(_new(settings), HOURS),
@@ -153,7 +153,7 @@ def _tallies(log: ClickLog, settings: OnlineSettings, args: Args) -> dict[str, l
     return tallies
 
 
-def _retrained(settings: OnlineSettings, before: Sequence[Day], day: Day) -> Float64s:
+def _retrained(settings: OnlinePlan, before: Sequence[Day], day: Day) -> Float64s:
     """Train a new model on the days before; return its predictions of the day."""
     learner = Learner(_new(settings), 1)
     for one in before:
@@ -164,7 +164,7 @@ def _retrained(settings: OnlineSettings, before: Sequence[Day], day: Day) -> Flo
     return found
 
 
-def _new(settings: OnlineSettings) -> OnlineProgram:
+def _new(settings: OnlinePlan) -> OnlineProgram:
     return OnlineProgram(settings, settings.new_table())
 
 

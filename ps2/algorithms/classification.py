@@ -49,9 +49,9 @@ from ps2.lazy_names import lazy_names
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ps2.algorithms.deep.ml.click_models import DeepFM, DeepFMModel, WideAndDeep, WideAndDeepModel
+    from ps2.algorithms.deep.estimator import DeepFM, DeepFMModel, WideAndDeep, WideAndDeepModel
     from ps2.algorithms.estimators.keywords import classification as keywords
-    from ps2.algorithms.online.ml.click_models import (
+    from ps2.algorithms.online.estimator import (
         OnlineFM,
         OnlineFMModel,
         OnlineLogisticRegression,
@@ -89,18 +89,18 @@ __all__ = [
 
 # Families that load on first use: a program pays for the modules of those that it trains.
 _HOME = {
-    "DeepFM": "ps2.algorithms.deep.ml.click_models",
-    "DeepFMModel": "ps2.algorithms.deep.ml.click_models",
+    "DeepFM": "ps2.algorithms.deep.estimator",
+    "DeepFMModel": "ps2.algorithms.deep.estimator",
     "GBTClassificationModel": "ps2.algorithms.trees.ml.classifiers",
     "GBTClassifier": "ps2.algorithms.trees.ml.classifiers",
-    "OnlineFM": "ps2.algorithms.online.ml.click_models",
-    "OnlineFMModel": "ps2.algorithms.online.ml.click_models",
-    "OnlineLogisticRegression": "ps2.algorithms.online.ml.click_models",
-    "OnlineLogisticRegressionModel": "ps2.algorithms.online.ml.click_models",
+    "OnlineFM": "ps2.algorithms.online.estimator",
+    "OnlineFMModel": "ps2.algorithms.online.estimator",
+    "OnlineLogisticRegression": "ps2.algorithms.online.estimator",
+    "OnlineLogisticRegressionModel": "ps2.algorithms.online.estimator",
     "RandomForestClassificationModel": "ps2.algorithms.trees.ml.classifiers",
     "RandomForestClassifier": "ps2.algorithms.trees.ml.classifiers",
-    "WideAndDeep": "ps2.algorithms.deep.ml.click_models",
-    "WideAndDeepModel": "ps2.algorithms.deep.ml.click_models",
+    "WideAndDeep": "ps2.algorithms.deep.estimator",
+    "WideAndDeepModel": "ps2.algorithms.deep.estimator",
 }
 LOSSES_OF_SVC = ("hinge", "squaredHinge")
 

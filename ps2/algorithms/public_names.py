@@ -29,8 +29,8 @@ PUBLIC_NAMES: dict[str, dict[str, tuple[str, ...]]] = {
             *("FMClassificationModel", "FMClassifier", "LinearSVC", "LinearSVCModel"),
             *("LogisticRegression", "LogisticRegressionModel"),
         ),
-        "deep.ml.click_models": ("DeepFM", "DeepFMModel", "WideAndDeep", "WideAndDeepModel"),
-        "online.ml.click_models": (
+        "deep.estimator": ("DeepFM", "DeepFMModel", "WideAndDeep", "WideAndDeepModel"),
+        "online.estimator": (
             *("OnlineFM", "OnlineFMModel", "OnlineLogisticRegression", "OnlineLogisticRegressionModel"),
         ),
         "trees.ml.classifiers": (
@@ -55,7 +55,7 @@ PUBLIC_NAMES: dict[str, dict[str, tuple[str, ...]]] = {
         "ranking": ("GBTRanker", "GBTRankerModel"),
     },
     "recommendation": {
-        "deep.ml.towers": ("TwoTower", "TwoTowerModel"),
+        "deep.estimator": ("TwoTower", "TwoTowerModel"),
         "recommendation": ("MatrixFactorization", "MatrixFactorizationModel"),
     },
     "regression": {

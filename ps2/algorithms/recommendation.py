@@ -40,7 +40,7 @@ from ps2.run.spark.jvm import java_frame
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ps2.algorithms.deep.ml.towers import TwoTower, TwoTowerModel
+    from ps2.algorithms.deep.estimator import TwoTower, TwoTowerModel
     from ps2.algorithms.estimators.keywords import recommendation as keywords
 
 __all__ = [
@@ -51,7 +51,7 @@ __all__ = [
 ]
 
 # Families that load on first use: a program pays for the modules of those that it trains.
-_HOME = {"TwoTower": "ps2.algorithms.deep.ml.towers", "TwoTowerModel": "ps2.algorithms.deep.ml.towers"}
+_HOME = {"TwoTower": "ps2.algorithms.deep.estimator", "TwoTowerModel": "ps2.algorithms.deep.estimator"}
 
 E = TypeVar("E", bound="MatrixFactorization")
 

@@ -12,7 +12,6 @@ import torch
 from pyspark.ml import Estimator, Model
 from pyspark.ml.functions import vector_to_array
 from pyspark.ml.linalg import VectorUDT
-from pyspark.ml.param.shared import HasInputCols, HasLabelCol, HasPredictionCol, HasSeed
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import pandas_udf
@@ -21,9 +20,10 @@ from ps2.algorithms.estimators.anew import done_anew
 from ps2.algorithms.estimators.dealing import check_workers, count_rows, deal_rows
 from ps2.algorithms.estimators.estimator import TrainingEstimator
 from ps2.algorithms.estimators.frames import check_frame
-from ps2.algorithms.estimators.params import setter
 from ps2.algorithms.estimators.summaries import HistorySummary
 from ps2.algorithms.estimators.tables import column, field
+from ps2.algorithms.frame.params import ByName
+from ps2.algorithms.frame.settings import positional
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.record import StepReport
 from ps2.algorithms.training.table import Table
@@ -34,18 +34,13 @@ from ps2.run.spark.backend_lookup import backend_of, with_python
 from ps2.torch.columns import read_tensors
 from ps2.torch.files import load_module, save_module
 from ps2.torch.optimizer import RemoteOptimizer
-from ps2.torch.params import TorchParams
+from ps2.torch.settings import TorchSettings
 from ps2.torch.training import ModuleProgram, TorchOptions, TrainedModule, output_width, tables_of, train
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from ps2.algorithms.estimators.keywords import torch_params as keywords
 
 Function = Callable[..., Any]
 
 
-class TorchEstimator(TrainingEstimator, TorchParams, Estimator["TorchModel"]):
+class TorchEstimator(TorchSettings, TrainingEstimator, Estimator["TorchModel"]):
     """Trains a PyTorch module on a DataFrame: rows stay in the workers, parameters on the servers.
 
     Example::
@@ -63,45 +58,39 @@ class TorchEstimator(TrainingEstimator, TorchParams, Estimator["TorchModel"]):
     clock, each worker takes one step with a minibatch of its own.
     """
 
-    def __init__(
-        self,
-        modelFn: Function,
-        lossFn: Function,
-        outputFn: Function | None = None,
-        **params: Unpack[keywords.TorchEstimator],
-    ) -> None:
-        """Describe a training.
+    # Type checkers make ``__init__`` of these, and of the settings.
+    modelFn: Function = positional(kw_only=False)
+    lossFn: Function = positional(kw_only=False)
+    outputFn: Function | None = positional(kw_only=False, default=None)
 
-        Args:
-            modelFn: called without arguments in the driver, once in each fit, with an active PS2Context. It returns a
-                picklable module, whose output is a tensor of shape (rows,) or (rows, w).
-            lossFn: called with the module's output and the labels; returns the mean loss of the rows, a tensor without
-                axes.
-            outputFn: called with the module's output; returns predictions, as ``torch.sigmoid`` does. None: predictions
-                are the output.
-            params: params of this class, by name.
+    if not TYPE_CHECKING:
 
-        Raises:
-            DTypeError: an argument is not a function.
-        """
-        super().__init__(**params)
-        for name, given in (("modelFn", modelFn), ("lossFn", lossFn), ("outputFn", outputFn)):
-            if not callable(given) and not (name == "outputFn" and given is None):
-                raise DTypeError(f"{name}: expected a function, got {given!r}")
-        self.modelFn, self.lossFn, self.outputFn = modelFn, lossFn, outputFn
+        def __init__(
+            self,
+            modelFn: Function,
+            lossFn: Function,
+            outputFn: Function | None = None,
+            **params: Any,
+        ) -> None:
+            """Describe a training.
 
-    setInputCols = setter(HasInputCols.inputCols)
-    setLabelCol = setter(HasLabelCol.labelCol)
-    setPredictionCol = setter(HasPredictionCol.predictionCol)
-    setSeed = setter(HasSeed.seed)
-    setRaggedCols = setter(TorchParams.raggedCols)
-    setBatchSize = setter(TorchParams.batchSize)
-    setEpochs = setter(TorchParams.epochs)
-    setStaleness = setter(TorchParams.staleness)
-    setOptimizer = setter(TorchParams.optimizer)
-    setLr = setter(TorchParams.lr)
-    setNumWorkers = setter(TorchParams.numWorkers)
-    setNumServers = setter(TorchParams.numServers)
+            Args:
+                modelFn: called without arguments in the driver, once in each fit, with an active PS2Context. It returns
+                    a picklable module, whose output is a tensor of shape (rows,) or (rows, w).
+                lossFn: called with the module's output and the labels; returns the mean loss of the rows, a tensor
+                    without axes.
+                outputFn: called with the module's output; returns predictions, as ``torch.sigmoid`` does. None:
+                    predictions are the output.
+                params: params of this class, by name.
+
+            Raises:
+                DTypeError: an argument is not a function.
+            """
+            super().__init__(**params)
+            for name, given in (("modelFn", modelFn), ("lossFn", lossFn), ("outputFn", outputFn)):
+                if not callable(given) and not (name == "outputFn" and given is None):
+                    raise DTypeError(f"{name}: expected a function, got {given!r}")
+            self.modelFn, self.lossFn, self.outputFn = modelFn, lossFn, outputFn
 
     def write(self) -> Any:
         """Raise UsageError: functions of a program are not written to files."""
@@ -148,7 +137,7 @@ class TorchEstimator(TrainingEstimator, TorchParams, Estimator["TorchModel"]):
         return ModuleProgram(module, optimizer, self.lossFn, options)
 
 
-class TorchModel(TorchParams, Model):
+class TorchModel(TorchSettings, ByName, Model):
     """What ``TorchEstimator.fit`` returns. The tables of its module stay on the servers."""
 
     def __init__(self, module: Any, width: int | None = None, outputFn: Function | None = None) -> None:
@@ -162,9 +151,6 @@ class TorchModel(TorchParams, Model):
         super().__init__()
         self.module, self.width, self.outputFn = module, width, outputFn
         self._summary: HistorySummary | None = None
-
-    setInputCols = setter(HasInputCols.inputCols)
-    setPredictionCol = setter(HasPredictionCol.predictionCol)
 
     @property
     def hasSummary(self) -> bool:
@@ -236,7 +222,7 @@ class TorchModel(TorchParams, Model):
         return with_python(dataset).select("*", predict(given).alias(output))
 
 
-def _inputs(params: TorchParams) -> tuple[str, ...]:
+def _inputs(params: Any) -> tuple[str, ...]:
     if not params.isDefined(params.inputCols) or not params.getInputCols():
         raise InputError("inputCols: expected the names of the columns that the module gets, and it is not set")
     inputs = tuple(params.getInputCols())

@@ -8,8 +8,9 @@ import pytest
 
 from ps2.algorithms.deep.architecture import Architecture
 from ps2.algorithms.deep.model import DeepModel
-from ps2.algorithms.deep.options import DeepOptions
+from ps2.algorithms.deep.plan import DeepPlan
 from ps2.algorithms.deep.program import DeepTable, train
+from ps2.algorithms.deep.settings import ClickSettings, TowerSettings
 from ps2.data.hashing import Field, FieldHasher
 from ps2.errors import DivergedError, InputError, LimitError
 from tests.in_process import training_context
@@ -36,11 +37,12 @@ def model_of(*fields, kind="deepfm", optimizer="ftrl+adagrad", **settings):
     return DeepModel.new(architecture, FieldHasher(fields), {**table, "initScale": 0.01, **settings}, seed=0)
 
 
-def learn(ps, model, columns, workers=2, **options):
+def learn(ps, model, columns, workers=2, cls=ClickSettings, **settings):
     table = pa.table(columns)
     shards = [table.take(np.arange(rank, len(table), workers)).to_batches() for rank in range(workers)]
     dealt = DeepTable(shards, model.hasher, "label", None, workers, len(table), float(len(table)))
-    return train(ps, dealt, model.parts, DeepOptions(**{"epochs": 1, "batch": 200, "lr": 0.01, **options}))
+    plan = DeepPlan(settings=cls(**{"maxIter": 1, "batchSize": 200, "stepSize": 0.01, **settings}))
+    return train(ps, dealt, model.parts, plan)
 
 
 def test_training_when_it_fails_then_the_next_is_sound(ps):
@@ -50,7 +52,7 @@ def test_training_when_it_fails_then_the_next_is_sound(ps):
     with pytest.raises(DivergedError, match="in epoch 1 the loss is nan"):
         learn(ps, model, {**columns, "x": np.where(columns["x"] > 2, 1e30, columns["x"])})
     before = model.layers.pull()
-    learn(ps, model, columns, lr=1e-12)
+    learn(ps, model, columns, stepSize=1e-12)
     for now, then in zip(model.layers.pull(), before, strict=True):
         np.testing.assert_allclose(now, then, atol=1e-6)
 
@@ -72,7 +74,7 @@ def test_two_towers_when_keys_wait_then_the_third_step_admits(ps):
     """Each pass over 100 rows is one step, and a step is one touch of each of its keys."""
     columns = {**rows(100), "label": np.ones(100)}
     model = model_of(USER, AD, kind="two-tower", optimizer="adagrad", admitAfter=3)
-    learn(ps, model, columns, workers=1, epochs=2, loss="softmax")
+    learn(ps, model, columns, workers=1, cls=TowerSettings, maxIter=2, loss="softmax")
     assert model.table.keysCount() == 0
-    learn(ps, model, columns, workers=1, loss="softmax")
+    learn(ps, model, columns, workers=1, cls=TowerSettings, loss="softmax")
     assert model.table.keysCount() == len(np.unique(columns["user"])) + len(np.unique(columns["ad"]))

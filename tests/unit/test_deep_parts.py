@@ -12,12 +12,13 @@ from ps2.algorithms.deep import kernels, row_kernels, warm
 from ps2.algorithms.deep.architecture import Architecture
 from ps2.algorithms.deep.network import Pass
 from ps2.algorithms.deep.ops import GRADIENT, SQUARE, STEPS, VELOCITY, WEIGHT, step_of_gradient, step_of_sum
-from ps2.algorithms.deep.options import DeepOptions
+from ps2.algorithms.deep.plan import DeepPlan
 from ps2.algorithms.deep.rows import DeepRows, batch_of
 from ps2.algorithms.deep.scoring import score
+from ps2.algorithms.deep.settings import DeepSettings
 from ps2.algorithms.deep.shared_layers import LayerStep, SharedLayers
 from ps2.algorithms.deep.stream import DeepStreamProgram
-from ps2.algorithms.deep.worker import Learner, Plan
+from ps2.algorithms.deep.worker import Learner, Schedule
 from ps2.algorithms.training.streams.labelled_rows import LabelledRows
 from ps2.data.key_rows import KeyRows
 from ps2.errors import InputError, OutOfRangeError, ShapeError
@@ -58,7 +59,7 @@ def test_items_when_keys_are_equal_then_share_is_counted():
 @pytest.mark.parametrize(("rows", "steps"), [(10, 3), (2, 5), (7, 7)])
 def test_plan_when_rows_are_cut_then_each_is_in_one_step(rows, steps):
     """The steps of an epoch take each of a worker's rows once."""
-    plan = Plan(1, steps, float(rows))
+    plan = Schedule(1, steps, float(rows))
     assert [i for step in range(steps) for i in range(rows)[plan.part(rows, step)]] == list(range(rows))
 
 
@@ -137,13 +138,13 @@ OF_HUGE = Architecture("deepfm", 2, 2, 2, (3,))
 def test_learn_when_a_value_is_huge_then_nothing_is_sent():
     """The loss is no number; the driver hears of it, and the model stays as it was."""
     model = RefusesSteps(OF_HUGE)
-    learner = Learner(OF_HUGE, DeepOptions(), model, model)
+    learner = Learner(OF_HUGE, DeepPlan(settings=DeepSettings()), model, model)
     assert np.isnan(learner.learn(DeepRows(HUGE, np.ones(1)).take(np.arange(1)), None, 1.0, 0))
 
 
 def test_stream_when_a_value_is_huge_then_nothing_is_sent():
     model = RefusesSteps(OF_HUGE)
-    program = DeepStreamProgram(OF_HUGE, DeepOptions(), model, model)
+    program = DeepStreamProgram(OF_HUGE, DeepPlan(settings=DeepSettings()), model, model)
     with pytest.raises(InputError, match=r"expected numbers whose products .* got a margin of nan"):
         program.learn(LabelledRows(HUGE, np.ones(1, np.float32)))
 

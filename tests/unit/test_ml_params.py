@@ -228,6 +228,8 @@ def test_estimator_when_number_is_not_finite_then_names_param(cls, value):
                 recipe(cls(**{name: value}))
 
 
+# Its training computes with them in float64.
+FLOAT64 = {("DictionaryLearning", "regParam")}
 FITTED = [name for name in algorithms.__all__ if hasattr(getattr(algorithms, name), "fit")]
 
 
@@ -237,7 +239,7 @@ def test_float_param_when_no_number_of_float32_then_named(name):
     floats = [param.name for param in estimator.params if isinstance(estimator._defaultParamMap.get(param), float)]
     assert floats
     for param in floats:
-        for value in [math.nan, 1e39, -1e39]:
+        for value in [math.nan, -1e39] if (name, param) in FLOAT64 else [math.nan, 1e39, -1e39]:
             with pytest.raises(ConfigError, match=rf"^{param}: expected .*, got {re.escape(repr(value))}"):
                 check_ranges(getattr(algorithms, name)(**{param: value}))
 

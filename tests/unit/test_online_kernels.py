@@ -9,9 +9,9 @@ import pytest
 
 from ps2.algorithms import OnlineFM, OnlineLogisticRegression
 from ps2.algorithms.online import kernels, ops
+from ps2.algorithms.online.plan import OnlinePlan
 from ps2.algorithms.online.program import check_changes
 from ps2.algorithms.online.scoring import BIAS, score
-from ps2.algorithms.online.settings import OnlineSettings
 from ps2.data.key_rows import KeyRows
 from ps2.errors import ConfigError, InputError
 from ps2.ops.guards import readable
@@ -33,7 +33,7 @@ def learned(settings, blocks, tail=0):
 
 
 def test_ftrl_when_rows_come_then_algorithm_1_of_the_paper():
-    settings = OnlineSettings(alpha=0.3, beta=0.7, l1=0.2, l2=0.1)
+    settings = OnlinePlan(alpha=0.3, beta=0.7, l1=0.2, l2=0.1)
     z, n, expected = np.zeros(KEYS), np.zeros(KEYS), np.empty(ROWS)
 
     def weight(key):
@@ -56,7 +56,7 @@ def test_ftrl_when_rows_come_then_algorithm_1_of_the_paper():
 
 
 def test_add_changes_when_ftrl_then_weights_follow_from_sums():
-    settings = OnlineSettings(alpha=0.3, l1=0.2)
+    settings = OnlinePlan(alpha=0.3, l1=0.2)
     blocks = np.zeros((KEYS, 3), np.float32)
     changes, _ = learned(settings, blocks)
     for half in (changes / 2, changes / 2):
@@ -85,7 +85,7 @@ def test_gradients_of_fm_when_summed_then_those_of_differences(tail):
 
 @pytest.mark.parametrize("optimizer", ["ftrl", "adagrad"])
 def test_fm_when_it_learns_a_row_again_then_its_loss_falls(optimizer):
-    settings = OnlineSettings(factors=2, optimizer=optimizer)
+    settings = OnlinePlan(factors=2, optimizer=optimizer)
     blocks = np.zeros((KEYS, 7), np.float32)
     blocks[:, 1:3] = RNG.normal(size=(KEYS, 2)) * 0.1
     losses = []
@@ -102,7 +102,7 @@ def test_changes_when_a_value_is_huge_then_are_refused(optimizer, value):
     """The square of its gradient overflows float32: on the servers it would end the key's learning without a word."""
     given = readable(np.array([0, 1])), np.zeros(1, np.int32), readable(np.array([value], np.float32))
     one, none, changes = readable(np.ones(1, np.float32)), np.empty(0, np.float32), np.zeros((1, 2), np.float32)
-    settings, margins = OnlineSettings(optimizer=optimizer), np.empty(1)
+    settings, margins = OnlinePlan(optimizer=optimizer), np.empty(1)
     blocks = readable(np.zeros((1, 3), np.float32))
     kernels.learn_rows(*given, one, readable(none), blocks, changes, 0, settings.is_ftrl, settings.rates, margins)
     assert margins[0] == 0
@@ -112,7 +112,7 @@ def test_changes_when_a_value_is_huge_then_are_refused(optimizer, value):
 
 def test_settings_when_adam_has_l1_then_is_refused():
     with pytest.raises(ConfigError, match="l1: expected 0 with 'adam'"):
-        OnlineSettings(optimizer="adam", local_steps=False, l1=1.0)
+        OnlinePlan(optimizer="adam", local_steps=False, l1=1.0)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_params_when_one_has_no_effect_then_is_refused(estimator, given):
 
 
 def test_params_when_seed_is_negative_then_settings_have_one():
-    assert OnlineFM(seed=-1)._settings().seed == 2**63 - 1
+    assert OnlineFM(seed=-1)._make_plan().seed == 2**63 - 1
 
 
 def test_score_when_there_is_an_intercept_then_it_is_added():

@@ -6,19 +6,22 @@ import numpy as np
 import pytest
 
 from ps2.algorithms.deep.architecture import Architecture
-from ps2.algorithms.deep.options import DeepOptions
+from ps2.algorithms.deep.plan import DeepPlan
+from ps2.algorithms.deep.settings import DeepSettings
 from ps2.algorithms.deep.stream import DeepStreamProgram
+from ps2.algorithms.online.plan import INTERCEPT, OnlinePlan
 from ps2.algorithms.online.program import OnlineProgram
 from ps2.algorithms.online.scoring import BIAS, score
-from ps2.algorithms.online.settings import INTERCEPT, OnlineSettings
 from ps2.algorithms.training.streams.labelled_rows import LabelledRows
 from ps2.client.embedding_table import EmbeddingTable
 from ps2.coordinator.in_process import InProcessServers, in_process_session
 from ps2.data.key_rows import KeyRows
 
 PROGRAMS = {
-    "online": lambda table: OnlineProgram(OnlineSettings(), table),
-    "deep": lambda table: DeepStreamProgram(Architecture("deepfm", 2, 2, 2, (3,)), DeepOptions(), (), table),
+    "online": lambda table: OnlineProgram(OnlinePlan(), table),
+    "deep": lambda table: DeepStreamProgram(
+        Architecture("deepfm", 2, 2, 2, (3,)), DeepPlan(settings=DeepSettings()), (), table
+    ),
 }
 
 
@@ -36,7 +39,7 @@ def test_advance_when_rows_are_older_then_time_stays(family, clock, now_s):
 @pytest.mark.parametrize(("optimizer", "l2", "factor_l2"), [("ftrl", 0.3, 0.5), ("adagrad", 0.5, None)])
 def test_params_when_settings_differ_in_name_then_user_s(optimizer, l2, factor_l2):
     of_keys = {"expireAfterS": 9.0, "clock": "event"}
-    found = OnlineSettings(2, optimizer, l2=0.3, decay=0.5, key_arguments=of_keys).params()
+    found = OnlinePlan(2, optimizer, l2=0.3, decay=0.5, key_arguments=of_keys).params()
     assert (found["l2"], found.get("factorL2")) == (l2, factor_l2)
     assert (found["factorSize"], found["localSteps"], found["fitIntercept"]) == (2, True, True)
     assert found["expireAfterS"] == 9.0
@@ -71,7 +74,7 @@ def learned(settings, rows, times=3):
 )
 def test_learn_when_keys_come_twice_then_their_values_add_up(optimizer, local_steps, factors):
     """Also with a penalty, whose gradient counts once a row; a vector has no product with itself."""
-    settings = OnlineSettings(factors, optimizer, decay=0.3, local_steps=local_steps, init_scale=0.5)
+    settings = OnlinePlan(factors, optimizer, decay=0.3, local_steps=local_steps, init_scale=0.5)
     for found, expected in zip(learned(settings, rows_of(REPEATED)), learned(settings, rows_of(SUMMED)), strict=True):
         np.testing.assert_allclose(found, expected, rtol=2e-5)
 
@@ -90,5 +93,5 @@ def test_ftrl_when_keys_come_twice_then_algorithm_1_of_the_paper():
         g = (1 / (1 + np.exp(-expected[-1])) - label) * features
         z += g - (np.sqrt(n + g * g) - np.sqrt(n)) / alpha * w
         n += g * g
-    found, *_ = learned(OnlineSettings(alpha=alpha, beta=beta, l1=l1, l2=l2), rows_of(REPEATED), times=2)
+    found, *_ = learned(OnlinePlan(alpha=alpha, beta=beta, l1=l1, l2=l2), rows_of(REPEATED), times=2)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)

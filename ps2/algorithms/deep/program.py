@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,10 +17,10 @@ import numpy as np
 import pyarrow as pa
 
 from ps2.algorithms.deep.architecture import Architecture
-from ps2.algorithms.deep.options import DeepOptions
+from ps2.algorithms.deep.plan import DeepPlan
 from ps2.algorithms.deep.rows import DeepRows
 from ps2.algorithms.deep.shared_layers import LayerStep, SharedLayers
-from ps2.algorithms.deep.worker import DeepLoop, Learner, Plan
+from ps2.algorithms.deep.worker import DeepLoop, Learner, Schedule
 from ps2.algorithms.frame.journal import Journal
 from ps2.algorithms.frame.program import Ask, NextClock, OwnRows, Program, Steps, run_program
 from ps2.algorithms.training.checkpoint_names import UNNAMED, CheckpointNames
@@ -37,33 +37,35 @@ WORDS = Words("epoch", "loss")
 class DeepProgram(Program[TrainingHistory]):
     """The training of a deep model."""
 
+    number = 2
+
     first_clock = 0
 
-    def __init__(self, learner: Learner, plan: Plan, record: Record, training: Resumable) -> None:
-        super().__init__(learner.options, None, record)
-        self._learner, self._plan, self._training = learner, plan, training
-        self.staleness = learner.options.staleness
+    def __init__(self, learner: Learner, schedule: Schedule, record: Record, training: Resumable) -> None:
+        super().__init__(learner.plan, None, record)
+        self._learner, self._plan, self._training = learner, schedule, training
+        self.staleness = learner.plan.settings.staleness
 
     # -- the algorithm -------------------------------------------------------------------------------------------------
 
     def drive(self, ask: Ask) -> Steps[None]:
         ask.start()
         epoch = 0
-        while epoch < ask.setting(lambda: self.options.epochs):
+        while epoch < ask.setting(lambda: self.plan.settings.maxIter):
             loss, num_rows = yield from ask.part(partial(self._epoch, epoch))
             ask.stepped(self.record.known(loss), num_rows, 0)
             epoch += 1
 
     def _epoch(self, epoch: int) -> Steps[tuple[float, int]]:
         """Pass over all rows; return their mean loss, each row's before its step, and the number of rows."""
-        plan, num_rows, losses = self._plan, 0, list[float]()
-        for _ in range(plan.steps):
+        schedule, num_rows, losses = self._plan, 0, list[float]()
+        for _ in range(schedule.steps):
             step = yield NextClock().then(partial(self._take_step, epoch))
             if step is not None:
                 losses.append(step[0])
                 num_rows += step[1]
         # A step whose report is lost counts as much as the mean of the others.
-        return float(np.mean(losses) * plan.steps / plan.weight) if losses else math.nan, num_rows
+        return float(np.mean(losses) * schedule.steps / schedule.weight) if losses else math.nan, num_rows
 
     def _take_step(self, epoch: int, report: Any) -> tuple[float, int] | None:
         """Let the layers take a clock's step; return its summed loss and number of rows, None if the report is lost."""
@@ -74,8 +76,8 @@ class DeepProgram(Program[TrainingHistory]):
                 f"in epoch {epoch + 1} the loss is {report.loss}: a learning rate, or a number of the rows, is too "
                 "large"
             )
-        if self.options.staleness == 0:
-            self._learner.layers.step(LayerStep(self.options.lr, self.options.decay))
+        if self.plan.settings.staleness == 0:
+            self._learner.layers.step(LayerStep(self.plan.settings.stepSize, self.plan.settings.weightDecay))
         return report.loss, report.rows
 
     # -- what the frame calls ------------------------------------------------------------------------------------------
@@ -130,7 +132,7 @@ class Resumable:
     settings: dict[str, Any]
 
     @staticmethod
-    def of(name: str, ps: Any, table: DeepTable, options: DeepOptions, model: Mapping[str, Any]) -> Resumable:
+    def of(name: str, ps: Any, table: DeepTable, plan: DeepPlan, model: Mapping[str, Any]) -> Resumable:
         """Return the training of this name.
 
         Args:
@@ -143,8 +145,8 @@ class Resumable:
         """
         keys = table.hasher.to_json()
         rows = {"columns": keys["fields"], "hashSeed": keys["seed"], "rows": table.rows, "workers": table.workers}
-        training_options = {key: value for key, value in asdict(options).items() if key not in ("epochs", "overlap")}
-        training = Resumable(CheckpointNames.of(name, ps), {**model, **training_options, **rows})
+        decisive = {key: value for key, value in plan.plain().items() if key not in ("maxIter", "name", "overlap")}
+        training = Resumable(CheckpointNames.of(name, ps), {**model, **decisive, **rows})
         # Compare the settings first: the caller looks for vectors that depend on them.
         Journal.of(training.names, training.settings, DeepProgram.number)
         return training
@@ -157,7 +159,7 @@ def train(
     ps: Any,
     table: DeepTable,
     model: tuple[Architecture, SharedLayers, Any],
-    options: DeepOptions,
+    plan: DeepPlan,
     on_step: Callable[[StepReport], None] = lambda step: None,
     training: Resumable = UNNAMED_TRAINING,
 ) -> TrainingHistory:
@@ -167,7 +169,7 @@ def train(
         ps: the context.
         table: the rows.
         model: the architecture, the layers, and the ``EmbeddingTable``.
-        options: how to train.
+        plan: the training.
         on_step: called in the driver after each epoch.
         training: the names and settings with which another driver may resume the training.
 
@@ -178,12 +180,13 @@ def train(
         SlotsError, WorkerError...: as ``ps.run`` raises.
     """
     architecture, layers, embeddings = model
-    options.check(architecture.has_towers)
-    batch = options.batch if options.staleness == 0 else options.batch * table.workers
-    plan = Plan(options.epochs, max(1, math.ceil(table.rows / batch)), table.total)
+    plan.check(architecture.has_towers)
+    settings = plan.settings
+    batch = settings.batchSize if settings.staleness == 0 else settings.batchSize * table.workers
+    schedule = Schedule(settings.maxIter, max(1, math.ceil(table.rows / batch)), table.total)
     if not training.names.begun:
         layers.forget_gradients()
-    program = DeepProgram(Learner(architecture, options, layers, embeddings), plan, Record(on_step, WORDS), training)
+    program = DeepProgram(Learner(architecture, plan, layers, embeddings), schedule, Record(on_step, WORDS), training)
     rows = OwnRows(table.frame, table.workers, _Read(table.hasher, table.label, table.weight))
     history = run_program(ps, program, rows, training.names)
     if table.newest_s > NEVER:

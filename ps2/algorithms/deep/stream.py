@@ -9,7 +9,7 @@ import numpy as np
 
 from ps2.algorithms.deep.architecture import Architecture
 from ps2.algorithms.deep.network import Pass, logistic_loss
-from ps2.algorithms.deep.options import DeepOptions
+from ps2.algorithms.deep.plan import DeepPlan
 from ps2.algorithms.deep.rows import batch_of
 from ps2.algorithms.deep.scoring import check_fields, check_margins
 from ps2.algorithms.deep.shared_layers import LayerStep, SharedLayers
@@ -24,11 +24,11 @@ class DeepStreamProgram:
 
     Attributes:
         architecture, layers, table: the model.
-        options: how to train it.
+        plan: the training.
     """
 
     architecture: Architecture
-    options: DeepOptions
+    plan: DeepPlan
     layers: SharedLayers
     table: Any
 
@@ -50,7 +50,7 @@ class DeepStreamProgram:
             seed = None if not self.architecture.dropout else int(keys.sum(dtype=np.int64) & 0xFFFFFFFF)
             one = Pass(self.architecture, weights, batch, table, seed)
             _, slopes = logistic_loss(one.margins(), found.labels, of_rows, total)
-            step = LayerStep(self.options.lr, self.options.decay)
+            step = LayerStep(self.plan.settings.stepSize, self.plan.settings.weightDecay)
             gradient = one.slopes_back(slopes, lambda number, layer: self.layers.step_with(number, layer, step))
             self.table.pushDistinct(keys, gradient, wait=False)
         return np.asarray(margins, np.float64)

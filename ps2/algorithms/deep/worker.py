@@ -13,7 +13,7 @@ import numpy as np
 from ps2.algorithms.deep.architecture import Architecture
 from ps2.algorithms.deep.layers import OnLayer
 from ps2.algorithms.deep.network import Pass, PositivePairs, logistic_loss, softmax_loss
-from ps2.algorithms.deep.options import DeepOptions
+from ps2.algorithms.deep.plan import DeepPlan
 from ps2.algorithms.deep.rows import DeepRows, Minibatch
 from ps2.algorithms.deep.shared_layers import LayerStep, SharedLayers
 from ps2.array_types import Float64s
@@ -21,7 +21,7 @@ from ps2.errors import InputError, OutOfRangeError
 
 
 @dataclass(frozen=True)
-class Plan:
+class Schedule:
     """The steps of a training.
 
     Attributes:
@@ -49,13 +49,13 @@ class Learner:
 
     Attributes:
         architecture: kind and sizes of the model.
-        options: how to train it.
+        plan: the training.
         layers: its layers on the servers.
         table: its embeddings, an ``EmbeddingTable``.
     """
 
     architecture: Architecture
-    options: DeepOptions
+    plan: DeepPlan
     layers: SharedLayers
     table: Any
 
@@ -79,7 +79,7 @@ class Learner:
             loss, back = self._loss(one, part, shares, mean)
         if math.isfinite(loss):
             try:
-                self.table.pushDistinct(part.keys, back(self._sender()), wait=not self.options.overlap)
+                self.table.pushDistinct(part.keys, back(self._sender()), wait=not self.plan.overlap)
             except OutOfRangeError as error:
                 raise InputError(str(error)) from error
         return loss
@@ -98,10 +98,10 @@ class Learner:
 
     def _sender(self) -> Any:
         """Return the function that sends a layer's gradient as soon as it is computed."""
-        layers, options, wait = self.layers, self.options, not self.options.overlap
-        if options.staleness == 0:
+        layers, plan, wait = self.layers, self.plan, not self.plan.overlap
+        if plan.settings.staleness == 0:
             return lambda number, gradient: layers.add(number, gradient, wait)
-        taken = LayerStep(options.lr, options.decay)
+        taken = LayerStep(plan.settings.stepSize, plan.settings.weightDecay)
         return lambda number, gradient: layers.step_with(number, gradient, taken, wait)
 
 
@@ -110,28 +110,28 @@ class DeepLoop:
     """What each worker runs; picklable."""
 
     learner: Learner
-    plan: Plan
+    schedule: Schedule
 
     def __call__(self, worker: Any, rows: DeepRows) -> None:
-        learner, plan, options = self.learner, self.plan, self.learner.options
+        learner, schedule, plan = self.learner, self.schedule, self.learner.plan
         shares = self._shares(rows)
         # If each worker takes steps of its own, the gradient is the mean over its rows.
-        parts = plan.steps if options.staleness == 0 else plan.steps * worker.workers
-        mean = plan.weight / parts
+        parts = schedule.steps if plan.settings.staleness == 0 else schedule.steps * worker.workers
+        mean = schedule.weight / parts
         order, epoch = np.zeros(0, np.int64), -1
-        for clock in worker.clocks(plan.clocks):
-            if clock // plan.steps != epoch:
-                epoch = clock // plan.steps
-                order = rows.order(options.seed, worker.rank, epoch)
-            numbers = order[plan.part(len(rows), clock % plan.steps)]
+        for clock in worker.clocks(schedule.clocks):
+            if clock // schedule.steps != epoch:
+                epoch = clock // schedule.steps
+                order = rows.order(plan.seed, worker.rank, epoch)
+            numbers = order[schedule.part(len(rows), clock % schedule.steps)]
             if not len(numbers):
                 worker.report({"loss": 0.0, "rows": 0})
                 continue
             part = rows.take(numbers)
-            seed = int(np.random.SeedSequence([options.seed, worker.rank, clock]).generate_state(1)[0])
+            seed = int(np.random.SeedSequence([plan.seed, worker.rank, clock]).generate_state(1)[0])
             loss = learner.learn(part, shares, mean, seed)
             worker.report({"loss": loss, "rows": len(numbers)})
 
     def _shares(self, rows: DeepRows) -> Any:
         sizes = self.learner.architecture
-        return rows.items(sizes.deep, sizes.fields) if self.learner.options.loss == "softmax" else None
+        return rows.items(sizes.deep, sizes.fields) if self.learner.plan.loss == "softmax" else None

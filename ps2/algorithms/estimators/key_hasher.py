@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from pyspark.ml import Transformer
-from pyspark.ml.param import Param, TypeConverters
 from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
 from pyspark.sql import DataFrame
 from pyspark.sql.types import ArrayType, FloatType, LongType, StructField, StructType
@@ -15,23 +14,18 @@ from pyspark.sql.types import ArrayType, FloatType, LongType, StructField, Struc
 from ps2.algorithms.estimators.frames import check_frame
 from ps2.algorithms.estimators.key_params import HashedColumns
 from ps2.algorithms.estimators.model_files import EstimatorReader, EstimatorWriter
-from ps2.algorithms.estimators.params import SaysParams, check_ranges, getter, own_param, setter
 from ps2.algorithms.estimators.tables import column
+from ps2.algorithms.frame.settings import Setting, getter, param, setter
 from ps2.data.hashing import FieldHasher
 from ps2.errors import InputError
 from ps2.run.spark.backend_lookup import with_python
 from ps2.run.spark.frames import map_in_arrow
 
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from ps2.algorithms.estimators.keywords import estimators_key_hasher as keywords
-
 NAMES = "key bigint, field string, value string"
 Batches = Iterator[pa.RecordBatch]
 
 
-class KeyHasher(SaysParams, HashedColumns, Transformer, MLReadable[Any], MLWritable):
+class KeyHasher(HashedColumns, Transformer, MLReadable[Any], MLWritable):
     """Turns columns of categories and numbers into arrays of keys and values, without a vocabulary.
 
     It resembles pyspark.ml's ``FeatureHasher``, but a key is a 63-bit XXH3 of the column's name and the value, so
@@ -44,20 +38,13 @@ class KeyHasher(SaysParams, HashedColumns, Transformer, MLReadable[Any], MLWrita
         hasher.transform(df).select("keys", "values")
     """
 
-    def __init__(self, **params: Unpack[keywords.KeyHasher]) -> None:
-        super().__init__(**params)
+    __module__ = "ps2.algorithms.feature"
 
-    keysCol: Param[str] = own_param("keysCol", "new column of the keys: arrays of bigint", TypeConverters.toString)
-    valuesCol: Param[str] = own_param("valuesCol", "new column of the values: arrays of float", TypeConverters.toString)
+    keysCol: Setting[str] = param("keys", "the new column of the keys: arrays of bigint")
+    valuesCol: Setting[str] = param("values", "the new column of the values: arrays of float")
 
-    def _set_defaults(self) -> None:
-        super()._set_defaults()
-        self._setDefault(keysCol="keys", valuesCol="values")
-
-    getKeysCol = getter(keysCol)
-    getValuesCol = getter(valuesCol)
-    setKeysCol = setter(keysCol)
-    setValuesCol = setter(valuesCol)
+    getKeysCol, setKeysCol = getter(keysCol), setter(keysCol)
+    getValuesCol, setValuesCol = getter(valuesCol), setter(valuesCol)
 
     def names(self, dataset: DataFrame) -> DataFrame:
         """Return what each key of these rows stands for: one row per key, with columns ``key``, ``field``, ``value``.
@@ -96,7 +83,7 @@ class KeyHasher(SaysParams, HashedColumns, Transformer, MLReadable[Any], MLWrita
 
     def _prepared(self, dataset: DataFrame) -> FieldHasher:
         check_frame(dataset)
-        check_ranges(self)
+        self._check_values()
         return self._hasher(dataset)
 
     def write(self) -> MLWriter:

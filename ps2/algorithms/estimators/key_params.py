@@ -1,12 +1,10 @@
-"""Params that say which columns of a DataFrame become keys, and how."""
+"""The hasher that makes keys of columns, and checks of the columns."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from pyspark.ml.param import Param, TypeConverters
 from pyspark.sql import DataFrame
 from pyspark.sql.types import (
     ArrayType,
@@ -18,84 +16,17 @@ from pyspark.sql.types import (
     StringType,
 )
 
-from ps2.algorithms.estimators.params import ByName, getter, own_param, setter
+from ps2.algorithms.frame.key_settings import CATEGORIES, KEYS, HashedColumnSettings, KeySettings
+from ps2.algorithms.frame.params import ByName
 from ps2.data.columns import listed
 from ps2.data.hashing import Field, FieldHasher
-from ps2.data.key_fields import suggested_cross
 from ps2.errors import ConfigError, InputError
 
-# Separates the columns of a cross.
-CROSS = ":"
-KEYS = "keys"
 COLUMNS = "categoricalCols, numericCols, bucketCols or crosses"
-CATEGORIES = "strings, integers or booleans, or arrays of them"
 
 
-def bucket_columns(value: Any) -> dict[str, list[float] | None]:
-    """Convert names of columns, or a dict from name to bounds, to a dict; bounds None: buckets by logarithm."""
-    if isinstance(value, Mapping):
-        bounds = {name: None if given is None else TypeConverters.toListFloat(given) for name, given in value.items()}
-        return {TypeConverters.toString(name): given for name, given in bounds.items()}
-    return dict.fromkeys(TypeConverters.toListString(value))
-
-
-def crossed_columns(value: Any) -> list[list[str]]:
-    """Convert crosses, each "a:b" or a list of names, to lists of names."""
-    if isinstance(value, str) or not isinstance(value, Sequence):
-        raise TypeError(f'crosses: expected a list such as ["user:ad"] or [["user", "ad"]], got {value!r}')
-    for one in value:
-        if isinstance(one, str) and CROSS not in one:
-            raise TypeError(f"crosses: expected columns such as {suggested_cross(one)}, got {one!r}")
-    return [TypeConverters.toListString(one.split(CROSS) if isinstance(one, str) else one) for one in value]
-
-
-class HashedColumns(ByName):
-    """Params that name the columns whose values become keys."""
-
-    categoricalCols: Param[list[str]] = own_param(
-        "categoricalCols",
-        f"columns of categories: {CATEGORIES}; each value is a key, without a vocabulary",
-        TypeConverters.toListString,
-    )
-    numericCols: Param[list[str]] = own_param(
-        "numericCols",
-        "columns of numbers: each column is a key, and its numbers are values",
-        TypeConverters.toListString,
-    )
-    bucketCols: Param[Any] = own_param(
-        "bucketCols",
-        "columns of numbers whose intervals are keys: names (intervals by logarithm), or a dict from name to ascending "
-        "bounds, None for intervals by logarithm",
-        bucket_columns,
-    )
-    bucketBase: Param[float] = own_param(
-        "bucketBase", "base of intervals by logarithm: their bounds are 0 and base^i - 1", TypeConverters.toFloat
-    )
-    crosses: Param[Any] = own_param(
-        "crosses",
-        'combinations of columns whose values together are keys: "user:ad", or a list of names; columns of bucketCols '
-        "by interval",
-        crossed_columns,
-    )
-    hashSeed: Param[int] = own_param("hashSeed", "seed of the keys' hash", TypeConverters.toInt)
-
-    def _set_defaults(self) -> None:
-        super()._set_defaults()
-        self._setDefault(categoricalCols=[], numericCols=[], bucketCols={}, bucketBase=2.0, crosses=[], hashSeed=0)
-
-    getCategoricalCols = getter(categoricalCols)
-    getNumericCols = getter(numericCols)
-    getBucketCols = getter(bucketCols)
-    getBucketBase = getter(bucketBase)
-    getCrosses = getter(crosses)
-    getHashSeed = getter(hashSeed)
-
-    setCategoricalCols = setter(categoricalCols)
-    setNumericCols = setter(numericCols)
-    setBucketCols = setter(bucketCols)
-    setBucketBase = setter(bucketBase)
-    setCrosses = setter(crosses)
-    setHashSeed = setter(hashSeed)
+class HashedColumns(HashedColumnSettings, ByName):
+    """An estimator, model or transformer of columns whose values become keys."""
 
     def _hashed_fields(self) -> list[Field]:
         """Return the fields that the params name, in this order: categories, numbers, buckets, crosses."""
@@ -125,36 +56,14 @@ class HashedColumns(ByName):
         return hasher
 
 
-class KeyParams(HashedColumns):
-    """Params of estimators and models of rows of keys: columns to hash, or a column of keys."""
-
-    keysCol: Param[str] = own_param(
-        "keysCol",
-        f"column of arrays of keys, integers in [0, 2^63), beside the hashed columns; without any of these: {KEYS!r}",
-        TypeConverters.toString,
-    )
-    valuesCol: Param[str] = own_param(
-        "valuesCol", "column of arrays of the keys' values; not set: all are 1", TypeConverters.toString
-    )
-    keysPerRow: Param[int] = own_param(
-        "keysPerRow",
-        "keys in each array, each place a field of its own; not set: any number, in one field",
-        TypeConverters.toInt,
-    )
-
-    getKeysCol = getter(keysCol)
-    getValuesCol = getter(valuesCol)
-    getKeysPerRow = getter(keysPerRow)
-
-    setKeysCol = setter(keysCol)
-    setValuesCol = setter(valuesCol)
-    setKeysPerRow = setter(keysPerRow)
+class KeyParams(KeySettings, HashedColumns):
+    """An estimator or model of rows of keys: columns to hash, or a column of keys."""
 
     def _hasher(self, dataset: DataFrame | None = None) -> FieldHasher:
         """Return the hasher; see ``HashedColumns._hasher``."""
         fields = self._hashed_fields()
         if not fields or self.isSet(self.keysCol):
-            keys = self.getKeysCol() if self.isSet(self.keysCol) else KEYS
+            keys = (self.getKeysCol() if self.isSet(self.keysCol) else None) or KEYS
             if not fields and not self.isSet(self.keysCol) and dataset is not None and KEYS not in dataset.columns:
                 raise ConfigError(
                     f"{type(self).__name__}: expected columns in {COLUMNS}, or a column of keys (keysCol, by default "

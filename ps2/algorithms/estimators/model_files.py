@@ -115,9 +115,7 @@ def write_local_model(model: Any, path: str) -> None:
 def read_local_model(cls: Any, path: str) -> Any:
     """Read what ``write_local_model`` wrote; raises like ``ModelReader.load``."""
     metadata = read_metadata(path)
-    expected = f"{cls.__module__}.{cls.__name__}"
-    if metadata.get("class") != expected:
-        raise UsageError(f"{path}: expected a {expected}, got a {metadata.get('class')}")
+    _check_class(path, metadata, cls)
     return _made(cls, path, path, metadata)
 
 
@@ -169,6 +167,10 @@ def _set_params(instance: Any, metadata: dict[str, Any]) -> None:
             rows = np.array(value, np.float64)
             matrix = DenseMatrix(rows.shape[0], rows.shape[1], rows.reshape(-1), isTransposed=True)
             metadata["paramMap"][name] = matrix
+    # A version of pyspark may have params without an effect that another one lacks.
+    metadata["defaultParamMap"] = {
+        name: value for name, value in metadata["defaultParamMap"].items() if instance.hasParam(name)
+    }
     DefaultParamsReader.getAndSetParams(instance, metadata)
 
 
@@ -179,9 +181,15 @@ def _metadata(spark: Any, path: str, cls: type) -> dict[str, Any]:
     if not located(spark, f"{path}/metadata")[1]:
         raise CheckpointMissingError(f"{path}: expected a {expected}, and there is no folder metadata in it")
     metadata = load_metadata(path, spark)
-    if metadata["class"] != expected:
-        raise UsageError(f"{path}: expected a {expected}, got a {metadata['class']}")
+    _check_class(path, metadata, cls)
     return metadata
+
+
+def _check_class(path: str, metadata: dict[str, Any], cls: type) -> None:
+    """Raise UsageError if metadata describe another class. Earlier versions had classes in other modules of ours."""
+    module, _, name = str(metadata.get("class")).rpartition(".")
+    if name != cls.__name__ or module.partition(".")[0] != cls.__module__.partition(".")[0]:
+        raise UsageError(f"{path}: expected a {cls.__module__}.{cls.__name__}, got a {metadata.get('class')}")
 
 
 def prepare_folder(spark: Any, path: str, overwrite: bool) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from ps2.algorithms.estimators.estimator import TrainingEstimator
-from ps2.algorithms.estimators.learning_params import LearningSetters
+from ps2.algorithms.estimators.key_params import KeyParams
 from ps2.algorithms.estimators.tables import check_label_is_apart, check_numbers, check_times
+from ps2.algorithms.frame.key_settings import LearningSettings
 from ps2.algorithms.training.observing import observed
 from ps2.algorithms.training.streams.labelled_rows import LabelledReader
 from ps2.algorithms.training.streams.learner import BatchProgress, LearnerOptions
@@ -19,8 +20,11 @@ from ps2.algorithms.training.streams.training import StreamingTraining
 from ps2.data.hashing import FieldHasher
 from ps2.errors import ConfigError
 
+# The params of managed keys, which are arguments of ``EmbeddingTable``, too.
+MANAGED_KEYS = ("admitAfter", "expireAfterS", "maxKeys")
 
-class StreamEstimator(LearningSetters, TrainingEstimator):
+
+class StreamEstimator(LearningSettings, KeyParams, TrainingEstimator):
     """Base class of estimators that learn from streaming queries."""
 
     def fitStream(  # noqa: PLR0913 - keywords
@@ -106,6 +110,15 @@ class StreamEstimator(LearningSetters, TrainingEstimator):
         """Return how to learn a batch."""
         late_after_s = self.getLateAfterS() if self.isSet(self.lateAfterS) else None
         return LearnerOptions(self.getBatchSize(), self._workers(), late_after_s)
+
+    def _time(self) -> str | None:
+        """Return the name of the column of times, or None."""
+        return self.getTimeCol() or None if self.isSet(self.timeCol) else None
+
+    def _key_arguments(self) -> dict[str, Any]:
+        """Return the params of MANAGED_KEYS that are set, as arguments of ``EmbeddingTable``; with times, the clock."""
+        arguments = {name: self.getOrDefault(name) for name in MANAGED_KEYS if self.isSet(name)}
+        return {**arguments, "clock": "event"} if arguments and self._time() is not None else arguments
 
     def _workers(self) -> int | None:
         """Return numWorkers, or None if it is not set."""

@@ -52,6 +52,8 @@ N = TypeVar("N", bound="Settings")
 # A predicate, and the values that it accepts, in words.
 Check = tuple[Callable[[Any], bool], str]
 
+# The ends of the names of parameters that do not decide the model.
+UNDECISIVE = ("Col", "Cols", "numServers", "numWorkers", "via")
 MAX_FLOAT32 = 3.4028234663852886e38
 # Trainings compute in float32, where a larger number is infinite.
 FLOAT32: Check = (lambda value: not MAX_FLOAT32 < abs(value) < math.inf, "a number of float32, at most 3.4e38 in size")
@@ -167,6 +169,10 @@ def param(  # noqa: PLR0913 - it is a declaration
     return Setting(default, doc, kind, names, checks, option, in_model)
 
 
+def positional(*, kw_only: bool, default: Any = None) -> Any:
+    """Declare, for type checkers, a positional argument of an estimator's ``__init__``, which it writes itself."""
+
+
 def _integer(bits: int) -> Check:
     limit = 2 ** (bits - 1)
     as_pyspark = ", as pyspark.ml's are" if bits == 32 else ""
@@ -199,7 +205,7 @@ def _range_checks(at_least: Any, at_most: Any, above: Any, below: Any) -> list[C
     return [(is_inside, text)]
 
 
-@dataclass_transform(kw_only_default=True)
+@dataclass_transform(kw_only_default=True, field_specifiers=(positional,))
 class Settings:
     """Parameters as values: ``KMeansSettings(k=5).k == 5``. They do not change; ``with_values`` returns others.
 
@@ -328,6 +334,10 @@ class Plan(Generic[N]):
         return int(getattr(self.settings, "seed")) % 2**63  # noqa: B009 - a family declares it
 
     def plain(self) -> dict[str, Any]:
-        """Return settings and facts by name."""
+        """Return the settings and facts that decide the model, by name.
+
+        Names of columns, and where the training runs, do not: a driver that resumes the training may have others.
+        """
         facts = {field.name: getattr(self, field.name) for field in fields(self)}
-        return values_of(facts.pop("settings")) | facts
+        values = values_of(facts.pop("settings"))
+        return {name: value for name, value in values.items() if not name.endswith(UNDECISIVE)} | facts

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ps2.algorithms.online import kernels
-from ps2.algorithms.online.settings import INTERCEPT, OnlineSettings
+from ps2.algorithms.online.plan import INTERCEPT, OnlinePlan
 from ps2.algorithms.training.streams.key_time import advance_keys
 from ps2.algorithms.training.streams.labelled_rows import LabelledRows
 from ps2.array_types import Float32s, Float64s, Int32s, Int64s
@@ -44,7 +44,7 @@ class OnlineProgram:
         table: its weights on the servers.
     """
 
-    settings: OnlineSettings
+    settings: OnlinePlan
     table: EmbeddingTable
 
     def learn(self, found: LabelledRows) -> Float64s:

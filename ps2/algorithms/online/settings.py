@@ -1,136 +1,54 @@
-"""``OnlineSettings``: the settings of an online model, from which its ``EmbeddingTable`` is made."""
+"""The parameters of online models."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
-
-import numpy as np
-
-from ps2.algorithms.online import kernels
-from ps2.client.embedding_optimizers import TableOptimizer
-from ps2.client.embedding_settings import TableSettings
-from ps2.client.embedding_table import EmbeddingTable
-from ps2.errors import ConfigError
-from ps2.ops.kernels import Float64s
-
-OptimizerName = Literal["ftrl", "adagrad", "adam"]
-OPTIMIZERS = ("ftrl", "adagrad", "adam")
-# Settings whose params have other names.
-PARAMS = {
-    "factors": "factorSize",
-    "local_steps": "localSteps",
-    "intercept": "fitIntercept",
-    "init_scale": "initStd",
-}
-# The intercept is the weight of this key, with value 1 in each row.
-INTERCEPT = 2**63 - 1
+from ps2.algorithms.frame.key_settings import ClassSettings, LearningSettings, VectorSettings
+from ps2.algorithms.frame.settings import Setting, getter, param, setter
 
 
-@dataclass(frozen=True)
-class OnlineSettings:
-    """Settings of an online model.
+class OnlineSettings(ClassSettings, LearningSettings):
+    """The parameters of online logistic regression."""
 
-    Attributes:
-        factors: size of a key's vector; 0: logistic regression.
-        optimizer: optimizer of the linear weights. With "ftrl", vectors take steps of Adagrad.
-        alpha, beta: scale and offset of the learning rate of FTRL-Proximal.
-        lr: learning rate of Adagrad and Adam.
-        l1, l2: FTRL's penalties of the linear weights.
-        decay: L2 penalty of the vectors with "ftrl", else of all weights; of the keys that a row has.
-        local_steps: True: a task takes a step for each row, on a copy of the rows' keys, and sends the changes. False:
-            it sends the sum of the rows' gradients, and the servers take one step.
-        intercept: True: the model has an intercept.
-        init_scale, seed: standard deviation and seed of the vectors' initial values.
-        key_arguments: arguments of ``EmbeddingTable`` about managed keys: ``admitAfter``, ``expireAfterS``,
-            ``maxKeys``, ``clock``.
+    maxIter: Setting[int] = param(1, "the number of times that fit learns from the rows", at_least=1, option="epochs")
+    optimizer: Setting[str] = param(
+        "ftrl",
+        "the optimizer of linear weights: 'ftrl' (FTRL-Proximal; vectors then have Adagrad), 'adagrad' or 'adam'",
+        one_of=("ftrl", "adagrad", "adam"),
+    )
+    alpha: Setting[float] = param(0.1, "the scale of FTRL's learning rate", above=0)
+    beta: Setting[float] = param(1.0, "the offset of FTRL's learning rate", at_least=0, option=None)
+    lr: Setting[float] = param(0.05, "the learning rate of Adagrad and Adam", above=0)
+    l1: Setting[float] = param(0.0, "the strength of FTRL's L1 penalty", at_least=0)
+    l2: Setting[float] = param(
+        0.0, "the strength of the L2 penalty: of the linear weights with 'ftrl', else of all weights", at_least=0
+    )
+    batchSize: Setting[int] = param(8192, "the number of rows that a task learns from between two requests", at_least=1)
+    localSteps: Setting[bool | None] = param(
+        None,
+        "True (the default; not 'adam'): a task takes a step for each row, on a copy of the keys of batchSize rows, "
+        "and sends the changes. False: it sends the sum of their gradients, and the servers take one step",
+        type=bool,
+        option=None,
+    )
+    fitIntercept: Setting[bool] = param(True, "whether the model has an intercept", option=None)
 
-    Raises:
-        ConfigError: settings contradict each other.
-    """
+    getOptimizer, setOptimizer = getter(optimizer), setter(optimizer)
+    getAlpha, setAlpha = getter(alpha), setter(alpha)
+    getBeta, setBeta = getter(beta), setter(beta)
+    getLr, setLr = getter(lr), setter(lr)
+    getL1, setL1 = getter(l1), setter(l1)
+    getL2, setL2 = getter(l2), setter(l2)
+    setLocalSteps = setter(localSteps)
+    getFitIntercept, setFitIntercept = getter(fitIntercept), setter(fitIntercept)
 
-    factors: int = 0
-    optimizer: OptimizerName = "ftrl"
-    alpha: float = 0.1
-    beta: float = 1.0
-    lr: float = 0.05
-    l1: float = 0.0
-    l2: float = 0.0
-    decay: float = 0.0
-    local_steps: bool = True
-    intercept: bool = True
-    init_scale: float = 0.01
-    seed: int = 0
-    key_arguments: dict[str, Any] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        if self.optimizer not in OPTIMIZERS:
-            raise ConfigError(f"optimizer: expected one of {', '.join(OPTIMIZERS)}, got {self.optimizer!r}")
-        if self.optimizer == "adam" and self.local_steps:
-            raise ConfigError("localSteps: expected False with optimizer 'adam', whose steps do not add up, got True")
-        if not self.is_ftrl and self.l1:
-            raise ConfigError(f"l1: expected 0 with {self.optimizer!r}, whose weights are never 0, got {self.l1:g}")
+class OnlineFactorSettings(VectorSettings, OnlineSettings):
+    """The parameters of online factorization machines."""
 
-    @property
-    def kind(self) -> str:
-        """Kind of the model in exports and stream records: "logistic" or "fm"."""
-        return "fm" if self.factors else "logistic"
+    factorSize: Setting[int] = param(8, "the number of numbers in a key's vector", at_least=1, option="rank")
+    initStd: Setting[float] = param(
+        0.01, "the standard deviation of the vectors' initial numbers", above=0, option=None
+    )
+    factorL2: Setting[float] = param(0.0, "the strength of the vectors' L2 penalty", at_least=0, option=None)
 
-    @property
-    def k(self) -> int:
-        """Number of weights of a key: the linear weight and the vector."""
-        return 1 + self.factors
-
-    @property
-    def is_ftrl(self) -> bool:
-        return self.optimizer == "ftrl"
-
-    @property
-    def rates(self) -> Float64s:
-        """The hyperparameters as one array, in the order of ``kernels``."""
-        rates = np.zeros(7)
-        rates[[kernels.ALPHA, kernels.BETA, kernels.L1, kernels.L2]] = self.alpha, self.beta, self.l1, self.l2
-        rates[[kernels.LR, kernels.EPS, kernels.DECAY]] = self.lr, 1e-8, self.decay
-        return rates
-
-    def new_table(self, name: str | None = None) -> EmbeddingTable:
-        """Create the table on the fleet of the active context."""
-        init = "normal" if self.factors else "zeros"
-        start = {"init": init, "initScale": self.init_scale, "seed": self.seed, **self.key_arguments}
-        return EmbeddingTable(self.k, self._of_table, zeroColumns=1, name=name, **self._hyperparameters, **start)
-
-    def table_settings(self) -> TableSettings:
-        """Return the settings of the table that ``new_table`` makes."""
-        return TableSettings(TableOptimizer.of(self._of_table, self.k, 1, self._hyperparameters), zero_columns=1)
-
-    @property
-    def _of_table(self) -> Any:
-        return "ftrl+adagrad" if self.is_ftrl and self.factors else self.optimizer
-
-    @property
-    def _hyperparameters(self) -> dict[str, Any]:
-        if not self.is_ftrl:
-            return {"lr": self.lr, "l2": self.decay}
-        ftrl = {"alpha": self.alpha, "beta": self.beta, "l1": self.l1, "l2": self.l2}
-        return {**ftrl, "lr": self.lr, "decay": self.decay} if self.factors else ftrl
-
-    def params(self) -> dict[str, Any]:
-        """Return the settings under the names of the estimators' params."""
-        decay = "factorL2" if self.is_ftrl else "l2"
-        names = {**PARAMS, "decay": decay}
-        content = {names.get(name, name): value for name, value in asdict(self).items() if name != "key_arguments"}
-        of_keys = {name: value for name, value in self.key_arguments.items() if name != "clock"}
-        return {**content, **of_keys}
-
-    def to_json(self) -> dict[str, Any]:
-        content = asdict(self)
-        # The name in exports and in records of streams.
-        content["life"] = content.pop("key_arguments")
-        return content
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> OnlineSettings:
-        """Read what ``to_json`` returned."""
-        others = {name: value for name, value in content.items() if name != "life"}
-        return cls(**others, key_arguments=content.get("life", {}))
+    getFactorL2, setFactorL2 = getter(factorL2), setter(factorL2)

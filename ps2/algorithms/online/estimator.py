@@ -1,11 +1,12 @@
-"""Estimators of online models: fit, partialFit and fitStream."""
+"""The public estimators and models of online learning: fit, partialFit and fitStream."""
 
 from __future__ import annotations
 
-import logging
 import threading
+from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import Any
+from dataclasses import replace
+from typing import Any, ClassVar, cast
 
 from pyspark.ml import Estimator
 from pyspark.sql import DataFrame
@@ -13,9 +14,10 @@ from pyspark.sql import DataFrame
 from ps2.algorithms.estimators.frames import spark_calls
 from ps2.algorithms.estimators.streams import StreamEstimator
 from ps2.algorithms.estimators.unfinished import freed_on_failure
-from ps2.algorithms.online.ml.models import LiveModel, OnlineModel, new_name
-from ps2.algorithms.online.ml.params import OnlineSetters
+from ps2.algorithms.online.models import LiveModel, OnlineModel, OnlineParams, new_name
+from ps2.algorithms.online.plan import OnlinePlan, OptimizerName
 from ps2.algorithms.online.program import OnlineProgram
+from ps2.algorithms.online.settings import OnlineFactorSettings
 from ps2.algorithms.training.observing import watched_fit
 from ps2.algorithms.training.streams.batches import Passes, learn_frame
 from ps2.algorithms.training.streams.key_time import check_clock
@@ -27,16 +29,20 @@ from ps2.coordinator.training_host import training_host
 from ps2.errors import ConfigError
 from ps2.run.spark.backend_lookup import backend_of
 
-log = logging.getLogger(__name__)
-
 _one_context = threading.Lock()
 
 
-class OnlineEstimator(OnlineSetters, StreamEstimator, Estimator[Any]):
+class OnlineEstimator(OnlineParams, StreamEstimator, Estimator[Any]):
     """Base class of the estimators of online models."""
 
-    # Class of the models that this estimator returns.
-    _MODEL: type[OnlineModel]
+    # Params that an optimizer does not use: setting one is an error.
+    _UNUSED: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "ftrl": ("lr",),
+        "adagrad": ("alpha", "beta"),
+        "adam": ("alpha", "beta"),
+    }
+    # The class of the models that this estimator returns.
+    _MODEL: ClassVar[type[OnlineModel]]
 
     # -- training ----------------------------------------------------------------------------------------------------
 
@@ -62,12 +68,12 @@ class OnlineEstimator(OnlineSetters, StreamEstimator, Estimator[Any]):
             return learned
 
     def _model_factory(self, frame: DataFrame, given: OnlineModel | None) -> ModelFactory:
-        settings = self._settings()
+        plan = self._make_plan()
         if given is not None:
             self._check_model(given)
         return ModelFactory(
-            settings.kind,
-            {**settings.to_json(), "hasher": self._hasher().to_json()},
+            plan.kind,
+            {**plan.to_json(), "hasher": self._hasher().to_json()},
             self._begin,
             self._existing,
             self._program,
@@ -96,7 +102,7 @@ class OnlineEstimator(OnlineSetters, StreamEstimator, Estimator[Any]):
 
     def _check(self) -> None:
         super()._check()
-        self._settings()
+        self._make_plan()
 
     def _context(self, dataset: DataFrame) -> PS2Context:
         with _one_context:
@@ -104,18 +110,18 @@ class OnlineEstimator(OnlineSetters, StreamEstimator, Estimator[Any]):
 
     def _begin(self, name: str = "") -> OnlineModel:
         """Return a new model on the fleet of the active context."""
-        name, settings = name or new_name(), self._settings()
-        return self._model_of(LiveModel(name, settings, settings.new_table(name), self._hasher()))
+        name, plan = name or new_name(), self._make_plan()
+        return self._model_of(LiveModel(name, plan, plan.new_table(name), self._hasher()))
 
     def _existing(self, name: str, ps: PS2Context) -> OnlineModel:
         """Return the model of that name on the fleet; raise NotFoundError if the fleet has none."""
-        settings = self._settings()
+        plan = self._make_plan()
         matrix = ps.vector(name).matrix()
-        table = EmbeddingTable.existing(matrix, settings.table_settings())
-        return self._model_of(LiveModel(name, settings, table, self._hasher()))
+        table = EmbeddingTable.existing(matrix, plan.table_settings())
+        return self._model_of(LiveModel(name, plan, table, self._hasher()))
 
     def _model_of(self, live: LiveModel) -> OnlineModel:
-        return self._finish_model(self._MODEL(live), None)
+        return self._finish_model(self._MODEL._of(live), None)
 
     def _finish_model(self, model: OnlineModel, learned: list[BatchProgress] | None) -> Any:
         model = self._copyValues(model)
@@ -128,7 +134,7 @@ class OnlineEstimator(OnlineSetters, StreamEstimator, Estimator[Any]):
         if not isinstance(model, self._MODEL):
             raise ConfigError(f"model: expected a {self._MODEL.__name__}, got {type(model).__name__}")
         check_clock(model.table, self._time())
-        have, want = model._live.settings.params(), self._settings().params()
+        have, want = model._live.settings.params(), self._make_plan().params()
         for name in {**have, **want}:
             if have.get(name) != want.get(name):
                 raise ConfigError(f"{name}: expected {have.get(name)!r}, as the model has, got {want.get(name)!r}")
@@ -137,3 +143,73 @@ class OnlineEstimator(OnlineSetters, StreamEstimator, Estimator[Any]):
 
     def _program(self, model: OnlineModel) -> OnlineProgram:
         return model._live.program
+
+    def _make_plan(self) -> OnlinePlan:
+        """Return what the model is made from; raise ConfigError if they contradict each other, or one has no effect."""
+        optimizer = self.getOptimizer()
+        for name in self._UNUSED[optimizer]:
+            if self.isSet(name):
+                raise ConfigError(f"{name}: optimizer {optimizer!r} does not use it, got {self.getOrDefault(name)}")
+        return OnlinePlan(
+            optimizer=cast(OptimizerName, optimizer),
+            alpha=self.getAlpha(),
+            beta=self.getBeta(),
+            lr=self.getLr(),
+            l1=self.getL1(),
+            l2=self.getL2() if self.getOptimizer() == "ftrl" else 0.0,
+            decay=0.0 if self.getOptimizer() == "ftrl" else self.getL2(),
+            local_steps=self.getLocalSteps(),
+            intercept=self.getOrDefault(self.fitIntercept),
+            seed=self._seed,
+            key_arguments=self._key_arguments(),
+        )
+
+
+class OnlineLogisticRegressionModel(OnlineModel):
+    """A trained ``OnlineLogisticRegression``."""
+
+    __module__ = "ps2.algorithms.classification"
+
+
+class OnlineLogisticRegression(OnlineEstimator):
+    """Logistic regression on keys without bound, that learns from batches and streams (McMahan et al., 2013).
+
+    Example::
+
+        estimator = OnlineLogisticRegression(keysCol="keys", labelCol="click", alpha=0.1, l1=1.0)
+        training = estimator.fitStream(clicks, checkpointLocation="hdfs:///jobs/clicks")
+        training.lastProgress  # each row was predicted before it was learned
+        training.model.transform(rows)
+    """
+
+    __module__ = "ps2.algorithms.classification"
+    _MODEL = OnlineLogisticRegressionModel
+
+
+class OnlineFMModel(OnlineFactorSettings, OnlineModel):
+    """A trained ``OnlineFM``."""
+
+    __module__ = "ps2.algorithms.classification"
+
+
+class OnlineFM(OnlineFactorSettings, OnlineEstimator):
+    """Factorization machine on keys without bound, that learns from batches and streams (Rendle, 2010).
+
+    Example::
+
+        model = OnlineFM(keysCol="keys", labelCol="click", factorSize=8).fit(rows)
+    """
+
+    __module__ = "ps2.algorithms.classification"
+    _MODEL = OnlineFMModel
+
+    _UNUSED: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "ftrl": (),
+        "adagrad": ("alpha", "beta", "factorL2"),
+        "adam": ("alpha", "beta", "factorL2"),
+    }
+
+    def _make_plan(self) -> OnlinePlan:
+        plain = super()._make_plan()
+        decay = self.getFactorL2() if plain.is_ftrl else plain.decay
+        return replace(plain, factors=self.getFactorSize(), init_scale=self.getInitStd(), decay=decay)

@@ -1,10 +1,10 @@
-"""``TwoTower``: retrieval with two towers of layers."""
+"""The public estimators and models of deep learning: ``DeepFM``, ``WideAndDeep``, ``TwoTower``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -12,12 +12,11 @@ from pyspark.ml import Estimator, Model
 from pyspark.sql import DataFrame
 from pyspark.sql.types import ArrayType, FloatType, StructField, StructType
 
-from ps2.algorithms.deep.architecture import Architecture
-from ps2.algorithms.deep.ml.estimator import DeepEstimator, DeepFittedModel
-from ps2.algorithms.deep.ml.params import TowerParams
+from ps2.algorithms.deep.architecture import Architecture, KindName
+from ps2.algorithms.deep.estimator_frame import DeepEstimator, DeepFittedModel
+from ps2.algorithms.deep.settings import ClickSettings, TowerSettings
 from ps2.algorithms.estimators.frames import check_frame
-from ps2.algorithms.estimators.key_predictions import with_key_predictions
-from ps2.algorithms.estimators.params import setter
+from ps2.algorithms.estimators.key_predictions import with_class_predictions, with_key_predictions
 from ps2.algorithms.estimators.scoring import KeyScoring
 from ps2.array_types import Float32s
 from ps2.data.columns import listed
@@ -26,13 +25,89 @@ from ps2.errors import ConfigError, InputError
 from ps2.run.spark.backend_lookup import with_python
 from ps2.run.spark.frames import map_in_arrow
 
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
-    from ps2.algorithms.estimators.keywords import deep_ml_towers as keywords
+class _ClickModel(ClickSettings, DeepFittedModel, Model):
+    @property
+    def numClasses(self) -> int:
+        """2: labels are 0 and 1."""
+        return 2
+
+    def _transform(self, dataset: DataFrame) -> DataFrame:
+        return with_class_predictions(dataset, self.fitted.hasher, self._predictor().margins, self)
+
+    def scoring(self) -> KeyScoring:
+        """Return how ``transform`` scores rows, as plain data, for scorers of an export without Spark and servers."""
+        names = self.getPredictionCol(), self.getProbabilityCol()
+        return KeyScoring(tuple(self.fitted.hasher.columns), *names, self.getThreshold())
 
 
-class TwoTower(DeepEstimator, TowerParams, Estimator["TwoTowerModel"]):
+class _ClickEstimator(ClickSettings, DeepEstimator):
+    _SETTINGS = ClickSettings
+    _KIND: ClassVar[KindName]
+
+    def _architecture(self, hasher: FieldHasher) -> Architecture:
+        sizes = self.getFactorSize(), hasher.field_count, self._deep(hasher), tuple(self.getHiddenLayers())
+        return Architecture(self._KIND, *sizes, self.getDropoutRate())
+
+    def _deep(self, hasher: FieldHasher) -> int:
+        """Return how many fields, the first ones, are inputs of the layers."""
+        return hasher.field_count
+
+
+class DeepFM(_ClickEstimator, Estimator["DeepFMModel"]):
+    """A factorization machine and layers over the same embeddings (Guo et al., 2017), which lie on servers.
+
+    The margin is a linear weight of each key, the inner products of all pairs of a row's vectors, and the output of
+    layers over the vectors of its fields. Keys are hashed, so that there is no vocabulary.
+
+    Example::
+
+        model = DeepFM(categoricalCols=["user", "ad"], factorSize=16, hiddenLayers=[128, 64]).fit(df)
+        model.transform(df).select("label", "probability", "prediction").show()
+    """
+
+    __module__ = "ps2.algorithms.classification"
+    _KIND = "deepfm"
+
+
+class DeepFMModel(_ClickModel):
+    """A trained ``DeepFM``."""
+
+    __module__ = "ps2.algorithms.classification"
+
+
+class WideAndDeep(_ClickEstimator, Estimator["WideAndDeepModel"]):
+    """A linear model beside layers over embeddings (Cheng et al., 2016), which lie on servers.
+
+    All fields are wide: each key has a linear weight. Crosses are wide only; the other fields are inputs of the layers,
+    too.
+
+    Example::
+
+        model = WideAndDeep(categoricalCols=["user", "ad"], crosses=["user:ad"]).fit(df)
+    """
+
+    __module__ = "ps2.algorithms.classification"
+    _KIND = "wide-deep"
+
+    def _arranged(self, hasher: FieldHasher) -> FieldHasher:
+        crosses = [field for field in hasher.fields if field.kind == "cross"]
+        return replace(hasher, fields=(*(field for field in hasher.fields if field.kind != "cross"), *crosses))
+
+    def _deep(self, hasher: FieldHasher) -> int:
+        deep = hasher.field_count - sum(field.kind == "cross" for field in hasher.fields)
+        if not deep:
+            raise ConfigError("crosses: expected other fields, too, as crosses are no inputs of the layers")
+        return deep
+
+
+class WideAndDeepModel(_ClickModel):
+    """A trained ``WideAndDeep``."""
+
+    __module__ = "ps2.algorithms.classification"
+
+
+class TwoTower(TowerSettings, DeepEstimator, Estimator["TwoTowerModel"]):
     """Two towers, users' and items', whose vectors' cosine is a pair's score (Yi et al., 2019).
 
     Each row is a pair of a user and an item. With loss "softmax", rows are positive pairs, and a row's negatives
@@ -44,8 +119,8 @@ class TwoTower(DeepEstimator, TowerParams, Estimator["TwoTowerModel"]):
         model.userVectors(users)   # adds a column of vectors; the nearest items by inner product are the best ones
     """
 
-    def __init__(self, **params: Unpack[keywords.TwoTower]) -> None:
-        super().__init__(**params)
+    __module__ = "ps2.algorithms.recommendation"
+    _SETTINGS = TowerSettings
 
     def _label(self) -> str | None:
         return None if self.getLoss() == "softmax" else self.getLabelCol()
@@ -56,7 +131,7 @@ class TwoTower(DeepEstimator, TowerParams, Estimator["TwoTowerModel"]):
 
     def _sides(self, hasher: FieldHasher) -> tuple[list[Field], list[Field]]:
         """Return the users' and the items' fields."""
-        users = set(self.getUserCols()) if self.isSet(self.userCols) else set()
+        users = set(self.getUserCols() or ()) if self.isSet(self.userCols) else set()
         if unknown := sorted(users - set(hasher.columns)):
             raise ConfigError(f"userCols: expected key columns ({listed(hasher.columns)}), got {unknown[0]!r}")
         left = [field for field in hasher.fields if users.issuperset(field.columns)]
@@ -83,13 +158,11 @@ class TwoTower(DeepEstimator, TowerParams, Estimator["TwoTowerModel"]):
             self.getTemperature(),
         )
 
-    setLoss = setter(TowerParams.loss)
-    setTemperature = setter(TowerParams.temperature)
-    setUserCols = setter(TowerParams.userCols)
 
+class TwoTowerModel(TowerSettings, DeepFittedModel, Model):
+    """A trained ``TwoTower``."""
 
-class TwoTowerModel(DeepFittedModel, TowerParams, Model):
-    """What ``TwoTower.fit`` returns."""
+    __module__ = "ps2.algorithms.recommendation"
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         names = [(self.getPredictionCol(), "prediction")]
@@ -131,4 +204,4 @@ def _adding(vectors_of: Callable[[pa.RecordBatch], Float32s], name: str) -> Any:
     return added
 
 
-TwoTower._MODEL = TwoTowerModel
+DeepFM._MODEL, WideAndDeep._MODEL, TwoTower._MODEL = DeepFMModel, WideAndDeepModel, TwoTowerModel

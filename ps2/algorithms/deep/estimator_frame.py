@@ -1,37 +1,41 @@
-"""What the estimators and models of the deep family share."""
+"""The base classes of deep estimators and models."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from ps2.algorithms.deep.architecture import Architecture
-from ps2.algorithms.deep.ml.label_survey import survey_labels
-from ps2.algorithms.deep.ml.params import DeepParams, DeepSetters, options_of, settings_of, table_settings
+from ps2.algorithms.deep.label_survey_frame import survey_labels
 from ps2.algorithms.deep.model import DeepModel, DeepPredictor
+from ps2.algorithms.deep.plan import DeepPlan
 from ps2.algorithms.deep.program import DeepTable, Resumable, train
+from ps2.algorithms.deep.settings import DeepSettings
 from ps2.algorithms.deep.shared_layers import SharedLayers
 from ps2.algorithms.deep.stream import DeepStreamProgram
 from ps2.algorithms.estimators.anew import done_anew
 from ps2.algorithms.estimators.dealing import check_workers, deal_rows
 from ps2.algorithms.estimators.frames import spark_calls
-from ps2.algorithms.estimators.learning_params import OF_KEYS
+from ps2.algorithms.estimators.key_params import KeyParams
 from ps2.algorithms.estimators.models import FittedModel
-from ps2.algorithms.estimators.streams import StreamEstimator
+from ps2.algorithms.estimators.streams import MANAGED_KEYS, StreamEstimator
 from ps2.algorithms.estimators.summaries import HistorySummary
 from ps2.algorithms.estimators.tables import check_label_is_apart, column
 from ps2.algorithms.estimators.unfinished import freed_on_failure
+from ps2.algorithms.frame.settings import with_values
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.observing import watched_fit
 from ps2.algorithms.training.record import StepReport, TrainingHistory
 from ps2.algorithms.training.streams.key_time import check_clock
 from ps2.algorithms.training.streams.start import ModelFactory
 from ps2.algorithms.training.table import Table
+from ps2.client.embedding_optimizers import TableOptimizer
+from ps2.client.embedding_settings import TableSettings
 from ps2.client.embedding_table import EmbeddingTable
 from ps2.coordinator.context import PS2Context
 from ps2.coordinator.training_host import training_host
@@ -39,16 +43,21 @@ from ps2.data.hashing import FieldHasher
 from ps2.errors import ConfigError, StoppedError
 from ps2.run.spark.backend_lookup import backend_of
 
-# Where a row has no label: of positive pairs.
+# The names of the learning rate of each optimizer of a table.
+RATES = {"ftrl+adagrad": ("lr", "alpha"), "ftrl": ("alpha",)}
+# Arguments of an ``EmbeddingTable`` that are no hyperparameters of its optimizer.
+TABLE_ARGUMENTS = ("k", "optimizer", "zeroColumns", "init", "initScale", "seed", "clock", *MANAGED_KEYS)
+# The column of labels of positive pairs, which have none.
 POSITIVE = "ps2 positive"
-# Params that a table has for good.
-OF_TABLES = ("embeddingStepSize", "regParam", "initStd", *OF_KEYS)
+# Params that do not change in the life of a table.
+TABLE_PARAMS = ("embeddingStepSize", "regParam", "initStd", *MANAGED_KEYS)
 
 
-class DeepEstimator(DeepSetters, StreamEstimator):
+class DeepEstimator(DeepSettings, StreamEstimator):
     """Base class of deep estimators."""
 
-    _MODEL: type[DeepFittedModel]
+    _SETTINGS: ClassVar[type[DeepSettings]]
+    _MODEL: ClassVar[type[DeepFittedModel]]
 
     def _arranged(self, hasher: FieldHasher) -> FieldHasher:
         """Return a hasher with its fields in the order that the architecture needs."""
@@ -103,7 +112,11 @@ class DeepEstimator(DeepSetters, StreamEstimator):
         if self._label() is None:
             raise ConfigError("loss: fitStream needs 'logistic', as its rows have labels, got 'softmax'")
         hasher = self._arranged(self._hasher(frame))
-        reader, architecture, options = self._reader(frame, hasher), self._architecture(hasher), options_of(self)
+        reader, architecture, plan = (
+            self._reader(frame, hasher),
+            self._architecture(hasher),
+            DeepPlan(settings=self._values(self._SETTINGS)),
+        )
         if given is not None:
             self._check_model(given, hasher)
 
@@ -117,20 +130,20 @@ class DeepEstimator(DeepSetters, StreamEstimator):
             },
             lambda name: self._finish_model(self._begin(hasher, name), None),
             lambda name, ps: self._finish_model(self._existing(hasher, name, ps), None),
-            lambda made: DeepStreamProgram(architecture, options, made.fitted.layers, made.fitted.table),
+            lambda made: DeepStreamProgram(architecture, plan, made.fitted.layers, made.fitted.table),
             reader,
         )
 
     def _begin(self, hasher: FieldHasher, name: str = "") -> DeepModel:
         """Put a new model on the servers of the active context."""
         architecture = self._architecture(hasher)
-        settings = table_settings(self, architecture)
-        return DeepModel.new(architecture, hasher, settings, self._seed, name)
+        arguments = table_arguments(self, architecture)
+        return DeepModel.new(architecture, hasher, arguments, self._seed, name)
 
     def _existing(self, hasher: FieldHasher, name: str, ps: PS2Context) -> DeepModel:
         """Return the model of that name, which the fleet of a context has."""
         architecture = self._architecture(hasher)
-        table = EmbeddingTable.existing(ps.vector(name).matrix(), settings_of(table_settings(self, architecture)))
+        table = EmbeddingTable.existing(ps.vector(name).matrix(), table_settings(table_arguments(self, architecture)))
         return DeepModel(architecture, hasher, SharedLayers.existing(architecture, ps, name), table, name)
 
     def _check_model(self, model: Any, hasher: FieldHasher) -> None:
@@ -143,7 +156,7 @@ class DeepEstimator(DeepSetters, StreamEstimator):
         for name in have:
             if have[name] != want[name]:
                 raise ConfigError(f"model: {name}: expected {have[name]}, as the model has, got {want[name]}")
-        for name in OF_TABLES:
+        for name in TABLE_PARAMS:
             mine, its = (one.getOrDefault(name) if one.isDefined(name) else None for one in (self, model))
             if self.isSet(name) and mine != its:
                 raise ConfigError(f"{name}: expected {its}, as the model has, whose table stays, got {mine}")
@@ -153,22 +166,22 @@ class DeepEstimator(DeepSetters, StreamEstimator):
 
     def _trained_on(self, table: DeepTable, model: DeepModel | None, epochs: int) -> tuple[DeepModel, TrainingHistory]:
         """Train a model, a new one if none is given, or go on with that of a restored context."""
-        options = replace(options_of(self), epochs=epochs)
+        plan = DeepPlan(settings=with_values(self._values(self._SETTINGS), maxIter=epochs))
 
         def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> tuple[DeepModel, TrainingHistory]:
             if model is not None:
                 training_host(ps).streams.check_free(model.name)
-                return model, train(ps, table, model.parts, options, on_step)
+                return model, train(ps, table, model.parts, plan, on_step)
             hasher, name = table.hasher, f"{self._name}/0" if self._name else ""
             architecture = self._architecture(hasher)
-            settings = {**table_settings(self, architecture), **architecture.to_json()}
-            training = Resumable.of(self._name, ps, table, options, settings)
+            settings = {**table_arguments(self, architecture), **architecture.to_json()}
+            training = Resumable.of(self._name, ps, table, plan, settings)
             made = self._existing(hasher, name, ps) if training.names.begun else self._begin(hasher, name)
             with freed_on_failure(made):
-                return made, train(ps, table, made.parts, options, on_step, training)
+                return made, train(ps, table, made.parts, plan, on_step, training)
 
         columns = ColumnNames((), table.label, table.weight)
-        return self._train_in_context(Table(table.frame, columns, table.workers), options.epochs, run)
+        return self._train_in_context(Table(table.frame, columns, table.workers), epochs, run)
 
     def _table(self, dataset: DataFrame, hasher: FieldHasher) -> DeepTable:
         """Check labels and weights in a Spark job; return the columns that a training needs, dealt out to workers."""
@@ -188,12 +201,12 @@ class DeepEstimator(DeepSetters, StreamEstimator):
         return DeepTable(rows, hasher, label or POSITIVE, weight, workers, *counts)
 
     def _finish_model(self, fitted: DeepModel, history: TrainingHistory | None) -> Any:
-        model = self._copyValues(self._MODEL(fitted)._resetUid(self.uid))
+        model = self._copyValues(self._MODEL._of(fitted)._resetUid(self.uid))
         model._summary = None if history is None else HistorySummary(history)
         return model
 
 
-class DeepFittedModel(FittedModel, DeepParams):
+class DeepFittedModel(DeepSettings, KeyParams, FittedModel):
     """Base class of trained deep models. Embeddings and layers lie on the servers, until ``free()``."""
 
     def __repr__(self) -> str:
@@ -237,12 +250,32 @@ class DeepFittedModel(FittedModel, DeepParams):
             raise StoppedError(f"{self!r}: its fleet was stopped; an export scores without one (ps2.serving.Scorer)")
         return self.fitted.predictor()
 
-    def _write_content(self, url: str) -> dict[str, Any]:
-        return self.fitted.write(url)
-
     @classmethod
     def _read_content(cls, path: str, url: str, content: Any) -> DeepModel:
         return DeepModel.read(path, url, content)
 
-    def _remember(self, dataset: DataFrame, history: TrainingHistory) -> None:
-        self._summary = HistorySummary(history)
+
+def table_arguments(params: Any, architecture: Architecture) -> dict[str, Any]:
+    """Return the arguments of the ``EmbeddingTable``."""
+    optimizer, penalty = params.getOptimizer(), params.getRegParam()
+    rates = dict.fromkeys(RATES.get(optimizer, ("lr",)), params.getEmbeddingStepSize())
+    penalties = {"l2": penalty, **({"decay": penalty} if optimizer == "ftrl+adagrad" else {})} if penalty else {}
+    return {
+        "k": architecture.width,
+        "optimizer": optimizer,
+        "zeroColumns": architecture.first,
+        "init": "normal",
+        "initScale": params.getInitStd(),
+        "seed": params._seed,
+        **params._key_arguments(),
+        **rates,
+        **penalties,
+    }
+
+
+def table_settings(arguments: Mapping[str, Any]) -> TableSettings:
+    """Return the settings of the table that these arguments make."""
+    rates = {name: value for name, value in arguments.items() if name not in TABLE_ARGUMENTS}
+    zeros = arguments["zeroColumns"]
+    steps = TableOptimizer.of(arguments["optimizer"], arguments["k"], zeros, rates)
+    return TableSettings(steps, zero_columns=zeros)

@@ -1,23 +1,24 @@
-"""``OnlineModel``: the base class of online models. Weights are on the servers, and may change while it predicts."""
+"""The base class of online models. Their weights are on the servers, and may change while they predict."""
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from pyspark.ml import Model
-from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
 from pyspark.sql import DataFrame
 
+from ps2.algorithms.estimators.key_params import KeyParams
 from ps2.algorithms.estimators.key_predictions import with_class_predictions
-from ps2.algorithms.estimators.model_files import ModelReader, ModelWriter
+from ps2.algorithms.estimators.models import FittedModel
 from ps2.algorithms.estimators.scoring import KeyScoring
-from ps2.algorithms.online.ml.params import OnlineParams
+from ps2.algorithms.online.plan import INTERCEPT, OnlinePlan
 from ps2.algorithms.online.program import OnlineProgram
 from ps2.algorithms.online.scoring import BIAS, probabilities
-from ps2.algorithms.online.settings import INTERCEPT, OnlineSettings
+from ps2.algorithms.online.settings import OnlineSettings
 from ps2.algorithms.training.streams.learner import BatchProgress
 from ps2.client.embedding_table import EmbeddingTable
 from ps2.coordinator.context import PS2Context
@@ -41,7 +42,7 @@ class LiveModel:
     """
 
     name: str
-    settings: OnlineSettings
+    settings: OnlinePlan
     table: EmbeddingTable
     hasher: FieldHasher
 
@@ -59,13 +60,26 @@ def new_name() -> str:
     return f"online-{uuid.uuid4().hex[:12]}"
 
 
-class OnlineModel(OnlineParams, Model, MLReadable[Any], MLWritable):
+class OnlineParams(OnlineSettings, KeyParams):
+    """An online estimator or model."""
+
+    def getLocalSteps(self) -> bool:
+        """Get localSteps: by default True, but with 'adam'."""
+        if self.isSet(self.localSteps):
+            return bool(self.getOrDefault(self.localSteps))
+        return self.getOptimizer() != "adam"
+
+
+class OnlineModel(OnlineParams, FittedModel, Model):
     """Base class of online models. Copies share the table on the servers; ``free()`` frees it."""
 
-    def __init__(self, live: LiveModel) -> None:
-        super().__init__()
-        self._live = live
-        self._progress: list[BatchProgress] = []
+    # The progressive validation of each pass.
+    _progress = cast("Sequence[BatchProgress]", ())
+
+    @property
+    def _live(self) -> LiveModel:
+        live: LiveModel = self._fitted
+        return live
 
     @property
     def name(self) -> str:
@@ -73,7 +87,8 @@ class OnlineModel(OnlineParams, Model, MLReadable[Any], MLWritable):
         return self._live.name
 
     @property
-    def settings(self) -> OnlineSettings:
+    def settings(self) -> OnlinePlan:
+        """What the model is made from."""
         return self._live.settings
 
     @property
@@ -136,10 +151,6 @@ class OnlineModel(OnlineParams, Model, MLReadable[Any], MLWritable):
 
     # -- files -------------------------------------------------------------------------------------------------------
 
-    def write(self) -> MLWriter:
-        """Return a writer: ``write().overwrite().save(path)``. Servers write the weights and the optimizer's state."""
-        return ModelWriter(self)
-
     def _write_content(self, url: str) -> dict[str, Any]:
         self.table.save(f"{url}/{TABLE}")
         return self._live.to_json()
@@ -151,9 +162,4 @@ class OnlineModel(OnlineParams, Model, MLReadable[Any], MLWritable):
         hasher = FieldHasher.from_json(of_model.pop("hasher"))
         name = new_name()
         table = EmbeddingTable.load(f"{url}/{TABLE}", name)
-        return LiveModel(name, OnlineSettings.from_json(of_model), table, hasher)
-
-    @classmethod
-    def read(cls) -> MLReader[Any]:
-        """Return a reader: ``read().load(path)``, which needs an active PS2Context."""
-        return ModelReader(cls)
+        return LiveModel(name, OnlinePlan.from_json(of_model), table, hasher)

@@ -1,0 +1,34 @@
+"""A training of a deep model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ps2.algorithms.deep.settings import DeepSettings
+from ps2.algorithms.frame.settings import Plan
+from ps2.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeepPlan(Plan[DeepSettings]):
+    """A training of a deep model.
+
+    With a staleness above 0, each worker takes steps of its own and does not wait for the others. It reads the weights
+    when its batch begins; weights that were read ahead would lack its own last step.
+
+    Attributes:
+        overlap: whether gradients leave as soon as they are computed. False waits for each one (for measurements).
+    """
+
+    overlap: bool = True
+
+    @property
+    def loss(self) -> str:
+        """The loss: "logistic", or "softmax" over the items of a batch (two towers)."""
+        return getattr(self.settings, "loss", "logistic")
+
+    def check(self, has_towers: bool) -> None:
+        """Raise ConfigError if the loss does not fit the model."""
+        losses = ("logistic", "softmax") if has_towers else ("logistic",)
+        if self.loss not in losses:
+            raise ConfigError(f"loss: expected one of {', '.join(losses)}, got {self.loss!r}")
