@@ -18,13 +18,13 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ps2.client import plans, requests
+from ps2.client.network import FleetNetwork
 from ps2.config import WireConfig, split_address
 from ps2.errors import PS2Error
 from ps2.listening import open_files
 from ps2.protocol.messages import PROTOCOL_VERSION, Request, RequestId
 from ps2.protocol.pb import run_pb2 as pb
 from ps2.protocol.pb import server_pb2
-from ps2.rpc.network import FleetNetwork
 from ps2.rpc.run_control import NAME
 from ps2.transport.exchange import InFlightRequests
 from ps2.transport.handshake import handshake
@@ -94,9 +94,9 @@ class Worker:
     def go_on(self) -> None:
         """Read what has come; after the last reply of a step, begin the next step or end the clock."""
         for flight in self._flights:
-            if not flight.done:
+            if not flight.finished:
                 flight.advance(POLLIN)
-        while all(flight.done for flight in self._flights):
+        while all(flight.finished for flight in self._flights):
             for outcome in (outcome for flight in self._flights for outcome in flight.outcomes):
                 if isinstance(outcome, PS2Error):
                     raise outcome

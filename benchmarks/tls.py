@@ -23,12 +23,12 @@ import trustme
 from benchmarks import frame
 from benchmarks.frame import Benchmark, Pair, Part, option
 from ps2.certificates import TlsFiles
+from ps2.client.network import FleetNetwork
 from ps2.config import WireConfig, new_token, write_token
 from ps2.errors import PS2Error
 from ps2.matrix.partition import MatrixSpec, Partition
 from ps2.protocol.messages import Operation, Request, RequestId
 from ps2.rpc.control import ServerControl
-from ps2.rpc.network import FleetNetwork
 
 LARGE = 16_000_000  # float32 elements: 64 MB
 BLOCK = 1 << 20  # of them: 4 MiB, as clients cut calls

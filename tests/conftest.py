@@ -240,8 +240,8 @@ def ps(request, shared_fleet):
 @pytest.fixture(scope="module")
 def statuses(ps):
     """``statuses()``: what each server tells of itself (a ServerStatus), by index."""
+    from ps2.client.network import FleetNetwork
     from ps2.rpc.control import ServerControl
-    from ps2.rpc.network import FleetNetwork
 
     transport = FleetNetwork(ps._coordinator.token)
     control = ServerControl(transport)

@@ -139,7 +139,7 @@ class TrainingContext:
         return list(self._network.engines)
 
     def memory(self) -> list[tuple[int, int]]:
-        return [(engine.memory.limit_bytes, engine.memory.taken_bytes) for engine in self._network.engines.values()]
+        return [(engine.memory.limit_bytes, engine.memory.used_bytes) for engine in self._network.engines.values()]
 
     def run(
         self,

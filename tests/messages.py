@@ -22,10 +22,10 @@ from ps2.protocol.binary import (
     REPLAYED,
     REPLY,
     REQUEST,
+    call_signature,
     error_parts,
     reply_parts,
     request_parts,
-    signature_of,
 )
 from ps2.protocol.framing import read, read_reply, read_request, written_by_pieces
 from ps2.protocol.messages import Reply, Result, byte_view
@@ -82,7 +82,7 @@ def header_bytes(header):
         *(header.id.part, header.id.parts, header.route_version),
         *(header.id.number, header.id.settled, header.id.stage),
     )
-    names = [signature_of(operation.name, _params(operation)) for operation in header.operations]
+    names = [call_signature(operation.name, _params(operation)) for operation in header.operations]
     records = [_record(operation, name) for operation, name in zip(header.operations, names, strict=True)]
     tails = [_tail(operation, name) for operation, name in zip(header.operations, names, strict=True)]
     scopes = (header.id.scope.encode(), header.id.series.encode())

@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-import ps2.server.process  # noqa: F401 - what servers need
+import ps2.client.network
+import ps2.server.process  # noqa: F401 - servers need it
 from ps2.cli.main import main
 from ps2.ops.kernels import total
 from ps2.ops.modules import GROUP

@@ -181,11 +181,12 @@ def server(
     tls: TlsFiles | None,
 ) -> None:
     """Run one server in the foreground, until it is told to stop."""
+    from ps2.client.network import FleetNetwork
     from ps2.listening import loopback_host
     from ps2.processes import ProcessId
     from ps2.server.memory import available_bytes
     from ps2.server.process import Home, Parent, serve
-    from ps2.server.tokens import kept_tokens
+    from ps2.server.tokens import watch_token_file
 
     if token_file is None and not insecure:
         raise ConfigError(
@@ -212,9 +213,11 @@ def server(
         # A pipe can be read only once.
         tls=tls if tls is None or tls.lasting else tls.current(),
     )
+    token = None if token_file is None else watch_token_file(token_file)
     serve(
         config,
-        None if token_file is None else kept_tokens(token_file),
+        token,
         Home(master, index) if master else None,
         Parent(ProcessId.of(exit_with_parent), scratch) if exit_with_parent is not None else None,
+        lambda wire: FleetNetwork(token, wire),
     )

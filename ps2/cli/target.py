@@ -103,8 +103,8 @@ def find_target(which: Which) -> NamedFleet:
 @contextmanager
 def controlled(token: str | None, tls: TlsFiles | None) -> Iterator[ServerControl]:
     """Open control calls to servers."""
+    from ps2.client.network import FleetNetwork
     from ps2.rpc.control import ServerControl
-    from ps2.rpc.network import FleetNetwork
 
     transport = FleetNetwork(token, WireConfig(tls=tls))
     try:

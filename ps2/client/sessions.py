@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from ps2.client.dispatch import check_process
 from ps2.client.fleet import Access, FleetRef, unseal
+from ps2.client.network import FleetNetwork
 from ps2.client.session import Session
 from ps2.client.task import (
     ACCESS_VARIABLE,
@@ -28,7 +29,6 @@ from ps2.config import RetryConfig, WireConfig
 from ps2.errors import StoppedError
 from ps2.interrupts import shielded
 from ps2.ops.modules import load_modules
-from ps2.rpc.network import FleetNetwork
 
 NO_CONTEXT = (
     "there is no PS2Context here: call PS2Context.getOrCreate(spark, ...) in the driver first; vectors work in the "

@@ -13,6 +13,7 @@ from typing import Any
 
 from ps2.client.dispatch import check_process
 from ps2.client.fleet import FleetRef, derived_token, token_id
+from ps2.client.network import FleetNetwork
 from ps2.client.session import Session
 from ps2.client.sessions import install, uninstall
 from ps2.config import Binding, WireConfig, join_address, read_token, unencrypted
@@ -30,7 +31,6 @@ from ps2.errors import PS2Error, StoppedError, UsageError
 from ps2.interrupts import join, shielded
 from ps2.logs import JSON, JsonLog, log_format
 from ps2.ops.modules import load_modules
-from ps2.rpc.network import FleetNetwork
 from ps2.run.driver import Runs
 from ps2.run.host import ActiveRun, RunHost
 from ps2.run.options import RunOptions

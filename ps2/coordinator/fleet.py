@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from ps2.client.network import FleetNetwork
 from ps2.config import Binding, FleetConfig
 from ps2.coordinator.checkpoints import Checkpoints
 from ps2.coordinator.conf import PS2Conf
@@ -21,7 +22,6 @@ from ps2.errors import LaunchError, UnavailableError
 from ps2.guarded_loop import GuardedLoop
 from ps2.ops.modules import check_loaded
 from ps2.rpc.control import ServerControl
-from ps2.rpc.network import FleetNetwork
 from ps2.run.host import ActiveRun
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ps2.errors import TransientError
 from ps2.formats import duration, short_time, size
-from ps2.rpc.server_status import OF_KEYS, MatrixStatus, OperationStatus, ServerStatus
+from ps2.rpc.server_status import KEY_COUNTS, MatrixStatus, OperationStatus, ServerStatus
 from ps2.text_tables import Column, Table, to_html
 from ps2.transport.concurrent_calls import call_concurrently
 
@@ -128,16 +128,16 @@ class FleetMatrix:
             rows: row by name, for the matrix's named vectors.
         """
         spec = parts[0].spec
-        of_keys: dict[str, Any] = dict.fromkeys(OF_KEYS)
+        key_counts: dict[str, Any] = dict.fromkeys(KEY_COUNTS)
         if spec.kind == "sparse":
-            of_keys = {name: sum(getattr(part, name) for part in parts) for name in OF_KEYS}
+            key_counts = {name: sum(getattr(part, name) for part in parts) for name in KEY_COUNTS}
         return cls(
             *(f"{parts[0].matrix:x}", spec.kind, spec.layout, spec.dim, spec.dtype),
             rows=max(part.rows for part in parts),
             bytes=sum(part.bytes for part in parts),
             servers=len(parts),
             names=sorted(rows, key=rows.__getitem__),
-            **of_keys,
+            **key_counts,
         )
 
 

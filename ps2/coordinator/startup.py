@@ -89,14 +89,14 @@ def _wait_until_alone(fleet: FleetControl, conf: PS2Conf) -> list[ServerInfo]:
     began_s = time.monotonic()
     while True:
         servers_info = [fleet.control.hello(address) for address in fleet.master.registry.addresses()]
-        driven = [m for m in servers_info if m.coordinator and m.heard_s < conf.lostAfterS]
+        driven = [m for m in servers_info if m.coordinator and m.silent_s < conf.lostAfterS]
         if not driven:
             return servers_info
         # A driver that gave a sign of life since this wait began is running.
-        alive = [m for m in driven if m.heard_s < time.monotonic() - began_s - POLL_S]
+        alive = [m for m in driven if m.silent_s < time.monotonic() - began_s - POLL_S]
         if alive:
             raise UsageError(
                 f"this fleet has a driver (coordinator {alive[0].coordinator}), which gave a sign of life "
-                f"{alive[0].heard_s:.1f} s ago; a fleet has one at a time: stop it first"
+                f"{alive[0].silent_s:.1f} s ago; a fleet has one at a time: stop it first"
             )
         sleep(POLL_S)

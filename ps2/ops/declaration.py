@@ -9,9 +9,9 @@ from typing import Any, Literal, get_args
 from ps2.errors import ConfigError
 
 # Kinds of positional parameters. Those of the shard:
-OF_SHARD = ("row", "block", "blocks")
+SHARD_KINDS = ("row", "block", "blocks")
 # Kinds that do not travel with the request.
-LOCAL = (*OF_SHARD, "partition")
+LOCAL = (*SHARD_KINDS, "partition")
 KINDS = (*LOCAL, "slots", "row_ids", "values", "unsigned", "floats", "integers")
 
 # How the partitions' answers are combined. "best": row by row, the answer whose first column (or first array, if there

@@ -24,7 +24,7 @@ import xxhash
 from ps2.errors import ConfigError, DTypeError, ShapeError
 from ps2.matrix import partition
 from ps2.matrix.partition import DTYPES
-from ps2.ops.declaration import LOCAL, OF_SHARD, Reduce, check_annotations, check_declared
+from ps2.ops.declaration import LOCAL, SHARD_KINDS, Reduce, check_annotations, check_declared
 from ps2.ops.operands import Along, Answer, answers_of, axes_of
 
 Array = npt.NDArray[Any]
@@ -234,7 +234,7 @@ class Op:
     def shard_operands(self) -> tuple[tuple[str, str], ...]:
         """Name and kind of the shard's operands, in order."""
         every = zip(self.names, self.operands, strict=True)
-        return tuple(operand for operand in every if operand[1] in OF_SHARD)
+        return tuple(operand for operand in every if operand[1] in SHARD_KINDS)
 
     @cached_property
     def reads(self) -> tuple[str, ...]:
@@ -364,7 +364,7 @@ def op(
         scalars = [p for p in signature if p.kind is p.KEYWORD_ONLY and p.name != "columns"]
         check_annotations(name, arrays, scalars, hints)
         notes = {p.name: get_args(hints[p.name])[1:] for p in arrays}
-        check_declared(name, [p.name for p in arrays if notes[p.name][0] in OF_SHARD], writes, reduce, hints)
+        check_declared(name, [p.name for p in arrays if notes[p.name][0] in SHARD_KINDS], writes, reduce, hints)
         TABLE[name] = Op(
             name=name,
             module=fn.__module__,
@@ -417,7 +417,7 @@ def _named(fn: Callable[..., Any]) -> str:
 def _own_dtypes(name: str, notes: Mapping[str, Sequence[Any]]) -> dict[str, str]:
     dtypes = {operand: note.dtype for operand, said in notes.items() for note in said if isinstance(note, Of)}
     for operand in dtypes:
-        if notes[operand][0] not in OF_SHARD:
+        if notes[operand][0] not in SHARD_KINDS:
             raise ConfigError(f"operation {name!r}: {operand}: Of is for vectors and matrices of the shard only")
     return dtypes
 

@@ -14,7 +14,7 @@ from ps2.ops.packing import BFLOAT16, narrow, narrow_integers, widen
 from ps2.protocol.messages import Array, StreamedArray
 
 # Numbers of dtypes, as in the contract's ``DType``; 0 means none.
-NUMBER_OF: dict[np.dtype[Any], int] = {
+DTYPE_NUMBERS: dict[np.dtype[Any], int] = {
     np.dtype("<f4"): 1,
     np.dtype("<f8"): 2,
     np.dtype("<i8"): 3,
@@ -28,9 +28,9 @@ NUMBER_OF: dict[np.dtype[Any], int] = {
     np.dtype("<i2"): 11,
     np.dtype("i1"): 12,
 }
-DTYPE_OF = {number: dtype for dtype, number in NUMBER_OF.items()}
+DTYPES_BY_NUMBER = {number: dtype for dtype, number in DTYPE_NUMBERS.items()}
 WIRE_NUMBER: dict[Wire | None, int] = {None: 0, "float16": 8, "bfloat16": 9}
-WIRE_OF = {number: wire for wire, number in WIRE_NUMBER.items()}
+WIRES_BY_NUMBER = {number: wire for wire, number in WIRE_NUMBER.items()}
 MAX_DIMENSIONS = 4  # of one array
 HALVES = (np.dtype(np.float16), BFLOAT16)
 
@@ -46,7 +46,7 @@ class Spec(NamedTuple):
     @property
     def becomes(self) -> int:
         """Number of the wider integer dtype on arrival; 0 if the dtype stays, or if the array holds floats."""
-        return NUMBER_OF[self.stored] if self.stored != self.dtype and self.stored.kind == "i" else 0
+        return DTYPE_NUMBERS[self.stored] if self.stored != self.dtype and self.stored.kind == "i" else 0
 
 
 def to_send(array: Array, wire: Wire | None) -> tuple[Array, Spec]:
@@ -72,7 +72,7 @@ def declared_spec(dtype_number: int, stored_number: int, count: int, shape: tupl
         stored_number: number of the wider integer dtype that the array gets on arrival; 0: it keeps its dtype.
         shape: empty for an array of one dimension.
     """
-    dtype = DTYPE_OF.get(dtype_number)
+    dtype = DTYPES_BY_NUMBER.get(dtype_number)
     if dtype is None:
         raise ProtocolError(f"an array of unknown dtype {dtype_number}")
     if shape and (len(shape) > MAX_DIMENSIONS or math.prod(shape) != count):
@@ -80,7 +80,7 @@ def declared_spec(dtype_number: int, stored_number: int, count: int, shape: tupl
     shape = shape or (count,)
     if not stored_number:
         return Spec(dtype, count, np.dtype(np.float32) if dtype in HALVES else dtype, shape)
-    stored = DTYPE_OF.get(stored_number)
+    stored = DTYPES_BY_NUMBER.get(stored_number)
     if stored is None or stored.kind != "i" or dtype.kind != "i" or stored.itemsize <= dtype.itemsize:
         raise ProtocolError(f"an array of {dtype} cannot become one of dtype {stored_number}")
     return Spec(dtype, count, stored, shape)
@@ -93,10 +93,10 @@ def total(specs: Sequence[Spec]) -> int:
 
 def cut(specs: Sequence[Spec], data: memoryview) -> list[Array]:
     """Return views of arrays that are stored end to end in ``data``."""
-    arrays, at = [], 0
+    arrays, offset = [], 0
     for dtype, size, *_ in specs:
-        arrays.append(np.frombuffer(data, dtype, size, at) if size else np.empty(0, dtype))
-        at += dtype.itemsize * size
+        arrays.append(np.frombuffer(data, dtype, size, offset) if size else np.empty(0, dtype))
+        offset += dtype.itemsize * size
     return arrays
 
 

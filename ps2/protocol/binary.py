@@ -23,15 +23,15 @@ from ps2.errors import LimitError, OutOfRangeError, ProtocolError, PS2Error
 from ps2.matrix.partition import Wire
 from ps2.ops.packing import pack_keys
 from ps2.protocol.arrays import (
-    NUMBER_OF,
+    DTYPE_NUMBERS,
     WIRE_NUMBER,
-    WIRE_OF,
+    WIRES_BY_NUMBER,
     Spec,
     declared_spec,
     plain_spec,
     to_send,
 )
-from ps2.protocol.drafts import KeysDraft, OperationDraft, ReplyDraft, RequestDraft, draft_of, reply_draft
+from ps2.protocol.drafts import KeysDraft, OperationDraft, ReplyDraft, RequestDraft, new_draft, reply_draft
 from ps2.protocol.error_details import from_detail, to_detail
 from ps2.protocol.messages import Array, Keys, Operation, Reply, Request, RequestId, StreamedArray, nbytes
 from ps2.protocol.pb import server_pb2 as pb
@@ -67,9 +67,9 @@ REPLAYED = 1
 HAS_SCALAR = 1
 
 # Byte offsets of the fields that differ between requests of one shape.
-VERSION_AT, NUMBER_AT, SETTLED_AT, STAGE_AT = 24, 32, 40, 48
-STEPS_AT, KEY_COUNT_AT, FIRST_AT, DIGEST_AT = (REQUEST.size + at for at in (28, 32, 40, 48))
-TAIL_AT = REQUEST.size + OPERATION.size  # of a request of one operation
+VERSION_OFFSET, NUMBER_OFFSET, SETTLED_OFFSET, STAGE_OFFSET = 24, 32, 40, 48
+STEPS_OFFSET, KEY_COUNT_OFFSET, FIRST_OFFSET, DIGEST_OFFSET = (REQUEST.size + offset for offset in (28, 32, 40, 48))
+TAIL_OFFSET = REQUEST.size + OPERATION.size  # of a request of one operation
 
 MAX_SIGNATURES = 4096
 MAX_HANDLES = 1024
@@ -105,21 +105,21 @@ _BY_CALL: dict[Any, Signature] = {}
 _BY_BYTES: dict[bytes, Signature] = {}
 
 
-def signature_of(name: str, params: Mapping[str, int | float]) -> Signature:
+def call_signature(name: str, params: Mapping[str, int | float]) -> Signature:
     """Return the signature of an operation with these scalars."""
     key = (name, *[(scalar, isinstance(value, float)) for scalar, value in params.items()]) if params else name
-    found = _BY_CALL.get(key)
-    if found is None:
+    signature = _BY_CALL.get(key)
+    if signature is None:
         types = ["d" if isinstance(value, float) else "q" for value in params.values()]
         encoded = "".join([name, *(f"\0{type}{scalar}" for scalar, type in zip(params, types, strict=True))]).encode()
-        found = _signature(encoded)
-        if (found.name, found.scalars) != (name, tuple(params)):
+        signature = _signature(encoded)
+        if (signature.name, signature.scalars) != (name, tuple(params)):
             raise ProtocolError(f"operation {name!r}: expected names without NUL characters")
-        _remember(_BY_CALL, key, found)
-    return found
+        _remember(_BY_CALL, key, signature)
+    return signature
 
 
-def shape_of(request: Request) -> Shape | None:
+def request_shape(request: Request) -> Shape | None:
     """Return the shape of a request; None if the request cannot have a handle."""
     if len(request.operations) != 1 or request.forwarded:
         return None
@@ -127,12 +127,12 @@ def shape_of(request: Request) -> Shape | None:
     if len(operation.rows) > 1 or operation.others:
         return None
     scope = "" if request.id is None else request.id.scope
-    signature = signature_of(operation.name, operation.params).encoded
+    signature = call_signature(operation.name, operation.params).encoded
     row = operation.rows[0] if operation.rows else NO_ROW
     return signature, operation.matrix, operation.partition, row, scope
 
 
-def note(handles: Handles, shape: Shape, handle: int) -> None:
+def remember_handle(handles: Handles, shape: Shape, handle: int) -> None:
     """Store the handle of a shape."""
     if len(handles) >= MAX_HANDLES:
         handles.clear()
@@ -149,12 +149,12 @@ def request_parts(request: Request, handles: Handles | None = None) -> Parts:
         handles: the connection's handles.
     """
     handle = 0
-    if handles and (shape := shape_of(request)) is not None:
+    if handles and (shape := request_shape(request)) is not None:
         handle = handles.get(shape, 0)
     arrays: list[Array] = []
     records, tails, names = [], [], []
     for operation in request.operations:
-        signature = signature_of(operation.name, operation.params)
+        signature = call_signature(operation.name, operation.params)
         sent = [to_send(array, operation.wire) for array in operation.arrays]
         records.append(_record(operation, signature, handle, arrays))
         tails.append(_tail(operation, signature, [spec for _, spec in sent]))
@@ -232,7 +232,7 @@ def keys_record(keys: Keys | None) -> tuple[bytes, Array | None]:
         return KEYS.pack(0, flags, 0, keys.count, 0, digest), None
     first, differences = pack_keys(keys.columns)
     array, spec = to_send(differences, None)
-    return KEYS.pack(NUMBER_OF[spec.dtype], flags, spec.becomes, keys.count, first, digest), array
+    return KEYS.pack(DTYPE_NUMBERS[spec.dtype], flags, spec.becomes, keys.count, first, digest), array
 
 
 def _tail(operation: Operation, signature: Signature, specs: list[Spec]) -> bytes:
@@ -248,7 +248,7 @@ def _tail(operation: Operation, signature: Signature, specs: list[Spec]) -> byte
 def array_record(spec: Spec) -> bytes:
     """Return an array's record in the header."""
     shape = spec.shape if len(spec.shape) > 1 else ()
-    head = ARRAY.pack(NUMBER_OF[spec.dtype], spec.becomes, len(shape), spec.size)
+    head = ARRAY.pack(DTYPE_NUMBERS[spec.dtype], spec.becomes, len(shape), spec.size)
     return head + struct.pack(f"<{len(shape)}Q", *shape) if shape else head
 
 
@@ -267,16 +267,16 @@ def _result(arrays: tuple[Array, ...], wire: Wire | None) -> list[tuple[Array | 
 class _Tail:
     """The part of a header after its fixed records, read from front to back."""
 
-    def __init__(self, header: bytes, at: int) -> None:
+    def __init__(self, header: bytes, offset: int) -> None:
         self._header = header
-        self.at = at
+        self.offset = offset
 
     def take(self, size: int) -> bytes:
         """Return the next bytes; raises ProtocolError if there are not enough."""
-        begin, self.at = self.at, self.at + size
-        if self.at > len(self._header):
+        begin, self.offset = self.offset, self.offset + size
+        if self.offset > len(self._header):
             raise ProtocolError(f"a header of {len(self._header)} bytes declares a longer one")
-        return self._header[begin : self.at]
+        return self._header[begin : self.offset]
 
     def numbers(self, form: str, count: int, size: int) -> tuple[int, ...]:
         """Return ``count`` unsigned numbers of ``size`` bytes each; skip the padding to a whole word."""
@@ -317,10 +317,10 @@ def open_request(header: bytes, limit_bytes: int) -> RequestDraft:
         for record, read in zip(records, tails, strict=True)
     ]
     scope, series = tail.text(scope_size), tail.text(series_size)
-    if tail.at != len(header):
-        raise ProtocolError(f"a header of {len(header)} bytes declares only {tail.at}")
+    if tail.offset != len(header):
+        raise ProtocolError(f"a header of {len(header)} bytes declares only {tail.offset}")
     id = RequestId(scope, number, settled, part, max(parts, 1), series, stage) if flags & HAS_ID else None
-    return draft_of(operations, id, version, bool(flags & FORWARDED), begun, limit_bytes)
+    return new_draft(operations, id, version, bool(flags & FORWARDED), begun, limit_bytes)
 
 
 _Read = tuple[tuple[int, ...], tuple[int, ...], bytes, tuple[Spec, ...]]
@@ -338,15 +338,17 @@ def _read_tail(record: tuple[Any, ...], tail: _Tail) -> _Read:
 
 
 def _operation(record: tuple[Any, ...], read: _Read, signature: Signature) -> OperationDraft:
-    _, partition, matrix, _, _, _, _, scalars, wire, *of_keys = record
+    _, partition, matrix, _, _, _, _, scalars, wire, *key_record = record
     rows, others, packed, arrays = read
     if scalars != len(signature.scalars):
         raise ProtocolError(f"operation {signature.name!r}: expected {len(signature.scalars)} scalars, got {scalars}")
-    if wire not in WIRE_OF:
+    if wire not in WIRES_BY_NUMBER:
         raise ProtocolError(f"operation {signature.name!r}: a reply cannot have dtype {wire}")
     params = dict(zip(signature.scalars, signature.values.unpack(packed), strict=True))
-    keys = _keys(signature.name, of_keys)
-    operation = Operation(signature.name, matrix, partition, rows, params, (), None, WIRE_OF[wire], others=others)
+    keys = _keys(signature.name, key_record)
+    operation = Operation(
+        signature.name, matrix, partition, rows, params, (), None, WIRES_BY_NUMBER[wire], others=others
+    )
     return OperationDraft(operation, keys, arrays)
 
 
@@ -373,9 +375,9 @@ def _signature(encoded: bytes) -> Signature:
     types, names = [scalar[:1] for scalar in scalars], tuple(scalar[1:] for scalar in scalars)
     if not set(types) <= {"d", "q"} or len(set(names)) < len(names):
         raise ProtocolError(f"operation {name!r}: expected distinct scalars of types d and q, got {scalars}")
-    found = Signature(name, names, struct.Struct("<" + "".join(types)), encoded)
-    _remember(_BY_BYTES, encoded, found)
-    return found
+    signature = Signature(name, names, struct.Struct("<" + "".join(types)), encoded)
+    _remember(_BY_BYTES, encoded, signature)
+    return signature
 
 
 def _remember(known: dict[Any, Signature], key: Any, signature: Signature) -> None:
@@ -408,8 +410,8 @@ def open_reply(header: bytes, request: Request, size: int) -> ReplyDraft:
         (scalar if has & HAS_SCALAR else None, tuple(tail.array() for _ in range(arrays)))
         for has, arrays, scalar in RESULT.iter_unpack(header[REPLY.size : end])
     ]
-    if tail.at != len(header):
-        raise ProtocolError(f"a reply's header of {len(header)} bytes declares only {tail.at}")
+    if tail.offset != len(header):
+        raise ProtocolError(f"a reply's header of {len(header)} bytes declares only {tail.offset}")
     return reply_draft(results, request, size, bool(flags & REPLAYED), handle)
 
 

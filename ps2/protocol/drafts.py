@@ -119,7 +119,7 @@ class RequestDraft:
         return Request(operations, self.id, self.route_version, self.forwarded, self.begun)
 
 
-def draft_of(
+def new_draft(
     operations: Sequence[OperationDraft],
     id: RequestId | None,
     route_version: int,
@@ -134,20 +134,20 @@ def draft_of(
         LimitError: the arrays would exceed ``limit_bytes``.
     """
     specs: list[Spec] = []
-    for draft in operations:
-        if draft.keys is not None:
-            draft.keys.check(draft.operation.name)
-            if draft.keys.steps is not None:
-                specs.append(draft.keys.steps)
-        specs += draft.arrays
+    for operation in operations:
+        if operation.keys is not None:
+            operation.keys.check(operation.operation.name)
+            if operation.keys.steps is not None:
+                specs.append(operation.keys.steps)
+        specs += operation.arrays
         if len(specs) > MAX_OPERATIONS:
             raise ProtocolError(f"expected at most {MAX_OPERATIONS} arrays in a request")
-    made = RequestDraft(tuple(operations), id, route_version, forwarded, begun, tuple(specs))
-    if made.nbytes > limit_bytes:
+    draft = RequestDraft(tuple(operations), id, route_version, forwarded, begun, tuple(specs))
+    if draft.nbytes > limit_bytes:
         raise LimitError(
-            f"the arrays of one request take at most {limit_bytes:,} bytes, got {made.nbytes:,}: send several requests"
+            f"the arrays of one request take at most {limit_bytes:,} bytes, got {draft.nbytes:,}: send several requests"
         )
-    return made
+    return draft
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,10 @@ from ps2.protocol.binary import (
     Handles,
     Parts,
     ReplyParts,
-    note,
     open_reply,
     open_request,
-    shape_of,
+    remember_handle,
+    request_shape,
 )
 from ps2.protocol.drafts import RequestDraft, check_size
 from ps2.protocol.messages import Array, Reply, Request, StreamedArray, byte_view, nbytes
@@ -37,7 +37,7 @@ MAX_ANSWER_BYTES = 1 << 16
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
-Filling = Generator[memoryview, None, T]
+Reading = Generator[memoryview, None, T]
 
 
 def written(parts: Parts) -> list[memoryview]:
@@ -62,17 +62,17 @@ def written_by_pieces(parts: ReplyParts) -> Iterator[list[memoryview]]:
     yield views
 
 
-def read_reply(request: Request, handles: Handles | None = None) -> Filling[Reply | PS2Error]:
+def read_reply(request: Request, handles: Handles | None = None) -> Reading[Reply | PS2Error]:
     """Read the reply to a request, or the error that the server returned."""
     header, size = yield from _read_header()
     draft = open_reply(header, request, size)
-    if handles is not None and draft.handle and (shape := shape_of(request)) is not None:
-        note(handles, shape, draft.handle)
+    if handles is not None and draft.handle and (shape := request_shape(request)) is not None:
+        remember_handle(handles, shape, draft.handle)
     yield from _fill(draft.arrays)
     return draft.build()
 
 
-def read_request(limit_bytes: int, reserve: Callable[[RequestDraft], None]) -> Filling[Request | PS2Error]:
+def read_request(limit_bytes: int, reserve: Callable[[RequestDraft], None]) -> Reading[Request | PS2Error]:
     """Read a request. Return an error instead if the request cannot run but the connection is still usable.
 
     Args:
@@ -102,7 +102,7 @@ def read_request(limit_bytes: int, reserve: Callable[[RequestDraft], None]) -> F
         return error
 
 
-def read(reading: Filling[T], parts: Iterable[memoryview]) -> T:
+def read(reading: Reading[T], parts: Iterable[memoryview]) -> T:
     """Read a message that has arrived completely, as consecutive parts."""
     try:
         view = next(reading)
@@ -125,7 +125,7 @@ def greeting_bytes(message: Message) -> bytes:
     return GREETING.pack(MAGIC, len(encoded)) + encoded
 
 
-def read_greeting(cls: type[M]) -> Filling[M]:
+def read_greeting(cls: type[M]) -> Reading[M]:
     """Read the bytes that ``greeting_bytes`` returned."""
     magic, size = GREETING.unpack((yield from _read(GREETING.size)))
     if magic != MAGIC or size > MAX_GREETING_BYTES:
@@ -136,7 +136,7 @@ def read_greeting(cls: type[M]) -> Filling[M]:
         raise ProtocolError(f"a greeting cannot be decoded: {error}") from error
 
 
-def read_answer() -> Filling[pb.ReplyHeader]:
+def read_answer() -> Reading[pb.ReplyHeader]:
     """Read a server's answer in the handshake."""
     length, size = HEAD.unpack((yield from _read(HEAD.size)))
     if length > MAX_ANSWER_BYTES or size:
@@ -148,27 +148,27 @@ def read_answer() -> Filling[pb.ReplyHeader]:
         raise ProtocolError(f"the answer to a greeting cannot be decoded: {error}") from error
 
 
-def _read_header() -> Filling[tuple[bytes, int]]:
+def _read_header() -> Reading[tuple[bytes, int]]:
     length, size = HEAD.unpack((yield from _read(HEAD.size)))
     if length > MAX_HEADER_BYTES:
         raise ProtocolError(f"a header takes at most {MAX_HEADER_BYTES:,} bytes, got {length:,}")
     return (yield from _read(length)), size
 
 
-def _read(size: int) -> Filling[bytes]:
+def _read(size: int) -> Reading[bytes]:
     buffer = bytearray(size)
     if size:
         yield memoryview(buffer)
     return bytes(buffer)
 
 
-def _fill(arrays: list[Array]) -> Filling[None]:
+def _fill(arrays: list[Array]) -> Reading[None]:
     for array in arrays:
         if array.size:
             yield byte_view(array)
 
 
-def _skip(size: int) -> Filling[None]:
+def _skip(size: int) -> Reading[None]:
     scratch = memoryview(bytearray(min(size, 1 << 16)))
     while size:
         step = min(size, len(scratch))

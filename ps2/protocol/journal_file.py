@@ -30,14 +30,14 @@ def encode_journal(
     entries: Sequence[tuple[int, bytes]], stopped: tuple[int, int] | None, pending: PendingReports | None = None
 ) -> bytes:
     """Encode messages as (clock, plain data), the clock and end of STOP, and reports. With none, return no bytes."""
-    made = pb.Journal(entries=[pb.Journal.Entry(clock=clock, message=message) for clock, message in entries])
+    journal = pb.Journal(entries=[pb.Journal.Entry(clock=clock, message=message) for clock, message in entries])
     if stopped is not None:
-        made.stopped, made.end = stopped
+        journal.stopped, journal.end = stopped
     if pending is not None:
-        made.called, made.finished = pending.called, pending.finished
+        journal.called, journal.finished = pending.called, pending.finished
         for rank, clock, merge, value in pending.reports:
-            made.pending.add(rank=rank, report=pb.Report(clock=clock, merge=merge, value=value))
-    return made.SerializeToString()
+            journal.pending.add(rank=rank, report=pb.Report(clock=clock, merge=merge, value=value))
+    return journal.SerializeToString()
 
 
 def decode_journal(

@@ -104,7 +104,7 @@ class Operation:
 
     @property
     def shard_ids(self) -> tuple[ShardId, ...]:
-        """The shards of its operands: that of the first, and those of the others if they belong to other matrices."""
+        """The shards of its operands: the first operand's, and those of operands of other matrices."""
         first = (self.matrix, self.partition)
         return (first, *((other, self.partition) for other in self.others)) if self.others else (first,)
 
@@ -138,7 +138,7 @@ class Outline:
     """The description of an operation whose arrays have not arrived yet.
 
     Attributes:
-        shapes: of its arrays.
+        shapes: the shapes of its arrays.
         keys: number of its keys; None if it has none.
     """
 

@@ -29,7 +29,7 @@ def encode(name: str, value: object) -> bytes:
     """Encode plain data.
 
     Args:
-        name: of the value, for errors.
+        name: the value's name in errors.
 
     Raises:
         UsageError: a part of the value is not plain data; the message names that part.

@@ -14,7 +14,7 @@ from ps2.config import WireConfig
 from ps2.errors import AuthError, ProtocolError, PS2Error, UnavailableError
 from ps2.protocol.pb import auth_pb2 as pb
 from ps2.rpc.credentials import channel_credentials
-from ps2.rpc.status import MAX_METADATA_BYTES, detail_of, from_bare, from_rpc
+from ps2.rpc.status import MAX_METADATA_BYTES, error_detail, from_bare, from_rpc
 from ps2.rpc.tls_probe import explain
 from ps2.transport import proof
 from ps2.transport.proof import ClientSession, Tokens
@@ -63,7 +63,7 @@ class Trust:
         """True if the client's token is known to be the fleet's."""
         return self._sure or bool(self._proven)
 
-    def note(self, address: str, nonce: bytes) -> str | None:
+    def record(self, address: str, nonce: bytes) -> str | None:
         """Record the server at an address; return another address where this server proved itself, if there is one."""
         with self._lock:
             for other, known in self._proven.items():
@@ -79,7 +79,7 @@ class Channel:
     def __init__(self, address: str, token: str | Tokens | None, wire: WireConfig, trust: Trust) -> None:
         """Create the channel; it connects on the first call."""
         self._address = address
-        self._tokens = Tokens.of(token)
+        self._tokens = Tokens.from_text(token)
         self._trust = trust
         self._timeout_s = wire.keepalive_timeout_s
         self._session: ClientSession | None = None
@@ -109,7 +109,7 @@ class Channel:
         channel = self._open()
         rpc: Any = channel.unary_unary(path)
         deadline_s = time.monotonic() + timeout_s
-        session = self._session or self._meet(timeout_s)
+        session = self._session or self._authenticate(timeout_s)
         for attempt in range(2):
             left_s = max(0.0, deadline_s - time.monotonic())
             number = next(session.numbers) if session else 0
@@ -119,12 +119,12 @@ class Channel:
                 self._replace_if_dead(channel, error.code())
                 if session is not None and self._is_proven(error, session, number):
                     raise from_rpc(error, self._address) from None
-                if error.code() in BROKEN and (session is not None or detail_of(error) is None):
+                if error.code() in BROKEN and (session is not None or error_detail(error) is None):
                     raise self._broken(error) from None
                 if session is None:
                     raise from_rpc(error, self._address) from None
                 # The error has no proof: another process may listen there now, so authenticate again.
-                session = self._meet(left_s)
+                session = self._authenticate(left_s)
                 if error.code() != grpc.StatusCode.UNAUTHENTICATED or attempt:
                     raise from_bare(error, self._address) from None
                 continue
@@ -132,7 +132,7 @@ class Channel:
             if session is None or _has_proof(call.trailing_metadata(), session, "reply", number, reply):
                 self._reached = True
                 return reply
-            self._meet(left_s)
+            self._authenticate(left_s)
             break
         raise UnavailableError(f"{self._address}: {NOT_PROVEN}")
 
@@ -179,11 +179,13 @@ class Channel:
             if why is not None:
                 return UnavailableError(str(why)) if self._trust.sure else why
         if error.code() == grpc.StatusCode.UNAVAILABLE and self._trust.has_addresses_of_driver and not self._reached:
-            said = f"no answer within {self._wire.connect_s:.0f} s" if TOO_LONG in error.details() else error.details()
-            return unreachable(self._what, self._address, said)
+            reason = (
+                f"no answer within {self._wire.connect_s:.0f} s" if TOO_LONG in error.details() else error.details()
+            )
+            return unreachable(self._what, self._address, reason)
         return from_bare(error, self._address)
 
-    def _meet(self, timeout_s: float) -> ClientSession | None:
+    def _authenticate(self, timeout_s: float) -> ClientSession | None:
         """Let the server prove its identity; return the new session, or None without a token."""
         tokens = self._tokens
         if tokens is None:
@@ -214,7 +216,7 @@ class Channel:
                     "with (tokenFile, --token-file)"
                 )
             raise self._unauthenticated_peer(AuthError, "a process that does not know the fleet's token")
-        if (other := self._trust.note(self._address, reply.nonce)) is not None:
+        if (other := self._trust.record(self._address, reply.nonce)) is not None:
             raise self._unauthenticated_peer(
                 AuthError, f"the server of {other}: the address forwards to it, or it has two names"
             )
@@ -223,10 +225,10 @@ class Channel:
         self._reached = True
         return self._session
 
-    def _unauthenticated_peer(self, cls: type[PS2Error], found: str) -> PS2Error:
+    def _unauthenticated_peer(self, cls: type[PS2Error], description: str) -> PS2Error:
         """Return the error for an unauthenticated peer: transient if the fleet is known, as its server may return."""
         return (UnavailableError if self._trust.sure else cls)(
-            f"{self._address}: expected a server of the fleet, got {found}"
+            f"{self._address}: expected a server of the fleet, got {description}"
         )
 
     @staticmethod
@@ -245,13 +247,13 @@ class Channel:
 
     @staticmethod
     def _is_proven(error: Any, session: ClientSession, number: int) -> bool:
-        detail = detail_of(error)
+        detail = error_detail(error)
         return detail is not None and _has_proof(error.trailing_metadata(), session, "error", number, detail)
 
 
 def _has_proof(metadata: Any, session: ClientSession, kind: str, number: int, message: bytes) -> bool:
-    given = dict(metadata or ()).get(PROOF_KEY, b"")
-    return proof.equal(given, proof.answer_proof(session.key, kind, number, proof.digest(message)))
+    sent_proof = dict(metadata or ()).get(PROOF_KEY, b"")
+    return proof.equal(sent_proof, proof.answer_proof(session.key, kind, number, proof.digest(message)))
 
 
 def channel_options(wire: WireConfig) -> list[tuple[str, int | str]]:

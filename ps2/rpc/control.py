@@ -23,6 +23,7 @@ from ps2.rpc.convert import (
 from ps2.rpc.network import Network
 from ps2.rpc.server_status import ServerStatus, status_from_pb
 from ps2.storage.manifest import LoadMatrix, SavedShard, SaveMatrix
+from ps2.transport.liveness import Carried
 
 SERVER_TIMEOUT_S = 60.0
 # For calls that move a large model, such as checkpoints.
@@ -40,21 +41,27 @@ class ServerInfo:
     Attributes:
         route_version: the route version of its last ``activate``; 0 if there was none.
         coordinator: the coordinator of that ``activate``.
-        heard_s: seconds since that coordinator's last sign of life.
+        silent_s: seconds since that coordinator's last sign of life.
         catalog: the catalog that this coordinator stored for a later coordinator.
         now_s: time of the answer, by the server's own clock.
         leaving: True if the server was told to end, and waits for its release.
         operations: digests of the operations of users' modules, by name.
+        data_port: its port for data connections; 0 if there is none.
+        data_socket: the name of its Unix socket for data connections; "" if there is none.
+        carried: the byte counts of the named data connection; None if that connection has ended.
     """
 
     server_id: str
     route_version: int
     coordinator: str
-    heard_s: float
+    silent_s: float
     catalog: bytes
     now_s: float
     operations: Mapping[str, str]
     leaving: bool
+    data_port: int = 0
+    data_socket: str = ""
+    carried: Carried | None = None
 
 
 @dataclass(frozen=True)
@@ -110,6 +117,7 @@ class ServerControl:
         timeout_s: float = SIGN_OF_LIFE_TIMEOUT_S,
         answered_s: float = 0.0,
         released: bool = False,
+        connection: bytes = b"",
     ) -> ServerInfo:
         """Ask a server for its identity and state; raises ProtocolError if it speaks another version.
 
@@ -117,9 +125,14 @@ class ServerControl:
             coordinator: the caller, if it is a coordinator; the call counts as its sign of life.
             answered_s: ``now_s`` of the server's last answer to this coordinator; the lease runs from there.
             released: the server may end now without loss of data.
+            connection: the name of a data connection to the server, whose byte counts the answer holds.
         """
         request = server_pb2.HelloRequest(
-            protocol=PROTOCOL_VERSION, coordinator=coordinator, answered_s=answered_s, released=released
+            protocol=PROTOCOL_VERSION,
+            coordinator=coordinator,
+            answered_s=answered_s,
+            released=released,
+            connection=connection,
         )
         reply = self._call(address, "Hello", request, server_pb2.HelloReply, timeout_s)
         return ServerInfo(
@@ -131,6 +144,11 @@ class ServerControl:
             reply.now_s,
             dict(reply.operations),
             reply.leaving,
+            reply.data_port,
+            reply.data_socket,
+            Carried(reply.carried.sent, reply.carried.received, reply.carried.unread)
+            if reply.HasField("carried")
+            else None,
         )
 
     def create_matrix(

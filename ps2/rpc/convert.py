@@ -12,7 +12,7 @@ from ps2.errors import ProtocolError
 from ps2.matrix.key_policy import Initial, InitialKind, KeyPolicy
 from ps2.matrix.partition import DTYPES, Layout, MatrixSpec, Partition
 from ps2.matrix.route import Route
-from ps2.protocol.arrays import DTYPE_OF, NUMBER_OF, WIRE_NUMBER, WIRE_OF
+from ps2.protocol.arrays import DTYPE_NUMBERS, DTYPES_BY_NUMBER, WIRE_NUMBER, WIRES_BY_NUMBER
 from ps2.protocol.messages import RequestId
 from ps2.protocol.pb import master_pb2, server_pb2
 from ps2.storage.manifest import LoadMatrix, SavedFile, SavedShard
@@ -41,7 +41,7 @@ def spec_to_pb(spec: MatrixSpec) -> server_pb2.MatrixSpec:
     return server_pb2.MatrixSpec(
         dim=spec.dim,
         rows=spec.rows,
-        dtype=server_pb2.DType.Name(NUMBER_OF[np.dtype(spec.dtype)]),
+        dtype=server_pb2.DType.Name(DTYPE_NUMBERS[np.dtype(spec.dtype)]),
         sparse=spec.kind == "sparse",
         align=spec.align,
         partitions_per_server=spec.partitions_per_server,
@@ -52,10 +52,10 @@ def spec_to_pb(spec: MatrixSpec) -> server_pb2.MatrixSpec:
 
 
 def spec_from_pb(message: server_pb2.MatrixSpec) -> MatrixSpec:
-    dtype = DTYPE_OF.get(message.dtype)
+    dtype = DTYPES_BY_NUMBER.get(message.dtype)
     if dtype is None or dtype.name not in DTYPES:
         raise ProtocolError(f"a matrix of unknown dtype {message.dtype}")
-    if message.wire not in WIRE_OF:
+    if message.wire not in WIRES_BY_NUMBER:
         raise ProtocolError(f"a matrix of unknown wire dtype {message.wire}")
     if message.layout not in PB_TO_LAYOUT:
         raise ProtocolError(f"a matrix of unknown layout {message.layout}")
@@ -66,7 +66,7 @@ def spec_from_pb(message: server_pb2.MatrixSpec) -> MatrixSpec:
         kind="sparse" if message.sparse else "dense",
         align=message.align,
         partitions_per_server=message.partitions_per_server,
-        wire=WIRE_OF[message.wire],
+        wire=WIRES_BY_NUMBER[message.wire],
         layout=PB_TO_LAYOUT[message.layout],
         key_policy=_key_policy_from_pb(message.life) if message.HasField("life") else None,
     )

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from google.protobuf.message import DecodeError
 
 from ps2.errors import ProtocolError
-from ps2.protocol.arrays import NUMBER_OF, WIRE_OF, Spec, cut, declared_spec, to_send
-from ps2.protocol.drafts import KeysDraft, OperationDraft, RequestDraft, check_size, draft_of
+from ps2.protocol.arrays import DTYPE_NUMBERS, WIRES_BY_NUMBER, Spec, cut, declared_spec, to_send
+from ps2.protocol.drafts import KeysDraft, OperationDraft, RequestDraft, check_size, new_draft
 from ps2.protocol.messages import Operation, Reply, Request, byte_view
 from ps2.protocol.pb import server_pb2 as pb
 from ps2.rpc.convert import id_from_pb
@@ -35,7 +35,7 @@ def request_from(frame: bytes, limit_bytes: int, reserve: Callable[[RequestDraft
         header = pb.RequestHeader.FromString(message.header)
     except DecodeError as error:
         raise ProtocolError(f"a message RequestFrame cannot be decoded: {error}") from error
-    draft = draft_of(
+    draft = new_draft(
         [_operation(operation) for operation in header.operations],
         id_from_pb(header.id) if header.HasField("id") else None,
         header.route_version,
@@ -66,7 +66,7 @@ def reply_to(reply: Reply, request: Request) -> bytes:
 
 def spec_to_pb(spec: Spec) -> pb.ArraySpec:
     return pb.ArraySpec(
-        dtype=pb.DType.Name(NUMBER_OF[spec.dtype]),
+        dtype=pb.DType.Name(DTYPE_NUMBERS[spec.dtype]),
         count=spec.size,
         stored=pb.DType.Name(spec.becomes),
         shape=spec.shape if len(spec.shape) > 1 else (),
@@ -78,7 +78,7 @@ def _spec(message: pb.ArraySpec) -> Spec:
 
 
 def _operation(message: pb.Operation) -> OperationDraft:
-    if message.reply_dtype not in WIRE_OF:
+    if message.reply_dtype not in WIRES_BY_NUMBER:
         raise ProtocolError(f"operation {message.name!r}: a reply cannot have dtype {message.reply_dtype}")
     operation = Operation(
         message.name,
@@ -86,7 +86,7 @@ def _operation(message: pb.Operation) -> OperationDraft:
         message.partition,
         tuple(message.rows),
         {param.name: _param(param) for param in message.params},
-        wire=WIRE_OF[message.reply_dtype],
+        wire=WIRES_BY_NUMBER[message.reply_dtype],
         others=tuple(message.others),
     )
     keys = None

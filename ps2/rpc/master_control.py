@@ -67,8 +67,8 @@ class MasterControl:
         Returns:
             True if somebody looks at the fleet: the next heartbeats bring the server's status.
         """
-        told = None if status is None else status_to_pb(status)
-        request = master_pb2.HeartbeatRequest(index=index, server_id=server_id, mutations=mutations, status=told)
+        message = None if status is None else status_to_pb(status)
+        request = master_pb2.HeartbeatRequest(index=index, server_id=server_id, mutations=mutations, status=message)
         return self._call("Heartbeat", request, master_pb2.HeartbeatReply, SIGN_OF_LIFE_TIMEOUT_S).watched
 
     def new_matrix(self, spec: MatrixSpec, id: RequestId, holder: str, name: str = "") -> MatrixInfo:
@@ -81,16 +81,16 @@ class MasterControl:
         request = master_pb2.NewMatrixRequest(
             spec=spec_to_pb(spec), id=id_to_pb(id), holder=holder, name=name, reuse=True
         )
-        found = self._call("NewMatrix", request, master_pb2.Matrix)
-        return found.row, _info(found)
+        reply = self._call("NewMatrix", request, master_pb2.Matrix)
+        return reply.row, _info(reply)
 
     def matrix(self, matrix: int) -> MatrixInfo:
         return _info(self._call("GetMatrix", master_pb2.GetMatrixRequest(matrix=matrix), master_pb2.Matrix))
 
     def find_vector(self, name: str) -> tuple[int, int]:
         """Return matrix and row of a named vector."""
-        found = self._call("FindVector", master_pb2.FindVectorRequest(name=name), master_pb2.FindVectorReply)
-        return found.matrix, found.row
+        reply = self._call("FindVector", master_pb2.FindVectorRequest(name=name), master_pb2.FindVectorReply)
+        return reply.matrix, reply.row
 
     def take_rows(self, matrix: int, id: RequestId, holder: str, count: int = 0, name: str = "") -> list[int]:
         """Get zeroed rows for a holder: ``count`` rows, or, for 0, all reserved rows that are not in use."""

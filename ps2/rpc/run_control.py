@@ -91,7 +91,7 @@ class Logged:
 
 @dataclass(frozen=True)
 class LogLine:
-    """What a worker's Python has logged in a clock; ``level`` is a number of ``logging``."""
+    """A line that a worker's Python logged in a clock; ``level`` is a number of ``logging``."""
 
     level: int
     logger: str
@@ -101,7 +101,7 @@ class LogLine:
 
 @dataclass(frozen=True)
 class LogLines:
-    """What one attempt has logged since its last message, and how many lines there were beside these."""
+    """Lines that one attempt has logged since its last message, and the number of further lines."""
 
     lines: tuple[LogLine, ...] = ()
     left_out: int = 0
@@ -292,7 +292,7 @@ class RunControl:
         reply = self._ask(pb.WorkerMessage(once=pb.Once(phase=phase, number=number)), metrics).once
         return None if reply.make else reply.value
 
-    def once_made(self, phase: int, number: int, value: bytes) -> bytes:
+    def send_once(self, phase: int, number: int, value: bytes) -> bytes:
         """Send the value of a ``once`` point; return the value that counts: another attempt may have been first.
 
         Raises:
@@ -302,7 +302,7 @@ class RunControl:
         reply = self._ask(pb.WorkerMessage(once_made=pb.OnceMade(phase=phase, number=number, value=value))).once
         return value if reply.make else reply.value
 
-    def note(self, metrics: Sequence[Logged]) -> None:
+    def send_metrics(self, metrics: Sequence[Logged]) -> None:
         self._ask(pb.WorkerMessage(note=pb.Note()), metrics)
 
     def leave(self, result: bytes, times: ClockTimes | None = None, metrics: Sequence[Logged] = ()) -> None:

@@ -28,7 +28,7 @@ class OperationStatus:
     """Statistics of one operation.
 
     Attributes:
-        name: of the operation table, or "keys" or "map".
+        name: the operation's name in the table, or "keys" or "map".
         count: number of runs, including failures.
         failures: number of runs that raised.
         seconds: time spent in it, without waits for locks.
@@ -74,13 +74,13 @@ class MatrixStatus:
     evicted_keys: int = 0
 
     @property
-    def of_keys(self) -> dict[str, int]:
+    def key_counts(self) -> dict[str, int]:
         """The numbers of keys, by name."""
-        return {name: getattr(self, name) for name in OF_KEYS}
+        return {name: getattr(self, name) for name in KEY_COUNTS}
 
 
 # Numbers of keys in a MatrixStatus.
-OF_KEYS = ("active_keys", "slots", "waiting_keys", "admitted_keys", "expired_keys", "evicted_keys")
+KEY_COUNTS = ("active_keys", "slots", "waiting_keys", "admitted_keys", "expired_keys", "evicted_keys")
 
 
 @dataclass(frozen=True)
@@ -178,13 +178,13 @@ class ServerStatus(Counts):
             "backup": self.backup or None,
             "container": self.container or None,
             "node": self.node or None,
-            "operations": [done.as_data for done in self.operations],
+            "operations": [operation.as_data for operation in self.operations],
         }
 
 
-def metrics_of(status: ServerStatus) -> list[tuple[Metric, float]]:
+def metrics(status: ServerStatus) -> list[tuple[Metric, float]]:
     """Return all single-number metrics."""
-    sums = {name: sum(getattr(matrix, name) for matrix in status.matrices) for name in OF_KEYS}
+    sums = {name: sum(getattr(matrix, name) for matrix in status.matrices) for name in KEY_COUNTS}
     return [
         *((metric, getattr(status, name)) for name, metric in _metrics().items()),
         (Metric("ps2_matrices", "gauge", "Matrices that this server holds a part of"), len(status.matrices)),
@@ -205,7 +205,7 @@ def _metrics() -> dict[str, Metric]:
 
 def status_to_pb(status: ServerStatus) -> server_pb2.StatusReply:
     numbers = {f.name: getattr(status, f.name) for f in fields(status)}
-    numbers["operations"] = [server_pb2.OperationStatus(**done.as_data) for done in status.operations]
+    numbers["operations"] = [server_pb2.OperationStatus(**operation.as_data) for operation in status.operations]
     numbers["matrices"] = [
         server_pb2.MatrixStatus(
             matrix=held.matrix,
@@ -213,7 +213,7 @@ def status_to_pb(status: ServerStatus) -> server_pb2.StatusReply:
             rows=held.rows,
             bytes=held.bytes,
             partitions=map(partition_to_pb, held.partitions),
-            **held.of_keys,
+            **held.key_counts,
         )
         for held in status.matrices
     ]
@@ -224,7 +224,8 @@ def status_from_pb(message: server_pb2.StatusReply) -> ServerStatus:
     numbers = {f.name: getattr(message, f.name) for f in fields(ServerStatus)}
     numbers["outcomes"] = dict(message.outcomes)
     numbers["operations"] = tuple(
-        OperationStatus(done.name, done.count, done.failures, done.seconds, done.keys) for done in message.operations
+        OperationStatus(operation.name, operation.count, operation.failures, operation.seconds, operation.keys)
+        for operation in message.operations
     )
     numbers["matrices"] = tuple(
         MatrixStatus(

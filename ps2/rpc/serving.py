@@ -78,7 +78,7 @@ class RpcServer:
         self._threads = _Threads(threads, "ps2-rpc")
         self._unauthenticated_threads = _Threads(UNAUTHENTICATED_THREADS, "ps2-rpc-unauthenticated")
         self._server = grpc.server(self._threads, options=server_options(wire))
-        tokens = Tokens.of(token)
+        tokens = Tokens.from_text(token)
         gatekeeper = Gatekeeper(tokens) if tokens is not None else None
         self._server.add_generic_rpc_handlers(
             (_Handlers(service, servicer, gatekeeper, self._unauthenticated_threads),)
@@ -94,15 +94,15 @@ class RpcServer:
     def _bind(self, host: str, ports: Sequence[int], wire: WireConfig) -> int:
         """Bind the first free port and return it. Raises OSError or RuntimeError if none is free."""
         for port in ports:
-            family, (place, _, *rest) = resolve(host, port)
+            family, (ip, _, *rest) = resolve(host, port)
             # gRPC would log a failed attempt to bind.
-            if port != ports[-1] and not is_free(family, (place, port, *rest)):
+            if port != ports[-1] and not is_free(family, (ip, port, *rest)):
                 continue
-            at = join_address(place, port)
+            address = join_address(ip, port)
             try:
                 if wire.tls is None:
-                    return self._server.add_insecure_port(at)
-                return self._server.add_secure_port(at, server_credentials(wire.tls))
+                    return self._server.add_insecure_port(address)
+                return self._server.add_secure_port(address, server_credentials(wire.tls))
             except RuntimeError:
                 if port == ports[-1]:
                     raise
@@ -214,11 +214,11 @@ class _Handlers(grpc.GenericRpcHandler):
 
 def _claim(metadata: Any) -> Claim | None:
     """Return the proof that comes with a call; None if there is none."""
-    given = dict(metadata).get(CALL_KEY)
-    if given is None:
+    proof = dict(metadata).get(CALL_KEY)
+    if proof is None:
         return None
     try:
-        call = auth_pb2.CallProof.FromString(given)
+        call = auth_pb2.CallProof.FromString(proof)
     except DecodeError:
         return None
     return Claim(call.client_nonce, call.server_nonce, call.number, call.digest, call.proof)

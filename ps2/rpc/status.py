@@ -79,11 +79,11 @@ def to_status(error: PS2Error) -> tuple[grpc.StatusCode, str, tuple[tuple[str, b
 
 def from_rpc(failure: RpcFailure, address: str) -> PS2Error:
     """Return the error of a failed call to ``address``."""
-    detail = detail_of(failure)
+    detail = error_detail(failure)
     return from_bare(failure, address) if detail is None else from_detail(pb.ErrorDetail.FromString(detail))
 
 
-def detail_of(failure: RpcFailure) -> bytes | None:
+def error_detail(failure: RpcFailure) -> bytes | None:
     """Return the encoded ErrorDetail of a failed call; None if it has none."""
     return dict(failure.trailing_metadata() or ()).get(DETAIL_KEY)
 

@@ -8,7 +8,7 @@ import ssl
 from ps2.certificates import Tls
 from ps2.config import split_address
 from ps2.errors import AuthError, ConfigError, PS2Error
-from ps2.transport.tls import client_context, fault, made, verify_reason
+from ps2.transport.tls import build, client_context, fault, verify_reason
 
 # A connection attempt has just succeeded or failed, so a short timeout is enough.
 TIMEOUT_S = 2.0
@@ -47,7 +47,7 @@ def _explain_plain(connection: socket.socket, address: str) -> PS2Error | None:
 
 def _explain(connection: socket.socket, address: str, tls: Tls) -> PS2Error | None:
     pems = tls.current()
-    context = made(client_context, pems, tls)
+    context = build(client_context, pems, tls)
     context.set_alpn_protocols(["h2"])
     agreed = False
     try:

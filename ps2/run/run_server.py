@@ -94,7 +94,7 @@ class RunServer:
         self._thread = threading.Thread(target=self._serve, name="ps2-run", daemon=True)
         self._thread.start()
         try:
-            self._acceptor = Acceptor([listener], Tokens.of(token), NAME, wire, self._accept)
+            self._acceptor = Acceptor([listener], Tokens.from_text(token), NAME, wire, self._accept)
         except PS2Error:
             self._end_thread()
             raise

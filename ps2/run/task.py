@@ -106,7 +106,7 @@ def _logging(loop: ClockLoop) -> Iterator[None]:
         is_free = threading.get_ident() == thread and not loop.control.is_asking and not logger.startswith("ps2")
         if is_free and time.monotonic() - loop.last_message_s > LOG_INTERVAL_S:
             with suppress(PS2Error):  # the next call raises it again
-                loop.control.note(loop.take_metrics())
+                loop.control.send_metrics(loop.take_metrics())
 
     def fields() -> dict[str, object]:
         return {"fleet": loop.ref.fleet.id, "run": loop.ref.number, "rank": loop.rank, "clock": loop.clock}

@@ -319,7 +319,7 @@ class Worker:
                 raise UsageError(f"once: {fn!r} returned what cannot be pickled: {made!r}: {error}") from error
             with loop.session.stopwatch.running("push"):
                 loop.session.dispatch.flush()
-                value = loop.control.once_made(phase, number, value)
+                value = loop.control.send_once(phase, number, value)
         loop.prefetches.note_sync()
         result: T = cloudpickle.loads(value)
         return result
@@ -349,7 +349,7 @@ class Worker:
         self._loop.session.dispatch.check_process()
         self._loop.metrics += [Logged(name, _number(name, value), self.clock) for name, value in metrics.items()]
         if self._loop.metrics and time.monotonic() - self._loop.last_message_s > LOG_INTERVAL_S:
-            self._loop.control.note(self._loop.take_metrics())
+            self._loop.control.send_metrics(self._loop.take_metrics())
 
     def report(self, value: Any, merge: str = "sum") -> None:
         """Send a small result of this clock to ``onClock(clock, reports)``.

@@ -85,15 +85,15 @@ class _Scope:
         """The applied numbers from ``below`` on."""
         applied, bits = set(self.far), self._bits
         while bits:
-            at = bits.bit_length() - 1
-            applied.add(self._words[BASE] + at)
-            bits ^= 1 << at
+            bit = bits.bit_length() - 1
+            applied.add(self._words[BASE] + bit)
+            bits ^= 1 << bit
         return {number for number in applied if number >= self.below}
 
     def has(self, id: RequestId) -> bool:
         return id.number < self.below or self._holds(id.number) or id.part in self.parts.get(id.number, ())
 
-    def note(self, id: RequestId) -> None:
+    def add(self, id: RequestId) -> None:
         if id.parts > 1:
             applied = self.parts.setdefault(id.number, set())
             applied.add(id.part)
@@ -142,8 +142,8 @@ class _Scope:
         self._bytes[:] = bits.to_bytes(BITS // 8, sys.byteorder)
 
     def _holds(self, number: int) -> bool:
-        at = number - self._words[BASE]
-        return bool(self._bits >> at & 1) if 0 <= at < BITS else number in self.far
+        bit = number - self._words[BASE]
+        return bool(self._bits >> bit & 1) if 0 <= bit < BITS else number in self.far
 
     def _slide(self, base: int) -> None:
         """Move the window so that it begins at ``base``."""
@@ -192,7 +192,7 @@ class AppliedIds:
         scope = self._scope(id)
         scope.begun.pop((id.number, id.part), None)
         if id.number >= scope.below:
-            scope.note(id)
+            scope.add(id)
         scope.settle(id.settled)
 
     def end(self, over: EndedStages) -> None:
@@ -233,10 +233,10 @@ class AppliedIds:
         """
         applied = cls()
         for name, scope in data.items():
-            made = applied._scopes[name] = _Scope(scope["series"], scope["stage"], scope["below"], scope["above"])
-            made.parts = {number: set(parts) for number, parts in scope["parts"]}
-            made.begun = {(number, part): count for number, part, count in scope["begun"]}
-            made._update_words()
+            restored = applied._scopes[name] = _Scope(scope["series"], scope["stage"], scope["below"], scope["above"])
+            restored.parts = {number: set(parts) for number, parts in scope["parts"]}
+            restored.begun = {(number, part): count for number, part, count in scope["begun"]}
+            restored._update_words()
         return applied
 
     def _scope(self, id: RequestId) -> _Scope:

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from ps2.array_types import Int64s
 from ps2.errors import ConfigError, DTypeError, OutOfRangeError, ShapeError, UsageError
-from ps2.ops.declaration import OF_SHARD
-from ps2.ops.operands import BLOCK, Along, lengths
+from ps2.ops.declaration import SHARD_KINDS
+from ps2.ops.initial import fill_initial
+from ps2.ops.operands import BLOCK, SLOTS, Along, lengths
 from ps2.ops.table import Array, Op
 from ps2.protocol.messages import NO_RESULT, Operation, Result
-from ps2.server.absent_keys import fill_absent, reads_initial
 from ps2.server.keycache import KeySet
 from ps2.server.shard import Shard, lined_up, with_shards
 
@@ -37,42 +38,42 @@ def call(op: Op, operation: Operation, shards: Sequence[Shard], keys: KeySet | N
             f"{' and a set of keys' if keys is not None else ''}"
         )
     alone = all(other is shard for other in shards)
-    of_rows = shards[:1] if alone else _of_rows(op, shards)
-    named = operation.rows if alone else tuple(with_shards(of_rows, operation.rows))
+    row_shards = shards[:1] if alone else _row_shards(op, shards)
+    named = operation.rows if alone else tuple(with_shards(row_shards, operation.rows))
     if op.writes and len(set(named)) < len(named) and len(op.operands) > 2:
         raise ConfigError(f"operation {op.name!r}: expected distinct vectors, got rows {list(operation.rows)}")
     if alone:  # with several shards, ``lined_up`` checks the rows: they are dense, so no key is created before
         for number in operation.rows:
             shard.check_row(number)
-    came = [
-        _travelled(op, operand, array, shard, operation)
+    arrays = [
+        _check_array(op, operand, array, shard, operation)
         for operand, array in zip(travels, operation.arrays, strict=True)
     ]
-    shapes = {name: (said, array.shape) for (name, _, said), array in zip(travels, came, strict=True)}
+    shapes = {name: (along, array.shape) for (name, _, along), array in zip(travels, arrays, strict=True)}
     known = {BLOCK: shard.rows} if keys is None else {BLOCK: shard.rows, "slots": keys.count}
     lengths(f"operation {op.name!r}", shapes, known)
     # Find the slots first: adding keys may move the array that the row views belong to.
     if keys is not None:
-        came.insert(op.arrays.index("slots"), keys.find(shard, op.creates))
-    given = iter(came)
+        arrays.insert(op.arrays.index("slots"), keys.find(shard, op.creates))
+    request_arrays = iter(arrays)
     operands: list[Any] = []
-    with lined_up(of_rows, operation.rows, bool(op.writes)) as rows:
+    with lined_up(row_shards, operation.rows, bool(op.writes)) as rows:
         views, owners = iter(rows), repeat(shard) if alone else iter(shards)
         for kind in op.operands:
-            owner = next(owners) if kind in OF_SHARD else shard
+            owner = next(owners) if kind in SHARD_KINDS else shard
             if kind == "row":
                 operands.append(next(views))
-            elif kind in OF_SHARD:
+            elif kind in SHARD_KINDS:
                 operands.append(_whole(op, kind, owner))
             elif kind == "partition":
                 operands.append(shard.partition)
             else:
-                operands.append(next(given))
+                operands.append(next(request_arrays))
         if alone:
             value = _run(op, operation, shard, operands, scalars)
-            if reads_initial(op, shard):
+            if _reads_initial(op, shard):
                 slots = operands[op.operands.index("slots")]
-                fill_absent(op, operation, shard, _named(op, operation, shard, keys), slots, value)
+                _fill_absent(op, operation, shard, _named(op, operation, shard, keys), slots, value)
             return value
         return _run_across(op, operation, shards, operands, scalars)
 
@@ -82,7 +83,7 @@ def _named(op: Op, operation: Operation, shard: Shard, keys: KeySet | None) -> A
     return keys.all(shard) if keys is not None else operation.arrays[op.arrays.index("slots")].reshape(-1)
 
 
-def _of_rows(op: Op, shards: Sequence[Shard]) -> list[Shard]:
+def _row_shards(op: Op, shards: Sequence[Shard]) -> list[Shard]:
     """Return the shard of each operand that is a row."""
     return [shard for name, shard in zip(op.reads, shards, strict=True) if name in op.row_names]
 
@@ -133,7 +134,7 @@ def _own(value: Value, shard: Shard) -> Value:
     return value
 
 
-def result_of(value: Value) -> Result:
+def to_result(value: Value) -> Result:
     """Return the value of an operation as a result to send."""
     if value is None:
         return NO_RESULT
@@ -147,9 +148,9 @@ def _writes_whole_rows(op: Op) -> bool:
     return "block" in written and "slots" not in op.operands
 
 
-def _travelled(op: Op, operand: tuple[str, str, Along], array: Array, shard: Shard, operation: Operation) -> Array:
-    _, kind, said = operand
-    if len(said.axes) == 1:
+def _check_array(op: Op, operand: tuple[str, str, Along], array: Array, shard: Shard, operation: Operation) -> Array:
+    _, kind, along = operand
+    if len(along.axes) == 1:
         array = array.reshape(-1)
     if kind == "unsigned":
         if array.dtype.kind != "u":
@@ -167,7 +168,7 @@ def _travelled(op: Op, operand: tuple[str, str, Along], array: Array, shard: Sha
     return array
 
 
-def keys_of(shard: Shard, operation: Operation) -> Array:
+def slot_keys(shard: Shard, operation: Operation) -> Array:
     """Return the keys of a sparse shard in slot order, from ``start`` to ``stop`` of the operation's params."""
     if shard.index is None:
         raise UsageError("operation 'keys' works on sparse vectors")
@@ -176,3 +177,31 @@ def keys_of(shard: Shard, operation: Operation) -> Array:
     if not 0 <= start <= end <= len(shard.index):
         raise OutOfRangeError(f"start and stop: expected 0 <= start <= stop <= {len(shard.index)}, got {start}, {stop}")
     return shard.index.keys[start:end].copy()
+
+
+def _reads_initial(op: Op, shard: Shard) -> bool:
+    """Return True if the operation's answer may contain initial values, other than 0, of absent keys."""
+    policy = shard.spec.key_policy
+    return op.initial and policy is not None and not policy.initial.is_zero
+
+
+def _fill_absent(op: Op, operation: Operation, shard: Shard, keys: Int64s, slots: Int64s, answer: Any) -> None:
+    """Write the initial values of absent keys into an operation's answer.
+
+    Args:
+        keys, slots: the operation's keys and their slots (-1: absent), in the order of the answer.
+        answer: changed in place. Shape (n,) for one row, (n, rows) for blocks, else (rows, n).
+    """
+    absent = np.flatnonzero(slots < 0)
+    if not absent.size or shard.spec.key_policy is None:
+        return
+    if answer.ndim == 1:
+        written, offsets, step = np.array(operation.rows[:1], np.int64), np.zeros(1, np.int64), 1
+    elif op.answers[0].axes[0] == SLOTS:
+        written = offsets = np.arange(answer.shape[1])
+        step = answer.shape[1]
+    else:
+        rows = operation.arrays[op.arrays.index("row_ids")].reshape(-1)
+        order = np.argsort(rows, kind="stable")
+        written, offsets, step = rows[order], order * answer.shape[1], 1
+    fill_initial(answer.reshape(-1), shard.spec.key_policy.initial, keys[absent], absent * step, written, offsets)

@@ -1,11 +1,11 @@
-"""Copies of shards on a backup: what the primary sends, and how the backup applies it.
+"""Copies of shards on a backup: the primary's changes, and how the backup applies them.
 
 The primary sends each operation itself, so the copy becomes equal bit by bit, with keys in the same slots. Only users'
 functions are not repeated: the primary sends the rows that a function wrote.
 
-A full state transfer of a shard is called a filling. It is a sequence of operations that only servers send ("clear",
-"insert", "push", "kept", "living", "state", "full"). Fillings are numbered, so that delayed requests of an aborted
-filling change nothing.
+A transfer sends the full state of a shard. It is a sequence of operations that only servers send ("clear", "insert",
+"push", "kept", "living", "state", "full"). Transfers are numbered, so that delayed requests of an aborted transfer
+change nothing.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from ps2.server.key_operations import run_on_keys
 from ps2.server.keycache import KeyCache, KeySet
 from ps2.server.reply_cache import CachedReply, ReplyCache
 from ps2.server.shard import Shard, with_shards
-from ps2.server.shard_snapshot import ids_of
+from ps2.server.shard_snapshot import ids_json
 
-# The scope of the request ids of fillings.
-FILLING = "ps2 filling"
+# The scope of the request ids of transfers.
+TRANSFER = "ps2 filling"
 BLOCK_BYTES = 4 << 20
-# Changes that a failed operation made: the keys that it added or touched. They do not mark the request as applied.
-OF_FAILED = ("insert", "touched")
+# Operations for the keys that a failed operation added or touched. They do not mark the request as applied.
+FAILURE_CHANGES = ("insert", "touched")
 
 
-# -- what the primary sends --------------------------------------------------------------------------------------------
+# -- on the primary ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Change:
     """The effect of an operation on its shards, as an operation for their copies.
 
     Attributes:
-        shards: the shards of the operation's places.
+        shards: the shards of the operation's operands.
         keys: the operation's key set, if it has one.
     """
 
@@ -52,7 +52,7 @@ class Change:
     keys: KeySet | None = None
 
 
-def applied(operation: Operation, shards: tuple[Shard, ...], keys: KeySet | None) -> Change:
+def operation_change(operation: Operation, shards: tuple[Shard, ...], keys: KeySet | None) -> Change:
     """Return the change of an operation of the table."""
     # Compressed floats are forwarded uncompressed: compressing them again need not give the same bits.
     dtype = shards[0].spec.np_dtype
@@ -62,7 +62,9 @@ def applied(operation: Operation, shards: tuple[Shard, ...], keys: KeySet | None
     return Change(shards, replace(operation, arrays=arrays, keys=None, wire=None, reply_bytes=0, into=None), keys)
 
 
-def mapped(operation: Operation, shards: tuple[Shard, ...], position: int, result: Result, last: bool) -> Change:
+def function_change(
+    operation: Operation, shards: tuple[Shard, ...], position: int, result: Result, last: bool
+) -> Change:
     """Return the change of a user's function: the rows that it wrote, and its result.
 
     Args:
@@ -73,20 +75,20 @@ def mapped(operation: Operation, shards: tuple[Shard, ...], position: int, resul
     return Change(shards, replace(operation, name="mapped", params={"position": position}, arrays=arrays))
 
 
-def answered(operation: Operation, shards: tuple[Shard, ...], position: int, result: Result) -> Change:
+def reply_change(operation: Operation, shards: tuple[Shard, ...], position: int, result: Result) -> Change:
     """Return the change that stores a mutation's result on the backup."""
-    kept = CachedReply(RequestId("", 0), position, (operation.matrix, operation.partition), result)
-    return Change(shards[:1], _kept(kept))
+    reply = CachedReply(RequestId("", 0), position, (operation.matrix, operation.partition), result)
+    return Change(shards[:1], _reply_operation(reply))
 
 
-def inserted(operation: Operation, shard: Shard, live: int) -> Change:
+def insert_change(operation: Operation, shard: Shard, live: int) -> Change:
     """Return the change of a failed operation: the keys that it added after the first ``live``."""
     assert shard.index is not None
     keys = shard.index.keys[live:]
     return Change((shard,), Operation("insert", operation.matrix, operation.partition, arrays=(keys,)))
 
 
-def touched(operation: Operation, shard: Shard, keys: KeySet | None, touches: int) -> Change:
+def touch_change(operation: Operation, shard: Shard, keys: KeySet | None, touches: int) -> Change:
     """Return the change of a failed operation that has touched managed keys.
 
     Args:
@@ -97,12 +99,12 @@ def touched(operation: Operation, shard: Shard, keys: KeySet | None, touches: in
     return Change((shard,), Operation("touched", operation.matrix, operation.partition, (), params, (columns,)))
 
 
-def noted(place: ShardId) -> Operation:
+def id_operation(shard_id: ShardId) -> Operation:
     """Return an operation that only makes the copy record the request's id."""
-    return Operation("noted", *place)
+    return Operation("noted", *shard_id)
 
 
-def operations_of(changes: Sequence[Change]) -> list[Operation]:
+def forwarded_operations(changes: Sequence[Change]) -> list[Operation]:
     """Return the operations to forward."""
     operations: list[Operation] = []
     before: Change | None = None
@@ -118,43 +120,43 @@ def operations_of(changes: Sequence[Change]) -> list[Operation]:
     return operations
 
 
-def filling_of(place: ShardId, shard: Shard, kept: ReplyCache) -> Iterator[Operation]:
-    """Yield the operations of a filling. The caller holds the shard's lock until they are sent."""
-    yield Operation("clear", *place, params={"rows": shard.rows})
+def transfer_operations(shard_id: ShardId, shard: Shard, replies: ReplyCache) -> Iterator[Operation]:
+    """Yield the operations of a transfer. The caller holds the shard's lock until they are sent."""
+    yield Operation("clear", *shard_id, params={"rows": shard.rows})
     if shard.index is not None:
         for keys in _blocks(shard.index.keys):
-            yield Operation("insert", *place, arrays=(keys,))
-    yield from _columns(place, shard) if shard.spec.layout == "column" else _rows(place, shard)
+            yield Operation("insert", *shard_id, arrays=(keys,))
+    yield from _columns(shard_id, shard) if shard.spec.layout == "column" else _rows(shard_id, shard)
     if shard.managed is not None:
         for piece in shard.managed.state():
             for block in _blocks(piece):
-                yield Operation("living", *place, arrays=(block,))
-    for one in kept.of(place):
-        yield _kept(one)
-    for block in _blocks(np.frombuffer(ids_of(shard, ()), np.uint8)):
-        yield Operation("state", *place, arrays=(block,))
-    yield Operation("full", *place)
+                yield Operation("living", *shard_id, arrays=(block,))
+    for reply in replies.shard_replies(shard_id):
+        yield _reply_operation(reply)
+    for block in _blocks(np.frombuffer(ids_json(shard, ()), np.uint8)):
+        yield Operation("state", *shard_id, arrays=(block,))
+    yield Operation("full", *shard_id)
 
 
-def _rows(place: ShardId, shard: Shard) -> Iterator[Operation]:
+def _rows(shard_id: ShardId, shard: Shard) -> Iterator[Operation]:
     unused = shard.unused
     for number in range(shard.rows):
         if number in unused:
             continue
-        at = 0
+        start = 0
         for block in _blocks(shard.row(number)):
             if _bits(block).any():
-                yield Operation("push", *place, rows=(number,), params={"start": at}, arrays=(block,))
-            at += block.size
+                yield Operation("push", *shard_id, rows=(number,), params={"start": start}, arrays=(block,))
+            start += block.size
 
 
-def _columns(place: ShardId, shard: Shard) -> Iterator[Operation]:
+def _columns(shard_id: ShardId, shard: Shard) -> Iterator[Operation]:
     step = max(1, BLOCK_BYTES // shard.spec.block_bytes)
     for begin in range(0, shard.live, step):
         some = begin + np.flatnonzero(_bits(shard.blocks[begin : begin + step]).any(axis=1))
         if some.size:
             columns = some + shard.partition.begin if shard.index is None else shard.index.keys[some]
-            yield Operation("columns_push", *place, arrays=(columns, shard.blocks[some]))
+            yield Operation("columns_push", *shard_id, arrays=(columns, shard.blocks[some]))
 
 
 def _bits(values: Array) -> Array:
@@ -168,13 +170,14 @@ def _blocks(array: Array) -> Iterator[Array]:
         yield array[begin : begin + size]
 
 
-def _kept(one: CachedReply) -> Operation:
-    """Return the operation that sends a kept reply. Outside of a filling, the copy uses the id of the request."""
-    id = [one.id.scope, one.id.number, one.id.part, one.id.series, one.id.stage, one.position, one.result.scalar]
-    return Operation("kept", *one.place, arrays=(*one.result.arrays, _json(id)))
+def _reply_operation(reply: CachedReply) -> Operation:
+    """Return the operation that sends a cached reply. Outside of a transfer, the copy uses the id of the request."""
+    id = reply.id
+    head = [id.scope, id.number, id.part, id.series, id.stage, reply.position, reply.result.scalar]
+    return Operation("kept", *reply.shard_id, arrays=(*reply.result.arrays, _json(head)))
 
 
-def _kept_of(operation: Operation, id: RequestId | None) -> CachedReply:
+def _read_reply(operation: Operation, id: RequestId | None) -> CachedReply:
     *arrays, name = operation.arrays
     scope, number, part, series, stage, position, scalar = json.loads(name.tobytes())
     own = RequestId(scope, number, part=part, series=series, stage=stage)
@@ -185,14 +188,14 @@ def _json(value: object) -> Array:
     return np.frombuffer(json.dumps(value).encode(), np.uint8)
 
 
-# -- what the backup does with it --------------------------------------------------------------------------------------
+# -- on the backup -----------------------------------------------------------------------------------------------------
 
 
 class Copies:
     """Applies forwarded requests to copies. The caller holds the locks of the copies."""
 
-    def __init__(self, kept: ReplyCache, keys: KeyCache) -> None:
-        self._kept = kept
+    def __init__(self, replies: ReplyCache, keys: KeyCache) -> None:
+        self._replies = replies
         self._keys = keys
 
     def apply(self, request: Request, shards: Sequence[tuple[Shard, ...]], keys: Sequence[KeySet | None]) -> Reply:
@@ -203,28 +206,28 @@ class Copies:
         id = request.id
         if id is None:
             raise ProtocolError("a forwarded request needs an id")
-        if id.scope == FILLING:
+        if id.scope == TRANSFER:
             for operation, (shard, *_) in zip(request.operations, shards, strict=True):
-                self._fill(operation, shard, (request.route_version, id.number))
+                self._receive(operation, shard, (request.route_version, id.number))
             return Reply((NO_RESULT,) * len(shards))
-        of_places: dict[ShardId, Shard] = {}
+        shards_by_id: dict[ShardId, Shard] = {}
         for operation, own in zip(request.operations, shards, strict=True):
-            of_places.update(zip(operation.shard_ids, own, strict=True))
-        for place, shard in of_places.items():
-            _check_takes(shard, place, request.route_version)
-        known = {shard: _is_known(shard, id, request.begun) for shard in of_places.values()}
+            shards_by_id.update(zip(operation.shard_ids, own, strict=True))
+        for shard_id, shard in shards_by_id.items():
+            _check_takes(shard, shard_id, request.route_version)
+        known = {shard: _is_known(shard, id, request.begun) for shard in shards_by_id.values()}
         changed: set[Shard] = set()
         for operation, own, used in zip(request.operations, shards, keys, strict=True):
-            if known[own[0]] and operation.name not in OF_FAILED:
+            if known[own[0]] and operation.name not in FAILURE_CHANGES:
                 continue
             try:
                 self._apply(operation, own, used, id)
             except Exception as error:
                 if changed or not isinstance(error, PS2Error):
-                    for inconsistent in of_places.values():
+                    for inconsistent in shards_by_id.values():
                         inconsistent.incomplete = True
                 raise
-            if operation.name not in OF_FAILED:
+            if operation.name not in FAILURE_CHANGES:
                 changed.update(own)
         for shard in changed:
             if request.begun:
@@ -241,36 +244,36 @@ class Copies:
         elif operation.name == "mapped":
             result, *values = operation.arrays
             _write_rows(operation, shards, values)
-            place = (operation.matrix, operation.partition)
-            self._kept.put(CachedReply(id, int(operation.params["position"]), place, Result(arrays=(result,))))
+            shard_id = (operation.matrix, operation.partition)
+            self._replies.put(CachedReply(id, int(operation.params["position"]), shard_id, Result(arrays=(result,))))
         elif operation.name == "kept":
-            self._kept.put(_kept_of(operation, id))
+            self._replies.put(_read_reply(operation, id))
         elif operation.name in KEY_CHANGES:
             run_on_keys(operation, shards[0], keys)
         elif operation.name != "noted":
             call(lookup(operation.name), operation, shards, keys)
 
-    def _fill(self, operation: Operation, shard: Shard, session: tuple[int, int]) -> None:
-        place = (operation.matrix, operation.partition)
+    def _receive(self, operation: Operation, shard: Shard, session: tuple[int, int]) -> None:
+        shard_id = (operation.matrix, operation.partition)
         where = f"partition {operation.partition} of matrix {operation.matrix:x}"
-        _check_not_sealed(shard, place, session[0])
+        _check_not_sealed(shard, shard_id, session[0])
         if operation.name == "clear":
-            if session <= shard.newest_filling:
-                raise StaleRouteError(f"this filling of {where} is no longer current")
-            shard.newest_filling, shard.incomplete = session, True
+            if session <= shard.newest_transfer:
+                raise StaleRouteError(f"this transfer of {where} is no longer current")
+            shard.newest_transfer, shard.incomplete = session, True
             shard.arriving, shard.arriving_keys = [], []
-            self._kept.forget(place)
+            self._replies.forget(shard_id)
             self._keys.forget(operation.matrix)
             shard.reset(int(operation.params["rows"]))
             return
-        if not shard.incomplete or session != shard.newest_filling:
-            raise StaleRouteError(f"this filling of {where} is no longer current")
+        if not shard.incomplete or session != shard.newest_transfer:
+            raise StaleRouteError(f"this transfer of {where} is no longer current")
         if operation.name == "insert":
             _insert(operation, shard)
         elif operation.name in ("push", "columns_push"):
             call(lookup(operation.name), operation, (shard,), None)
         elif operation.name == "kept":
-            self._kept.put(_kept_of(operation, None))
+            self._replies.put(_read_reply(operation, None))
         elif operation.name == "living":
             shard.arriving_keys.append(operation.arrays[0])
         elif operation.name == "state":
@@ -283,22 +286,22 @@ class Copies:
                 shard.managed.restore(np.concatenate(shard.arriving_keys).tobytes())
             shard.incomplete, shard.arriving, shard.arriving_keys = False, [], []
         else:
-            raise ProtocolError(f"operation {operation.name!r} is not an operation of a filling")
+            raise ProtocolError(f"operation {operation.name!r} is not an operation of a transfer")
 
 
-def _check_takes(shard: Shard, place: ShardId, route_version: int) -> None:
+def _check_takes(shard: Shard, shard_id: ShardId, route_version: int) -> None:
     if shard.incomplete:
-        raise StaleRouteError(f"{_copy_of(place)} cannot be used before it has been sent as a whole")
-    _check_not_sealed(shard, place, route_version)
+        raise StaleRouteError(f"{_copy_name(shard_id)} cannot be used before it has been sent as a whole")
+    _check_not_sealed(shard, shard_id, route_version)
 
 
-def _check_not_sealed(shard: Shard, place: ShardId, route_version: int) -> None:
+def _check_not_sealed(shard: Shard, shard_id: ShardId, route_version: int) -> None:
     if route_version <= shard.refused_version:
-        raise StaleRouteError(f"{_copy_of(place)} has been sent to a server that replaces the primary")
+        raise StaleRouteError(f"{_copy_name(shard_id)} has been sent to a server that replaces the primary")
 
 
-def _copy_of(place: ShardId) -> str:
-    return f"the copy of partition {place[1]} of matrix {place[0]:x}"
+def _copy_name(shard_id: ShardId) -> str:
+    return f"the copy of partition {shard_id[1]} of matrix {shard_id[0]:x}"
 
 
 def _is_known(shard: Shard, id: RequestId, begun: int) -> bool:
@@ -308,11 +311,11 @@ def _is_known(shard: Shard, id: RequestId, begun: int) -> bool:
 def _insert(operation: Operation, shard: Shard) -> None:
     if shard.index is None or len(operation.arrays) != 1 or operation.arrays[0].dtype != np.int64:
         raise ProtocolError("operation 'insert' takes one array of keys, for a sparse shard")
-    shard.place(operation.arrays[0])
+    shard.assign_slots(operation.arrays[0])
 
 
 def _touch(operation: Operation, shard: Shard) -> None:
-    """Touch keys, unless the copy has done it already."""
+    """Touch keys, unless the copy has touched them already."""
     managed, touches = shard.managed, int(operation.params["touches"])
     if managed is None or managed.touched not in (touches, touches + 1):
         raise ProtocolError(f"operation 'touched': expected a copy whose keys were touched {touches} times")

@@ -23,19 +23,19 @@ from ps2.protocol.drafts import RequestDraft
 from ps2.protocol.messages import NO_RESULT, Reply, Request, RequestId, ShardId
 from ps2.rpc.server_status import MatrixStatus
 from ps2.server.applied import EndedStages
-from ps2.server.copies import FILLING, Copies
+from ps2.server.copies import TRANSFER, Copies
 from ps2.server.fast_path import CompiledFastPath, FastPaths
 from ps2.server.fence import Fence
 from ps2.server.keycache import KeyCache
 from ps2.server.lock import ShardLock
-from ps2.server.managed_shard import shard_of
+from ps2.server.managed_shard import new_shard
 from ps2.server.memory import MemoryAccount
 from ps2.server.metrics import Meter
 from ps2.server.pieces import Pieces, is_piece
 from ps2.server.replies import reply_bytes
 from ps2.server.reply_cache import ReplyCache
 from ps2.server.request_runner import Copying, RequestRunner
-from ps2.server.shard import Shard, check_meet
+from ps2.server.shard import Shard, check_colocated
 
 log = logging.getLogger(__name__)
 
@@ -47,15 +47,15 @@ class Engine:
         self.memory = MemoryAccount(memory_limit_bytes)
         self._shards: dict[tuple[int, int], Shard] = {}
         self._lock = threading.Lock()  # guards the dict; each shard has its own lock
-        self.kept = ReplyCache()
+        self.replies = ReplyCache()
         self._ended = EndedStages()
         self.keys = KeyCache(self.memory)
         self.meter = Meter()
         self.fence = Fence()
         self.copying: Copying | None = None
-        self._copies = Copies(self.kept, self.keys)
+        self._copies = Copies(self.replies, self.keys)
         self._pieces = Pieces(self.memory)
-        self._runner = RequestRunner(self.kept, self.meter, self.memory, allow_udf)
+        self._runner = RequestRunner(self.replies, self.meter, self.memory, allow_udf)
         self.fast_paths = FastPaths(self.shard, self.memory, self.fence, self.meter)
 
     def create_matrix(
@@ -66,7 +66,7 @@ class Engine:
         Args:
             copies: True if the shards are copies of another server's shards.
         """
-        made: dict[tuple[int, int], Shard] = {}
+        shards: dict[tuple[int, int], Shard] = {}
         if spec.key_policy is not None:
             load_managed()  # before any lock is held
         with self._lock:
@@ -75,16 +75,16 @@ class Engine:
             _check_partitions(matrix, spec, held + absent)
             try:
                 for partition in absent:
-                    made[matrix, partition.index] = shard_of(spec, partition, self.memory, copies)
+                    shards[matrix, partition.index] = new_shard(spec, partition, self.memory, copies)
             except Exception:
-                for shard in made.values():
+                for shard in shards.values():
                     shard.free()
                 raise
-            self._shards.update(made)
-            self._note_copies()
+            self._shards.update(shards)
+            self._update_copies()
         if self.copying is not None and not copies:
             try:
-                self.copying.bring(made)
+                self.copying.send_now(shards)
             except PS2Error as error:
                 log.warning("copies of matrix %x are sent later: %s", matrix, error)
 
@@ -105,7 +105,7 @@ class Engine:
         Raises:
             OutOfRangeError: a freed or reused row does not exist; nothing has changed.
         """
-        shards = self._of_matrix(matrix)
+        shards = self._matrix_shards(matrix)
         end = max(rows, *(shard.rows for shard in shards))
         # Check before any shard grows, so that all shards grow or none.
         if outside := [number for number in (*freed, *reused) if number >= end]:
@@ -125,7 +125,7 @@ class Engine:
     def free_matrix(self, matrix: int) -> None:
         with self._lock:
             gone = [self._shards.pop(key) for key in list(self._shards) if key[0] == matrix]
-            self._note_copies()
+            self._update_copies()
         for shard in gone:
             with shard.lock:
                 shard.free()
@@ -135,8 +135,8 @@ class Engine:
         """Replace all shards atomically, including copies of other servers' shards, and free the old ones."""
         with self._lock:
             gone, self._shards = self._shards, dict(shards)
-            self._note_copies()
-        self.kept.replace(kept for shard in shards.values() for kept in shard.restored)
+            self._update_copies()
+        self.replies.replace(reply for shard in shards.values() for reply in shard.restored)
         for shard in gone.values():
             with shard.lock:
                 shard.free()
@@ -146,7 +146,7 @@ class Engine:
     def end_stages(self, series: str, below: int, live: Sequence[int]) -> None:
         """Forget the ids of a series' stages below a number, except live ones, and refuse their late mutations."""
         self._ended.add(series, below, live)
-        self.kept.end(self._ended)
+        self.replies.end(self._ended)
         for shard in self.shards().values():
             # A request checks under this lock whether its stage is over, so no request can add an id after this line.
             with shard.lock:
@@ -157,10 +157,10 @@ class Engine:
         with self._lock:
             return dict(self._shards)
 
-    def shard(self, place: ShardId) -> Shard | None:
+    def shard(self, shard_id: ShardId) -> Shard | None:
         """Return the shard or copy at this place; None if there is none."""
         with self._lock:
-            return self._shards.get(place)
+            return self._shards.get(shard_id)
 
     def own_shards(self, matrix: int, partitions: Sequence[int]) -> dict[ShardId, Shard]:
         """Return shards of a matrix by their places; raises StaleRouteError if one is absent or a copy."""
@@ -247,22 +247,22 @@ class Engine:
         self.meter.end(sum(result.nbytes for result in reply.results), changed=changed)
         return reply
 
-    def matrices(self, most: int | None = None) -> list[MatrixStatus]:
+    def matrices(self, limit: int | None = None) -> list[MatrixStatus]:
         """Return the status of each matrix, or of the largest ones, without copies of other servers' shards."""
         by_matrix: dict[int, list[Shard]] = {}
         for (matrix, _), shard in sorted(self.shards().items()):
             if shard.copy:
                 continue
             by_matrix.setdefault(matrix, []).append(shard)
-        if most is not None and len(by_matrix) > most:
+        if limit is not None and len(by_matrix) > limit:
             sizes = {matrix: sum(shard.nbytes for shard in group) for matrix, group in by_matrix.items()}
-            by_matrix = {matrix: by_matrix[matrix] for matrix in sorted(nlargest(most, sizes, key=sizes.__getitem__))}
-        return [_status_of(matrix, group) for matrix, group in by_matrix.items()]
+            by_matrix = {matrix: by_matrix[matrix] for matrix in sorted(nlargest(limit, sizes, key=sizes.__getitem__))}
+        return [_matrix_status(matrix, group) for matrix, group in by_matrix.items()]
 
-    def _note_copies(self) -> None:
+    def _update_copies(self) -> None:
         self.memory.holds_copies = any(shard.copy for shard in self._shards.values())
 
-    def _of_matrix(self, matrix: int) -> list[Shard]:
+    def _matrix_shards(self, matrix: int) -> list[Shard]:
         with self._lock:
             shards = [shard for (owner, _), shard in self._shards.items() if owner == matrix]
         if not shards:
@@ -276,8 +276,8 @@ class Engine:
         Yields:
             For each operation, the shards of its places.
         """
-        places = [op.shard_ids for op in request.operations]
-        keys = [key for of_operation in places for key in of_operation]
+        shard_ids = [op.shard_ids for op in request.operations]
+        keys = [key for ids in shard_ids for key in ids]
         with self._lock:
             shards = {key: self._shards[key] for key in keys if key in self._shards}
         for key in keys:
@@ -288,10 +288,10 @@ class Engine:
             for key in sorted(shards):
                 self.meter.acquire(shards[key].lock)
                 held.append(shards[key].lock)
-            by_operation = [tuple(map(shards.__getitem__, of_operation)) for of_operation in places]
-            for of_operation in by_operation:
-                if len(of_operation) > 1:
-                    check_meet(of_operation)
+            by_operation = [tuple(map(shards.__getitem__, ids)) for ids in shard_ids]
+            for ids in by_operation:
+                if len(ids) > 1:
+                    check_colocated(ids)
             yield by_operation
         finally:
             for lock in held:
@@ -301,7 +301,7 @@ class Engine:
         if not request.forwarded:
             return not shard.copy
         # A replacement server receives its own shards from their copies, until it is activated.
-        is_restoring = request.id is not None and request.id.scope == FILLING and self.fence.route_version == 0
+        is_restoring = request.id is not None and request.id.scope == TRANSFER and self.fence.route_version == 0
         return shard.copy or is_restoring
 
     def _check_stage(self, id: RequestId | None) -> None:
@@ -309,7 +309,7 @@ class Engine:
             raise StoppedError(f"stage {id.stage} of {id.series} is over: its mutations are no longer applied")
 
 
-def _status_of(matrix: int, shards: Sequence[Shard]) -> MatrixStatus:
+def _matrix_status(matrix: int, shards: Sequence[Shard]) -> MatrixStatus:
     managed = [shard.managed for shard in shards if shard.managed is not None]
     sparse = [shard for shard in shards if shard.index is not None]
     return MatrixStatus(

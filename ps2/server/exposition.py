@@ -15,7 +15,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from ps2.rpc.server_status import OperationStatus, ServerStatus, metrics_of
+from ps2.rpc.server_status import OperationStatus, ServerStatus, metrics
 from ps2.server.metrics import BUCKETS_S
 
 FAMILIES: Mapping[str, Callable[..., Metric]] = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
@@ -37,7 +37,7 @@ class ServerCollector(Collector):
         for outcome, count in sorted(status.outcomes.items()):
             requests.add_metric([outcome], count)
         yield requests
-        for metric, value in metrics_of(status):
+        for metric, value in metrics(status):
             yield FAMILIES[metric.kind](metric.name, metric.help, value=value)
         yield from _operations(status.operations)
 
@@ -48,9 +48,9 @@ def _operations(operations: Sequence[OperationStatus]) -> Iterator[Metric]:
     )
     failures = CounterMetricFamily("ps2_operation_failures", "Operations that raised", labels=["operation"])
     keys = CounterMetricFamily("ps2_keys", "Columns that requests named one by one", labels=["operation"])
-    for done in operations:
-        ends = zip(LIMITS, accumulate(done.buckets), strict=True)
-        durations.add_metric([done.name], buckets=list(ends), sum_value=done.seconds)
-        failures.add_metric([done.name], done.failures)
-        keys.add_metric([done.name], done.keys)
+    for operation in operations:
+        ends = zip(LIMITS, accumulate(operation.buckets), strict=True)
+        durations.add_metric([operation.name], buckets=list(ends), sum_value=operation.seconds)
+        failures.add_metric([operation.name], operation.failures)
+        keys.add_metric([operation.name], operation.keys)
     yield from (durations, failures, keys)

@@ -13,7 +13,16 @@ from numba.core.errors import NumbaError
 from ps2.protocol.framing import HEAD
 from ps2.protocol.messages import Request, ShardId, byte_view
 from ps2.server.fast_path_compiled import FIRST_BYTES, load, new_buffer, works
-from ps2.server.fast_path_line import ARRAYS, ARRAYS_AT, HEAD_AT, ITEMS, OF_ARRAY, PLAN_AT, PLAN_WORDS, STEP_BYTES
+from ps2.server.fast_path_line import (
+    ARRAY_WORDS,
+    ARRAYS,
+    ARRAYS_OFFSET,
+    HEAD_OFFSET,
+    ITEMS,
+    PLAN_OFFSET,
+    PLAN_WORDS,
+    STEP_BYTES,
+)
 from ps2.server.fast_path_table import HandleTable, is_plain, may_be_plain
 from ps2.server.fence import Fence
 from ps2.server.memory import MemoryAccount
@@ -41,12 +50,12 @@ class FastPaths:
     """
 
     def __init__(
-        self, shard_at: Callable[[ShardId], Shard | None], memory: MemoryAccount, fence: Fence, meter: Meter
+        self, find_shard: Callable[[ShardId], Shard | None], memory: MemoryAccount, fence: Fence, meter: Meter
     ) -> None:
-        """``shard_at`` returns this server's shard at a place, or None."""
+        """``find_shard`` returns this server's shard at a place, or None."""
         self.fence, self.meter = fence, meter
         self.loop: ModuleType | None = None
-        self._shard_at, self._memory = shard_at, memory
+        self._find_shard, self._memory = find_shard, memory
         self._lock = threading.Lock()
         self._fast_paths: set[CompiledFastPath] = set()
         self.nbytes = 0
@@ -64,23 +73,23 @@ class FastPaths:
 
     def open(self, request: Request) -> CompiledFastPath | None:
         """Return a fast path for a connection with such requests; None if they are not plain or memory is short."""
-        if self.loop is None or self.shard_of(request) is None:
+        if self.loop is None or self.plain_shard(request) is None:
             return None
         fast_path = CompiledFastPath(self, self.loop)
         return fast_path if self.resize(fast_path, FIRST_BYTES) else None
 
-    def shard_of(self, request: Request) -> Shard | None:
+    def plain_shard(self, request: Request) -> Shard | None:
         """Return the shard of a request if requests like it may be plain, else None."""
         operation = request.operations[0]
-        shard = self._shard_at((operation.matrix, operation.partition))
+        shard = self._find_shard((operation.matrix, operation.partition))
         return shard if may_be_plain(request, shard) else None
 
     def resize(self, fast_path: CompiledFastPath, size: int) -> bool:
         """Replace a fast path's buffer by one of ``size`` bytes (0: none); return False if memory is short."""
         with self._lock:
             added = size - (fast_path.buffer.size if fast_path in self._fast_paths else 0)
-            room = self._memory.limit_bytes // SHARE - self.nbytes
-            if added > 0 and (added > room or not self._memory.take_cache(added)):
+            free = self._memory.limit_bytes // SHARE - self.nbytes
+            if added > 0 and (added > free or not self._memory.take_cache(added)):
                 return False
             self._set(fast_path, size)
             return True
@@ -98,7 +107,7 @@ class FastPaths:
     def _set(self, fast_path: CompiledFastPath, size: int) -> None:
         before = fast_path.buffer.size if fast_path in self._fast_paths else 0
         self.nbytes += size - before
-        fast_path.buffer = new_buffer(size or ARRAYS_AT)
+        fast_path.buffer = new_buffer(size or ARRAYS_OFFSET)
         if size:
             self._fast_paths.add(fast_path)
         else:
@@ -118,7 +127,7 @@ class CompiledFastPath:
         """Begin without a buffer for requests; ``FastPaths.resize`` sets one."""
         self._fast_paths, self._loop = fast_paths, loop
         self.generation: Generation = np.zeros(1, np.int64)
-        self.buffer = new_buffer(ARRAYS_AT)
+        self.buffer = new_buffer(ARRAYS_OFFSET)
         self._used = NOTHING
         self._table = HandleTable()
 
@@ -133,19 +142,19 @@ class CompiledFastPath:
         ended = self._loop.serve(
             descriptor, LINGER_MS, generation, expected, fence_words, self._table.lines, self._used, counts
         )
-        if ended != Ended.TAKEN:
+        if ended != Ended.RECEIVED:
             self._used = NOTHING
         return Ended(ended)
 
-    def taken(self) -> Iterator[memoryview]:
-        """Yield the parts of the message that the last ``serve`` read but did not answer (``Ended.TAKEN``)."""
-        buffer, plan = byte_view(self._used), self._used[PLAN_AT:].view(np.int64)[:PLAN_WORDS].tolist()
-        length, _ = HEAD.unpack(buffer[HEAD_AT : HEAD_AT + HEAD.size])
-        yield buffer[HEAD_AT : HEAD_AT + HEAD.size + length]
-        yield buffer[ARRAYS_AT:][: plan[STEP_BYTES]]
-        for at in range(ARRAYS, PLAN_WORDS, OF_ARRAY):
-            came, count, values_at, _ = plan[at : at + OF_ARRAY]
-            yield buffer[values_at:][: count * int(ITEMS[came])]
+    def received(self) -> Iterator[memoryview]:
+        """Yield the parts of the message that the last ``serve`` read but did not answer (``Ended.RECEIVED``)."""
+        buffer, plan = byte_view(self._used), self._used[PLAN_OFFSET:].view(np.int64)[:PLAN_WORDS].tolist()
+        length, _ = HEAD.unpack(buffer[HEAD_OFFSET : HEAD_OFFSET + HEAD.size])
+        yield buffer[HEAD_OFFSET : HEAD_OFFSET + HEAD.size + length]
+        yield buffer[ARRAYS_OFFSET:][: plan[STEP_BYTES]]
+        for array in range(ARRAYS, PLAN_WORDS, ARRAY_WORDS):
+            dtype, count, offset, _ = plan[array : array + ARRAY_WORDS]
+            yield buffer[offset:][: count * int(ITEMS[dtype])]
 
     def bind(self, request: Request, size: int) -> int:
         """Return a handle for the shape of a request that Python has run; 0 if the loop cannot answer such requests.
@@ -153,7 +162,7 @@ class CompiledFastPath:
         Args:
             size: bytes of the arrays of the request and of its reply.
         """
-        shard = self._fast_paths.shard_of(request)
+        shard = self._fast_paths.plain_shard(request)
         if shard is None or not is_plain(request):
             return 0
         self._grow(2 * size)
@@ -169,6 +178,6 @@ class CompiledFastPath:
         """Enlarge the buffer for requests of ``size`` bytes, if the buffer is too small and memory allows."""
         if size < self.buffer.size >= FIRST_BYTES:
             return
-        wanted = FIRST_BYTES if size < FIRST_BYTES else min(MAX_BYTES, FIRST_BYTES + (1 << size.bit_length()))
-        if wanted > self.buffer.size:
-            self._fast_paths.resize(self, wanted)
+        new_size = FIRST_BYTES if size < FIRST_BYTES else min(MAX_BYTES, FIRST_BYTES + (1 << size.bit_length()))
+        if new_size > self.buffer.size:
+            self._fast_paths.resize(self, new_size)

@@ -11,7 +11,6 @@ from ps2.ops import blocks, kernels
 from ps2.ops.kernels import Int64s, inline
 from ps2.server.fast_path_line import (
     ARRAYS,
-    CAME,
     CHANGES,
     COLUMNS_ADD,
     COLUMNS_ADD_SOME,
@@ -22,7 +21,6 @@ from ps2.server.fast_path_line import (
     DTYPE,
     FLOAT32,
     FLOAT64,
-    FOUND,
     GATHER,
     INT8,
     INT16,
@@ -30,12 +28,13 @@ from ps2.server.fast_path_line import (
     ITEMS,
     KIND,
     LIVE,
-    NARROW_AT,
-    PLACES,
+    NARROW_OFFSET,
+    POSITIONS,
     PULL,
     PUSH,
     PUSH_ADD,
     PUSH_SUB,
+    RECEIVED_DTYPE,
     SCATTER,
     SCATTER_ADD,
     SCATTER_SUB,
@@ -43,21 +42,22 @@ from ps2.server.fast_path_line import (
     START,
     UINT8,
     UINT16,
-    VALUES_AT,
-    WIDE_AT,
+    VALUE_COUNT,
+    VALUES_OFFSET,
+    WIDE_OFFSET,
     WIDTH,
 )
 from ps2.server.libc import Address, pointer
 
 
 @inline
-def run(line: Int64s, at: Any, plan: Int64s, slots: Int64s) -> None:
-    """Run an operation on a shard's values and the values in the buffer at address ``at``."""
+def run(line: Int64s, base: Any, plan: Int64s, slots: Int64s) -> None:
+    """Run an operation on a shard's values and the values in the buffer at address ``base``."""
     kind, dtype, live, width = line[KIND], line[DTYPE], line[LIVE], line[WIDTH]
-    data, values = pointer(Address(line[DATA])), pointer(at + Address(plan[ARRAYS + WIDE_AT]))
-    size, count = live * width, plan[FOUND]
+    data, values = pointer(Address(line[DATA])), pointer(base + Address(plan[ARRAYS + WIDE_OFFSET]))
+    size, count = live * width, plan[VALUE_COUNT]
     if kind == COLUMNS_ADD_SOME:
-        blocks.add_some(carray(data, (live, width), np.int32), slots, *_some(at, plan))
+        blocks.add_some(carray(data, (live, width), np.int32), slots, *_some(base, plan))
     elif kind in (PUSH_ADD, PUSH_SUB, SCATTER_ADD, SCATTER_SUB, COLUMNS_ADD):
         if dtype == FLOAT32:
             _add(line, plan, slots, carray(data, size, np.float32), carray(values, count, np.float32))
@@ -116,45 +116,45 @@ def _add(line: Int64s, plan: Int64s, slots: Int64s, data: Any, values: Any) -> N
 
 
 @inline
-def prepare(line: Int64s, at: Any, plan: Int64s) -> bool:
+def prepare(line: Int64s, base: Any, plan: Int64s) -> bool:
     """Widen narrowed integers to the shard's dtype; return False if the request's arrays are invalid."""
     if line[KIND] != COLUMNS_ADD_SOME:
-        if line[KIND] not in (PULL, GATHER, COLUMNS_PULL) and plan[ARRAYS + CAME] != line[DTYPE]:
-            _widen(plan[ARRAYS:], at, line[DTYPE])
+        if line[KIND] not in (PULL, GATHER, COLUMNS_PULL) and plan[ARRAYS + RECEIVED_DTYPE] != line[DTYPE]:
+            _widen(plan[ARRAYS:], base, line[DTYPE])
         return True
-    for array in (plan[SIZES:], plan[PLACES:], plan[CHANGES:]):
-        _widen_unsigned(array, at)
-    sizes, places, changes = _some(at, plan)
+    for array in (plan[SIZES:], plan[POSITIONS:], plan[CHANGES:]):
+        _widen_unsigned(array, base)
+    sizes, positions, changes = _some(base, plan)
     blocks.unfold(changes, changes)
-    return blocks.fit(sizes, places, line[WIDTH])
+    return blocks.fit(sizes, positions, line[WIDTH])
 
 
 @inline
-def _some(at: Any, plan: Int64s) -> Any:
+def _some(base: Any, plan: Int64s) -> Any:
     """Return the arrays of ``columns_add_some``, widened to int32."""
-    return (_int32s(plan[SIZES:], at), _int32s(plan[PLACES:], at), _int32s(plan[CHANGES:], at))
+    return (_int32s(plan[SIZES:], base), _int32s(plan[POSITIONS:], base), _int32s(plan[CHANGES:], base))
 
 
 @inline
-def _int32s(array: Int64s, at: Any) -> Any:
-    return carray(pointer(at + Address(array[WIDE_AT])), array[COUNT], np.int32)
+def _int32s(array: Int64s, base: Any) -> Any:
+    return carray(pointer(base + Address(array[WIDE_OFFSET])), array[COUNT], np.int32)
 
 
 @inline
-def _widen_unsigned(array: Int64s, at: Any) -> None:
-    count, values, wide = array[COUNT], pointer(at + Address(array[VALUES_AT])), _int32s(array, at)
-    if array[CAME] == UINT8:
+def _widen_unsigned(array: Int64s, base: Any) -> None:
+    count, values, wide = array[COUNT], pointer(base + Address(array[VALUES_OFFSET])), _int32s(array, base)
+    if array[RECEIVED_DTYPE] == UINT8:
         _copy(carray(values, count, np.uint8), wide)
-    elif array[CAME] == UINT16:
+    elif array[RECEIVED_DTYPE] == UINT16:
         _copy(carray(values, count, np.uint16), wide)
     else:
         _copy(carray(values, count, np.int32), wide)
 
 
 @inline
-def _widen(array: Int64s, at: Any, dtype: int) -> None:
-    came, count = array[CAME], array[COUNT]
-    values, wide = pointer(at + Address(array[VALUES_AT])), pointer(at + Address(array[WIDE_AT]))
+def _widen(array: Int64s, base: Any, dtype: int) -> None:
+    came, count = array[RECEIVED_DTYPE], array[COUNT]
+    values, wide = pointer(base + Address(array[VALUES_OFFSET])), pointer(base + Address(array[WIDE_OFFSET]))
     if dtype == INT32:
         if came == INT8:
             _copy(carray(values, count, np.int8), carray(wide, count, np.int32))
@@ -169,27 +169,27 @@ def _widen(array: Int64s, at: Any, dtype: int) -> None:
 
 
 @inline
-def narrow(line: Int64s, at: Any, plan: Int64s) -> int:
+def narrow(line: Int64s, base: Any, plan: Int64s) -> int:
     """Copy an answer into the narrowest integers that hold it, if any; return the dtype number of the result."""
-    count, values = plan[FOUND], pointer(at + Address(plan[ARRAYS + WIDE_AT]))
+    count, values = plan[VALUE_COUNT], pointer(base + Address(plan[ARRAYS + WIDE_OFFSET]))
     if line[DTYPE] == INT32:
-        return _narrow(carray(values, count, np.int32), at, plan, line[DTYPE])
-    return _narrow(carray(values, count, np.int64), at, plan, line[DTYPE])
+        return _narrow(carray(values, count, np.int32), base, plan, line[DTYPE])
+    return _narrow(carray(values, count, np.int64), base, plan, line[DTYPE])
 
 
 @inline
-def _narrow(values: Any, at: Any, plan: Int64s, dtype: int) -> int:
-    least = largest = values[0]
+def _narrow(values: Any, base: Any, plan: Int64s, dtype: int) -> int:
+    smallest = largest = values[0]
     for i in range(values.size):
-        least, largest = min(least, values[i]), max(largest, values[i])
-    to = pointer(at + Address(plan[NARROW_AT]))
-    if least >= -(1 << 7) and largest < 1 << 7:
+        smallest, largest = min(smallest, values[i]), max(largest, values[i])
+    to = pointer(base + Address(plan[NARROW_OFFSET]))
+    if smallest >= -(1 << 7) and largest < 1 << 7:
         _copy(values, carray(to, values.size, np.int8))
         return INT8
-    if least >= -(1 << 15) and largest < 1 << 15:
+    if smallest >= -(1 << 15) and largest < 1 << 15:
         _copy(values, carray(to, values.size, np.int16))
         return INT16
-    if dtype != INT32 and least >= -(1 << 31) and largest < 1 << 31:
+    if dtype != INT32 and smallest >= -(1 << 31) and largest < 1 << 31:
         _copy(values, carray(to, values.size, np.int32))
         return INT32
     return dtype

@@ -23,7 +23,7 @@ from ps2.protocol import arrays, binary, framing, messages
 from ps2.protocol.framing import written
 from ps2.protocol.messages import Operation, Request, RequestId
 from ps2.server import applied, fence, metrics
-from ps2.server.fast_path_line import ARRAYS_AT
+from ps2.server.fast_path_line import ARRAYS_OFFSET
 from ps2.server.fast_path_table import HandleTable
 from ps2.server.lock import HAS_MUTEX
 from ps2.server.memory import MemoryAccount
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 LOOP = "ps2.server.fast_path_loop"
 LOCK = "ps2-fast-path.lock"
 # Other modules of this package with compiled parts of the loop, or with their constants.
-PARTS = ("fast_path_arrays", "fast_path_ids", "fast_path_line", "fast_path_request", "libc")
+PARTS = ("fast_path_arrays", "fast_path_line", "fast_path_request", "libc")
 FIRST_BYTES = 1 << 16
 
 
@@ -45,14 +45,14 @@ def load() -> ModuleType | None:
         return None
     loop = importlib.import_module(LOOP)
     folder = loop.serve.stats.cache_path
-    with compiling_alone(Path(folder), LOCK, _sources()) if folder else nullcontext(False) as wanted:
-        if wanted:
+    with compiling_alone(Path(folder), LOCK, _sources()) if folder else nullcontext(False) as must_compile:
+        if must_compile:
             # Numba's cache checks only the file of each function, but these inline functions and constants of others.
             for stem in (LOOP.rpartition(".")[2], *PARTS):
                 for file in Path(folder).glob(f"{stem}.*.nb[ic]"):
                     file.unlink(missing_ok=True)
         nothing = np.zeros(1, np.int64)
-        loop.serve(-1, 0, nothing, 0, nothing, HandleTable().lines, new_buffer(ARRAYS_AT), nothing)
+        loop.serve(-1, 0, nothing, 0, nothing, HandleTable().lines, new_buffer(ARRAYS_OFFSET), nothing)
     return loop
 
 
@@ -78,7 +78,9 @@ def works(loop: ModuleType) -> bool:
     table, fence_words = HandleTable(), fence.Fence().words
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        handles = {shape: table.bind(request, shard) for request in requests if (shape := binary.shape_of(request))}
+        handles = {
+            shape: table.bind(request, shard) for request in requests if (shape := binary.request_shape(request))
+        }
         for request in requests:
             send_all(theirs, written(binary.request_parts(request, handles)))
         theirs.shutdown(socket.SHUT_WR)
@@ -101,8 +103,8 @@ def new_buffer(size: int) -> Array:
 def _sources() -> list[Path]:
     """Return the source files of the loop."""
     modules = (applied, arrays, binary, blocks, fence, framing, kernels, keyindex, messages, metrics, packing)
-    here = [Path(__file__).with_name(f"{name}.py") for name in ("fast_path_compiled", "fast_path_loop", *PARTS)]
-    return [*here, *(Path(module.__file__ or "") for module in modules)]
+    own = [Path(__file__).with_name(f"{name}.py") for name in ("fast_path_compiled", "fast_path_loop", *PARTS)]
+    return [*own, *(Path(module.__file__ or "") for module in modules)]
 
 
 if __name__ == "__main__":

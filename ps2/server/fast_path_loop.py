@@ -17,34 +17,31 @@ from numba import carray  # type: ignore[attr-defined]
 
 from ps2.ops.kernels import Int64s, inline, kernel
 from ps2.ops.keyindex import find
-from ps2.server.applied import BITS, WINDOW
+from ps2.server.applied import BASE, BELOW, BITS, END, IRREGULAR, WINDOW
 from ps2.server.fast_path_arrays import narrow, prepare, run
-from ps2.server.fast_path_ids import is_applied, note, settle
 from ps2.server.fast_path_line import (
     A_REPLY,
     ANSWER_BYTES,
     ARRAY_BYTES,
+    ARRAY_WORDS,
     ARRAYS,
-    ARRAYS_AT,
-    CAME,
-    CAME_BYTES,
+    ARRAYS_OFFSET,
     CELL_COUNT,
     CELLS,
     COLUMNS_ADD_SOME,
     COLUMNS_PULL,
     COUNT,
-    COUNT_OF_KEYS,
     DATA,
     DTYPE,
     FORM_BYTES,
-    FOUND,
     GATHER,
     HANDLE,
     HANDLE_WORD,
-    HEAD_AT,
     HEAD_BYTES,
-    HEADER_AT,
+    HEAD_OFFSET,
+    HEADER_OFFSET,
     ITEMS,
+    KEY_COUNT,
     KIND,
     LAID_OUT,
     LAYOUT,
@@ -52,27 +49,29 @@ from ps2.server.fast_path_line import (
     MAX_HEADER,
     MIN_HEADER,
     MUTEX,
-    NARROW_AT,
+    NARROW_OFFSET,
     NUMBER_WORD,
-    OF_ARRAY,
-    PLAN_AT,
+    PLAN_OFFSET,
     PLAN_WORDS,
     PULL,
-    REPLY_AT,
+    RECEIVED_BYTES,
+    RECEIVED_DTYPE,
     REPLY_HEADER,
+    REPLY_OFFSET,
     SCOPE,
-    SCRATCH_AT,
+    SCRATCH_OFFSET,
     SETTLED_WORD,
     SLOTS,
-    SLOTS_AT,
+    SLOTS_OFFSET,
     START,
     STEP_BYTES,
-    VALUES_AT,
+    VALUE_COUNT,
+    VALUES_OFFSET,
     VERSION_WORD,
-    WIDE_AT,
+    WIDE_OFFSET,
     WIDTH,
 )
-from ps2.server.fast_path_request import changes, is_of_form, may_narrow, plan_request, unpack_slots
+from ps2.server.fast_path_request import changes, has_form, may_narrow, plan_request, unpack_slots
 from ps2.server.fence import ANY_VERSION, COPIED, OPEN, UNTIL_NS, VERSION
 from ps2.server.libc import (
     EINTR,
@@ -81,8 +80,8 @@ from ps2.server.libc import (
     MSG_PEEK,
     POLLIN,
     Address,
-    add_at,
-    address_of,
+    array_address,
+    atomic_add,
     c_lock,
     c_memcpy,
     c_poll,
@@ -107,15 +106,15 @@ from ps2.server.metrics import (
     LOCK_WAITS,
     MUTATIONS,
     NANOSECONDS,
-    OF_OPERATION,
+    OPERATION_COUNTERS,
     REQUESTS,
     SUMS,
     WAITING,
 )
 
 # Why ``serve`` returned. CLOSED: the connection has ended. IDLE: no request arrived within ``linger_ms``. OTHER: a
-# message for Python waits to be received. TAKEN: such a message was received; ``CompiledFastPath.taken`` yields it.
-CLOSED, IDLE, OTHER, TAKEN = range(4)
+# message for Python waits to be received. RECEIVED: such a message was received; see ``CompiledFastPath.received``.
+CLOSED, IDLE, OTHER, RECEIVED = range(4)
 
 
 @kernel
@@ -136,26 +135,26 @@ def serve(
             authenticate the peer again, or has dropped the buffer.
         fence: ``Fence.words``, by the clock of ``now_ns``.
         table: int64 of shape (SLOTS, FIELDS).
-        buffer: uint8, at least ARRAYS_AT bytes, aligned to 8.
+        buffer: uint8, at least ARRAYS_OFFSET bytes, aligned to 8.
         counts: ``Meter.fast_path``.
     """
-    at = address_of(buffer)
-    header = buffer[HEADER_AT:]
+    base = array_address(buffer)
+    header = buffer[HEADER_OFFSET:]
     header32, words = header.view(np.int32), header.view(np.int64)
     head32, head64 = buffer.view(np.int32), buffer[8:].view(np.int64)
-    message = buffer[SCRATCH_AT:].view(np.int64)[:MESSAGE_WORDS]
-    poll32, timespec = buffer[SCRATCH_AT:].view(np.int32), message[:2]
-    plan = buffer[PLAN_AT:].view(np.int64)[:PLAN_WORDS]
+    message = buffer[SCRATCH_OFFSET:].view(np.int64)[:MESSAGE_WORDS]
+    poll32, timespec = buffer[SCRATCH_OFFSET:].view(np.int32), message[:2]
+    plan = buffer[PLAN_OFFSET:].view(np.int64)[:PLAN_WORDS]
     while True:
         poll32[0], poll32[1] = descriptor, POLLIN
-        ready = c_poll(at + Address(SCRATCH_AT), 1, linger_ms)
+        ready = c_poll(base + Address(SCRATCH_OFFSET), 1, linger_ms)
         if ready == 0:
             return IDLE
         if ready < 0:
             if error_number() == EINTR:
                 continue
             return CLOSED
-        peeked = c_recv(descriptor, at + Address(HEAD_AT), HEAD_BYTES + MAX_HEADER, MSG_PEEK | MSG_DONTWAIT)
+        peeked = c_recv(descriptor, base + Address(HEAD_OFFSET), HEAD_BYTES + MAX_HEADER, MSG_PEEK | MSG_DONTWAIT)
         # -- is the request plain? The header suffices to decide.
         if peeked < HEAD_BYTES + MIN_HEADER or generation[0] != expected:
             return OTHER
@@ -163,7 +162,7 @@ def serve(
         line = table[handle & (SLOTS - 1)]
         if handle <= 0 or line[HANDLE] != handle or length != line[FORM_BYTES] or peeked < HEAD_BYTES + length:
             return OTHER
-        if not is_of_form(line, at + Address(HEADER_AT)):
+        if not has_form(line, base + Address(HEADER_OFFSET)):
             return OTHER
         if not plan_request(line, header, words, size, buffer.size, plan):
             return OTHER
@@ -171,19 +170,21 @@ def serve(
         if not _may(fence, words[VERSION_WORD], writes, timespec):
             return OTHER
         # -- receive it, with aligned arrays
-        set_part(message, 0, at + Address(HEAD_AT), HEAD_BYTES + length)
-        set_part(message, 1, at + Address(ARRAYS_AT), plan[STEP_BYTES])
+        set_part(message, 0, base + Address(HEAD_OFFSET), HEAD_BYTES + length)
+        set_part(message, 1, base + Address(ARRAYS_OFFSET), plan[STEP_BYTES])
         for number in range(MAX_ARRAYS):
-            array = plan[ARRAYS + OF_ARRAY * number :]
-            set_part(message, 2 + number, at + Address(array[VALUES_AT]), array[COUNT] * ITEMS[array[CAME]])
+            array = plan[ARRAYS + ARRAY_WORDS * number :]
+            set_part(
+                message, 2 + number, base + Address(array[VALUES_OFFSET]), array[COUNT] * ITEMS[array[RECEIVED_DTYPE]]
+            )
         if not receive_parts(descriptor, message, 2 + MAX_ARRAYS):
             return CLOSED
         began_ns = now_ns(timespec)
-        slots = carray(pointer(at + Address(plan[SLOTS_AT])), plan[COUNT_OF_KEYS], np.int64)
-        if line[KIND] >= GATHER and not unpack_slots(line, at, words, plan, slots):
-            return TAKEN
-        if not prepare(line, at, plan):
-            return TAKEN
+        slots = carray(pointer(base + Address(plan[SLOTS_OFFSET])), plan[KEY_COUNT], np.int64)
+        if line[KIND] >= GATHER and not unpack_slots(line, base, words, plan, slots):
+            return RECEIVED
+        if not prepare(line, base, plan):
+            return RECEIVED
         # -- do it
         mutex = Address(line[MUTEX])
         began_ns += _lock(mutex, counts, timespec)
@@ -203,46 +204,46 @@ def serve(
             fine = find(cells, slots) or not writes
         if not fine:
             c_unlock(mutex)
-            return TAKEN
+            return RECEIVED
         answer, sent = plan[ANSWER_BYTES], 0
         is_straight = line[KIND] == PULL and not may_narrow(line, plan)
-        answer_at = plan[ARRAYS + WIDE_AT]
+        answer_offset = plan[ARRAYS + WIDE_OFFSET]
         if is_straight:
             # Send directly from the row as much as the system accepts, and copy the rest: the lock must not wait for a
             # slow reader.
             _count_request(counts, 0, answer, False)
-            row_at = Address(line[DATA] + plan[START] * ITEMS[line[DTYPE]])
+            row_address = Address(line[DATA] + plan[START] * ITEMS[line[DTYPE]])
             reply_bytes = _write_reply(line, buffer, plan, line[DTYPE], 0)
-            set_part(message, 1, row_at, answer)
+            set_part(message, 1, row_address, answer)
             sent = send_parts(descriptor, message, 2, MSG_DONTWAIT)
             past = max(0, sent - reply_bytes)
             if past < answer and sent >= 0:
-                c_memcpy(at + Address(answer_at + past), row_at + Address(past), answer - past)
+                c_memcpy(base + Address(answer_offset + past), row_address + Address(past), answer - past)
         elif not again:
-            run(line, at, plan, slots)
+            run(line, base, plan, slots)
             if writes:
-                note(scope, words[NUMBER_WORD])
+                add_applied(scope, words[NUMBER_WORD])
         if writes:
             settle(scope, words[SETTLED_WORD])
         c_unlock(mutex)
         ended_ns = now_ns(timespec)
-        _count_operation(counts, line[KIND], plan[COUNT_OF_KEYS], ended_ns - began_ns)
+        _count_operation(counts, line[KIND], plan[KEY_COUNT], ended_ns - began_ns)
         # This process may have been suspended for so long that another server has replaced it. Python then refuses the
         # request; its effect is lost with this server, or its id is recorded as applied.
         if not is_straight and ended_ns > fence[UNTIL_NS]:
-            return TAKEN
+            return RECEIVED
         # -- answer it
         if not is_straight:
             _count_request(counts, _stored_bytes(line, plan), answer, writes and not again)
             dtype = line[DTYPE]
             if may_narrow(line, plan):
-                dtype = narrow(line, at, plan)
+                dtype = narrow(line, base, plan)
                 if dtype != line[DTYPE]:
-                    answer, answer_at = plan[FOUND] * ITEMS[dtype], plan[NARROW_AT]
+                    answer, answer_offset = plan[VALUE_COUNT] * ITEMS[dtype], plan[NARROW_OFFSET]
             _write_reply(line, buffer, plan, dtype, again)
-            set_part(message, 1, at + Address(answer_at), answer)
+            set_part(message, 1, base + Address(answer_offset), answer)
             sent = send_parts(descriptor, message, 2, 0)
-        set_part(message, 1, at + Address(answer_at), answer)
+        set_part(message, 1, base + Address(answer_offset), answer)
         if sent < 0 or not send_rest(descriptor, message, 2, sent):
             return CLOSED
 
@@ -271,16 +272,16 @@ def _write_reply(line: Int64s, buffer: Any, plan: Int64s, dtype: int, again: int
     Args:
         dtype: dtype number of the answer as it is sent.
     """
-    head, words = buffer[REPLY_AT - 4 :].view(np.int32), buffer[REPLY_AT + 4 :].view(np.int64)
-    message = buffer[SCRATCH_AT:].view(np.int64)
+    head, words = buffer[REPLY_OFFSET - 4 :].view(np.int32), buffer[REPLY_OFFSET + 4 :].view(np.int64)
+    message = buffer[SCRATCH_OFFSET:].view(np.int64)
     is_read, dimensions = not changes(line[KIND]), 2 * (line[KIND] == COLUMNS_PULL)
     header = REPLY_HEADER + (ARRAY_BYTES + 8 * dimensions if is_read else 0)
-    head[1], words[0] = header, plan[FOUND] * ITEMS[dtype] if is_read else 0
+    head[1], words[0] = header, plan[VALUE_COUNT] * ITEMS[dtype] if is_read else 0
     words[1], words[2], words[3], words[4] = A_REPLY | again << 8, 1, 1 << 16 if is_read else 0, 0
     becomes = np.int64(0) if dtype == line[DTYPE] else line[DTYPE]
-    words[5], words[6] = dtype | becomes << 8 | np.int64(dimensions) << 16, plan[FOUND]
-    words[7], words[8] = plan[COUNT_OF_KEYS], line[WIDTH]
-    set_part(message, 0, address_of(buffer) + Address(REPLY_AT), HEAD_BYTES + header)
+    words[5], words[6] = dtype | becomes << 8 | np.int64(dimensions) << 16, plan[VALUE_COUNT]
+    words[7], words[8] = plan[KEY_COUNT], line[WIDTH]
+    set_part(message, 0, array_address(buffer) + Address(REPLY_OFFSET), HEAD_BYTES + header)
     return HEAD_BYTES + header
 
 
@@ -288,7 +289,7 @@ def _write_reply(line: Int64s, buffer: Any, plan: Int64s, dtype: int, again: int
 def _stored_bytes(line: Int64s, plan: Int64s) -> int:
     """Return the decoded size of a request's arrays: keys as int64, values in the shard's dtype."""
     is_stored = line[KIND] != COLUMNS_ADD_SOME and changes(line[KIND])
-    return 8 * plan[COUNT_OF_KEYS] + (plan[FOUND] * ITEMS[line[DTYPE]] if is_stored else plan[CAME_BYTES])
+    return 8 * plan[KEY_COUNT] + (plan[VALUE_COUNT] * ITEMS[line[DTYPE]] if is_stored else plan[RECEIVED_BYTES])
 
 
 @inline
@@ -304,13 +305,13 @@ def _may(fence: Int64s, version: int, writes: bool, timespec: Int64s) -> bool:
 
 @inline
 def _count(counts: Int64s, number: int, value: Any) -> None:
-    add_at(address_of(counts) + Address(8 * number), value)
+    atomic_add(array_address(counts) + Address(8 * number), value)
 
 
 @inline
-def _count_request(counts: Int64s, came: Any, sent: Any, changed: bool) -> None:
+def _count_request(counts: Int64s, received: Any, sent: Any, changed: bool) -> None:
     _count(counts, REQUESTS, 1)
-    _count(counts, BYTES_IN, came)
+    _count(counts, BYTES_IN, received)
     _count(counts, BYTES_OUT, sent)
     if changed:
         _count(counts, MUTATIONS, 1)
@@ -318,10 +319,62 @@ def _count_request(counts: Int64s, came: Any, sent: Any, changed: bool) -> None:
 
 @inline
 def _count_operation(counts: Int64s, kind: int, keys: Any, took_ns: Any) -> None:
-    mine = SUMS + kind * OF_OPERATION
+    mine = SUMS + kind * OPERATION_COUNTERS
     bucket = 0
     while bucket < BUCKETS_NS.size and took_ns > BUCKETS_NS[bucket]:
         bucket += 1
     _count(counts, mine + KEYS, keys)
     _count(counts, mine + NANOSECONDS, took_ns)
     _count(counts, mine + BUCKETS + bucket, 1)
+
+
+# -- the applied ids of a scope (``ps2.server.applied``) ---------------------------------------------------------------
+
+
+@inline
+def is_applied(scope: Int64s, number: int, settled: int) -> int:
+    """Return 1 if a number has been applied, 0 if it has not; -1 if only Python can decide."""
+    if scope[IRREGULAR] != 0 or number < 0 or scope[BELOW] < 0 or scope[BASE] < 0 or scope[END] < 0:
+        return -1
+    if number < scope[BELOW]:
+        return 1
+    bit = number - scope[BASE]
+    if bit < 0:
+        return -1
+    if bit >= BITS:
+        # For example the first number of a clock, far beyond its predecessors: the whole window is settled by then.
+        return 0 if scope[BASE] + BITS <= settled <= number and number >= scope[END] else -1
+    if scope[END] > scope[BASE] + BITS:
+        return -1  # the window could move over numbers that only Python knows
+    return (scope[WINDOW + (bit >> 6)] >> (bit & 63)) & 1
+
+
+@inline
+def add_applied(scope: Int64s, number: int) -> None:
+    """Record a number in the window; a number beyond the window becomes its new beginning (see ``is_applied``)."""
+    bit = number - scope[BASE]
+    if bit >= BITS:
+        scope[WINDOW:] = 0
+        scope[BASE] = number
+        bit = 0
+    scope[WINDOW + (bit >> 6)] |= np.int64(1) << (bit & 63)
+
+
+@inline
+def settle(scope: Int64s, settled: int) -> None:
+    """Forget settled numbers, and advance over applied numbers that follow without a gap, like ``AppliedIds.add``."""
+    below = max(scope[BELOW], settled)
+    bit = below - scope[BASE]
+    while 0 <= bit < BITS and (scope[WINDOW + (bit >> 6)] >> (bit & 63)) & 1:
+        bit += 1
+    below = scope[BASE] + bit
+    scope[BELOW] = below
+    if bit < BITS // 2:
+        return
+    # Drop whole words of the window that are no longer needed.
+    words = min(bit >> 6, BITS // 64)
+    for i in range(BITS // 64):
+        scope[WINDOW + i] = scope[WINDOW + i + words] if i + words < BITS // 64 else 0
+    scope[BASE] += 64 * words
+    if scope[BASE] < below and words == BITS // 64:
+        scope[BASE] = below

@@ -12,44 +12,43 @@ from ps2.ops.packing import MIN_NARROWED_BYTES
 from ps2.server.fast_path_line import (
     ANSWER_BYTES,
     ARRAY_BYTES,
+    ARRAY_WORDS,
     ARRAYS,
-    ARRAYS_AT,
+    ARRAYS_OFFSET,
     BECOMES_BYTE,
     BEGIN,
-    CAME,
-    CAME_BYTES,
     CELLS,
     CHANGES,
     COLUMNS_ADD,
     COLUMNS_ADD_SOME,
     COLUMNS_PULL,
     COUNT,
-    COUNT_OF_KEYS,
     DTYPE,
     FIRST_WORD,
     FORM,
     FORM_BYTES,
-    FOUND,
     GATHER,
     INT8,
     INT16,
     INT32,
     INT64,
     ITEMS,
+    KEY_COUNT,
     KEYS_WORD,
     KIND,
     LIVE,
     MAX_ARRAYS,
     MIN_HEADER,
-    NARROW_AT,
-    OF_ARRAY,
-    PLACES,
+    NARROW_OFFSET,
+    POSITIONS,
     PULL,
+    RECEIVED_BYTES,
+    RECEIVED_DTYPE,
     SCALARS,
-    SCALARS_AT,
+    SCALARS_OFFSET,
     SIGNED,
     SIZES,
-    SLOTS_AT,
+    SLOTS_OFFSET,
     STAGE_BYTE,
     START,
     STEP_BYTES,
@@ -59,9 +58,10 @@ from ps2.server.fast_path_line import (
     UINT16,
     UINT32,
     UNSIGNED,
-    VALUES_AT,
+    VALUE_COUNT,
+    VALUES_OFFSET,
     VERSION_BYTE,
-    WIDE_AT,
+    WIDE_OFFSET,
     WIDTH,
 )
 from ps2.server.libc import Address, c_memcmp, pointer
@@ -76,7 +76,7 @@ def changes(kind: int) -> bool:
 
 
 @inline
-def arrays_of(kind: int) -> int:
+def count_arrays(kind: int) -> int:
     """Return the number of arrays that a plain operation brings, without its keys."""
     return MAX_ARRAYS if kind == COLUMNS_ADD_SOME else int(changes(kind))
 
@@ -88,20 +88,20 @@ def _dimensions(kind: int) -> int:
 
 
 @inline
-def is_of_form(line: Int64s, header: Any) -> bool:
+def has_form(line: Int64s, header: Any) -> bool:
     """Return True if the header at an address has the shape of the line.
 
     The fields that vary within a shape are not compared: the route version, the id's number and settled number, keys,
     scalars, and the arrays' records. ``plan_request`` checks these.
     """
-    names = 8 * (line[SCALARS_AT] + line[SCALARS])
+    names = 8 * (line[SCALARS_OFFSET] + line[SCALARS])
     if changes(line[KIND]):
-        names += arrays_of(line[KIND]) * ARRAY_BYTES + 8 * _dimensions(line[KIND])
+        names += count_arrays(line[KIND]) * ARRAY_BYTES + 8 * _dimensions(line[KIND])
     return (
         _equals(line, header, 0, VERSION_BYTE)
         and _equals(line, header, STAGE_BYTE, STEPS_BYTE - STAGE_BYTE)
         and _equals(line, header, STEPS_BYTE + 1, 1)
-        and _equals(line, header, MIN_HEADER, 8 * line[SCALARS_AT] - MIN_HEADER)
+        and _equals(line, header, MIN_HEADER, 8 * line[SCALARS_OFFSET] - MIN_HEADER)
         and _equals(line, header, names, line[FORM_BYTES] - names)
     )
 
@@ -112,38 +112,38 @@ def _equals(line: Int64s, header: Any, begin: Any, size: Any) -> bool:
 
 
 @inline
-def plan_request(line: Int64s, header: Any, words: Int64s, size: Any, room: int, plan: Int64s) -> bool:
+def plan_request(line: Int64s, header: Any, words: Int64s, size: Any, buffer_bytes: int, plan: Int64s) -> bool:
     """Fill in the plan of a request of a known shape; return False if it is not plain or does not fit the buffer.
 
     Args:
         header: uint8.
         words: the header as int64.
         size: size of its arrays in bytes, as the head declares.
-        room: size of the buffer in bytes.
+        buffer_bytes: size of the buffer in bytes.
     """
     kind, dtype = line[KIND], line[DTYPE]
     plan[:] = 0
-    if kind >= GATHER and not _plan_keys(line, header, words, room, plan):
+    if kind >= GATHER and not _plan_keys(line, header, words, buffer_bytes, plan):
         return False
-    if changes(kind) and not _plan_arrays(line, words, room, plan):
+    if changes(kind) and not _plan_arrays(line, words, buffer_bytes, plan):
         return False
     if kind < GATHER and (line[CELLS] != 0 or not _plan_interval(line, words, plan)):
         return False
-    for number in range(arrays_of(kind)):
-        array = plan[ARRAYS + OF_ARRAY * number :]
-        plan[CAME_BYTES] += array[COUNT] * ITEMS[array[CAME]]
-    plan[ANSWER_BYTES] = 0 if changes(kind) else plan[FOUND] * ITEMS[dtype]
-    return size == plan[STEP_BYTES] + plan[CAME_BYTES] and _place(line, plan) <= room
+    for number in range(count_arrays(kind)):
+        array = plan[ARRAYS + ARRAY_WORDS * number :]
+        plan[RECEIVED_BYTES] += array[COUNT] * ITEMS[array[RECEIVED_DTYPE]]
+    plan[ANSWER_BYTES] = 0 if changes(kind) else plan[VALUE_COUNT] * ITEMS[dtype]
+    return size == plan[STEP_BYTES] + plan[RECEIVED_BYTES] and _plan_offsets(line, plan) <= buffer_bytes
 
 
 @inline
-def _plan_keys(line: Int64s, header: Any, words: Int64s, room: int, plan: Int64s) -> bool:
+def _plan_keys(line: Int64s, header: Any, words: Int64s, buffer_bytes: int, plan: Int64s) -> bool:
     keys: Any = words[KEYS_WORD]
     steps, becomes = np.int64(header[STEPS_BYTE]), np.int64(header[BECOMES_BYTE])
-    plan[COUNT_OF_KEYS], plan[STEPS], plan[FOUND] = keys, steps, keys * line[WIDTH]
+    plan[KEY_COUNT], plan[STEPS], plan[VALUE_COUNT] = keys, steps, keys * line[WIDTH]
     plan[STEP_BYTES] = (keys - 1) * ITEMS[steps]
     # Each key takes at least one byte of the buffer. A larger count could make the sizes below overflow.
-    if not 1 <= keys <= room:
+    if not 1 <= keys <= buffer_bytes:
         return False
     if UNSIGNED[steps]:
         return becomes == 0
@@ -151,65 +151,65 @@ def _plan_keys(line: Int64s, header: Any, words: Int64s, room: int, plan: Int64s
 
 
 @inline
-def _plan_arrays(line: Int64s, words: Int64s, room: int, plan: Int64s) -> bool:
+def _plan_arrays(line: Int64s, words: Int64s, buffer_bytes: int, plan: Int64s) -> bool:
     """Plan the arrays of a request, except its keys; return False if one is not plain."""
-    kind, dtype, keys = line[KIND], line[DTYPE], plan[COUNT_OF_KEYS]
-    at = line[SCALARS_AT] + line[SCALARS]
-    for number in range(arrays_of(kind)):
+    kind, dtype, keys = line[KIND], line[DTYPE], plan[KEY_COUNT]
+    word = line[SCALARS_OFFSET] + line[SCALARS]
+    for number in range(count_arrays(kind)):
         # The dtype as sent, the dtype on arrival (0: the same), and the number of dimensions, if there are several.
-        came, becomes, count = words[at] & 255, words[at] >> 8 & 255, words[at + 1]
-        array = plan[ARRAYS + OF_ARRAY * number :]
-        array[CAME], array[COUNT] = came, count
+        dtype_sent, becomes, count = words[word] & 255, words[word] >> 8 & 255, words[word + 1]
+        array = plan[ARRAYS + ARRAY_WORDS * number :]
+        array[RECEIVED_DTYPE], array[COUNT] = dtype_sent, count
         if kind == COLUMNS_ADD_SOME:
-            fits = came in (UINT8, UINT16, UINT32) and becomes == 0 and 0 <= count <= room
+            fits = dtype_sent in (UINT8, UINT16, UINT32) and becomes == 0 and 0 <= count <= buffer_bytes
         elif becomes == 0:
-            fits = came == dtype
+            fits = dtype_sent == dtype
         else:
-            fits = becomes == dtype and SIGNED[came] and SIGNED[dtype] and ITEMS[came] < ITEMS[dtype]
-        if not fits or words[at] >> 16 != _dimensions(kind):
+            fits = becomes == dtype and SIGNED[dtype_sent] and SIGNED[dtype] and ITEMS[dtype_sent] < ITEMS[dtype]
+        if not fits or words[word] >> 16 != _dimensions(kind):
             return False
-        at += ARRAY_BYTES // 8
+        word += ARRAY_BYTES // 8
     if kind == COLUMNS_ADD_SOME:
-        return plan[SIZES + COUNT] == keys and plan[PLACES + COUNT] == plan[CHANGES + COUNT]
-    if kind > COLUMNS_PULL and (words[at] != keys or words[at + 1] != line[WIDTH]):
+        return plan[SIZES + COUNT] == keys and plan[POSITIONS + COUNT] == plan[CHANGES + COUNT]
+    if kind > COLUMNS_PULL and (words[word] != keys or words[word + 1] != line[WIDTH]):
         return False
-    return kind < GATHER or plan[ARRAYS + COUNT] == plan[FOUND]
+    return kind < GATHER or plan[ARRAYS + COUNT] == plan[VALUE_COUNT]
 
 
 @inline
 def _plan_interval(line: Int64s, words: Int64s, plan: Int64s) -> bool:
     """Plan a request on an interval of a row; return False if the row does not contain it."""
-    at, live = line[SCALARS_AT], line[LIVE]
-    start = words[at] if line[SCALARS] > 0 else np.int64(0)
-    found = plan[ARRAYS + COUNT]
+    word, live = line[SCALARS_OFFSET], line[LIVE]
+    start = words[word] if line[SCALARS] > 0 else np.int64(0)
+    count = plan[ARRAYS + COUNT]
     if line[KIND] == PULL:
-        stop = words[at + 1] if line[SCALARS] > 1 else np.int64(-1)
+        stop = words[word + 1] if line[SCALARS] > 1 else np.int64(-1)
         if stop == -1:
             stop = live
         if not 0 <= start <= stop <= live:
             return False
-        found = stop - start
-    plan[START], plan[FOUND] = start, found
-    return 0 <= start <= live and 0 <= found <= live - start
+        count = stop - start
+    plan[START], plan[VALUE_COUNT] = start, count
+    return 0 <= start <= live and 0 <= count <= live - start
 
 
 @inline
-def _place(line: Int64s, plan: Int64s) -> int:
+def _plan_offsets(line: Int64s, plan: Int64s) -> int:
     """Plan the positions of the arrays in the buffer; return where the last one ends."""
-    at: Any = ARRAYS_AT + _whole(plan[STEP_BYTES])
-    for number in range(arrays_of(line[KIND])):
-        array = plan[ARRAYS + OF_ARRAY * number :]
-        array[VALUES_AT], array[WIDE_AT] = at, at
-        at += _whole(array[COUNT] * ITEMS[array[CAME]])
-        if array[CAME] != line[DTYPE]:
-            array[WIDE_AT] = at
-            at += _whole(array[COUNT] * ITEMS[line[DTYPE]])
+    offset: Any = ARRAYS_OFFSET + _whole(plan[STEP_BYTES])
+    for number in range(count_arrays(line[KIND])):
+        array = plan[ARRAYS + ARRAY_WORDS * number :]
+        array[VALUES_OFFSET], array[WIDE_OFFSET] = offset, offset
+        offset += _whole(array[COUNT] * ITEMS[array[RECEIVED_DTYPE]])
+        if array[RECEIVED_DTYPE] != line[DTYPE]:
+            array[WIDE_OFFSET] = offset
+            offset += _whole(array[COUNT] * ITEMS[line[DTYPE]])
     if plan[ANSWER_BYTES] > 0:
-        plan[ARRAYS + WIDE_AT] = at
-        at += _whole(plan[ANSWER_BYTES])
-    plan[SLOTS_AT] = at
-    plan[NARROW_AT] = at + 8 * plan[COUNT_OF_KEYS]
-    return plan[NARROW_AT] + (plan[ANSWER_BYTES] // 2 if may_narrow(line, plan) else np.int64(0))
+        plan[ARRAYS + WIDE_OFFSET] = offset
+        offset += _whole(plan[ANSWER_BYTES])
+    plan[SLOTS_OFFSET] = offset
+    plan[NARROW_OFFSET] = offset + 8 * plan[KEY_COUNT]
+    return plan[NARROW_OFFSET] + (plan[ANSWER_BYTES] // 2 if may_narrow(line, plan) else np.int64(0))
 
 
 @inline
@@ -228,14 +228,14 @@ def may_narrow(line: Int64s, plan: Int64s) -> bool:
 
 
 @inline
-def unpack_slots(line: Int64s, at: Any, words: Int64s, plan: Int64s, slots: Int64s) -> bool:
+def unpack_slots(line: Int64s, base: Any, words: Int64s, plan: Int64s, slots: Int64s) -> bool:
     """Compute slots from key differences; return False if a key is outside the shard or an unsigned difference is 0."""
     live = np.uint64(line[LIVE] if line[CELLS] == 0 else ALL_KEYS)
     first = words[FIRST_WORD] - line[BEGIN]
     if first < 0 or np.uint64(first) >= live:
         return False
     slots[0] = first
-    deltas, count, steps = pointer(at + Address(ARRAYS_AT)), slots.size - 1, plan[STEPS]
+    deltas, count, steps = pointer(base + Address(ARRAYS_OFFSET)), slots.size - 1, plan[STEPS]
     if steps == UINT8:
         return _ascend(carray(deltas, count, np.uint8), live, slots)
     if steps == UINT16:

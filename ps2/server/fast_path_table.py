@@ -10,7 +10,7 @@ import numpy as np
 from ps2.ops.all import writes
 from ps2.ops.keyindex import KeyIndex
 from ps2.protocol import binary
-from ps2.protocol.arrays import NUMBER_OF
+from ps2.protocol.arrays import DTYPE_NUMBERS
 from ps2.protocol.binary import Shape
 from ps2.protocol.messages import PLAIN, Request
 from ps2.server.fast_path_line import (
@@ -32,7 +32,7 @@ from ps2.server.fast_path_line import (
     MAX_HEADER,
     MUTEX,
     SCALARS,
-    SCALARS_AT,
+    SCALARS_OFFSET,
     SCOPE,
     SLOTS,
     TAIL_WORD,
@@ -40,7 +40,7 @@ from ps2.server.fast_path_line import (
 )
 from ps2.server.shard import Shard
 
-KEYED, OF_BLOCKS = PLAIN[GATHER:], PLAIN[COLUMNS_PULL:]
+KEY_OPERATIONS, BLOCK_OPERATIONS = PLAIN[GATHER:], PLAIN[COLUMNS_PULL:]
 
 
 class HandleTable:
@@ -54,7 +54,7 @@ class HandleTable:
         self.lines = np.zeros((SLOTS, FIELDS), np.int64)
         # By slot: keeps alive what the line points to, except the shard's array. The array may be freed at any time:
         # the loop reads it only under the lock, and only if the shard's layout has not changed.
-        self._kept: list[Any] = [None] * SLOTS
+        self._references: list[Any] = [None] * SLOTS
         self._slots: dict[Shape, int] = {}
         self._serials = itertools.count(1)
 
@@ -64,7 +64,7 @@ class HandleTable:
         Args:
             shard: the request's shard; the caller holds its lock.
         """
-        shape, operation, id = binary.shape_of(request), request.operations[0], request.id
+        shape, operation, id = binary.request_shape(request), request.operations[0], request.id
         if shape is None or not _has_plain_rows(shard, operation.rows, operation.name):
             return 0
         serial = next(self._serials)
@@ -73,17 +73,17 @@ class HandleTable:
         header, _ = binary.request_parts(request, {shape: handle})
         if len(header) > MAX_HEADER:
             return 0
-        self._slots = {known: taken for known, taken in self._slots.items() if taken != slot} | {shape: slot}
+        self._slots = {known: other for known, other in self._slots.items() if other != slot} | {shape: slot}
         line = self.lines[slot]
         line[:] = 0
         form, words = np.frombuffer(header, np.uint8), None
         line[[FORM, FORM_BYTES]] = form.ctypes.data, form.size
         line[[KIND, SCALARS]] = PLAIN.index(operation.name), len(operation.params)
-        line[SCALARS_AT] = TAIL_WORD + len(operation.rows)
+        line[SCALARS_OFFSET] = TAIL_WORD + len(operation.rows)
         if id is not None:
             words = shard.applied.words(id)
             line[SCOPE] = words.ctypes.data
-        self._kept[slot] = (shard.lock, shard.layout, form, words)
+        self._references[slot] = (shard.lock, shard.layout, form, words)
         line[[MUTEX, LAYOUT, LAID_OUT]] = shard.lock.address, shard.layout.ctypes.data, shard.layout[0]
         numbers = shard.array[operation.rows[0]] if operation.rows else shard.array
         line[[DATA, LIVE, WIDTH]] = numbers.ctypes.data, shard.array.shape[1], 1 if operation.rows else shard.rows
@@ -92,7 +92,7 @@ class HandleTable:
         elif isinstance(shard.index, KeyIndex):
             cells = shard.index.cells
             line[[CELLS, CELL_COUNT]] = cells.ctypes.data, len(cells)
-        line[DTYPE] = NUMBER_OF[shard.spec.np_dtype]
+        line[DTYPE] = DTYPE_NUMBERS[shard.spec.np_dtype]
         line[HANDLE] = handle
         return handle
 
@@ -104,7 +104,7 @@ def may_be_plain(request: Request, shard: Shard | None) -> bool:
         return False
     if shard.spec.key_policy is not None:  # the loop knows neither stamps nor initial values
         return False
-    if (shard.spec.layout == "column") != (operation.name in OF_BLOCKS):
+    if (shard.spec.layout == "column") != (operation.name in BLOCK_OPERATIONS):
         return False
     if operation.name == "columns_add_some" and shard.spec.dtype != "int32":
         return False
@@ -117,7 +117,7 @@ def is_plain(request: Request) -> bool:
     operation, id = request.operations[0], request.id
     if operation.wire is not None or (id is not None and (id.part or id.parts > 1)):
         return False
-    if (operation.keys is not None) != (operation.name in KEYED):
+    if (operation.keys is not None) != (operation.name in KEY_OPERATIONS):
         return False
     if operation.keys is not None:
         return not operation.params and operation.keys.digest is None and operation.keys.columns is not None
@@ -126,6 +126,6 @@ def is_plain(request: Request) -> bool:
 
 
 def _has_plain_rows(shard: Shard, rows: tuple[int, ...], name: str) -> bool:
-    if name in OF_BLOCKS:
+    if name in BLOCK_OPERATIONS:
         return not rows and not shard.touched
     return len(rows) == 1 and rows[0] not in shard.touched and shard.uses(rows[0])

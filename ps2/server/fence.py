@@ -48,7 +48,7 @@ class Fence:
         self.route_version = 0
         self.coordinator = ""
         self._lease_s = 0.0
-        self._leased_s = self._heard_s = now_s()
+        self._leased_s = self._last_contact_s = now_s()
 
     @property
     def waits(self) -> bool:
@@ -72,9 +72,9 @@ class Fence:
             self._handed_over = handed_over
             self._update_words()
 
-    def note_copies(self, made: bool) -> None:
+    def set_copied(self, copied: bool) -> None:
         """Record whether changes must be forwarded to copies from now on."""
-        self.words[COPIED] = made
+        self.words[COPIED] = copied
 
     @property
     def ready(self) -> bool:
@@ -84,7 +84,7 @@ class Fence:
     @property
     def silent_s(self) -> float:
         """Seconds since the coordinator last gave a sign of life."""
-        return now_s() - self._heard_s
+        return now_s() - self._last_contact_s
 
     def activate(self, route_version: int, coordinator: str, lease_s: float) -> None:
         """Follow a coordinator at this route version.
@@ -106,7 +106,7 @@ class Fence:
                     f"{route_version} of {coordinator}: another coordinator has taken over"
                 )
             self.route_version, self.coordinator, self._lease_s = route_version, coordinator, lease_s
-            self._leased_s = self._heard_s = now_s()
+            self._leased_s = self._last_contact_s = now_s()
             self.waits = False
 
     def leave(self) -> None:
@@ -115,7 +115,7 @@ class Fence:
             self.coordinator = ""
             self._update_words()
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """Forget the coordinator, the route version and the lease, as after a start."""
         with self._lock:
             self.route_version, self.coordinator, self._lease_s = 0, "", 0.0
@@ -126,21 +126,21 @@ class Fence:
         """True if the server has no coordinator, or was released, or its coordinator was silent for GONE_AFTER_S."""
         return not self.coordinator or self.silent_s > GONE_AFTER_S or self.released.is_set()
 
-    def answered(self, at_s: float) -> None:
-        """Record that the coordinator received a message that this server sent at ``at_s``, and renew the lease.
+    def answered(self, sent_s: float) -> None:
+        """Record that the coordinator received a message that this server sent at ``sent_s``, and renew the lease.
 
-        The lease runs from ``at_s``, not from the answer: this process may have been suspended in between, and the
+        The lease runs from ``sent_s``, not from the answer: this process may have been suspended in between, and the
         coordinator has counted that time as silence.
         """
         with self._lock:
-            self._leased_s = max(self._leased_s, at_s)
-            self._heard_s = max(self._heard_s, at_s)
+            self._leased_s = max(self._leased_s, sent_s)
+            self._last_contact_s = max(self._last_contact_s, sent_s)
             self._update_words()
 
     def called(self) -> None:
         """Record a call of the coordinator: a sign of life. It may be delayed, so it does not renew the lease."""
         with self._lock:
-            self._heard_s = now_s()
+            self._last_contact_s = now_s()
 
     def check(self, route_version: int) -> None:
         """Raise StaleRouteError unless a call with this route version may run now."""

@@ -67,11 +67,9 @@ def run_on_keys(operation: Operation, shard: Shard, keys: KeySet | None) -> Valu
     if set(operation.params) != set(names):
         raise ProtocolError(f"operation {operation.name!r} takes {', '.join(names) or 'no parameters'}")
     for name, value in operation.params.items():
-        least, most = RANGES[name]
-        if not least <= value <= most:
-            raise OutOfRangeError(
-                f"operation {operation.name!r}: {name}: expected {least:g} to {most:g}, got {value!r}"
-            )
+        low, high = RANGES[name]
+        if not low <= value <= high:
+            raise OutOfRangeError(f"operation {operation.name!r}: {name}: expected {low:g} to {high:g}, got {value!r}")
     return run(shard, operation.params)
 
 
@@ -82,9 +80,9 @@ def _state(shard: ManagedShard, params: Params) -> Value:
     since which all removals are known, or -1.
     """
     managed, counts = shard.managed, shard.managed.counts
-    kept = managed.removed.complete_from
+    complete_from = managed.removed.complete_from
     numbers = [managed.time.tick, managed.lineage, shard.live, len(managed.waiting)]
-    numbers += [counts.admitted, counts.expired, counts.evicted, -1 if kept is None else kept]
+    numbers += [counts.admitted, counts.expired, counts.evicted, -1 if complete_from is None else complete_from]
     return np.array(numbers), np.array([managed.time.now_s])
 
 
@@ -102,14 +100,14 @@ def _expire(shard: ManagedShard, params: Params) -> Value:
     """Remove keys whose last touch is at least ``older_s`` ago; return (``begin`` of the next slice, keys removed)."""
     managed, begin = shard.managed, int(params["begin"])
     fresh = managed.fresh(float(params["older_s"]))
-    slots, at = older(managed.ticks, fresh, _end(shard, begin), SCANNED, REMOVED)
+    slots, next_begin = older(managed.ticks, fresh, _end(shard, begin), SCANNED, REMOVED)
     shard.remove(slots)
     managed.counts.expired += slots.size
     managed.index.settle(SETTLED)
-    if not at:
+    if not next_begin:
         managed.waiting.expire(fresh)
         shard.count_now()
-    return np.array([at, slots.size])
+    return np.array([next_begin, slots.size])
 
 
 def _evict(shard: ManagedShard, params: Params) -> Value:
@@ -132,9 +130,9 @@ def _changed(shard: ManagedShard, params: Params) -> Value:
     rows, end = int(params["positions"]), _end(shard, int(params["begin"]))
     if not 0 <= rows <= shard.rows:
         raise OutOfRangeError(f"rows: expected 0 to {shard.rows}, got {rows}")
-    most = max(1, CHANGED_BYTES // (8 + rows * shard.spec.np_dtype.itemsize))
-    slots, at = newer(shard.managed.ticks, int(params["since"]), end, SCANNED, most)
-    return np.array([at]), shard.managed.index.keys[slots], np.ascontiguousarray(shard.array[:rows, slots].T)
+    limit = max(1, CHANGED_BYTES // (8 + rows * shard.spec.np_dtype.itemsize))
+    slots, next_begin = newer(shard.managed.ticks, int(params["since"]), end, SCANNED, limit)
+    return np.array([next_begin]), shard.managed.index.keys[slots], np.ascontiguousarray(shard.array[:rows, slots].T)
 
 
 def _removed(shard: ManagedShard, params: Params) -> Value:

@@ -47,7 +47,7 @@ def _pointer(_: Any, address: Any) -> Any:
     return types.voidptr(Address), generate
 
 
-def _add_at(_: Any, address: Any, value: Any) -> Any:
+def _atomic_add(_: Any, address: Any, value: Any) -> Any:
     """Atomically add to the int64 at an address."""
 
     def generate(context: Any, builder: Any, __: Any, arguments: Any) -> Any:
@@ -59,7 +59,7 @@ def _add_at(_: Any, address: Any, value: Any) -> Any:
 
 
 pointer: Any = intrinsic(_pointer)
-add_at: Any = intrinsic(_add_at)
+atomic_add: Any = intrinsic(_atomic_add)
 
 
 @inline
@@ -75,12 +75,12 @@ def now_ns(timespec: Any) -> int:
 
 
 @inline
-def receive_all(descriptor: int, at: Any, size: int) -> bool:
+def receive_all(descriptor: int, address: Any, size: int) -> bool:
     """Receive ``size`` bytes to an address; return False if the connection ends before."""
     while size > 0:
-        got = c_recv(descriptor, at, size, MSG_WAITALL)
+        got = c_recv(descriptor, address, size, MSG_WAITALL)
         if got > 0:
-            at += Address(got)
+            address += Address(got)
             size -= got
         elif got == 0 or error_number() != EINTR:
             return False
@@ -88,12 +88,12 @@ def receive_all(descriptor: int, at: Any, size: int) -> bool:
 
 
 @inline
-def send_all(descriptor: int, at: Any, size: Any) -> bool:
+def send_all(descriptor: int, address: Any, size: Any) -> bool:
     """Send ``size`` bytes from an address; return False if the connection ends before."""
     while size > 0:
-        sent = c_send(descriptor, at, size, MSG_NOSIGNAL)
+        sent = c_send(descriptor, address, size, MSG_NOSIGNAL)
         if sent >= 0:
-            at += Address(sent)
+            address += Address(sent)
             size -= sent
         elif error_number() != EINTR:
             return False
@@ -101,33 +101,33 @@ def send_all(descriptor: int, at: Any, size: Any) -> bool:
 
 
 @inline
-def address_of(array: Any) -> Any:
+def array_address(array: Any) -> Any:
     return Address(array.ctypes.data)
 
 
 # -- messages in parts -------------------------------------------------------------------------------------------------
 
 # A ``struct msghdr`` and its ``iovec`` array as int64 words. From PARTS on, each part is an address and a size.
-PARTS, OF_PART = 8, 2
-MESSAGE_WORDS = PARTS + 5 * OF_PART
+PARTS, PART_WORDS = 8, 2
+MESSAGE_WORDS = PARTS + 5 * PART_WORDS
 
 
 @inline
-def set_part(message: Any, part: int, at: Any, size: Any) -> None:
-    message[PARTS + OF_PART * part], message[PARTS + OF_PART * part + 1] = at, size
+def set_part(message: Any, part: int, address: Any, size: Any) -> None:
+    message[PARTS + PART_WORDS * part], message[PARTS + PART_WORDS * part + 1] = address, size
 
 
 @inline
 def receive_parts(descriptor: int, message: Any, parts: int) -> bool:
     """Receive a message, each part to its address; return False if the connection ends before."""
     _set_head(message, parts)
-    got = max(c_recvmsg(descriptor, address_of(message), MSG_WAITALL), np.int64(-1))
+    got = max(c_recvmsg(descriptor, array_address(message), MSG_WAITALL), np.int64(-1))
     if got == 0 or (got < 0 and error_number() != EINTR):
         return False
     got = max(got, np.int64(0))
     for part in range(parts):
-        at, size = message[PARTS + OF_PART * part], message[PARTS + OF_PART * part + 1]
-        if got < size and not receive_all(descriptor, Address(at + got), size - got):
+        address, size = message[PARTS + PART_WORDS * part], message[PARTS + PART_WORDS * part + 1]
+        if got < size and not receive_all(descriptor, Address(address + got), size - got):
             return False
         got = max(got - size, np.int64(0))
     return True
@@ -137,7 +137,7 @@ def receive_parts(descriptor: int, message: Any, parts: int) -> bool:
 def send_parts(descriptor: int, message: Any, parts: int, flags: int) -> int:
     """Send as much of a message as one call accepts; return the number of bytes, or -1 if the connection has ended."""
     _set_head(message, parts)
-    sent = c_sendmsg(descriptor, address_of(message), flags | MSG_NOSIGNAL)
+    sent = c_sendmsg(descriptor, array_address(message), flags | MSG_NOSIGNAL)
     if sent >= 0:
         return sent
     return 0 if error_number() in (EAGAIN, EINTR) else -1
@@ -147,8 +147,8 @@ def send_parts(descriptor: int, message: Any, parts: int, flags: int) -> int:
 def send_rest(descriptor: int, message: Any, parts: int, sent: Any) -> bool:
     """Send the rest of a message after the first ``sent`` bytes; return False if the connection has ended."""
     for part in range(parts):
-        at, size = message[PARTS + OF_PART * part], message[PARTS + OF_PART * part + 1]
-        if sent < size and not send_all(descriptor, Address(at + sent), size - sent):
+        address, size = message[PARTS + PART_WORDS * part], message[PARTS + PART_WORDS * part + 1]
+        if sent < size and not send_all(descriptor, Address(address + sent), size - sent):
             return False
         sent = max(sent - size, np.int64(0))
     return True
@@ -157,4 +157,4 @@ def send_rest(descriptor: int, message: Any, parts: int, sent: Any) -> bool:
 @inline
 def _set_head(message: Any, parts: int) -> None:
     message[:7] = 0
-    message[2], message[3] = address_of(message) + Address(8 * PARTS), parts
+    message[2], message[3] = array_address(message) + Address(8 * PARTS), parts

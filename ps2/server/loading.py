@@ -12,7 +12,7 @@ import numpy as np
 from ps2.errors import LimitError, RecoveryError, StaleRouteError
 from ps2.protocol.messages import RequestId
 from ps2.server.engine import Engine
-from ps2.server.managed_shard import shard_of
+from ps2.server.managed_shard import new_shard
 from ps2.server.reading import Reader, check_fits
 from ps2.server.shard import Shard
 from ps2.storage.files import resolve_url
@@ -28,7 +28,7 @@ class Loading:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._fillings = itertools.count()
+        self._transfers = itertools.count()
         self._lock = threading.Lock()
         self._loaded: dict[tuple[int, int], Shard] | None = None
 
@@ -56,7 +56,7 @@ class Loading:
                 for matrix in matrices:
                     check_fits(matrix)
                     for partition in matrix.partitions:
-                        shards[matrix.matrix, partition.index] = shard_of(matrix.spec, partition, self._engine.memory)
+                        shards[matrix.matrix, partition.index] = new_shard(matrix.spec, partition, self._engine.memory)
                 reader = Reader(fs, root, self._engine.memory)
                 reader.fill(matrices, shards)
                 for matrix in matrices:
@@ -96,48 +96,48 @@ class Loading:
 
         Args:
             url: the checkpoint's folder.
-            matrix: what to read; spec and rows in use must be those of this server's shards.
+            matrix: the saved matrix; its spec and rows in use must be those of this server's shards.
             id: the mutation's id.
             route_version: the caller's route version.
 
         Raises:
             StaleRouteError: this server does not hold a shard, or a later call has begun.
-            PS2Error: as for ``Reader.fill``; or the copies on the backup cannot be brought into sync.
+            PS2Error: like ``Reader.fill``; or the copies on the backup cannot be brought into sync.
         """
         fs, root = resolve_url(url)
         fs.invalidate_cache()
-        engine, session = self._engine, (route_version, next(self._fillings))
+        engine, session = self._engine, (route_version, next(self._transfers))
         held = engine.own_shards(matrix.matrix, [partition.index for partition in matrix.partitions])
         shards = {}
-        for at, shard in held.items():
+        for shard_id, shard in held.items():
             with shard.lock:
                 engine.check_call(route_version, id)
                 if id not in shard.applied:
                     shard.check_rows(np.array(matrix.rows, np.int64))
                     # Remove the leftovers of an earlier attempt.
                     shard.reset(shard.rows)
-                    shard.newest_filling = session
-                    shards[at] = shard
+                    shard.newest_transfer = session
+                    shards[shard_id] = shard
         if not shards:
             return
 
         def check(shard: Shard) -> None:
             engine.check_call(route_version, id)
             shard.check_rows(np.empty(0, np.int64))
-            if shard.newest_filling != session:
+            if shard.newest_transfer != session:
                 raise StaleRouteError(f"matrix {matrix.matrix:x}: a later call reads it now")
 
         mine = [shard.partition for shard in shards.values()]
         spec = next(replace(shard.spec, rows=shard.rows) for shard in shards.values())
-        wanted = replace(matrix, spec=spec, partitions=tuple(mine))
-        check_fits(wanted)
-        Reader(fs, root, engine.memory, check).fill([wanted], shards)
+        target = replace(matrix, spec=spec, partitions=tuple(mine))
+        check_fits(target)
+        Reader(fs, root, engine.memory, check).fill([target], shards)
         for shard in shards.values():
             with shard.lock:
                 check(shard)
                 shard.applied.add(id)
         if engine.copying is not None:
-            engine.copying.bring(shards)
+            engine.copying.send_now(shards)
 
     def close(self) -> None:
         """Drop shards that were read and not taken."""

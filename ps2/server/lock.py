@@ -55,5 +55,7 @@ class ShardLock:
     def __enter__(self) -> None:
         self.acquire()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         self.release()

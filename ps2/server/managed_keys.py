@@ -29,8 +29,8 @@ SKETCH_SHARE, SMALL_SKETCH_BYTES = 6, 32 << 20
 TICK_SHARE = 64
 # The tick of slots that an eviction must not remove.
 PROTECTED = 2**32 - 1
-# Ticks of slots have 32 bits. When the current tick reaches MAX_TICK, all ticks are lowered and it becomes KEPT_TICKS.
-MAX_TICK, KEPT_TICKS = 2**31 - 1, 2**30
+# Ticks of slots have 32 bits. When the current tick reaches MAX_TICK, all ticks are lowered and it becomes TICK_SPAN.
+MAX_TICK, TICK_SPAN = 2**31 - 1, 2**30
 
 
 @dataclass
@@ -47,7 +47,7 @@ class ManagedKeys:
 
     Attributes:
         policy: admission, expiry and limit of the matrix.
-        most: most keys of the shard; None: no limit.
+        max_keys: most keys of the shard; None: no limit.
         index: slot of each key.
         time: the matrix's clock, on this shard.
         waiting: touches of keys that have no slot yet.
@@ -62,7 +62,7 @@ class ManagedKeys:
     def __init__(self, policy: KeyPolicy, partition: Partition, exact_keys: int = EXACT_KEYS) -> None:
         self.policy = policy
         self._partition = partition
-        self.most = None if policy.max_keys is None else -(-policy.max_keys * partition.width // HASH_SPACE)
+        self.max_keys = None if policy.max_keys is None else -(-policy.max_keys * partition.width // HASH_SPACE)
         self.index = ManagedIndex()
         self._ticks = MappedArray(1, MIN_SLOTS, np.uint32)
         self.time = MatrixTime()
@@ -87,7 +87,7 @@ class ManagedKeys:
 
     def nbytes_after(self, added: int) -> int:
         """Return an upper bound of ``nbytes`` after ``added`` more keys."""
-        ticks = self._ticks.nbytes_of(self._room(added)) if len(self.index) + added > self._ticks.columns else 0
+        ticks = self._ticks.nbytes_of(self._capacity(added)) if len(self.index) + added > self._ticks.columns else 0
         return self.nbytes - self.index.nbytes + self.index.nbytes_after(added) + ticks
 
     def fresh(self, older_s: float | None) -> int:
@@ -121,12 +121,12 @@ class ManagedKeys:
         """Stamp slots with the current tick; -1 stands for an absent key.
 
         Args:
-            value_bytes: as in ``advance``.
+            value_bytes: see ``advance``.
         """
         self.touched += 1
-        if self.most is not None:
+        if self.max_keys is not None:
             self._touches += slots.size
-            if self._touches * TICK_SHARE >= self.most:
+            if self._touches * TICK_SHARE >= self.max_keys:
                 self._touches = 0
                 self.time.mark(self.time.tick + 1)
                 self._lower_ticks()
@@ -150,11 +150,11 @@ class ManagedKeys:
         ticks = self.ticks
         ticks[ticks == PROTECTED] = self.time.tick
 
-    def place(self, keys: Int64s) -> None:
+    def assign_slots(self, keys: Int64s) -> None:
         """Give distinct absent keys the next slots, in the order given."""
         first = len(self.index)
         if first + keys.size > self._ticks.columns:
-            self._ticks.resize(self._room(keys.size))
+            self._ticks.resize(self._capacity(keys.size))
         self.index.insert(keys)
         self._ticks.array[0, first : first + keys.size] = self.time.tick
 
@@ -169,12 +169,12 @@ class ManagedKeys:
         sources = self.index.remove(slots)
         move_blocks(self._ticks.array.reshape(-1, 1), slots, sources)
         if len(self.index) * 4 < self._ticks.columns * 3 and self._ticks.columns > MIN_SLOTS:
-            self._ticks.resize(self._room(0))
+            self._ticks.resize(self._capacity(0))
         return sources
 
     def _lower_ticks(self) -> None:
         """Lower all ticks if they become too large for a slot's 32 bits. Earlier marks then become stale."""
-        by = self.time.tick - KEPT_TICKS
+        by = self.time.tick - TICK_SPAN
         if self.time.tick < MAX_TICK:
             return
         self.ticks[:] = np.maximum(self.ticks, by + 1) - np.uint32(by)
@@ -184,7 +184,7 @@ class ManagedKeys:
         # Another lineage, the same on a copy.
         self.lineage = (self.lineage + 1) % 2**62
 
-    def _room(self, added: int) -> int:
+    def _capacity(self, added: int) -> int:
         count = len(self.index) + added
         return max(MIN_SLOTS, count + count // 8)
 
@@ -245,9 +245,9 @@ class ManagedKeys:
         self.waiting.adopt(arrays, self._is_mine(arrays["waiting"]))
         self.removed.adopt(arrays, self._is_mine(arrays["removed"]))
 
-    def adopt_ticks(self, arrays: dict[str, Array], chosen: Int64s, at: int) -> None:
-        """Take over the ticks of the ``chosen`` slots of another shard, for the slots from ``at`` on."""
-        self.ticks[at : at + chosen.size] = arrays["ticks"][chosen]
+    def adopt_ticks(self, arrays: dict[str, Array], chosen: Int64s, first: int) -> None:
+        """Take over the ticks of the ``chosen`` slots of another shard, for the slots from ``first`` on."""
+        self.ticks[first : first + chosen.size] = arrays["ticks"][chosen]
 
     def _is_mine(self, keys: Int64s) -> Array:
         buckets = hash_bucket(keys)
@@ -272,9 +272,9 @@ def read_state(path: str, state: bytes, keys: int) -> dict[str, Array]:
 
 
 def _arrays(state: bytes) -> dict[str, Array]:
-    at = 8 + int.from_bytes(state[:8], "little")
+    offset = 8 + int.from_bytes(state[:8], "little")
     arrays: dict[str, Array] = {}
-    for name, dtype, shape in json.loads(state[8:at]):
-        arrays[name] = np.frombuffer(state, np.dtype(dtype), math.prod(shape), at).reshape(shape)
-        at += arrays[name].nbytes
+    for name, dtype, shape in json.loads(state[8:offset]):
+        arrays[name] = np.frombuffer(state, np.dtype(dtype), math.prod(shape), offset).reshape(shape)
+        offset += arrays[name].nbytes
     return arrays

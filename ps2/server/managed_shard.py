@@ -71,9 +71,9 @@ class ManagedShard(Shard):
         new = distinct if touched is None else distinct[touched.admitted]
         if new.size:
             try:
-                if self._make_way(new.size, slots):
+                if self._evict_for(new.size, slots):
                     slots = managed.index.lookup(columns)
-                self._make_room(new.size)
+                self._ensure_capacity(new.size)
             except (LimitError, BusyError):
                 # The client sends the request again: its touches must not count twice.
                 managed.refuse(touched)
@@ -83,7 +83,7 @@ class ManagedShard(Shard):
         if not new.size:
             return slots
         first = self.live
-        managed.place(new)
+        managed.assign_slots(new)
         managed.counts.admitted += new.size
         self._write_initial(first)
         if distinct is absent:
@@ -92,10 +92,10 @@ class ManagedShard(Shard):
             slots[where] = managed.index.lookup(absent)
         return slots
 
-    def place(self, keys: Int64s) -> None:
+    def assign_slots(self, keys: Int64s) -> None:
         """Give distinct absent keys the next slots, whatever ``admit_after`` says."""
-        self._make_room(keys.size)
-        self.managed.place(keys)
+        self._ensure_capacity(keys.size)
+        self.managed.assign_slots(keys)
 
     def remove(self, slots: Int64s) -> None:
         """Remove the keys of some slots, and give memory back.
@@ -112,12 +112,12 @@ class ManagedShard(Shard):
         self.touched.drop_all()
         columns = int(self.array.shape[1])
         if self.live * 4 < columns * 3 and columns > self._rounded(MIN_CAPACITY):
-            self._resize(self.rows, self._room(0))
+            self._resize(self.rows, self._capacity(0))
         self.count_now()
 
-    def evict(self, most: int, at_once: int) -> int:
-        """Remove least recently touched keys until ``most`` are left, at most ``at_once``; return how many."""
-        managed, count = self.managed, min(max(self.live - most, 0), at_once)
+    def evict(self, target: int, limit: int) -> int:
+        """Remove least recently touched keys until ``target`` are left, at most ``limit``; return how many."""
+        managed, count = self.managed, min(max(self.live - target, 0), limit)
         # Each eviction begins at another slot. A copy of the shard begins at the same slot.
         start = managed.counts.evicted * STRIDE % max(self.live, 1)
         slots = oldest(managed.ticks, count, managed.time.tick, start)
@@ -125,7 +125,7 @@ class ManagedShard(Shard):
         managed.counts.evicted += slots.size
         return int(slots.size)
 
-    def _make_way(self, added: int, slots: Int64s) -> bool:
+    def _evict_for(self, added: int, slots: Int64s) -> bool:
         """Evict keys if ``added`` more would exceed the limit; return True if slots have moved.
 
         Args:
@@ -135,18 +135,18 @@ class ManagedShard(Shard):
         Raises:
             LimitError: the keys of the request alone exceed the limit.
         """
-        most = self.managed.most
-        if most is None or self.live + added <= most:
+        max_keys = self.managed.max_keys
+        if max_keys is None or self.live + added <= max_keys:
             return False
         staying = int(np.unique(slots[slots >= 0]).size)
-        if staying + added > most:
+        if staying + added > max_keys:
             raise LimitError(
                 f"maxKeys: expected room for the {staying + added:,} keys of one request in this partition, got "
-                f"{most:,}"
+                f"{max_keys:,}"
             )
         self.managed.protect(slots)
-        slack = min(most // SLACK_SHARE, MAX_SLACK)
-        self.evict(max(most - added - slack, staying), self.live)
+        slack = min(max_keys // SLACK_SHARE, MAX_SLACK)
+        self.evict(max(max_keys - added - slack, staying), self.live)
         return True
 
     # -- memory --------------------------------------------------------------------------------------------------------
@@ -167,11 +167,13 @@ class ManagedShard(Shard):
         with suppress(LimitError, BusyError):
             self.count_now()
 
-    def _make_room(self, added: int) -> None:
+    def _ensure_capacity(self, added: int) -> None:
         needed, columns = self.live + added, int(self.array.shape[1])
-        self._resize(self.rows, self._room(added) if needed > columns else columns, self.managed.nbytes_after(added))
+        self._resize(
+            self.rows, self._capacity(added) if needed > columns else columns, self.managed.nbytes_after(added)
+        )
 
-    def _room(self, added: int) -> int:
+    def _capacity(self, added: int) -> int:
         count = self.live + added
         return max(MIN_CAPACITY, count + count // 8)
 
@@ -219,13 +221,13 @@ class ManagedShard(Shard):
         """Write the initial values of the keys in the slots from ``first`` on."""
         slots, rows = np.arange(first, self.live), np.arange(self.rows)
         if self.spec.layout == "row":
-            flat, at, offsets = self.array.reshape(-1), slots, rows * self.array.shape[1]
+            flat, starts, offsets = self.array.reshape(-1), slots, rows * self.array.shape[1]
         else:
-            flat, at, offsets = self.array.T.reshape(-1), slots * self.rows, rows
-        fill_initial(flat, self._policy.initial, self.managed.index.keys[first:], at, rows, offsets)
+            flat, starts, offsets = self.array.T.reshape(-1), slots * self.rows, rows
+        fill_initial(flat, self._policy.initial, self.managed.index.keys[first:], starts, rows, offsets)
 
 
-def shard_of(spec: MatrixSpec, partition: Partition, memory: MemoryAccount, copy: bool = False) -> Shard:
+def new_shard(spec: MatrixSpec, partition: Partition, memory: MemoryAccount, copy: bool = False) -> Shard:
     """Allocate the shard of a partition: a ``ManagedShard`` if the matrix has a ``KeyPolicy``, else a ``Shard``."""
     return (Shard if spec.key_policy is None else ManagedShard)(spec, partition, memory, copy)
 

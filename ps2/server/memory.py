@@ -17,12 +17,12 @@ from ps2.errors import BusyError, LimitError
 # How long a request waits for memory. After that its client retries, and the retry joins the queue's end.
 PATIENCE_S = 2.0
 # How long memory is reserved for the retry of a refused permanent allocation: a few of a client's retry pauses.
-WANTED_S = 2.0
+RESERVE_S = 2.0
 
 # Parameters of mallopt, from malloc.h.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
-LARGEST_KEPT_BYTES = 32 << 20  # glibc's maximum
-KEPT_BYTES = 64 << 20  # per arena
+MMAP_BYTES = 32 << 20  # glibc's maximum
+TRIM_BYTES = 64 << 20  # per arena
 ARENAS = 2  # glibc's default: one per thread, up to 8 per core
 
 
@@ -48,11 +48,11 @@ class MemoryAccount:
         self._permanent = self._transient = self._caches = 0
         # Admission queues, first come first served: clients' requests, and changes of copies.
         self._queues: tuple[deque[_Waiter], deque[_Waiter]] = (deque(), deque())
-        self._wanted, self._wanted_until_s = 0, 0.0
+        self._reserve_bytes, self._reserved_until_s = 0, 0.0
         self._mine = threading.local()
 
     @property
-    def taken_bytes(self) -> int:
+    def used_bytes(self) -> int:
         return self._permanent + self._transient + self._caches
 
     def take(self, size: int, purpose: str) -> None:
@@ -61,18 +61,18 @@ class MemoryAccount:
         Raises:
             LimitError: the allocation exceeds the limit even without others' transient memory; nothing is counted.
             BusyError: the allocation fits only after transient allocations have ended; nothing is counted. For
-                ``WANTED_S`` fewer requests are admitted, so that a retry succeeds.
+                ``RESERVE_S`` fewer requests are admitted, so that a retry succeeds.
         """
-        self._make_room(size)
+        self._shed_caches(size)
         with self._lock:
             if self._free < size:
                 error = self._refusal(size, purpose)
                 if isinstance(error, BusyError):
-                    self._wanted, self._wanted_until_s = size, time.monotonic() + WANTED_S
+                    self._reserve_bytes, self._reserved_until_s = size, time.monotonic() + RESERVE_S
                 raise error
             self._permanent += size
-            if size >= self._wanted:
-                self._wanted = 0
+            if size >= self._reserve_bytes:
+                self._reserve_bytes = 0
             self._admit_waiting()  # ``size`` may be negative: a shard may shrink
 
     def give(self, size: int) -> None:
@@ -83,7 +83,7 @@ class MemoryAccount:
 
     def take_transient(self, size: int, purpose: str) -> None:
         """Count a transient allocation without waiting; raises like ``take``."""
-        self._make_room(size)
+        self._shed_caches(size)
         with self._lock:
             if self._free < size:
                 raise self._refusal(size, purpose)
@@ -95,25 +95,25 @@ class MemoryAccount:
             self._transient -= size
             self._admit_waiting()
 
-    def admit(self, size: int, purpose: str, of_copies: bool = False) -> None:
+    def admit(self, size: int, purpose: str, for_copies: bool = False) -> None:
         """Wait in the admission queue, then count the transient memory of a request; ``release`` releases it.
 
         The caller must not hold locks or other resources that requests wait for.
 
         Args:
-            of_copies: the request changes copies of another server's shards.
+            for_copies: the request changes copies of another server's shards.
 
         Raises:
             LimitError: the request exceeds the limit even without other transient allocations.
             BusyError: there was not enough memory within ``PATIENCE_S``.
         """
-        self._make_room(size)
-        queue = self._queues[of_copies]
+        self._shed_caches(size)
+        queue = self._queues[for_copies]
         with self._lock:
-            if size > self._transient_limit(of_copies):
-                raise self._refusal(size, purpose, self._transient_limit(of_copies))
+            if size > self._transient_limit(for_copies):
+                raise self._refusal(size, purpose, self._transient_limit(for_copies))
             waiter = None
-            if queue or not self._fits(size, of_copies):
+            if queue or not self._fits(size, for_copies):
                 waiter = _Waiter(size)
                 queue.append(waiter)
             else:
@@ -147,7 +147,7 @@ class MemoryAccount:
 
     @property
     def _free(self) -> int:
-        return self.limit_bytes - self.taken_bytes
+        return self.limit_bytes - self.used_bytes
 
     @property
     def _my_bytes(self) -> int:
@@ -158,37 +158,37 @@ class MemoryAccount:
     @property
     def _reserved(self) -> int:
         """Bytes reserved for the retry of a permanent allocation that was refused a moment ago."""
-        return self._wanted if time.monotonic() < self._wanted_until_s else 0
+        return self._reserve_bytes if time.monotonic() < self._reserved_until_s else 0
 
-    def _transient_limit(self, of_copies: bool) -> int:
+    def _transient_limit(self, for_copies: bool) -> int:
         """Return the limit of transient memory."""
-        room = self.limit_bytes - self._permanent
-        return room // 2 if self.holds_copies and not of_copies else room
+        shared = self.limit_bytes - self._permanent
+        return shared // 2 if self.holds_copies and not for_copies else shared
 
-    def _make_room(self, size: int) -> None:
+    def _shed_caches(self, size: int) -> None:
         for shed in self.sheds:
             if (missing := min(size - self._free, self._caches)) > 0:
                 shed(missing)
 
-    def _fits(self, size: int, of_copies: bool) -> bool:
+    def _fits(self, size: int, for_copies: bool) -> bool:
         # Without transient allocations the reserve is ignored: no later event would free memory for this request.
         reserved = self._reserved if self._transient else 0
-        return size <= self._free and self._transient + size <= self._transient_limit(of_copies) - reserved
+        return size <= self._free and self._transient + size <= self._transient_limit(for_copies) - reserved
 
     def _admit_waiting(self) -> None:
         """Admit requests from the head of each queue as long as they fit."""
-        for of_copies, queue in zip((False, True), self._queues, strict=True):
-            while queue and self._fits(queue[0].size, of_copies):
+        for for_copies, queue in zip((False, True), self._queues, strict=True):
+            while queue and self._fits(queue[0].size, for_copies):
                 self._transient += queue[0].size
                 queue.popleft().admitted.set()
 
-    def _refusal(self, size: int, purpose: str, most: int | None = None) -> LimitError | BusyError:
-        most = self.limit_bytes - self._permanent - self._my_bytes if most is None else most
+    def _refusal(self, size: int, purpose: str, limit: int | None = None) -> LimitError | BusyError:
+        limit = self.limit_bytes - self._permanent - self._my_bytes if limit is None else limit
         why = (
             f"{purpose} needs {size:,} bytes, and {max(0, self._free):,} are left of the server's limit of "
             f"{self.limit_bytes:,}"
         )
-        if size > most:
+        if size > limit:
             return LimitError(f"{why}, half of it for changes of copies" if self.holds_copies else why)
         return BusyError(f"{why}; {self._transient:,} are taken by requests and copies under way")
 
@@ -209,8 +209,8 @@ def keep_freed_memory() -> None:
     """
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):  # glibc's
-        libc.mallopt(M_MMAP_THRESHOLD, LARGEST_KEPT_BYTES)
-        libc.mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
+        libc.mallopt(M_MMAP_THRESHOLD, MMAP_BYTES)
+        libc.mallopt(M_TRIM_THRESHOLD, TRIM_BYTES)
         libc.mallopt(M_ARENA_MAX, ARENAS)
 
 
@@ -228,11 +228,11 @@ def free_bytes() -> int:
     return _smallest(psutil.virtual_memory().available, cgroups.memory_room_bytes())
 
 
-def _smallest(of_machine: int, of_groups: int | None) -> int:
+def _smallest(machine_bytes: int, group_bytes: int | None) -> int:
     mapped = psutil.Process().memory_info()
-    limits = [of_machine, *([] if of_groups is None else [of_groups])]
-    for limit, taken in ((resource.RLIMIT_AS, mapped.vms), (resource.RLIMIT_DATA, mapped.data)):
+    limits = [machine_bytes, *([] if group_bytes is None else [group_bytes])]
+    for limit, used in ((resource.RLIMIT_AS, mapped.vms), (resource.RLIMIT_DATA, mapped.data)):
         soft, _ = resource.getrlimit(limit)
         if soft != resource.RLIM_INFINITY:
-            limits.append(max(0, soft - taken))
+            limits.append(max(0, soft - used))
     return int(min(limits))

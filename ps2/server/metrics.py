@@ -32,7 +32,7 @@ BUCKETS_S = (
 # Layout of the counters of ``fast_path_loop``: these sums, then keys, nanoseconds and buckets of each operation.
 REQUESTS, BYTES_IN, BYTES_OUT, MUTATIONS, WAITING, LOCK_WAITS, LOCK_WAIT_NS, SUMS = range(8)
 KEYS, NANOSECONDS, BUCKETS = range(3)
-OF_OPERATION = BUCKETS + len(BUCKETS_S) + 1
+OPERATION_COUNTERS = BUCKETS + len(BUCKETS_S) + 1
 BUCKETS_NS = np.array([int(1e9 * seconds) for seconds in BUCKETS_S], np.int64)
 
 
@@ -44,7 +44,7 @@ class Meter:
     """
 
     def __init__(self) -> None:
-        self.fast_path = np.zeros(SUMS + len(PLAIN) * OF_OPERATION, np.int64)
+        self.fast_path = np.zeros(SUMS + len(PLAIN) * OPERATION_COUNTERS, np.int64)
         self._lock = threading.Lock()
         self._outcomes: Counter[str] = Counter()
         self._bytes_in = 0
@@ -108,8 +108,8 @@ class Meter:
                 sums.failures += 1
             elif operation.keys is not None:
                 sums.keys += operation.keys.count
-            elif sums.slots_at is not None and sums.slots_at < len(operation.arrays):
-                sums.keys += operation.arrays[sums.slots_at].size
+            elif sums.slots_index is not None and sums.slots_index < len(operation.arrays):
+                sums.keys += operation.arrays[sums.slots_index].size
 
     def read(self) -> Counts:
         """Return a consistent snapshot of all counts, except those that fast paths add meanwhile."""
@@ -117,7 +117,7 @@ class Meter:
         with self._lock:
             operations = {name: sums.read(name) for name, sums in self._operations.items()}
             for kind, name in enumerate(PLAIN):
-                mine = fast_path[SUMS + kind * OF_OPERATION :][:OF_OPERATION]
+                mine = fast_path[SUMS + kind * OPERATION_COUNTERS :][:OPERATION_COUNTERS]
                 if any(mine[BUCKETS:]):
                     operations[name] = _added(operations.get(name, _Sums(None).read(name)), mine)
             return Counts(
@@ -151,10 +151,10 @@ class _Sums:
     """The sums of one operation.
 
     Attributes:
-        slots_at: position of the array that names columns, in requests without a key set; None if there is none.
+        slots_index: position of the array that names columns, in requests without a key set; None if there is none.
     """
 
-    slots_at: int | None
+    slots_index: int | None
     count: int = 0
     failures: int = 0
     seconds: float = 0.0

@@ -10,7 +10,7 @@ import numpy as np
 from ps2.errors import ProtocolError, PS2Error, StaleRouteError
 from ps2.protocol.binary import request_parts
 from ps2.protocol.drafts import RequestDraft
-from ps2.protocol.framing import Filling, read_request, written
+from ps2.protocol.framing import Reading, read_request, written
 from ps2.protocol.messages import Operation, Request, byte_view
 from ps2.server.memory import MemoryAccount
 
@@ -28,11 +28,11 @@ def cut(request: Request) -> list[Request]:
         raise ProtocolError("a request without an id cannot be cut into pieces")
     first = request.operations[0]
     pieces: list[Request] = []
-    at = 0
+    offset = 0
     for block in _blocks(written(request_parts(request))):
-        piece = Operation(PIECE, first.matrix, first.partition, params={"at": at}, arrays=(np.asarray(block),))
+        piece = Operation(PIECE, first.matrix, first.partition, params={"at": offset}, arrays=(np.asarray(block),))
         pieces.append(Request((piece,), request.id, request.route_version, request.forwarded))
-        at += len(block)
+        offset += len(block)
     return pieces
 
 
@@ -57,16 +57,16 @@ class Pieces:
         """
         operation = piece.operations[0]
         name = (piece.id, operation.matrix, operation.partition)
-        at = int(operation.params.get("at", -1))
+        offset = int(operation.params.get("at", -1))
         with self._lock:
             # The primary of another route version was replaced: it never completes its requests.
             for old in [n for n, b in self._begun.items() if b.route_version != piece.route_version]:
                 self._drop(old)
-            if at == 0:
+            if offset == 0:
                 self._drop(name)
                 self._begun[name] = _Begun(piece.route_version, self._memory)
             begun = self._begun.get(name)
-            if begun is None or begun.came != at:
+            if begun is None or begun.came != offset:
                 raise StaleRouteError("a piece of a forwarded request does not follow the one before it")
             try:
                 whole = begun.add(byte_view(operation.arrays[0]))
@@ -76,23 +76,23 @@ class Pieces:
             if whole is None:
                 return None
             del self._begun[name]
-            return whole, begun.taken_bytes
+            return whole, begun.counted_bytes
 
     def run(self, piece: Request, run: Callable[[Request], object]) -> None:
         """Add a piece, and run the request if it was the last."""
         complete = self.put(piece)
         if complete is None:
             return
-        request, taken_bytes = complete
+        request, counted_bytes = complete
         try:
             run(request)
         finally:
-            self._memory.give_transient(taken_bytes)
+            self._memory.give_transient(counted_bytes)
 
     def _drop(self, name: Name) -> None:
         begun = self._begun.pop(name, None)
         if begun is not None:
-            self._memory.give_transient(begun.taken_bytes)
+            self._memory.give_transient(begun.counted_bytes)
 
 
 class _Begun:
@@ -101,9 +101,9 @@ class _Begun:
     def __init__(self, route_version: int, memory: MemoryAccount) -> None:
         self.route_version = route_version
         self.came = 0
-        self.taken_bytes = 0
+        self.counted_bytes = 0
         self._memory = memory
-        self._reading: Filling[Request | PS2Error] = read_request(WHOLE_BYTES, self._reserve)
+        self._reading: Reading[Request | PS2Error] = read_request(WHOLE_BYTES, self._reserve)
         self._view = next(self._reading)
 
     def add(self, data: memoryview) -> Request | None:
@@ -125,7 +125,7 @@ class _Begun:
 
     def _reserve(self, draft: RequestDraft) -> None:
         self._memory.take_transient(draft.memory_bytes, "a forwarded request")
-        self.taken_bytes = draft.memory_bytes
+        self.counted_bytes = draft.memory_bytes
 
 
 def _blocks(views: list[memoryview]) -> Iterator[memoryview]:

@@ -27,7 +27,7 @@ from ps2.ops.parallel import set_cores
 from ps2.processes import ProcessId
 from ps2.protocol.pb import server_pb2
 from ps2.rpc.master_control import MasterControl
-from ps2.rpc.network import FleetNetwork
+from ps2.rpc.network import Network
 from ps2.rpc.server_status import ServerStatus
 from ps2.rpc.serving import RpcServer
 from ps2.server import fast_path_compiled
@@ -37,7 +37,7 @@ from ps2.server.memory import available_bytes, keep_freed_memory
 from ps2.server.servicer import ServerServicer
 from ps2.transport.data_server import DataServer
 from ps2.transport.proof import Tokens
-from ps2.transport.tls import fault_of
+from ps2.transport.tls import peer_fault
 from ps2.version import __version__
 
 if TYPE_CHECKING:
@@ -121,7 +121,13 @@ class Parent:
         return True
 
 
-def serve(config: ServerConfig, token: str | Tokens | None, home: Home | None, parent: Parent | None) -> None:
+def serve(
+    config: ServerConfig,
+    token: str | Tokens | None,
+    home: Home | None,
+    parent: Parent | None,
+    connect: Callable[[WireConfig], Network],
+) -> None:
     """Run a server until it is told to stop.
 
     Args:
@@ -129,6 +135,7 @@ def serve(config: ServerConfig, token: str | Tokens | None, home: Home | None, p
         token: the fleet's token, which may be renewed later; None only on loopback.
         home: the master to register with; None for a server that clients attach to.
         parent: process that the server ends with, even if that process crashes; None if there is none.
+        connect: makes connections to the master and to the fleet's other servers.
     """
     stop, drain = threading.Event(), threading.Event()
     signal.signal(signal.SIGINT, lambda *_: stop.set())
@@ -151,7 +158,7 @@ def serve(config: ServerConfig, token: str | Tokens | None, home: Home | None, p
     with ExitStack() as begun:
         data = DataServer(engine, host, config.data_ports, token, server_id, wire)
         begun.callback(data.stop, 0)
-        servicer = ServerServicer(engine, server_id, wire, stop.set, data, token)
+        servicer = ServerServicer(engine, server_id, wire, stop.set, data, lambda: connect(wire))
         if config.metrics_port is not None:  # first: a failure here must come before the server answers any call
             info = {"version": __version__, "server_id": server_id, "index": str(home.index) if home else ""}
             exposition = _expose(servicer, engine, info, (host, config.metrics_port))
@@ -167,7 +174,7 @@ def serve(config: ServerConfig, token: str | Tokens | None, home: Home | None, p
             file.write(address)
     if (warning := unencrypted(config.tls, address, server.address)) is not None:
         log.warning("%s", warning)
-    if config.tls is not None and (wrong := fault_of(config.tls, split_address(address)[0])) is not None:
+    if config.tls is not None and (wrong := peer_fault(config.tls, split_address(address)[0])) is not None:
         log.warning("peers will not trust this server's certificate: %s (%s)", wrong, config.tls)
     if config.memory_limit_bytes > (available := available_bytes()):
         log.warning("the memory limit is more than the %s bytes that this process may take", f"{available:,}")
@@ -179,7 +186,7 @@ def serve(config: ServerConfig, token: str | Tokens | None, home: Home | None, p
         if exposition is not None:
             undo.callback(exposition.stop)
         if home is not None:
-            master = MasterControl(FleetNetwork(token, wire), home.master)
+            master = MasterControl(connect(wire), home.master)
             try:
                 interval_s = _register(master, home, server_id, address)
             except LaunchError:
@@ -234,11 +241,11 @@ def _drain(engine: Engine, drain_s: float, drain: threading.Event, stop: threadi
     stop.set()
 
 
-def _expose(servicer: ServerServicer, engine: Engine, info: dict[str, str], place: tuple[str, int]) -> Exposition:
+def _expose(servicer: ServerServicer, engine: Engine, info: dict[str, str], address: tuple[str, int]) -> Exposition:
     from ps2.server.exposition import ServerCollector  # most servers do not need it
     from ps2.transport.exposition import Exposition
 
-    collector, (host, port) = ServerCollector(servicer.status, info), place
+    collector, (host, port) = ServerCollector(servicer.status, info), address
     exposition = Exposition(collector, (host, range(port, port + 1)), "--metrics-port", lambda: engine.fence.ready)
     log.info("metrics on http://%s/metrics", exposition.address)
     return exposition
@@ -265,17 +272,17 @@ def _register(master: MasterControl, home: Home, server_id: str, address: str) -
 
 
 def _heartbeat(heart: Heart, interval_s: float, orphan_timeout_s: float, stop: threading.Event) -> None:
-    heard_s = time.monotonic()
+    last_answer_s = time.monotonic()
     while not stop.wait(interval_s):
         sent_s = time.monotonic()  # excludes time while this machine is suspended: that is no silence of the master
         try:
             heart.beat()
-            heard_s = sent_s
+            last_answer_s = sent_s
         except NotFoundError as error:
             log.warning("the master no longer accepts this server: %s", error)
             stop.set()
         except PS2Error as error:  # also if an unauthenticated process listens at the master's address now
-            alone_s = time.monotonic() - heard_s
+            alone_s = time.monotonic() - last_answer_s
             if alone_s > orphan_timeout_s:
                 log.warning("no answer from the master for %.0f s: %s", alone_s, error)
                 stop.set()

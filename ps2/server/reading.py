@@ -30,34 +30,34 @@ Shards = Mapping[tuple[int, int], Shard]
 
 @dataclass(frozen=True)
 class _Range:
-    """Columns ``[begin, end)`` of a saved shard; they go to the columns of ``shard`` from ``at`` on."""
+    """Columns ``[begin, end)`` of a saved shard; they go to the columns of ``shard`` from ``first_column`` on."""
 
     shard: Shard
     begin: int
     end: int
-    at: int
+    first: int
 
     def put(self, rows: Int64s, column: int, values: Array) -> None:
         """Store the overlap of this range and ``values``, which begin at ``column`` of the saved shard."""
         begin, end = max(self.begin, column), min(self.end, column + values.shape[1])
         if begin < end:
-            at = self.at + begin - self.begin
-            self.shard.array[_run(rows), at : at + end - begin] = values[:, begin - column : end - column]
+            target = self.first + begin - self.begin
+            self.shard.array[_run(rows), target : target + end - begin] = values[:, begin - column : end - column]
 
 
 @dataclass(frozen=True)
 class _Chosen:
-    """Selected columns of a saved shard, ascending; they go to the columns of ``shard`` from ``at`` on."""
+    """Selected columns of a saved shard, ascending; they go to the columns of ``shard`` from ``first_column`` on."""
 
     shard: Shard
     columns: Int64s
-    at: int
+    first: int
 
     def put(self, rows: Int64s, column: int, values: Array) -> None:
         begin, end = map(int, np.searchsorted(self.columns, (column, column + values.shape[1])))
         if begin < end:
             chosen = values[:, self.columns[begin:end] - column]
-            self.shard.array[_run(rows), self.at + begin : self.at + end] = chosen
+            self.shard.array[_run(rows), self.first + begin : self.first + end] = chosen
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Reader:
         """
         with ExitStack() as counted:
             for matrix in matrices:
-                self._count_places(matrix, counted)
+                self._count_key_indexes(matrix, counted)
             # Insert all keys first, because insertion may reallocate the arrays.
             located = _all([partial(self._locate, matrix, shards) for matrix in matrices])
             _all([partial(self._read, source) for sources in located for source in sources])
@@ -110,13 +110,13 @@ class Reader:
                 raise CheckpointCorruptError(f"{path}: expected a file of applied ids, but there is none")
             content = read_json(self.fs, self.root, file)
             try:
-                place = (matrix.matrix, saved.partition.index)
-                shards[place].applied = AppliedIds.from_json(content["applied"])
-                shards[place].restored = [CachedReply.from_json(kept, place) for kept in content["kept"]]
+                shard_id = (matrix.matrix, saved.partition.index)
+                shards[shard_id].applied = AppliedIds.from_json(content["applied"])
+                shards[shard_id].restored = [CachedReply.from_json(reply, shard_id) for reply in content["kept"]]
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 raise CheckpointCorruptError(f"{self.root}/{file.name}: expected applied ids: {error!r}") from error
 
-    def _count_places(self, matrix: LoadMatrix, counted: ExitStack) -> None:
+    def _count_key_indexes(self, matrix: LoadMatrix, counted: ExitStack) -> None:
         """Count the memory of the index arrays for keys of partitions that have changed."""
         for saved in matrix.sources if matrix.spec.kind == "sparse" else ():
             if saved.partition not in matrix.partitions:
@@ -127,10 +127,10 @@ class Reader:
     def _locate(self, matrix: LoadMatrix, shards: Shards) -> list[_Source]:
         mine = [shards[matrix.matrix, partition.index] for partition in matrix.partitions]
         if matrix.spec.kind == "dense":
-            return [_columns_of(matrix, saved, mine) for saved in matrix.sources]
-        return [self._keys_of(matrix, saved, mine) for saved in matrix.sources]
+            return [_dense_source(matrix, saved, mine) for saved in matrix.sources]
+        return [self._insert_keys(matrix, saved, mine) for saved in matrix.sources]
 
-    def _keys_of(self, matrix: LoadMatrix, saved: SavedShard, shards: Sequence[Shard]) -> _Source:
+    def _insert_keys(self, matrix: LoadMatrix, saved: SavedShard, shards: Sequence[Shard]) -> _Source:
         """Insert the keys of a saved shard into the shards of their hash buckets; return where their values go."""
         first = [shard.live for shard in shards]
         chosen: list[list[Int64s]] = [[] for _ in shards]
@@ -150,10 +150,10 @@ class Reader:
             saved,
             count,
             tuple(
-                _Range(shard, 0, count, at)
+                _Range(shard, 0, count, first_column)
                 if shard.partition == saved.partition
-                else _Chosen(shard, np.concatenate([np.empty(0, np.int64), *columns]), at)
-                for shard, at, columns in zip(shards, first, chosen, strict=True)
+                else _Chosen(shard, np.concatenate([np.empty(0, np.int64), *columns]), first_column)
+                for shard, first_column, columns in zip(shards, first, chosen, strict=True)
             ),
         )
 
@@ -162,7 +162,7 @@ class Reader:
         with shard.lock:
             self.check(shard)
             before = shard.live
-            shard.place(keys)
+            shard.assign_slots(keys)
             return shard.live - before == keys.size
 
     def _read_managed_keys(self, source: _Source) -> None:
@@ -176,7 +176,7 @@ class Reader:
                 self.check(part.shard)
                 if part.shard.managed is not None:
                     chosen = part.columns if isinstance(part, _Chosen) else np.arange(part.begin, part.end)
-                    part.shard.managed.adopt_ticks(state, chosen, part.at)
+                    part.shard.managed.adopt_ticks(state, chosen, part.first)
                     part.shard.managed.adopt(state)
 
     def _read(self, source: _Source) -> None:
@@ -201,9 +201,9 @@ def _run(rows: Int64s) -> Int64s | slice:
 def _all(calls: Sequence[Callable[[], Any]]) -> list[Any]:
     """Run calls in parallel and return their results in order. If a call fails, wait for the others, then raise."""
     with ThreadPoolExecutor(READERS, thread_name_prefix="ps2-read") as pool:
-        under_way = [pool.submit(call) for call in calls]
+        futures = [pool.submit(call) for call in calls]
         try:
-            return [call.result() for call in under_way]
+            return [call.result() for call in futures]
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
@@ -222,17 +222,17 @@ def check_fits(matrix: LoadMatrix) -> None:
         )
     ordered = sorted(matrix.sources, key=lambda saved: saved.partition.begin)
     for partition in matrix.partitions if ordered else ():
-        at = partition.begin
+        column = partition.begin
         for saved in ordered:
-            if saved.partition.begin <= at < saved.partition.end:
-                at = saved.partition.end
-        if at < partition.end:
+            if saved.partition.begin <= column < saved.partition.end:
+                column = saved.partition.end
+        if column < partition.end:
             raise CheckpointCorruptError(
-                f"{name}: expected its columns [{partition.begin}, {partition.end}), and {at} is in none of the files"
+                f"{name}: expected its columns [{partition.begin}, {partition.end}), but no file has column {column}"
             )
 
 
-def _columns_of(matrix: LoadMatrix, saved: SavedShard, shards: Sequence[Shard]) -> _Source:
+def _dense_source(matrix: LoadMatrix, saved: SavedShard, shards: Sequence[Shard]) -> _Source:
     """Return where the columns of a dense saved shard go."""
     source = saved.partition
     parts = []

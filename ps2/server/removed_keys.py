@@ -8,7 +8,7 @@ from ps2.array_types import Int64s
 from ps2.errors import StaleMarkError
 from ps2.ops.table import Array
 
-MIN_ROOM = 256
+MIN_CAPACITY = 256
 # Maximum number of removals that are kept. When it is exceeded, the older half is dropped.
 MAX_KEYS = 1 << 20
 
@@ -41,8 +41,8 @@ class RemovedKeys:
             self._forget((self._count + 1) // 2 if keys.size <= MAX_KEYS // 2 else self._count)
         keys = keys[-MAX_KEYS:]
         if self._count + keys.size > len(self._keys):
-            room = max(MIN_ROOM, 2 * (self._count + keys.size))
-            self._keys, self._ticks = np.resize(self._keys, room), np.resize(self._ticks, room)
+            capacity = max(MIN_CAPACITY, 2 * (self._count + keys.size))
+            self._keys, self._ticks = np.resize(self._keys, capacity), np.resize(self._ticks, capacity)
         self._keys[self._count : self._count + keys.size] = keys
         self._ticks[self._count : self._count + keys.size] = tick
         self._count += keys.size
@@ -54,10 +54,10 @@ class RemovedKeys:
             StaleMarkError: some of them are no longer kept.
         """
         if self.complete_from is None or tick < self.complete_from:
-            kept = (
+            available = (
                 "none are kept" if self.complete_from is None else f"kept are those from tick {self.complete_from} on"
             )
-            raise StaleMarkError(f"removals since tick {tick}: {kept}: read all keys instead")
+            raise StaleMarkError(f"removals since tick {tick}: {available}: read all keys instead")
         begin = int(np.searchsorted(self._ticks[: self._count], tick))
         return self._keys[begin : self._count].copy()
 

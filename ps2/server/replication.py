@@ -20,7 +20,7 @@ from ps2.errors import (
 )
 from ps2.protocol.messages import Operation, Request, RequestId, ShardId, nbytes
 from ps2.rpc.network import Network
-from ps2.server.copies import BLOCK_BYTES, FILLING, Change, filling_of, noted, operations_of
+from ps2.server.copies import BLOCK_BYTES, TRANSFER, Change, forwarded_operations, id_operation, transfer_operations
 from ps2.server.engine import Engine
 from ps2.server.pieces import cut
 from ps2.server.shard import Shard
@@ -32,22 +32,22 @@ LONGEST_PAUSE_S = 1.0
 # How long a backup may refuse forwarded requests. It may learn of a new route version a moment later than this server,
 # or lack memory while other requests run.
 PATIENCE_S = 3.0
-# Bytes of a filling that are sent without waiting for replies.
+# Bytes of a transfer that are sent without waiting for replies.
 WINDOW_BYTES = 32 << 20
-MAX_OPERATIONS = 1000  # in one request of a filling
+MAX_OPERATIONS = 1000  # in one request of a transfer
 
 
 class _Backup:
-    """A server with copies. ``behind`` holds the shards whose copies there are out of sync.
+    """A server with copies. ``out_of_sync`` holds the shards whose copies on it are out of sync.
 
-    Each ``follow`` that changes the backup makes a new ``_Backup``. A shard leaves ``behind`` only under the shard's
+    Each ``follow`` that changes the backup makes a new ``_Backup``. A shard leaves ``out_of_sync`` only under its own
     lock, so its copy stays out of sync while a request holds the lock.
     """
 
-    def __init__(self, address: str, peers: Network, behind: Iterable[Shard]) -> None:
+    def __init__(self, address: str, peers: Network, out_of_sync: Iterable[Shard]) -> None:
         self.address = address
         self.peers = peers
-        self.behind = set(behind)
+        self.out_of_sync = set(out_of_sync)
 
 
 class Replication:
@@ -79,13 +79,13 @@ class Replication:
     def in_sync(self) -> int:
         """Number of this server's shards whose copy is in sync."""
         backup = self._backup
-        return 0 if backup is None else sum(shard not in backup.behind for _, shard in self._own())
+        return 0 if backup is None else sum(shard not in backup.out_of_sync for _, shard in self._own())
 
     @property
-    def behind(self) -> int:
+    def out_of_sync(self) -> int:
         """Number of this server's shards whose copy is out of sync; 0 without a backup."""
         backup = self._backup
-        return 0 if backup is None else sum(shard in backup.behind for _, shard in self._own())
+        return 0 if backup is None else sum(shard in backup.out_of_sync for _, shard in self._own())
 
     def follow(self, backup: str, seed: bool) -> None:
         """Keep copies on a backup from now on, or stop keeping copies.
@@ -102,10 +102,10 @@ class Replication:
             if seed or backup != self.backup:
                 # Update the fence before ``_backup``. A fast path checks the fence under the shard's lock before each
                 # change, so it leaves no change unforwarded.
-                self._engine.fence.note_copies(bool(backup) or before is not None)
+                self._engine.fence.set_copied(bool(backup) or before is not None)
                 shards = [shard for _, shard in self._own()] if seed else []
                 self._backup = _Backup(backup, self._connect(), shards) if backup else None
-                self._engine.fence.note_copies(bool(backup))
+                self._engine.fence.set_copied(bool(backup))
             after = self._backup
             # Wake requests that wait for the backup: they check for another backup or route version.
             self._changed.notify_all()
@@ -116,39 +116,39 @@ class Replication:
         if after is not None:
             threading.Thread(target=self._keep_in_sync, args=(after,), name="ps2-seed", daemon=True).start()
 
-    def bring(self, shards: Mapping[ShardId, Shard]) -> None:
+    def send_now(self, shards: Mapping[ShardId, Shard]) -> None:
         """Send new shards now. After an error, raise it, and send the remaining shards in the background."""
         backup = self._backup
         if backup is None:
             return
         with self._changed:
-            backup.behind.update(shards.values())
+            backup.out_of_sync.update(shards.values())
         try:
-            for place, shard in shards.items():
-                self._catch_up(backup, place, shard)
+            for shard_id, shard in shards.items():
+                self._catch_up(backup, shard_id, shard)
         finally:
             with self._changed:
                 self._changed.notify_all()
 
-    def wants(self, shard: Shard) -> bool:
+    def is_in_sync(self, shard: Shard) -> bool:
         backup = self._backup
-        return backup is not None and shard not in backup.behind
+        return backup is not None and shard not in backup.out_of_sync
 
-    def level(self, shards: Mapping[ShardId, Shard]) -> None:
+    def sync_together(self, shards: Mapping[ShardId, Shard]) -> None:
         backup = self._backup
         if backup is None:
             return
-        behind = {place: shard for place, shard in shards.items() if shard in backup.behind}
-        if not behind or len(behind) == len(shards):
+        out_of_sync = {shard_id: shard for shard_id, shard in shards.items() if shard in backup.out_of_sync}
+        if not out_of_sync or len(out_of_sync) == len(shards):
             return
         try:
-            for place, shard in behind.items():
-                self._catch_up(backup, place, shard)
+            for shard_id, shard in out_of_sync.items():
+                self._catch_up(backup, shard_id, shard)
         except PS2Error as error:
             log.warning("copies of %d shards that change together are sent later: %s", len(shards), error)
-            self.lose(shards.values())
+            self.mark_out_of_sync(shards.values())
 
-    def lose(self, shards: Iterable[Shard]) -> None:
+    def mark_out_of_sync(self, shards: Iterable[Shard]) -> None:
         backup = self._backup
         if backup is not None:
             self._lose(backup, shards)
@@ -160,7 +160,7 @@ class Replication:
             delivered = True
         finally:
             if not delivered:
-                self.lose(_shards_of(changes, shards))
+                self.mark_out_of_sync(_changed_shards(changes, shards))
 
     def send(self, to: str, shards: Sequence[ShardId], copies: bool) -> int:
         """Send shards to a server that has allocated them; return their bytes.
@@ -177,9 +177,9 @@ class Replication:
         peers = self._connect()
         try:
             sent = 0
-            for place in shards:
-                where = f"partition {place[1]} of matrix {place[0]:x}"
-                shard = held.get(place)
+            for shard_id in shards:
+                where = f"partition {shard_id[1]} of matrix {shard_id[0]:x}"
+                shard = held.get(shard_id)
                 if shard is None or shard.copy is copies:
                     raise StaleRouteError(f"this server holds no {'shard' if copies else 'copy'} of {where}")
                 with shard.lock:
@@ -189,7 +189,7 @@ class Replication:
                         # The primary may only be suspended, and resume. Its replacement would miss changes that it
                         # forwards from now on.
                         shard.refused_version = self._engine.fence.route_version
-                    sent += self._fill(peers, to, place, shard)
+                    sent += self._transfer(peers, to, shard_id, shard)
             return sent
         finally:
             peers.close()
@@ -205,11 +205,11 @@ class Replication:
 
     def _lose(self, backup: _Backup, shards: Iterable[Shard]) -> None:
         with self._changed:
-            backup.behind.update(shards)
+            backup.out_of_sync.update(shards)
             self._changed.notify_all()
 
     def _own(self) -> list[tuple[ShardId, Shard]]:
-        return [(place, shard) for place, shard in sorted(self._engine.shards().items()) if not shard.copy]
+        return [(shard_id, shard) for shard_id, shard in sorted(self._engine.shards().items()) if not shard.copy]
 
     def _deliver(self, id: RequestId, begun: int, changes: Sequence[Change], shards: Mapping[ShardId, Shard]) -> None:
         """Send changes until the backup acknowledges them or no longer needs them; raise if it keeps refusing."""
@@ -222,7 +222,7 @@ class Replication:
             if backup is None:
                 return
             if any(_is_torn(backup, change) for change in changes):
-                self._lose(backup, _shards_of(changes, shards))
+                self._lose(backup, _changed_shards(changes, shards))
             operations = _for_copies(backup, changes, shards)
             if not operations:
                 return
@@ -268,37 +268,39 @@ class Replication:
         pauses = _pauses()
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: backup.behind or self._backup is not backup)
+                self._changed.wait_for(lambda: backup.out_of_sync or self._backup is not backup)
                 if self._backup is not backup:
                     return
                 own = self._own()
                 # Shards that were freed need no copy.
-                backup.behind.intersection_update(shard for _, shard in own)
-                behind = [(place, shard) for place, shard in own if shard in backup.behind]
-            for place, shard in behind:
+                backup.out_of_sync.intersection_update(shard for _, shard in own)
+                out_of_sync = [(shard_id, shard) for shard_id, shard in own if shard in backup.out_of_sync]
+            for shard_id, shard in out_of_sync:
                 try:
-                    self._catch_up(backup, place, shard)
+                    self._catch_up(backup, shard_id, shard)
                     pauses = _pauses()
                 except PS2Error as error:
                     if self._backup is not backup:
                         return
-                    log.warning("the copy of partition %d of matrix %x is not sent: %s", place[1], place[0], error)
+                    log.warning(
+                        "the copy of partition %d of matrix %x is not sent: %s", shard_id[1], shard_id[0], error
+                    )
                     self._wait(backup, self._engine.fence.route_version, next(pauses))
 
-    def _catch_up(self, backup: _Backup, place: ShardId, shard: Shard) -> None:
+    def _catch_up(self, backup: _Backup, shard_id: ShardId, shard: Shard) -> None:
         """Send a shard whose copy is out of sync; its later changes are forwarded."""
         with shard.lock:
-            if self._backup is backup and shard in backup.behind:
-                self._fill(backup.peers, backup.address, place, shard)
+            if self._backup is backup and shard in backup.out_of_sync:
+                self._transfer(backup.peers, backup.address, shard_id, shard)
                 with self._changed:
-                    backup.behind.discard(shard)
+                    backup.out_of_sync.discard(shard)
 
-    def _fill(self, peers: Network, to: str, place: ShardId, shard: Shard) -> int:
+    def _transfer(self, peers: Network, to: str, shard_id: ShardId, shard: Shard) -> int:
         """Send a whole shard and return its bytes; the caller holds its lock."""
         version = self._engine.fence.route_version
-        id = RequestId(FILLING, next(self._sessions))
+        id = RequestId(TRANSFER, next(self._sessions))
         sent = 0
-        for window in _windows(filling_of(place, shard, self._engine.kept)):
+        for window in _windows(transfer_operations(shard_id, shard, self._engine.replies)):
             # If this server has been replaced, its replacement relies on these copies.
             self._engine.fence.check_lease()
             error = self._send(peers, to, [Request(tuple(operations), id, version, True) for operations in window])
@@ -308,21 +310,23 @@ class Replication:
         return sent
 
 
-def _shards_of(changes: Sequence[Change], shards: Mapping[ShardId, Shard]) -> set[Shard]:
+def _changed_shards(changes: Sequence[Change], shards: Mapping[ShardId, Shard]) -> set[Shard]:
     return {shard for change in changes for shard in change.shards} | set(shards.values())
 
 
 def _is_torn(backup: _Backup, change: Change) -> bool:
     """Return True if only some of a change's shards have copies in sync. No copy can apply such a change."""
-    return not backup.behind.isdisjoint(change.shards) and not backup.behind.issuperset(change.shards)
+    return not backup.out_of_sync.isdisjoint(change.shards) and not backup.out_of_sync.issuperset(change.shards)
 
 
 def _for_copies(backup: _Backup, changes: Sequence[Change], shards: Mapping[ShardId, Shard]) -> list[Operation]:
     """Return the operations to forward, for shards whose copies are in sync."""
-    wanted = [change for change in changes if backup.behind.isdisjoint(change.shards)]
-    changed = {shard for change in wanted for shard in change.shards}
-    only_noted = [place for place, shard in shards.items() if shard not in backup.behind and shard not in changed]
-    return operations_of(wanted) + [noted(place) for place in only_noted]
+    forwarded = [change for change in changes if backup.out_of_sync.isdisjoint(change.shards)]
+    changed = {shard for change in forwarded for shard in change.shards}
+    id_only = [
+        shard_id for shard_id, shard in shards.items() if shard not in backup.out_of_sync and shard not in changed
+    ]
+    return forwarded_operations(forwarded) + [id_operation(shard_id) for shard_id in id_only]
 
 
 def _size(operations: Sequence[Operation]) -> int:

@@ -29,7 +29,7 @@ def reply_bytes(draft: RequestDraft, shards: Mapping[ShardId, Shard], copies: in
         copies: number of additional copies of the sent bytes that exist at the same time.
     """
     total = 0
-    for outline in draft.outlines(BRINGING):
+    for outline in draft.outlines(ARRAY_OPERATIONS):
         shard = shards.get((outline.matrix, outline.partition))
         if shard is None:
             continue
@@ -45,8 +45,8 @@ def reply_bytes(draft: RequestDraft, shards: Mapping[ShardId, Shard], copies: in
     return total
 
 
-class _Bringing:
-    """The names of operations whose results are arrays; a family's operations are included once it is loaded."""
+class _ArrayOperations:
+    """The names of operations that return arrays; a family's operations are included once it is loaded."""
 
     def __contains__(self, name: object) -> bool:
         if name == "keys" or name in KEY_READS:
@@ -57,7 +57,7 @@ class _Bringing:
             return False
 
 
-BRINGING = _Bringing()
+ARRAY_OPERATIONS = _ArrayOperations()
 
 
 def _arrays(outline: Outline, shard: Shard) -> Iterator[tuple[int, np.dtype[Any]]]:
@@ -77,11 +77,11 @@ def _arrays(outline: Outline, shard: Shard) -> Iterator[tuple[int, np.dtype[Any]
     known: dict[Axis, int] = {name: value for name, value in outline.params.items() if isinstance(value, int)}
     known |= {COLUMNS: int(shard.array.shape[1]), BLOCK: shard.rows}
     shapes = iter(outline.shapes)
-    for _, kind, said in op.request_operands:
+    for _, kind, along in op.request_operands:
         if kind == SLOTS and outline.keys is not None:
             known[SLOTS] = outline.keys
         else:
-            known |= dict(zip(said.axes, next(shapes, ()), strict=False))
+            known |= dict(zip(along.axes, next(shapes, ()), strict=False))
     for answer in op.answers:
         axes = [axis if isinstance(axis, int) else known.get(axis) for axis in answer.axes]
         count = math.prod(axis for axis in axes if axis is not None) * (UNKNOWN if None in axes else 1)

@@ -16,26 +16,26 @@ from ps2.ops.table import Array
 from ps2.protocol.messages import Operation, RequestId, Result, ShardId, nbytes
 from ps2.server.applied import EndedStages
 
-KEPT_RESULTS_BYTES = 64 << 20
-# Approximate bytes of a kept result beside its arrays.
-KEPT_RESULT_BYTES = 1 << 10
+LIMIT_BYTES = 64 << 20
+# Approximate bytes of a result in addition to its arrays.
+RESULT_OVERHEAD_BYTES = 1 << 10
 
 
 @dataclass(frozen=True)
 class CachedReply:
-    """The result of one operation of a request on one shard; ``position`` is the operation's place in the request."""
+    """The result of one operation on one shard; ``position`` is the operation's position in its request."""
 
     id: RequestId
     position: int
-    place: ShardId
+    shard_id: ShardId
     result: Result
 
     @property
     def nbytes(self) -> int:
-        return KEPT_RESULT_BYTES + nbytes(self.result.arrays)
+        return RESULT_OVERHEAD_BYTES + nbytes(self.result.arrays)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the reply as plain data without ``place``, for a checkpoint or another server."""
+        """Return the reply as plain data without ``shard_id``, for a checkpoint or another server."""
         id = self.id
         return {
             "id": [id.scope, id.number, id.part, id.series, id.stage],
@@ -45,7 +45,7 @@ class CachedReply:
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any], place: ShardId) -> CachedReply:
+    def from_json(cls, data: Mapping[str, Any], shard_id: ShardId) -> CachedReply:
         """Return the reply that ``to_json`` encoded.
 
         Raises:
@@ -53,7 +53,7 @@ class CachedReply:
         """
         scope, number, part, series, stage = data["id"]
         result = Result(data["scalar"], tuple(_array_from_json(*array) for array in data["arrays"]))
-        return cls(RequestId(scope, number, part=part, series=series, stage=stage), data["position"], place, result)
+        return cls(RequestId(scope, number, part=part, series=series, stage=stage), data["position"], shard_id, result)
 
 
 def _array_to_json(array: Array) -> list[Any]:
@@ -76,53 +76,53 @@ class ReplyCache:
         self._scopes: dict[str, dict[Key, None]] = {}  # in order of arrival
         self._bytes = 0
 
-    def put(self, kept: CachedReply) -> None:
+    def put(self, reply: CachedReply) -> None:
         """Keep a result. Drop the scope's settled results, whose requests are never sent again."""
-        key = (kept.id, kept.position, kept.place)
+        key = (reply.id, reply.position, reply.shard_id)
         with self._lock:
             # Requests arrive nearly in order of their numbers, so settled results come first.
-            while (first := next(iter(self._scopes.get(kept.id.scope, ())), None)) and first[
-                0
-            ].number < kept.id.settled:
+            for first in list(self._scopes.get(reply.id.scope, ())):
+                if first[0].number >= reply.id.settled:
+                    break
                 self._drop(first)
             self._drop(key)
-            self._results[key] = kept
-            self._scopes.setdefault(kept.id.scope, {})[key] = None
-            self._bytes += kept.nbytes
-            while self._bytes > KEPT_RESULTS_BYTES:
+            self._results[key] = reply
+            self._scopes.setdefault(reply.id.scope, {})[key] = None
+            self._bytes += reply.nbytes
+            while self._bytes > LIMIT_BYTES:
                 self._drop(next(iter(self._results)))
 
     def get(self, id: RequestId, position: int, operation: Operation) -> Result:
         """Return the result of an operation that was applied before; raises OpError if it is no longer kept."""
         with self._lock:
-            kept = self._results.get((id, position, (operation.matrix, operation.partition)))
-        if kept is None:
+            reply = self._results.get((id, position, (operation.matrix, operation.partition)))
+        if reply is None:
             name = "mapPartitions" if operation.name == "map" else f"operation {operation.name!r}"
             raise OpError(
                 f"this {name} was applied by an earlier attempt, and its result is no longer kept; "
-                f"a server keeps the latest {KEPT_RESULTS_BYTES >> 20} MB of results"
+                f"a server keeps the latest {LIMIT_BYTES >> 20} MB of results"
             )
-        return kept.result
+        return reply.result
 
-    def of(self, place: ShardId) -> list[CachedReply]:
+    def shard_replies(self, shard_id: ShardId) -> list[CachedReply]:
         """Return the results of one shard, oldest first."""
         with self._lock:
-            return [kept for kept in self._results.values() if kept.place == place]
+            return [reply for reply in self._results.values() if reply.shard_id == shard_id]
 
-    def forget(self, place: ShardId) -> None:
+    def forget(self, shard_id: ShardId) -> None:
         """Drop the results of one shard."""
         with self._lock:
-            for key in [key for key in self._results if key[2] == place]:
+            for key in [key for key in self._results if key[2] == shard_id]:
                 self._drop(key)
 
     def replace(self, results: Iterable[CachedReply]) -> None:
-        """Replace all kept results by these."""
+        """Replace all results by these."""
         with self._lock:
             self._results.clear()
             self._scopes.clear()
             self._bytes = 0
-        for kept in results:
-            self.put(kept)
+        for reply in results:
+            self.put(reply)
 
     def end(self, over: EndedStages) -> None:
         """Drop the results of stages that are over."""
@@ -131,10 +131,10 @@ class ReplyCache:
                 self._drop(key)
 
     def _drop(self, key: Key) -> None:
-        kept = self._results.pop(key, None)
-        if kept is None:
+        reply = self._results.pop(key, None)
+        if reply is None:
             return
-        self._bytes -= kept.nbytes
+        self._bytes -= reply.nbytes
         scope = self._scopes[key[0].scope]
         del scope[key]
         if not scope:

@@ -3,39 +3,47 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
+from ps2.config import WireConfig
 from ps2.errors import ProtocolError, PS2Error, UsageError
 from ps2.ops.all import KEY_CHANGES, KEY_READS, has_answer, lookup, writes
-from ps2.protocol.messages import NO_RESULT, Operation, Reply, Request, RequestId, Result, ShardId
+from ps2.ops.blocks import take
+from ps2.ops.guards import check_slots, readable
+from ps2.ops.packing import narrow_integers
+from ps2.ops.table import Array
+from ps2.protocol.messages import NO_RESULT, Operation, Reply, Request, RequestId, Result, ShardId, StreamedArray
 from ps2.server import udf
-from ps2.server.call import call, keys_of, result_of
-from ps2.server.copies import Change, answered, applied, inserted, mapped, touched
+from ps2.server.call import call, slot_keys, to_result
+from ps2.server.copies import Change, function_change, insert_change, operation_change, reply_change, touch_change
 from ps2.server.key_operations import run_on_keys
 from ps2.server.keycache import KeySet
 from ps2.server.memory import MemoryAccount
 from ps2.server.metrics import Meter
 from ps2.server.reply_cache import CachedReply, ReplyCache
 from ps2.server.shard import Shard, lined_up, with_shards
-from ps2.server.streamed import streamed_blocks
+
+# A pull of fewer bytes is read as a whole; a larger one is streamed in pieces that stay in the CPU cache.
+MIN_STREAMED_BYTES = WireConfig.block_bytes
+PIECE_BYTES = 1 << 20
 
 
 class Copying(Protocol):
     """Keeps copies of shards on a backup, which applies each change before this server acknowledges it."""
 
-    def wants(self, shard: Shard) -> bool:
+    def is_in_sync(self, shard: Shard) -> bool:
         """Return True if the shard's copy is in sync."""
         ...
 
-    def bring(self, shards: Mapping[ShardId, Shard]) -> None:
+    def send_now(self, shards: Mapping[ShardId, Shard]) -> None:
         """Send new or refilled shards to the backup; after a failure this continues in the background."""
         ...
 
-    def level(self, shards: Mapping[ShardId, Shard]) -> None:
+    def sync_together(self, shards: Mapping[ShardId, Shard]) -> None:
         """Bring the copies of all these shards in sync, or mark all as out of sync: one operation changes them."""
         ...
 
@@ -52,7 +60,7 @@ class Copying(Protocol):
         """
         ...
 
-    def lose(self, shards: Iterable[Shard]) -> None:
+    def mark_out_of_sync(self, shards: Iterable[Shard]) -> None:
         """Mark the copies of shards as out of sync, because the changes are unknown; they are sent again."""
         ...
 
@@ -85,7 +93,7 @@ class RequestRunner:
         if id is not None and copying is not None:
             for operation, own in zip(request.operations, shards, strict=True):
                 if len(own) > 1:
-                    copying.level(dict(zip(operation.shard_ids, own, strict=True)))
+                    copying.sync_together(dict(zip(operation.shard_ids, own, strict=True)))
         changed: dict[ShardId, Shard] = {}
         changes: list[Change] = []
         results: list[Result] = []
@@ -98,8 +106,8 @@ class RequestRunner:
             except Exception as error:
                 self.meter.ran(operation, time.perf_counter() - began_s, failed=True)
                 if id is not None:
-                    for done in changed.values():
-                        done.applied.add_begun(id, position)
+                    for shard in changed.values():
+                        shard.applied.add_begun(id, position)
                     changes += _changes_of_failed(operation, own, keys[position], before, error, copying)
                     _forward(copying, id, position, changes, changed)
                 if changed and isinstance(error, PS2Error):
@@ -111,16 +119,16 @@ class RequestRunner:
             if writes(operation.name):
                 # Shards that the operation only reads record the id, too: either all of its shards have it, or none.
                 changed.update(zip(operation.shard_ids, own, strict=True))
-                if not again and copying is not None and any(map(copying.wants, own)):
+                if not again and copying is not None and any(map(copying.is_in_sync, own)):
                     last = position == len(shards) - 1
                     try:
                         changes += _changes(operation, own, keys[position], (position, results[-1], last))
                     except MemoryError:
-                        copying.lose(own)
+                        copying.mark_out_of_sync(own)
         if id is not None:
-            fresh = {place: shard for place, shard in changed.items() if id not in shard.applied}
-            for done in changed.values():
-                done.applied.add(id)
+            fresh = {shard_id: shard for shard_id, shard in changed.items() if id not in shard.applied}
+            for shard in changed.values():
+                shard.applied.add(id)
             _forward(copying, id, 0, changes, fresh)
         return Reply(tuple(results), replayed)
 
@@ -130,15 +138,15 @@ class RequestRunner:
             raise ProtocolError(f"operation {operation.name!r} changes data, so its request needs an id")
         again = id is not None and shards[0].applied.covers(id, position)
         if operation.name == "keys":
-            return Result(arrays=(keys_of(shards[0], operation),))
+            return Result(arrays=(slot_keys(shards[0], operation),))
         if operation.name == "look":
             return self._map(operation, shards)
         if operation.name in KEY_READS:
-            return result_of(run_on_keys(operation, shards[0], keys))
+            return to_result(run_on_keys(operation, shards[0], keys))
         if not writes(operation.name):
             if alone and (streamed := streamed_blocks(operation, shards[0], keys)) is not None:
                 return Result(streamed=streamed)
-            return result_of(call(lookup(operation.name), operation, shards, keys))
+            return to_result(call(lookup(operation.name), operation, shards, keys))
         assert id is not None
         answers = has_answer(operation.name)
         if again:
@@ -146,9 +154,9 @@ class RequestRunner:
         if operation.name == "map":
             result = self._map(operation, shards)
         elif operation.name in KEY_CHANGES:
-            result = result_of(run_on_keys(operation, shards[0], keys))
+            result = to_result(run_on_keys(operation, shards[0], keys))
         else:
-            result = result_of(call(lookup(operation.name), operation, shards, keys))
+            result = to_result(call(lookup(operation.name), operation, shards, keys))
         if answers:
             self.replies.put(CachedReply(id, position, (operation.matrix, operation.partition), result))
         return result
@@ -200,17 +208,17 @@ def _changes_of_failed(
     Args:
         before: result of ``_keys_before`` before the operation.
     """
-    if copying is None or not any(map(copying.wants, shards)):
+    if copying is None or not any(map(copying.is_in_sync, shards)):
         return []
     (live, touches, removals), (live_now, touches_now, removals_now) = before, _keys_before(shards[0])
     # A touch may evict keys; repeating the touch on the copy evicts the same keys. Other removals are unknown.
     is_unknown = removals_now > removals and touches_now == touches
     if not isinstance(error, PS2Error) or udf.NOT_UNDONE in str(error) or is_unknown:
-        copying.lose(shards)
+        copying.mark_out_of_sync(shards)
         return []
     if touches_now > touches:
-        return [touched(operation, shards[0], keys, touches)]
-    return [inserted(operation, shards[0], live)] if live_now > live else []
+        return [touch_change(operation, shards[0], keys, touches)]
+    return [insert_change(operation, shards[0], live)] if live_now > live else []
 
 
 def _changes(
@@ -223,6 +231,43 @@ def _changes(
     """
     position, result, last = ran
     if operation.name == "map":
-        return [mapped(operation, shards, position, result, last)]
-    answer = [answered(operation, shards, position, result)] if has_answer(operation.name) else []
-    return [applied(operation, shards, keys), *answer]
+        return [function_change(operation, shards, position, result, last)]
+    answer = [reply_change(operation, shards, position, result)] if has_answer(operation.name) else []
+    return [operation_change(operation, shards, keys), *answer]
+
+
+def streamed_blocks(operation: Operation, shard: Shard, keys: KeySet | None) -> StreamedArray | None:
+    """Return the result of a pull of many blocks; None for other operations and for smaller pulls.
+
+    Each piece is read under the shard's lock. All pieces come from the shard's present array, even if the shard is
+    resized or freed meanwhile.
+    """
+    if operation.name != "columns_pull" or keys is None or operation.wire is not None:
+        return None
+    if shard.spec.key_policy is not None:  # managed keys may lose their slots between pieces
+        return None
+    if (
+        operation.rows
+        or operation.params
+        or operation.arrays
+        or keys.count * shard.spec.block_bytes <= MIN_STREAMED_BYTES
+    ):
+        return None
+    shard.check_rows(np.empty(0, np.int64))
+    blocks = readable(shard.blocks)
+    slots = check_slots(keys.find(shard, create=False), len(blocks))
+    step = max(1, PIECE_BYTES // shard.spec.block_bytes)
+    buffer = np.empty((step, shard.rows), blocks.dtype)
+
+    def pieces() -> Iterator[Array]:
+        for begin in range(0, slots.size, step):
+            some = slots[begin : begin + step]
+            piece = buffer[: some.size]
+            with shard.lock:
+                take(blocks, some, piece)
+            yield piece
+
+    # If the integers can be narrowed, the result is read as a whole: the first piece decides.
+    if blocks.dtype.kind == "i" and narrow_integers(next(pieces())).dtype != blocks.dtype:
+        return None
+    return StreamedArray(blocks.dtype, (slots.size, shard.rows), pieces)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, fields
 
-from ps2.config import WireConfig
-from ps2.errors import ProtocolError
+import psutil
+
+from ps2.config import CONTAINER_VARIABLE, NODE_VARIABLE, WireConfig
+from ps2.errors import ProtocolError, UsageError
 from ps2.ops.modules import digests
 from ps2.protocol.drafts import RequestDraft
 from ps2.protocol.messages import PROTOCOL_VERSION
@@ -21,21 +24,22 @@ from ps2.rpc.convert import (
     spec_from_pb,
 )
 from ps2.rpc.execute import reply_to, request_from
-from ps2.rpc.network import FleetNetwork
-from ps2.rpc.server_status import ServerStatus, status_to_pb
+from ps2.rpc.network import Network
+from ps2.rpc.server_status import Counts, ServerStatus, status_to_pb
 from ps2.server.engine import Engine
 from ps2.server.fence import now_s
 from ps2.server.loading import Loading
 from ps2.server.replication import Replication
-from ps2.server.saving import save
-from ps2.server.server_status import status_of
-from ps2.server.snapshots import Snapshots
+from ps2.server.snapshots import Snapshots, save
 from ps2.storage.manifest import SaveMatrix
 from ps2.transport.data_server import DataServer
-from ps2.transport.proof import Tokens
 from ps2.version import __version__
 
 log = logging.getLogger(__name__)
+
+
+def _alone() -> Network:
+    raise UsageError("this server cannot connect to other servers")
 
 
 class ServerServicer:
@@ -48,14 +52,14 @@ class ServerServicer:
         wire: WireConfig,
         stop: Callable[[], None],
         data: DataServer | None = None,
-        token: str | Tokens | None = None,
+        connect: Callable[[], Network] = _alone,
     ) -> None:
         """Serve ``engine``.
 
         Args:
             stop: called to end the process.
             data: the listener for data connections, if there is one.
-            token: for connections to the fleet's other servers.
+            connect: makes connections to the fleet's other servers.
         """
         self._engine = engine
         self._server_id = server_id
@@ -67,7 +71,7 @@ class ServerServicer:
         self._operations = digests()
         self._snapshots = Snapshots(engine)
         self._loading = Loading(engine)
-        self._replication = Replication(engine, lambda: FleetNetwork(token, wire), wire.request_limit_bytes)
+        self._replication = Replication(engine, connect, wire.request_limit_bytes)
 
     def close(self) -> None:
         """Abort a checkpoint in progress, and stop replication."""
@@ -138,7 +142,7 @@ class ServerServicer:
         if request.afresh:
             self._replication.follow("", seed=False)
             self._engine.replace_shards({})
-            self._engine.fence.begin_anew()
+            self._engine.fence.reset()
             return pb.ActivateReply()
         if request.loaded:
             self._loading.take()
@@ -197,19 +201,62 @@ class ServerServicer:
     def Status(self, request: pb.StatusRequest) -> pb.StatusReply:
         return status_to_pb(self.status())
 
-    def status(self, most: int | None = None) -> ServerStatus:
-        """Return the status of this server; with ``most``, only the largest matrices are described."""
+    def status(self, max_matrices: int | None = None) -> ServerStatus:
+        """Return the status of this server; ``max_matrices`` limits it to the largest matrices."""
         data, replication = self._data, self._replication
-        return status_of(
+        return server_status(
             self._engine,
             server_id=self._server_id,
             uptime_s=time.monotonic() - self._started_s,
             connections=data.connections if data is not None else 0,
             backup=replication.backup,
-            behind=replication.behind,
-            most=most,
+            num_out_of_sync=replication.out_of_sync,
+            max_matrices=max_matrices,
         )
 
     def Stop(self, request: pb.StopRequest) -> pb.StopReply:
         self._stop()
         return pb.StopReply()
+
+
+def server_status(  # noqa: PLR0913 - parts of one server
+    engine: Engine,
+    *,
+    server_id: str,
+    uptime_s: float,
+    connections: int,
+    backup: str,
+    num_out_of_sync: int,
+    max_matrices: int | None = None,
+) -> ServerStatus:
+    """Return the counters and contents of a server, collected from its parts.
+
+    Args:
+        backup: address of the backup; "" if there is none.
+        num_out_of_sync: number of shards whose copy is out of sync.
+        max_matrices: describe only so many matrices, the largest ones; None: all.
+    """
+    counts, shards = engine.meter.read(), list(engine.shards().values())
+    return ServerStatus(
+        **{f.name: getattr(counts, f.name) for f in fields(Counts)},
+        server_id=server_id,
+        version=__version__,
+        pid=os.getpid(),
+        uptime_s=uptime_s,
+        matrices=tuple(engine.matrices(max_matrices)),
+        # Fast-path buffers are left out, because they depend only on the number of connections.
+        memory_bytes=engine.memory.used_bytes - engine.fast_paths.nbytes,
+        memory_limit_bytes=engine.memory.limit_bytes,
+        rss_bytes=psutil.Process().memory_info().rss,
+        key_cache_hits=engine.keys.hits,
+        key_cache_misses=engine.keys.misses,
+        key_cache_bytes=engine.keys.nbytes,
+        connections=connections,
+        route_version=engine.fence.route_version,
+        backup=backup,
+        copies_bytes=sum(shard.nbytes for shard in shards if shard.copy),
+        behind=num_out_of_sync,
+        applied_scopes=sum(len(shard.applied) for shard in shards),
+        container=os.environ.get(CONTAINER_VARIABLE, ""),
+        node=os.environ.get(NODE_VARIABLE, ""),
+    )

@@ -31,20 +31,20 @@ class Shard:
     With layout "row", ``array`` is C-contiguous. With layout "column" it is Fortran-contiguous, and ``blocks`` is its
     transposed view of shape (width, rows), C-contiguous.
 
-    A sparse shard has one key index for all rows, so the rows stay co-located slot by slot. Its array has room for
-    more slots than are live. ``lock`` guards everything here: rows, key index, touched columns and applied ids.
+    A sparse shard has one key index for all rows, so the rows stay co-located slot by slot. Its array has more
+    slots than are live. ``lock`` guards everything here: rows, key index, touched columns and applied ids.
 
     Attributes:
         incomplete: True while the shard must not be used, because another server has not sent all of its content yet.
-        newest_filling: (route version, number) of the newest transfer of the shard's content that has begun.
-        arriving, arriving_keys: pieces received in the current filling: of the applied ids' JSON, and of the state of
-            managed keys.
+        newest_transfer: (route version, number) of the newest transfer of the shard's content that has begun.
+        arriving, arriving_keys: the pieces that the current transfer has received of the applied ids' JSON, and of the
+            state of managed keys.
         restored: replies read from a checkpoint, until the shard is put in place.
         refused_version: a copy that was sent to a replacement server refuses changes at this or an older route version;
             -1 otherwise.
         rows_changed: (route version, number) of the coordinator's last call that changed which rows are in use.
-        layout: generation counter, int64 of shape (1,). It grows when rows move or the set of rows in use changes. What
-            ``fast_path`` has cached about rows is valid for one generation.
+        layout: generation counter, int64 of shape (1,). It grows when rows move or the set of rows in use changes. A
+            fast path's cached addresses of rows are valid for one generation.
         managed: the managed keys; None if the matrix has no ``KeyPolicy``.
     """
 
@@ -60,7 +60,7 @@ class Shard:
         self.partition = partition
         self.copy = copy
         self.incomplete = copy
-        self.newest_filling = (-1, -1)
+        self.newest_transfer = (-1, -1)
         self.arriving: list[Array] = []
         self.arriving_keys: list[Array] = []
         self.refused_version = -1
@@ -169,13 +169,13 @@ class Shard:
             return slots
         if columns.size and (columns.min() < 0 or int(columns.max()) >= self.spec.dim):
             raise OutOfRangeError(f"key {outside(columns, 0)} is outside [0, {self.spec.dim})")
-        self._make_room(self.index.missing(absent))
+        self._ensure_capacity(self.index.missing(absent))
         before = self.index.cells
         slots = self.index.insert(columns)
         self.layout += self.index.cells is not before
         return slots
 
-    def place(self, keys: Int64s) -> None:
+    def assign_slots(self, keys: Int64s) -> None:
         """Give distinct keys their slots, in the order given. Their values come later, from a file or a server."""
         self.slots(keys, create=True)
 
@@ -238,8 +238,8 @@ class Shard:
         self._memory.give(self._counted)
         self._counted = 0
 
-    def _make_room(self, added: int) -> None:
-        """Make room for ``added`` more keys by doubling the columns."""
+    def _ensure_capacity(self, added: int) -> None:
+        """Double the columns until ``added`` more keys fit."""
         assert self.index is not None
         needed, columns = len(self.index) + added, int(self.array.shape[1])
         if needed <= columns and self.index.nbytes_after(added) == self.index.nbytes:
@@ -291,7 +291,7 @@ def outside(numbers: Int64s, begin: int) -> int:
     return low if low < begin else high
 
 
-def check_meet(shards: Sequence[Shard]) -> None:
+def check_colocated(shards: Sequence[Shard]) -> None:
     """Raise unless one operation can work on all of these shards; the caller holds their locks."""
     first = shards[0]
     for other in shards[1:]:

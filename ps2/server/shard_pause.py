@@ -23,7 +23,7 @@ class ShardPause:
         self._timeout_s = timeout_s
         self._began_s = time.perf_counter()
         self._ended_s: float | None = None
-        self._held, self._kept, self._released = threading.Event(), threading.Event(), threading.Event()
+        self._held, self._without_timeout, self._released = threading.Event(), threading.Event(), threading.Event()
         self._lock = threading.Lock()  # decides whether ``keep`` or the timeout comes first
         self._thread = threading.Thread(target=self._run, name="ps2-hold", daemon=True)
 
@@ -54,30 +54,30 @@ class ShardPause:
         with self._lock:
             if self.over:
                 return False
-            self._kept.set()
+            self._without_timeout.set()
             return True
 
     def release(self) -> None:
         """Release the locks; other threads can take them when this returns."""
         self._released.set()
-        self._kept.set()
+        self._without_timeout.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def _run(self) -> None:
-        with ExitStack() as taken:
+        with ExitStack() as stack:
             try:
                 # In the order in which requests take them, to avoid deadlock.
                 for key in sorted(self.shards):
                     if not self._acquire(self.shards[key].lock):
                         self._released.set()
                         return
-                    taken.callback(self.shards[key].lock.release)
+                    stack.callback(self.shards[key].lock.release)
             finally:
                 self._held.set()
-            self._kept.wait(self._left_s())
+            self._without_timeout.wait(self._left_s())
             with self._lock:
-                if not self._kept.is_set():
+                if not self._without_timeout.is_set():
                     self._released.set()
             self._released.wait()
             self._ended_s = time.perf_counter()

@@ -75,10 +75,10 @@ def freeze(matrix: int, shard: Shard, rows: Sequence[int]) -> ShardSnapshot:
     return ShardSnapshot(matrix, shard.partition, arrays)
 
 
-def ids_of(shard: Shard, kept: Sequence[CachedReply]) -> bytes:
+def ids_json(shard: Shard, replies: Sequence[CachedReply]) -> bytes:
     """Return a shard's applied ids, its unused rows and its kept replies as JSON."""
     state = {"applied": shard.applied.to_json(), "unused": sorted(shard.unused)}
-    return json.dumps({**state, "kept": [one.to_json() for one in kept]}).encode()
+    return json.dumps({**state, "kept": [one.to_json() for one in replies]}).encode()
 
 
 def copies(frozen: Sequence[ShardSnapshot], memory: MemoryAccount, purpose: str) -> tuple[ShardSnapshot, ...] | None:
@@ -134,7 +134,7 @@ def write_shards(
         ]
     try:
         return [
-            SavedShard(one.matrix, one.partition, {kind: done.result() for kind, done in files.items()})
+            SavedShard(one.matrix, one.partition, {kind: future.result() for kind, future in files.items()})
             for one, files in zip(frozen, writing, strict=True)
         ]
     except BaseException:

@@ -6,15 +6,19 @@ import contextlib
 import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ps2.errors import RecoveryError, UsageError
+import numpy as np
+
+from ps2.errors import ProtocolError, RecoveryError, UsageError
 from ps2.rpc.control import Copied
 from ps2.server.engine import Engine
+from ps2.server.shard import Shard
 from ps2.server.shard_pause import ShardPause
-from ps2.server.shard_snapshot import ShardSnapshot, copies, freeze, ids_of, write_shards
-from ps2.storage.manifest import SavedShard
+from ps2.server.shard_snapshot import ShardSnapshot, copies, freeze, ids_json, write_shards
+from ps2.storage.manifest import FILE_NAME, SavedShard, SaveMatrix
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +26,7 @@ State = Literal["freezing", "frozen", "copying", "copied", "writing"]
 
 
 @dataclass
-class _UnderWay:
+class _Checkpoint:
     """A checkpoint between ``freeze`` and the end of ``write``.
 
     Attributes:
@@ -48,7 +52,7 @@ class Snapshots:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._lock = threading.Lock()
-        self._current: _UnderWay | None = None
+        self._current: _Checkpoint | None = None
 
     def freeze(self, checkpoint: str, timeout_s: float) -> None:
         """Pause all of this server's own shards until ``copy`` or the timeout.
@@ -58,26 +62,26 @@ class Snapshots:
             DeadlineError: not all shards could be paused in time.
         """
         own = {key: shard for key, shard in self._engine.shards().items() if not shard.copy}
-        under_way = _UnderWay(checkpoint, ShardPause(own, timeout_s))
+        current = _Checkpoint(checkpoint, ShardPause(own, timeout_s))
         with self._lock:
             before = self._current
             if before is not None and not (before.state == "frozen" and before.pause.over):
                 raise UsageError(
                     f"checkpoint {checkpoint!r}: {before.name!r} is {before.state} on this server; one at a time"
                 )
-            self._current = under_way
+            self._current = current
         try:
-            under_way.pause.take()
+            current.pause.take()
         except BaseException:
-            self._end(under_way)
+            self._end(current)
             raise
-        self._leave(under_way, "frozen")
+        self._leave(current, "frozen")
 
     def copy(self, checkpoint: str, rows: Mapping[int, Sequence[int]], last: bool = False) -> Copied:
         """Copy the paused shards and resume them. Without memory for copies, they stay paused until ``write`` ends.
 
         Args:
-            rows: by matrix, the rows in use, ascending; nothing else is copied.
+            rows: the rows in use of each matrix, ascending; nothing else is copied.
             last: refuse clients' requests from now on, so that nothing changes after this checkpoint.
 
         Returns:
@@ -86,30 +90,30 @@ class Snapshots:
         Raises:
             RecoveryError: the timeout has passed, so the shards are no longer part of the fleet's consistent cut.
         """
-        under_way = self._enter(checkpoint, "frozen", "copying")
-        with self._ending_on_error(under_way):
-            if not under_way.pause.keep():
+        current = self._enter(checkpoint, "frozen", "copying")
+        with self._ending_on_error(current):
+            if not current.pause.keep():
                 raise RecoveryError(f"checkpoint {checkpoint!r}: its timeout has passed, and its shards were resumed")
             mutations = self._engine.meter.mutations
             present = self._engine.shards()
             # A shard that is being freed is no longer present: ``free_matrix`` waits for its lock.
-            held = [(key[0], shard) for key, shard in under_way.pause.shards.items() if present.get(key) is shard]
-            under_way.shards = tuple(
+            held = [(key[0], shard) for key, shard in current.pause.shards.items() if present.get(key) is shard]
+            current.shards = tuple(
                 replace(
                     freeze(id, shard, rows[id]),
-                    ids=ids_of(shard, self._engine.kept.of((id, shard.partition.index))),
+                    ids=ids_json(shard, self._engine.replies.shard_replies((id, shard.partition.index))),
                 )
                 for id, shard in held
                 if id in rows
             )
-            size = sum(shard.nbytes for shard in under_way.shards)
+            size = sum(shard.nbytes for shard in current.shards)
             if last:
                 self._engine.fence.handed_over = True
-            copied = self._copy(under_way, size)
+            copied = self._copy(current, size)
             if copied:
-                under_way.pause.release()
-            pause_s = under_way.pause.held_s
-        self._leave(under_way, "copied")
+                current.pause.release()
+            pause_s = current.pause.held_s
+        self._leave(current, "copied")
         return Copied(pause_s, size if copied else 0, mutations)
 
     def write(self, checkpoint: str, url: str) -> list[SavedShard]:
@@ -118,72 +122,113 @@ class Snapshots:
         Raises:
             RecoveryError: the file system refuses, or ``discard`` was called; the written files are removed.
         """
-        under_way = self._enter(checkpoint, "copied", "writing")
+        current = self._enter(checkpoint, "copied", "writing")
         try:
-            return write_shards(url, under_way.shards, check=lambda: _check(under_way))
+            return write_shards(url, current.shards, check=lambda: _check(current))
         finally:
-            if not under_way.pause.over:
-                log.warning("checkpoint %s: requests waited for %.1f s", checkpoint, under_way.pause.held_s)
-            self._end(under_way)
+            if not current.pause.over:
+                log.warning("checkpoint %s: requests waited for %.1f s", checkpoint, current.pause.held_s)
+            self._end(current)
 
     def discard(self, checkpoint: str) -> None:
         """Abort a checkpoint ("": any) and resume its shards; do nothing if it is not in progress."""
         with self._lock:
-            under_way = self._current
-            if under_way is None or checkpoint not in ("", under_way.name):
+            current = self._current
+            if current is None or checkpoint not in ("", current.name):
                 return
-            under_way.cancelled = True
-            busy = not under_way.idle
+            current.cancelled = True
+            busy = not current.idle
         if not busy:
-            self._end(under_way)
-        elif under_way.state == "freezing":
-            under_way.pause.release()
+            self._end(current)
+        elif current.state == "freezing":
+            current.pause.release()
 
     def close(self) -> None:
         self.discard("")
 
-    def _enter(self, checkpoint: str, expected: State, state: State) -> _UnderWay:
+    def _enter(self, checkpoint: str, expected: State, state: State) -> _Checkpoint:
         with self._lock:
             current = self._current
             if current is None or current.name != checkpoint or current.state != expected or current.cancelled:
-                there = "no checkpoint is" if current is None else f"{current.name!r} is {current.state}"
-                raise RecoveryError(f"checkpoint {checkpoint!r}: expected it to be {expected} here, and {there}")
+                state_text = "no checkpoint is" if current is None else f"{current.name!r} is {current.state}"
+                raise RecoveryError(f"checkpoint {checkpoint!r}: expected it to be {expected} here, and {state_text}")
             current.state = state
             return current
 
-    def _leave(self, under_way: _UnderWay, state: State) -> None:
+    def _leave(self, current: _Checkpoint, state: State) -> None:
         with self._lock:
-            under_way.state = state
-        with self._ending_on_error(under_way):
-            _check(under_way)
+            current.state = state
+        with self._ending_on_error(current):
+            _check(current)
 
-    def _end(self, under_way: _UnderWay) -> None:
+    def _end(self, current: _Checkpoint) -> None:
         """Release the locks and the memory; later calls do nothing."""
-        under_way.pause.release()
+        current.pause.release()
         with self._lock:
-            if self._current is under_way:
+            if self._current is current:
                 self._current = None
-            under_way.shards = ()
-            counted, under_way.counted = under_way.counted, 0
+            current.shards = ()
+            counted, current.counted = current.counted, 0
         self._engine.memory.give_transient(counted)
 
     @contextlib.contextmanager
-    def _ending_on_error(self, under_way: _UnderWay) -> Iterator[None]:
+    def _ending_on_error(self, current: _Checkpoint) -> Iterator[None]:
         try:
             yield
         except BaseException:
-            self._end(under_way)
+            self._end(current)
             raise
 
-    def _copy(self, under_way: _UnderWay, size: int) -> bool:
+    def _copy(self, current: _Checkpoint, size: int) -> bool:
         """Replace the snapshot's views by copies; return False if there is no memory for them."""
-        copied = copies(under_way.shards, self._engine.memory, f"the copy for checkpoint {under_way.name!r}")
+        copied = copies(current.shards, self._engine.memory, f"the copy for checkpoint {current.name!r}")
         if copied is None:
             return False
-        under_way.counted, under_way.shards = size, copied
+        current.counted, current.shards = size, copied
         return True
 
 
-def _check(under_way: _UnderWay) -> None:
-    if under_way.cancelled:
-        raise RecoveryError(f"checkpoint {under_way.name!r} was discarded")
+def _check(current: _Checkpoint) -> None:
+    if current.cancelled:
+        raise RecoveryError(f"checkpoint {current.name!r} was discarded")
+
+
+def save(engine: Engine, order: SaveMatrix, route_version: int) -> list[SavedShard]:
+    """Write rows of one matrix, shard by shard. The saved state of each shard is consistent.
+
+    A peer with the fleet's token may name any URL, as for checkpoints. The server accesses it with its own user's
+    rights. It copies a shard in memory and writes the copy. Without memory for a copy, it writes the locked shard.
+
+    Raises:
+        StaleRouteError: this server does not hold a shard.
+        RecoveryError: the file system refuses; the files of other shards stay.
+    """
+    if not FILE_NAME.fullmatch(order.stem):
+        raise ProtocolError(f"stem: expected a prefix of a file name, got {order.stem!r}")
+    engine.check_call(route_version)
+    saved = []
+    for shard in engine.own_shards(order.matrix, order.partitions).values():
+        with _locked_snapshot(engine, order.matrix, shard, order.rows) as frozen:
+            saved += write_shards(order.url, [frozen], order.stem)
+    engine.check_call(route_version)
+    return saved
+
+
+@contextlib.contextmanager
+def _locked_snapshot(engine: Engine, matrix: int, shard: Shard, rows: Sequence[int]) -> Iterator[ShardSnapshot]:
+    """Yield a snapshot of a shard's rows: copies, or without memory for them, views of the locked shard."""
+    with ExitStack() as counted, ExitStack() as held:
+        engine.meter.acquire(shard.lock)
+        held.callback(shard.lock.release)
+        shard.check_rows(np.array(rows, np.int64))
+        frozen = freeze(matrix, shard, rows)
+        if shard.spec.layout == "column":
+            if rows[-1] - rows[0] >= len(rows):
+                raise ProtocolError(f"rows: with layout 'column' expected consecutive rows, got {rows}")
+            frozen = replace(frozen, arrays={**frozen.arrays, "values": (shard.blocks[:, rows[0] : rows[-1] + 1],)})
+        copied = copies([frozen], engine.memory, "the copy of rows that are saved")
+        if copied is not None:
+            counted.callback(engine.memory.give_transient, frozen.nbytes)
+            held.close()
+            (frozen,) = copied
+        yield frozen

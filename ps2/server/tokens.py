@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 LOOK_S = 1.0
 
 
-def kept_tokens(path: str) -> Tokens:
+def watch_token_file(path: str) -> Tokens:
     """Return the tokens of a file, kept up to date in the background; tokens from a pipe never change.
 
     Raises:

@@ -47,7 +47,7 @@ Generation = npt.NDArray[np.int64]
 class Ended(enum.IntEnum):
     """Why ``FastPath.serve`` returned."""
 
-    CLOSED, IDLE, OTHER, TAKEN = range(4)
+    CLOSED, IDLE, OTHER, RECEIVED = range(4)
 
 
 class FastPath(Protocol):
@@ -58,12 +58,12 @@ class FastPath(Protocol):
 
         Returns:
             CLOSED: the connection has ended. IDLE: no request came for a moment. OTHER: Python must read and answer
-            the next request. TAKEN: Python must answer a request that the fast path has read; see ``taken``.
+            the next request. RECEIVED: Python must answer a request that the fast path has read; see ``received``.
         """
         ...
 
-    def taken(self) -> Iterable[memoryview]:
-        """Return the request that ``serve`` read before it returned TAKEN, as consecutive parts."""
+    def received(self) -> Iterable[memoryview]:
+        """Return the request that ``serve`` read before it returned RECEIVED, as consecutive parts."""
         ...
 
     def bind(self, request: Request, size: int) -> int:
@@ -127,14 +127,14 @@ class DataServer:
             ConfigError, AuthError: the certificates are unusable.
         """
         self._service = service
-        self._tokens = Tokens.of(token)
+        self._tokens = Tokens.from_text(token)
         self._wire = wire
         self._lock = threading.Lock()
         self._connections: set[socket.socket] = set()
         self._named: dict[bytes, socket.socket] = {}
         self._fast_paths: dict[socket.socket, FastPath] = {}
         self._generation: Generation = self._tokens.generation if self._tokens is not None else np.zeros(1, np.int64)
-        self._most = min(MAX_CONNECTIONS, open_files() // 2)
+        self._max_connections = min(MAX_CONNECTIONS, open_files() // 2)
         self._too_many = SparseWarning(log, "a connection is refused: the limit of %d connections is reached")
         self._idle = threading.Condition(self._lock)
         self._busy = 0
@@ -198,8 +198,8 @@ class DataServer:
         poll.register(peer.plain, select.POLLIN)
         error: Exception | None = None
         try:
-            while (ended := self._wait(peer, poll)) in (Ended.OTHER, Ended.TAKEN):
-                if not self._answer(peer, taken=ended == Ended.TAKEN):
+            while (ended := self._wait(peer, poll)) in (Ended.OTHER, Ended.RECEIVED):
+                if not self._answer(peer, is_received=ended == Ended.RECEIVED):
                     break
             if ended == Ended.IDLE:
                 self._idle_connections.park(peer)
@@ -240,19 +240,19 @@ class DataServer:
         with self._lock:
             if self._stopped:
                 return False
-            if len(self._connections) >= self._most:
-                self._too_many.log(self._most)
+            if len(self._connections) >= self._max_connections:
+                self._too_many.log(self._max_connections)
                 return False
             self._connections.add(peer.plain)
             if peer.name:
                 self._named[peer.name] = peer.plain
             return True
 
-    def _answer(self, peer: AuthenticatedPeer, taken: bool) -> bool:
+    def _answer(self, peer: AuthenticatedPeer, is_received: bool) -> bool:
         """Read, run and answer one request; return False if the connection must end.
 
         Args:
-            taken: True if the connection's fast path has already received the request.
+            is_received: True if the connection's fast path has already received the request.
         """
         connection = peer.connection
         fast_path = self._fast_paths.get(peer.plain)
@@ -265,7 +265,9 @@ class DataServer:
         try:
             reading = read_request(self._wire.request_limit_bytes, reserve)
             request = (
-                read(reading, fast_path.taken()) if fast_path is not None and taken else receive(connection, reading)
+                read(reading, fast_path.received())
+                if fast_path is not None and is_received
+                else receive(connection, reading)
             )
             with self._lock:
                 if not self._is_admitted(peer):

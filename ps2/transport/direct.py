@@ -17,7 +17,7 @@ from ps2.errors import ProtocolError, PS2Error
 from ps2.interrupts import POLL_S, check
 from ps2.ops.packing import MIN_NARROWED_BYTES
 from ps2.protocol import binary
-from ps2.protocol.arrays import NUMBER_OF, plain_spec, to_send
+from ps2.protocol.arrays import DTYPE_NUMBERS, plain_spec, to_send
 from ps2.protocol.framing import HEAD, read_reply
 from ps2.protocol.messages import (
     NO_RESULT,
@@ -36,12 +36,12 @@ from ps2.transport.sockets import PlainSocket
 _HANDLE = struct.Struct("<I")
 _NUMBERS = struct.Struct("<QQ")
 _SIZE = struct.Struct("<Q")
-SIZE_AT = 4
+SIZE_OFFSET = 4
 # Byte offsets of fields in a prepared header.
-HANDLE_AT = HEAD.size + binary.REQUEST.size
-NUMBER_AT = HEAD.size + binary.NUMBER_AT
-KEYS_AT = HEAD.size + binary.STEPS_AT
-TAIL_AT = HEAD.size + binary.TAIL_AT
+HANDLE_OFFSET = HEAD.size + binary.REQUEST.size
+NUMBER_OFFSET = HEAD.size + binary.NUMBER_OFFSET
+KEYS_OFFSET = HEAD.size + binary.STEPS_OFFSET
+TAIL_OFFSET = HEAD.size + binary.TAIL_OFFSET
 # The reply to one operation, up to its array records.
 _REPLY = struct.Struct("<IQBBxxIIxxxxBxHxxxxd")
 REPLY_BYTES = HEAD.size + binary.REPLY.size + binary.RESULT.size
@@ -49,7 +49,7 @@ REPLY_BYTES = HEAD.size + binary.REPLY.size + binary.RESULT.size
 SCRATCH_BYTES = 1024
 # Limit of cached headers per connection.
 MAX_HEADERS = 1024
-DONE = Reply((NO_RESULT,))
+NO_RESULTS = Reply((NO_RESULT,))
 
 
 class PreparedHeader:
@@ -62,12 +62,14 @@ class PreparedHeader:
     def __init__(self, request: Request, handles: binary.Handles) -> None:
         operation = request.operations[0]
         header, arrays = binary.request_parts(request, handles)
-        signature = binary.signature_of(operation.name, operation.params)
-        self.shape = binary.shape_of(request)
+        signature = binary.call_signature(operation.name, operation.params)
+        self.shape = binary.request_shape(request)
         self.data = bytearray(HEAD.pack(len(header), nbytes(arrays)) + header)
         self._values = signature.values
-        self._values_at = TAIL_AT + (len(operation.rows) + 1) // 2 * _SIZE.size + len(operation.others) * _SIZE.size
-        self._arrays_at = self._values_at + self._values.size
+        self._values_offset = (
+            TAIL_OFFSET + (len(operation.rows) + 1) // 2 * _SIZE.size + len(operation.others) * _SIZE.size
+        )
+        self._arrays_offset = self._values_offset + self._values.size
 
     def fill(self, operation: Operation, id: RequestId | None) -> list[Array]:
         """Write the id's numbers, scalars, keys and sizes; return the arrays that follow the header.
@@ -77,33 +79,33 @@ class PreparedHeader:
         """
         data, sent = self.data, []
         if id is not None:
-            _NUMBERS.pack_into(data, NUMBER_AT, id.number, id.settled)
+            _NUMBERS.pack_into(data, NUMBER_OFFSET, id.number, id.settled)
         if operation.params:
-            self._values.pack_into(data, self._values_at, *operation.params.values())
+            self._values.pack_into(data, self._values_offset, *operation.params.values())
         if operation.keys is not None:
             record, steps = binary.keys_record(operation.keys)
-            data[KEYS_AT:TAIL_AT] = record
+            data[KEYS_OFFSET:TAIL_OFFSET] = record
             if steps is not None:
                 sent.append(steps)
-        at, size = self._arrays_at, 0
+        offset, size = self._arrays_offset, 0
         for array in operation.arrays:
             if array.ndim == 1 and array.dtype in PLAIN_FLOATS and array.flags.c_contiguous and operation.wire is None:
-                binary.ARRAY.pack_into(data, at, NUMBER_OF[array.dtype], 0, 0, array.size)
-                at += binary.ARRAY.size
+                binary.ARRAY.pack_into(data, offset, DTYPE_NUMBERS[array.dtype], 0, 0, array.size)
+                offset += binary.ARRAY.size
             else:
                 array, spec = to_send(array, operation.wire)
                 record = binary.array_record(spec)
-                data[at : at + len(record)] = record
-                at += len(record)
+                data[offset : offset + len(record)] = record
+                offset += len(record)
             sent.append(array)
         for array in sent:
             size += array.nbytes
-        _SIZE.pack_into(data, SIZE_AT, size)
+        _SIZE.pack_into(data, SIZE_OFFSET, size)
         return sent
 
     def set_handle(self, handle: int) -> None:
         """Write the handle that the server assigned to requests of this shape."""
-        _HANDLE.pack_into(self.data, HANDLE_AT, handle)
+        _HANDLE.pack_into(self.data, HANDLE_OFFSET, handle)
 
 
 def prepare(
@@ -131,7 +133,7 @@ def prepare(
         except struct.error:  # a scalar's type differs this time, or its value does not fit
             del connection.headers[key]
         else:
-            (size,) = _SIZE.unpack_from(header.data, SIZE_AT)
+            (size,) = _SIZE.unpack_from(header.data, SIZE_OFFSET)
             if size > limit_bytes:
                 binary.check_sendable((b"", arrays), limit_bytes)
             return header, [header.data, *arrays], len(header.data) + size
@@ -164,7 +166,7 @@ def receive(connection: PlainSocket, request: Request, header: PreparedHeader | 
         buffers: list[Any] = [reply]
     else:
         if into.ndim == 1:
-            record = binary.ARRAY.pack(NUMBER_OF[into.dtype], 0, 0, into.size)
+            record = binary.ARRAY.pack(DTYPE_NUMBERS[into.dtype], 0, 0, into.size)
         else:
             record = binary.array_record(plain_spec(into))
         reply = bytearray(REPLY_BYTES + len(record))
@@ -188,10 +190,10 @@ def receive(connection: PlainSocket, request: Request, header: PreparedHeader | 
             if into is not None and got < expected + size:
                 _receive_rest(connection, byte_view(into)[got - expected :])
             if handle and header.shape is not None:
-                binary.note(connection.handles, header.shape, handle)
+                binary.remember_handle(connection.handles, header.shape, handle)
                 header.set_handle(handle)
             if into is None and not has:
-                return DONE
+                return NO_RESULTS
             return Reply((Result(scalar if has else None, () if into is None else (into,)),))
     came = [bytes(reply[:got])]
     if into is not None and got > len(reply):

@@ -37,7 +37,7 @@ class InFlightRequests:
     the same error, and the connection is unusable.
 
     Attributes:
-        heard_s: time of the last write or read.
+        last_byte_s: time of the last write or read.
         looked_s: time of the last liveness check.
         is_patient: True if the system no longer ends the connection while the server has no room for more data.
     """
@@ -61,7 +61,7 @@ class InFlightRequests:
         self.requests = requests
         self.outcomes: list[Outcome] = []
         self.failed = False
-        self.heard_s = self.looked_s = time.monotonic()
+        self.last_byte_s = self.looked_s = time.monotonic()
         self.is_patient = False
         self._seen: ConnectionCounts | None = None
         self._limit_bytes = limit_bytes
@@ -74,13 +74,13 @@ class InFlightRequests:
         self._view = next(self._reading)
 
     @property
-    def done(self) -> bool:
+    def finished(self) -> bool:
         return len(self.outcomes) == len(self.requests)
 
     @property
     def reusable(self) -> bool:
         """True if all requests are sent and all replies received, so that the connection can be used again."""
-        return self.done and not self.failed and not self._sending
+        return self.finished and not self.failed and not self._sending
 
     @property
     def events(self) -> int:
@@ -138,14 +138,14 @@ class InFlightRequests:
                     continue
                 self._sending = written(parts)
             send_some(self.connection, self._sending, socket.MSG_DONTWAIT)
-            self.heard_s = time.monotonic()
+            self.last_byte_s = time.monotonic()
 
     def _read(self, flags: int) -> None:
         while True:
             got = self.connection.recv_into(self._view, 0, flags)
             if not got:
                 raise ConnectionResetError(0, "the server closed the connection")
-            self.heard_s = time.monotonic()
+            self.last_byte_s = time.monotonic()
             self._view = self._view[got:]
             if len(self._view):
                 continue
@@ -154,14 +154,14 @@ class InFlightRequests:
             except StopIteration as read:
                 self.outcomes.append(read.value)
                 self._read_next()
-                if self.done:
+                if self.finished:
                     return
 
     def _read_next(self) -> None:
         """Go on to the next reply, skipping requests that could not be sent."""
         while len(self.outcomes) in self._unsendable:
             self.outcomes.append(self._unsendable.pop(len(self.outcomes)))
-        if not self.done:
+        if not self.finished:
             self._reading = read_reply(self.requests[len(self.outcomes)], self._handles)
             self._view = next(self._reading)
 
@@ -177,7 +177,7 @@ def run(in_flight: Sequence[InFlightRequests], wire: WireConfig, ask: Ask) -> No
     for flight in in_flight:
         # Usually all requests fit into the socket's buffer, so the first wait is for a reply.
         flight.advance(select.POLLOUT)
-    while waiting := [flight for flight in in_flight if not flight.done]:
+    while waiting := [flight for flight in in_flight if not flight.finished]:
         if len(waiting) == 1 and waiting[0].events == select.POLLIN:
             # With only one reply to wait for, blocking in the kernel for a whole array costs less than polling.
             waiting[0].advance(select.POLLIN, wait=True)
@@ -203,11 +203,11 @@ def _check_silent(in_flight: Sequence[InFlightRequests], deadline_s: float, wire
     now_s = time.monotonic()
     silent = []
     for flight in in_flight:
-        if flight.done:
+        if flight.finished:
             continue
         if now_s > deadline_s:
             flight.fail(DeadlineError(f"{flight.address}: no reply within {wire.request_timeout_s:.0f} s"))
-        elif now_s - max(flight.heard_s, flight.looked_s) >= wire.keepalive_s / 2 - TICK_S:
+        elif now_s - max(flight.last_byte_s, flight.looked_s) >= wire.keepalive_s / 2 - TICK_S:
             silent.append(flight)
     if silent:
         call_concurrently(silent, lambda flight: flight.check_liveness(ask))

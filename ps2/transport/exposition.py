@@ -82,12 +82,12 @@ class _HttpServer(socketserver.ThreadingMixIn, WSGIServer):
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._ends_s: dict[socket.socket, float] = {}  # oldest first
-        place = listener.getsockname()[:2]
-        super().__init__(place, _Silent, bind_and_activate=False)
+        address = listener.getsockname()[:2]
+        super().__init__(address, _Silent, bind_and_activate=False)
         self.socket.close()
-        self.socket, self.server_address = listener, place
+        self.socket, self.server_address = listener, address
         # ``server_bind`` would look up this host's name, which can take seconds.
-        self.server_name, self.server_port = place
+        self.server_name, self.server_port = address
         self.setup_environ()
 
     def get_request(self) -> Any:

@@ -26,7 +26,7 @@ def handshake(
         PS2Error: the peer is the wrong server, or refuses the client. An error before the peer's proof may be forged.
         OSError: the connection broke, or the handshake was not complete by the deadline.
     """
-    tokens = Tokens.of(token)
+    tokens = Tokens.from_text(token)
     nonce = proof.new_nonce() if tokens is not None else b""
     send(connection, pb.Greeting(protocol=PROTOCOL_VERSION, server_id=server_id, nonce=nonce, connection=name))
     if tokens is not None:

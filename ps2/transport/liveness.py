@@ -18,7 +18,7 @@ from ps2.transport.connection import Connection
 NAME_BYTES = 16
 # Offsets in Linux's ``struct tcp_info``: unacknowledged packets, acknowledged bytes, received bytes, unsent bytes.
 INFO_BYTES = 232
-UNACKED_AT, ACKED_AT, RECEIVED_AT, UNSENT_AT = 24, 120, 128, 144
+UNACKED_OFFSET, ACKED_OFFSET, RECEIVED_OFFSET, UNSENT_OFFSET = 24, 120, 128, 144
 # The kernel also counts the SYN as a byte that the connecting end has sent.
 CONNECT_BYTES = 1
 
@@ -45,17 +45,17 @@ class Carried:
 
 @dataclass(frozen=True)
 class ConnectionCounts:
-    """The counts of both ends at about the same time; ``there`` was taken before ``here``."""
+    """The counts of both ends at about the same time; ``remote`` was taken before ``local``."""
 
-    here: Carried
-    there: Carried
+    local: Carried
+    remote: Carried
 
 
 def carries_nothing(before: ConnectionCounts, now: ConnectionCounts) -> bool:
     """Return True if bytes in flight at the earlier check have not arrived, although the receiver reads."""
-    there, here = now.there, now.here
-    is_sent_in_vain = there.received == before.there.received < before.here.sent and not there.unread
-    is_awaited_in_vain = here.received == before.here.received < before.there.sent and not here.unread
+    remote, local = now.remote, now.local
+    is_sent_in_vain = remote.received == before.remote.received < before.local.sent and not remote.unread
+    is_awaited_in_vain = local.received == before.local.received < before.remote.sent and not local.unread
     return is_sent_in_vain or is_awaited_in_vain
 
 
@@ -71,7 +71,7 @@ def carried(connection: Connection, connected: bool) -> Carried | None:
     info = _info(connection)
     if info is None:
         return None
-    acked, received = struct.unpack_from("=QQ", info, ACKED_AT)
+    acked, received = struct.unpack_from("=QQ", info, ACKED_OFFSET)
     waiting, unread = (_asked(connection, which) for which in (termios.TIOCOUTQ, termios.FIONREAD))
     return Carried(acked + waiting - connected * CONNECT_BYTES, received, unread)
 
@@ -81,7 +81,7 @@ def is_held_back(connection: Connection) -> bool:
     info = _info(connection)
     if info is None:
         return False
-    (unacked,), (unsent,) = (struct.unpack_from("=I", info, at) for at in (UNACKED_AT, UNSENT_AT))
+    (unacked,), (unsent,) = (struct.unpack_from("=I", info, offset) for offset in (UNACKED_OFFSET, UNSENT_OFFSET))
     return not unacked and unsent > 0
 
 
@@ -89,7 +89,7 @@ def _info(connection: Connection) -> bytes | None:
     if connection.family == socket.AF_UNIX or not hasattr(socket, "TCP_INFO"):
         return None
     info: bytes = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO_BYTES)
-    return info if len(info) >= UNSENT_AT + 4 else None
+    return info if len(info) >= UNSENT_OFFSET + 4 else None
 
 
 def _asked(connection: Connection, which: int) -> int:

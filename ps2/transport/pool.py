@@ -18,7 +18,7 @@ from ps2.transport.connection import Connection
 from ps2.transport.handshake import handshake
 from ps2.transport.proof import Tokens
 from ps2.transport.reach import unreachable
-from ps2.transport.sockets import PlainSocket, connect, tune, wait_at_most
+from ps2.transport.sockets import PlainSocket, connect, limit_wait, tune
 from ps2.transport.tls import Renewed, client_context
 from ps2.transport.tls_connection import TlsConnection
 
@@ -35,12 +35,12 @@ class Peer:
     """A server that the client knows.
 
     Attributes:
-        places: its data addresses, best first, as (family, address). The family of a host and port is AF_UNSPEC.
+        addresses: its data addresses, best first, as (family, address). The family of a host and port is AF_UNSPEC.
         idle: connections to it that are not in use.
     """
 
     server_id: str
-    places: list[tuple[int, Any]]
+    addresses: list[tuple[int, Any]]
     idle: list[Connection] = field(default_factory=list)
 
 
@@ -50,11 +50,11 @@ class ConnectionPool:
     Each connection that is taken must be returned by ``keep`` or ``discard``.
     """
 
-    def __init__(self, token: Tokens | None, wire: WireConfig, meet: Callable[[str], Peer]) -> None:
-        """Create an empty pool. ``meet`` asks a server for its identity and data addresses; it raises a PS2Error."""
+    def __init__(self, token: Tokens | None, wire: WireConfig, identify: Callable[[str], Peer]) -> None:
+        """Create an empty pool; ``identify`` asks a server for its identity and addresses, or raises a PS2Error."""
         self._token = token
         self._wire = wire
-        self._meet = meet
+        self._identify = identify
         self._tls = Renewed(wire.tls, client_context) if wire.tls is not None else None
         self._lock = threading.Lock()
         self._peers: dict[str, Peer] = {}
@@ -86,12 +86,12 @@ class ConnectionPool:
         if connection is not None:  # the server is gone, and another may have taken its place
             self.discard(connection)
             self.forget(address)
-        peer, met_now = self._peer(address)
+        peer, is_new = self._peer(address)
         try:
             return self._reach(address, peer)
         except UnavailableError:
             self.forget(address)
-            if met_now:
+            if is_new:
                 raise
         peer, _ = self._peer(address)
         return self._reach(address, peer)
@@ -137,9 +137,9 @@ class ConnectionPool:
             peer = self._peers.get(address)
         if peer is not None:
             return peer, False
-        met = self._meet(address)
+        peer = self._identify(address)
         with self._lock:
-            return self._peers.setdefault(address, met), True
+            return self._peers.setdefault(address, peer), True
 
     def _reach(self, address: str, peer: Peer) -> Connection:
         """Connect to one of a server's data addresses.
@@ -149,12 +149,12 @@ class ConnectionPool:
             UnavailableError: connecting failed, although this pool had a connection to the address before.
         """
         reasons = []
-        for family, place in peer.places:
+        for family, data_address in peer.addresses:
             try:
-                connection = self._greet(peer, family, place)
+                connection = self._greet(peer, family, data_address)
             except OSError as error:
-                log.info("no data connection to %r: %s", place, error)
-                reasons.append(f"{_place_name(family, place)}: {error.strerror or error}")
+                log.info("no data connection to %r: %s", data_address, error)
+                reasons.append(f"{_describe(family, data_address)}: {error.strerror or error}")
             else:
                 self._reached.add(address)
                 return connection
@@ -163,12 +163,12 @@ class ConnectionPool:
             raise UnavailableError(f"{address}: no data connection any more: {why}")
         raise unreachable("the data port of the server that answers", address, why)
 
-    def _greet(self, peer: Peer, family: int, place: Any) -> Connection:
+    def _greet(self, peer: Peer, family: int, data_address: Any) -> Connection:
         """Connect, and run the handshake; raises OSError if no such server listens there."""
-        plain = connect(family, place, self._wire.connect_s)
+        plain = connect(family, data_address, self._wire.connect_s)
         connection: Connection = plain
         if self._tls is not None and family != socket.AF_UNIX:
-            connection = TlsConnection(plain, self._tls.get(), self._tls.name or place[0])
+            connection = TlsConnection(plain, self._tls.get(), self._tls.name or data_address[0])
         with self._lock:
             self._busy.add(connection)
             closed = self.is_closed
@@ -184,22 +184,22 @@ class ConnectionPool:
             except PS2Error as error:  # an unauthenticated peer, or a proxy with nothing behind it
                 raise ConnectionRefusedError(0, str(error)) from error
             plain.patience_s = min(self._wire.keepalive_s / 2, self._wire.request_timeout_s)
-            wait_at_most(connection, min(plain.patience_s, POLL_S))
+            limit_wait(connection, min(plain.patience_s, POLL_S))
         except BaseException:
             self.discard(connection)
             raise
         return connection
 
 
-def name_of(connection: Connection) -> bytes:
+def connection_name(connection: Connection) -> bytes:
     """Return the name by which the server knows a connection of the pool."""
     plain = connection.plain if isinstance(connection, TlsConnection) else connection
     assert isinstance(plain, PlainSocket)
     return plain.name
 
 
-def _place_name(family: int, place: Any) -> str:
-    return "Unix socket" if family == socket.AF_UNIX else f"data port {place[1]}"
+def _describe(family: int, data_address: Any) -> str:
+    return "Unix socket" if family == socket.AF_UNIX else f"data port {data_address[1]}"
 
 
 def _is_open(connection: Connection) -> bool:

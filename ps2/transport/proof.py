@@ -50,9 +50,9 @@ def greeting_proof(token: str, side: str, client_nonce: bytes, server_nonce: byt
     return _mac(token.encode(), f"ps2 data {side}".encode() + client_nonce + server_nonce + server_id.encode())
 
 
-def equal(given: bytes, expected: bytes) -> bool:
+def equal(proof: bytes, expected: bytes) -> bool:
     """Compare proofs in constant time."""
-    return hmac.compare_digest(given, expected)
+    return hmac.compare_digest(proof, expected)
 
 
 class Tokens:
@@ -70,8 +70,8 @@ class Tokens:
         self.renew(text)
 
     @classmethod
-    def of(cls, given: str | Tokens | None) -> Tokens | None:
-        return cls(given) if isinstance(given, str) else given
+    def from_text(cls, text: str | Tokens | None) -> Tokens | None:
+        return cls(text) if isinstance(text, str) else text
 
     @property
     def all(self) -> tuple[str, ...]:
@@ -84,8 +84,8 @@ class Tokens:
 
     def shared(self, proofs: Iterable[bytes], make: Callable[[str], bytes]) -> str | None:
         """Return the first token that matches one of the other side's proofs; None if none does."""
-        given = list(proofs)
-        return next((token for token in self._all if any(equal(proof, make(token)) for proof in given)), None)
+        candidates = list(proofs)
+        return next((token for token in self._all if any(equal(proof, make(token)) for proof in candidates)), None)
 
 
 @dataclass(frozen=True)
@@ -164,14 +164,14 @@ class Gatekeeper:
     def _begun(self, method: str, claim: Claim) -> _Session | None:
         """Return a session for a client's first call; None if the call's proof matches no token."""
 
-        def made(token: str) -> bytes:
+        def key(token: str) -> bytes:
             return session_key(token, claim.client_nonce, self._nonce)
 
         def first(token: str) -> bytes:
-            return call_proof(made(token), claim.number, claim.digest, method)
+            return call_proof(key(token), claim.number, claim.digest, method)
 
         token = self._tokens.shared([claim.proof], first)
-        return None if token is None else _Session(token, made(token))
+        return None if token is None else _Session(token, key(token))
 
     def _begin(self) -> None:
         self._nonce = new_nonce()

@@ -60,7 +60,7 @@ def abstract(name: str) -> str:
     return f"\0ps2/{name}"
 
 
-def wait_at_most(connection: Connection, timeout_s: float) -> None:
+def limit_wait(connection: Connection, timeout_s: float) -> None:
     """Limit how long a read blocks. After ``timeout_s`` the read returns partial input, or raises BlockingIOError."""
     whole_s = int(timeout_s)
     timeval = struct.pack("@ll", whole_s, int(1e6 * (timeout_s - whole_s)))
@@ -155,11 +155,11 @@ def connect(family: int, address: Any, timeout_s: float) -> PlainSocket:
     if family == socket.AF_UNIX:
         return _connect(family, address, timeout_s)
     host, port = address
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    candidates = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     last: OSError | None = None
-    for family, *_, place in found:
+    for family, *_, candidate in candidates:
         try:
-            return _connect(family, place, timeout_s / len(found))
+            return _connect(family, candidate, timeout_s / len(candidates))
         except OSError as error:
             last = last or error
     raise last or OSError(f"{host} has no address")

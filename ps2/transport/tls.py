@@ -33,7 +33,7 @@ class Renewed(Generic[T]):
         self._make = make
         self._lock = threading.Lock()
         self._pems = tls.current()
-        self._value = made(make, self._pems, tls)
+        self._value = build(make, self._pems, tls)
         self._complained = ""
 
     @property
@@ -47,7 +47,7 @@ class Renewed(Generic[T]):
             try:
                 pems = self._tls.current()
                 if pems != self._pems:
-                    self._value, self._pems = made(self._make, pems, self._tls), pems
+                    self._value, self._pems = build(self._make, pems, self._tls), pems
                     self._complained = ""
                     log.info("certificates have changed and were reloaded: %s", self._tls)
             except PS2Error as error:
@@ -57,7 +57,7 @@ class Renewed(Generic[T]):
             return self._value
 
 
-def made(make: Callable[[Pems], T], pems: Pems, tls: Tls) -> T:
+def build(make: Callable[[Pems], T], pems: Pems, tls: Tls) -> T:
     """Return ``make(pems)``; raise ConfigError, which names the files, if the certificates are unusable."""
     try:
         return make(pems)
@@ -86,11 +86,11 @@ def check_serving(tls: Tls, *hosts: str) -> None:
         ConfigError, AuthError: the certificates are unusable.
     """
     for host in hosts:
-        if (wrong := fault_of(tls, host)) is not None:
+        if (wrong := peer_fault(tls, host)) is not None:
             raise ConfigError(f"certificates: peers that trust {tls} would reject {host}: {wrong}")
 
 
-def fault_of(tls: Tls, host: str) -> str | None:
+def peer_fault(tls: Tls, host: str) -> str | None:
     """Return why peers with these certificates would reject a process on that host; None if they would accept it.
 
     Without a certificate authority nothing can be checked, and the result is None.
@@ -99,7 +99,7 @@ def fault_of(tls: Tls, host: str) -> str | None:
         ConfigError, AuthError: the certificates are unusable.
     """
     pems = tls.current()
-    return made(partial(fault, host=pems.name or host), pems, tls) if pems.ca else None
+    return build(partial(fault, host=pems.name or host), pems, tls) if pems.ca else None
 
 
 def fault(pems: Pems, host: str) -> str | None:

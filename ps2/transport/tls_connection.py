@@ -39,7 +39,7 @@ class TlsConnection:
         )
         self._sending = memoryview(b"")  # encrypted
         self._arriving = memoryview(bytearray(RECORD_BYTES))
-        self._taken = 0  # plaintext bytes that ``_sending`` encrypts
+        self._plaintext_bytes = 0  # plaintext bytes that ``_sending`` encrypts
 
     @property
     def plain(self) -> socket.socket:
@@ -83,11 +83,11 @@ class TlsConnection:
             BlockingIOError: not all of that part could be sent; the caller must pass the same views again.
         """
         if not self._sending:
-            self._taken = self._encrypt(views)
+            self._plaintext_bytes = self._encrypt(views)
             self._sending = memoryview(self._outgoing.read())
         while self._sending:
             self._sending = self._sending[self._plain.send(self._sending, flags) :]
-        return self._taken
+        return self._plaintext_bytes
 
     def recv_into(self, view: memoryview, size: int = 0, flags: int = 0) -> int:
         """Receive like a plain socket; return 0 when the other side has finished."""
@@ -145,22 +145,22 @@ class TlsConnection:
 
     def _encrypt(self, views: Sequence[memoryview]) -> int:
         """Encrypt about ``SENT_BYTES``; return the number of plaintext bytes."""
-        taken, at = 0, 0
-        while at < len(views) and taken < SENT_BYTES:
-            view = views[at]
-            at += 1
+        encrypted, index = 0, 0
+        while index < len(views) and encrypted < SENT_BYTES:
+            view = views[index]
+            index += 1
             if len(view) < RECORD_BYTES:  # several small views become one record
                 small = bytearray(view)
-                while at < len(views) and len(small) + len(views[at]) <= RECORD_BYTES:
-                    small += views[at]
-                    at += 1
+                while index < len(views) and len(small) + len(views[index]) <= RECORD_BYTES:
+                    small += views[index]
+                    index += 1
                 view = memoryview(small)
-            part = view[: SENT_BYTES - taken]
+            part = view[: SENT_BYTES - encrypted]
             written = self._tls.write(part)
-            taken += written
+            encrypted += written
             if written < len(part):
                 break
-        return taken
+        return encrypted
 
     def _receive_until(self, deadline_s: float) -> int:
         while True:

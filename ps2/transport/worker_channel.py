@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError, Message
 
 from ps2.config import WireConfig, split_address
 from ps2.errors import ProtocolError, UnavailableError
-from ps2.protocol.framing import Filling
+from ps2.protocol.framing import Reading
 from ps2.transport.connection import Connection
 from ps2.transport.handshake import handshake
 from ps2.transport.sockets import MIN_TIMEOUT_S, hang_up, receive, send_all, tune
@@ -102,7 +102,7 @@ class WorkerChannel(Generic[M]):
             raise
 
 
-def _read(reply: type[M]) -> Filling[M]:
+def _read(reply: type[M]) -> Reading[M]:
     head = bytearray(LENGTH.size)
     yield memoryview(head)
     body = bytearray(LENGTH.unpack(head)[0])

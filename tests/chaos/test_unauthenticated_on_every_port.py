@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from ps2 import DCV, PS2Conf, PS2Context
+from ps2.client.network import FleetNetwork
 from ps2.config import split_address
 from ps2.protocol.messages import PROTOCOL_VERSION, Operation, Request
 from ps2.protocol.pb import server_pb2 as pb
 from ps2.rpc.control import ServerControl
-from ps2.rpc.network import FleetNetwork
 from ps2.transport.acceptor import MAX_UNAUTHENTICATED
 
 DIM = 1000

@@ -9,7 +9,7 @@ import pytest
 
 from ps2 import DCV, errors
 from ps2.client.keysets import MAX_SENT_BYTES
-from ps2.rpc.network import FleetNetwork
+from ps2.client.network import FleetNetwork
 from ps2.transport import direct
 
 pytestmark = pytest.mark.parametrize("ps", [1, 3], indirect=True, scope="module")

@@ -22,7 +22,7 @@ def test_fleet_when_at_ipv6_then_all_of_it_is_on_the_given_ports():
         weight = DCV.dense(10).fill(1.0)
         weight.add(np.ones(10))
         found = [split_address(address) for address in (*ps.servers, ps._coordinator.fleet.address)]
-        data = [ps._coordinator.session.network._meet(address).places[-1][1][1] for address in ps.servers]
+        data = [ps._coordinator.session.network._identify(address).addresses[-1][1][1] for address in ps.servers]
         assert weight.sum() == 20.0
     assert {host for host, _ in found} == {"::1"}
     assert len({*data, *(port for _, port in found)} & set(given)) == PORTS - 1  # one is a run's

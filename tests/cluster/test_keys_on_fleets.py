@@ -27,7 +27,7 @@ def test_status_when_keys_live_then_tells_of_them(ps, statuses):
     touch(m, KEYS[:200])
     m.evict(keep=50)
     held = [matrix for status in statuses() for matrix in status.matrices if matrix.matrix == m.number]
-    sums = {name: sum(getattr(matrix, name) for matrix in held) for name in held[0].of_keys}
+    sums = {name: sum(getattr(matrix, name) for matrix in held) for name in held[0].key_counts}
     assert sums.pop("slots") >= 50
     assert sums == {
         "active_keys": 50,

@@ -15,6 +15,7 @@ import pytest
 
 from ps2 import DCV, PS2Context
 from ps2.client import plans
+from ps2.client.network import FleetNetwork
 from ps2.client.requests import cut, group
 from ps2.client.sessions import session_of
 from ps2.config import WireConfig
@@ -23,7 +24,6 @@ from ps2.ops.warm import warm
 from ps2.protocol.binary import request_parts
 from ps2.protocol.framing import written
 from ps2.rpc.control import ServerControl
-from ps2.rpc.network import FleetNetwork
 from ps2.server.fast_path_compiled import load
 from ps2.transport.handshake import handshake
 from ps2.transport.sockets import connect, send_all
@@ -118,8 +118,8 @@ def test_server_when_clients_do_not_read_then_holds_a_block_each(one, until):
 
 def _ask_and_do_not_read(context, vector, session):
     """Return a connection on which the pull of the whole vector was asked for, and the thread that asked."""
-    peer = session.network._meet(context.servers[0])
-    family, place = peer.places[-1]
+    peer = session.network._identify(context.servers[0])
+    family, place = peer.addresses[-1]
     client = connect(family, place, 20.0)
     handshake(client, context._coordinator.token, peer.server_id, time.monotonic() + 20)
     client.settimeout(None)

@@ -15,12 +15,12 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from ps2 import PS2Conf, PS2Context
+from ps2.client.network import FleetNetwork
 from ps2.config import new_token, write_token
 from ps2.errors import NotFoundError, OutOfRangeError
 from ps2.matrix.partition import MatrixSpec, Partition
 from ps2.protocol.messages import Keys, Operation, Request, RequestId, key_digest
 from ps2.rpc.control import ServerControl
-from ps2.rpc.network import FleetNetwork
 from tests.commands import ps2
 from tests.promql import metric_names, names_of
 

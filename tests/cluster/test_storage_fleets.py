@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from ps2 import DCV, PS2Context
+from ps2.client.network import FleetNetwork
 from ps2.errors import LostError
 from ps2.rpc.control import ServerControl
-from ps2.rpc.network import FleetNetwork
 from ps2.storage import folders
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ps2 import DCV, errors
+from ps2.client.network import FleetNetwork
 from ps2.errors import PS2Error, TransientError, UsageError
 from ps2.matrix.partition import HASH_SPACE, MatrixSpec, Partition
 from ps2.protocol import framing
 from ps2.protocol.messages import PROTOCOL_VERSION, Keys, Operation, Request, RequestId
 from ps2.protocol.pb import server_pb2 as pb
 from ps2.rpc.control import Activation, ServerControl
-from ps2.rpc.network import FleetNetwork
 from ps2.transport.handshake import handshake
 from ps2.transport.sockets import abstract
 from tests.messages import header_of, request_bytes, request_frame

@@ -208,7 +208,7 @@ def held(engine, copies):
             "keys": None if shard.index is None else shard.index.keys.tolist(),
             "managed": None if shard.managed is None else {n: a.tobytes() for n, a in shard.managed.arrays().items()},
             "applied": shard.applied.to_json(),
-            "kept": {(k.id, k.position): k.to_json() for k in engine.kept.of(place)},
+            "kept": {(k.id, k.position): k.to_json() for k in engine.replies.shard_replies(place)},
         }
         for place, shard in engine.shards().items()
         if shard.copy is copies

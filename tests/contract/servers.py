@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from ps2.client.network import FleetNetwork
 from ps2.config import ANY_PORT, LOOPBACK, WireConfig
 from ps2.errors import PS2Error
 from ps2.matrix.partition import HASH_SPACE, MatrixSpec, Partition
@@ -18,7 +19,6 @@ from ps2.protocol import framing
 from ps2.protocol.messages import Operation, Request, RequestId
 from ps2.protocol.pb import server_pb2 as pb
 from ps2.rpc.channel import Channel, Trust
-from ps2.rpc.network import FleetNetwork
 from ps2.rpc.serving import RpcServer
 from ps2.server.engine import Engine
 from ps2.server.servicer import ServerServicer
@@ -72,7 +72,7 @@ class Served:
         try:
             port, unix_name = places(self.data) if places else (self.data.port, self.data.unix_name)
             told = SimpleNamespace(port=port, unix_name=unix_name, connections=0, carried=self.data.carried)
-            self.servicer = ServerServicer(engine, self.id, wire, lambda: None, told, token)
+            self.servicer = ServerServicer(engine, self.id, wire, lambda: None, told, lambda: FleetNetwork(token, wire))
             self.rpc = RpcServer(SERVICE, self.servicer, listen, token, 4, wire)
         except PS2Error:
             self.data.stop(0)
@@ -187,7 +187,7 @@ def count(transport, address):
 def nothing_under_way(engine):
     """Whether all memory that is counted is that of shards, of key sets to remember, and of fast_paths."""
     lasting = sum(status.bytes for status in engine.matrices()) + engine.fast_paths.nbytes
-    return engine.memory.taken_bytes == lasting + engine.keys._bytes
+    return engine.memory.used_bytes == lasting + engine.keys._bytes
 
 
 def row(engine, number):

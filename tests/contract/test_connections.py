@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from faults import flows
 
+from ps2.client.network import FleetNetwork
 from ps2.config import WireConfig
 from ps2.errors import (
     DeadlineError,
@@ -28,7 +29,6 @@ from ps2.errors import (
 )
 from ps2.protocol.pb import server_pb2 as pb
 from ps2.rpc.control import ServerControl
-from ps2.rpc.network import FleetNetwork
 from ps2.rpc.serving import RpcServer
 from ps2.server.engine import Engine
 from ps2.server.servicer import ServerServicer
@@ -262,7 +262,7 @@ def test_request_when_longer_than_keepalive_then_tls_waits(tmp_path, monkeypatch
         timer.join()
         transport.close()
     assert isinstance(outcome, StaleRouteError)
-    here, there = looks[-1].here, looks[-1].there
+    here, there = looks[-1].local, looks[-1].remote
     assert (here.sent, here.received) == (there.received, there.sent)
 
 

@@ -9,11 +9,11 @@ from contextlib import ExitStack
 import pytest
 from prometheus_client import CollectorRegistry
 
+from ps2.client.network import FleetNetwork
 from ps2.config import ANY_PORT, Binding, WireConfig, join_address, split_address
 from ps2.errors import StoppedError, UnavailableError, UnreachableError
 from ps2.rpc import run_control
 from ps2.rpc.control import ServerControl
-from ps2.rpc.network import FleetNetwork
 from ps2.rpc.run_control import RunControl
 from ps2.run.clocks import Clocks
 from ps2.run.run_server import RunServer

@@ -35,8 +35,8 @@ DTYPES |= {11: "float32", 12: "float64", 13: "int32", 14: "int64", 15: "int32"}
 SPARSE, SPARSE_INTEGERS, SPARSE_BLOCKS = 3, 6, 15
 OF_SPARSE = (SPARSE, SPARSE_INTEGERS, SPARSE_BLOCKS)
 # Matrices with layout "column", and how many rows they have.
-OF_BLOCKS, K = (11, 12, 13, 14, 15), 40
-KEYED = PLAIN[4:]
+BLOCK_OPERATIONS, K = (11, 12, 13, 14, 15), 40
+KEY_OPERATIONS = PLAIN[4:]
 SERIES = "fleet/app"
 
 
@@ -48,7 +48,7 @@ def an_engine(memory_limit_bytes=1 << 26):
 
 def create(engine):
     for matrix, dtype in DTYPES.items():
-        layout, rows = ("column", K) if matrix in OF_BLOCKS else ("row", 3)
+        layout, rows = ("column", K) if matrix in BLOCK_OPERATIONS else ("row", 3)
         if matrix in OF_SPARSE:
             spec = MatrixSpec(2**63, rows, dtype=dtype, kind="sparse", layout=layout)
             engine.create_matrix(matrix, spec, [Partition(1, 0, HASH_SPACE)])
@@ -120,9 +120,11 @@ def requests(draw):
     """Plain ones mostly; and what fast paths leave to Python."""
     kind, known = draw(st.sampled_from(PLAIN)), st.sampled_from([*DTYPES] * 3 + [9])
     of_blocks = kind.startswith("columns")
-    matrix = draw(known.filter(lambda matrix: (matrix in OF_BLOCKS) == of_blocks) if draw(st.booleans()) else known)
+    matrix = draw(
+        known.filter(lambda matrix: (matrix in BLOCK_OPERATIONS) == of_blocks) if draw(st.booleans()) else known
+    )
     params, arrays, keys, count = {}, (), None, draw(st.integers(0, WIDTH))
-    if kind in KEYED:
+    if kind in KEY_OPERATIONS:
         columns = np.array(draw(key_sets | (unordered if of_blocks else key_sets) | bad_keys), np.int64)
         keys, count = Keys(columns.size, columns), columns.size
         count = draw(st.sampled_from([count] * 5 + [count + 1]))
@@ -200,12 +202,14 @@ def test_requests_when_any_then_lanes_make_no_difference(two, until, sent, freed
 
 def plain(kind, matrix, width=3, most=1):
     """A plain request's operation on that matrix; None if there is none of that kind."""
-    if (matrix in OF_BLOCKS) != kind.startswith("columns") or (matrix in OF_SPARSE and kind not in KEYED):
+    if (matrix in BLOCK_OPERATIONS) != kind.startswith("columns") or (
+        matrix in OF_SPARSE and kind not in KEY_OPERATIONS
+    ):
         return None
-    keys = Keys(width, np.array([BEGIN + 31 * i % WIDTH for i in range(width)])) if kind in KEYED else None
-    if keys is not None and matrix not in OF_BLOCKS:
+    keys = Keys(width, np.array([BEGIN + 31 * i % WIDTH for i in range(width)])) if kind in KEY_OPERATIONS else None
+    if keys is not None and matrix not in BLOCK_OPERATIONS:
         keys.columns.sort()
-    shape = (width, K) if matrix in OF_BLOCKS else (width,)
+    shape = (width, K) if matrix in BLOCK_OPERATIONS else (width,)
     arrays = () if "pull" in kind or kind == "gather" else (np.full(shape, most, DTYPES[matrix]),)
     params = {"start": 0, "stop": width} if kind == "pull" else {}
     if kind == "columns_add_some":
@@ -216,7 +220,7 @@ def plain(kind, matrix, width=3, most=1):
             np.arange(2 * width, dtype=np.uint16),
             fold(np.full(2 * width, -1000, "i4")),
         )
-    return Operation(kind, matrix, 1, () if matrix in OF_BLOCKS else (2,), params, arrays, keys)
+    return Operation(kind, matrix, 1, () if matrix in BLOCK_OPERATIONS else (2,), params, arrays, keys)
 
 
 @pytest.mark.parametrize("matrix", DTYPES)
@@ -239,11 +243,11 @@ def test_request_when_one_like_it_was_answered_then_it_is_fast(kind, matrix):
 def test_integers_when_fewer_bytes_hold_them_then_they_travel_so(matrix, most):
     """There and back, as long as they take 4 KiB; sums are those of Python."""
     verb, read, width, rows = (
-        ("columns_add", "columns_pull", 60, ()) if matrix in OF_BLOCKS else ("scatter_add", "gather", 90, (2,))
+        ("columns_add", "columns_pull", 60, ()) if matrix in BLOCK_OPERATIONS else ("scatter_add", "gather", 90, (2,))
     )
     most = min(most, np.iinfo(DTYPES[matrix]).max)
     engine = an_engine()
-    if matrix not in OF_BLOCKS:
+    if matrix not in BLOCK_OPERATIONS:
         width = 3000
         engine.free_matrix(matrix)
         kind, space = ("sparse", HASH_SPACE) if matrix in OF_SPARSE else ("dense", 5000)
@@ -251,7 +255,7 @@ def test_integers_when_fewer_bytes_hold_them_then_they_travel_so(matrix, most):
     columns = np.arange(BEGIN, BEGIN + width)
     if matrix in OF_SPARSE:
         engine.shards()[matrix, 1].slots(columns, create=True)
-    shape = (width, K) if matrix in OF_BLOCKS else (width,)
+    shape = (width, K) if matrix in BLOCK_OPERATIONS else (width,)
     values = (np.arange(np.prod(shape)) % (most + 1)).reshape(shape).astype(DTYPES[matrix])
     values.flat[-1] = -most
     add, pull = (
@@ -383,7 +387,7 @@ def test_lease_when_expired_then_nothing_is_done_until_renewed():
 def test_copies_when_present_then_python_writes_and_lanes_read():
     with one() as (engine, ask):
         bound(ask)
-        engine.fence.note_copies(True)
+        engine.fence.set_copied(True)
         before = quick(engine)
         ask(Request((push(),), an_id(7)))
         assert quick(engine) == before
@@ -499,7 +503,7 @@ def test_memory_when_request_needs_lane_share_then_gets_it():
         bound(ask)
         assert engine.fast_paths.nbytes > 0
         memory = engine.memory
-        most = memory.limit_bytes - memory.taken_bytes + engine.fast_paths.nbytes - 4096
+        most = memory.limit_bytes - memory.used_bytes + engine.fast_paths.nbytes - 4096
         memory.admit(most, "a request")
         assert engine.fast_paths.nbytes == 0
         before = quick(engine)
@@ -525,7 +529,7 @@ def test_lane_when_many_rows_are_in_use_then_lines_are_reused():
 # -- connections -------------------------------------------------------------------------------------------------------
 
 LARGE = 1 << 18
-HANDLE_AT = HEAD.size + 4  # in a reply
+HANDLE_OFFSET = HEAD.size + 4  # in a reply
 
 
 @contextmanager
@@ -538,7 +542,7 @@ def a_connection(server):
 
 
 def written(request, handle=0):
-    header, arrays = binary.request_parts(request, {binary.shape_of(request): handle})
+    header, arrays = binary.request_parts(request, {binary.request_shape(request): handle})
     data = b"".join(array.tobytes() for array in arrays)
     return HEAD.pack(len(header), len(data)) + header + data
 
@@ -550,7 +554,7 @@ def exchange(connection, request, handle=0):
     reply = receive(connection, read_reply(request, handles))
     if isinstance(reply, PS2Error):
         raise reply
-    return reply, handles.get(binary.shape_of(request), handle)
+    return reply, handles.get(binary.request_shape(request), handle)
 
 
 def a_large_engine():
@@ -643,7 +647,7 @@ def test_server_when_it_stops_then_lanes_end(until):
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     request=requests(),
-    position=st.integers(12, 12 + binary.TAIL_AT - 1),
+    position=st.integers(12, 12 + binary.TAIL_OFFSET - 1),
     byte=st.integers(0, 255),
 )
 def test_header_when_one_byte_changes_then_both_servers_agree(two, request, position, byte):
@@ -667,6 +671,6 @@ def test_header_when_one_byte_changes_then_both_servers_agree(two, request, posi
             came = b""
             while piece := connection.recv(1 << 16):
                 came += piece
-            told.append(came[:HANDLE_AT] + came[HANDLE_AT + 4 :])
+            told.append(came[:HANDLE_OFFSET] + came[HANDLE_OFFSET + 4 :])
     assert told[0] == told[1]
     assert state(ours.engine) == state(plain.engine)

@@ -8,7 +8,7 @@ import socket
 import numpy as np
 
 from ps2.errors import PS2Error
-from ps2.protocol.binary import TAIL_AT, reply_parts
+from ps2.protocol.binary import TAIL_OFFSET, reply_parts
 from ps2.protocol.framing import HEAD, read, read_request, written_by_pieces
 from ps2.protocol.messages import Keys, Operation, Request, RequestId
 from ps2.server import fast_path_loop
@@ -62,7 +62,7 @@ def damaged(frame, rng):
         if rng.random() < 0.5:
             frame[rng.integers(len(frame))] = rng.integers(256)
         else:
-            at = HEAD.size + 8 * rng.integers((TAIL_AT + 48) // 8)
+            at = HEAD.size + 8 * rng.integers((TAIL_OFFSET + 48) // 8)
             frame[at : at + 8] = rng.choice(EDGES).tobytes()
         if rng.random() < 0.2:  # as many bytes as it declares, perhaps
             frame[4:12] = np.uint64(rng.integers(0, 2000)).tobytes()
@@ -115,12 +115,12 @@ def test_lane_when_requests_are_damaged_then_matches_python(monkeypatch):
             frame = damaged(frames[rng.integers(len(frames))], rng) + padding
             client.sendall(frame)
             ended = fast_path.serve(server.fileno(), generation, 0)
-            assert ended in (fast_path_loop.OTHER, fast_path_loop.TAKEN)
+            assert ended in (fast_path_loop.OTHER, fast_path_loop.RECEIVED)
             left, reply = drained(server), drained(client)
             taken = len(frame) - len(left)
-            if ended == fast_path_loop.TAKEN:
+            if ended == fast_path_loop.RECEIVED:
                 assert not reply
-                assert b"".join(fast_path.taken()) == frame[:taken]
+                assert b"".join(fast_path.received()) == frame[:taken]
             elif taken:
                 answered += 1
                 assert reply == in_python(plain, frame[:taken])

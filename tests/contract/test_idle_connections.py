@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
+from ps2.client.network import FleetNetwork
 from ps2.config import WireConfig
-from ps2.rpc.network import FleetNetwork
 from ps2.transport.acceptor import AuthenticatedPeer
 from ps2.transport.idle_connections import IdleConnectionPoller
 from tests.certificates import write

@@ -103,7 +103,7 @@ def in_step(fleet, matrices=MATRICES, limits_bytes=(LIMIT_BYTES, LIMIT_BYTES)):
 
 
 def behind(server):
-    return server.servicer._replication.behind
+    return server.servicer._replication.out_of_sync
 
 
 @contextmanager
@@ -322,7 +322,7 @@ def test_request_when_over_size_limit_then_forwarded_in_pieces(fleet, until):
     fleet.change(primary, op("fill", 1, value=2.5), op("map", 0, arrays=(FUNCTIONS[0],)))
     assert held(backup.engine, copies=True) == held(primary.engine, copies=False)
     shard = backup.engine.shards()[1, 0]
-    until(lambda: backup.engine.memory.taken_bytes == shard.nbytes, "the memory of the pieces is given back")
+    until(lambda: backup.engine.memory.used_bytes == shard.nbytes, "the memory of the pieces is given back")
 
 
 def test_client_request_when_it_names_copy_then_is_refused(fleet, pair):
@@ -530,7 +530,7 @@ def test_matrices_when_changed_with_one_copy_behind_then_sync(joined, until, los
     primary, backup, change = joined
     shards = primary.engine.shards()
     for value in range(30):
-        primary.servicer._replication.lose([shards[lost, 0]])
+        primary.servicer._replication.mark_out_of_sync([shards[lost, 0]])
         change(value)
     until(lambda: behind(primary) == 0, "the copies are made")
     assert held(backup.engine, copies=True) == held(primary.engine, copies=False)
@@ -540,7 +540,7 @@ def test_matrices_when_lagging_copy_is_unsent_then_none_syncs(fleet, joined, unt
     """A copy of one alone would be of another moment than the other's."""
     primary, backup, change = joined
     fleet.stop(backup)
-    primary.servicer._replication.lose([primary.engine.shards()[9, 0]])
+    primary.servicer._replication.mark_out_of_sync([primary.engine.shards()[9, 0]])
     change(1)
     assert behind(primary) == 2
     other = fleet.start()
@@ -690,4 +690,4 @@ def test_memory_when_copies_are_freed_then_it_is_given_back(fleet, pair, until):
     assert backup.engine.matrices() == []
     for matrix in MATRICES:
         fleet.control.free_matrix(backup.address, matrix)
-    until(lambda: backup.engine.memory.taken_bytes == backup.engine.keys.nbytes, "all memory is given back")
+    until(lambda: backup.engine.memory.used_bytes == backup.engine.keys.nbytes, "all memory is given back")

@@ -144,7 +144,7 @@ def test_workers_when_many_then_all_finish_their_clocks(start, join, pool):
             control.barrier(2 * clock + 1, 0)
             value = control.once(2 * clock + 1, 1)
             if value is None:
-                value = control.once_made(2 * clock + 1, 1, b"%d" % clock)
+                value = control.send_once(2 * clock + 1, 1, b"%d" % clock)
             assert value == b"%d" % clock
         control.leave(b"%d" % rank)
 
@@ -169,7 +169,7 @@ def test_client_when_killed_then_next_attempt_makes_the_value(start, join, pool,
         client.communicate()
     control = waiting.result(ANSWER_S)
     assert control.once(0, 0) is None
-    control.once_made(0, 0, b"value")
+    control.send_once(0, 0, b"value")
     assert value.result(ANSWER_S) == b"value"
 
 
@@ -275,7 +275,7 @@ def test_connection_when_cut_as_value_is_made_then_maker_stays(proxied, join, po
     answer = pool.submit(second.once, 0, 0)
     until(lambda: run.blocked, "the second one waits")
     proxy.cut()
-    assert first.once_made(0, 0, b"value") == b"value"
+    assert first.send_once(0, 0, b"value") == b"value"
     assert answer.result(ANSWER_S) == b"value"
 
 
@@ -401,4 +401,4 @@ def test_listener_when_message_is_too_long_then_refused(start, stack, join):
     channel._connection.sendall(LENGTH.pack(1 << 31))
     control = join(address, 1)
     assert channel.ask(pb.WorkerMessage(note=pb.Note())).error.type == "LimitError"
-    control.note([])
+    control.send_metrics([])

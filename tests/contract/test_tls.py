@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from ps2.certificates import TlsFiles
+from ps2.client.network import FleetNetwork
 from ps2.config import WireConfig
 from ps2.errors import AuthError, ConfigError, PS2Error
 from ps2.protocol.messages import Reply
-from ps2.rpc.network import FleetNetwork
 from ps2.transport import acceptor
 from ps2.transport.tls_connection import TlsConnection
 from tests.certificates import write

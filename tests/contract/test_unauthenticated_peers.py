@@ -12,13 +12,13 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from ps2.client.network import FleetNetwork
 from ps2.errors import AuthError, PS2Error, UnavailableError
 from ps2.protocol.pb import auth_pb2
 from ps2.protocol.pb import server_pb2 as pb
 from ps2.rpc import serving as serving_module
 from ps2.rpc.channel import CALL_KEY, CHALLENGE, NONCE_KEY, Trust
 from ps2.rpc.control import ServerControl
-from ps2.rpc.network import FleetNetwork
 from ps2.rpc.status import DETAIL_KEY
 from ps2.transport import acceptor, proof
 from tests.contract.servers import (
@@ -320,7 +320,7 @@ def test_impostor_when_it_relays_calls_then_is_detected(server, address):
 
 def test_trust_when_address_changes_process_then_new_one_holds():
     trust = Trust()
-    assert [trust.note("a", b"1"), trust.note("a", b"2"), trust.note("b", b"1"), trust.note("b", b"2")] == [
+    assert [trust.record("a", b"1"), trust.record("a", b"2"), trust.record("b", b"1"), trust.record("b", b"2")] == [
         None,
         None,
         None,

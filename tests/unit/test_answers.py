@@ -14,10 +14,10 @@ from ps2.ops.all import TABLE
 from ps2.ops.table import Array, Row, Values, op
 from ps2.protocol.messages import Operation, Request, RequestId
 from ps2.server import reply_cache
-from ps2.server.copies import answered, applied, filling_of, operations_of
+from ps2.server.copies import forwarded_operations, operation_change, reply_change, transfer_operations
 from ps2.server.engine import Engine
 from ps2.server.reply_cache import CachedReply
-from ps2.server.shard_snapshot import ids_of
+from ps2.server.shard_snapshot import ids_json
 
 M = 1
 SPEC = MatrixSpec(8, 1, dtype="int64")
@@ -76,7 +76,7 @@ def test_answers_when_partitions_share_id_then_each_has_its_own():
 
 
 def test_answer_when_no_longer_kept_then_error_says_applied(monkeypatch):
-    monkeypatch.setattr(reply_cache, "KEPT_RESULTS_BYTES", 1000)
+    monkeypatch.setattr(reply_cache, "LIMIT_BYTES", 1000)
     engine = an_engine()
     run(engine, added(), id=number(0))
     with pytest.raises(OpError, match="operation 'fetch_add' was applied by an earlier attempt, and its result is no"):
@@ -88,9 +88,9 @@ def test_answers_when_ids_settle_or_stage_ends_then_dropped():
     engine = an_engine()
     for value in range(5):
         run(engine, added(), id=number(value, settled=value, series="s", stage=1))
-    assert [kept.id.number for kept in engine.kept.of((M, 0))] == [4]
+    assert [kept.id.number for kept in engine.replies.shard_replies((M, 0))] == [4]
     engine.end_stages("s", 2, [])
-    assert engine.kept.of((M, 0)) == []
+    assert engine.replies.shard_replies((M, 0)) == []
 
 
 def as_a_copy(engine, *requests):
@@ -110,8 +110,8 @@ def test_answer_when_server_is_lost_then_copy_gives_first_one():
     shard, requests = engine.shards()[M, 0], []
     for value in range(2):
         (result,) = engine.execute(Request((added(),), number(value))).results
-        changes = [applied(added(), (shard,), None), answered(added(), (shard,), 0, result)]
-        requests.append(Request(tuple(operations_of(changes)), number(value)))
+        changes = [operation_change(added(), (shard,), None), reply_change(added(), (shard,), 0, result)]
+        requests.append(Request(tuple(forwarded_operations(changes)), number(value)))
     backup = as_a_copy(engine, *requests)
     assert [run(backup, added(), id=number(value)) for value in range(2)] == [[[0] * 4], [[1] * 4]]
     assert backup.shards()[M, 0].row(0).tolist() == [2] * 4
@@ -120,7 +120,7 @@ def test_answer_when_server_is_lost_then_copy_gives_first_one():
 def test_answer_when_shard_is_sent_whole_then_goes_with_it():
     engine = an_engine()
     run(engine, added(), id=number(3))
-    filling = tuple(filling_of((M, 0), engine.shards()[M, 0], engine.kept))
+    filling = tuple(transfer_operations((M, 0), engine.shards()[M, 0], engine.replies))
     backup = as_a_copy(engine, Request(filling, RequestId("ps2 filling", 1), route_version=0))
     assert run(backup, added(), id=number(3)) == [[0] * 4]
 
@@ -129,8 +129,8 @@ def test_answer_when_shard_is_from_checkpoint_then_comes_with_it():
     engine = an_engine()
     run(engine, added(value=5), id=number(0))
     shard = engine.shards()[M, 0]
-    saved = json.loads(ids_of(shard, engine.kept.of((M, 0))))
-    engine.kept.replace([])
+    saved = json.loads(ids_json(shard, engine.replies.shard_replies((M, 0))))
+    engine.replies.replace([])
     shard.restored = [CachedReply.from_json(kept, (M, 0)) for kept in saved["kept"]]
     restored = Engine(1 << 30, allow_udf=False)
     restored.replace_shards({(M, 0): shard})

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ps2.protocol.messages import RequestId
-from ps2.server import fast_path_ids
+from ps2.server import fast_path_loop
 from ps2.server.applied import AppliedIds, EndedStages
 
 ids = st.builds(RequestId, st.sampled_from("abc"), st.integers(0, 30) | st.integers(2**63, 2**64 - 1))
@@ -221,20 +221,20 @@ def test_window_when_python_and_loop_alternate_then_act_as_one(events):
             words = ours.words(RequestId("s", 0)).view("int64")
         id = RequestId("s", number, settled=settled)
         known = number in noted or number < settled_before(ours)
-        told = fast_path_ids.is_applied(words, number, settled)
+        told = fast_path_loop.is_applied(words, number, settled)
         assert told in (-1, int(known))
         if told == 0:
-            fast_path_ids.note(words, number)
-            fast_path_ids.settle(words, settled)
+            fast_path_loop.add_applied(words, number)
+            fast_path_loop.settle(words, settled)
         elif told < 0 and id not in ours:
             ours.add(id)
         noted.add(number)
         assert id in ours
-        assert fast_path_ids.is_applied(words, number, settled) in (-1, 1)
+        assert fast_path_loop.is_applied(words, number, settled) in (-1, 1)
     below = settled_before(ours)
     for number in {*noted, *(n + 1 for n in noted), *(n - 1 for n in noted if n)}:
         assert (RequestId("s", number) in ours) == (number in noted or number < below)
-        assert fast_path_ids.is_applied(words, number, settled) in (-1, int(number in noted or number < below))
+        assert fast_path_loop.is_applied(words, number, settled) in (-1, int(number in noted or number < below))
     again = AppliedIds.from_json(ours.to_json())
     assert again.to_json() == ours.to_json()
 
@@ -250,9 +250,9 @@ def test_window_when_numbers_come_in_order_then_loop_notes_them():
     applied = AppliedIds()
     words = applied.words(RequestId("s", 0)).view("int64")
     for number in range(5000):
-        assert fast_path_ids.is_applied(words, number, 0) == 0
-        fast_path_ids.note(words, number)
-        fast_path_ids.settle(words, 0)
+        assert fast_path_loop.is_applied(words, number, 0) == 0
+        fast_path_loop.add_applied(words, number)
+        fast_path_loop.settle(words, 0)
     assert applied.to_json()["s"] == {
         "series": "",
         "stage": 0,
@@ -271,42 +271,42 @@ def test_window_when_new_clock_settles_older_then_loop_notes_it():
             if clock == 1:
                 applied.add(RequestId("s", number))
             else:
-                assert fast_path_ids.is_applied(words, number, clock << 20) == 0
-                fast_path_ids.note(words, number)
-                fast_path_ids.settle(words, clock << 20)
-            assert fast_path_ids.is_applied(words, number, 0) == 1
+                assert fast_path_loop.is_applied(words, number, clock << 20) == 0
+                fast_path_loop.add_applied(words, number)
+                fast_path_loop.settle(words, clock << 20)
+            assert fast_path_loop.is_applied(words, number, 0) == 1
     assert applied.to_json()["s"]["below"] == (4 << 20) + 3
 
 
 def test_window_when_later_number_is_known_then_loop_abstains():
     applied = AppliedIds.from_json({"s": {**NOTHING, "above": [5000, 1 << 21]}})
     words = applied.words(RequestId("s", 0)).view("int64")
-    assert fast_path_ids.is_applied(words, 5000, 5000) == -1
-    assert fast_path_ids.is_applied(words, 1 << 21, 1 << 20) == -1
-    assert fast_path_ids.is_applied(words, (1 << 21) + 1, 1 << 20) == 0
+    assert fast_path_loop.is_applied(words, 5000, 5000) == -1
+    assert fast_path_loop.is_applied(words, 1 << 21, 1 << 20) == -1
+    assert fast_path_loop.is_applied(words, (1 << 21) + 1, 1 << 20) == 0
 
 
 def test_window_when_it_reaches_known_number_then_remembers_it():
     applied = AppliedIds.from_json({"s": {**NOTHING, "above": [2000]}})
     words = applied.words(RequestId("s", 0)).view("int64")
     for number in (1000, 1900):
-        if fast_path_ids.is_applied(words, number, number) == 0:
-            fast_path_ids.note(words, number)
-            fast_path_ids.settle(words, number)
+        if fast_path_loop.is_applied(words, number, number) == 0:
+            fast_path_loop.add_applied(words, number)
+            fast_path_loop.settle(words, number)
         else:
             applied.add(RequestId("s", number, settled=number))
-    assert fast_path_ids.is_applied(words, 2000, 1901) == 1
+    assert fast_path_loop.is_applied(words, 2000, 1901) == 1
 
 
 def test_window_when_number_is_half_done_then_loop_abstains():
     applied = AppliedIds()
     words = applied.words(RequestId("s", 0)).view("int64")
     applied.add_begun(RequestId("s", 3), 1)
-    assert fast_path_ids.is_applied(words, 4, 0) == -1
+    assert fast_path_loop.is_applied(words, 4, 0) == -1
     applied.add(RequestId("s", 3))
-    assert fast_path_ids.is_applied(words, 4, 0) == 0
+    assert fast_path_loop.is_applied(words, 4, 0) == 0
     applied.add(part_of(0, 1, 3))
-    assert fast_path_ids.is_applied(applied.words(part_of(0, 0, 3)).view("int64"), 4, 0) == -1
+    assert fast_path_loop.is_applied(applied.words(part_of(0, 0, 3)).view("int64"), 4, 0) == -1
 
 
 def test_window_when_scope_is_forgotten_then_loop_abstains():
@@ -315,7 +315,7 @@ def test_window_when_scope_is_forgotten_then_loop_abstains():
     over = EndedStages()
     over.add("app", 4, [])
     applied.end(over)
-    assert fast_path_ids.is_applied(words, 0, 0) == -1
+    assert fast_path_loop.is_applied(words, 0, 0) == -1
     words = applied.words(RequestId("t", 0)).view("int64")
     applied.end_all()
-    assert fast_path_ids.is_applied(words, 0, 0) == -1
+    assert fast_path_loop.is_applied(words, 0, 0) == -1

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ps2.errors import LimitError, OutOfRangeError, ProtocolError
 from ps2.protocol import binary
-from ps2.protocol.arrays import NUMBER_OF
+from ps2.protocol.arrays import DTYPE_NUMBERS
 from ps2.protocol.framing import HEAD, read_reply
 from ps2.protocol.framing import read as read_parts
 from ps2.protocol.messages import Keys, Operation, Reply, Request, RequestId, Result, StreamedArray, key_digest
@@ -255,7 +255,7 @@ PULL = Operation("pull", 7, 1, (0,), {"start": 0, "stop": 3})
 def test_shape_when_only_values_differ_then_is_the_same():
     one = Request((PULL,), route_version=2)
     other = Request((replace(PULL, params={"start": 1, "stop": 2}),), route_version=3)
-    assert binary.shape_of(one) == binary.shape_of(other)
+    assert binary.request_shape(one) == binary.request_shape(other)
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ def test_shape_when_only_values_differ_then_is_the_same():
     ],
 )
 def test_shape_when_anything_else_differs_then_it_is_another(changed):
-    assert binary.shape_of(Request((PULL,))) != binary.shape_of(Request((replace(PULL, **changed),)))
+    assert binary.request_shape(Request((PULL,))) != binary.request_shape(Request((replace(PULL, **changed),)))
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def test_shape_when_anything_else_differs_then_it_is_another(changed):
     ],
 )
 def test_request_when_about_more_than_one_row_then_has_no_shape(request_):
-    assert binary.shape_of(request_) is None
+    assert binary.request_shape(request_) is None
 
 
 def test_handle_when_server_gave_one_then_same_shape_sends_it():
@@ -303,7 +303,7 @@ def test_handle_when_server_gave_one_then_same_shape_sends_it():
 @pytest.mark.parametrize(("step", "dtype"), [(255, pb.UINT8), (256, pb.UINT16), (2**16, pb.UINT32), (2**32, pb.UINT64)])
 def test_keys_when_written_then_steps_use_narrowest_dtype(step, dtype):
     header, (steps,) = binary.request_parts(with_keys([5, 5 + step]))
-    assert (header[binary.STEPS_AT], steps.tolist()) == (dtype, [step])
+    assert (header[binary.STEPS_OFFSET], steps.tolist()) == (dtype, [step])
 
 
 def test_keys_when_there_is_one_at_the_far_end_then_it_arrives():
@@ -313,7 +313,7 @@ def test_keys_when_there_is_one_at_the_far_end_then_it_arrives():
 def test_keys_when_only_their_hash_travels_then_no_array_does():
     digest = key_digest(np.array([1, 2]))
     header, arrays = binary.request_parts(Request((Operation("gather", 7, 3, keys=Keys(2, None, digest)),)))
-    assert (arrays, header[binary.DIGEST_AT :][:16]) == ([], digest)
+    assert (arrays, header[binary.DIGEST_OFFSET :][:16]) == ([], digest)
 
 
 def test_keys_when_many_do_not_ascend_then_keep_their_order():
@@ -364,7 +364,7 @@ def test_floats_when_narrowed_then_only_they_take_two_bytes(wire, dtype):
     header, arrays = binary.request_parts(Request((push,)))
     draft = binary.open_request(header, LIMIT)
     assert (draft.operations[0].operation.wire, draft.nbytes) == (wire, 5 * 2 + 3 * 8)
-    assert [NUMBER_OF[array.dtype] for array in arrays] == [dtype, pb.INT64]
+    assert [DTYPE_NUMBERS[array.dtype] for array in arrays] == [dtype, pb.INT64]
 
 
 def test_float_when_it_exceeds_float16_then_out_of_range_error():

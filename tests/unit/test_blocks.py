@@ -321,7 +321,7 @@ def test_memory_when_keys_are_added_then_counts_shard_usage(fleet):
         memory: MemoryAccount = engine.memory
         shards = engine.shards().values()
         lasting = sum(shard.array.nbytes + shard.index.nbytes for shard in shards)
-        assert memory.taken_bytes - engine.keys.nbytes == lasting
+        assert memory.used_bytes - engine.keys.nbytes == lasting
 
 
 # -- some values of blocks ---------------------------------------------------------------------------------------------

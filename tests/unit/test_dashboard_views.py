@@ -24,13 +24,18 @@ from ps2.dashboard.training_log import TrainingLog
 from ps2.matrix.partition import MatrixSpec, Partition
 from ps2.rpc.server_status import MatrixStatus
 from ps2.server.engine import Engine
-from ps2.server.server_status import status_of
+from ps2.server.servicer import server_status
 
 
 def status(uptime_s=1.0, server_id="a", matrices=(), **numbers):
     """Return a server's status with these numbers."""
-    made = status_of(
-        Engine(1 << 20, allow_udf=False), server_id=server_id, uptime_s=uptime_s, connections=0, backup="", behind=0
+    made = server_status(
+        Engine(1 << 20, allow_udf=False),
+        server_id=server_id,
+        uptime_s=uptime_s,
+        connections=0,
+        backup="",
+        num_out_of_sync=0,
     )
     for name, value in {"matrices": tuple(matrices), **numbers}.items():
         object.__setattr__(made, name, value)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ps2.errors import NotFoundError, ProtocolError
-from ps2.protocol.binary import error_parts, reply_parts, shape_of
+from ps2.protocol.binary import error_parts, reply_parts, request_shape
 from ps2.protocol.framing import HEAD, read, read_request, written_by_pieces
 from ps2.protocol.messages import Keys, Operation, Reply, Request, RequestId, Result
 from ps2.transport import direct
@@ -93,12 +93,12 @@ def test_reply_when_it_has_an_array_then_read_into_place(ends, shape, dtype, sca
 def test_reply_when_it_has_a_handle_then_requests_carry_it(ends):
     client, server = ends
     server.sendall(reply())
-    assert receive(client, None) == direct.DONE
+    assert receive(client, None) == direct.NO_RESULTS
     assert client.handles == {}
     server.sendall(reply(handle=7))
     header, *_ = prepare(client, pulling())
-    assert direct.receive(client, pulling(), header) == direct.DONE
-    assert client.handles == {shape_of(pulling()): 7}
+    assert direct.receive(client, pulling(), header) == direct.NO_RESULTS
+    assert client.handles == {request_shape(pulling()): 7}
     assert header.data == direct.PreparedHeader(pulling(), client.handles).data
 
 

@@ -122,8 +122,8 @@ def test_look_when_function_writes_then_op_error_forbids_it(engine):
 
 
 def test_map_when_result_is_no_longer_kept_then_says_applied(engine, monkeypatch):
-    monkeypatch.setattr(reply_cache, "KEPT_RESULTS_BYTES", 1000)
-    monkeypatch.setattr(reply_cache, "KEPT_RESULT_BYTES", 100)
+    monkeypatch.setattr(reply_cache, "LIMIT_BYTES", 1000)
+    monkeypatch.setattr(reply_cache, "RESULT_OVERHEAD_BYTES", 100)
     run(engine, mapped(lambda w: bytes(600), 0), id=number(0))
     run(engine, mapped(lambda w: bytes(600), 0), id=number(1))
     assert kept(run(engine, mapped(lambda w: bytes(600), 0), id=number(1))) == bytes(600)
@@ -132,16 +132,16 @@ def test_map_when_result_is_no_longer_kept_then_says_applied(engine, monkeypatch
 
 
 def test_map_when_result_exceeds_kept_size_then_comes_once(engine, monkeypatch):
-    monkeypatch.setattr(reply_cache, "KEPT_RESULTS_BYTES", 1000)
+    monkeypatch.setattr(reply_cache, "LIMIT_BYTES", 1000)
     assert kept(run(engine, mapped(lambda w: bytes(5000), 0), id=number(0))) == bytes(5000)
 
 
 def test_map_when_results_are_empty_then_not_all_are_kept(engine, monkeypatch):
     """Many small results take memory too."""
-    monkeypatch.setattr(reply_cache, "KEPT_RESULTS_BYTES", 10 * reply_cache.KEPT_RESULT_BYTES)
+    monkeypatch.setattr(reply_cache, "LIMIT_BYTES", 10 * reply_cache.RESULT_OVERHEAD_BYTES)
     for k in range(100):
         run(engine, mapped(lambda w: None, 0), id=number(k))
-    assert len(engine.kept._results) <= 10
+    assert len(engine.replies._results) <= 10
 
 
 # -- stages that are over --------------------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ def test_batch_when_only_reads_precede_failure_then_none_applied(engine):
 def test_batch_when_failed_and_resent_then_skips_applied_part(engine):
     """A task that failed for lack of memory is tried again by Spark, under the same ids."""
     batch = (add(0), add(1, partition=1), scattered(range(5000), [1.0] * 5000), add(0))
-    engine.memory.limit_bytes = engine.memory.taken_bytes
+    engine.memory.limit_bytes = engine.memory.used_bytes
     for _ in range(2):
         with pytest.raises(LimitError, match="2 operations before it"):
             run(engine, *batch, id=number(0))
@@ -302,26 +302,26 @@ def test_requests_when_shard_orders_oppose_then_no_deadlock(engine):
 
 def test_matrix_when_created_again_then_it_keeps_its_values(engine):
     run(engine, add(0), id=number(0))
-    taken = engine.memory.taken_bytes
+    taken = engine.memory.used_bytes
     engine.create_matrix(M, MatrixSpec(DIM, 3, dtype="float64"), [Partition(0, 0, 4), Partition(1, 4, 8)])
-    assert (row(engine, 0), engine.memory.taken_bytes) == ([1] * 4, taken)
+    assert (row(engine, 0), engine.memory.used_bytes) == ([1] * 4, taken)
 
 
 def test_matrix_when_one_shard_does_not_fit_then_limit_error(engine):
-    taken = engine.memory.taken_bytes
+    taken = engine.memory.used_bytes
     engine.memory.limit_bytes = taken + 100
     with pytest.raises(LimitError):
         engine.create_matrix(9, MatrixSpec(20, 1, dtype="float64"), [Partition(0, 0, 10), Partition(1, 10, 20)])
-    assert engine.memory.taken_bytes == taken
+    assert engine.memory.used_bytes == taken
     with pytest.raises(StaleRouteError):
         row(engine, 0, matrix=9)
 
 
 def test_matrix_when_partition_exceeds_it_then_protocol_error(engine):
-    taken = engine.memory.taken_bytes
+    taken = engine.memory.used_bytes
     with pytest.raises(ProtocolError, match=r"partition 1 of matrix 9 is \[5, 11\), and the matrix ends at 10"):
         engine.create_matrix(9, MatrixSpec(10, 1), [Partition(0, 0, 5), Partition(1, 5, 11)])
-    assert engine.memory.taken_bytes == taken
+    assert engine.memory.used_bytes == taken
 
 
 @pytest.mark.parametrize(
@@ -334,10 +334,10 @@ def test_matrix_when_partition_exceeds_it_then_protocol_error(engine):
     ],
 )
 def test_matrix_when_partitions_overlap_then_protocol_error(engine, partitions, said):
-    taken = engine.memory.taken_bytes
+    taken = engine.memory.used_bytes
     with pytest.raises(ProtocolError, match=said):
         engine.create_matrix(9, MatrixSpec(10, 1), partitions)
-    assert (engine.memory.taken_bytes, len(engine.matrices())) == (taken, 2)
+    assert (engine.memory.used_bytes, len(engine.matrices())) == (taken, 2)
 
 
 @pytest.mark.parametrize("partition", [Partition(2, 3, 5), Partition(0, 0, 3), Partition(1, 8, 9)])
@@ -357,7 +357,7 @@ def test_rows_when_one_is_out_of_range_then_no_shard_grows(engine):
 def test_matrix_when_freed_then_memory_is_returned(engine):
     engine.free_matrix(M)
     engine.free_matrix(S)
-    assert engine.memory.taken_bytes == 0
+    assert engine.memory.used_bytes == 0
     with pytest.raises(StaleRouteError, match="does not hold partition 1 of matrix 1"):
         row(engine, 0, partition=1)
 
@@ -373,10 +373,10 @@ def test_request_when_matrix_is_freed_meanwhile_then_not_found(engine, change):
     with engine._locked(Request((change(),))) as shards:
         for (shard,) in shards:
             shard.free()
-    taken = engine.memory.taken_bytes
+    taken = engine.memory.used_bytes
     with pytest.raises(NotFoundError, match="the matrix was freed"):
         run(engine, change(), id=number(0))
-    assert engine.memory.taken_bytes == taken
+    assert engine.memory.used_bytes == taken
 
 
 @pytest.mark.parametrize("name", ["rows_axpy", "rows_pair_update"])
@@ -449,7 +449,7 @@ def test_status_when_asked_then_it_tells_what_is_held(engine):
     assert (dense.matrix, dense.rows, dense.bytes, dense.active_keys) == (M, 3, 3 * DIM * 8, 0)
     assert dense.partitions == (Partition(0, 0, 4), Partition(1, 4, 8))
     assert (sparse.matrix, sparse.active_keys) == (S, 3)
-    assert dense.bytes + sparse.bytes == engine.memory.taken_bytes
+    assert dense.bytes + sparse.bytes == engine.memory.used_bytes
 
 
 def test_counts_when_requests_run_then_include_failed_ones(engine):

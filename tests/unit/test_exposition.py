@@ -23,7 +23,7 @@ from ps2.matrix.partition import HASH_SPACE, MatrixSpec, Partition
 from ps2.protocol.messages import Operation, Request, RequestId
 from ps2.server.engine import Engine
 from ps2.server.exposition import ServerCollector
-from ps2.server.server_status import status_of
+from ps2.server.servicer import server_status
 from ps2.transport.exposition import MAX_SCRAPES, Exposition
 from tests.driver_figures import figures_of
 
@@ -51,7 +51,7 @@ def collector():
     engine.execute(Request((add,), RequestId("scope", 0)))
     engine.execute(Request((Operation("gather", 1, 0, (0,), arrays=(np.array([5, 6]),)),)))
     return ServerCollector(
-        lambda: status_of(engine, server_id="abc", uptime_s=1.5, connections=4, backup="", behind=0), INFO
+        lambda: server_status(engine, server_id="abc", uptime_s=1.5, connections=4, backup="", num_out_of_sync=0), INFO
     )
 
 

@@ -70,12 +70,12 @@ def test_memory_when_lanes_have_their_share_then_no_more_lanes():
     engine = Engine(SHARE * 3 * FIRST_BYTES, allow_udf=False)
     some = [CompiledFastPath(engine.fast_paths, fast_path_loop) for _ in range(5)]
     assert [engine.fast_paths.resize(one, FIRST_BYTES) for one in some] == [True, True, True, False, False]
-    assert engine.memory.taken_bytes == engine.fast_paths.nbytes == 3 * FIRST_BYTES
+    assert engine.memory.used_bytes == engine.fast_paths.nbytes == 3 * FIRST_BYTES
     some[1].close()
     assert engine.fast_paths.resize(some[4], FIRST_BYTES)
     for one in some:
         one.close()
-    assert engine.memory.taken_bytes == engine.fast_paths.nbytes == 0
+    assert engine.memory.used_bytes == engine.fast_paths.nbytes == 0
 
 
 def test_memory_when_others_need_lane_share_then_get_it():

@@ -237,8 +237,8 @@ def test_take_when_shards_were_loaded_then_others_are_freed(saved, folder):
     fleet.load(folder)
     fresh.load(folder)
     assert {matrix for engine in fleet.engines for matrix, _ in engine.shards()} == {D, S}
-    assert [engine.memory.taken_bytes for engine in fleet.engines] == [
-        engine.memory.taken_bytes for engine in fresh.engines
+    assert [engine.memory.used_bytes for engine in fleet.engines] == [
+        engine.memory.used_bytes for engine in fresh.engines
     ]
 
 
@@ -250,11 +250,11 @@ def test_take_when_nothing_was_loaded_then_error_says_so():
 def test_load_when_called_again_then_earlier_read_is_dropped(saved, folder):
     fleet = Fleet(2)
     fleet.load(folder, take=False)
-    before = fleet.engines[0].memory.taken_bytes
+    before = fleet.engines[0].memory.used_bytes
     fleet.load(folder, take=False)
-    assert fleet.engines[0].memory.taken_bytes == before
+    assert fleet.engines[0].memory.used_bytes == before
     fleet.loadings[0].close()
-    assert fleet.engines[0].memory.taken_bytes == 0
+    assert fleet.engines[0].memory.used_bytes == 0
 
 
 def test_take_when_keys_were_remembered_then_client_must_resend(saved, folder):
@@ -305,12 +305,12 @@ def refused(folder, error, match, servers=2, **changes):
     """Check that loading fails so, and that the running model and its memory are as before."""
     fleet = filled(servers)
     specs = dict(fleet.specs)
-    before = [engine.memory.taken_bytes for engine in fleet.engines]
+    before = [engine.memory.used_bytes for engine in fleet.engines]
     with pytest.raises(error, match=match):
         fleet.load(folder, take=False, **changes)
     for loading in fleet.loadings:
         loading.close()
-    assert [engine.memory.taken_bytes for engine in fleet.engines] == before
+    assert [engine.memory.used_bytes for engine in fleet.engines] == before
     fleet.specs = specs
     check(fleet)
 
@@ -422,7 +422,7 @@ def test_load_when_matrix_is_another_then_error_names_both(saved, folder, spec, 
 def test_load_when_source_is_not_given_then_error_names_columns(saved, folder):
     fleet = Fleet(1)
     (dense, _) = fleet.to_load(saved, 0)
-    with pytest.raises(CheckpointCorruptError, match=rf"columns \[0, {DIM}\), and {DIM // 2} is in none of the files"):
+    with pytest.raises(CheckpointCorruptError, match=rf"columns \[0, {DIM}\), but no file has column {DIM // 2}"):
         fleet.loadings[0].load(str(folder), [replace(dense, sources=dense.sources[:1])], ids=False)
 
 
@@ -446,11 +446,11 @@ def test_load_when_a_file_is_a_folder_then_error_names_it(saved, folder):
 def test_load_when_no_room_beside_current_data_then_error(saved, folder, matrix):
     fleet = filled()
     engine = fleet.engines[0]
-    before = engine.memory.taken_bytes
+    before = engine.memory.used_bytes
     engine.memory.limit_bytes = before + (1000 if matrix == D else 3 * 4 * DIM)
     with pytest.raises(LimitError, match="the server keeps its present shards until the checkpoint"):
         fleet.loadings[0].load(str(folder), fleet.to_load(saved, 0), ids=False)
-    assert engine.memory.taken_bytes == before
+    assert engine.memory.used_bytes == before
     check(fleet)
 
 
@@ -458,7 +458,7 @@ def test_load_when_fewer_servers_lack_memory_then_names_limit(saved, folder):
     fleet = Fleet(1, limit_bytes=2 * 8 * DIM)
     with pytest.raises(LimitError, match=f"are left of the server's limit of {16 * DIM:,}$"):
         fleet.load(folder)
-    assert fleet.engines[0].memory.taken_bytes == 0
+    assert fleet.engines[0].memory.used_bytes == 0
 
 
 def test_verified_files_when_all_are_good_then_match_disk(saved, folder):

@@ -203,15 +203,15 @@ def test_expired_key_when_old_request_is_retried_then_stays_gone(one_server):
 def test_memory_when_keys_expire_then_given_back(one_server):
     engine = next(iter(one_server.engines.values()))
     m = managed(expireAfterS=10, init="zeros")
-    empty = engine.memory.taken_bytes
+    empty = engine.memory.used_bytes
     for begin in range(0, 200_000, 50_000):
         touch(m, np.arange(begin, begin + 50_000))
-    full = engine.memory.taken_bytes
+    full = engine.memory.used_bytes
     m.advance(20)
     touch(m, np.arange(1000))
     assert m.expire() == 199_000
     touch(m, np.arange(1000))
-    assert engine.memory.taken_bytes - empty < (full - empty) // 10
+    assert engine.memory.used_bytes - empty < (full - empty) // 10
     values = m.pull(columns=np.arange(200_000))
     assert (values[:1000] == 3).all()
     assert not values[1000:].any()

@@ -85,7 +85,7 @@ def after_a_long_time(**policy):
 def test_keys_when_ticks_become_large_then_live_as_before(monkeypatch, policy):
     expected = after_a_long_time(**policy)
     monkeypatch.setattr(managed_keys, "MAX_TICK", 1000)
-    monkeypatch.setattr(managed_keys, "KEPT_TICKS", 900)
+    monkeypatch.setattr(managed_keys, "TICK_SPAN", 900)
     shard = after_a_long_time(**policy)
     assert shard.managed.time.tick < 1000 < expected.managed.time.tick
     assert np.array_equal(shard.managed.index.keys, expected.managed.index.keys)
@@ -95,7 +95,7 @@ def test_keys_when_ticks_become_large_then_live_as_before(monkeypatch, policy):
 
 def test_mark_when_ticks_were_lowered_then_is_stale(monkeypatch):
     monkeypatch.setattr(managed_keys, "MAX_TICK", 100)
-    monkeypatch.setattr(managed_keys, "KEPT_TICKS", 50)
+    monkeypatch.setattr(managed_keys, "TICK_SPAN", 50)
     shard = shard_with(1 << 30)
     before, tick = shard.managed.lineage, shard.managed.mark(98)
     shard.managed.mark(100)

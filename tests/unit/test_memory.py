@@ -29,7 +29,7 @@ def test_account_when_taken_from_then_never_exceeds_limit(changes):
         else:
             with pytest.raises(LimitError):
                 account.take(change, "it")
-        assert account.taken_bytes == taken
+        assert account.used_bytes == taken
 
 
 def test_take_when_it_does_not_fit_then_error_has_all_sizes():
@@ -55,7 +55,7 @@ def test_take_when_threads_race_then_exactly_what_fits_is_taken():
         thread.start()
     for thread in threads:
         thread.join()
-    assert sum(won) == account.taken_bytes == 994
+    assert sum(won) == account.used_bytes == 994
 
 
 # -- what passes -----------------------------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ def test_take_when_only_own_request_blocks_it_then_limit_error():
 
 
 def test_take_when_refused_for_transient_use_then_room_is_held(impatient, monkeypatch):
-    monkeypatch.setattr(memory, "WANTED_S", 1000.0)
+    monkeypatch.setattr(memory, "RESERVE_S", 1000.0)
     account = MemoryAccount(1000)
     account.take_transient(300, "a")
     with pytest.raises(BusyError):
@@ -108,7 +108,7 @@ def test_take_when_refused_for_transient_use_then_room_is_held(impatient, monkey
     account.give_transient(300)
     account.take(800, "b")
     account.admit(100, "c")
-    assert account.taken_bytes == 900
+    assert account.used_bytes == 900
 
 
 def test_admit_when_no_room_then_waits_until_there_is(until):
@@ -117,7 +117,7 @@ def test_admit_when_no_room_then_waits_until_there_is(until):
     with elsewhere(lambda: account.admit(500, "b")):
         until(lambda: waiting(account), "it waits")
         account.give_transient(700)
-    assert account.taken_bytes == 500
+    assert account.used_bytes == 500
 
 
 def test_admit_when_large_one_waits_then_small_ones_queue_behind(until):
@@ -134,7 +134,7 @@ def test_admit_when_large_one_waits_then_small_ones_queue_behind(until):
         with elsewhere(lambda: admit(100)):
             until(lambda: waiting(account) == 2, "the small one waits")
             account.give_transient(700)
-    assert (order, account.taken_bytes) == ([1000, 100], 0)
+    assert (order, account.used_bytes) == ([1000, 100], 0)
 
 
 def test_admit_when_no_room_for_long_then_busy_and_next_enters(until, monkeypatch):
@@ -153,7 +153,7 @@ def test_admit_when_no_room_for_long_then_busy_and_next_enters(until, monkeypatc
         monkeypatch.setattr(memory, "PATIENCE_S", 10.0)
         account.admit(100, "little")
     assert failed[0].startswith("much needs 900 bytes, and 700 are left")
-    assert account.taken_bytes == 400
+    assert account.used_bytes == 400
 
 
 def test_admit_when_it_never_fits_then_limit_error_at_once():
@@ -171,8 +171,8 @@ def test_admit_when_clients_fill_half_then_copies_get_the_rest(impatient):
         account.admit(1, "a client's")
     with pytest.raises(LimitError, match=r"half of it for changes of copies$"):
         account.admit(501, "a client's")
-    account.admit(500, "a copy's", of_copies=True)
-    assert account.taken_bytes == 1000
+    account.admit(500, "a copy's", for_copies=True)
+    assert account.used_bytes == 1000
 
 
 def test_admit_when_threads_come_and_go_then_all_enter_in_bounds():
@@ -183,7 +183,7 @@ def test_admit_when_threads_come_and_go_then_all_enter_in_bounds():
         for _ in range(200):
             size = sizes.randrange(1001)
             account.admit(size, "it")
-            over.append(account.taken_bytes > 1000)
+            over.append(account.used_bytes > 1000)
             account.release(size)
 
     threads = [threading.Thread(target=come_and_go, args=(seed,)) for seed in range(8)]
@@ -191,7 +191,7 @@ def test_admit_when_threads_come_and_go_then_all_enter_in_bounds():
         thread.start()
     for thread in threads:
         thread.join()
-    assert (len(over), any(over), account.taken_bytes) == (1600, False, 0)
+    assert (len(over), any(over), account.used_bytes) == (1600, False, 0)
 
 
 def test_spare_when_others_need_its_room_then_it_is_shed():
@@ -201,4 +201,4 @@ def test_spare_when_others_need_its_room_then_it_is_shed():
     account.take(300, "a")
     account.admit(400, "b")
     account.take_transient(300, "c")
-    assert (account.taken_bytes, account.take_cache(1)) == (1000, False)
+    assert (account.used_bytes, account.take_cache(1)) == (1000, False)

@@ -36,7 +36,7 @@ def gather(columns=3):
     return Operation("gather", M, 0, (0,), arrays=(np.arange(columns),))
 
 
-def draft_of(operation):
+def new_draft(operation):
     header, _ = binary.request_parts(Request((operation,)))
     return binary.open_request(header, 1 << 30)
 
@@ -211,7 +211,7 @@ def test_request_when_operation_fails_then_counts_earlier_ones(engine):
 
 def test_request_when_arrays_do_not_fit_then_counted_unstarted(engine):
     with pytest.raises(LimitError):
-        engine.reserve(draft_of(Operation("push", M, 0, (0,), arrays=(np.zeros(1 << 18),))))
+        engine.reserve(new_draft(Operation("push", M, 0, (0,), arrays=(np.zeros(1 << 18),))))
     counts = engine.meter.read()
     assert counts.outcomes == {"ok": 0, "LimitError": 1}
     assert counts.in_progress == 0

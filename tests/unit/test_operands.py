@@ -94,7 +94,7 @@ def test_call_when_arrays_do_not_fit_each_other_then_raises(engine, arrays, erro
 
 def test_shape_when_element_count_differs_then_reads_nothing():
     header, _ = binary.request_parts(Request((Operation("echo", 1, 0, arrays=(np.zeros((2, 3)),)),)))
-    at = binary.TAIL_AT + binary.ARRAY.size + binary.WORD.size
+    at = binary.TAIL_OFFSET + binary.ARRAY.size + binary.WORD.size
     header = header[:at] + binary.WORD.pack(4) + header[at + binary.WORD.size :]
     with pytest.raises(ProtocolError, match=r"an array of 6 elements cannot have shape \(2, 4\)"):
         binary.open_request(header, 1 << 30)

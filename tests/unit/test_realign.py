@@ -62,7 +62,7 @@ def test_vector_when_moved_while_sparse_then_keeps_active_keys(fleet):
 def test_model_when_servers_lack_memory_to_move_then_stays(fleet, trained, monkeypatch, caplog):
     monkeypatch.setattr(weights, "MAX_IN_DRIVER", 1)
     for engine in fleet.engines.values():
-        engine.memory.limit_bytes = engine.memory.taken_bytes
+        engine.memory.limit_bytes = engine.memory.used_bytes
     before = lasting(fleet)
     with pytest.raises(LimitError):
         moved_alone(trained)

@@ -31,7 +31,7 @@ from ps2.errors import (
 from ps2.protocol.messages import Operation, Request, RequestId
 from ps2.server import reading, shard_snapshot
 from ps2.server.loading import Loading
-from ps2.server.saving import save
+from ps2.server.snapshots import save
 from ps2.storage import folders
 from ps2.storage.manifest import LoadMatrix, SaveMatrix
 from tests.fakes import FleetInProcess, installed, session_over
@@ -273,7 +273,7 @@ def test_load_when_file_is_corrupt_then_names_it_and_cleans_up(folder, kind):
         path.write_bytes(path.read_bytes()[:-1] + b"\x55")
         with pytest.raises(CheckpointCorruptError, match=path.name):
             DCV.load(str(folder))
-    assert [engine.memory.taken_bytes for engine in fleet.engines.values()] == [0, 0, 0]
+    assert [engine.memory.used_bytes for engine in fleet.engines.values()] == [0, 0, 0]
 
 
 # -- calls that fail ---------------------------------------------------------------------------------------------------
@@ -407,7 +407,7 @@ def test_load_when_keys_exceed_memory_then_limit_error_frees_all(folder):
     fleet = FleetInProcess(2, memory_limit_bytes=16_000)
     with over(fleet), pytest.raises(LimitError, match="left of the server's limit of 16,000"):
         DCV.load(str(folder))
-    assert [engine.memory.taken_bytes for engine in fleet.engines.values()] == [0, 0]
+    assert [engine.memory.used_bytes for engine in fleet.engines.values()] == [0, 0]
 
 
 # -- on the server -----------------------------------------------------------------------------------------------------
@@ -447,24 +447,24 @@ def values_of(server, shard):
 
 def test_save_when_writing_then_requests_go_on_and_cut_is_one(folder, kind, monkeypatch):
     server = on_one_server(kind, folder)
-    before = server.engine.memory.taken_bytes
+    before = server.engine.memory.used_bytes
     threads = fill_while_writing(monkeypatch, server, 10)
     (shard,) = save(server.engine, server.order, server.version)
     assert [thread.is_alive() for thread in threads] == [False] * len(shard.files)
     assert np.array_equal(values_of(server, shard), VALUES)
-    assert server.engine.memory.taken_bytes == before
+    assert server.engine.memory.used_bytes == before
 
 
 def test_save_when_no_memory_for_copy_then_requests_wait(folder, kind, monkeypatch):
     server = on_one_server(kind, folder)
     memory = server.engine.memory
-    memory.limit_bytes = memory.taken_bytes
+    memory.limit_bytes = memory.used_bytes
     threads = fill_while_writing(monkeypatch, server, 0.1)
     (shard,) = save(server.engine, server.order, server.version)
     for thread in threads:
         thread.join(10)
     assert np.array_equal(values_of(server, shard), VALUES)
-    assert memory.taken_bytes == memory.limit_bytes
+    assert memory.used_bytes == memory.limit_bytes
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from ps2.protocol.messages import Operation, Request, RequestId
 from ps2.protocol.pb import server_pb2
 from ps2.rpc.server_status import ServerStatus, status_from_pb, status_to_pb
 from ps2.server.engine import Engine
-from ps2.server.server_status import status_of
+from ps2.server.servicer import server_status
 
 
 def a_status():
@@ -19,7 +19,7 @@ def a_status():
     engine.create_matrix(1, MatrixSpec(2**40, 2, dtype="float64", kind="sparse"), [Partition(0, 0, HASH_SPACE)])
     add = Operation("scatter_add", 1, 0, (0,), arrays=(np.array([5, 9, 700]), np.ones(3)))
     engine.execute(Request((add,), RequestId("scope", 0)))
-    return status_of(engine, server_id="abc", uptime_s=1.5, connections=4, backup="h:1", behind=2)
+    return server_status(engine, server_id="abc", uptime_s=1.5, connections=4, backup="h:1", num_out_of_sync=2)
 
 
 def test_status_when_decoded_then_is_equal_without_buckets():

@@ -78,7 +78,7 @@ def test_lined_up_when_action_fails_then_rows_are_unchanged():
 def test_shard_when_made_then_it_counts_what_its_arrays_take(make):
     memory = MemoryAccount(PLENTY)
     shard = make(memory)
-    assert memory.taken_bytes == shard.nbytes == real_bytes(shard)
+    assert memory.used_bytes == shard.nbytes == real_bytes(shard)
 
 
 @settings(max_examples=30, deadline=None)
@@ -88,9 +88,9 @@ def test_sparse_when_keys_and_rows_are_added_then_counts_memory(adds, rows):
     shard = sparse(memory, rows=1)
     for start, count in adds:
         shard.slots(np.arange(start, start + count), create=True)
-        assert memory.taken_bytes == shard.nbytes == real_bytes(shard)
+        assert memory.used_bytes == shard.nbytes == real_bytes(shard)
     shard.grow_rows(rows)
-    assert memory.taken_bytes == shard.nbytes == real_bytes(shard)
+    assert memory.used_bytes == shard.nbytes == real_bytes(shard)
 
 
 @pytest.mark.parametrize("make", [dense, sparse])
@@ -100,7 +100,7 @@ def test_free_when_grown_before_then_exactly_all_is_given_back(make):
     shard.grow_rows(9)
     shard.slots(np.arange(10, 20), create=True)
     shard.free()
-    assert (memory.taken_bytes, shard.nbytes) == (0, 0)
+    assert (memory.used_bytes, shard.nbytes) == (0, 0)
 
 
 def test_shard_when_it_does_not_fit_then_fails_before_allocating(monkeypatch):
@@ -111,7 +111,7 @@ def test_shard_when_it_does_not_fit_then_fails_before_allocating(monkeypatch):
     monkeypatch.setattr(shards.np, "zeros", no_allocation)
     with pytest.raises(LimitError, match="2 rows of 10 columns needs 80 bytes"):
         dense(memory)
-    assert memory.taken_bytes == 0
+    assert memory.used_bytes == 0
 
 
 def test_rows_when_growth_does_not_fit_then_shard_is_unchanged(monkeypatch):
@@ -120,7 +120,7 @@ def test_rows_when_growth_does_not_fit_then_shard_is_unchanged(monkeypatch):
     shard.row(0)[:] = 7
     with pytest.raises(LimitError, match="growing to 9 rows"):
         shard.grow_rows(9)
-    assert (shard.rows, memory.taken_bytes, shard.row(0).tolist()) == (2, 80, [7] * 10)
+    assert (shard.rows, memory.used_bytes, shard.row(0).tolist()) == (2, 80, [7] * 10)
 
 
 def test_keys_when_growth_does_not_fit_then_none_is_added():
@@ -140,7 +140,7 @@ def test_shard_when_system_has_no_memory_then_counts_nothing(monkeypatch):
     monkeypatch.setattr(shards.np, "zeros", no_memory)
     with pytest.raises(LimitError, match="the system"):
         dense(memory)
-    assert memory.taken_bytes == 0
+    assert memory.used_bytes == 0
 
 
 # -- rows ------------------------------------------------------------------------------------------------------------

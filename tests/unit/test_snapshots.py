@@ -122,7 +122,7 @@ def test_write_when_some_rows_are_in_use_then_writes_only_those(tmp_path, held):
     snapshots = Snapshots(engine)
     fill(engine, 7)
     engine.execute(Request((op("fill", DENSE, 0, 2, value=9.0),), RequestId("last", 0)))
-    engine.memory.limit_bytes = engine.memory.taken_bytes if held else LIMIT_BYTES
+    engine.memory.limit_bytes = engine.memory.used_bytes if held else LIMIT_BYTES
     saved = checkpoint(snapshots, tmp_path, rows={DENSE: [0, 2]})
     assert [(shard.matrix, shard.partition.index) for shard in saved] == [(DENSE, 0), (DENSE, 1)]
     assert np.array_equal(array(tmp_path, saved[0]), np.repeat([[7.0], [9.0]], WIDTH, axis=1))
@@ -210,12 +210,12 @@ def test_freeze_when_matrix_is_made_meanwhile_then_cut_omits_it(engine, snapshot
 
 
 def test_write_when_done_then_memory_is_as_before(engine, snapshots, tmp_path):
-    before = engine.memory.taken_bytes
+    before = engine.memory.used_bytes
     snapshots.freeze("a", LONG_S)
     snapshots.copy("a", ROWS)
-    assert engine.memory.taken_bytes > before
+    assert engine.memory.used_bytes > before
     snapshots.write("a", str(tmp_path))
-    assert engine.memory.taken_bytes == before
+    assert engine.memory.used_bytes == before
 
 
 def test_copy_when_memory_is_short_then_locks_until_written(tmp_path, caplog):
@@ -283,13 +283,13 @@ def test_write_when_not_copied_yet_then_error_says_so(snapshots, tmp_path):
 @pytest.mark.parametrize("state", ["frozen", "copied", "held"])
 def test_discard_when_under_way_then_locks_and_memory_are_free(tmp_path, state, name):
     engine = make(200_000 if state != "held" else 2 * 3 * WIDTH * 8 + 20_000)
-    snapshots, before = Snapshots(engine), engine.memory.taken_bytes
+    snapshots, before = Snapshots(engine), engine.memory.used_bytes
     snapshots.freeze("a", LONG_S)
     if state != "frozen":
         snapshots.copy("a", ROWS)
     snapshots.discard(name)
     assert not frozen(engine)
-    assert engine.memory.taken_bytes == before
+    assert engine.memory.used_bytes == before
     with pytest.raises(RecoveryError):
         snapshots.write("a", str(tmp_path))
 
@@ -356,11 +356,11 @@ def test_discard_when_writing_then_write_fails_without_files(engine, snapshots, 
 
 
 def test_write_when_disk_is_full_then_error_names_it(engine, snapshots, small_disk):
-    before = engine.memory.taken_bytes
+    before = engine.memory.used_bytes
     with pytest.raises(RecoveryError, match=rf"{small_disk}/1-0-.*: writing failed: No space left on device"):
         checkpoint(snapshots, small_disk)
     assert [path.name for path in small_disk.iterdir()] == ["filler"]
-    assert engine.memory.taken_bytes == before
+    assert engine.memory.used_bytes == before
     assert not frozen(engine)
 
 

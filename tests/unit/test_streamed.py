@@ -13,7 +13,7 @@ from ps2.matrix.partition import MatrixSpec
 from ps2.ops.packing import MIN_NARROWED_BYTES
 from ps2.protocol.binary import reply_parts
 from ps2.protocol.framing import written_by_pieces
-from ps2.server import streamed
+from ps2.server import request_runner
 from tests.fakes import FleetInProcess, session_over
 
 DIM, K = 60, 3
@@ -23,8 +23,8 @@ PIECE = 8  # blocks
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Replies of a few blocks come by pieces."""
-    monkeypatch.setattr(streamed, "MIN_BYTES", 0)
-    monkeypatch.setattr(streamed, "PIECE_BYTES", PIECE * K * 8)
+    monkeypatch.setattr(request_runner, "MIN_STREAMED_BYTES", 0)
+    monkeypatch.setattr(request_runner, "PIECE_BYTES", PIECE * K * 8)
 
 
 @pytest.fixture(params=[1, 3])
@@ -87,7 +87,7 @@ def test_reply_when_block_changes_before_piece_then_sends_new():
 
 @pytest.mark.parametrize("fields", [{"dtype": "int64"}, {"dtype": "float32", "wire": "float16"}])
 def test_reply_when_values_are_narrowed_then_is_not_streamed(over, fields, monkeypatch):
-    monkeypatch.setattr(streamed, "PIECE_BYTES", 2 * MIN_NARROWED_BYTES)
+    monkeypatch.setattr(request_runner, "PIECE_BYTES", 2 * MIN_NARROWED_BYTES)
     target, _ = filled(over, **fields)
     many = np.arange(DIM).repeat(20)
     assert all(reply.results[0].streamed is None for _, reply in replies(over, blocks.pull(target, many)))

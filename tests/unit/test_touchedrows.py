@@ -183,7 +183,7 @@ def test_rows_when_touched_columns_are_known_then_bits_are_equal(programs, share
             ours_came_to = outcome(call, ours)
             taken = sum(status.bytes for status in ours.matrices())
         assert ours_came_to == outcome(call, plain)
-        assert ours.memory.taken_bytes == taken
+        assert ours.memory.used_bytes == taken
         for matrix in (DENSE, SPARSE):
             assert live(ours, matrix).tobytes() == live(plain, matrix).tobytes()
             for row, columns in watched(ours, matrix).items():
@@ -207,10 +207,10 @@ def test_step_when_gradient_has_set_then_visits_only_its_columns(engine, matrix)
 
 
 def test_rows_when_no_lazy_step_has_used_them_then_have_no_sets(engine):
-    taken = engine.memory.taken_bytes
+    taken = engine.memory.used_bytes
     run(engine, *(zero(row) for row in range(5)), scatter([1], [1.0]))
     run(engine, op("adam", *STATE, lr=0.1, step=1), zero())
-    assert (watched(engine), engine.memory.taken_bytes) == ({}, taken)
+    assert (watched(engine), engine.memory.used_bytes) == ({}, taken)
 
 
 def test_rows_when_short_then_have_no_sets():
@@ -221,20 +221,20 @@ def test_rows_when_short_then_have_no_sets():
 
 def test_set_when_memory_is_short_then_is_absent_and_row_is_zero(engine):
     run(engine, scatter([1], [1.0]), lazy_adam())
-    engine.memory.limit_bytes = engine.memory.taken_bytes
+    engine.memory.limit_bytes = engine.memory.used_bytes
     run(engine, zero())
     assert watched(engine) == {}
     assert not live(engine, DENSE)[GRADIENT].any()
 
 
 def test_set_when_present_then_bytes_count_until_matrix_is_freed(engine):
-    taken = engine.memory.taken_bytes
+    taken = engine.memory.used_bytes
     for _ in range(2):
         run(engine, lazy_adam(), zero())
-    assert engine.memory.taken_bytes == taken + touched.Touched.bytes_for(DIM)
+    assert engine.memory.used_bytes == taken + touched.Touched.bytes_for(DIM)
     engine.free_matrix(DENSE)
     engine.free_matrix(SPARSE)
-    assert engine.memory.taken_bytes == 0
+    assert engine.memory.used_bytes == 0
 
 
 @pytest.mark.parametrize(

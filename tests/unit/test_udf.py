@@ -27,7 +27,7 @@ def run(fn, given, limit=1 << 20):
     try:
         return pickle.loads(udf.run(fn, (), given, memory).tobytes())
     finally:
-        assert memory.taken_bytes == 0
+        assert memory.used_bytes == 0
 
 
 def raises(w, v):

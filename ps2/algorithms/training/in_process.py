@@ -33,7 +33,7 @@ class InProcessContext:
 
     def memory(self) -> list[tuple[int, int]]:
         """Return the memory limit of each server and the memory in use, in bytes."""
-        return [(engine.memory.limit_bytes, engine.memory.taken_bytes) for engine in self._network.engines.values()]
+        return [(engine.memory.limit_bytes, engine.memory.used_bytes) for engine in self._network.engines.values()]
 
     def run(  # noqa: PLR0913 - as PS2Context.run
         self,

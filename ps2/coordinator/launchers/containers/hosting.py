@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ps2.certificates import VARIABLES, Pems
+from ps2.client.network import FleetNetwork
 from ps2.client.task import task_context
 from ps2.config import CONTAINER_VARIABLE, NODE_VARIABLE, ServerConfig, WireConfig, join_address, split_address
 from ps2.coordinator.launchers.processes.child import END_TIMEOUT_S, LOG_TAIL_LINES
@@ -24,7 +25,6 @@ from ps2.errors import ConfigError, PS2Error, UnavailableError
 from ps2.processes import has_come
 from ps2.programs import command, import_path
 from ps2.rpc.launcher_control import ContainerReport, LauncherControl
-from ps2.rpc.network import FleetNetwork
 from ps2.transport.reach import unreachable
 from ps2.version import __version__
 
