@@ -27,7 +27,7 @@ class BlockingRun:
 
     def new_lease(self, rank, attempt):
         woken = threading.Event()
-        lease = self._run.new_lease(rank, attempt, woken.set)
+        lease = self._run.leases.new(rank, attempt, woken.set)
         self._woken[lease] = woken
         return lease
 

@@ -415,7 +415,7 @@ class Worker:
         self.is_done = self.begins_again = self._goes_back = False
         self._ids.settled = 2 * self._resume
         self._ids.enter(2 * self.clock, mutations)
-        self._prefetches.begin_again(Freshness(self.clock, self.clock, self.epoch))
+        self._prefetches.restart(Freshness(self.clock, self.clock, self.epoch))
 
     def _attempt(self, work: Callable[..., Any], held: Any) -> None:
         """Call the worker's function; return when it must be called again."""
@@ -454,7 +454,7 @@ class Worker:
         self._resume, self._goes_back, self._reports, self._read = clock, True, [], 0
         self.is_done = False
         self._session.ids.run = self._ids
-        self._session.go_on(self._state.network.master.epoch)
+        self._session.resume(self._state.network.master.epoch)
         self._session.ids.run = None
 
     def take_reports(self) -> list[Report]:

@@ -48,8 +48,8 @@ def as_rows(name: str, rows: Any, count: int) -> Int64s:
         raise ShapeError(f"{name}: expected one dimension, got shape {array.shape}")
     if array.size and (array.min() < 0 or array.max() >= count):
         bad = array.min() if array.min() < 0 else array.max()
-        at = int(np.argmax(array == bad))
-        raise OutOfRangeError(f"{name}: row {bad} (at position {at}) is outside [0, {count})")
+        position = int(np.argmax(array == bad))
+        raise OutOfRangeError(f"{name}: row {bad} (at position {position}) is outside [0, {count})")
     return array
 
 
@@ -75,12 +75,14 @@ def as_values(values: Any, dtype: np.dtype[Any], shape: tuple[int, ...], name: s
             return np.ascontiguousarray(array, dtype=dtype)
     except FloatingPointError:
         with np.errstate(over="ignore"):
-            at = int(np.argmax(np.isfinite(array) & np.isinf(array.astype(dtype))))
-        raise _unfit(name, array, dtype, at) from None
+            position = int(np.argmax(np.isfinite(array) & np.isinf(array.astype(dtype))))
+        raise _unfit(name, array, dtype, position) from None
 
 
-def _unfit(name: str, array: Array, dtype: np.dtype[Any], at: int) -> DTypeError:
-    return DTypeError(f"{name}: expected numbers that fit {dtype}, got {array.reshape(-1)[at]} (at position {at})")
+def _unfit(name: str, array: Array, dtype: np.dtype[Any], position: int) -> DTypeError:
+    return DTypeError(
+        f"{name}: expected numbers that fit {dtype}, got {array.reshape(-1)[position]} (at position {position})"
+    )
 
 
 def _check_fits(name: str, array: Array, dtype: np.dtype[Any]) -> None:
@@ -89,47 +91,49 @@ def _check_fits(name: str, array: Array, dtype: np.dtype[Any]) -> None:
         return
     ends = np.iinfo(dtype)
     if array.max() > ends.max or array.min() < ends.min:
-        at = int(np.argmax((array > ends.max) | (array < ends.min)))
-        raise _unfit(name, array, dtype, at)
+        position = int(np.argmax((array > ends.max) | (array < ends.min)))
+        raise _unfit(name, array, dtype, position)
 
 
-def as_sent(values: Any, spec: MatrixSpec, shape: tuple[int, ...], name: str = "values") -> Array:
+def as_wire_values(values: Any, spec: MatrixSpec, shape: tuple[int, ...], name: str = "values") -> Array:
     """Return values as ``as_values`` does. Raise OutOfRangeError if one does not fit the wire dtype."""
     array = as_values(values, spec.np_dtype, shape, name)
     if spec.wire is not None and array.size:
         size = np.abs(array)
         too_large = (size >= WIRE_ENDS[spec.wire]) & np.isfinite(size)
         if too_large.any():
-            at = int(np.argmax(too_large))
-            mend = "; make it with wire='bfloat16'" if spec.wire == "float16" else ""
+            position = int(np.argmax(too_large))
+            advice = "; make it with wire='bfloat16'" if spec.wire == "float16" else ""
             raise OutOfRangeError(
-                f"{name}: {array.reshape(-1)[at]} (at position {at}) does not fit the {spec.wire} that "
-                f"this vector's values travel as{mend}"
+                f"{name}: {array.reshape(-1)[position]} (at position {position}) does not fit the {spec.wire} that "
+                f"this vector's values travel as{advice}"
             )
     return array
 
 
-def draw_of(distribution: Distribution, given: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[str, float | bool]:
+def draw_params(
+    distribution: Distribution, settings: Mapping[str, Any], dtype: np.dtype[Any]
+) -> dict[str, float | bool]:
     """Return the parameters of a random draw: ``shift + scale * x``, with x uniform in [0, 1) or standard normal.
 
     Args:
-        given: "low", "high", "mean" and "std"; None for a parameter that the caller did not pass.
-        dtype: that all numbers have to fit.
+        settings: values of "low", "high", "mean" and "std"; None: the caller did not pass the parameter.
+        dtype: the dtype of the vector, which all numbers have to fit.
     """
     if distribution not in _DRAWS:
         raise ConfigError(f"distribution: expected 'uniform' or 'normal', got {distribution!r}")
     defaults = _DRAWS[distribution]
-    found = defaults | {name: value for name, value in given.items() if value is not None}
-    for name, value in found.items():
+    values = defaults | {name: value for name, value in settings.items() if value is not None}
+    for name, value in values.items():
         if name not in defaults:
             raise ConfigError(f"{name}: {distribution!r} takes {' and '.join(defaults)}")
         if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
             raise ConfigError(f"{name}: expected a finite number, got {value!r}")
-    (first, shift), (second, width) = found.items()
+    (first, shift), (second, width) = values.items()
     scale = width - shift if distribution == "uniform" else width
     if scale < 0:
-        least = f"{first} ({shift!r})" if distribution == "uniform" else "0"
-        raise ConfigError(f"{second}: expected {least} or more, got {width!r}")
+        minimum = f"{first} ({shift!r})" if distribution == "uniform" else "0"
+        raise ConfigError(f"{second}: expected {minimum} or more, got {width!r}")
     if dtype.kind == "f" and abs(shift) + scale * _LARGEST_DRAW[distribution] > float(np.finfo(dtype).max):
         raise ConfigError(
             f"{first}, {second}: not all numbers of {distribution!r} with {shift!r}, {width!r} fit {dtype}"
@@ -156,8 +160,8 @@ def as_integers(name: str, numbers: Any) -> Int64s:
     if array.size == 0:
         return array.astype(np.int64)
     if array.dtype.kind == "f" and np.isnan(array).any():
-        at = int(np.argmax(np.isnan(array).reshape(-1)))
-        raise DTypeError(f"{name}: expected integers, got NaN (at position {at})")
+        position = int(np.argmax(np.isnan(array).reshape(-1)))
+        raise DTypeError(f"{name}: expected integers, got NaN (at position {position})")
     if array.dtype.kind not in "iu":
         raise DTypeError(f"{name}: expected integers, got {array.dtype}")
     if array.dtype.kind == "u" and array.max() > np.iinfo(np.int64).max:
@@ -179,12 +183,12 @@ def is_number(value: object) -> bool:
     return isinstance(value, Real)
 
 
-def vectors_of(kind: type[V], name: str, vectors: Sequence[V]) -> list[V]:
+def checked_vectors(kind: type[V], name: str, vectors: Sequence[V]) -> list[V]:
     """Return at least one vector; raises ShapeError or DTypeError."""
-    given = list(vectors)
-    if not given:
+    checked = list(vectors)
+    if not checked:
         raise ShapeError(f"{name}: expected one or more vectors, got none")
-    for vector in given:
+    for vector in checked:
         if not isinstance(vector, kind):
             raise DTypeError(f"{name}: expected {kind.__name__}s, got {type(vector).__name__}")
-    return given
+    return checked

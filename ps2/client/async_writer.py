@@ -50,15 +50,15 @@ def sendable(waiting: Sequence[QueuedUpdate]) -> list[QueuedUpdate]:
     A mutation that overwrites values of a matrix is sent after all earlier mutations of this matrix, and before all
     later ones.
     """
-    found: list[QueuedUpdate] = []
+    updates: list[QueuedUpdate] = []
     overwritten: dict[int, bool] = {}
     for update in waiting:
         matrices = update.plan.matrices
         overwrites = any(operation.name in _OVERWRITING for operation in update.plan.operations)
         if not any(matrix in overwritten and (overwrites or overwritten[matrix]) for matrix in matrices):
-            found.append(update)
+            updates.append(update)
         overwritten.update({matrix: overwrites or overwritten.get(matrix, False) for matrix in matrices})
-    return found
+    return updates
 
 
 def held_bytes(plan: Plan[Any]) -> int:
@@ -210,36 +210,36 @@ class AsyncWriter:
             self._raise_errors()
 
     def _run(self) -> None:
-        while taken := self._take():
+        while updates := self._take():
             errors: list[Exception]
             try:
                 with self.transfers:
-                    errors = list(self._send([(update.plan, update.id) for update in taken]))
+                    errors = list(self._send([(update.plan, update.id) for update in updates]))
             except Exception as error:  # a bug, which the next caller must receive, because this thread has no caller
                 errors = [error]
             with self._changed:
                 self._error = self._error or next(iter(errors), None)
                 self._in_flight = []
                 self._note_state()
-                self._bytes -= sum(update.held_bytes for update in taken)
+                self._bytes -= sum(update.held_bytes for update in updates)
                 self._changed.notify_all()
 
     def _take(self) -> list[QueuedUpdate]:
         """Wait for mutations that may be sent, and return them; return none after ``IDLE_S``, when the thread ends."""
         with self._changed:
             while self._changed.wait_for(lambda: self._waiting or not self._lingers, IDLE_S) and self._waiting:
-                taken = [
+                updates = [
                     update
                     for update in sendable(self._waiting)
                     if not any(reading.touches(update.plan) for reading in self._sending)
                 ]
-                if not taken:
+                if not updates:
                     self._changed.wait()
                     continue
-                gone = set(taken)
-                self._waiting = [update for update in self._waiting if update not in gone]
-                self._in_flight = taken
-                return taken
+                sent = set(updates)
+                self._waiting = [update for update in self._waiting if update not in sent]
+                self._in_flight = updates
+                return updates
             self._thread = None
             return []
 

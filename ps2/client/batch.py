@@ -59,7 +59,7 @@ class _Open(threading.local):
     """The batch that this thread is filling, if any.
 
     Attributes:
-        filling: as ``batch``, except that it may still hold a batch whose ``with`` statement is gone.
+        filling: the batch that ``batch`` returns, or an earlier one whose ``with`` statement is gone.
     """
 
     filling: _Batch | None = None

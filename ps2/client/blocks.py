@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ps2.array_types import Int64s
-from ps2.client.arguments import as_indices, as_rows, as_sent, as_target
+from ps2.client.arguments import as_indices, as_rows, as_target, as_wire_values
 from ps2.client.keysets import SPLITS, SplitKeys
 from ps2.client.plans import Plan, Target, dense_only
 from ps2.errors import UsageError
@@ -19,10 +19,10 @@ from ps2.protocol.messages import Operation
 
 def pull(target: Target, columns: Any, out: Any = None) -> Plan[Array]:
     """Plan to read blocks: shape (len(columns), k), in the order given, into ``out`` if given."""
-    given = _columns(target, columns)
-    shape, dtype = (given.size, target.spec.rows), target.spec.np_dtype
+    indices = _columns(target, columns)
+    shape, dtype = (indices.size, target.spec.rows), target.spec.np_dtype
     answer = np.empty(shape, dtype) if out is None else as_target(out, dtype, shape)
-    parts = SPLITS.split_blocks(target.spec, target.route, given)
+    parts = SPLITS.split_blocks(target.spec, target.route, indices)
     order = parts.order
     received = answer if order is None else np.empty(shape, dtype)
     operations = tuple(
@@ -86,9 +86,9 @@ def _rows(target: Target, rows: Any) -> list[int]:
 
 
 def _write(target: Target, verb: str, columns: Any, values: Any) -> Plan[None]:
-    given = _columns(target, columns)
-    array = as_sent(values, target.spec, (given.size, target.spec.rows))
-    parts = SPLITS.split_blocks(target.spec, target.route, given)
+    indices = _columns(target, columns)
+    array = as_wire_values(values, target.spec, (indices.size, target.spec.rows))
+    parts = SPLITS.split_blocks(target.spec, target.route, indices)
     operations = tuple(
         Operation(verb, target.matrix, partition, arrays=(some,), keys=keys, wire=target.spec.wire)
         for (partition, _, keys), some in zip(parts.key_sets(), _arranged(parts, array), strict=True)

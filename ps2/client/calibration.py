@@ -21,10 +21,10 @@ BUDGET_S = 0.04
 MIN_ROUNDS = 3
 MAX_ROUNDS = 9
 # Costs expire, because the machine or the network may have been busy while they were measured.
-KEPT_S = 60.0
+CACHE_S = 60.0
 
 _lock = threading.Lock()
-_known: dict[tuple[int | str, ...], tuple[float, Costs]] = {}
+_cache: dict[tuple[int | str, ...], tuple[float, Costs]] = {}
 
 
 def measure(session: Session, target: Target, pairs: Pairs) -> Costs:
@@ -47,18 +47,18 @@ def measure(session: Session, target: Target, pairs: Pairs) -> Costs:
     key = (os.getpid(), session.fleet.id, *sizes)
     # One thread at a time: concurrent measurements would disturb each other.
     with _lock:
-        measured_s, costs = _known.get(key, (0.0, None))
-        if costs is None or time.monotonic() - measured_s > KEPT_S:
+        measured_s, costs = _cache.get(key, (0.0, None))
+        if costs is None or time.monotonic() - measured_s > CACHE_S:
             costs = solve(_take_times(session, target, pairs, work), work)
-            for old in [old for old, (then_s, _) in _known.items() if time.monotonic() - then_s > KEPT_S]:
-                del _known[old]
-            _known[key] = time.monotonic(), costs
+            for old in [old for old, (cached_s, _) in _cache.items() if time.monotonic() - cached_s > CACHE_S]:
+                del _cache[old]
+            _cache[key] = time.monotonic(), costs
         return costs
 
 
 def _take_times(session: Session, target: Target, pairs: Pairs, work: Workload) -> Times:
     a, b, rows = pairs.a[: work.pairs], pairs.b[: work.pairs], pairs.distinct[: work.distinct_rows]
-    at_a, at_b = pairs.at_a[: work.pairs] % rows.size, pairs.at_b[: work.pairs] % rows.size
+    index_a, index_b = pairs.index_a[: work.pairs] % rows.size, pairs.index_b[: work.pairs] % rows.size
     one_each = np.array(target.route.bounds[:-1], dtype=np.int64)
 
     def run(plan: Plan[Array]) -> Array:
@@ -66,8 +66,8 @@ def _take_times(session: Session, target: Target, pairs: Pairs, work: Workload) 
 
     values = run(plans.rows_pull(target, rows, None))
 
-    def here() -> None:
-        _, left, right = number_pairs(at_a, at_b)
+    def compute_locally() -> None:
+        _, left, right = number_pairs(index_a, index_b)
         pair_changes(values, left, right, rows_dot(values, left, right))
 
     probes: tuple[Callable[[], object], ...] = (
@@ -75,7 +75,7 @@ def _take_times(session: Session, target: Target, pairs: Pairs, work: Workload) 
         lambda: run(plans.rows_pull(target, a, one_each)),
         lambda: run(plans.rows_pull(target, rows, None)),
         lambda: run(declared(target, "rows_dot", {"rows_a": a, "rows_b": b})),
-        here,
+        compute_locally,
     )
     return Times(*fastest(probes, BUDGET_S))
 

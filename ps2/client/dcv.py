@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from ps2.client import factors, plans, storage
-from ps2.client.arguments import dtype_name, is_number, vectors_of
+from ps2.client.arguments import checked_vectors, dtype_name, is_number
 from ps2.client.batch import hold, in_batch, submit_all
 from ps2.client.declared import DeclaredStep, declared, extreme
 from ps2.client.handle import Handle, create
 from ps2.client.matrix import DCVMatrix
 from ps2.client.realign import colocated_copy, same_matrix_copy
-from ps2.client.rounding import told_if_rounded
+from ps2.client.rounding import warn_if_rounded
 from ps2.client.zipped import ZippedDCV
 from ps2.errors import DTypeError, UsageError
 from ps2.matrix.key_policy import ALL_ROWS, Clock, Initial, InitialKind, policy_of
@@ -167,8 +167,8 @@ class DCV(Handle):
         if out is not None:
             raise UsageError("pull: out goes with indices; the number of active keys is not known in advance")
         # Managed keys may be removed between two blocks.
-        at_once = in_batch() or self._spec.key_policy is not None
-        counts = None if at_once else self._submit(plans.count_active(self._target()))
+        in_one_reply = in_batch() or self._spec.key_policy is not None
+        counts = None if in_one_reply else self._submit(plans.count_active(self._target()))
         return self._submit(plans.pull_active(self._target(), counts))
 
     def push(self, values: Any, indices: Any = None) -> DCV:
@@ -208,7 +208,7 @@ class DCV(Handle):
 
         Args:
             values: a DCV or a number (computed on the servers), or an array as for ``push``.
-            indices: as for ``push``.
+            indices: the indices, as for ``push``.
             wait: False queues a copy of the values and returns at once. If 64 MB are in flight already, the call blocks
                 until some are applied. The next call that waits, on any vector, runs after all queued additions and
                 raises their first error. ``flush()`` does only that. A task must end with a call that waits.
@@ -267,7 +267,7 @@ class DCV(Handle):
     def norm2(self) -> float:
         """Return the Euclidean norm, accumulated in float64 (paper, Table 1)."""
         plan = self._plan("norm2_squared").then(np.sqrt).then(float)
-        return self._submit(told_if_rounded("norm2", plan, self._target()))
+        return self._submit(warn_if_rounded("norm2", plan, self._target()))
 
     def max(self) -> float:
         """Return the largest element; the absent keys of a sparse vector count as 0."""
@@ -293,12 +293,12 @@ class DCV(Handle):
         Returns:
             float64 of shape (len(us), len(vs)), accumulated in float64.
         """
-        left, right = vectors_of(DCV, "gram: us", us), vectors_of(DCV, "gram: vs", vs)
+        left, right = checked_vectors(DCV, "gram: us", us), checked_vectors(DCV, "gram: vs", vs)
         first = left[0]
         near = [same_matrix_copy(first, vector) for vector in (*left, *right)]
         rows = [vector._row for vector in near]
-        given = {"rows_u": rows[: len(left)], "rows_v": rows[len(left) :]}
-        return first._submit(declared(first._target(*near), "gram", given))
+        arguments = {"rows_u": rows[: len(left)], "rows_v": rows[len(left) :]}
+        return first._submit(declared(first._target(*near), "gram", arguments))
 
     def combine(self, vectors: Sequence[DCV], alphas: Any) -> DCV:
         """Set this vector to the sum of ``alphas[i] * vectors[i]`` on the servers, in one pass.
@@ -307,7 +307,7 @@ class DCV(Handle):
             vectors: one or more; this vector may be among them.
             alphas: float64 of shape (len(vectors),). Sums are float64 until they are rounded to the vector's dtype.
         """
-        near = [same_matrix_copy(self, vector) for vector in vectors_of(DCV, "combine: vectors", vectors)]
+        near = [same_matrix_copy(self, vector) for vector in checked_vectors(DCV, "combine: vectors", vectors)]
         hold(*near)
         return self._change(
             declared(self._target(), "combine", {"rows": [vector._row for vector in near], "alphas": alphas}), wait=True
@@ -414,11 +414,11 @@ class DCV(Handle):
 
     def _scalar(self, name: str, *others: DCV) -> float:
         target = self._target(*others)
-        return self._submit(told_if_rounded(name, declared(target, name, {}), target))
+        return self._submit(warn_if_rounded(name, declared(target, name, {}), target))
 
     def _extreme(self, name: str) -> float:
         target = self._target()
-        return self._submit(told_if_rounded(name, extreme(target, name), target))
+        return self._submit(warn_if_rounded(name, extreme(target, name), target))
 
     def _apply(self, name: str, *others: DCV, **params: Any) -> DCV:
         self._submit(self._plan(name, *others, **params))

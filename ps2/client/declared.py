@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ps2.client import merging, plans
-from ps2.client.arguments import as_indices, as_integers, as_rows, as_sent, as_values
+from ps2.client.arguments import as_indices, as_integers, as_rows, as_values, as_wire_values
 from ps2.client.keysets import SPLITS, SplitKeys
 from ps2.client.plans import Plan, Target
 from ps2.data.plain_arrays import as_array
@@ -35,13 +35,13 @@ class DeclaredStep:
         return declared(target, self.name, {} if self.value is None else {"value": self.value})
 
 
-def declared(target: Target, name: str, given: Mapping[str, Any]) -> Plan[Any]:
+def declared(target: Target, name: str, arguments: Mapping[str, Any]) -> Plan[Any]:
     """Plan a call of an operation on every partition that it concerns.
 
     Args:
-        given: the operation's arrays and scalars, by the operation's own names for them. Columns may be in any order.
-            Duplicate columns are merged, unless another array or answer runs along the columns: then the operation sees
-            each duplicate.
+        arguments: the operation's arrays and scalars, by the operation's own names for them. Columns may be in any
+            order. Duplicate columns are merged, unless another array or answer runs along the columns: then the
+            operation sees each duplicate.
 
     Returns:
         A plan whose answer merges the partitions' answers as the operation declares: None, a float, an array, or a
@@ -54,10 +54,10 @@ def declared(target: Target, name: str, given: Mapping[str, Any]) -> Plan[Any]:
     names = [operand[0] for operand in op.request_operands]
     rows = target.rows if op.rows else ()
     others = [dtype for _, dtype in target.others] if target.others else None
-    scalars = op.check(len(rows), target.spec.dtype, {n: v for n, v in given.items() if n not in names}, others)
+    scalars = op.check(len(rows), target.spec.dtype, {n: v for n, v in arguments.items() if n not in names}, others)
     if not op.request_operands and not op.answers:
         return _without_arrays(op, target, rows, scalars)
-    arrays = _Arrays.of(op, {n: given[n] for n in names if n in given}, target)
+    arrays = _Arrays.of(op, {n: arguments[n] for n in names if n in arguments}, target)
     parts = list(arrays.parts())
     # The narrow wire dtype applies only if every float that travels, in either direction, is a value of the matrix.
     wire = None if op.answers or "floats" in op.operands else target.spec.wire
@@ -79,8 +79,8 @@ def declared(target: Target, name: str, given: Mapping[str, Any]) -> Plan[Any]:
     )
 
     def merge(results: list[Result]) -> Any:
-        answered = list(zip(parts, results, strict=True))
-        return merging.merged(op, target.spec.np_dtype, arrays.lengths, arrays.split, answered)
+        replies = list(zip(parts, results, strict=True))
+        return merging.merged(op, target.spec.np_dtype, arrays.lengths, arrays.split, replies)
 
     return Plan(target.matrix, target.route, operations, merge, bool(op.writes))
 
@@ -95,8 +95,8 @@ def extreme(target: Target, name: str) -> Plan[Any]:
     size = len(plan.operations)
 
     def merge(results: list[Result]) -> float:
-        found, active = plan.merge(results[:size]), count.merge(results[size:])
-        return float(pick(found, 0.0)) if active < target.spec.dim else float(found)
+        value, active = plan.merge(results[:size]), count.merge(results[size:])
+        return float(pick(value, 0.0)) if active < target.spec.dim else float(value)
 
     return Plan(target.matrix, target.route, plan.operations + count.operations, merge, mutates=False)
 
@@ -122,9 +122,9 @@ class _Arrays:
 
     Attributes:
         operands: name, kind, axes and array of each argument; arrays along the columns are in the order of the split.
-        lengths: total length of each axis.
+        lengths: the total length of each axis.
         split: the call's columns, grouped by partition; None if the call names no columns.
-        repeated: duplicate columns are sent as such, not merged.
+        repeated: True if duplicate columns are sent, not merged.
     """
 
     op: Op
@@ -135,20 +135,20 @@ class _Arrays:
     repeated: bool
 
     @classmethod
-    def of(cls, op: Op, given: Mapping[str, Any], target: Target) -> _Arrays:
+    def of(cls, op: Op, arguments: Mapping[str, Any], target: Target) -> _Arrays:
         where = f"operation {op.name!r}"
-        if missing := [name for name, _, _ in op.request_operands if name not in given]:
+        if missing := [name for name, _, _ in op.request_operands if name not in arguments]:
             raise ConfigError(f"{where}: {missing[0]}: required, but not given")
-        arrays = {name: _checked(name, kind, given[name], target) for name, kind, _ in op.request_operands}
-        known = (
+        arrays = {name: _checked(name, kind, arguments[name], target) for name, kind, _ in op.request_operands}
+        known_lengths = (
             {BLOCK: target.spec.rows}
             if target.spec.kind == "sparse"
             else {BLOCK: target.spec.rows, COLUMNS: target.spec.dim}
         )
         axes = {name: (along, arrays[name].shape) for name, _, along in op.request_operands}
-        found = lengths(where, axes, known)
+        axis_lengths = lengths(where, axes, known_lengths)
         every = [along.axes for along, _ in axes.values()] + [answer.axes for answer in op.answers]
-        if any(COLUMNS in axis_names for axis_names in every) and COLUMNS not in known:
+        if any(COLUMNS in axis_names for axis_names in every) and COLUMNS not in known_lengths:
             raise UsageError(f"{where} needs a dense matrix: the columns of a sparse one are not known in advance")
         split, repeated = None, False
         slots = next((name for name, kind, _ in op.request_operands if kind == SLOTS), None)
@@ -164,7 +164,7 @@ class _Arrays:
                     if SLOTS in along.axes and (name != slots or repeated):
                         arrays[name] = _ordered(arrays[name], along, split.order, counts)
         operands = tuple((name, kind, along, arrays[name]) for name, kind, along in op.request_operands)
-        return cls(op, target, operands, found, split, repeated)
+        return cls(op, target, operands, axis_lengths, split, repeated)
 
     def parts(self) -> Iterator[merging.Part]:
         """Yield the parts of the call: by partition, columns and blocks."""
@@ -210,7 +210,7 @@ class _Arrays:
         if self.repeated:
             groups = ((index, where, None) for index, where in _repeated(self.split))
         for index, where, keys in groups:
-            for run in _runs(cost, where, self._room()):
+            for run in _runs(cost, where, self._block_budget()):
                 some = keys
                 if keys is not None and run != where:
                     some = Keys(run.stop - run.start, self.split.columns[run])
@@ -239,7 +239,7 @@ class _Arrays:
             if axis not in (SLOTS, self.op.blocks)
         )
 
-    def _room(self) -> int:
+    def _block_budget(self) -> int:
         """Return the bytes of a block that remain after the arrays that are sent whole; at least half a block."""
         cut = {SLOTS, self.op.blocks}
         whole = sum(array.nbytes for _, _, along, array in self.operands if not cut.intersection(along.axes))
@@ -255,23 +255,23 @@ class _Arrays:
         sizes = [(along.axes, array.itemsize) for _, _, along, array in self.operands]
         sizes += [(answer.axes, (answer.dtype or np.dtype(f"V{itemsize}")).itemsize) for answer in self.op.answers]
         each = sum(self._step(a) * (columns if SLOTS in a else 1) * size for a, size in sizes if self.op.blocks in a)
-        length, step = self.lengths[self.op.blocks], max(1, self._room() // max(each, 1))
+        length, step = self.lengths[self.op.blocks], max(1, self._block_budget() // max(each, 1))
         for start in range(0, length, step):
             yield slice(start, min(start + step, length))
 
 
-def _checked(name: str, kind: str, given: Any, target: Target) -> Array:
+def _checked(name: str, kind: str, value: Any, target: Target) -> Array:
     """Return an argument, checked and converted by its kind."""
     if kind == SLOTS:
-        return as_indices(given)
+        return as_indices(value)
     if kind == "row_ids":
         # A vector's handle does not know how many rows its matrix has grown to.
-        return as_rows(name, given, MAX_ROWS if target.rows else target.spec.rows)
+        return as_rows(name, value, MAX_ROWS if target.rows else target.spec.rows)
     if kind == "integers":
-        return as_integers(name, given)
-    array = as_array(name, given)
+        return as_integers(name, value)
+    array = as_array(name, value)
     if kind == "values":
-        return as_sent(array, target.spec, array.shape, name)
+        return as_wire_values(array, target.spec, array.shape, name)
     if kind == "floats":
         return as_values(array, np.dtype(np.float64), array.shape, name)
     if array.dtype.kind != "u":
@@ -295,14 +295,14 @@ def _repeated(split: SplitKeys) -> Iterator[tuple[int, slice]]:
     assert split.firsts is not None
     bounds = np.append(split.firsts, split.order.size)
     for index, groups in groupby(split.groups, lambda group: group.partition):
-        mine = list(groups)
-        yield index, slice(int(bounds[mine[0].begin]), int(bounds[mine[-1].end]))
+        partition_groups = list(groups)
+        yield index, slice(int(bounds[partition_groups[0].begin]), int(bounds[partition_groups[-1].end]))
 
 
-def _runs(cost: Array, where: slice, room: int) -> Iterator[slice]:
-    """Cut columns into runs of about ``room`` bytes. ``cost`` is the prefix sum of the columns' bytes."""
-    at = where.start
-    while at < where.stop:
-        end = int(np.searchsorted(cost[at + 1 : where.stop + 1], cost[at] + room, side="right")) + at
-        yield slice(at, max(end, at + 1))
-        at = max(end, at + 1)
+def _runs(cost: Array, where: slice, limit_bytes: int) -> Iterator[slice]:
+    """Cut columns into runs of about ``limit_bytes`` bytes. ``cost`` is the prefix sum of the columns' bytes."""
+    begin = where.start
+    while begin < where.stop:
+        end = int(np.searchsorted(cost[begin + 1 : where.stop + 1], cost[begin] + limit_bytes, side="right")) + begin
+        yield slice(begin, max(end, begin + 1))
+        begin = max(end, begin + 1)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ps2.client.async_writer import AsyncWriter, Mutation
-from ps2.client.keysets import KnownKeys
+from ps2.client.keysets import ServerKeySets
 from ps2.client.plans import Plan
 from ps2.client.read_your_writes import ReadYourWrites, is_plain
 from ps2.client.requests import Addressed, Piece, cut, group
@@ -52,28 +52,28 @@ class Routes:
     """The routes of matrices. Thread-safe.
 
     Attributes:
-        known: route by matrix.
+        by_matrix: route by matrix.
         version: the newest route version seen of any matrix.
     """
 
     def __init__(self) -> None:
-        self.known: dict[int, Route] = {}
+        self.by_matrix: dict[int, Route] = {}
         self.version = 0
         self._lock = threading.Lock()
 
     def note(self, matrix: int, route: Route) -> None:
         """Store a route that the master sent."""
         with self._lock:
-            self.known[matrix] = route
+            self.by_matrix[matrix] = route
             self.version = max(self.version, route.version)
-            if len(self.known) > MAX_ROUTES:
-                del self.known[next(iter(self.known))]
+            if len(self.by_matrix) > MAX_ROUTES:
+                del self.by_matrix[next(iter(self.by_matrix))]
 
     def newest(self, matrix: int, route: Route) -> Route:
         """Return the newer of the stored route and the handle's route; an old handle may hold a stale one."""
-        known = self.known.get(matrix)
-        if known is not None and known.version >= route.version:
-            return known
+        stored = self.by_matrix.get(matrix)
+        if stored is not None and stored.version >= route.version:
+            return stored
         self.note(matrix, route)
         return route
 
@@ -95,9 +95,9 @@ class Dispatch:
     """Sends the plans of one session. Thread-safe.
 
     Attributes:
-        routes: where the matrices are, as far as this process knows.
+        routes: the routes of the matrices that this process knows.
         writer: the mutations given to ``run_later`` that have not been answered.
-        stopwatch: how long calls take.
+        stopwatch: the seconds that calls take, by kind.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Dispatch:
         self.routes = Routes()
         self.writer = AsyncWriter(self._send_all)
         self.stopwatch = Stopwatch()
-        self.known = KnownKeys()
+        self.key_sets = ServerKeySets()
         self._ids = rollbacks.ids
         self._locator = locator
         self._pid = os.getpid()
@@ -131,10 +131,7 @@ class Dispatch:
                 return self._run(plans, mutates)
 
     def _run(self, plans: Sequence[Plan[Any]], mutates: bool) -> list[Any]:
-        """Send plans after all queued additions, or, in a run, reads before them.
-
-        A worker of a run whose queue is long does not wait for it: it reads, and adds here what the answer lacks.
-        """
+        """Send plans after all queued additions. In a run, a read before a long queue adds what its answer lacks."""
         if not self.writer.is_idle:
             if self._ids.run is not None and self.writer.is_backed_up and is_plain(plans):
                 self.writer.check()
@@ -174,7 +171,7 @@ class Dispatch:
                 raise
 
     @shielded
-    def read_at_once(self, plan: Plan[T]) -> T:
+    def read_now(self, plan: Plan[T]) -> T:
         """Run a read-only plan without waiting for queued changes, which its answer may lack."""
         self.check_process()
         self.rollbacks.check()
@@ -209,7 +206,7 @@ class Dispatch:
         """Return the routes of matrices. The master is asked for matrices that were evicted since the call began."""
         routes = {}
         for matrix in matrices:
-            route = self.routes.known.get(matrix)
+            route = self.routes.by_matrix.get(matrix)
             routes[matrix] = self._locator.retrying(matrix).route if route is None else route
         return routes
 
@@ -234,11 +231,7 @@ class Dispatch:
         self.rollbacks.check()
 
     def _send_or_drop(self, plans: Sequence[Plan[Any]], id: RequestId | None) -> Results:
-        """Send plans. In a run, discard changes of a clock that will be redone after a rollback.
-
-        Raises:
-            RolledBack: outside a run, or if a change returns an answer.
-        """
+        """Send plans. In a run, discard changes of a clock that will be redone, unless they return an answer."""
         while True:
             try:
                 return self._send(plans, id)
@@ -249,11 +242,11 @@ class Dispatch:
     def _send(self, plans: Sequence[Plan[Any]], id: RequestId | None) -> Results:
         """Send the operations of plans until all are answered; return the results by plan."""
         results: Results = []
-        known, routes = self.routes.known, {}
+        stored, routes = self.routes.by_matrix, {}
         for plan in plans:
             results.append([None] * len(plan.operations))
             route = plan.route
-            routes[plan.matrix] = route if known.get(plan.matrix) is route else self.routes.newest(plan.matrix, route)
+            routes[plan.matrix] = route if stored.get(plan.matrix) is route else self.routes.newest(plan.matrix, route)
         error = None
         if len(plans) == 1 and (requests := self._one_request_each(plans[0], routes[plans[0].matrix], id)) is not None:
             error = self._attempt(requests, results)
@@ -316,11 +309,7 @@ class Dispatch:
         return errors
 
     def _send_pieces(self, pieces: Sequence[Piece], results: Results, error: TransientError | None = None) -> None:
-        """Send pieces, with retries, until all have their results.
-
-        Args:
-            error: the transient error of an earlier attempt to send these pieces, if there was one.
-        """
+        """Send pieces, with retries, until all have their results. ``error`` is that of an earlier attempt, if any."""
         attempts = RetryPolicy(self.retry)
         left = len(pieces)
         while pieces:
@@ -341,21 +330,21 @@ class Dispatch:
 
     def _attempt(self, requests: Mapping[str, Sequence[Addressed]], results: Results) -> TransientError | None:
         """Send requests once and store their results. Return the transient error if some have no result yet."""
-        shorten, sent = self.known.shorten, {}
-        for address, mine in requests.items():
-            sent[address] = [shorten(request) if _is_named(request) else request for _, request in mine]
-        outcomes = self.network.exchange(sent)
+        shorten, outgoing = self.key_sets.shorten, {}
+        for address, addressed in requests.items():
+            outgoing[address] = [shorten(request) if _is_named(request) else request for _, request in addressed]
+        outcomes = self.network.exchange(outgoing)
         transient: TransientError | None = None
         final: PS2Error | None = None
-        for address, mine in requests.items():
-            for (places, request), outcome in zip(mine, outcomes[address], strict=True):
+        for address, addressed in requests.items():
+            for (positions, request), outcome in zip(addressed, outcomes[address], strict=True):
                 if not isinstance(outcome, PS2Error):
                     if _is_named(request):
-                        self.known.add(request)
-                    for (plan, position, *_), result in zip(places, outcome.results, strict=True):
+                        self.key_sets.add(request)
+                    for (plan, position, *_), result in zip(positions, outcome.results, strict=True):
                         results[plan][position] = result
                 elif isinstance(outcome, KeyMissError):
-                    self.known.forget(request)
+                    self.key_sets.forget(request)
                     transient = transient or outcome
                 elif isinstance(outcome, BusyError):
                     # Other errors take precedence: they may require asking the master for the routes.

@@ -76,12 +76,12 @@ class TableOptimizer:
         return KINDS[self.name].largest_gradient
 
     @staticmethod
-    def of(name: Any, k: int, linear: int, given: Mapping[str, float | None]) -> TableOptimizer:
+    def of(name: Any, k: int, linear: int, values: Mapping[str, float | None]) -> TableOptimizer:
         """Return an optimizer.
 
         Args:
-            name: as the user gave it.
-            given: hyperparameters by name; None takes the default.
+            name: the user's value.
+            values: hyperparameters by name; None takes the default.
 
         Raises:
             ConfigError: there is no such optimizer, it does not have a hyperparameter, or one is out of range.
@@ -94,7 +94,7 @@ class TableOptimizer:
                 f"optimizer 'ftrl+adagrad': expected zeroColumns from 1 to k - 1 = {k - 1}, the weights that take "
                 f"steps of FTRL, got {linear}"
             )
-        some = {key: value for key, value in given.items() if value is not None}
+        some = {key: value for key, value in values.items() if value is not None}
         for key in some:
             if key not in kind.defaults:
                 raise ConfigError(f"{key}: optimizer {name!r} takes {', '.join(kind.defaults)}")
@@ -118,6 +118,6 @@ class TableOptimizer:
         """The hyperparameters by name, without other arguments of the operation."""
         return {key: self.scalars[key] for key in KINDS[self.name].defaults}
 
-    def changed(self, given: Mapping[str, float]) -> TableOptimizer:
+    def changed(self, values: Mapping[str, float]) -> TableOptimizer:
         """Return a copy with some hyperparameters replaced; raises like ``of``."""
-        return TableOptimizer.of(self.name, self.k, self.linear, {**self.hyperparameters, **given})
+        return TableOptimizer.of(self.name, self.k, self.linear, {**self.hyperparameters, **values})

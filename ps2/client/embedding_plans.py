@@ -9,7 +9,7 @@ from typing import NoReturn
 import numpy as np
 
 from ps2.array_types import Int64s
-from ps2.client.arguments import as_sent
+from ps2.client.arguments import as_wire_values
 from ps2.client.embedding_settings import TableSettings
 from ps2.client.keysets import GROUP_KEYS, MIN_NAMED_KEYS, SplitKeys, split_blocks
 from ps2.client.plans import Plan, Target
@@ -27,8 +27,8 @@ class TableKeys:
     Attributes:
         target: the table's matrix.
         parts: the u distinct columns, in the order in which they are sent.
-        inverse: int64 of shape (n,): for each of the caller's n keys, the place of its column in ``parts``; None if
-            the caller's keys are these columns, in this order.
+        inverse: int64 of shape (n,): the index in ``parts`` of each of the caller's n keys; None if the caller's keys
+            are these columns, in this order.
     """
 
     target: Target
@@ -50,15 +50,20 @@ class TableKeys:
         if settings.hash_bits is not None or not (are_distinct and is_ascending(columns)):
             numbered, inverse = number_distinct(columns)
             if are_distinct and settings.hash_bits is None:
-                _check_distinct(columns, numbered.size)
+                if numbered.size < columns.size:
+                    distinct, counts = np.unique(columns, return_counts=True)
+                    key = distinct[np.argmax(counts)]
+                    raise UsageError(
+                        f"keys: expected distinct keys, got {key} {counts.max()} times; pull and push take any keys"
+                    )
                 inverse = None
             else:
                 columns = numbered
         parts = _with_digests(split_blocks(replace(target.spec, rows=settings.k), target.route, columns))
         if parts.order is not None:
-            sent_at = np.empty_like(parts.order)
-            sent_at[parts.order] = np.arange(parts.order.size)
-            inverse = sent_at if inverse is None else sent_at[inverse]
+            sent_positions = np.empty_like(parts.order)
+            sent_positions[parts.order] = np.arange(parts.order.size)
+            inverse = sent_positions if inverse is None else sent_positions[inverse]
         return TableKeys(target, parts, inverse)
 
     def pull(self, k: int) -> Plan[Array]:
@@ -98,7 +103,7 @@ class TableKeys:
         largest = optimizer.largest_gradient
         if not np.isfinite(gradients).all() or (largest is not None and np.abs(gradients).max(initial=0) > largest):
             _raise_out_of_range(gradients, self.parts.columns, largest)
-        as_sent(gradients, replace(target.spec, wire=wire), gradients.shape, "gradients")
+        as_wire_values(gradients, replace(target.spec, wire=wire), gradients.shape, "gradients")
         operations = tuple(
             Operation(
                 optimizer.operation,
@@ -116,8 +121,8 @@ class TableKeys:
 
 def _raise_out_of_range(gradients: Array, keys: Int64s, largest: float | None) -> NoReturn:
     """Raise OutOfRangeError for the first gradient that is not finite or above ``largest``; name its key."""
-    most = np.inf if largest is None else largest
-    fits = np.isfinite(gradients) & (np.abs(gradients) <= most)
+    limit = np.inf if largest is None else largest
+    fits = np.isfinite(gradients) & (np.abs(gradients) <= limit)
     row, weight = np.argwhere(~fits)[0]
     expected = "finite numbers" if largest is None else f"numbers of at most {largest:g}, whose squares are added up"
     raise OutOfRangeError(
@@ -145,14 +150,6 @@ def keys(target: Target, counts: Sequence[int]) -> Plan[Int64s]:
         return np.sort(np.concatenate([np.empty(0, np.int64), *(result.arrays[0] for result in results)]))
 
     return Plan(target.matrix, target.route, operations, merge, mutates=False)
-
-
-def _check_distinct(keys: Int64s, count: int) -> None:
-    """Raise UsageError unless all keys are distinct; ``count`` of them are."""
-    if count < keys.size:
-        found, times = np.unique(keys, return_counts=True)
-        key = found[np.argmax(times)]
-        raise UsageError(f"keys: expected distinct keys, got {key} {times.max()} times; pull and push take any keys")
 
 
 def count(target: Target) -> Plan[int]:

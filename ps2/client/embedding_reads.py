@@ -33,23 +33,23 @@ class RecentKeys:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: OrderedDict[KeySetId, TableKeys] = OrderedDict()
+        self._cache: OrderedDict[KeySetId, TableKeys] = OrderedDict()
 
     def of(self, matrix: DCVMatrix, settings: TableSettings, keys: Int64s, are_distinct: bool) -> TableKeys:
         """Return keys grouped by partition; arguments are those of ``TableKeys.of``, with keys of any shape."""
-        target, id = matrix._target(), _id_of(keys)
+        target, id = matrix._target(), _key_set_id(keys)
         with self._lock:
-            known = self._known.get(id)
-            if known is not None and known.target.route is target.route:
-                self._known.move_to_end(id)
-                return known
+            cached = self._cache.get(id)
+            if cached is not None and cached.target.route is target.route:
+                self._cache.move_to_end(id)
+                return cached
         # A copy, as the caller may change its array.
-        found = TableKeys.of(target, settings, keys.reshape(-1).copy(), are_distinct)
+        grouped = TableKeys.of(target, settings, keys.reshape(-1).copy(), are_distinct)
         with self._lock:
-            self._known[id] = found
-            if len(self._known) > MAX_KEY_SETS:
-                self._known.popitem(last=False)
-        return found
+            self._cache[id] = grouped
+            if len(self._cache) > MAX_KEY_SETS:
+                self._cache.popitem(last=False)
+        return grouped
 
 
 class EmbeddingRead:
@@ -85,7 +85,7 @@ class EmbeddingRead:
         If the fleet has rolled back to a checkpoint meanwhile, pull again.
 
         Raises:
-            PS2Error: as a pull does.
+            PS2Error: the error of the pull.
         """
         self.wait()
         if isinstance(self._error, RolledBack) or self._session.epoch != self._epoch:
@@ -103,7 +103,7 @@ class EmbeddingRead:
         try:
             plan = self._plan()
             with self._session.async_writer.transfers:
-                self._answer = self._session.dispatch.read_at_once(plan)
+                self._answer = self._session.dispatch.read_now(plan)
         except Exception as error:  # ``result`` raises it in the caller's thread
             self._error = error
 
@@ -121,7 +121,7 @@ class PendingReads:
 
     def begin(self, keys: Int64s, read: EmbeddingRead) -> None:
         """Start a read of keys. It replaces an earlier one of the same keys."""
-        id = _id_of(keys)
+        id = _key_set_id(keys)
         self._open.pop(id, None)
         self._open[id] = read
         read.start()
@@ -130,7 +130,7 @@ class PendingReads:
 
     def take(self, keys: Int64s) -> EmbeddingRead | None:
         """Remove and return the read of these keys; None if there is none."""
-        return self._open.pop(_id_of(keys), None) if self._open else None
+        return self._open.pop(_key_set_id(keys), None) if self._open else None
 
     def close(self) -> None:
         """Wait for all reads, and drop their answers."""
@@ -138,5 +138,5 @@ class PendingReads:
             self._open.popitem()[1].wait()
 
 
-def _id_of(keys: Int64s) -> KeySetId:
+def _key_set_id(keys: Int64s) -> KeySetId:
     return key_digest(np.ascontiguousarray(keys).reshape(-1)), keys.shape

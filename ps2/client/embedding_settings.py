@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -27,7 +27,7 @@ class TableSettings:
         optimizer: the optimizer; it holds k, the number of weights of a key.
         dim: keys are in [0, dim).
         hash_bits: keys are folded to this many bits, so that some collide; None: keys are not folded.
-        zero_columns: how many of a key's weights, the first ones, begin at 0.
+        zero_columns: the number of leading weights of a key that begin at 0.
         wire: dtype of gradients in messages; None: float32.
     """
 
@@ -55,10 +55,6 @@ class TableSettings:
         """Number of columns of the table's matrix."""
         return self.dim if self.hash_bits is None else 1 << self.hash_bits
 
-    def with_optimizer(self, given: Mapping[str, float]) -> TableSettings:
-        """Return a copy with some hyperparameters replaced; raises ConfigError."""
-        return replace(self, optimizer=self.optimizer.changed(given))
-
     def checked_keys(self, keys: Any) -> Int64s:
         """Return keys of any shape as a C-contiguous int64 array of the same shape.
 
@@ -74,8 +70,8 @@ class TableSettings:
             low, high = int(array.min()), int(array.max())
             if low < 0 or high >= self.dim:
                 bad = low if low < 0 else high
-                at = int(np.argmax(array.reshape(-1) == bad))
-                raise OutOfRangeError(f"keys: {bad} (at position {at}) is outside [0, {self.dim})")
+                position = int(np.argmax(array.reshape(-1) == bad))
+                raise OutOfRangeError(f"keys: {bad} (at position {position}) is outside [0, {self.dim})")
         return array
 
     def columns(self, keys: Int64s) -> Int64s:
@@ -110,7 +106,7 @@ class TableSettings:
             raise CheckpointCorruptError(f"settings of an embedding table: {error!r}") from error
 
 
-def dim_of(keys: int | Literal["hashed"]) -> int:
+def key_bound(keys: int | Literal["hashed"]) -> int:
     """Return the bound of keys, which are in [0, bound); raise ConfigError unless ``keys`` is "hashed" or a number."""
     if keys == "hashed":
         return MAX_SPARSE_DIM

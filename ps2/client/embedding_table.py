@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -17,7 +18,7 @@ from ps2.client.batch import in_batch, submit
 from ps2.client.dcv import DCV
 from ps2.client.embedding_optimizers import TableOptimizer
 from ps2.client.embedding_reads import EmbeddingRead, PendingReads, RecentKeys
-from ps2.client.embedding_settings import FORMAT, TableSettings, dim_of
+from ps2.client.embedding_settings import FORMAT, TableSettings, key_bound
 from ps2.client.handle import Handle
 from ps2.client.managed_matrix import KeyStatus
 from ps2.client.matrix import DCVMatrix
@@ -44,7 +45,7 @@ class EmbeddingTable:
     A table works in the driver and, pickled in a closure, in every task, like a ``DCV``.
 
     Attributes:
-        settings: settings that all handles to the table share; ``known`` takes them.
+        settings: the settings that all handles to the table share; ``existing`` takes them.
     """
 
     @hints_keywords
@@ -107,11 +108,11 @@ class EmbeddingTable:
         """
         if not is_whole(k) or k < 1:
             raise ConfigError(f"k: expected a positive integer, got {k!r}")
-        given = {"lr": lr, "eps": eps, "beta1": beta1, "beta2": beta2, "alpha": alpha, "beta": beta}
-        given |= {"l1": l1, "l2": l2, "decay": decay}
+        values = {"lr": lr, "eps": eps, "beta1": beta1, "beta2": beta2, "alpha": alpha, "beta": beta}
+        values |= {"l1": l1, "l2": l2, "decay": decay}
         zeros = zeroColumns if is_whole(zeroColumns) else -1
-        steps = TableOptimizer.of(optimizer, int(k), zeros, given)
-        settings = TableSettings(steps, dim_of(keys), hashBits, zeroColumns, wire)
+        steps = TableOptimizer.of(optimizer, int(k), zeros, values)
+        settings = TableSettings(steps, key_bound(keys), hashBits, zeroColumns, wire)
         first = DCV.sparse(
             settings.matrix_dim,
             steps.block,
@@ -149,11 +150,11 @@ class EmbeddingTable:
             ConfigError: the matrix does not have the form that the settings ask for.
         """
         table = cls.__new__(cls)
-        found = matrix if isinstance(matrix, DCVMatrix) else DCVMatrix.existing(matrix)
+        handle = matrix if isinstance(matrix, DCVMatrix) else DCVMatrix.existing(matrix)
         expected = settings.optimizer.block, settings.matrix_dim, np.dtype(np.float32)
-        if (*found.shape, found.dtype) != expected:
-            raise ConfigError(f"matrix: expected (rows, dim, dtype) {expected}, got {(*found.shape, found.dtype)}")
-        table._begin(found, settings)
+        if (*handle.shape, handle.dtype) != expected:
+            raise ConfigError(f"matrix: expected (rows, dim, dtype) {expected}, got {(*handle.shape, handle.dtype)}")
+        table._begin(handle, settings)
         return table
 
     @property
@@ -176,7 +177,7 @@ class EmbeddingTable:
         Raises:
             ConfigError: the optimizer does not have one of them, or it is out of range.
         """
-        self.settings = self.settings.with_optimizer(hyperparameters)
+        self.settings = replace(self.settings, optimizer=self.settings.optimizer.changed(hyperparameters))
         return self
 
     @property

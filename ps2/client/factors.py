@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ps2.array_types import Int64s
 from ps2.client import plans
-from ps2.client.arguments import as_indices, as_sent
+from ps2.client.arguments import as_indices, as_wire_values
 from ps2.client.declared import declared
 from ps2.client.handle import Handle
 from ps2.client.keysets import SPLITS, SplitKeys
@@ -35,26 +34,31 @@ def add_factors(target: Target, b: Any, x: Any, keys: Any) -> Plan[None]:
     rows = _rows(b, spec)
     width = rows.shape[1]
     parts = _split(spec, target.route, keys, width)
-    plans_of_rows = [
+    row_plans = [
         declared(target, name, {"slots": parts.columns, "b": rows[some], "width": width, **factor})
         for some in _samples(rows, spec)
         for name, factor in [_factor(x, rows, parts, some)]
     ]
-    operations = tuple(operation for plan in plans_of_rows for operation in plan.operations)
+    operations = tuple(operation for plan in row_plans for operation in plan.operations)
     return Plan(target.matrix, target.route, operations, lambda results: None, mutates=True)
 
 
 def factor_bytes(b: Any, x: Any, keys: Any, spec: MatrixSpec, route: Route) -> int:
     """Return the approximate bytes that ``add_factors`` sends; less if the servers have cached the key set."""
     samples, width = np.shape(b)
-    item = _sent_itemsize(spec)
+    item = _wire_itemsize(spec)
     parts = _split(spec, route, keys, width)
     servers = len({group.partition for group in parts.groups})
-    size = _key_bytes(parts) + servers * samples * width * item
+    keys_size = sum(packed_bytes(parts.columns[where]) for _, where, _ in parts.key_sets())
+    size = keys_size + servers * samples * width * item
     if not _is_sparse(x):
         return size + samples * len(parts.columns) * item
-    most = int(np.diff(x.tocsc().indptr).max(initial=0))
-    return size + int(x.nnz) * (item + _unsigned(samples).itemsize) + len(parts.columns) * _unsigned(most + 1).itemsize
+    max_count = int(np.diff(x.tocsc().indptr).max(initial=0))
+    return (
+        size
+        + int(x.nnz) * (item + _unsigned(samples).itemsize)
+        + len(parts.columns) * _unsigned(max_count + 1).itemsize
+    )
 
 
 def sizes(vector: Handle, width: int, x: Any, keys: Any) -> tuple[int, int]:
@@ -63,7 +67,7 @@ def sizes(vector: Handle, width: int, x: Any, keys: Any) -> tuple[int, int]:
     Args:
         vector: a dense vector.
         width: columns per key.
-        x, keys: as for ``addFactors``.
+        x, keys: the arguments of ``addFactors``.
     """
     shape = np.broadcast_to(np.float64(0.0), (x.shape[0], width))
     spec, route = vector._spec, vector._route
@@ -73,12 +77,12 @@ def sizes(vector: Handle, width: int, x: Any, keys: Any) -> tuple[int, int]:
 def add_bytes(width: int, keys: Any, spec: MatrixSpec, route: Route) -> int:
     """Return the approximate bytes that ``add`` sends for all ``width`` columns of each key."""
     parts = _split(spec, route, keys, width)
-    size = width * len(parts.columns) * _sent_itemsize(spec)
+    size = width * len(parts.columns) * _wire_itemsize(spec)
     for _, _, group in parts.key_sets():
         assert group.columns is not None
         # The gap is 1 between a key's columns, and larger from its last column to the next key's first.
-        steps = packed_bytes(np.array([0, 1])) if group.count < 2 else packed_bytes(_widest(group.columns, width))
-        size += 8 + (steps - 8) * (width * group.count - 1)
+        gap = 1 if group.count < 2 else max(int(np.diff(group.columns).max()) - width + 1, 1)
+        size += 8 + (packed_bytes(np.array([0, gap])) - 8) * (width * group.count - 1)
     return size
 
 
@@ -86,7 +90,7 @@ def _rows(b: Any, spec: MatrixSpec) -> Array:
     shape = np.shape(b)
     if len(shape) != 2 or not shape[1]:
         raise ShapeError(f"addFactors: b: expected shape (samples, width), width at least 1, got {shape}")
-    return as_sent(b, spec, shape)
+    return as_wire_values(b, spec, shape)
 
 
 def _split(spec: MatrixSpec, route: Route, keys: Any, width: int) -> SplitKeys:
@@ -122,15 +126,6 @@ def _is_sparse(x: Any) -> bool:
     return hasattr(x, "tocsc")
 
 
-def _check_places(x: Any) -> None:
-    """Raise ShapeError if x names rows or columns that it does not have: scipy would write outside its arrays."""
-    if x.format in ("csr", "csc"):
-        try:
-            x.check_format(full_check=True)
-        except ValueError as error:
-            raise ShapeError(f"addFactors: x: got a malformed sparse matrix: {error}") from error
-
-
 def _factor(x: Any, rows: Array, parts: SplitKeys, some: slice) -> tuple[str, dict[str, Array]]:
     """Return the operation that adds some samples of x, and its arrays in the order of the parts, duplicates merged."""
     count = parts.columns.size if parts.order is None else parts.order.size
@@ -143,8 +138,12 @@ def _factor(x: Any, rows: Array, parts: SplitKeys, some: slice) -> tuple[str, di
         values = values if parts.order is None else parts.summed(values.astype(dtype, copy=False))
         return "add_dense_factors", {"x": np.ascontiguousarray(values.T, dtype=dtype)}
     _check_numbers(x.data)
-    if some.start == 0:
-        _check_places(x)
+    # scipy would write outside its arrays if x named rows or columns that it does not have.
+    if some.start == 0 and x.format in ("csr", "csc"):
+        try:
+            x.check_format(full_check=True)
+        except ValueError as error:
+            raise ShapeError(f"addFactors: x: got a malformed sparse matrix: {error}") from error
     by_feature = (x if (some.start, some.stop) == (0, len(rows)) else x.tocsr()[some]).tocsc()
     if parts.order is not None:
         by_feature = by_feature[:, parts.order]
@@ -169,21 +168,12 @@ def _unsigned(count: int) -> np.dtype[Any]:
     return np.min_scalar_type(max(count - 1, 0))
 
 
-def _sent_itemsize(spec: MatrixSpec) -> int:
+def _wire_itemsize(spec: MatrixSpec) -> int:
     return 2 if spec.wire is not None else spec.np_dtype.itemsize
 
 
-def _key_bytes(parts: SplitKeys) -> int:
-    return sum(packed_bytes(parts.columns[where]) for _, where, _ in parts.key_sets())
-
-
-def _widest(columns: Int64s, width: int) -> Int64s:
-    """Return two columns with the largest gap between neighbours among all columns of the keys."""
-    return np.array([0, max(int(np.diff(columns).max()) - width + 1, 1)])
-
-
 def packed_bytes(columns: Array) -> int:
-    """Return what ascending keys take: the first, and the steps to the others in the narrowest width."""
+    """Return the bytes of ascending keys: the first key, and the steps to the others in the narrowest width."""
     if columns.size < 2:
         return 8 * columns.size
     largest = int(np.diff(columns).max())

@@ -22,7 +22,7 @@ class FleetRef:
         id: random, chosen by the coordinator; also the first part of mutation ids in tasks.
         master: ``host:port`` of the coordinator's master.
         strict: True if operations on vectors that are not co-located are an error instead of a warning.
-        retry_timeout_s: how long calls wait for a lost server to be recovered.
+        retry_timeout_s: the seconds for which calls wait until a lost server is recovered.
         ops: modules that declare operations.
         token_id: identifies the fleet's token for those that know the driver's secret (``token_id``).
     """
@@ -48,13 +48,13 @@ def fleet_of(text: str) -> FleetRef:
 
 @dataclass(frozen=True)
 class Access:
-    """What the tasks of one SparkContext need to reach the fleets of its driver. Nothing here differs by context.
+    """What the tasks of one SparkContext need to reach the fleets of its driver. It is the same for all its contexts.
 
     Attributes:
-        secret: of the driver's process. The tokens of the fleets that it starts are derived from it.
-        application: id of the Spark application. Each application counts its stages from 0, and a fleet may outlive it.
-        token: that of the attached fleet; None if no fleet is attached, or its servers have none.
-        tls: certificates for connections to the fleet; None if the fleet has no TLS.
+        secret: the secret of the driver's process. The tokens of the fleets that it starts are derived from it.
+        application: the id of the Spark application. Each application counts its stages from 0; a fleet may outlive it.
+        token: the token of the attached fleet; None if no fleet is attached, or its servers have none.
+        tls: the certificates for connections to the fleet; None if the fleet has no TLS.
     """
 
     secret: str = field(repr=False)
@@ -87,7 +87,7 @@ def derived_token(secret: str, fleet_id: str) -> str:
 
 
 def token_id(secret: str, token: str | None) -> str:
-    """Return what tells a fleet's token from others, and tells nothing about it to those without the secret."""
+    """Return an id of a fleet's token, which reveals nothing about the token to those without the secret."""
     return _mac(secret, "no token" if token is None else f"id of token {token}").hex()[:16]
 
 

@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ps2.client.batch import OPEN, hold, submit, submit_later
+from ps2.client.batch import OPEN, hold
 from ps2.client.fleet import FleetRef
 from ps2.client.key_calls import KeyCalls
 from ps2.client.managed_matrix import ManagedMatrix
 from ps2.client.owners import Owner
-from ps2.client.plans import Plan, Target
+from ps2.client.plans import Target
 from ps2.client.session import Session
 from ps2.client.sessions import current_session, session_of
 from ps2.client.task import note_unpickled, note_used
@@ -77,7 +77,7 @@ class Handle(KeyCalls):
             UsageError: the matrix must grow, but has layout "column"; or the next row of it begins with random values
                 (``DCV.sparse(..., init=, initEnd=)``).
         """
-        vector = self._sibling(_taken(self, 1, _checked_name(name))[0])
+        vector = self._sibling(_take_rows(self, 1, _checked_name(name))[0])
         vector._name = name or ""
         return vector if name else _owned(self._session, vector)
 
@@ -119,8 +119,8 @@ class Handle(KeyCalls):
 
     def __repr__(self) -> str:
         name = f"{self._name!r}, " if self._name else ""
-        place = f"{self._spec.dtype}, layout={self._spec.layout!r}, matrix={self._matrix:x}, row={self._row}"
-        return f"DCV({name}{self._spec.kind}, dim={self.dim}, {place})"
+        details = f"{self._spec.dtype}, layout={self._spec.layout!r}, matrix={self._matrix:x}, row={self._row}"
+        return f"DCV({name}{self._spec.kind}, dim={self.dim}, {details})"
 
     def _repr_html_(self) -> str:
         return matrix_html(repr(self), self._spec, self._route, 1)
@@ -141,17 +141,6 @@ class Handle(KeyCalls):
         if self._copy:
             note_used(self._copy, self._fleet)
         return session_of(self._fleet)
-
-    def _submit(self, plan: Plan[Any]) -> Any:
-        return submit(self._session, plan)
-
-    def _change(self: H, plan: Plan[Any], wait: bool) -> H:
-        """Submit a plan that changes the vector; with ``wait=False``, queue it."""
-        if wait:
-            self._submit(plan)
-        else:
-            submit_later(self._session, plan)
-        return self
 
     def _target(self, *others: Handle) -> Target:
         for vector in (self, *others):
@@ -186,9 +175,9 @@ class Handle(KeyCalls):
         target = self._target()
         return replace(target, spec=replace(target.spec, wire=None))
 
-    def _keys(self, what: str) -> ManagedMatrix:
+    def _keys(self, call: str) -> ManagedMatrix:
         """Return the calls on the matrix's keys; raise UsageError if it has no ``KeyPolicy``."""
-        return ManagedMatrix.of(what, self._session, self._target())
+        return ManagedMatrix.of(call, self._session, self._target())
 
     def _sibling(self: H, row: int) -> H:
         return type(self)(self._fleet, self._matrix, row, self._spec, self._route)
@@ -196,11 +185,6 @@ class Handle(KeyCalls):
     def _check_usable(self) -> None:
         if self._freed:
             raise NotFoundError(f"{self!r} was freed")
-
-    def _disown(self) -> None:
-        if self._owner is not None:
-            self._owner.detach()
-            self._owner = None
 
 
 @shielded
@@ -227,17 +211,17 @@ def create(kind: type[H], spec: MatrixSpec, name: str | None = None, reuse: bool
     return vector if name else _owned(session, vector)
 
 
-def _check_same(name: str, found: MatrixSpec, wanted: MatrixSpec) -> None:
+def _check_same(name: str, existing: MatrixSpec, requested: MatrixSpec) -> None:
     """Raise ConfigError if an existing vector is not what a caller asks for. Its matrix may have any number of rows."""
     differing = [
-        (setting.name, getattr(found, setting.name), getattr(wanted, setting.name))
+        (setting.name, getattr(existing, setting.name), getattr(requested, setting.name))
         for setting in fields(MatrixSpec)
-        if setting.name != "rows" and getattr(found, setting.name) != getattr(wanted, setting.name)
+        if setting.name != "rows" and getattr(existing, setting.name) != getattr(requested, setting.name)
     ]
     if differing:
-        has = ", ".join(f"{setting}={value}" for setting, value, _ in differing)
-        asked = ", ".join(f"{setting}={value}" for setting, _, value in differing)
-        raise ConfigError(f"vector {name!r} exists with {has}, got {asked}")
+        existing_values = ", ".join(f"{setting}={value}" for setting, value, _ in differing)
+        values = ", ".join(f"{setting}={value}" for setting, _, value in differing)
+        raise ConfigError(f"vector {name!r} exists with {existing_values}, got {values}")
 
 
 @shielded
@@ -259,11 +243,11 @@ def existing_handle(kind: type[H], matrix: int) -> H:
 def derive_all(vector: H, count: int) -> list[H]:
     """Create ``count`` vectors as ``vector.derive()`` does, with one call."""
     vector._check_usable()
-    rows = _taken(vector, count) if count else []
+    rows = _take_rows(vector, count) if count else []
     return [_owned(vector._session, vector._sibling(row)) for row in rows]
 
 
-def _taken(vector: Handle, count: int, name: str = "") -> list[int]:
+def _take_rows(vector: Handle, count: int, name: str = "") -> list[int]:
     """Return rows of the vector's matrix, taken for new vectors; they begin as zeros."""
     vector._check_usable()
     rows, policy = vector._session.take_rows(vector._matrix, count, name), vector._spec.key_policy
@@ -279,11 +263,11 @@ def _taken(vector: Handle, count: int, name: str = "") -> list[int]:
 @shielded
 def free_all(vectors: Iterable[Handle]) -> None:
     """Free vectors of one fleet, with one call per matrix."""
-    of_matrix: dict[int, list[Handle]] = {}
+    by_matrix: dict[int, list[Handle]] = {}
     for vector in vectors:
         vector._check_usable()
-        of_matrix.setdefault(vector._matrix, []).append(vector)
-    for matrix, some in of_matrix.items():
+        by_matrix.setdefault(vector._matrix, []).append(vector)
+    for matrix, some in by_matrix.items():
         some[0]._session.free_rows(matrix, [vector._row for vector in some])
         for vector in some:
             vector._disown()
@@ -312,9 +296,11 @@ BUCKETS = COLUMNS[0], Column("buckets of keys", right=True), COLUMNS[2]
 def matrix_html(title: str, spec: MatrixSpec, route: Route, rows: int) -> str:
     """Return the HTML of some rows of a matrix: what they are, and which server has which columns."""
     is_dense = spec.kind == "dense"
-    known = named_values(bytes=size(rows * spec.dim * spec.np_dtype.itemsize) if is_dense else None, wire=spec.wire)
+    properties = named_values(
+        bytes=size(rows * spec.dim * spec.np_dtype.itemsize) if is_dense else None, wire=spec.wire
+    )
     cut = [
         [str(partition.index), f"{partition.begin:,} to {partition.end - 1:,}", address]
         for partition, address in zip(route.partitions, route.addresses, strict=True)
     ]
-    return to_html(title, *([known] if known.rows else []), Table(COLUMNS if is_dense else BUCKETS, cut))
+    return to_html(title, *([properties] if properties.rows else []), Table(COLUMNS if is_dense else BUCKETS, cut))

@@ -1,17 +1,23 @@
-"""``KeyCalls``: what vectors and matrices offer on the keys of a matrix that has a ``KeyPolicy``."""
+"""``KeyCalls``: the part that the handles of vectors and matrices have in common."""
 
 from __future__ import annotations
 
 from typing import Any, TypeVar
 
+from ps2.client.batch import submit, submit_later
 from ps2.client.managed_matrix import KeyStatus, ManagedMatrix
+from ps2.client.owners import Owner
+from ps2.client.plans import Plan
+from ps2.client.session import Session
 from ps2.interrupts import shielded
 
 K = TypeVar("K", bound="KeyCalls")
 
 
 class KeyCalls:
-    """Base class of the handles of vectors and of matrices. Each call acts on the whole matrix."""
+    """Base class of the handles of vectors and of matrices. The calls on managed keys act on the whole matrix."""
+
+    _owner: Owner | None
 
     @shielded
     def advance(self: K, nowS: float, touched: bool = False) -> K:
@@ -73,6 +79,27 @@ class KeyCalls:
         """Return the counts of the matrix's keys, and its time; raise UsageError as ``advance`` does."""
         return self._keys("keyStatus").status()
 
-    def _keys(self, what: str) -> ManagedMatrix:
-        """Return the calls on the matrix's keys, for ``what``; raise UsageError if it has no ``KeyPolicy``."""
+    def _keys(self, call: str) -> ManagedMatrix:
+        """Return the calls on the matrix's keys, for ``call``; raise UsageError if it has no ``KeyPolicy``."""
         raise NotImplementedError
+
+    @property
+    def _session(self) -> Session:
+        raise NotImplementedError
+
+    def _submit(self, plan: Plan[Any]) -> Any:
+        return submit(self._session, plan)
+
+    def _change(self: K, plan: Plan[Any], wait: bool = True) -> K:
+        """Submit a plan that changes the vector or matrix; with ``wait=False``, queue it."""
+        if wait:
+            self._submit(plan)
+        else:
+            submit_later(self._session, plan)
+        return self
+
+    def _disown(self) -> None:
+        """Keep the rows when this handle is gone."""
+        if self._owner is not None:
+            self._owner.detach()
+            self._owner = None

@@ -61,7 +61,8 @@ class SplitKeys:
         groups: in order, without gaps.
         order: the original position of each column, duplicates adjacent and in the order given; None if the columns are
             in their original order.
-        firsts: where each distinct column begins in ``order``; None if duplicates were kept or there are none.
+        firsts: the index in ``order`` at which each distinct column begins; None if duplicates were kept or there are
+            none.
     """
 
     columns: Int64s
@@ -112,12 +113,12 @@ class SplitKeys:
         assert self.firsts is not None
         return np.diff(self.firsts, append=self.order.size)
 
-    def named(self, least: int) -> SplitKeys:
-        """Return a copy that owns its columns, with digests of groups with ``least`` columns, if too big to resend."""
+    def named(self, min_keys: int) -> SplitKeys:
+        """Return a copy that owns its columns. Groups of ``min_keys`` columns too big to resend get digests."""
         columns = self.columns.copy()
         groups = tuple(
             replace(group, digest=key_digest(some))
-            if some.size >= least and keys_bytes(some) > MAX_SENT_BYTES
+            if some.size >= min_keys and keys_bytes(some) > MAX_SENT_BYTES
             else group
             for group in self.groups
             for some in [columns[group.begin : group.end]]
@@ -237,22 +238,21 @@ class SplitCache:
         return self._split(split, _keys_in_group(spec), MIN_NAMED_KEYS, spec, route, columns)
 
     def split_blocks(self, spec: MatrixSpec, route: Route, columns: Int64s) -> SplitKeys:
-        least = max(MIN_NAMED_KEYS, NAMED_BLOCK_BYTES // spec.block_bytes)
-        return self._split(split_blocks, _blocks_in_group(spec), least, spec, route, columns)
+        min_keys = max(MIN_NAMED_KEYS, NAMED_BLOCK_BYTES // spec.block_bytes)
+        return self._split(split_blocks, _blocks_in_group(spec), min_keys, spec, route, columns)
 
-    def _split(self, cut: Cutter, size: int, least: int, spec: MatrixSpec, route: Route, columns: Int64s) -> SplitKeys:
-        """Args:
-        size: most columns of a group.
-        least: fewest columns of a group that gets a digest.
-        """
+    def _split(
+        self, cut: Cutter, size: int, min_keys: int, spec: MatrixSpec, route: Route, columns: Int64s
+    ) -> SplitKeys:
+        """Cut columns into groups of at most ``size``; groups of at least ``min_keys`` get a digest."""
         if columns.size < MIN_NAMED_KEYS:
             return cut(spec, route, columns)
-        name = (cut, size, least, key_digest(columns), spec.kind, spec.dim, route.bounds)
+        name = (cut, size, min_keys, key_digest(columns), spec.kind, spec.dim, route.bounds)
         with self._lock:
-            known = self._splits.get(name)
-            if known is not None:
+            cached = self._splits.get(name)
+            if cached is not None:
                 self._splits.move_to_end(name)
-                return known
+                return cached
             is_repeated = name in self._seen
             self._seen[name] = None
             self._seen.move_to_end(name)
@@ -261,7 +261,7 @@ class SplitCache:
         parts = cut(spec, route, columns)
         if not is_repeated:
             return parts
-        parts = parts.named(least)
+        parts = parts.named(min_keys)
         with self._lock:
             if name not in self._splits and parts.nbytes <= self._limit_bytes:
                 self._splits[name] = parts
@@ -276,12 +276,12 @@ class SplitCache:
 SPLITS = SplitCache()
 
 
-class KnownKeys:
+class ServerKeySets:
     """The key sets that servers are believed to have cached, by partition. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: OrderedDict[tuple[int, int, bytes], None] = OrderedDict()
+        self._names: OrderedDict[tuple[int, int, bytes], None] = OrderedDict()
 
     def shorten(self, request: Request) -> Request:
         """Return the request, with only the digest of each key set that the server is believed to have cached."""
@@ -295,28 +295,28 @@ class KnownKeys:
     def add(self, request: Request) -> None:
         """Note that a server answered a request, and so has received its key sets."""
         with self._lock:
-            for name in _known_keys(request):
-                self._known[name] = None
-                self._known.move_to_end(name)
-                if len(self._known) > KNOWN_SETS:
-                    self._known.popitem(last=False)
+            for name in _named_sets(request):
+                self._names[name] = None
+                self._names.move_to_end(name)
+                if len(self._names) > KNOWN_SETS:
+                    self._names.popitem(last=False)
 
     def forget(self, request: Request) -> None:
         """Note that a server did not have a key set of the request."""
         with self._lock:
-            for name in _known_keys(request):
-                self._known.pop(name, None)
+            for name in _named_sets(request):
+                self._names.pop(name, None)
 
     def _knows(self, operation: Operation) -> bool:
         with self._lock:
-            return (operation.matrix, operation.partition, _digest(operation)) in self._known
+            return (operation.matrix, operation.partition, _digest(operation)) in self._names
 
 
 def _digest(operation: Operation) -> bytes | None:
     return None if operation.keys is None else operation.keys.digest
 
 
-def _known_keys(request: Request) -> Iterator[tuple[int, int, bytes]]:
+def _named_sets(request: Request) -> Iterator[tuple[int, int, bytes]]:
     for operation in request.operations:
         digest = _digest(operation)
         if digest is not None:

@@ -85,19 +85,15 @@ class ManagedMatrix:
     target: Target
 
     @classmethod
-    def of(cls, what: str, session: Session, target: Target) -> ManagedMatrix:
-        """Return the calls; raise UsageError if the matrix has no ``KeyPolicy``, or a batch is open.
-
-        Args:
-            what: name of the user's call, for errors.
-        """
+    def of(cls, call: str, session: Session, target: Target) -> ManagedMatrix:
+        """Return the calls; raise UsageError for ``call`` if the matrix has no ``KeyPolicy``, or a batch is open."""
         if target.spec.key_policy is None:
             raise UsageError(
-                f"{what}: expected a sparse matrix whose keys are managed (DCV.sparse(..., admitAfter=, expireAfterS=, "
+                f"{call}: expected a sparse matrix whose keys are managed (DCV.sparse(..., admitAfter=, expireAfterS=, "
                 "maxKeys= or init=)), got one without"
             )
         if in_batch():
-            raise UsageError(f"{what} cannot be part of a batch: call it before or after")
+            raise UsageError(f"{call} cannot be part of a batch: call it before or after")
         return cls(session, target)
 
     @property
@@ -113,7 +109,7 @@ class ManagedMatrix:
 
     def advance(self, now_s: float, touched: bool) -> None:
         """Advance the time; see ``DCV.advance``."""
-        now_s = _seconds("advance: nowS", now_s, least=0)
+        now_s = _seconds("advance: nowS", now_s, minimum=0)
         numbers, before_s = self._states()
         if now_s < before_s:
             raise OutOfRangeError(
@@ -124,7 +120,7 @@ class ManagedMatrix:
 
     def expire(self, older_s: float | None) -> int:
         """Remove old keys; see ``DCV.expire``."""
-        older_s = self.policy.expire_after_s if older_s is None else _seconds("expire: olderThanS", older_s, least=0)
+        older_s = self.policy.expire_after_s if older_s is None else _seconds("expire: olderThanS", older_s, minimum=0)
         if older_s is None:
             raise ConfigError("expire: olderThanS: this matrix has no expireAfterS: name an age in seconds")
         return self._in_slices("keys_expire", lambda left: {"older_s": older_s, "begin": left}, LAST_SLOT)
@@ -176,8 +172,8 @@ class ManagedMatrix:
                 for index, begin in left.items()
             )
             pieces = self._submit(operations, _arrays)
-            for index, (at, keys, values) in zip(tuple(left), pieces, strict=True):
-                left[index] = int(at[0])
+            for index, (position, keys, values) in zip(tuple(left), pieces, strict=True):
+                left[index] = int(position[0])
                 if not left[index]:
                     del left[index]
                 if keys.size:
@@ -195,18 +191,13 @@ class ManagedMatrix:
                 "the matrix was loaded, or rolled back to a checkpoint, since the mark: read all keys instead"
             )
 
-    def _in_slices(self, name: str, params: Callable[[int], Params], begin: int) -> int:
-        """Repeat an operation on each partition until no work is left; return the number of keys removed.
-
-        Args:
-            name: an operation that answers (work left, keys removed).
-            params: returns the operation's parameters for a partition, given the work that is left there.
-            begin: the initial work left.
-        """
-        left, total = {partition.index: begin for partition in self.target.partitions}, 0
+    def _in_slices(self, name: str, params: Callable[[int], Params], first_slot: int) -> int:
+        """Repeat an operation, which answers (next slot, keys removed), until no slot is left; return the keys' sum."""
+        left, total = {partition.index: first_slot for partition in self.target.partitions}, 0
         while left:
             operations = tuple(
-                Operation(name, self.target.matrix, index, params=params(at)) for index, at in left.items()
+                Operation(name, self.target.matrix, index, params=params(first_slot))
+                for index, first_slot in left.items()
             )
             answers = self._submit(operations, _arrays, mutates=True)
             total += sum(int(answer[0][1]) for answer in answers)
@@ -246,9 +237,9 @@ def _lineage(numbers: Int64s) -> int:
     return xxhash.xxh3_64_intdigest(np.ascontiguousarray(numbers[:, 1]).tobytes()) & INT64_MASK
 
 
-def _seconds(name: str, value: Any, least: float) -> float:
+def _seconds(name: str, value: Any, minimum: float) -> float:
     if not is_number(value):
         raise ConfigError(f"{name}: expected a number of seconds, got {value!r}")
-    if not math.isfinite(value) or not least <= value <= LATEST_S:
-        raise ConfigError(f"{name}: expected a number of seconds, from {least:g} to {LATEST_S:g}, got {value!r}")
+    if not math.isfinite(value) or not minimum <= value <= LATEST_S:
+        raise ConfigError(f"{name}: expected a number of seconds, from {minimum:g} to {LATEST_S:g}, got {value!r}")
     return float(value)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ps2.client import blocks, pairs, plans, storage
-from ps2.client.arguments import Distribution, draw_of
-from ps2.client.batch import hold, submit, submit_later
+from ps2.client.arguments import Distribution, draw_params
+from ps2.client.batch import hold
 from ps2.client.declared import declared
 from ps2.client.handle import Handle, derive_all, existing_handle, matrix_html
 from ps2.client.key_calls import KeyCalls
@@ -106,18 +106,18 @@ class DCVMatrix(KeyCalls):
         if rows <= self._rows:
             return self
         session, number = self._session, self.number
-        taken = session.take_rows(number, rows - self._rows)
-        if taken != list(range(self._rows, rows)):
-            session.free_rows(number, taken)
+        new_rows = session.take_rows(number, rows - self._rows)
+        if new_rows != list(range(self._rows, rows)):
+            session.free_rows(number, new_rows)
             raise UsageError(f"{self!r} cannot grow: other callers have taken rows of it")
-        self._owned += taken
+        self._owned += new_rows
         self._rows = rows
         return self
 
     def __repr__(self) -> str:
         spec = self._first._spec
-        place = f"{spec.dtype}, layout={spec.layout!r}, matrix={self.number:x}"
-        return f"DCVMatrix({spec.kind}, rows={self._rows}, dim={self.dim}, {place})"
+        details = f"{spec.dtype}, layout={spec.layout!r}, matrix={self.number:x}"
+        return f"DCVMatrix({spec.kind}, rows={self._rows}, dim={self.dim}, {details})"
 
     def _repr_html_(self) -> str:
         return matrix_html(repr(self), self._first._spec, self._first._route, self._rows)
@@ -201,10 +201,10 @@ class DCVMatrix(KeyCalls):
         """
         op = lookup(name)
         if set(op.operands) == {"row"}:
-            rest = ", ".join(op.names[1:])
+            zipped = f"m.zip({', '.join(op.names[1:])}).apply({name!r}, ...)"
             raise UsageError(
-                f"operation {name!r} works on vectors ({', '.join(op.names)}): m.zip({rest}).apply({name!r}, ...) "
-                "runs it on each row of matrices; ps2.EmbeddingTable keeps keys' weights together with their optimizer"
+                f"operation {name!r} works on vectors ({', '.join(op.names)}): {zipped} runs it on rows of matrices; "
+                "ps2.EmbeddingTable keeps keys' weights together with their optimizer"
             )
         if not wait and (has_answer(name) or not op.writes):
             raise UsageError(
@@ -220,7 +220,7 @@ class DCVMatrix(KeyCalls):
         plan = declared(target, name, given)
         if wait:
             return self._submit(plan)
-        submit_later(self._session, plan)
+        self._change(plan, wait=False)
         return None
 
     def zip(self, *others: DCVMatrix) -> ZippedMatrix[DCVMatrix]:
@@ -260,8 +260,8 @@ class DCVMatrix(KeyCalls):
             ConfigError, DTypeError: a parameter is invalid, or belongs to the other distribution.
             UsageError: the matrix is sparse, so it has no columns before keys are added.
         """
-        how = draw_of(distribution, {"low": low, "high": high, "mean": mean, "std": std}, self.dtype)
-        return self._change(plans.rows_random(self._target(), rows, {"seed": seed, **how}))
+        params = draw_params(distribution, {"low": low, "high": high, "mean": mean, "std": std}, self.dtype)
+        return self._change(plans.rows_random(self._target(), rows, {"seed": seed, **params}))
 
     def axpy(self, rows_y: Any, rows_x: Any, alphas: Any) -> DCVMatrix:
         """Set ``y += alpha * x`` for each pair of rows in order (paper, Equation 2 and Figure 6).
@@ -287,7 +287,7 @@ class DCVMatrix(KeyCalls):
             rows_a, rows_b: the rows of n pairs.
             coefficients: called once in this process with the dots, float64 of shape (n,); returns n numbers.
             via: "servers" computes on the servers, and only scalars travel. "rows" pulls the rows, computes here and
-                adds the differences. "auto" takes the way that should be faster, by measured costs
+                adds the differences. "auto" takes the one that should be faster, by measured costs
                 (docs/decisions/0007). The results are equal up to rounding. Concurrent changes of other workers between
                 the two requests are kept: "servers" then adds multiples of the changed rows, "rows" multiples of the
                 rows that it pulled. For more than 2,796,202 pairs, "servers" needs one spare row per distinct row of
@@ -392,8 +392,8 @@ class DCVMatrix(KeyCalls):
     def _session(self) -> Session:
         return self._first._session
 
-    def _keys(self, what: str) -> ManagedMatrix:
-        return self._first._keys(what)
+    def _keys(self, call: str) -> ManagedMatrix:
+        return self._first._keys(call)
 
     def _target(self) -> plans.Target:
         first = self._first
@@ -401,37 +401,22 @@ class DCVMatrix(KeyCalls):
         hold(self)
         return plans.Target(first._matrix, replace(first._spec, rows=self._rows), first._route)
 
-    def _colocated(self, where: str, kind: str, given: Any) -> Handle:
+    def _colocated(self, where: str, kind: str, operand: Any) -> Handle:
         """Return the handle of a further operand of an operation on this matrix."""
-        wanted = Handle if kind == "row" else DCVMatrix
-        if not isinstance(given, wanted):
-            expected = "DCV" if wanted is Handle else "DCVMatrix"
-            raise DTypeError(f"{where}: expected a {expected}, got {type(given).__name__}")
-        other = given._first if isinstance(given, DCVMatrix) else given
+        handle_type = Handle if kind == "row" else DCVMatrix
+        if not isinstance(operand, handle_type):
+            expected = "DCV" if handle_type is Handle else "DCVMatrix"
+            raise DTypeError(f"{where}: expected a {expected}, got {type(operand).__name__}")
+        other = operand._first if isinstance(operand, DCVMatrix) else operand
         other._check_usable()
         if other._fleet.id != self._first._fleet.id:
-            raise UsageError(f"{where}: {given!r} belongs to another PS2Context than {self!r}")
+            raise UsageError(f"{where}: {operand!r} belongs to another PS2Context than {self!r}")
         if why := self._first._why_not_colocated(other):
-            raise NotColocatedError(f"{where}: {given!r} and {self!r} are not co-located: {why}")
-        hold(given)
+            raise NotColocatedError(f"{where}: {operand!r} and {self!r} are not co-located: {why}")
+        hold(operand)
         return other
-
-    def _submit(self, plan: plans.Plan[Any]) -> Any:
-        return submit(self._session, plan)
-
-    def _change(self, plan: plans.Plan[Any], wait: bool = True) -> DCVMatrix:
-        if wait:
-            self._submit(plan)
-        else:
-            submit_later(self._session, plan)
-        return self
 
     def _spare_rows(self, count: int) -> Int64s:
         """Return rows beyond those of this handle. They are freed with the handle."""
         self._spare += derive_all(self._first, max(count - len(self._spare), 0))
         return np.array([vector._row for vector in self._spare[:count]])
-
-    def _disown(self) -> None:
-        if self._owner is not None:
-            self._owner.detach()
-            self._owner = None

@@ -24,9 +24,9 @@ class Part:
     """One of the operations that a call is cut into.
 
     Attributes:
-        slots: its range of the call's columns, in the order of their split; None if the call names no columns.
-        block: its range along the axis that the call may be cut along; None if there is no such axis.
-        keys: its columns, if they travel as a key set.
+        slots: the part's range of the call's columns, in the order of their split; None if the call names no columns.
+        block: the part's range along the axis that the call may be cut along; None if there is no such axis.
+        keys: the part's columns, if they travel as a key set.
     """
 
     partition: Partition
@@ -59,7 +59,7 @@ def merged(op: Op, dtype: np.dtype[Any], lengths: Mapping[str, int], split: Spli
     Args:
         dtype: the matrix's dtype, which applies to answers that declare none, even if there are no parts.
         lengths: length of each known axis of the call.
-        split: how the call's columns were cut.
+        split: the call's columns, grouped by partition.
     """
     if not op.answers:
         return reduced(op, [result for _, result in parts])
@@ -100,8 +100,10 @@ def _assembled(
     axes = op.answers[number].axes
     none = np.empty([0] * len(axes), op.answers[number].dtype or dtype)
     first = next((result.arrays[number] for _, result in parts), none)
-    known = {axis: length for axis, length in zip(axes, first.shape, strict=True) if isinstance(axis, str)}
-    out = np.empty([axis if isinstance(axis, int) else {**known, **lengths}[axis] for axis in axes], first.dtype)
+    first_lengths = {axis: length for axis, length in zip(axes, first.shape, strict=True) if isinstance(axis, str)}
+    out = np.empty(
+        [axis if isinstance(axis, int) else {**first_lengths, **lengths}[axis] for axis in axes], first.dtype
+    )
     for part, result in parts:
         out[tuple(part.slice(axis, op.blocks) for axis in axes)] = result.arrays[number]
     if SLOTS not in axes or split is None or split.order is None:
@@ -142,10 +144,10 @@ def _reduced(op: Op, answers: Sequence[tuple[Array, ...]]) -> tuple[Array, ...]:
 
 def _better(a: tuple[Array, ...], b: tuple[Array, ...]) -> tuple[Array, ...]:
     """Choose rows by the larger value in the first column (or first array); ``a`` wins ties and against NaN."""
-    ours, theirs = a[0], b[0]
+    first, second = a[0], b[0]
     if len(a) == 1:
-        ours, theirs = ours[..., 0], theirs[..., 0]
-    wins = (theirs > ours) | (np.isnan(ours) & ~np.isnan(theirs))
+        first, second = first[..., 0], second[..., 0]
+    wins = (second > first) | (np.isnan(first) & ~np.isnan(second))
     return tuple(
         np.where(wins.reshape(wins.shape + (1,) * (x.ndim - wins.ndim)), y, x) for x, y in zip(a, b, strict=True)
     )

@@ -59,9 +59,11 @@ def update(rows: Embeddings, rows_a: Any, rows_b: Any, coefficients: Coefficient
     pairs = Pairs.of(rows_a, rows_b, target.spec.rows)
     if not pairs.a.size:
         return np.empty(0)
-    way = planned(session, target, pairs) if via == "auto" else via
+    choice = planned(session, target, pairs) if via == "auto" else via
     return (
-        _on_servers(rows, pairs, coefficients) if way == "servers" else _on_rows(session, target, pairs, coefficients)
+        _on_servers(rows, pairs, coefficients)
+        if choice == "servers"
+        else _on_rows(session, target, pairs, coefficients)
     )
 
 
@@ -93,8 +95,8 @@ def _through_spare_rows(spare: Int64s, target: Target, pairs: Pairs, coefficient
     both = replace(target, spec=replace(target.spec, rows=max(target.spec.rows, int(spare.max()) + 1)))
     return [
         rows_fill(both, spare, 0),
-        _axpy(both, spare[pairs.at_a], pairs.b, coefficients),
-        _axpy(both, spare[pairs.at_b], pairs.a, coefficients),
+        _axpy(both, spare[pairs.index_a], pairs.b, coefficients),
+        _axpy(both, spare[pairs.index_b], pairs.a, coefficients),
         _axpy(both, pairs.distinct, spare, np.ones(spare.size)),
     ]
 
@@ -105,9 +107,9 @@ def _axpy(target: Target, y: Int64s, x: Int64s, alphas: Float64s) -> Plan[None]:
 
 def _on_rows(session: Session, target: Target, pairs: Pairs, coefficients: Coefficients) -> Float64s:
     old = session.dispatch.run([rows_pull(target, pairs.distinct, None)])[0]
-    dots: Float64s = dots_of(old, pairs.at_a, pairs.at_b)
+    dots: Float64s = dots_of(old, pairs.index_a, pairs.index_b)
     # Send differences, not new values: concurrent additions of other workers are kept.
-    changes = pair_changes(old, pairs.at_a, pairs.at_b, _ask(coefficients, dots))
+    changes = pair_changes(old, pairs.index_a, pairs.index_b, _ask(coefficients, dots))
     session.dispatch.run([rows_push(target, "rows_add", pairs.distinct, changes)])
     return dots
 
@@ -118,6 +120,8 @@ def _ask(coefficients: Coefficients, dots: Float64s) -> Float64s:
     values = as_values(coefficients(dots.copy()), np.dtype(np.float64), dots.shape, "coefficients")
     finite = np.isfinite(values)
     if not finite.all():
-        at = int(np.argmin(finite))
-        raise DTypeError(f"coefficients: expected finite numbers, got {values[at]} for the dot {dots[at]} (pair {at})")
+        pair = int(np.argmin(finite))
+        raise DTypeError(
+            f"coefficients: expected finite numbers, got {values[pair]} for the dot {dots[pair]} (pair {pair})"
+        )
     return values

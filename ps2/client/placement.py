@@ -53,14 +53,14 @@ class Pairs:
     Attributes:
         a, b: the rows of each pair.
         distinct: every row of the pairs, once.
-        at_a, at_b: positions of each pair's rows in ``distinct``.
+        index_a, index_b: positions of each pair's rows in ``distinct``.
     """
 
     a: Int64s
     b: Int64s
     distinct: Int64s
-    at_a: Int64s
-    at_b: Int64s
+    index_a: Int64s
+    index_b: Int64s
 
     @classmethod
     def of(cls, rows_a: Any, rows_b: Any, count: int) -> Pairs:
@@ -84,14 +84,14 @@ class Costs:
         scalar_s: moving one row number, coefficient or part of a dot between this process and one server.
         byte_s: moving one byte of rows between this process and all servers together.
         server_madd_s: one multiply-add, with all servers working in parallel.
-        here_madd_s: one multiply-add in this process.
+        local_madd_s: one multiply-add in this process.
     """
 
     latency_s: float
     scalar_s: float
     byte_s: float
     server_madd_s: float
-    here_madd_s: float
+    local_madd_s: float
 
 
 @dataclass(frozen=True)
@@ -103,14 +103,14 @@ class Times:
         scalars_s: one column of each server, for as many rows as the workload has pairs.
         rows_s: the workload's distinct rows, whole.
         dots_s: the dots of the workload's pairs.
-        here_s: their dots and changes, in this process.
+        local_s: their dots and changes, in this process.
     """
 
     one_s: float
     scalars_s: float
     rows_s: float
     dots_s: float
-    here_s: float
+    local_s: float
 
 
 def server_seconds(costs: Costs, work: Workload) -> float:
@@ -127,7 +127,7 @@ def row_seconds(costs: Costs, work: Workload) -> float:
     """Return the time of the update if this process computes: one request pulls the rows, one adds to them."""
     numbers_s = 2 * work.distinct_rows * work.servers * costs.scalar_s
     moved_s = 2 * work.distinct_rows * work.columns * work.itemsize * costs.byte_s
-    return 2 * costs.latency_s + numbers_s + moved_s + PASSES * work.pairs * work.columns * costs.here_madd_s
+    return 2 * costs.latency_s + numbers_s + moved_s + PASSES * work.pairs * work.columns * costs.local_madd_s
 
 
 def choose(costs: Costs, work: Workload) -> Way:
@@ -159,5 +159,5 @@ def solve(times: Times, work: Workload) -> Costs:
         scalar_s=scalar_s,
         byte_s=max(rows_s - numbers * scalar_s, 0.0) / (elements * work.itemsize),
         server_madd_s=max(dots_s - 3 * scalars * scalar_s, 0.0) / (work.pairs * work.columns),
-        here_madd_s=times.here_s / (PASSES * work.pairs * work.columns),
+        local_madd_s=times.local_s / (PASSES * work.pairs * work.columns),
     )

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from ps2.array_types import Int64s
-from ps2.client.arguments import as_indices, as_rows, as_sent, as_target
+from ps2.client.arguments import as_indices, as_rows, as_target, as_wire_values
 from ps2.client.keysets import GROUP_KEYS, SPLITS, SplitKeys
 from ps2.config import WireConfig
 from ps2.errors import UsageError
@@ -31,7 +31,7 @@ class Target:
     """The rows that a call operates on.
 
     Attributes:
-        matrix, spec, route: those of the first vector, or of the matrix.
+        matrix, spec, route: matrix, spec and route of the first vector, or of the matrix.
         rows: the rows of the vectors, in order.
         others: matrix and dtype of each vector and matrix after the first; empty if all belong to one matrix.
     """
@@ -114,11 +114,11 @@ def pull(target: Target, start: int, stop: int, out: Array | None = None) -> Pla
 def pull_columns(target: Target, indices: Any, out: Array | None = None) -> Plan[Array]:
     """Plan to read a row at indices, in their order, into ``out`` if given."""
     columns, dtype = as_indices(indices), target.dtype
-    given = None if out is None else as_target(out, dtype, columns.shape)
+    target_array = None if out is None else as_target(out, dtype, columns.shape)
     parts = SPLITS.split(target.spec, target.route, columns)
-    values = given if given is not None and parts.order is None else np.empty(parts.columns.size, dtype)
+    values = target_array if target_array is not None and parts.order is None else np.empty(parts.columns.size, dtype)
     operations = tuple(_gather(target, index, keys, values[where]) for index, where, keys in parts.key_sets())
-    return Plan(target.matrix, target.route, operations, lambda _: parts.spread(values, given), mutates=False)
+    return Plan(target.matrix, target.route, operations, lambda _: parts.spread(values, target_array), mutates=False)
 
 
 def count_active(target: Target) -> Plan[list[int]]:
@@ -139,7 +139,7 @@ def pull_active(
     Args:
         counts: the number of keys to read in each partition, block by block, in the order in which they became active.
             None reads all keys in one block per partition.
-        begins: how many of these keys to skip in each partition.
+        begins: the number of these keys to skip in each partition.
     """
     windows: list[tuple[int, dict[str, int], int]] = []
     for p in target.partitions:
@@ -171,7 +171,7 @@ def pull_active(
 def push(target: Target, verb: str, values: Any, start: int, stop: int) -> Plan[None]:
     """Plan "push", "push_add", "push_sub"... of values onto columns ``[start, stop)`` of a dense row."""
     _check(verb, target.spec.dtype)
-    array = as_sent(values, target.spec, (stop - start,))
+    array = as_wire_values(values, target.spec, (stop - start,))
     operations = [
         _push(target, verb, index, lo, array[origin : origin + hi - lo])
         for index, lo, hi, origin in _windows(target, start, stop)
@@ -183,7 +183,7 @@ def push_columns(target: Target, verb: str, values: Any, indices: Any) -> Plan[N
     """Plan "scatter", "scatter_add"... of values at indices; duplicates apply in the order given."""
     _check(verb, target.spec.dtype)
     columns = as_indices(indices)
-    array = as_sent(values, target.spec, columns.shape)
+    array = as_wire_values(values, target.spec, columns.shape)
     parts = SPLITS.split(target.spec, target.route, columns)
     if verb in ("scatter_mul", "scatter_div") and parts.firsts is not None:
         operations = tuple(_in_order(target, verb, columns, array, parts))
@@ -197,7 +197,7 @@ def push_columns(target: Target, verb: str, values: Any, indices: Any) -> Plan[N
 
 def push_pull(target: Target, values: Any) -> Plan[Array]:
     """Plan to add values to a whole dense row and read the new values, in one round trip."""
-    array = as_sent(values, target.spec, (target.spec.dim,))
+    array = as_wire_values(values, target.spec, (target.spec.dim,))
     out = np.empty(target.spec.dim, target.dtype)
     operations = tuple(
         both
@@ -214,7 +214,7 @@ def push_pull(target: Target, values: Any) -> Plan[Array]:
 def push_pull_columns(target: Target, values: Any, indices: Any) -> Plan[Array]:
     """Plan to add values at indices and read the new values, in one round trip; the keys travel once."""
     columns, dtype = as_indices(indices), target.dtype
-    array = as_sent(values, target.spec, columns.shape)
+    array = as_wire_values(values, target.spec, columns.shape)
     parts = SPLITS.split(target.spec, target.route, columns)
     added, updated = parts.summed(array), np.empty(parts.columns.size, dtype)
     operations = tuple(
@@ -250,10 +250,10 @@ def rows_pull(target: Target, rows: Any, columns: Any | None, out: Array | None 
             for index, name, rows, params, arrays, where in _row_blocks(target, numbers, "rows_pull", "pull")
         )
         return Plan(target.matrix, target.route, whole, lambda _: answer, mutates=False)
-    given = as_indices(columns)
-    shape = (numbers.size, given.size)
+    indices = as_indices(columns)
+    shape = (numbers.size, indices.size)
     out = None if out is None else as_target(out, dtype, shape)
-    parts = SPLITS.split(target.spec, target.route, given)
+    parts = SPLITS.split(target.spec, target.route, indices)
     values = out if out is not None and parts.order is None else np.empty((numbers.size, parts.columns.size), dtype)
     some_columns = tuple(
         Operation(
@@ -267,7 +267,7 @@ def rows_pull(target: Target, rows: Any, columns: Any | None, out: Array | None 
             into=values[some, where],
         )
         for index, where, keys in parts.key_sets()
-        for some in _blocks_of_rows(numbers.size, keys.count * dtype.itemsize)
+        for some in _row_runs(numbers.size, keys.count * dtype.itemsize)
     )
     return Plan(target.matrix, target.route, some_columns, lambda _: parts.spread(values, out), mutates=False)
 
@@ -276,7 +276,7 @@ def rows_push(target: Target, verb: str, rows: Any, values: Any) -> Plan[None]:
     """Plan "rows_push" or "rows_add" of values of shape (len(rows), dim)."""
     dense_only(target.spec, f"{verb} without columns")
     numbers = as_rows("rows", rows, target.spec.rows)
-    array = as_sent(values, target.spec, (numbers.size, target.spec.dim))
+    array = as_wire_values(values, target.spec, (numbers.size, target.spec.dim))
     one = {"rows_push": "push", "rows_add": "push_add"}[verb]
     operations = tuple(
         Operation(name, target.matrix, index, rows, params, arrays=(*arrays, array[where]), wire=target.spec.wire)
@@ -287,24 +287,24 @@ def rows_push(target: Target, verb: str, rows: Any, values: Any) -> Plan[None]:
 
 def rows_fill(target: Target, rows: Any, value: Any) -> Plan[None]:
     """Plan to set all columns of the given rows, or of all rows, to a number."""
-    return _at_rows(target, "rows_fill", rows, lookup("rows_fill").check(0, target.spec.dtype, {"value": value}))
+    return _write_rows(target, "rows_fill", rows, lookup("rows_fill").check(0, target.spec.dtype, {"value": value}))
 
 
-def rows_random(target: Target, rows: Any, how: Mapping[str, Any]) -> Plan[None]:
-    """Plan to overwrite the given rows, or all rows, with random numbers. ``how`` holds the operation's parameters."""
+def rows_random(target: Target, rows: Any, params: Mapping[str, Any]) -> Plan[None]:
+    """Plan to overwrite the given rows, or all rows, with random numbers. ``params`` are those of the operation."""
     name = "rows_random" if target.spec.layout == "row" else "columns_random"
-    params = lookup(name).check(0, target.spec.dtype, how)
+    checked = lookup(name).check(0, target.spec.dtype, params)
     dense_only(target.spec, "fillRandom")
-    return _at_rows(target, name, rows, params)
+    return _write_rows(target, name, rows, checked)
 
 
-def _at_rows(target: Target, name: str, rows: Any, params: Mapping[str, Any]) -> Plan[None]:
+def _write_rows(target: Target, name: str, rows: Any, params: Mapping[str, Any]) -> Plan[None]:
     """Plan an operation that writes the given rows, or all rows, and takes no other array."""
     numbers = np.arange(target.spec.rows) if rows is None else as_rows("rows", rows, target.spec.rows)
     operations = tuple(
         Operation(name, target.matrix, p.index, params=params, arrays=(numbers[some],))
         for p in target.partitions
-        for some in _blocks_of_rows(numbers.size, numbers.itemsize)
+        for some in _row_runs(numbers.size, numbers.itemsize)
     )
     return Plan(target.matrix, target.route, operations, _nothing, mutates=True)
 
@@ -312,9 +312,9 @@ def _at_rows(target: Target, name: str, rows: Any, params: Mapping[str, Any]) ->
 def rows_scatter_add(target: Target, rows: Any, values: Any, columns: Any) -> Plan[None]:
     """Plan to add values of shape (len(rows), len(columns)) to rows at columns."""
     numbers = as_rows("rows", rows, target.spec.rows)
-    given = as_indices(columns)
-    array = as_sent(values, target.spec, (numbers.size, given.size))
-    parts = SPLITS.split(target.spec, target.route, given)
+    indices = as_indices(columns)
+    array = as_wire_values(values, target.spec, (numbers.size, indices.size))
+    parts = SPLITS.split(target.spec, target.route, indices)
     added = parts.summed(array)
     operations = tuple(
         Operation(
@@ -326,7 +326,7 @@ def rows_scatter_add(target: Target, rows: Any, values: Any, columns: Any) -> Pl
             wire=target.spec.wire,
         )
         for index, where, keys in parts.key_sets()
-        for some in _blocks_of_rows(numbers.size, keys.count * array.itemsize)
+        for some in _row_runs(numbers.size, keys.count * array.itemsize)
     )
     return Plan(target.matrix, target.route, operations, _nothing, mutates=True, may_drop=target.may_drop)
 
@@ -397,17 +397,12 @@ def _windows(target: Target, start: int, stop: int, per_block: int = 1) -> Itera
 
 
 def _row_blocks(target: Target, numbers: Int64s, many: str, one: str) -> Iterator[tuple[Any, ...]]:
-    """Cut whole rows into blocks: (partition, operation, its rows, params and arrays, where in rows x columns).
-
-    Args:
-        many: the operation on several rows.
-        one: the operation on some columns of one row. Used for a single row, for rows longer than a block, and in
-            layout "column", where a row is not contiguous.
-    """
+    """Cut whole rows into blocks: (partition, operation, its rows, params and arrays, index in rows x columns)."""
+    # ``one`` works on a part of one row: for a single row, rows longer than a block, and rows that are not contiguous.
     itemsize = target.dtype.itemsize
     for p in target.partitions:
         if numbers.size > 1 and target.spec.layout == "row" and p.width * itemsize <= BLOCK_BYTES:
-            for some in _blocks_of_rows(numbers.size, p.width * itemsize):
+            for some in _row_runs(numbers.size, p.width * itemsize):
                 yield p.index, many, (), {}, (numbers[some],), (some, slice(p.begin, p.end))
             continue
         for position, number in enumerate(numbers.tolist()):
@@ -416,7 +411,7 @@ def _row_blocks(target: Target, numbers: Int64s, many: str, one: str) -> Iterato
                 yield index, one, (number,), params, (), (position, slice(p.begin + lo, p.begin + hi))
 
 
-def _blocks_of_rows(count: int, row_bytes: int) -> Iterator[slice]:
+def _row_runs(count: int, row_bytes: int) -> Iterator[slice]:
     """Cut rows into runs of about one block."""
     step = max(1, BLOCK_BYTES // max(row_bytes, 1))
     for start in range(0, count, step):

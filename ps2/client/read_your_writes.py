@@ -56,7 +56,7 @@ class ReadYourWrites:
     def lacks(self, plan: Plan[Any]) -> None:
         """Note a plan whose changes the answers lack."""
         for write in plan.operations:
-            if self.is_void or not any(_touches(write, read) for read in self._reads_at(write)):
+            if self.is_void or not any(_touches(write, read) for read in self._reads_of(write)):
                 continue
             self._bytes += write.nbytes
             if _is_sum(write) and not plan.may_drop and self._bytes <= MISSING_BYTES:
@@ -71,7 +71,7 @@ class ReadYourWrites:
 
     def touches(self, plan: Plan[Any]) -> bool:
         """Return True if a plan may change the values that are read."""
-        return any(_touches(write, read) for write in plan.operations for read in self._reads_at(write))
+        return any(_touches(write, read) for write in plan.operations for read in self._reads_of(write))
 
     def void(self) -> None:
         self.is_void = True
@@ -81,12 +81,12 @@ class ReadYourWrites:
         """Add the missing additions to the arrays of the answers."""
         for write in self._missing:
             begin = self._bounds[write.matrix][write.partition]
-            for read in self._reads_at(write):
+            for read in self._reads_of(write):
                 if _touches(write, read):
                     add_overlap(write, read, begin)
         self._missing.clear()
 
-    def _reads_at(self, write: Operation) -> list[Operation]:
+    def _reads_of(self, write: Operation) -> list[Operation]:
         """Return the reads of the partitions that an operation writes."""
         return [read for shard in write.shard_ids for read in self._reads.get(shard, ())]
 
@@ -101,42 +101,39 @@ def add_overlap(write: Operation, read: Operation, begin: int) -> None:
     out, values = _by_rows(read, read.into), _by_rows(write, _as_applied(write))
     rows = _rows(read, len(out)), _rows(write, len(values))
     columns = _columns(read, begin, out.shape[1]), _columns(write, begin, values.shape[1])
-    for in_rows, of_rows in _matches(*rows):
-        for in_columns, of_columns in _matches(*columns):
-            here, there = _grid(in_rows, in_columns), _grid(of_rows, of_columns)
+    for in_rows, value_rows in _matches(*rows):
+        for in_columns, value_columns in _matches(*columns):
+            out_part, value_part = _grid(in_rows, in_columns), _grid(value_rows, value_columns)
             with np.errstate(over="ignore", invalid="ignore"):
                 if write.name in _ADDITIONS:
-                    out[here] = out[here] + values[there]
+                    out[out_part] = out[out_part] + values[value_part]
                 else:
-                    out[here] = out[here] - values[there]
+                    out[out_part] = out[out_part] - values[value_part]
 
 
-def _matches(here: Numbers, there: Numbers) -> Iterator[tuple[Where, Where]]:
-    """Yield the positions, in each of two lists, of the numbers that both lists hold.
-
-    If a number occurs several times in ``there``, each yield has one occurrence, in order.
-    """
-    if isinstance(here, range) and isinstance(there, range):
-        lo, hi = max(here.start, there.start), min(here.stop, there.stop)
+def _matches(left: Numbers, right: Numbers) -> Iterator[tuple[Where, Where]]:
+    """Yield the positions of common numbers in two lists. If ``right`` repeats a number, each yield has one of them."""
+    if isinstance(left, range) and isinstance(right, range):
+        lo, hi = max(left.start, right.start), min(left.stop, right.stop)
         if lo < hi:
-            yield slice(lo - here.start, hi - here.start), slice(lo - there.start, hi - there.start)
-    elif isinstance(here, range):
-        assert not isinstance(there, range)
-        numbers = np.unique(there[(there >= here.start) & (there < here.stop)])
-        for met, places in _matches(numbers, there):
-            yield numbers[met] - here.start, places
-    elif isinstance(there, range):
-        inside = np.flatnonzero((here >= there.start) & (here < there.stop))
+            yield slice(lo - left.start, hi - left.start), slice(lo - right.start, hi - right.start)
+    elif isinstance(left, range):
+        assert not isinstance(right, range)
+        numbers = np.unique(right[(right >= left.start) & (right < left.stop)])
+        for shared, positions in _matches(numbers, right):
+            yield numbers[shared] - left.start, positions
+    elif isinstance(right, range):
+        inside = np.flatnonzero((left >= right.start) & (left < right.stop))
         if inside.size:
-            yield inside, np.asarray(here[inside] - there.start)
-    elif np.array_equal(here, there) and bool((there[1:] > there[:-1]).all()):
+            yield inside, np.asarray(left[inside] - right.start)
+    elif np.array_equal(left, right) and bool((right[1:] > right[:-1]).all()):
         yield slice(None), slice(None)
     else:
-        order = np.argsort(there, kind="stable")
-        first, end = (np.searchsorted(there[order], here, side) for side in ("left", "right"))
+        order = np.argsort(right, kind="stable")
+        first, end = (np.searchsorted(right[order], left, side) for side in ("left", "right"))
         for turn in range(int((end - first).max(initial=0))):
-            found = np.flatnonzero(first + turn < end)
-            yield found, order[first[found] + turn]
+            indices = np.flatnonzero(first + turn < end)
+            yield indices, order[first[indices] + turn]
 
 
 def _grid(rows: Where, columns: Where) -> Any:
@@ -147,18 +144,18 @@ def _grid(rows: Where, columns: Where) -> Any:
 
 def _by_rows(operation: Operation, array: Array) -> Array:
     """Return the array of a read or an addition in shape (rows, columns)."""
-    if _is_of_blocks(operation):
+    if _uses_blocks(operation):
         assert operation.keys is not None
         return array.reshape(operation.keys.count, -1).T
     return array.reshape(1 if operation.rows else len(operation.arrays[0]), -1)
 
 
-def _is_of_blocks(operation: Operation) -> bool:
+def _uses_blocks(operation: Operation) -> bool:
     return operation.name in ("columns_pull", "columns_add")
 
 
 def _rows(operation: Operation, count: int) -> Numbers:
-    if _is_of_blocks(operation):
+    if _uses_blocks(operation):
         return range(count)
     if operation.rows:
         return range(operation.rows[0], operation.rows[0] + 1)
@@ -183,16 +180,16 @@ def _as_applied(write: Operation) -> Array:
 
 def _touches(write: Operation, read: Operation) -> bool:
     """Return True if an operation on the same partition may change the rows or blocks that are read."""
-    if _is_of_blocks(read) and _is_at_columns(write):
+    if _uses_blocks(read) and _writes_columns(write):
         assert write.keys is not None
         assert read.keys is not None
         return bool(np.isin(write.keys.columns, read.keys.columns).any())  # type: ignore[arg-type]
-    if _is_of_blocks(read) or write.others or (not write.rows and write.name not in _AT_ROWS):
+    if _uses_blocks(read) or write.others or (not write.rows and write.name not in _AT_ROWS):
         return True
     return bool(np.isin(read.rows or read.arrays[0], write.rows or write.arrays[0]).any())
 
 
-def _is_at_columns(write: Operation) -> bool:
+def _writes_columns(write: Operation) -> bool:
     """Return True if an operation changes only the blocks of the columns that it names."""
     if write.others or write.keys is None or write.keys.columns is None or write.name in SERVERS:
         return False

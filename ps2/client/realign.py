@@ -18,7 +18,7 @@ from ps2.client.session import Session
 from ps2.errors import DTypeError, NotColocatedError, NotColocatedWarning, ShapeError, UsageError
 from ps2.ops.table import Array
 
-# Of one vector, held in this process at a time.
+# Bytes, or keys, of one vector that this process holds at a time.
 WINDOW_BYTES = 64 << 20
 WINDOW_KEYS = 8 << 20
 

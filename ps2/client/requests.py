@@ -21,13 +21,13 @@ class Piece(NamedTuple):
     """An operation to send.
 
     Attributes:
-        plan, position: the plan, and the position in it, that its result belongs to.
-        id: of the mutation that it belongs to.
-        part: number of the request in which it travels, among those of its server or partition. It never changes
-            between attempts, even if the partition moves to another server.
-        parts: 1 if everything for its partition travels in one request; else the number of requests for its partition
+        plan, position: the plan, and the position in it, of the operation's result.
+        id: the id of the operation's mutation.
+        part: the number of the operation's request, among those of its server or partition. It never changes between
+            attempts, even if the partition moves to another server.
+        parts: 1 if everything for the partition travels in one request; else the number of requests for the partition
             that change data, and at least 2.
-        home: the shard (matrix, partition) whose route it follows: its own, or a shared one for all shards that the
+        home: the shard (matrix, partition) whose route the operation follows: its own, or one for all shards that the
             call's operations join. Operations with one home stay together, because each of their shards records the
             same parts.
     """
@@ -54,8 +54,8 @@ def cut(
     each partition gets its own requests, of about ``block_bytes`` each.
 
     Args:
-        id: of the mutation, if any of the plans changes data.
-        first: number of the first plan.
+        id: the id of the mutation, if any of the plans changes data.
+        first: the number of the first plan.
     """
     homes = _homes(operation for plan in plans for operation in plan.operations)
     pieces = [
@@ -65,8 +65,8 @@ def cut(
     ]
     by_server: dict[str, list[Piece]] = {}
     for piece in pieces:
-        by_server.setdefault(_address_of(piece, routes), []).append(piece)
-    return [piece for mine in by_server.values() for piece in _in_parts(mine, block_bytes)]
+        by_server.setdefault(_address(piece, routes), []).append(piece)
+    return [piece for server_pieces in by_server.values() for piece in _in_parts(server_pieces, block_bytes)]
 
 
 # A request, and the position of each operation's result: (number of the plan, position in it, ...).
@@ -80,18 +80,23 @@ def group(
     by_address: dict[str, dict[tuple[Any, ...], list[Piece]]] = {}
     for piece in pieces:
         alone = piece.home if piece.parts > 1 else ()
-        mine = by_address.setdefault(_address_of(piece, routes), {})
-        mine.setdefault((piece.id, piece.part, piece.parts, *alone), []).append(piece)
+        request_pieces = by_address.setdefault(_address(piece, routes), {})
+        request_pieces.setdefault((piece.id, piece.part, piece.parts, *alone), []).append(piece)
     return {
         address: [
-            (mine, Request(tuple(piece.operation for piece in mine), _id_of(mine[0]), route_version))
-            for mine in sorted(requests.values(), key=lambda mine: mine[0].part)
+            (
+                request_pieces,
+                Request(
+                    tuple(piece.operation for piece in request_pieces), _request_id(request_pieces[0]), route_version
+                ),
+            )
+            for request_pieces in sorted(requests.values(), key=lambda request_pieces: request_pieces[0].part)
         ]
         for address, requests in by_address.items()
     }
 
 
-def _address_of(piece: Piece, routes: Mapping[int, Route]) -> str:
+def _address(piece: Piece, routes: Mapping[int, Route]) -> str:
     matrix, partition = piece.home
     return routes[matrix].addresses[partition]
 
@@ -126,12 +131,12 @@ def _sharing_keys(pieces: Sequence[Piece]) -> list[Piece]:
 
 
 def _same_keys(source: Operation, operation: Operation) -> bool:
-    ours, theirs = source.keys, operation.keys
-    if ours is None or theirs is None or ours.columns is None or theirs.columns is None:
+    known, new = source.keys, operation.keys
+    if known is None or new is None or known.columns is None or new.columns is None:
         return False
-    if (source.matrix, source.partition, ours.count) != (operation.matrix, operation.partition, theirs.count):
+    if (source.matrix, source.partition, known.count) != (operation.matrix, operation.partition, new.count):
         return False
-    return ours.columns is theirs.columns or np.array_equal(ours.columns, theirs.columns)
+    return known.columns is new.columns or np.array_equal(known.columns, new.columns)
 
 
 def _in_parts(pieces: Sequence[Piece], block_bytes: int) -> list[Piece]:
@@ -142,10 +147,10 @@ def _in_parts(pieces: Sequence[Piece], block_bytes: int) -> list[Piece]:
     for piece in pieces:
         by_home.setdefault(piece.home, []).append(piece)
     numbered: list[Piece] = []
-    for mine in by_home.values():
+    for home_pieces in by_home.values():
         parts: list[list[Piece]] = []
         size = 0
-        for piece in mine:
+        for piece in home_pieces:
             size += _size(piece)
             if not parts or (size > block_bytes and not _reuses_previous_keys(piece)):
                 parts.append([])
@@ -170,7 +175,7 @@ def _size(piece: Piece) -> int:
     return piece.operation.nbytes + HEADER_BYTES
 
 
-def _id_of(piece: Piece) -> RequestId | None:
+def _request_id(piece: Piece) -> RequestId | None:
     if piece.id is None or piece.parts == 1:
         return piece.id
     return replace(piece.id, part=piece.part, parts=piece.parts)

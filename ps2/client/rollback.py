@@ -36,10 +36,10 @@ class RollbackTracker:
         epoch, step = self.newest
         if self.ids.run is not None or not epoch:
             return
-        known_to_task = task_epoch()
-        if epoch <= (self.epoch if known_to_task is None else known_to_task):
+        epoch_of_task = task_epoch()
+        if epoch <= (self.epoch if epoch_of_task is None else epoch_of_task):
             return
-        if known_to_task is None:
+        if epoch_of_task is None:
             self.epoch = epoch
             self.on_rollback(epoch, step)
         raise self.rolled_back()
@@ -51,8 +51,8 @@ class RollbackTracker:
             return epoch <= run.seen and not (changes and run.seen > run.epoch)
         if epoch == 0:
             return True
-        known_to_task = task_epoch()
-        return epoch <= (self.epoch if known_to_task is None else known_to_task)
+        epoch_of_task = task_epoch()
+        return epoch <= (self.epoch if epoch_of_task is None else epoch_of_task)
 
     def check_run(self, changes: bool) -> None:
         """Raise RolledBack if a worker of a run must handle a rollback before it reads, or before it writes."""

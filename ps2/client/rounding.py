@@ -12,7 +12,7 @@ from ps2.errors import PrecisionWarning
 EXACT_BELOW = 2.0**53
 
 
-def told_if_rounded(name: str, plan: Plan[float], target: Target) -> Plan[float]:
+def warn_if_rounded(name: str, plan: Plan[float], target: Target) -> Plan[float]:
     """Return the plan of a scalar that warns if the scalar is of integers, and too large for float64 to be exact."""
     if target.spec.np_dtype.kind != "i":
         return plan

@@ -34,7 +34,7 @@ class Session:
 
     Attributes:
         on_rollback: called in the driver with epoch and step, before RolledBack is raised.
-        master_address: where this process reaches the master; "" means the address that all others use.
+        master_address: the address of the master for this process; "": the address that all others use.
     """
 
     fleet: FleetRef
@@ -70,7 +70,7 @@ class Session:
 
     @property
     def epoch(self) -> int:
-        """How often the fleet rolled back to a checkpoint, as far as the driver's loop was told."""
+        """The number of rollbacks of the fleet to a checkpoint that the driver's loop knows of."""
         return self.rollbacks.epoch
 
     @shielded
@@ -98,7 +98,7 @@ class Session:
             self.ids.run = None
 
     @shielded
-    def go_on(self, epoch: int) -> None:
+    def resume(self, epoch: int) -> None:
         """Note that the run told its worker its position after the fleet's ``epoch``-th rollback."""
         run = self.ids.run
         if run is not None and epoch > run.epoch:
@@ -185,7 +185,7 @@ class Session:
                 self.rollbacks.check_run(changes=True)
                 version = self.routes.version
                 try:
-                    done = attempt(self.dispatch.routes_of({matrix})[matrix], version, id)
+                    result = attempt(self.dispatch.routes_of({matrix})[matrix], version, id)
                 except TransientError as error:
                     attempts.wait(error)
                     self.dispatch.refresh({matrix}, error, attempts)
@@ -193,7 +193,7 @@ class Session:
                 self.ask(lambda: self.matrix(matrix))
                 self.rollbacks.check_run(changes=True)
                 if self.routes.version == version:
-                    return done
+                    return result
 
     @shielded
     def close(self) -> None:

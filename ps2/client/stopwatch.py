@@ -51,7 +51,7 @@ class Stopwatch:
     Nested calls count separately: a pull that first waits for queued additions counts as a push for that time.
 
     Attributes:
-        is_on: whether a thread's calls are being measured.
+        is_on: True if a thread's calls are measured.
     """
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class Stopwatch:
             self.stop()
 
     def start(self, kind: Kind) -> None:
-        """Count the time until ``stop`` as of a kind, if this thread is measured."""
+        """Count the time until ``stop`` for a kind, if this thread is measured."""
         if self._thread == threading.get_ident():
             self._count()
             self._running.append(kind)

@@ -63,8 +63,8 @@ def save(vector: Handle, rows: Sequence[int], url: str) -> None:
         tried.extend(file_name(stem, matrix, p, kind) for p in route.partitions for kind in array_kinds(spec))
         control, where = _control(session, version), shared_url(url)
 
-        def write(address: str, mine: Sequence[Partition]) -> list[SavedShard]:
-            indices = tuple(partition.index for partition in mine)
+        def write(address: str, partitions: Sequence[Partition]) -> list[SavedShard]:
+            indices = tuple(partition.index for partition in partitions)
             return control.save(address, SaveMatrix(matrix, tuple(rows), indices, where, stem))
 
         shards = sorted(itertools.chain(*_on_all(write, route)), key=lambda shard: shard.partition.index)
@@ -89,7 +89,7 @@ def load(kind: type[H], url: str, rows: int) -> H:
 
     Raises:
         UsageError: the save has other rows.
-        PS2Error: as for ``load_rows``.
+        PS2Error: any error of ``load_rows``.
     """
     saved = saved_matrix(url)
     if saved.rows != (0,):
@@ -101,7 +101,7 @@ def load_rows(kind: type[H], url: str, name: str | None = None) -> H:
     """Create a matrix from the rows that ``save`` wrote; return its first row.
 
     Args:
-        name: of the first row; None: it has none.
+        name: the name of the first row; None: it has none.
 
     Raises:
         UsageError: a batch is open, or it is a checkpoint of several matrices.
@@ -145,8 +145,8 @@ def _fill(vector: Handle, saved: SavedMatrix, url: str) -> None:
         control, where = _control(session, version), shared_url(url)
         spec = session.matrix(matrix).spec
 
-        def read(address: str, mine: Sequence[Partition]) -> None:
-            load = LoadMatrix(matrix, spec, tuple(mine), saved.spec, saved.sources(mine), saved.rows)
+        def read(address: str, partitions: Sequence[Partition]) -> None:
+            load = LoadMatrix(matrix, spec, tuple(partitions), saved.spec, saved.sources(partitions), saved.rows)
             control.fill(address, where, load, id)
 
         _on_all(read, route)

@@ -76,9 +76,9 @@ def export(table: ExportableTable, path: str, since: Export | int | str | None, 
     if policy is not None:
         # The mark comes first, so that what changes during this export is part of the next delta.
         source["mark"] = matrix.mark().to_json()
-    found = _keys_to_export(matrix, after, source)
-    content = Content(found.keys, table.pullDistinct, found.removed, model.dense, source)
-    return write_export(path, description, content, found.after, found.reason)
+    selection = _keys_to_export(matrix, after, source)
+    content = Content(selection.keys, table.pullDistinct, selection.removed, model.dense, source)
+    return write_export(path, description, content, selection.after, selection.reason)
 
 
 def _keys_to_export(matrix: DCVMatrix, after: ExportManifest | None, source: Mapping[str, Any]) -> _KeysToExport:

@@ -32,7 +32,7 @@ STOPPED_PROPERTY = "ps2.stopped"
 EPOCH_PROPERTY = "ps2.epoch"
 # A client of Spark Connect sets neither environment nor local properties. Files of its session bring the same; the one
 # whose name comes last counts. The epoch, which belongs to a job, is the job's tag.
-GIVEN_FILES = "ps2-given-*.json"
+TASK_FILES = "ps2-given-*.json"
 EPOCH_TAG = "ps2-epoch-"
 TAGS_PROPERTY = "spark.job.tags"
 TAG = re.compile(rf"_Tag_{EPOCH_TAG}(\d+)(?:,|$)")
@@ -57,7 +57,7 @@ def task_access() -> str | None:
     """Return the access to fleets that the driver passed to this task; None outside a task."""
     if task_context() is None:
         return None
-    return os.environ.get(ACCESS_VARIABLE) or _given().access
+    return os.environ.get(ACCESS_VARIABLE) or _task_file().access
 
 
 def task_fleet() -> FleetRef | None:
@@ -70,7 +70,7 @@ def task_fleet() -> FleetRef | None:
         return None
     if _function.attempt == context.taskAttemptId() and _function.fleet is not None:
         return _function.fleet
-    text = context.getLocalProperty(FLEET_PROPERTY) or _given().fleet
+    text = context.getLocalProperty(FLEET_PROPERTY) or _task_file().fleet
     return fleet_of(text) if text else None
 
 
@@ -80,7 +80,7 @@ def stopped_fleets() -> list[str]:
     if context is None:
         return []
     stopped = context.getLocalProperty(STOPPED_PROPERTY)
-    return stopped.split() if stopped else _given().stopped
+    return stopped.split() if stopped else _task_file().stopped
 
 
 def task_epoch() -> int | None:
@@ -95,8 +95,8 @@ def task_epoch() -> int | None:
 
 
 @dataclass(frozen=True)
-class _Given:
-    """What a client of Spark Connect has given the tasks of its session; see ``ACCESS_VARIABLE`` and the properties."""
+class _TaskFile:
+    """What a client of Spark Connect passes to the tasks of its session; see ``ACCESS_VARIABLE`` and the properties."""
 
     attempt: int | None = None
     access: str | None = field(default=None, repr=False)
@@ -104,29 +104,29 @@ class _Given:
     stopped: list[str] = field(default_factory=list)
 
 
-def write_given(folder: Path, access: str, fleet: str | None, stopped: Sequence[str]) -> Path:
+def write_task_file(folder: Path, access: str, fleet: str | None, stopped: Sequence[str]) -> Path:
     """Write what tasks of a session get into a new file in a folder; return its path. A later file has a later name."""
-    file = folder / GIVEN_FILES.replace("*", f"{time.time_ns():020}")
+    file = folder / TASK_FILES.replace("*", f"{time.time_ns():020}")
     file.touch(mode=0o600)
     file.write_text(json.dumps({"access": access, "fleet": fleet, "stopped": list(stopped)}))
     return file
 
 
-_read_given = _Given()
+_newest_task_file = _TaskFile()
 
 
-def _given() -> _Given:
-    """Return what the driver has given this task by a file; nothing if it is no client of Spark Connect."""
-    global _read_given
+def _task_file() -> _TaskFile:
+    """Return what the driver has passed to this task in a file; nothing if it is no client of Spark Connect."""
+    global _newest_task_file
     context = task_context()
     if context is None or ACCESS_VARIABLE in os.environ:
-        return _Given()
-    if _read_given.attempt != context.taskAttemptId():
+        return _TaskFile()
+    if _newest_task_file.attempt != context.taskAttemptId():
         folder = shipped_folder()
-        files = sorted(Path(folder).glob(GIVEN_FILES)) if folder is not None else []
+        files = sorted(Path(folder).glob(TASK_FILES)) if folder is not None else []
         content = json.loads(files[-1].read_text()) if files else {}
-        _read_given = _Given(context.taskAttemptId(), **content)
-    return _read_given
+        _newest_task_file = _TaskFile(context.taskAttemptId(), **content)
+    return _newest_task_file
 
 
 def shipped_folder() -> str | None:
@@ -196,7 +196,7 @@ class RunIds:
         epoch: the fleet's rollback count when the worker was last told its position.
         seen: the rollback count that the worker's reads reflect. If it exceeds ``epoch``, the current clock will be
             redone, and its changes are discarded.
-        number: of the next mutation in this phase.
+        number: the number of the next mutation in this phase.
     """
 
     series: str

@@ -79,7 +79,7 @@ class Steps:
         if step is not None:
             _check_number("checkpoint: step", step)
         self._checkpoints.parent(path)
-        if (run := self._active.run) is not None and run.ask_checkpoint(path, step):
+        if (run := self._active.run) is not None and run.request_checkpoint(path, step):
             return None
         self.streams.wait()
         while (run := self._active.run) is not None:
@@ -183,7 +183,7 @@ class Steps:
         run = self._active.run
         assert run is not None
         self.next = clock + 1
-        is_due, asked = self._due(), run.take_asked()
+        is_due, asked = self._due(), run.take_requested()
         for path, step in asked:
             self._of_run(run, path, step)
         if is_due and all(path is not None for path, _ in asked):
@@ -202,7 +202,7 @@ class Steps:
             raise UsageError("run: a step is under way, and the clocks of a run are steps themselves: call it outside")
         self.streams.wait()
         self._check()
-        run.go_on(self._journal)
+        run.resume(self._journal)
         self._active.run = run
 
     @property

@@ -87,7 +87,7 @@ def _of_ranks(figures: DriverFigures) -> Iterator[Metric]:
     counters = [
         ("ps2_run_clocks", "Clocks that a worker has ended"),
         ("ps2_run_lost_attempts", "Attempts of a worker that were lost"),
-        *((metric_of(category.name), f"Time of a worker: {category.what}") for category in CATEGORIES),
+        *((metric_of(category.name), f"Time of a worker: {category.meaning}") for category in CATEGORIES),
     ]
     for column, (name, what) in enumerate(counters):
         values = figures.counts[:, column].tolist() if len(figures.counts) else []

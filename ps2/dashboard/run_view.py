@@ -151,7 +151,7 @@ class RunWatcher:
         live = []
         for rank in range(run.workers):
             arrived_s = run.arrived_s.get(rank, run.began_s) - run.began_s
-            if clocks.is_done(rank):
+            if clocks.has_returned(rank):
                 live.append(("returned", "", now_s))
             elif rank in absent:
                 live.append(("no task", "Spark has not started its task yet, or starts it again", arrived_s))

@@ -1,4 +1,4 @@
-"""What the time of a run's workers is spent on: the categories of summary, chart, live page and metrics. Pure.
+"""The categories of the workers' time, for summary, chart, live page and metrics. Pure.
 
 Each worker has the run's whole time, from the call of ``ps.run`` to its return. A worker's rows say what was measured
 of it. What nobody measured is "other", and is never spread over the categories.
@@ -21,14 +21,14 @@ class Category:
     """One category.
 
     Attributes:
-        name: in all that is shown; the column of ``RunResult.timeline``, except that of "outside".
-        field: of ``ClockTimes``.
-        what: in a few words.
+        name: the name that users see; the column of ``RunResult.timeline``, except for "outside".
+        field: the field of ``ClockTimes``.
+        meaning: the meaning, in a few words.
     """
 
     name: str
     field: str
-    what: str
+    meaning: str
 
 
 # In the order in which they are shown.
@@ -67,7 +67,7 @@ def by_category(rows: Float64s) -> Float64s:
     """Return the seconds of rows by category.
 
     Args:
-        rows: of ``Timeline.since``, shape (n, len(COLUMNS)).
+        rows: the rows of ``Timeline.since``, shape (n, len(COLUMNS)).
 
     Returns:
         Shape (n, len(CATEGORIES)).
@@ -79,7 +79,7 @@ def by_category(rows: Float64s) -> Float64s:
     return seconds
 
 
-def of_table(table: ClockTable) -> Float64s:
+def table_seconds(table: ClockTable) -> Float64s:
     """Return a rank's seconds by category, and what nobody measured left out: shape (len(CATEGORIES),)."""
     inside = ~table.outside
     sums = {name: float(table[name].sum()) for name in NAMES if name != "outside"}
@@ -92,13 +92,13 @@ def shares(seconds: Sequence[float] | Float64s, whole_s: float) -> Float64s:
     """Return the share of each category, and of what nobody measured, in the whole; they add up to 1.
 
     Args:
-        seconds: by category.
-        whole_s: seconds of all workers together. Clocks of several machines may make the categories longer than that;
+        seconds: the seconds of each category.
+        whole_s: the seconds of all workers. Clocks of several machines may make the categories longer than that;
             then their sum is the whole.
     """
     seconds = np.asarray(seconds, np.float64)
     whole_s = max(whole_s, float(seconds.sum()))
     if not whole_s:
         return np.append(np.zeros(len(seconds)), 1.0)
-    found = seconds / whole_s
-    return np.append(found, max(0.0, 1.0 - float(found.sum())))
+    measured = seconds / whole_s
+    return np.append(measured, max(0.0, 1.0 - float(measured.sum())))

@@ -31,11 +31,11 @@ MAX_CLOCKS = 1 << 62
 
 
 class Inbox:
-    """The messages up to the worker's clock. The newest came with the clock; older ones are fetched when they are read.
+    """The driver's messages up to the worker's clock. The newest came with the clock; older ones are fetched on use.
 
     Attributes:
-        count: of these messages.
-        newest: None if there are none.
+        count: the number of these messages.
+        newest: the newest message; None if there is none.
     """
 
     def __init__(self, control: RunControl) -> None:
@@ -52,18 +52,18 @@ class Inbox:
             self.newest = None
         self.count = entry.messages
 
-    def begin_again(self) -> None:
+    def restart(self) -> None:
         """Let the next ``take`` begin with the first message."""
         self._read = 0
 
     def take(self) -> list[Any]:
         """Return the messages that have not been taken, the oldest first."""
         missing = self.count - self._read
-        taken = [self.newest] if missing == 1 else []
+        messages = [self.newest] if missing == 1 else []
         if missing > 1:
-            taken = [decode(message) for message in self._control.messages(self._read, self.count)]
+            messages = [decode(message) for message in self._control.messages(self._read, self.count)]
         self._read = self.count
-        return taken
+        return messages
 
 
 class ClockLoop:
@@ -71,9 +71,9 @@ class ClockLoop:
 
     Attributes:
         clock: the clock that the worker is in; before the first one, or between two loops, the next one.
-        is_inside: the worker is in the body of a loop over clocks.
-        beginnings: how often the worker has restarted its work after a rollback.
-        reports: of this clock, for ``onClock``.
+        is_inside: True if the worker is in the body of a loop over clocks.
+        restarts: the number of times that the worker has restarted its work after a rollback.
+        reports: the reports of this clock, for ``onClock``.
         turn: the rotation's turn in this clock, if any; its times are sent with those of the clock.
         last_message_s: time of the last message to the driver.
     """
@@ -96,16 +96,12 @@ class ClockLoop:
         self._offset_s = joined.run_s
         self._began_s = self._joined_s
         session.stopwatch.reset()
-        self.beginnings = 0
+        self.restarts = 0
         ids.epoch = ids.seen = joined.epoch
-        self._begin_at(joined, 0, 0)
+        self._prepare(joined, 0, 0)
 
-    def _begin_at(self, joined: Joined, mutations: int, points: int) -> None:
-        """Get ready to enter the clock that the driver has named.
-
-        Args:
-            mutations, points: how many mutations and synchronisation points came before the first clock.
-        """
+    def _prepare(self, joined: Joined, mutations: int, points: int) -> None:
+        """Prepare to enter the driver's clock, after some mutations and synchronisation points before the first one."""
         self.clock = self.ref.first
         self.is_inside = False
         self._resume = joined.clock
@@ -118,7 +114,7 @@ class ClockLoop:
         self.reports: list[Report] = []
         self._until = 0  # the loop ends before this clock
         self._end = FOREVER  # the run ends before this clock
-        self.inbox.begin_again()
+        self.inbox.restart()
         self.ids.settled = 2 * joined.clock
         self.ids.enter(2 * self.ref.first, mutations)
 
@@ -141,7 +137,7 @@ class ClockLoop:
                 self._poller.close()
             self.prefetches.close()
 
-    def again(self, work: Callable[[], None]) -> None:
+    def run_with_rollbacks(self, work: Callable[[], None]) -> None:
         """Run the worker's function; run it again from its beginning if a rollback made it fail.
 
         A loop over clocks rolls back by itself, within its own clocks. A rollback makes work outside the loop fail, and
@@ -162,13 +158,13 @@ class ClockLoop:
                 raise failure
             log.warning("rank %d rolls back to clock %d with the fleet: %s", self.rank, joined.clock, failure)
             del failure
-            self.beginnings += 1
+            self.restarts += 1
             if self._poller is not None:
                 self._poller.close()
-            self.session.go_on(joined.epoch)
+            self.session.resume(joined.epoch)
             self.session.async_writer.discard()
-            self.prefetches.begin_again(self._first_view(joined))
-            self._begin_at(joined, mutations, points)
+            self.prefetches.restart(self._first_view(joined))
+            self._prepare(joined, mutations, points)
 
     def clocks(self, n: int, budget_s: float | None = FOREVER) -> Generator[int, None, None]:
         """Yield the clocks up to ``n``, each when the others allow it; see ``Worker.clocks``.
@@ -184,10 +180,10 @@ class ClockLoop:
             self.clock = n
             self._begin(2 * n)
             return
-        begin, beginning = self.clock, self.beginnings
+        begin, restarts = self.clock, self.restarts
         self._until = min(n, MAX_CLOCKS)
         target = max(begin, self._resume)
-        self._bring(target, is_last=False)
+        self._flush_for(target, is_last=False)
         times = self.lap()
         while True:
             entry = self._enter(target, times)
@@ -207,17 +203,17 @@ class ClockLoop:
                 yield entry.clock
             except GeneratorExit:
                 # It may be a loop from before the work began again, whose frame was closed later.
-                self._left = self._left or beginning == self.beginnings
+                self._left = self._left or restarts == self.restarts
                 raise
             finally:
-                if beginning == self.beginnings:
+                if restarts == self.restarts:
                     self.is_inside = False
                     self._ends_s = FOREVER
             target = entry.clock + 1
-            self._bring(target, is_last=target >= min(n, self._end))
+            self._flush_for(target, is_last=target >= min(n, self._end))
             times = self.lap()
-        if self.clock < n:  # the run has ended before ``n``, which was unknown when ``_bring`` was called
-            self._bring(self.clock, is_last=True)
+        if self.clock < n:  # the run has ended before ``n``, which was unknown when ``_flush_for`` was called
+            self._flush_for(self.clock, is_last=True)
         self._begin(2 * self.clock)
 
     def poll_progress(self, clock: int) -> None:
@@ -264,22 +260,22 @@ class ClockLoop:
         return metrics
 
     def _enter(self, clock: int, times: ClockTimes) -> Entered:
-        """Wait until a clock may be entered. ``_bring`` has sent the changes that must be on the servers before."""
+        """Wait until a clock may be entered. ``_flush_for`` has sent the changes that must be on the servers before."""
         applied = clock if self._open is None else min(clock, self._open)
-        known = self.ids.epoch
+        epoch = self.ids.epoch
         reports = [one for one in self.reports if one.clock < clock]
         with self.session.stopwatch.running("wait"):
             entry = self.control.arrive(
-                *(clock, applied, known, times, self.take_metrics()), self.inbox.count, reports, self._until
+                *(clock, applied, epoch, times, self.take_metrics()), self.inbox.count, reports, self._until
             )
         self.reports = [one for one in self.reports if one.clock >= clock]
         self._split_wait(entry)
-        self.session.go_on(entry.epoch)
-        if entry.epoch != known:
+        self.session.resume(entry.epoch)
+        if entry.epoch != epoch:
             self._resume = applied = entry.clock
             self._left = False
             self.reports = []
-            self.inbox.begin_again()
+            self.inbox.restart()
         self.inbox.enter(entry)
         self._end = FOREVER if entry.end is None else entry.end
         self.ids.settled = 2 * min(applied, entry.clock)
@@ -287,10 +283,7 @@ class ClockLoop:
         return entry
 
     def _split_wait(self, entry: Entered) -> None:
-        """Divide the wait for a clock among other workers, calls in the driver, and the coordinator (the rest).
-
-        This wait is the only one of the lap: earlier waits at barriers belong to earlier laps.
-        """
+        """Divide the wait for a clock, the only one of its lap, among workers, driver's calls and coordinator."""
         stopwatch = self.session.stopwatch
         stopwatch.move(entry.on_clock, "wait", to="on_clock")
         stopwatch.move(entry.checkpoint, "wait", to="checkpoint")
@@ -302,7 +295,7 @@ class ClockLoop:
             self._number = 0
         self._left = False
 
-    def _bring(self, target: int, is_last: bool) -> None:
+    def _flush_for(self, target: int, is_last: bool) -> None:
         """Wait until the servers have the changes that clock ``target`` needs, or all changes if ``is_last``."""
         if is_last:
             self.flush()

@@ -44,8 +44,8 @@ class Cut:
     """The state of a run at one moment; ``applied`` and ``called`` are those of ``Clocks``.
 
     Attributes:
-        journal: what ``onClock`` had returned.
-        reports: of the clocks that ``onClock`` had not been called for, by clock and then by rank.
+        journal: the messages that ``onClock`` had returned.
+        reports: the reports of the clocks that ``onClock`` had not been called for, by clock and then by rank.
     """
 
     applied: tuple[int, ...]
@@ -65,8 +65,8 @@ class Cut:
         reports = [
             (rank, one.clock, one.merge, one.value)
             for clock, by_rank in sorted(self.reports.items())
-            for rank, mine in sorted(by_rank.items())
-            for one in mine
+            for rank, own_reports in sorted(by_rank.items())
+            for one in own_reports
             if clock < self.first
         ]
         pending = PendingReports(self.called, self.first, tuple(reports))
@@ -79,17 +79,17 @@ class Clocks:
     Attributes:
         entered: the clock that each rank is, or was last, in.
         furthest: the highest clock that a worker has entered.
-        applied: of each rank, the updates of the clocks below are on the servers.
-        called: for the clocks below, ``onClock`` has returned.
+        applied: for each rank, the first clock whose updates are not all on the servers.
+        called: the first clock for which ``onClock`` has not returned.
         bound: the highest clock that may be entered.
-        staleness: clocks that a worker may be ahead of the slowest one; None for ASP.
+        staleness: the number of clocks that a worker may be ahead of the slowest one; None for ASP.
     """
 
     def __init__(self, workers: int, staleness: int | None, first: int = 0, calls: bool = False) -> None:
         """Args:
-        staleness: None for ASP.
+        staleness: the attribute.
         first: the first clock of the run.
-        calls: whether ``onClock`` is called after each clock that all have finished.
+        calls: True if ``onClock`` is called after each clock that all have finished.
         """
         self.staleness = staleness
         self._calls = calls
@@ -105,7 +105,7 @@ class Clocks:
         self.entered = list(cut.applied)
         self.furthest = max(cut.applied) - 1
         self.applied = list(cut.applied)
-        self._done: set[int] = set()
+        self._returned: set[int] = set()
         self._all = _Tally(cut.applied)
         self._staying = _Tally(cut.applied)
         self._furthest = max(cut.applied)
@@ -120,28 +120,28 @@ class Clocks:
     @property
     def unfinished(self) -> int:
         """Number of workers that have not returned."""
-        return len(self.applied) - len(self._done)
+        return len(self.applied) - len(self._returned)
 
     @property
-    def done(self) -> list[int]:
+    def returned(self) -> list[int]:
         """The ranks that have returned."""
-        return sorted(self._done)
+        return sorted(self._returned)
 
-    def is_done(self, rank: int) -> bool:
-        return rank in self._done
+    def has_returned(self, rank: int) -> bool:
+        return rank in self._returned
 
     def arrive(self, rank: int, clock: int, applied: int) -> list[Release]:
         """Let a worker wait to enter a clock. The event may repeat.
 
         Args:
-            applied: its updates of all clocks below are on the servers. A later attempt passes clocks that an earlier
-                one has finished, so this may be lower than before.
+            applied: the first clock of which it has updates that are not on the servers. A later attempt passes clocks
+                that an earlier one has finished, so this may be lower than before.
 
         Raises:
             ProtocolError: its own updates are further behind than s.
             WorkerError: another worker has returned earlier, so the last clock lacks its part.
         """
-        if rank in self._done:
+        if rank in self._returned:
             raise ProtocolError(f"rank {rank} before clock {clock}: it has returned")
         applied = max(applied, self.applied[rank])
         if applied > max(clock, self.applied[rank]):
@@ -159,7 +159,7 @@ class Clocks:
         Raises:
             ProtocolError: the clock's own updates cannot be applied yet.
         """
-        if rank in self._done or applied <= self.applied[rank]:
+        if rank in self._returned or applied <= self.applied[rank]:
             return []
         if applied > self.entered[rank]:
             raise ProtocolError(f"rank {rank} in clock {self.entered[rank]}: clock {applied - 1} has not ended")
@@ -170,22 +170,22 @@ class Clocks:
         """Record that a worker has returned, so that others no longer wait for it. The event may repeat.
 
         Args:
-            clock: the last one that it was in, or waited for: its updates of the clocks below are on the servers.
+            clock: the last clock that it was in, or waited for: its updates of the clocks below are on the servers.
 
         Raises:
             WorkerError: other workers are in later clocks.
         """
-        if rank in self._done:
+        if rank in self._returned:
             return []
         self._move(rank, max(clock, self.applied[rank]))
-        self._done.add(rank)
+        self._returned.add(rank)
         self._staying.remove(self.applied[rank])
         self._left_first = min(self._left_first, self.applied[rank])
         self.waiting.pop(rank, None)
         self._check_nobody_left_early()
         return self._release()
 
-    def gone(self, rank: int) -> int:
+    def lose_attempt(self, rank: int) -> int:
         """Record that an attempt has ended without a result; return the clock with which the next attempt begins."""
         self.waiting.pop(rank, None)
         self.entered[rank] = self.applied[rank]
@@ -248,7 +248,7 @@ class Clocks:
     def _check_nobody_left_early(self) -> None:
         if self.staleness is None or self._left_first >= self._furthest:
             return
-        rank = next(rank for rank in self.done if self.applied[rank] == self._left_first)
+        rank = next(rank for rank in self.returned if self.applied[rank] == self._left_first)
         raise WorkerError(
             f"rank {rank} returned in clock {self._left_first}, and rank {self.applied.index(self._furthest)} has "
             "finished it: that clock lacks a part. Give all workers the same number of clocks; to end early, let all "
@@ -282,9 +282,9 @@ class _Tally:
         return min((other for other in self._counts if other != number), default=NO_LIMIT)
 
 
-# Cuts that are remembered. The fleet rolls back to one of the newest.
+# Limit of the stored cuts. The fleet rolls back to one of the newest.
 MAX_CUTS = 100
-# How often the fleet may roll back to one checkpoint. A run that never reaches the next one makes no progress.
+# Limit of rollbacks to one checkpoint. A run that never reaches the next one makes no progress.
 MAX_ROLLBACKS = 100
 
 

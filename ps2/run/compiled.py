@@ -26,9 +26,9 @@ from numba.misc import appdirs
 from ps2.client.stopwatch import Stopwatch
 from ps2.client.task import shipped_folder
 
-# Python files that Spark ships. YARN puts single files into a folder of their own.
 # Numba's event while it holds the lock of its compiler.
 LOADING = "numba:compiler_lock"
+# Python files that Spark ships. YARN puts single files into a folder of their own.
 SHIPPED = ("*.py", "*.zip", "*.egg", "__pyfiles__/*.py")
 
 
@@ -45,10 +45,10 @@ def importable_name(function: Any, by_value: Collection[str]) -> str | None:
         return None
     name: str = function.__qualname__
     try:
-        found = attrgetter(name)(sys.modules[function.__module__])
+        imported = attrgetter(name)(sys.modules[function.__module__])
     except (KeyError, AttributeError):  # defined inside a function, or bound to another name
         return None
-    return name if found is function else None
+    return name if imported is function else None
 
 
 def keep_compiled() -> None:

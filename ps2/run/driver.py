@@ -62,9 +62,9 @@ log = logging.getLogger(__name__)
 SLOTS_TIMEOUT_S = 10.0
 # Wait for the run's tasks to end.
 END_TIMEOUT_S = 10.0
-# Wait for workers to hear that the run is over, before Spark cancels their tasks: that would end their Python
+# Wait until the workers know that the run is over, before Spark cancels their tasks: that would end their Python
 # processes, and the next run would wait for new ones.
-HEAR_S = 0.5
+NOTICE_S = 0.5
 # Wait for a run to end when its context is stopped.
 STOP_TIMEOUT_S = 25.0
 # Wait for a server that is being replaced, to tell it that the run is over.
@@ -221,9 +221,9 @@ class _RunDriver:
             self._job.start(ref, self._function, tag, self._ended)
             guard.start()
             with self._calls.tagged():
-                self._watched()
-            self._raise_what_failed()
-            self._note_epoch(self._run.epoch)
+                self._watch_with_progress()
+            self._raise_failure()
+            self._record_epoch(self._run.epoch)
         finally:
             self._run.fail(StoppedError("the run is over"))
             self._closing.set()
@@ -236,7 +236,7 @@ class _RunDriver:
                     ending.callback(join, guard)
                 ending.callback(self._end_tasks)
         results = tuple(self._result(rank) for rank in range(self._job.workers))
-        self._note_endings()
+        self._record_endings()
         return RunResult(
             results,
             time.monotonic() - self._run.began_s,
@@ -247,7 +247,7 @@ class _RunDriver:
             self._has_daemon,
         )
 
-    def _note_endings(self) -> None:
+    def _record_endings(self) -> None:
         """Record the times of the workers since they had returned."""
         run = self._run
         with run.lock:
@@ -289,11 +289,12 @@ class _RunDriver:
         """Handle events until the tasks have ended."""
         while not self._over and self._run.error is None:
             self._next_event()()
-            self._show()
+            if self._line is not None:
+                self._line.show()
         while self._run.error is None and not self._events.queue.empty():
             self._events.queue.get()()  # last logged numbers
 
-    def _watched(self) -> None:
+    def _watch_with_progress(self) -> None:
         """Watch the run, with a line that shows its clocks if the caller wants one."""
         if not self._options.progress:
             self._watch()
@@ -305,16 +306,13 @@ class _RunDriver:
             finally:
                 self._line = None
 
-    def _show(self) -> None:
-        if self._line is not None:
-            self._line.show()
-
     def _next_event(self) -> Callable[[], object]:
         while True:
             with suppress(Empty):
                 return self._events.queue.get(timeout=INTERRUPT_S)
             check()
-            self._show()
+            if self._line is not None:
+                self._line.show()
 
     def _ended(self) -> None:
         self._run.spans.ended_s = time.monotonic() - self._run.began_s
@@ -358,12 +356,8 @@ class _RunDriver:
         self._run.note_call("on_clock", began_s)
 
     def _completes(self, epoch: int, call: Callable[[], object]) -> bool:
-        """Run a callback; return False if the fleet rolled back meanwhile, so that the callback does not count.
-
-        Raises:
-            Exception: the callback's own error.
-        """
-        self._note_epoch(epoch)
+        """Run a callback; return False if the fleet rolled back meanwhile, so that the callback does not count."""
+        self._record_epoch(epoch)
         try:
             call()
             self._host.session.dispatch.flush()
@@ -374,12 +368,12 @@ class _RunDriver:
             return False
         return True
 
-    def _note_epoch(self, epoch: int) -> None:
+    def _record_epoch(self, epoch: int) -> None:
         """Note that this run has handled the rollbacks up to an epoch: the session raises no RolledBack for them."""
         with suppress(RolledBack):
             self._host.session.check_epoch((epoch, self._host.fleet.last_rollback[1]))
 
-    def _raise_what_failed(self) -> None:
+    def _raise_failure(self) -> None:
         if self._run.error is not None:
             if isinstance(self._run.error, RolledBack):
                 self._run.error.step = self._host.fleet.last_rollback[1]
@@ -404,8 +398,8 @@ class _RunDriver:
         if (python_error := self._spark.python_error(str(failed))) is not None:
             raise python_error from None
         applied = self._run.applied()
-        lost = [rank] if rank is not None else missing
-        named = ", ".join(f"rank {rank} in clock {applied[rank]}" for rank in lost) or "a task"
+        lost_ranks = [rank] if rank is not None else missing
+        named = ", ".join(f"rank {rank} in clock {applied[rank]}" for rank in lost_ranks) or "a task"
         advice = memory_advice(self._spark.setting(MEMORY_SETTING), str(failed))
         raise WorkerError(f"run: {named} was lost, and Spark does not start it again: {words}{advice}") from None
 
@@ -413,13 +407,13 @@ class _RunDriver:
         """Raise StoppedError if Spark's application is over, or somebody cancelled the job."""
         if self._spark.is_stopped():
             raise StoppedError(f"run: {self._spark.end_reason()}") from None
-        if (said := cancellation(failed)) is not None:
-            raise StoppedError(f"run: Spark cancelled the job: {said}") from None
+        if (reason := cancellation(failed)) is not None:
+            raise StoppedError(f"run: Spark cancelled the job: {reason}") from None
 
     def _end_tasks(self) -> None:
         """End the tasks that still run."""
         if not self._over and not self._spark.is_stopped():
-            self._job.join(HEAR_S)
+            self._job.join(NOTICE_S)
             if not self._over:
                 self._job.cancel()
         self._job.join(END_TIMEOUT_S)

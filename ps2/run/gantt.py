@@ -41,7 +41,7 @@ MAX_BARS = 150
 MAX_BORDERS = 80
 # Clocks are numbered in at most so many lanes, if a number has this share of the chart's width.
 MAX_NUMBERED = 12
-NUMBER_ROOM = 0.016
+NUMBER_SHARE = 0.016
 # Before the first clock and after the last one, the chart shows a margin of this share of the time between, or all of
 # it if that is not much longer.
 MARGIN = 0.1
@@ -79,7 +79,7 @@ class Bars:
     ends: Floats
 
     @property
-    def drawn(self) -> set[int]:
+    def kinds_present(self) -> set[int]:
         return set(self.kinds[self.ends > self.begins].tolist())
 
 
@@ -106,28 +106,28 @@ def draw(
 
     height_in = 1.6 + max(0.28, 0.6 - 0.02 * len(ranks)) * len(ranks)
     axes = axes_for(ax, WIDTH_IN, height_in)
-    most = max(map(len, shown))
-    edges = np.linspace(*view_s, min(COLUMNS, most // COLUMN_ROWS) + 1)
-    room_s = NUMBER_ROOM * (view_s[1] - view_s[0]) if len(ranks) <= MAX_NUMBERED else np.inf
+    max_rows = max(map(len, shown))
+    edges = np.linspace(*view_s, min(COLUMNS, max_rows // COLUMN_ROWS) + 1)
+    min_gap_s = NUMBER_SHARE * (view_s[1] - view_s[0]) if len(ranks) <= MAX_NUMBERED else np.inf
     for lane, table in enumerate(shown):
-        if most > MAX_BARS:
+        if max_rows > MAX_BARS:
             _draw_shares(axes, lane, _bars(table), edges)
         else:
             _draw_bars(axes, lane, _bars(table))
             _draw_blocks(axes, lane, table)
-            if most <= MAX_BORDERS:
-                _draw_borders(axes, lane, table, room_s)
-    said = ""
-    if most > MAX_BARS:
-        said = "; heights are shares of the time"
+            if max_rows <= MAX_BORDERS:
+                _draw_borders(axes, lane, table, min_gap_s)
+    note = ""
+    if max_rows > MAX_BARS:
+        note = "; heights are shares of the time"
     elif any((table.block >= 0).any() for table in shown):
-        said = "; numbers and bands: clock, block of a rotation"
-    dress(axes, _title(tables, staleness, len(ranks)), f"seconds since the run began{said}", "rank", grid="x")
+        note = "; numbers and bands: clock, block of a rotation"
+    dress(axes, _title(tables, staleness, len(ranks)), f"seconds since the run began{note}", "rank", grid="x")
     _set_scales(axes, ranks, view_s)
-    drawn = {ORDER[kind] for table in shown for kind in _bars(table).drawn}
-    _add_legend(axes, [name for name in NAMES if name in ALWAYS or name in drawn], is_own=ax is None)
-    _tell_what_is_cut_off(axes, whole_s, view_s)
-    _tell_of_empty_lanes(axes, shown, view_s)
+    names_present = {ORDER[kind] for table in shown for kind in _bars(table).kinds_present}
+    _add_legend(axes, [name for name in NAMES if name in ALWAYS or name in names_present], is_own=ax is None)
+    _label_cut_ends(axes, whole_s, view_s)
+    _label_empty_lanes(axes, shown, view_s)
     return axes
 
 
@@ -171,8 +171,10 @@ def _bars(table: ClockTable) -> Bars:
 
 def _draw_bars(axes: Axes, lane: int, bars: Bars) -> None:
     for index, kind in enumerate(ORDER):
-        mine = (bars.kinds == index) & (bars.ends > bars.begins)
-        _draw_boxes(axes, bars.begins[mine], bars.ends[mine], (lane - HEIGHT / 2, lane + HEIGHT / 2), COLORS[kind])
+        is_kind = (bars.kinds == index) & (bars.ends > bars.begins)
+        _draw_boxes(
+            axes, bars.begins[is_kind], bars.ends[is_kind], (lane - HEIGHT / 2, lane + HEIGHT / 2), COLORS[kind]
+        )
 
 
 def _draw_boxes(axes: Axes, begins: Floats, ends: Floats, between: Span, colors: Any) -> None:
@@ -208,21 +210,23 @@ def _shares(bars: Bars, edges: Floats) -> Floats:
         return np.zeros((len(ORDER), len(edges) - 1))
     lengths = bars.ends - bars.begins
     # For each edge: the bar that it is in, or after, and how far.
-    at = np.maximum(np.searchsorted(bars.begins, edges, side="right") - 1, 0)
-    into = np.clip(edges - bars.begins[at], 0.0, lengths[at])
+    bar = np.maximum(np.searchsorted(bars.begins, edges, side="right") - 1, 0)
+    into = np.clip(edges - bars.begins[bar], 0.0, lengths[bar])
     until_edges = []
     for kind in range(len(ORDER)):
-        mine = np.where(bars.kinds == kind, lengths, 0.0)
-        until_edges.append(mine.cumsum()[at] - mine[at] + np.where(bars.kinds[at] == kind, into, 0.0))
+        kind_lengths = np.where(bars.kinds == kind, lengths, 0.0)
+        until_edges.append(
+            kind_lengths.cumsum()[bar] - kind_lengths[bar] + np.where(bars.kinds[bar] == kind, into, 0.0)
+        )
     return np.asarray(np.diff(until_edges, axis=1) / np.diff(edges))
 
 
-def _draw_borders(axes: Axes, lane: int, table: ClockTable, room_s: float) -> None:
-    """Draw a line at the beginning of each clock, and its number if the next clock is ``room_s`` later."""
+def _draw_borders(axes: Axes, lane: int, table: ClockTable, min_gap_s: float) -> None:
+    """Draw a line at the beginning of each clock, and its number if the next clock is ``min_gap_s`` later."""
     inside = table[~table.outside]
     axes.vlines(inside.began, lane - 0.5, lane + HEIGHT / 2, colors="black", linewidths=0.8)
     for row, next_s in zip(inside, [*inside.began, np.inf][1:], strict=True):
-        if next_s - row.began > room_s:
+        if next_s - row.began > min_gap_s:
             number = f"{row.clock}, {row.block}" if row.block >= 0 else str(row.clock)
             axes.annotate(number, (row.began, lane - HEIGHT / 2), (2, 1), textcoords="offset points", fontsize=7)
 
@@ -246,26 +250,26 @@ def _add_legend(axes: Axes, names: Sequence[str], is_own: bool) -> None:
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), **look)
 
 
-def _tell_what_is_cut_off(axes: Axes, whole_s: Span, view_s: Span) -> None:
+def _label_cut_ends(axes: Axes, whole_s: Span, view_s: Span) -> None:
     """Write, below the ends of the axis, the real beginning and end."""
     cut_off = []
     if whole_s[0] < view_s[0]:
         cut_off.append((0, "left", f"◀ setup from {rounded(whole_s[0])} s"))
     if whole_s[1] > view_s[1]:
         cut_off.append((1, "right", f"outside of clocks until {rounded(whole_s[1])} s ▶"))
-    for x, side, said in cut_off:
+    for x, side, label in cut_off:
         axes.annotate(
-            said, (x, 0), (0, -22), "axes fraction", "offset points", ha=side, va="top", fontsize=SMALL, color=NOTE
+            label, (x, 0), (0, -22), "axes fraction", "offset points", ha=side, va="top", fontsize=SMALL, color=NOTE
         )
 
 
-def _tell_of_empty_lanes(axes: Axes, shown: Sequence[ClockTable], view_s: Span) -> None:
+def _label_empty_lanes(axes: Axes, shown: Sequence[ClockTable], view_s: Span) -> None:
     """Write why a lane is empty: its rank was in no clock, or in none of these."""
     for lane, table in enumerate(shown):
         if table.outside.all() and not ((ended(table) > view_s[0]) & (table.began < view_s[1])).any():
             when = f", at work from {rounded(table.began[0])} to {rounded(ended(table)[-1])} s" if len(table) else ""
-            said = f"no clocks{when}"
-            axes.annotate(said, (view_s[0], lane), (4, 0), textcoords="offset points", va="center", fontsize=SMALL)
+            label = f"no clocks{when}"
+            axes.annotate(label, (view_s[0], lane), (4, 0), textcoords="offset points", va="center", fontsize=SMALL)
 
 
 def _title(tables: Sequence[ClockTable], staleness: int | None, lanes: int) -> str:

@@ -19,7 +19,7 @@ class ActiveRun:
     """The run under way in a context, if any. The coordinator tells it when the whole fleet rolls back.
 
     Attributes:
-        rollbacks: how often a run has rolled back with the fleet.
+        rollbacks: the number of rollbacks of runs with the fleet.
     """
 
     def __init__(self) -> None:
@@ -59,10 +59,10 @@ class ActiveRun:
         if (run := self.run) is not None and run.roll_back(epoch, checkpoint):
             self.rollbacks += 1
 
-    def give_up(self, why: str) -> None:
+    def give_up(self, reason: str) -> None:
         """End a paused run, because lost servers do not come back."""
         if (run := self.run) is not None and run.is_paused:
-            run.fail(LostError(why))
+            run.fail(LostError(reason))
 
 
 class FleetState(Protocol):
@@ -70,7 +70,7 @@ class FleetState(Protocol):
 
     @property
     def last_rollback(self) -> tuple[int, int | None]:
-        """How often the fleet has rolled back to a checkpoint, and the step that it rolled back to last."""
+        """The number of the fleet's rollbacks to a checkpoint, and the step of the last one."""
 
     def present(self) -> dict[str, str]:
         """Return the address of each server that is not lost, by server id."""

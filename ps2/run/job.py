@@ -52,8 +52,8 @@ def pickled(worker_fn: Callable[..., Any], read: Callable[..., Any] | None = Non
     try:
         Pickler(code).dump((read, worker_fn))
     except Exception as error:  # a closure may hold any object, which may raise anything
-        what = worker_fn if read is None else (read, worker_fn)
-        raise UsageError(f"run: {what!r} cannot be pickled: {error}") from error
+        functions = worker_fn if read is None else (read, worker_fn)
+        raise UsageError(f"run: {functions!r} cannot be pickled: {error}") from error
     finally:
         if alias is not None:
             sys.modules[MAIN_ALIAS] = alias
@@ -62,9 +62,9 @@ def pickled(worker_fn: Callable[..., Any], read: Callable[..., Any] | None = Non
 
 def check_call(name: str, function: Any, *arguments: str) -> None:
     """Raise UsageError unless a function can be called with these arguments."""
-    wanted = f"{name}: expected a function of ({', '.join(arguments)})"
+    expected = f"{name}: expected a function of ({', '.join(arguments)})"
     if not callable(function):
-        raise UsageError(f"{wanted}, got {function!r}")
+        raise UsageError(f"{expected}, got {function!r}")
     try:
         signature = inspect.signature(function)
     except ValueError:  # a built-in function has no signature
@@ -72,7 +72,7 @@ def check_call(name: str, function: Any, *arguments: str) -> None:
     try:
         signature.bind(*arguments)
     except TypeError as error:
-        raise UsageError(f"{wanted}, got {function!r}: {error}") from error
+        raise UsageError(f"{expected}, got {function!r}: {error}") from error
 
 
 def takes_reports(on_clock: Any) -> bool:
@@ -91,7 +91,7 @@ class WorkerJob:
     def __init__(self, spark: SparkBackend, data: Any, workers: int | None, slots: int) -> None:
         """Args:
         data: a DataFrame or an RDD, whose shuffles may run here, or data in this process's memory.
-        workers: how many; None: one for each partition (or row in memory), at most ``slots``.
+        workers: the number of workers; None: one for each partition (or row in memory), at most ``slots``.
 
         Raises:
             ConfigError: the data are of another kind, or of another application.
@@ -100,12 +100,12 @@ class WorkerJob:
         """
         self._spark = spark
         source = _source(spark, data)
-        most = slots if source.partitions is None else min(source.partitions, slots)
-        wanted = workers if workers is not None else max(1, most)
-        self._source = source if source.partitions == wanted else source.repartition(wanted)
-        if self._source.partitions not in (wanted, None):
-            raise UsageError(f"run: Spark made {self._source.partitions} rdd_partitions of the data, not {wanted}")
-        self.workers = wanted
+        limit = slots if source.partitions is None else min(source.partitions, slots)
+        requested = workers if workers is not None else max(1, limit)
+        self._source = source if source.partitions == requested else source.repartition(requested)
+        if self._source.partitions not in (requested, None):
+            raise UsageError(f"run: Spark made {self._source.partitions} rdd_partitions of the data, not {requested}")
+        self.workers = requested
         self._error: Exception | None = None
         self._tag: str | None = None
         self._thread: threading.Thread | None = None
@@ -142,7 +142,7 @@ class WorkerJob:
 
 def _source(spark: SparkBackend, data: Any) -> RowSource:
     if (local := local_data(data)) is not None:
-        return DriverRows.of(spark, local)
+        return DriverRows(spark, local, len(local))
     kind = type(data)
     if hasattr(data, "mapInArrow"):
         if data.isStreaming:

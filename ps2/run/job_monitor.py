@@ -33,9 +33,12 @@ class WorkerTasks:
         self._has_logs = False
 
     def check(self) -> None:
-        """Raise SlotsError if ranks have had no task for long and Spark is not starting one.
+        """Raise SlotsError if ranks have had no task for long and Spark is not starting one, else check the workers.
 
         An earlier stage of the job (a shuffle) may take any time before the workers start.
+
+        Raises:
+            ConfigError: a worker ended because it could not reach the driver.
         """
         now_s = time.monotonic()
         if now_s - self._checked_s < CHECK_INTERVAL_S:
@@ -45,7 +48,10 @@ class WorkerTasks:
         self._find_logs()
         absent = self._run.absent()
         if len(absent) == self._run.workers and not self._run.failures:
-            self._check_workers_reach_driver()
+            # No worker has reached the driver. Spark would start their tasks again and again, with the same result.
+            for message in self._spark.failure_messages(self._tag):
+                if (error := unreachable_driver(message)) is not None:
+                    raise error
         if not absent or self.active() > self._run.attempts:
             self._since_s = None
             return
@@ -59,9 +65,9 @@ class WorkerTasks:
 
     def _find_logs(self) -> None:
         """Note where the workers' executors keep their logs, once all workers are there, and after losses."""
-        lost = sum(self._run.attempts_lost.values())
-        if lost != self._lost:
-            self._lost, self._checks, self._has_logs = lost, 0, False
+        lost_attempts = sum(self._run.attempts_lost.values())
+        if lost_attempts != self._lost:
+            self._lost, self._checks, self._has_logs = lost_attempts, 0, False
         if self._spark.is_local or self._has_logs or self._run.absent():
             return
         self._checks += 1
@@ -70,15 +76,6 @@ class WorkerTasks:
         urls = self._spark.log_urls(self._tag)
         self._run.log_urls.update(urls)
         self._has_logs = len(urls) == self._run.workers
-
-    def _check_workers_reach_driver(self) -> None:
-        """Raise ConfigError if a worker ended because it could not reach the driver, and no worker has reached it.
-
-        Spark would start that task again and again, with the same result.
-        """
-        for message in self._spark.failure_messages(self._tag):
-            if (error := unreachable_driver(message)) is not None:
-                raise error
 
     def wait_for_end(self, timeout_s: float) -> int:
         """Wait until no task runs any more; return how many still do."""

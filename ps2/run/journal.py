@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from ps2.errors import LimitError
 from ps2.protocol.journal_file import PendingReports, decode_journal, encode_journal
 
-# Of all messages of a run: the driver keeps them, and each checkpoint writes them.
+# Limit of all messages of a run: the driver keeps them, and each checkpoint writes them.
 LIMIT_BYTES = 1 << 30
 
 
@@ -84,9 +84,11 @@ class Journal:
 
     def before(self, clock: int) -> Journal:
         """Return the journal of the clocks below ``clock``, without pending reports."""
-        kept = [(of, message) for of, message in self._entries[: self.count] if of < clock]
+        entries = [
+            (entry_clock, message) for entry_clock, message in self._entries[: self.count] if entry_clock < clock
+        ]
         stopped = self.stopped if self.stopped is not None and self.stopped.clock < clock else None
-        return Journal(len(kept), sum(len(message) for _, message in kept), stopped, _entries=kept)
+        return Journal(len(entries), sum(len(message) for _, message in entries), stopped, _entries=entries)
 
     def to_bytes(self) -> bytes:
         """Encode the journal for a checkpoint; empty bytes if it holds nothing."""

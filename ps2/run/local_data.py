@@ -52,19 +52,21 @@ class _Elements(LocalData):
             pickled: bytes = cloudpickle.dumps(self._elements[begin:end])
             return pickled
         except Exception as error:  # an element may be any object, which may raise anything
-            raise self._refused(begin, end) or UsageError(f"run: the data cannot be pickled: {error}") from error
+            raise self._pickle_error(begin, end) or UsageError(f"run: the data cannot be pickled: {error}") from error
 
     @staticmethod
     def read(part: bytes) -> Iterable[Any]:
         elements: Sequence[Any] = cloudpickle.loads(part)
         return elements
 
-    def _refused(self, begin: int, end: int) -> UsageError | None:
+    def _pickle_error(self, begin: int, end: int) -> UsageError | None:
         """Return an error that names the first element that cannot be pickled."""
-        for at in range(begin, end):
-            element = self._elements[at]
+        for index in range(begin, end):
+            element = self._elements[index]
             try:
                 cloudpickle.dumps(element)
             except Exception as error:
-                return UsageError(f"run: element {at} of the data, {reprlib.repr(element)}, cannot be pickled: {error}")
+                return UsageError(
+                    f"run: element {index} of the data, {reprlib.repr(element)}, cannot be pickled: {error}"
+                )
         return None

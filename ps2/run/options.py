@@ -48,9 +48,5 @@ class RunOptions:
                 raise ConfigError(f"{name}: expected an integer that is not negative, got {value!r}")
         if not isinstance(self.progress, bool):
             raise ConfigError(f"progress: expected True or False, got {self.progress!r}")
-        _check_positive("timeoutS", self.timeout_s, "seconds")
-
-
-def _check_positive(name: str, value: Any, unit: str) -> None:
-    if value is not None and (not is_number(value) or not value > 0):
-        raise ConfigError(f"{name}: expected a positive number of {unit}, got {value!r}")
+        if self.timeout_s is not None and (not is_number(self.timeout_s) or not self.timeout_s > 0):
+            raise ConfigError(f"timeoutS: expected a positive number of seconds, got {self.timeout_s!r}")

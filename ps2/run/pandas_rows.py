@@ -24,7 +24,7 @@ class PandasRows(LocalData):
     """The rows of a pandas DataFrame, as Arrow's stream of record batches."""
 
     def __init__(self, frame: Any) -> None:
-        columns = [_arrow_of(str(name), column) for name, column in frame.items()]
+        columns = [_to_arrow(str(name), column) for name, column in frame.items()]
         self._table = pa.Table.from_arrays(columns, list(map(str, frame.columns)))
 
     def __len__(self) -> int:
@@ -43,15 +43,15 @@ class PandasRows(LocalData):
         return batches
 
 
-def _arrow_of(name: str, column: Any) -> Any:
+def _to_arrow(name: str, column: Any) -> Any:
     """Return a column of pandas as an Arrow array of a type that Spark has, too: nulls for missing values."""
     try:
-        found = _vectors(column)
-        if found is None:
-            found = as_arrow(column, from_pandas=True)
+        array = _vectors(column)
+        if array is None:
+            array = as_arrow(column, from_pandas=True)
     except (pa.ArrowException, TypeError, OverflowError) as error:
         raise InputError(f"run: column {name!r} of the pandas DataFrame: {error}") from error
-    return found
+    return array
 
 
 def _vectors(column: Any) -> Any:
@@ -64,5 +64,5 @@ def _vectors(column: Any) -> Any:
         return None
     fields, serialize = [field.name for field in VECTOR_TYPE], linalg.VectorUDT().serialize
     rows = zip(column, column.isna(), strict=True)
-    found = [None if is_null else dict(zip(fields, serialize(row), strict=True)) for row, is_null in rows]
-    return pa.array(found, VECTOR_TYPE)
+    records = [None if is_null else dict(zip(fields, serialize(row), strict=True)) for row, is_null in rows]
+    return pa.array(records, VECTOR_TYPE)

@@ -40,8 +40,8 @@ class Freshness:
     Attributes:
         clock: the worker's clock.
         horizon: the highest clock that the other workers let this worker enter.
-        epoch: how often the fleet has rolled back to a checkpoint.
-        syncs: number of barriers and broadcasts that the worker has passed. Reads after such a point see the other
+        epoch: the number of the fleet's rollbacks to a checkpoint.
+        syncs: the number of barriers and broadcasts that the worker has passed. Reads after such a point see the other
             workers' updates from before the point.
     """
 
@@ -67,8 +67,8 @@ class Prefetch:
         self._sent: tuple[int, int] | None = None  # epoch and syncs when the read was sent
         self._reading: Future[None] | None = None
         self._starting = threading.Lock()  # the progress poller may start the read
-        self._is_asked = False
-        self._found: tuple[Results, ReadYourWrites] | None = None
+        self._is_closed = False
+        self._outcome: tuple[Results, ReadYourWrites] | None = None
         self._error: Exception | None = None
         self._answer: Any = None
 
@@ -80,7 +80,7 @@ class Prefetch:
         ``sub`` of arrays; or the fleet has rolled back to a checkpoint.
 
         Raises:
-            PS2Error: what ``pull`` raises.
+            PS2Error: any error of ``pull``.
         """
         if self._answer is None:
             with self._session.stopwatch.running("pull"):
@@ -90,7 +90,7 @@ class Prefetch:
     def start(self, threads: Executor) -> None:
         """Send the read in a background thread, unless the caller already waits for the result."""
         with self._starting:
-            if self._is_asked:
+            if self._is_closed:
                 return
             self._sent = self._view.epoch, self._view.syncs
             self._reading = threads.submit(self._read)
@@ -100,39 +100,39 @@ class Prefetch:
         return self._reading is not None
 
     @property
-    def is_taken(self) -> bool:
-        """Whether the result has been returned."""
+    def is_read(self) -> bool:
+        """True if the result has been returned."""
         return self._answer is not None
 
     def close(self) -> None:
         """Wait until the read has finished, and drop its answer. A read that was not sent is never sent."""
         with self._starting:
-            self._is_asked = True
+            self._is_closed = True
         if self._reading is not None:
             self._reading.result()
-        if self._found is not None:
-            self._session.async_writer.forget(self._found[1])
-            self._found = None
+        if self._outcome is not None:
+            self._session.async_writer.forget(self._outcome[1])
+            self._outcome = None
 
     def _take(self) -> Any:
         with self._starting:
-            self._is_asked = True
+            self._is_closed = True
         if self._reading is not None:
             self._reading.result()
-        found, error = self._found, self._error
+        outcome, error = self._outcome, self._error
         self.close()
         may_be_used = self._view.clock <= self.clock and self._sent == (self._view.epoch, self._view.syncs)
         if error is not None and may_be_used and not isinstance(error, RolledBack):
             raise error
-        if found is not None and may_be_used and not found[1].is_void:
-            found[1].add_missing()
-            return self._plan.merge(found[0])  # type: ignore[arg-type]
+        if outcome is not None and may_be_used and not outcome[1].is_void:
+            outcome[1].add_missing()
+            return self._plan.merge(outcome[0])  # type: ignore[arg-type]
         return self._session.dispatch.run([self._make_plan()])[0]
 
     def _read(self) -> None:
         try:
             with self._session.async_writer.transfers:
-                self._found = self._session.dispatch.read([self._plan])
+                self._outcome = self._session.dispatch.read([self._plan])
         except Exception as error:  # ``result`` raises it
             self._error = error
 
@@ -157,8 +157,8 @@ class Prefetches:
             raise UsageError(f"prefetch: {source!r} is of another context than this run")
         # The caller may change its arrays.
         indices, columns = (
-            None if given is None else as_array(name, given).copy()
-            for name, given in (("indices", indices), ("columns", columns))
+            None if values is None else as_array(name, values).copy()
+            for name, values in (("indices", indices), ("columns", columns))
         )
         plan = partial(_pull, source, indices, columns)
         prefetch = Prefetch(self._session, self.view, plan, self.view.clock + int(ahead))
@@ -183,7 +183,7 @@ class Prefetches:
                 self.view.horizon = horizon
                 self._start()
 
-    def begin_again(self, view: Freshness) -> None:
+    def restart(self, view: Freshness) -> None:
         """Drop all reads, because the worker restarts its work after a rollback."""
         with self._lock:
             self._forget()
@@ -205,7 +205,7 @@ class Prefetches:
         self._open.clear()
 
     def _start(self) -> None:
-        self._open = [prefetch for prefetch in self._open if not prefetch.is_taken]
+        self._open = [prefetch for prefetch in self._open if not prefetch.is_read]
         for prefetch in self._open:
             if not prefetch.is_started and prefetch.clock <= self.view.horizon:
                 prefetch.start(self._threads)
@@ -225,12 +225,16 @@ def _pull(source: DCV | DCVMatrix, indices: Any, columns: Any) -> Plan[Any]:
     return plans.pull(target, 0, target.spec.dim)
 
 
-# A thread checks this often whether its clock has ended.
+# Interval at which a poller's thread checks whether its clock has ended.
 CHECK_S = 0.1
 
 
 class ProgressPoller:
-    """Starts a thread for each clock, which ends with the clock at the latest."""
+    """Polls, while the worker computes, how far the other workers are, and reports what this worker has applied.
+
+    A worker does both when it arrives at a clock. With additions under way that is one clock too late for a worker that
+    prefetches (docs/decisions/0019). Each clock has its thread, which ends with the clock at the latest.
+    """
 
     def __init__(self, control: RunControl, async_writer: AsyncWriter, prefetches: Prefetches) -> None:
         self._control = control
@@ -240,7 +244,7 @@ class ProgressPoller:
         self._threads: list[threading.Thread] = []
 
     def enter(self, clock: int, epoch: int) -> None:
-        """The worker has entered a clock: from now on poll whether it can read for the next one."""
+        """Start to poll, in a clock, whether the worker can read for the next one."""
         self._clock = clock
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         thread = threading.Thread(target=self._poll, args=(clock, epoch), name="ps2-progress", daemon=True)

@@ -16,12 +16,12 @@ from ps2.rpc.run_control import ClockTimes, Logged
 
 log = logging.getLogger(__name__)
 
-# Of one run: 128 MiB of times for all workers together, and 32 MiB of metrics.
+# Limits of one run: 128 MiB of times for all workers together, and 32 MiB of metrics.
 MAX_TIMES = 1 << 20
 MAX_METRICS = 1 << 20
 
 
-# The fields of ``ClockTimes`` that are kept, in their order in a row.
+# The stored fields of ``ClockTimes``, in their order in a row.
 COLUMNS = (
     *("clock", "began", "compute", "pull", "push", "wait", "outside", "on_clock", "block", "left"),
     *("kernels", "checkpoint", "coordinator", "connect", "imports", "spark"),
@@ -33,10 +33,10 @@ _values = attrgetter(*COLUMNS)
 class _Rows:
     """Rows of numbers. When there are too many, the older half is dropped, and the log says so once."""
 
-    def __init__(self, width: int, limit: int, what: str) -> None:
+    def __init__(self, width: int, limit: int, noun: str) -> None:
         self._width = width
         self._limit = max(limit, 2)
-        self._what = what
+        self._noun = noun
         self._numbers = array("d")
         self.dropped = 0
 
@@ -46,7 +46,7 @@ class _Rows:
     def append(self, row: Sequence[float]) -> None:
         if len(self) == self._limit:
             if not self.dropped:
-                log.warning("run: there are more than %d %s; only the newest are kept", self._limit, self._what)
+                log.warning("run: there are more than %d %s; only the newest are kept", self._limit, self._noun)
             half = self._limit // 2
             del self._numbers[: half * self._width]
             self.dropped += half
@@ -68,28 +68,28 @@ class _Records(Sequence[Any]):
 
     @property
     def dropped(self) -> int:
-        """How many of the oldest were dropped."""
+        """The number of dropped records, the oldest ones."""
         return self._rows.dropped
 
     @property
     def added(self) -> int:
-        """How many were ever added."""
+        """The number of records that were ever added."""
         return self._rows.dropped + len(self._rows)
 
     def since(self, added: int) -> NDArray[np.float64]:
-        """Return what was added after the first so many, as numbers: a row for each."""
+        """Return the records after the first ``added`` ones, as numbers: a row for each."""
         return self._rows.since(added)
 
-    def tail(self, most: int) -> NDArray[np.float64]:
-        """Return the newest ones as numbers, at most so many."""
-        return self._rows.since(self.added - most)
+    def tail(self, limit: int) -> NDArray[np.float64]:
+        """Return the newest records as numbers, at most ``limit``."""
+        return self._rows.since(self.added - limit)
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def __getitem__(self, index: Any) -> Any:
-        found = range(len(self))[index]
-        return self._record(found) if isinstance(found, int) else tuple(map(self._record, found))
+        indices = range(len(self))[index]
+        return self._record(indices) if isinstance(indices, int) else tuple(map(self._record, indices))
 
     @abstractmethod
     def _record(self, index: int) -> Any:

@@ -33,9 +33,9 @@ def report(clock: int, value: object, merge: str) -> Report:
         is_number = isinstance(part, (bool, int, float, np.number, np.bool_))
         if not is_number and not isinstance(part, np.ndarray) and not (merge == "concat" and isinstance(part, list)):
             name = "report" if key is None else f"report[{key!r}]"
-            also = ", or a list" if merge == "concat" else ""
+            lists = ", or a list" if merge == "concat" else ""
             raise UsageError(
-                f"{name}: expected a number or a NumPy array{also}, got {type(part).__name__} {part!r:.80}"
+                f"{name}: expected a number or a NumPy array{lists}, got {type(part).__name__} {part!r:.80}"
             )
     return Report(clock, merge, encode("report", value))
 
@@ -47,7 +47,7 @@ class ReportLog:
         self._reports: dict[int, dict[int, Sequence[Report]]] = {}
 
     def note(self, rank: int, reports: Sequence[Report], called: int) -> None:
-        """Keep a worker's reports. An attempt that repeats a clock replaces its reports.
+        """Store a worker's reports. An attempt that repeats a clock replaces its reports.
 
         Args:
             called: the first clock for which ``onClock`` has not returned; earlier reports are dropped.
@@ -55,11 +55,11 @@ class ReportLog:
         by_clock: dict[int, list[Report]] = {}
         for one in reports:
             by_clock.setdefault(one.clock, []).append(one)
-        for clock, mine in by_clock.items():
+        for clock, own_reports in by_clock.items():
             if clock >= called:
-                self._reports.setdefault(clock, {})[rank] = mine
+                self._reports.setdefault(clock, {})[rank] = own_reports
 
-    def of(self, clock: int) -> dict[int, Sequence[Report]]:
+    def of_clock(self, clock: int) -> dict[int, Sequence[Report]]:
         return dict(self._reports.get(clock, {}))
 
     def drop(self, clock: int) -> None:
@@ -67,16 +67,20 @@ class ReportLog:
 
     def since(self, clock: int) -> dict[int, dict[int, Sequence[Report]]]:
         """Return the reports of a clock and of all later ones."""
-        return {of: dict(mine) for of, mine in self._reports.items() if of >= clock}
+        return {
+            reported_clock: dict(own_reports)
+            for reported_clock, own_reports in self._reports.items()
+            if reported_clock >= clock
+        }
 
-    def go_on(self, pending: PendingReports) -> None:
+    def resume(self, pending: PendingReports) -> None:
         """Take over the reports that an earlier driver's ``onClock`` has not received."""
         for rank, clock, merge, value in pending.reports:
-            mine = self._reports.setdefault(clock, {}).get(rank, ())
-            self._reports[clock][rank] = [*mine, Report(clock, merge, value)]
+            own_reports = self._reports.setdefault(clock, {}).get(rank, ())
+            self._reports[clock][rank] = [*own_reports, Report(clock, merge, value)]
 
     def restore(self, reports: Mapping[int, Mapping[int, Sequence[Report]]]) -> None:
-        self._reports = {clock: dict(mine) for clock, mine in reports.items()}
+        self._reports = {clock: dict(own_reports) for clock, own_reports in reports.items()}
 
 
 def merged(clock: int, reports: Mapping[int, Sequence[Report]]) -> list[Any]:
@@ -85,10 +89,10 @@ def merged(clock: int, reports: Mapping[int, Sequence[Report]]) -> list[Any]:
     Raises:
         WorkerError: reports do not fit each other; names the ranks.
     """
-    most = max((len(mine) for mine in reports.values()), default=0)
+    count = max((len(own_reports) for own_reports in reports.values()), default=0)
     return [
         _merged(clock, {rank: reports[rank][number] for rank in sorted(reports) if number < len(reports[rank])})
-        for number in range(most)
+        for number in range(count)
     ]
 
 
@@ -99,24 +103,26 @@ def _merged(clock: int, reports: Mapping[int, Report]) -> Any:
         if one.merge != merge.merge:
             raise _differ(clock, first, rank, f"merge={merge.merge!r}", f"merge={one.merge!r}")
         values[rank] = decode(one.value)
-    begun = values[first]
-    if not isinstance(begun, dict):
+    first_value = values[first]
+    if not isinstance(first_value, dict):
         return _merge(clock, merge.merge, values)
     for rank, value in values.items():
-        if not isinstance(value, dict) or list(value) != list(begun):
-            raise _differ(clock, first, rank, _form(begun), _form(value))
-    return {key: _merge(clock, merge.merge, {rank: value[key] for rank, value in values.items()}) for key in begun}
+        if not isinstance(value, dict) or list(value) != list(first_value):
+            raise _differ(clock, first, rank, _form(first_value), _form(value))
+    return {
+        key: _merge(clock, merge.merge, {rank: value[key] for rank, value in values.items()}) for key in first_value
+    }
 
 
 def _merge(clock: int, merge: str, values: Mapping[int, Any]) -> Any:
-    first, begun = next(iter(values.items()))
+    first, first_value = next(iter(values.items()))
     for rank, value in values.items():
-        if not _fits(merge, begun, value):
-            raise _differ(clock, first, rank, _form(begun), _form(value))
+        if not _fits(merge, first_value, value):
+            raise _differ(clock, first, rank, _form(first_value), _form(value))
     parts = list(values.values())
     if merge == "concat":
         return _concatenated(parts)
-    if not isinstance(begun, np.ndarray):
+    if not isinstance(first_value, np.ndarray):
         return reduce(add, parts, 0) if merge == "sum" else _largest(parts)
     if merge == "max":
         return np.maximum.reduce(parts)
@@ -149,11 +155,13 @@ def _sum(clock: int, parts: list[Array]) -> Array:
     return total
 
 
-def _fits(merge: str, begun: Any, value: Any) -> bool:
-    if not isinstance(begun, np.ndarray) or not isinstance(value, np.ndarray):
-        return (isinstance(begun, (int, float)) and isinstance(value, (int, float))) or type(value) is type(begun)
-    shapes = (begun.shape[1:], value.shape[1:]) if merge == "concat" else (begun.shape, value.shape)
-    return value.dtype == begun.dtype and shapes[0] == shapes[1]
+def _fits(merge: str, first_value: Any, value: Any) -> bool:
+    if not isinstance(first_value, np.ndarray) or not isinstance(value, np.ndarray):
+        return (isinstance(first_value, (int, float)) and isinstance(value, (int, float))) or type(value) is type(
+            first_value
+        )
+    shapes = (first_value.shape[1:], value.shape[1:]) if merge == "concat" else (first_value.shape, value.shape)
+    return value.dtype == first_value.dtype and shapes[0] == shapes[1]
 
 
 def _form(value: Any) -> str:
@@ -162,7 +170,7 @@ def _form(value: Any) -> str:
     return f"a dict of {', '.join(map(repr, value))}" if isinstance(value, dict) else type(value).__name__
 
 
-def _differ(clock: int, first: int, rank: int, begun: str, found: str) -> WorkerError:
+def _differ(clock: int, first: int, rank: int, expected: str, value: str) -> WorkerError:
     return WorkerError(
-        f"report: clock {clock}: expected of rank {rank} what rank {first} reported, {begun}, got {found}"
+        f"report: clock {clock}: expected of rank {rank} what rank {first} reported, {expected}, got {value}"
     )

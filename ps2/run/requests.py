@@ -59,7 +59,7 @@ class WorkerRequests:
         """Let a worker enter a clock once the other workers have come far enough.
 
         Args:
-            until: its loop ends before this clock.
+            until: the clock before which the worker's loop ends.
         """
         run = self._run
         yield from run.check(lease)
@@ -132,8 +132,8 @@ class WorkerRequests:
         yield from run.check(lease)
         if epoch == run.epoch:
             with run.failing():
-                known = run.points.request(lease.rank, point)
-            if not known:
+                has_value = run.points.request(lease.rank, point)
+            if not has_value:
                 yield from run.block(lease, f"for a value that another one makes {where(point)}")
         return run.points.value(point) if epoch == run.epoch else None
 

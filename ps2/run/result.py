@@ -30,7 +30,7 @@ class RunResult(Sequence[Any]):
     Attributes:
         results: the workers' results, by rank.
         seconds: duration of the run, the start of Spark's tasks included.
-        staleness: of the run.
+        staleness: the run's staleness.
         firstClock: the run's first clock.
     """
 
@@ -71,18 +71,23 @@ class RunResult(Sequence[Any]):
     def timeline(self) -> tuple[ClockTable, ...]:
         """The times of each rank, clock by clock.
 
-        By rank a NumPy record array with a row for each clock, in the order in which it did them, and the columns
-        ``clock`` (int64), ``began``, ``compute``, ``pull``, ``push``, ``wait``, ``onClock``, ``checkpoint``,
-        ``coordinator``, ``kernels`` and ``imports`` (float64, seconds); then ``block`` (int64), that it had in a
-        rotation, or -1, and ``left`` (float64), the share of its work that was left for the next one. ``began`` is
-        counted from the call of ``ps.run``: when the worker came to stand before the clock. ``wait`` is for other
-        workers, at the clock's beginning and at its barriers. ``onClock`` and ``checkpoint`` are for the driver, where
-        the others would have let it go. ``coordinator`` is what is left of that wait: messages, and the coordinator's
-        own work. ``push`` holds everything that changes vectors, ``kernels`` what numba takes to load or compile
-        functions, ``compute`` what is not any of the others. The parts add up: ``began`` with all of them is where the
-        next row begins. A clock that was done again, by a task that was started again or from a checkpoint
-        on, has a row for each time; what an attempt did that was killed is not known. Of more than a million rows, of
-        all ranks together, the older ones are not kept. Example: ``result.timeline[0].wait.sum()``.
+        Each rank has a NumPy record array with a row for each clock, in the order in which the rank did them. Example:
+        ``result.timeline[0].wait.sum()``. The columns, in seconds (float64) unless noted:
+
+        * ``clock`` (int64);
+        * ``began``: when the worker arrived before the clock, since the call of ``ps.run``;
+        * ``compute``: the function's own work, everything that no other column holds;
+        * ``pull``, ``push``: reading vectors, and changing them;
+        * ``wait``: for other workers, at the clock's beginning and at its barriers;
+        * ``onClock``, ``checkpoint``: waiting for the driver, after the other workers let this one go;
+        * ``coordinator``: the rest of that wait: messages, and the coordinator's own work;
+        * ``kernels``, ``imports``: numba loads or compiles functions; Python imports modules;
+        * ``block`` (int64): the block that the worker had in a rotation, or -1;
+        * ``left``: the share of the block's work that was left for the next rotation.
+
+        The parts add up: the next row begins at the sum of ``began`` and all of them. A repeated clock, after a failed
+        task or a rollback, has a row for each time; the work of a killed attempt is unknown. Beyond a million rows of
+        all ranks together, the oldest are dropped.
         """
         return tuple(rows(table, outside=False) for table in self._tables)
 
@@ -90,9 +95,9 @@ class RunResult(Sequence[Any]):
     def outside(self) -> tuple[ClockTable, ...]:
         """The times of each rank outside of clocks; columns as in ``timeline``, and ``connect`` and ``spark``.
 
-        For each attempt what came before it had joined the run; then rows being read before the first clock, what is
-        between two loops, and what comes after the last one, the wait for the others to end it included; and two rows
-        for the time from when the worker had returned to the return of ``ps.run``. ``clock`` is the next one.
+        An attempt has rows for the time before it joined the run, for reading rows before the first clock, for the time
+        between two loops, and for the time after the last loop, with its wait for the other workers. Two more rows
+        cover the time from the worker's return to that of ``ps.run``. ``clock`` is the next clock.
         """
         return tuple(rows(table, outside=True) for table in self._tables)
 
@@ -107,8 +112,8 @@ class RunResult(Sequence[Any]):
         Example: ``result.metrics("loss").mean(axis=0)`` is the mean over the workers, by clock.
 
         Returns:
-            Of shape (workers, clocks); columns are clocks from ``firstClock`` on, up to the last one with a value. NaN
-            where a worker logged nothing, the last value where it logged several in one clock.
+            Shape (workers, clocks), from ``firstClock`` up to the last clock with a value. NaN where a worker logged
+            nothing, the last value where it logged several in one clock.
 
         Raises:
             NotFoundError: no worker logged a number under the name.
@@ -126,9 +131,9 @@ class RunResult(Sequence[Any]):
     def toPandas(self) -> pd.DataFrame:
         """Return timeline and metrics as one pandas DataFrame.
 
-        Its columns are ``rank``, those of ``timeline``, and one for each metric (with ``_logged`` behind its name if
-        that is one of these). It has a row for each clock of each rank, ordered by rank and clock; and one whose times
-        are NaN where something was logged after the last clock.
+        The columns are ``rank``, those of ``timeline``, and one for each metric, with the suffix ``_logged`` if its
+        name is one of the others. There is a row for each clock of each rank, ordered by rank and clock. Numbers that
+        were logged after the last clock have a row whose times are NaN.
         """
         import pandas as pd
 
@@ -169,17 +174,16 @@ class RunResult(Sequence[Any]):
     ) -> Axes:
         """Draw a Gantt chart: a lane for each rank, a bar for whatever it did (Zhang et al., "MLlib*", Figure 2).
 
-        The parts of a clock are drawn in the order wait, onClock, pull, compute, push. When clocks are too many for
-        that, the heights in each column of pixels are the shares of that moment. The axis begins with the first task,
-        but shortly before the first clock where the setup was long, and ends likewise; what is cut off is said
-        below it. In a rotation, clocks have the numbers of their blocks too, and bands in the blocks' colours. Blank is
-        where a rank had no task at work: before Spark started it, or started it again. Of more than 32 ranks, the
-        busiest and some others are shown.
+        The parts of a clock are drawn in the order wait, onClock, pull, compute, push. If there are too many clocks for
+        bars, the heights in each column of pixels are the shares of that moment. The axis begins with the first task,
+        or shortly before the first clock if the setup was long, and ends likewise; a note below names the part that is
+        cut off. In a rotation, clocks also have the numbers of their blocks, and bands in the blocks' colours. A rank
+        is blank while it has no running task. With more than 32 ranks, the busiest and some others are shown.
 
         Args:
-            path: writes it there as well: PNG, or what the suffix says (.svg, .pdf).
-            clocks: only from the first of these to the one before the second, such as ``(10, 20)``.
-            ax: draws there; None: a figure of its own, without a window and pyplot, which a notebook shows.
+            path: the file that the chart is also written to: PNG, or the format of the suffix (.svg, .pdf).
+            clocks: the first clock to draw and the one after the last, such as ``(10, 20)``; None: all.
+            ax: the Axes to draw on; None: a new figure, without a window and pyplot, which a notebook shows.
 
         Returns:
             The Axes with the plot.

@@ -16,7 +16,7 @@ from ps2.number_checks import is_whole
 
 # No block, in a schedule.
 IDLE = -1
-# A rotation's schedule is drawn as arrays of this size.
+# Limit of the blocks: a rotation's schedule has arrays of this size.
 MAX_BLOCKS = 1 << 24
 
 
@@ -60,13 +60,13 @@ class RotationSchedule:
     def orders(self, seed: int, rotation: int) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
         """Draw, for each slice of a rotation, the order of its blocks and the workers' offsets."""
         rng = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=(rotation,))))
-        drawn = []
+        orders = []
         for slice_ in range(self.slices):
             slots = np.full(self.rounds, IDLE, np.int64)
             members = np.arange(slice_, self.blocks, self.slices)
             slots[: len(members)] = members
-            drawn.append((rng.permutation(slots), rng.permutation(self.rounds)[: self.workers]))
-        return drawn
+            orders.append((rng.permutation(slots), rng.permutation(self.rounds)[: self.workers]))
+        return orders
 
     def turns_of(self, seed: int, rotation: int, rank: int) -> NDArray[np.int64]:
         """Return the blocks of one worker in a rotation, turn by turn; ``IDLE`` where it has none."""
@@ -80,11 +80,11 @@ def schedule(seed: int, rotation: int, workers: int, blocks: int, slices: int = 
     """Return which block each worker has in each turn of a rotation.
 
     Args:
-        seed: of the run.
-        rotation: which one, from 0.
+        seed: the run's seed.
+        rotation: the number of the rotation, from 0.
 
     Returns:
-        Of shape (turns, workers); -1 where a worker has no block. A row holds no block twice, a column each one once.
+        Shape (turns, workers); -1 where a worker has no block. A row holds no block twice, a column each block once.
 
     Raises:
         UsageError: there are no such blocks or slices.

@@ -48,17 +48,17 @@ def describe(
     """Describe a run, the most important part first.
 
     Args:
-        applied: by rank, the first clock that it has not finished.
+        applied: the first clock that each rank has not finished.
         first: the first clock of the run.
-        seconds: since the workers began.
+        seconds: the seconds since the workers began.
         newest: the number that a worker logged last.
     """
-    least, most = min(applied), max(applied)
-    slowest = applied.index(least)
+    lowest, highest = min(applied), max(applied)
+    slowest = applied.index(lowest)
     return [
-        f"clock {least}",
+        f"clock {lowest}",
         f"{count(len(applied), 'worker')}, {discipline(staleness)}",
         *([] if newest is None else [f"{newest.name} {newest.value:.6g}"]),
-        *([f"{rounded((least - first) / seconds)} clocks/s"] if seconds >= 1 else []),
-        *([f"rank {slowest} is {count(most - least, 'clock')} behind"] if most > least else []),
+        *([f"{rounded((lowest - first) / seconds)} clocks/s"] if seconds >= 1 else []),
+        *([f"rank {slowest} is {count(highest - lowest, 'clock')} behind"] if highest > lowest else []),
     ]

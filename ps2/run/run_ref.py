@@ -10,17 +10,17 @@ from ps2.logs import TEXT, LogFormat
 
 @dataclass(frozen=True)
 class RunRef:
-    """Which run a task works for; travels in the task's closure and holds no secret.
+    """Identifies the run of a task; travels in the task's closure and holds no secret.
 
     Attributes:
         address: ``host:port`` of the run's server in the driver.
-        number: of the run in its fleet.
-        staleness: None for ASP.
+        number: the number of the run in its fleet.
+        staleness: the run's staleness; None for ASP.
         first: the run's first clock.
-        seed: of ``worker.rng``.
-        takes_reports: whether ``onClock`` takes what workers report.
-        retries: whether Spark starts a task that failed again.
-        log_format: of what workers log, as the driver's.
+        seed: the seed of ``worker.rng``.
+        takes_reports: True if ``onClock`` takes the workers' reports.
+        retries: True if Spark restarts a failed task.
+        log_format: the format of the workers' logs: that of the driver's.
     """
 
     fleet: FleetRef

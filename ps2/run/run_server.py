@@ -29,7 +29,7 @@ from ps2.transport.worker_channel import LENGTH, framed
 
 log = logging.getLogger(__name__)
 
-# Of a message: a worker's result, or a value that it made for all, and the fields beside it.
+# Limit of a message: a worker's result, or a value that it made for all, and the other fields.
 MAX_BYTES = LIMIT_BYTES + (1 << 20)
 READ_BYTES = 1 << 16
 END_TIMEOUT_S = 5.0
@@ -65,7 +65,7 @@ class RunServer:
         """Start to listen.
 
         Args:
-            binding: where to listen, and what workers reach it by.
+            binding: the address to listen at, and the one by which workers reach it.
 
         Raises:
             ConfigError: no token, and not on loopback.
@@ -179,7 +179,7 @@ class RunServer:
     def _read(self, connection: WorkerConnection) -> None:
         buffer = bytearray(READ_BYTES)
         try:
-            while (got := connection.channel.recv_into(memoryview(buffer), 0, socket.MSG_DONTWAIT)) == READ_BYTES:
+            while (size := connection.channel.recv_into(memoryview(buffer), 0, socket.MSG_DONTWAIT)) == READ_BYTES:
                 connection.received += buffer
         except BlockingIOError:
             pass
@@ -188,10 +188,10 @@ class RunServer:
             self._end(connection)
             return
         else:
-            if not got:
+            if not size:
                 self._end(connection)
                 return
-            connection.received += memoryview(buffer)[:got]
+            connection.received += memoryview(buffer)[:size]
         if connection.request is not None and len(connection.received) > MAX_BYTES:
             log.warning("a worker sends on while its request is not answered: its connection ends")
             self._end(connection)

@@ -26,7 +26,7 @@ class ClientConnection(Protocol):
     """The connection that a message came on.
 
     Attributes:
-        lease: set by the first message. The server releases it when the connection ends.
+        lease: the lease, which the first message sets. The server releases it when the connection ends.
     """
 
     lease: RankLease | None
@@ -62,7 +62,7 @@ class WorkerServicer:
         if join.rank >= self._run.workers:
             raise OutOfRangeError(f"rank {join.rank}: this run has {self._run.workers} workers")
         log.debug("rank %d: attempt %d has come, process %d on %s", join.rank, join.attempt, join.pid, join.host)
-        caller.lease = self._run.new_lease(join.rank, join.attempt, caller.wake)
+        caller.lease = self._run.leases.new(join.rank, join.attempt, caller.wake)
         start = StartTimes(join.python_s, join.daemon_s, join.connect_s)
         joined = yield from self._requests.acquire_rank(caller.lease, start)
         return pb.CoordinatorMessage(joined=pb.Joined(**asdict(joined)))
@@ -98,13 +98,13 @@ class WorkerServicer:
             messages = yield from requests.messages(lease, read.begin, read.end, epoch)
             return pb.CoordinatorMessage(messages=pb.Messages(messages=messages))
         if ask == "once":
-            known = yield from requests.once(lease, (message.once.phase, message.once.number), epoch)
-            return pb.CoordinatorMessage(once=pb.OnceAnswer(make=known is None, value=known or b""))
+            value = yield from requests.once(lease, (message.once.phase, message.once.number), epoch)
+            return pb.CoordinatorMessage(once=pb.OnceAnswer(make=value is None, value=value or b""))
         if ask == "once_made":
-            made = message.once_made
-            value = yield from requests.once_made(lease, (made.phase, made.number), made.value, epoch)
-            yours = value == made.value
-            return pb.CoordinatorMessage(once=pb.OnceAnswer(make=yours, value=b"" if yours else value))
+            once_made = message.once_made
+            value = yield from requests.once_made(lease, (once_made.phase, once_made.number), once_made.value, epoch)
+            is_own = value == once_made.value
+            return pb.CoordinatorMessage(once=pb.OnceAnswer(make=is_own, value=b"" if is_own else value))
         if ask == "leave" and not message.leave.error:
             stays = yield from requests.leave(lease, message.leave.clock, message.leave.result, epoch)
             return pb.CoordinatorMessage(left=pb.Left(again=not stays))

@@ -11,27 +11,27 @@ from ps2.run.spark.backend import SparkBackend
 POLL_S = 0.2
 
 
-def wait_for_slots(spark: SparkBackend, wanted: int, timeout_s: float) -> None:
-    """Wait until Spark has ``wanted`` free task slots, or raise SlotsError with both numbers.
+def wait_for_slots(spark: SparkBackend, count: int, timeout_s: float) -> None:
+    """Wait until Spark has ``count`` free task slots, or raise SlotsError with both numbers.
 
     Raise at once if Spark can never have that many. With dynamic allocation Spark gets executors when a job asks for
     them, so this function does not wait.
     """
-    most = most_slots(spark)
-    if most is not None and most < wanted and is_dynamic(spark):
+    limit = most_slots(spark)
+    if limit is not None and limit < count and is_dynamic(spark):
         raise SlotsError(
-            f"Spark at {spark.master} has at most {most} task slots (spark.dynamicAllocation.maxExecutors), "
-            f"and {wanted} are needed"
+            f"Spark at {spark.master} has at most {limit} task slots (spark.dynamicAllocation.maxExecutors), "
+            f"and {count} are needed"
         )
     if is_dynamic(spark):
         return
     began_s = time.monotonic()
-    while (free := free_slots(spark)) < wanted:
+    while (free := free_slots(spark)) < count:
         waited_s = time.monotonic() - began_s
-        if waited_s > timeout_s or (most is not None and most < wanted):
+        if waited_s > timeout_s or (limit is not None and limit < count):
             raise SlotsError(
                 f"Spark at {spark.master} has {max(free, 0)} free task slots after {waited_s:.0f} s, and "
-                f"{wanted} are needed; give the application more cores, or end what runs there"
+                f"{count} are needed; give the application more cores, or end what runs there"
             )
         sleep(POLL_S)
 

@@ -1,4 +1,4 @@
-"""What the driver measures of a run: what it did itself, and when workers came and went. Pure.
+"""The driver's measurements of a run: its own work, and when workers came and went.
 
 Times are in seconds since the run began, unless they are durations.
 """
@@ -22,12 +22,12 @@ Call = Literal["on_clock", "checkpoint"]
 
 @dataclass
 class Preparation:
-    """What the driver does between the call of ``ps.run`` and the start of the Spark job.
+    """The driver's work between the call of ``ps.run`` and the start of the Spark job.
 
     Attributes:
-        began_s: when ``ps.run`` was called.
-        last_s: when the last lap ended.
-        seconds: by field of ``ClockTimes``.
+        began_s: the time of the call of ``ps.run``.
+        last_s: the end of the last lap.
+        seconds: the seconds of the work, by field of ``ClockTimes``.
     """
 
     began_s: float = field(default_factory=time.monotonic)
@@ -53,10 +53,10 @@ class Spans:
     """The driver's measurements of one run. The run's lock guards it.
 
     Attributes:
-        before: durations of what the driver did before it submitted the Spark job, by field of ``ClockTimes``.
-        submitted_s: when it submitted the job.
-        over_s: when the last worker was let go.
-        ended_s: when the last task had ended.
+        before: the durations of the driver's work before it submitted the Spark job, by field of ``ClockTimes``.
+        submitted_s: the time at which it submitted the job.
+        over_s: the time at which the last worker was released.
+        ended_s: the end of the last task.
     """
 
     before: dict[str, float] = field(default_factory=dict)
@@ -76,12 +76,12 @@ class Spans:
 
     def calls_within(self, from_s: float, to_s: float) -> tuple[float, float]:
         """Return the seconds that ``onClock`` and checkpoints took between two moments."""
-        found: dict[Call, float] = {"on_clock": 0.0, "checkpoint": 0.0}
+        totals: dict[Call, float] = {"on_clock": 0.0, "checkpoint": 0.0}
         for call, began_s, ended_s in reversed(self._calls):
             if ended_s <= from_s:
                 break
-            found[call] += max(0.0, min(ended_s, to_s) - max(began_s, from_s))
-        return found["on_clock"], found["checkpoint"]
+            totals[call] += max(0.0, min(ended_s, to_s) - max(began_s, from_s))
+        return totals["on_clock"], totals["checkpoint"]
 
     def joined(self, lease: RankLease, clock: int, start: StartTimes, now_s: float) -> ClockTimes | None:
         """Return the times of a rank before its attempt has joined; None if this attempt had joined before.
@@ -126,14 +126,14 @@ class Spans:
         ended_s = min(now_s, max(over_s, over_s if self.ended_s is None else self.ended_s))
         on_clock, checkpoint = self.calls_within(last_s, over_s)
         own_s = max(0.0, over_s - last_s - on_clock - checkpoint)
-        found = []
+        endings = []
         for rank, clock in enumerate(clocks):
             left_s = self._left_s[rank]
             calls = {"on_clock": on_clock, "checkpoint": checkpoint, "coordinator": own_s}
             waiting = _outside(clock, left_s, wait=last_s - left_s, **calls)
             ending = _outside(clock, over_s, spark=ended_s - over_s, coordinator=now_s - ended_s)
-            found.append([waiting, ending])
-        return found
+            endings.append([waiting, ending])
+        return endings
 
 
 def _outside(clock: int, began_s: float, wait: float = 0.0, **durations: Any) -> ClockTimes:

@@ -58,17 +58,17 @@ class RunState:
     Attributes:
         number: number of the run in its fleet.
         first: the run's first clock.
-        epoch: how often the fleet has rolled back to a checkpoint.
+        epoch: the number of the fleet's rollbacks to a checkpoint.
         calls_end: True if ``onEnd`` is called when all workers have returned, before their tasks may end.
         failures: the last error of each rank, as (clock, traceback).
-        results: pickled result of each rank that has returned.
+        results: the pickled result of each rank that has returned.
         journal: the return values of ``onClock``.
-        began_s: when the run began (``time.monotonic``).
+        began_s: the time at which the run began (``time.monotonic``).
         spans: the driver's own measurements of time.
-        until: the workers' loops end before this clock, as far as the workers have reported.
+        until: the clock before which the workers' loops end, as far as the workers have reported.
         timeline: the times of each rank's clocks.
         lines: the workers' log lines.
-        lock: held while a coroutine runs.
+        lock: the lock that is held while a coroutine runs.
     """
 
     workers: int
@@ -110,14 +110,14 @@ class RunState:
         self._due_announced: int | None = None
         self._calling: int | None = None
         self._caller = 0  # the thread of this call
-        self._asked: list[tuple[str | None, int | None]] = []  # checkpoints that this call has asked for
+        self._requested: list[tuple[str | None, int | None]] = []  # checkpoints that this call has asked for
         self._holding = 0
         self._end_announced = self._end_called = False
         self._error: PS2Error | None = None
         self._paused = False
         self.journal_before = self.journal  # the journal of the previous epoch
 
-    def go_on(self, journal: Journal) -> None:
+    def resume(self, journal: Journal) -> None:
         """Continue, before any event, from the journal of an earlier driver, or of an earlier run.
 
         The earlier workers may have finished clocks for which ``onClock`` was not called. It is called for them now.
@@ -125,42 +125,32 @@ class RunState:
         self.journal, pending = journal.before(self.first), journal.pending
         if pending is not None and pending.finished == self.first:
             self.clocks.call_from(pending.called)
-            self.report_log.go_on(pending)
+            self.report_log.resume(pending)
 
     # -- of the workers --------------------------------------------------------------------------------------------
-
-    def new_lease(self, rank: int, attempt: int, wake: Wake) -> RankLease:
-        """Return a lease for an attempt that has connected: for ``acquire_rank``, and ``release_rank`` in the end."""
-        return self.leases.new(rank, attempt, wake)
 
     def release_rank(self, lease: RankLease) -> None:
         """Revoke the lease of an attempt whose connection has ended."""
         with self.lock:
-            held = self.leases.revoke(lease)
+            held_rank = self.leases.revoke(lease)
             self._wake_polling(lease.rank)
-            if not held:
+            if not held_rank:
                 return
             self.entries.pop(lease.rank, None)
             self.blocked.pop(lease.rank, None)
-            self.points.gone(lease.rank)
+            self.points.lose_attempt(lease.rank)
             self.spans.released(lease.rank, time.monotonic() - self.began_s)
-            if not self.clocks.is_done(lease.rank):
-                self._note_lost_attempt(lease.rank)
-                self.clocks.gone(lease.rank)
-
-    def _note_lost_attempt(self, rank: int) -> None:
-        if self._error is None:
-            _, traceback = self.failures.get(rank, (0, "its connection has ended"))
-            why = traceback.strip().splitlines()[-1]
-            self.lost_attempts.append((time.time(), rank, self.clocks.applied[rank], why))
-            self.attempts_lost[rank] = self.attempts_lost.get(rank, 0) + 1
+            if self.clocks.has_returned(rank := lease.rank):
+                return
+            if self._error is None:
+                _, traceback = self.failures.get(rank, (0, "its connection has ended"))
+                reason = traceback.strip().splitlines()[-1]
+                self.lost_attempts.append((time.time(), rank, self.clocks.applied[rank], reason))
+                self.attempts_lost[rank] = self.attempts_lost.get(rank, 0) + 1
+            self.clocks.lose_attempt(rank)
 
     def fail_attempt(self, lease: RankLease, clock: int, traceback: str, fatal: bool) -> None:
-        """Record the error of an attempt. Spark starts another attempt, or gives up.
-
-        Args:
-            traceback: for a fatal error, "name: message" instead.
-        """
+        """Record the error of an attempt; ``traceback`` of a fatal error is "name: message"."""
         with self.lock:
             self.note_leaving(lease)
             self.failures[lease.rank] = clock, traceback
@@ -176,11 +166,7 @@ class RunState:
         times: ClockTimes | None,
         lines: LogLines = NO_LINES,
     ) -> None:
-        """Record the numbers and lines that a worker logged, and the times of its clock.
-
-        Args:
-            number: of the attempt's message; a repeated message is ignored.
-        """
+        """Record the numbers, lines and clock's times of a worker's message, unless its ``number`` was recorded."""
         with self.lock:
             if number <= self._noted.get(lease.attempt, 0):
                 return
@@ -192,20 +178,17 @@ class RunState:
             if times is not None:
                 self.timeline[lease.rank].append(times)
                 if times.block != IDLE:
-                    rest_s = max(0.0, times.pull + times.push + times.compute - times.work)
-                    self.turn_budget.note(lease.rank, times.work, times.left, rest_s, times.transfer)
+                    other_s = max(0.0, times.pull + times.push + times.compute - times.work)
+                    self.turn_budget.note(lease.rank, times.work, times.left, other_s, times.transfer)
 
     # -- the driver's side -----------------------------------------------------------------------------------------
 
     def call_due(self) -> tuple[int, int] | None:
-        """Return the clock for which ``onClock`` must be called now, if any, and the epoch.
-
-        The caller calls ``called_back`` once ``onClock`` has returned.
-        """
+        """Return the clock for which ``onClock`` must be called now, and the epoch; ``called_back`` ends the call."""
         with self.lock:
             may_call = self._error is None and not self._paused and not self._holding
             self._calling = self.clocks.due() if may_call else None
-            self._caller, self._asked = get_ident(), []
+            self._caller, self._requested = get_ident(), []
             return None if self._calling is None else (self._calling, self.epoch)
 
     @contextmanager
@@ -222,19 +205,19 @@ class RunState:
                 if not self._holding and self._calling is None and self.clocks.due() is not None:
                     self.listener.clock_due()
 
-    def ask_checkpoint(self, path: str | None, step: int | None) -> bool:
+    def request_checkpoint(self, path: str | None, step: int | None) -> bool:
         """Note a checkpoint that the running ``onClock`` asks for; return False if this thread is not in it."""
         with self.lock:
             if self._calling is None or self._caller != get_ident():
                 return False
-            self._asked.append((path, step))
+            self._requested.append((path, step))
             return True
 
-    def take_asked(self) -> list[tuple[str | None, int | None]]:
+    def take_requested(self) -> list[tuple[str | None, int | None]]:
         """Return path and step of the checkpoints that the last call of ``onClock`` has asked for."""
         with self.lock:
-            asked, self._asked = self._asked, []
-            return asked
+            requested, self._requested = self._requested, []
+            return requested
 
     def note_call(self, call: Call, began_s: float) -> None:
         """Record a call in the driver between two clocks, which began at ``began_s`` (``time.monotonic``)."""
@@ -253,7 +236,7 @@ class RunState:
     def reports(self, clock: int) -> dict[int, Sequence[Report]]:
         """Return the workers' reports of the clock for which ``onClock`` is called, by rank."""
         with self.lock:
-            return self.report_log.of(clock)
+            return self.report_log.of_clock(clock)
 
     def publish(self, clock: int, epoch: int, message: bytes | None, stop: bool = False) -> None:
         """Record the return value of ``onClock`` in the journal. The caller calls ``called_back`` afterwards.
@@ -271,7 +254,7 @@ class RunState:
     def end_due(self) -> int | None:
         """Return the epoch if ``onEnd`` must be called now. The caller calls ``end_called`` afterwards."""
         with self.lock:
-            is_due = self._all_returned() and not self._is_over() and self._error is None and not self._paused
+            is_due = self._all_returned() and not self.is_over and self._error is None and not self._paused
             return self.epoch if is_due else None
 
     def end_called(self, epoch: int) -> None:
@@ -293,7 +276,7 @@ class RunState:
     def is_over(self) -> bool:
         """True if all workers and all calls of ``onClock`` and ``onEnd`` have returned."""
         with self.lock:
-            return self._is_over()
+            return self._all_returned() and (self._end_called or not self.calls_end)
 
     @property
     def error(self) -> PS2Error | None:
@@ -317,7 +300,7 @@ class RunState:
     def pause(self) -> None:
         """Hold all workers until ``roll_back``. Some may already know of the rollback, and have stopped working."""
         with self.lock:
-            self._paused = not self._is_over()
+            self._paused = not self.is_over
 
     def applied(self) -> list[int]:
         """Return, by rank, the number of clocks whose changes are all on the servers."""
@@ -347,7 +330,7 @@ class RunState:
             True if the run continues from the checkpoint.
         """
         with self.lock:
-            if self._error is not None or self._is_over():
+            if self._error is not None or self.is_over:
                 return False
             self.epoch, self._paused = epoch, False
             self._calling = self._due_announced = None
@@ -371,9 +354,6 @@ class RunState:
     def _all_returned(self) -> bool:
         """Return True if all workers and all calls of ``onClock`` have returned."""
         return len(self.results) == self.workers and self.clocks.due() is None
-
-    def _is_over(self) -> bool:
-        return self._all_returned() and (self._end_called or not self.calls_end)
 
     def apply(self, event: Callable[[], Sequence[Release]]) -> None:
         """Apply an event to the clocks, and wake everything that it releases."""
@@ -404,7 +384,7 @@ class RunState:
         if due is not None and due != self._due_announced:
             self._due_announced = due
             self.listener.clock_due()
-        if self._is_over():
+        if self.is_over:
             self._let_go()
         elif self._all_returned() and not self._end_announced:
             self._end_announced = True
@@ -425,9 +405,9 @@ class RunState:
             self.fail(error)
             raise
 
-    def block(self, lease: RankLease, why: str) -> Coroutine[None]:
+    def block(self, lease: RankLease, reason: str) -> Coroutine[None]:
         """Wait until ``unblock``."""
-        self.blocked[lease.rank] = why
+        self.blocked[lease.rank] = reason
         self._check_deadlock()
         yield from self.wait(lease, lambda: lease.rank not in self.blocked)
 
@@ -459,8 +439,8 @@ class RunState:
 
     def _wake_polling(self, rank: int | None = None) -> None:
         """Wake the progress requests of one rank, or of all."""
-        for wake, of in self.polling.items():
-            if rank is None or of == rank:
+        for wake, polling_rank in self.polling.items():
+            if rank is None or polling_rank == rank:
                 wake()
 
     def _wake_all(self) -> None:
@@ -476,5 +456,5 @@ class RunState:
         if all_wait or (self.points.open_barriers and unfinished < self.workers):
             waits = {rank: f"before clock {clock}" for rank, clock in waiting.items()} | self.blocked
             reasons = "; ".join(f"rank {rank} waits {waits[rank]}" for rank in sorted(waits))
-            reasons += f"; ranks {self.clocks.done} have returned" if self.clocks.done else ""
+            reasons += f"; ranks {self.clocks.returned} have returned" if self.clocks.returned else ""
             self.fail(WorkerError(f"workers wait for each other forever: {reasons}"))

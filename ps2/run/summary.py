@@ -8,7 +8,7 @@ from textwrap import wrap
 
 import numpy as np
 
-from ps2.run.accounting import CATEGORIES, NAMES, OTHER, of_table, shares
+from ps2.run.accounting import CATEGORIES, NAMES, OTHER, shares, table_seconds
 from ps2.run.timeline import (
     ClockTable,
     WaitedFor,
@@ -30,7 +30,7 @@ SHOWN = ("compute", "pull", "push", "wait", "onClock", "kernels", "outside")
 HEAD = f"{'rank':>4}{'clocks':>8}" + "".join(f"{name:>8}" for name in (*SHOWN, "rest"))
 # Categories that took less are not listed.
 SHOWN_S = 5e-5
-# Of imports in the first task, the advice about the daemon.
+# Imports in the first task that take longer lead to the advice about the daemon.
 LONG_IMPORTS_S = 0.5
 ADVICE = (
     "Python workers spent that on imports: set spark.python.daemon.module to ps2.run.daemon before the SparkSession "
@@ -40,13 +40,13 @@ ADVICE = (
 
 @dataclass(frozen=True)
 class RunTimes:
-    """What a summary is made of.
+    """The times of one run.
 
     Attributes:
-        tables: by rank.
-        seconds: from the call of ``ps.run`` to its return.
-        staleness: of the run.
-        has_daemon: Spark forks its Python workers from ``ps2.run.daemon``.
+        tables: the table of each rank.
+        seconds: the seconds from the call of ``ps.run`` to its return.
+        staleness: the run's staleness.
+        has_daemon: True if Spark forks its Python workers from ``ps2.run.daemon``.
     """
 
     tables: Sequence[ClockTable]
@@ -57,9 +57,9 @@ class RunTimes:
 
 def shares_by_category(run: RunTimes) -> dict[str, float]:
     """Return the share of each category in the time of all workers, and of "other"; they add up to 1."""
-    seconds = sum((of_table(table) for table in run.tables), np.zeros(len(NAMES)))
-    found = shares(seconds, run.seconds * len(run.tables))
-    return dict(zip((*NAMES, OTHER.name), found.tolist(), strict=True))
+    seconds = sum((table_seconds(table) for table in run.tables), np.zeros(len(NAMES)))
+    measured = shares(seconds, run.seconds * len(run.tables))
+    return dict(zip((*NAMES, OTHER.name), measured.tolist(), strict=True))
 
 
 def summary(run: RunTimes) -> str:
@@ -71,7 +71,7 @@ def summary(run: RunTimes) -> str:
         *([f"{header}; {whole}"] if len(header) + 2 + len(whole) <= WIDTH else [*wrap(header, WIDTH), whole]),
         "",
         "where the workers' time went, in seconds of all workers (or hours, h) and %:",
-        *(f"{name:>13}{seconds:>9}{share:>7}  {what}" for name, seconds, share, what in _categories(run)),
+        *(f"{name:>13}{seconds:>9}{share:>7}  {meaning}" for name, seconds, share, meaning in _categories(run)),
         "",
         f"seconds by rank, of {_seconds(run.seconds)}:",
         HEAD,
@@ -105,19 +105,19 @@ def _header(run: RunTimes) -> tuple[str, str]:
 
 def _categories(run: RunTimes) -> list[tuple[str, str, str, str]]:
     """Return name, seconds, share and meaning of each category that took any time, and of "other"."""
-    found = shares_by_category(run)
+    shares = shares_by_category(run)
     whole_s = run.seconds * len(run.tables)
     return [
-        (one.name, _cell(found[one.name] * whole_s), f"{100 * found[one.name]:.1f}", one.what)
+        (one.name, _cell(shares[one.name] * whole_s), f"{100 * shares[one.name]:.1f}", one.meaning)
         for one in (*CATEGORIES, OTHER)
-        if found[one.name] * whole_s >= SHOWN_S or one is OTHER
+        if shares[one.name] * whole_s >= SHOWN_S or one is OTHER
     ]
 
 
 def _remarks(run: RunTimes) -> list[str]:
     tables = run.tables
     slow = [*_slowest(tables), *_most_waited_for(waited_for(tables, run.staleness))]
-    return [*_before_workers(run), *slow, *_done_again(tables), *_left(tables)]
+    return [*_before_workers(run), *slow, *_repeated_clocks(tables), *_left(tables)]
 
 
 def _line(rank: int, run: RunTimes) -> str:
@@ -128,7 +128,7 @@ def _line(rank: int, run: RunTimes) -> str:
 def _numbers(rank: int, run: RunTimes) -> list[str]:
     """Return how many clocks a rank was in, its seconds in the columns that are shown, and the rest."""
     table = run.tables[rank]
-    seconds = dict(zip(NAMES, of_table(table), strict=True))
+    seconds = dict(zip(NAMES, table_seconds(table), strict=True))
     shown = [seconds[name] for name in SHOWN]
     return [f"{clocks_done(table):,}", *map(_cell, (*shown, max(0.0, run.seconds - sum(shown))))]
 
@@ -150,9 +150,9 @@ def _before_workers(run: RunTimes) -> list[str]:
         )
         if last[name][0] >= SHOWN_S
     ]
-    said = f"before workers: {_seconds(float(ended(last)[0]))} s: {', '.join(parts)}"
+    sentence = f"before workers: {_seconds(float(ended(last)[0]))} s: {', '.join(parts)}"
     advice = not run.has_daemon and last.imports[0] >= LONG_IMPORTS_S
-    return [said, *([ADVICE] if advice else [])]
+    return [sentence, *([ADVICE] if advice else [])]
 
 
 def _slowest(tables: Sequence[ClockTable]) -> list[str]:
@@ -179,7 +179,7 @@ def _most_waited_for(waits: WaitedFor) -> list[str]:
     ]
 
 
-def _done_again(tables: Sequence[ClockTable]) -> list[str]:
+def _repeated_clocks(tables: Sequence[ClockTable]) -> list[str]:
     again = sum(int((~table.outside).sum()) - clocks_done(table) for table in tables)
     return (
         [f"done again: {count(again, 'clock')}, by tasks that were started again or from a checkpoint on"]

@@ -21,8 +21,8 @@ class _Barrier:
     """A point that workers pass together.
 
     Attributes:
-        waiting: ranks that wait at the barrier.
-        passed: all workers have arrived.
+        waiting: the ranks that wait at the barrier.
+        passed: True if all workers have arrived.
     """
 
     waiting: set[int] = field(default_factory=set)
@@ -35,7 +35,7 @@ class _Broadcast:
     """A value that one worker computes for all.
 
     Attributes:
-        waiting: ranks that wait for the value.
+        waiting: the ranks that wait for the value.
         maker: the rank that computes the value. If its attempt ends, the rank's next attempt computes the value.
     """
 
@@ -57,7 +57,7 @@ class SyncPoints:
         self._forgotten = first
         self._phases: dict[int, dict[int, _Barrier | _Broadcast]] = {}
         self._open: set[Point] = set()
-        self._waits_at: dict[int, Point] = {}
+        self._point_by_rank: dict[int, Point] = {}
 
     def __len__(self) -> int:
         """Return how many points are known."""
@@ -74,7 +74,7 @@ class SyncPoints:
         Raises:
             WorkerError: another worker calls ``once`` at this point.
         """
-        barrier = self._at(point, _Barrier, rank)
+        barrier = self._point(point, _Barrier, rank)
         if barrier.passed:
             return {rank}
         self._wait(rank, point, barrier)
@@ -93,7 +93,7 @@ class SyncPoints:
         Raises:
             WorkerError: another worker is at a barrier at this point.
         """
-        broadcast = self._at(point, _Broadcast, rank)
+        broadcast = self._point(point, _Broadcast, rank)
         if broadcast.maker is None:
             broadcast.maker = rank
         if broadcast.value is not None or broadcast.maker == rank:
@@ -103,7 +103,7 @@ class SyncPoints:
 
     def publish(self, point: Point, value: bytes) -> set[int]:
         """Record a computed value, unless the point has one; return the ranks that waited for the value."""
-        broadcast = self._at(point, _Broadcast)
+        broadcast = self._point(point, _Broadcast)
         if broadcast.value is None:
             broadcast.value = value
         return self._release(broadcast)
@@ -114,9 +114,9 @@ class SyncPoints:
         sync = self._phases.get(phase, {}).get(number)
         return sync.value if isinstance(sync, _Broadcast) else None
 
-    def gone(self, rank: int) -> None:
+    def lose_attempt(self, rank: int) -> None:
         """Record that a worker's attempt has ended, so that it no longer waits at any point."""
-        point = self._waits_at.pop(rank, None)
+        point = self._point_by_rank.pop(rank, None)
         if point is not None:
             phase, number = point
             waiting = self._phases[phase][number].waiting
@@ -137,14 +137,14 @@ class SyncPoints:
         """
         self._phases = {phase: points for phase, points in self._phases.items() if phase <= 2 * highest}
         self._forgotten = min(self._forgotten, lowest)
-        waited = set(self._waits_at)
+        waited = set(self._point_by_rank)
         for point in self._all():
             point.waiting.clear()
         self._open.clear()
-        self._waits_at.clear()
+        self._point_by_rank.clear()
         return waited
 
-    def _at(self, point: Point, kind: type[K], rank: int | None = None) -> K:
+    def _point(self, point: Point, kind: type[K], rank: int | None = None) -> K:
         phase, number = point
         sync = self._phases.setdefault(phase, {}).setdefault(number, kind())
         if not isinstance(sync, kind):
@@ -158,14 +158,14 @@ class SyncPoints:
         for points in self._phases.values():
             yield from points.values()
 
-    def _wait(self, rank: int, point: Point, at: _Barrier | _Broadcast) -> None:
-        at.waiting.add(rank)
-        self._waits_at[rank] = point
+    def _wait(self, rank: int, point: Point, sync: _Barrier | _Broadcast) -> None:
+        sync.waiting.add(rank)
+        self._point_by_rank[rank] = point
 
-    def _release(self, at: _Barrier | _Broadcast) -> set[int]:
-        waited, at.waiting = at.waiting, set()
+    def _release(self, sync: _Barrier | _Broadcast) -> set[int]:
+        waited, sync.waiting = sync.waiting, set()
         for rank in waited:
-            self._waits_at.pop(rank, None)
+            self._point_by_rank.pop(rank, None)
         return waited
 
 

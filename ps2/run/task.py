@@ -36,13 +36,13 @@ from ps2.run.worker_log import LineCollector
 _is_fresh = True
 
 # Appended to the error of an attempt that ends because the fleet has rolled back.
-WENT_BACK = (
+ROLLED_BACK = (
     "The fleet had rolled back to a checkpoint, and this attempt cannot go on from there. The task's next one can, as "
     "long as Spark allows one: spark.task.maxFailures limits that; in local mode the F of local[N,F] does, by default "
     "1. With ps.run(..., read=) an attempt rolls back by itself.\n"
 )
 
-# Of each later thread of a worker whose address space is limited; Linux reserves 8 MiB.
+# The stack of each later thread of a worker whose address space is limited; Linux reserves 8 MiB.
 STACK_BYTES = 1 << 20
 # Appended to the error of an attempt that has no memory left; the limit is in bytes.
 NO_MEMORY = (
@@ -134,8 +134,8 @@ def _call(loop: ClockLoop, function: Function, rows: Iterator[Any], retries: boo
         with loop.session.stopwatch.running("imports"):
             read, work = cloudpickle.loads(function.code)
 
-        def finish(held: Any) -> None:
-            result = work(worker, held)
+        def finish(data: Any) -> None:
+            result = work(worker, data)
             loop.flush()
             pickled = _pickled(result, worker)
             loop.control.leave(pickled, loop.lap(), loop.take_metrics())
@@ -143,8 +143,8 @@ def _call(loop: ClockLoop, function: Function, rows: Iterator[Any], retries: boo
         if read is None:
             finish(rows)  # Spark gives them once
         else:
-            held = read(worker, rows)
-            loop.again(lambda: finish(held))
+            data = read(worker, rows)
+            loop.run_with_rollbacks(lambda: finish(data))
     except _UnreadRowsError:
         raise  # Spark knows why, and its error tells it
     except (Exception, SystemExit) as error:
@@ -154,7 +154,7 @@ def _call(loop: ClockLoop, function: Function, rows: Iterator[Any], retries: boo
         fatal, goes_back = isinstance(error, _FatalError), worker.goesBack or isinstance(error, RolledBack)
         report = str(error) if fatal else "".join(traceback.format_exception(error))
         if not fatal and goes_back:
-            report += WENT_BACK
+            report += ROLLED_BACK
         if isinstance(error, MemoryError) or (_has_memory_limit() and NO_ADDRESS_SPACE.search(repr(error))):
             report += NO_MEMORY.format(limit=_memory_limit())
         # The run or the driver may have ended, or this is a child process of the task: the error counts all the same.
@@ -249,7 +249,7 @@ def _age_s(stat: tuple[str, list[str]] | None) -> float:
 
 
 def _stat(pid: int) -> tuple[str, list[str]] | None:
-    """Return the name of a process, and what /proc says behind it."""
+    """Return the name of a process, and the fields of /proc after it."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             head, _, rest = file.read().rpartition(")")

@@ -83,10 +83,10 @@ def waited_for(tables: Sequence[ClockTable], staleness: int | None) -> WaitedFor
     last_rank = np.zeros(len(last_s), np.int64)
     for rank, table in enumerate(tables):
         inside = table[~table.outside]
-        mine = np.full(len(last_s), -np.inf)
-        mine[inside.clock - base] = ended(inside)  # the last time, if the clock was repeated
-        later = mine > last_s
-        last_s[later], last_rank[later] = mine[later], rank
+        own_s = np.full(len(last_s), -np.inf)
+        own_s[inside.clock - base] = ended(inside)  # the last time, if the clock was repeated
+        later = own_s > last_s
+        last_s[later], last_rank[later] = own_s[later], rank
     for rank, table in enumerate(tables):
         needed = table.clock - base - staleness - 1
         table, needed = table[needed >= 0], needed[needed >= 0]
@@ -108,27 +108,27 @@ def clocks_span(tables: Sequence[ClockTable]) -> tuple[float, float] | None:
 
 def progress(tables: Sequence[ClockTable]) -> str:
     """Format the number of clocks and their rate: "30 clocks at 52.1 a second"."""
-    done = [*map(clocks_done, tables)]
-    least, most, span_s = min(done), max(done), clocks_span(tables)
+    counts = [*map(clocks_done, tables)]
+    lowest, highest, span_s = min(counts), max(counts), clocks_span(tables)
     if span_s is None:
         return "no clocks"
-    if least == most:
-        said, number = count(most, "clock"), most
+    if lowest == highest:
+        text, number = count(highest, "clock"), highest
     else:
-        number = sum(done)
-        said = f"{least:,} to {count(most, 'clock')} a worker, {number:,} in all,"
+        number = sum(counts)
+        text = f"{lowest:,} to {count(highest, 'clock')} a worker, {number:,} in all,"
     spent_s = span_s[1] - span_s[0]
-    return f"{said} at {rounded(number / spent_s)} a second" if spent_s > 0 else said.rstrip(",")
+    return f"{text} at {rounded(number / spent_s)} a second" if spent_s > 0 else text.rstrip(",")
 
 
-def some_ranks(tables: Sequence[ClockTable], most: int) -> list[int]:
+def some_ranks(tables: Sequence[ClockTable], limit: int) -> list[int]:
     """Choose ranks to show: the busiest ones, and evenly spaced others."""
-    if len(tables) <= most:
+    if len(tables) <= limit:
         return list(range(len(tables)))
     by_work = sorted(range(len(tables)), key=lambda rank: -busy(tables[rank]).sum())
-    busiest = by_work[: most // 2]
-    others = sorted(by_work[most // 2 :])
-    spread = np.linspace(0, len(others) - 1, most - len(busiest)).astype(int)
+    busiest = by_work[: limit // 2]
+    others = sorted(by_work[limit // 2 :])
+    spread = np.linspace(0, len(others) - 1, limit - len(busiest)).astype(int)
     return sorted([*busiest, *(others[index] for index in spread)])
 
 

@@ -40,13 +40,13 @@ class Turn:
     """A clock in which this worker alone has one block. Yielded by ``worker.rotate``.
 
     Attributes:
-        block: number of the block; -1 if it has none, in a clock of which ``at`` decides.
-        rotation: number of the rotation, from 0.
-        number: of the turn in its rotation, from 0. Idle turns, which are not yielded, count.
-        isLast: this worker has no other turn in the rotation.
-        begin: the piece of work on the block to begin with: where this worker's last turn on it stopped.
+        block: the number of the block; -1 if ``at`` left the clock without one.
+        rotation: the number of the rotation, from 0.
+        number: the number of the turn in its rotation, from 0. Idle turns, which are not yielded, count.
+        isLast: True if this worker has no other turn in the rotation.
+        begin: the index of the first piece of work on the block, where this worker's last turn on it stopped.
         left: the share of the pieces that was not done, as ``parts`` and ``done`` count it.
-        workS: seconds from the beginning of the turn, or from the end of ``pull``, to the end of the last piece.
+        workS: the seconds from the beginning of the turn, or from the end of ``pull``, to the end of the last piece.
     """
 
     def __init__(self, worker: Rotating, scheduled: _ScheduledTurn, stops: dict[int, int], fetched: Any) -> None:
@@ -70,7 +70,7 @@ class Turn:
 
         Raises:
             UsageError: ``rotate`` was called without ``fetch``.
-            PS2Error: as from ``pull``.
+            PS2Error: any error of ``DCV.pull``.
         """
         if self._fetched is None:
             raise UsageError("turn.pull: worker.rotate was given no fetch=, which requests the values of a block")
@@ -123,11 +123,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class _ScheduledTurn:
-    """A turn by the schedule.
-
-    Attributes:
-        block: IDLE if the worker has none.
-    """
+    """A turn by the schedule. ``block`` is IDLE if the worker has none."""
 
     rotation: int
     number: int
@@ -173,28 +169,28 @@ class Rotations:
     def turn(self, clock: int) -> Turn | None:
         """Return the turn of the entered clock, if any; request the block of the next turn."""
         scheduled = self._scheduled(clock)
-        *asked, fetched = self._ahead
-        if asked != [clock, scheduled.block]:  # the first turn, or the fleet has rolled back, or the caller has
-            fetched = self._ask(scheduled.block)
+        *requested, fetched = self._ahead
+        if requested != [clock, scheduled.block]:  # the first turn, or the fleet has rolled back, or the caller has
+            fetched = self._request(scheduled.block)
         if clock + 1 < self.clocks:
             following = self._scheduled(clock + 1).block
-            self._ahead = clock + 1, following, self._ask(following)
+            self._ahead = clock + 1, following, self._request(following)
         if scheduled.block == IDLE and self._at is None:
             return None
         return Turn(self._worker, scheduled, self._stops, fetched)
 
     def _scheduled(self, clock: int) -> _ScheduledTurn:
-        place = divmod(clock - self._begin, self._schedule.turns) if self._at is None else self._at(clock)
-        if place is None:
+        position = divmod(clock - self._begin, self._schedule.turns) if self._at is None else self._at(clock)
+        if position is None:
             return NO_TURN
-        rotation, number = place
+        rotation, number = position
         if rotation != self._rotation:
             self._rotation = rotation
             self._blocks = self._schedule.turns_of(self._seed, rotation, self._worker.rank)
             self._last = int(np.flatnonzero(self._blocks != IDLE)[-1])
         return _ScheduledTurn(rotation, number, int(self._blocks[number]), number == self._last)
 
-    def _ask(self, block: int) -> Any:
+    def _request(self, block: int) -> Any:
         if self._fetch is None or block == IDLE:
             return None
         fetched = self._fetch(block)
@@ -209,8 +205,9 @@ class Rotations:
 def check_staleness(staleness: int | None, slices: int) -> None:
     """Raise UsageError if a worker could read a block before its last owner's changes are applied."""
     if staleness is None or staleness >= slices:
-        most = slices - 1
+        limit = slices - 1
         raise UsageError(
-            f"rotate: slices={slices}: expected a run with a staleness of at most {most}, got staleness={staleness}: a "
-            f"block would go to its next owner before its last one's changes are applied; ps.run(..., staleness={most})"
+            f"rotate: slices={slices}: expected a run with a staleness of at most {limit}, got staleness={staleness}: "
+            "a block would go to its next owner before its last one's changes are applied; "
+            f"ps.run(..., staleness={limit})"
         )

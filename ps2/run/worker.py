@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# As the budget of a rotation's turns: the run decides.
+# The budget of a rotation's turns with which the run decides.
 AUTO = "auto"
 
 
@@ -81,12 +81,12 @@ class Worker:
         ``sample``. A file is on one of Spark's local disks, and ends with this process. See ``docs/ml.md``.
 
         Args:
-            batches: as ``worker_fn`` gets them.
-            features, label, weight, dtype: as of ``Rows.fromBatches``.
+            batches: the batches that ``worker_fn`` receives.
+            features, label, weight, dtype: the arguments of ``Rows.fromBatches``.
             spill: "auto": in a file once rows exceed a quarter of the worker's memory; "always"; "never".
 
         Raises:
-            InputError: as ``Rows.fromBatches``.
+            InputError: any error of ``Rows.fromBatches``.
             ConfigError: ``spill`` or ``dtype`` is something else.
             SpillError: the disk is full, or fails.
         """
@@ -107,7 +107,7 @@ class Worker:
         clock that it does not hold.
 
         Args:
-            n: the same for all workers.
+            n: the number of clocks, the same for all workers.
             budgetS: seconds for the body of a clock, for ``within`` and ``timeLeft``. A slow machine does less then,
                 and the others need not wait (time control; Zhang et al., "Parallelizing Big Data Machine Learning
                 Algorithms with Model Rotation", section IV.D).
@@ -153,7 +153,7 @@ class Worker:
         Args:
             blocks: number of blocks, numbered from 0; with ``slices * worker.workers`` no worker idles. Block b belongs
                 to slice b mod ``slices``.
-            rotations: how many times every worker has every block.
+            rotations: the number of times that every worker has every block.
             slices: groups of blocks that take turns. The run needs a staleness of at most ``slices - 1``. With 2 slices
                 and a staleness of 1, one block's additions (``wait=False``) and the next block travel while the worker
                 computes on another one.
@@ -188,15 +188,15 @@ class Worker:
         loop = self._loop
         if loop.is_inside:
             raise UsageError("rotate: loops over clocks do not nest")
-        mine = (int(schedule.blocks), rotations, int(schedule.slices), AUTO if budget_s is None else budget_s)
-        first = self.once(lambda: mine)
-        if mine != first:
+        arguments = (int(schedule.blocks), rotations, int(schedule.slices), AUTO if budget_s is None else budget_s)
+        first = self.once(lambda: arguments)
+        if arguments != first:
             raise UsageError(
                 "rotate: expected another worker's arguments, as all workers must agree on the schedule: (blocks, "
-                f"rotations, slices, budgetS) = {first}, got {mine}"
+                f"rotations, slices, budgetS) = {first}, got {arguments}"
             )
         self.barrier()
-        beginning = loop.beginnings
+        restarts = loop.restarts
         turns = Rotations(self, schedule, loop.ref.seed, rotations, fetch, at)
         with closing(loop.clocks(turns.clocks, budget_s)) as clocks:
             try:
@@ -207,7 +207,7 @@ class Worker:
                         loop.turn = turn
                         yield turn
             finally:
-                if beginning == loop.beginnings:
+                if restarts == loop.restarts:
                     loop.stop_polling()
 
     def within(self, items: Iterable[T]) -> Iterator[T]:
@@ -231,7 +231,7 @@ class Worker:
 
     @property
     def epoch(self) -> int:
-        """How often the fleet had rolled back to a checkpoint when this clock was entered.
+        """The number of rollbacks of the fleet to a checkpoint, up to the moment when this clock was entered.
 
         When it has grown, the model is that of the checkpoint; the worker's own variables are not.
         """
@@ -239,7 +239,7 @@ class Worker:
 
     @property
     def goesBack(self) -> bool:
-        """Whether the fleet has rolled back to a checkpoint, so that this clock, or an earlier one, will be done again.
+        """True if the fleet has rolled back to a checkpoint, so that this clock or an earlier one will be repeated.
 
         Reads return the checkpoint's values then, and changes are dropped.
         """
@@ -267,8 +267,8 @@ class Worker:
 
         Args:
             source: a vector or a matrix; a sparse vector needs indices.
-            indices: as for ``pull``; rows of a matrix.
-            columns: of a matrix, as for ``pull``.
+            indices: the indices, as for ``pull``; for a matrix, its rows.
+            columns: the columns of a matrix, as for ``pull``.
             ahead: clocks from this one to the one that reads the result: 0 is this clock, 1 the next. An earlier clock
                 may read it, too.
 
@@ -312,11 +312,11 @@ class Worker:
         with loop.session.stopwatch.running("wait"):
             value = loop.control.once(phase, number, loop.take_metrics())
         if value is None:
-            made = fn()
+            new_value = fn()
             try:
-                value = cloudpickle.dumps(made)
+                value = cloudpickle.dumps(new_value)
             except Exception as error:  # the result may hold any object, which may raise anything
-                raise UsageError(f"once: {fn!r} returned what cannot be pickled: {made!r}: {error}") from error
+                raise UsageError(f"once: {fn!r} returned what cannot be pickled: {new_value!r}: {error}") from error
             with loop.session.stopwatch.running("push"):
                 loop.session.dispatch.flush()
                 value = loop.control.send_once(phase, number, value)
@@ -401,18 +401,17 @@ class Worker:
         return self._loop.inbox.take()
 
 
-def _budget(call: str, given: object, others: str = "") -> float:
+def _budget(call: str, value: object, others: str = "") -> float:
     """Return a checked budget in seconds; infinite for None."""
-    if given is None:
+    if value is None:
         return FOREVER
-    if not is_number(given) or not given > 0:
-        raise UsageError(f"{call}: budgetS: expected a positive number of seconds{others}, got {given!r}")
-    return float(given)
+    if not is_number(value) or not value > 0:
+        raise UsageError(f"{call}: budgetS: expected a positive number of seconds{others}, got {value!r}")
+    return float(value)
 
 
 def _number(name: str, value: object) -> float:
-    """Return a metric's value. Scalars and arrays without dimensions of NumPy and similar libraries are numbers,
-    too."""
+    """Return a metric's value. Scalars and arrays without dimensions, as NumPy has them, are numbers, too."""
     if not isinstance(value, SupportsFloat) or isinstance(value, np.complexfloating) or getattr(value, "ndim", None):
         raise UsageError(f"log: {name}: expected a number, got {value!r}")
     return float(value)

@@ -1,4 +1,4 @@
-"""Warnings and errors that workers log: they travel to the driver with the worker's messages, so many of a run."""
+"""Warnings and errors that workers log: a limited number travels to the driver with the workers' messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ps2.rpc.run_control import LogLine, LogLines
 
 # The driver's logger of what workers have logged.
 WORKERS = "ps2.workers"
-# Of one attempt, and of all workers of a run. The rest is counted.
+# Limits of one attempt, and of all workers of a run. Further lines are only counted.
 MAX_LINES = 100
 MAX_RUN_LINES = 400
 MAX_CHARS = 2000
@@ -44,26 +44,26 @@ class LineCollector:
         before = logging.getLogRecordFactory()
         is_open = True
 
-        def made(*args: object, **kwargs: object) -> logging.LogRecord:
+        def make_record(*args: object, **kwargs: object) -> logging.LogRecord:
             record = before(*args, **kwargs)
             if is_open and record.levelno >= logging.WARNING:
                 self._add(record)
             return record
 
-        logging.setLogRecordFactory(made)
+        logging.setLogRecordFactory(make_record)
         try:
             yield
         finally:
             is_open = False
-            if logging.getLogRecordFactory() is made:  # else somebody's is around this one
+            if logging.getLogRecordFactory() is make_record:  # else somebody's is around this one
                 logging.setLogRecordFactory(before)
 
     def take(self) -> LogLines:
-        """Return the lines since the last call, and how many there were beside them."""
+        """Return the lines since the last call, and the number of lines beyond the limit."""
         with self._lock:
-            taken = LogLines(tuple(self._lines), self._left_out)
+            lines = LogLines(tuple(self._lines), self._left_out)
             self._lines, self._left_out = [], 0
-        return taken
+        return lines
 
     def _add(self, record: logging.LogRecord) -> None:
         try:
@@ -88,10 +88,10 @@ class RunLines:
         self.left_out = 0
 
     def add(self, rank: int, lines: LogLines) -> None:
-        room = max(0, MAX_RUN_LINES - self._count)
-        self._lines.extend((rank, line) for line in lines.lines[:room])
-        self._count += min(room, len(lines.lines))
-        self.left_out += lines.left_out + max(0, len(lines.lines) - room)
+        capacity = max(0, MAX_RUN_LINES - self._count)
+        self._lines.extend((rank, line) for line in lines.lines[:capacity])
+        self._count += min(capacity, len(lines.lines))
+        self.left_out += lines.left_out + max(0, len(lines.lines) - capacity)
 
     def log(self) -> None:
         """Log the lines in the driver, if anything there listens: they are in the executors' logs, too."""

@@ -36,7 +36,7 @@ def many_of_all():
     ]
     run = RunState(WORKERS, Clocks(WORKERS, 0), _Silent())
     for rank in range(WORKERS):
-        lease = run.new_lease(rank, rank, lambda: None)
+        lease = run.leases.new(rank, rank, lambda: None)
         run.leases.grant(lease)
         for clock in range(20):
             times = ClockTimes(clock, 0.4 * clock, 0.2 + rank / 5000, 0.05, 0.02, 0.03)

@@ -301,7 +301,7 @@ def test_connection_when_cut_repeatedly_then_all_counts_once(proxied, join, pool
 
     for done in [pool.submit(work, rank) for rank in range(2)]:
         done.result(ANSWER_S)
-    assert run.new_lease(0, 0, lambda: None).number > 10, "streams were cut"
+    assert run.leases.new(0, 0, lambda: None).number > 10, "streams were cut"
     run.lines.log()
     assert run.lines.left_out == 2 * clocks
     for rank in range(2):

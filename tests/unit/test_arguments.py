@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ps2.client import arguments
-from ps2.client.arguments import as_indices, as_rows, as_sent, as_target, as_values
+from ps2.client.arguments import as_indices, as_rows, as_target, as_values, as_wire_values
 from ps2.errors import DTypeError, LimitError, OutOfRangeError, ShapeError, UsageError
 from ps2.matrix.partition import MatrixSpec
 
@@ -163,6 +163,6 @@ def test_target_when_masked_then_dtype_error():
 
 def test_values_when_too_large_for_bfloat16_then_named():
     spec, largest = MatrixSpec(2, 1, wire="bfloat16"), 255 * 2.0**120
-    assert as_sent([largest, -largest], spec, (2,)).tolist() == [largest, -largest]
+    assert as_wire_values([largest, -largest], spec, (2,)).tolist() == [largest, -largest]
     with pytest.raises(OutOfRangeError, match=r"\(at position 1\) does not fit the bfloat16"):
-        as_sent([0.0, -3.4e38], spec, (2,))
+        as_wire_values([0.0, -3.4e38], spec, (2,))

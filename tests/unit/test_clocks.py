@@ -109,7 +109,7 @@ class World:
         worker = self.workers[rank]
         if not worker.returned:
             worker.dead, worker.waits, worker.late = True, False, 0
-            worker.clock = self.clocks.gone(rank)
+            worker.clock = self.clocks.lose_attempt(rank)
 
     def checkpoint(self):
         self.cut = Cut(tuple(self.clocks.applied), self.called)
@@ -155,7 +155,7 @@ def test_clocks_when_anything_happens_then_guarantees_hold(staleness, calls, dat
         else:
             world.move(*data.draw(st.sampled_from(moves)))
         world.check()
-    assert world.clocks.done == list(range(len(world.workers)))
+    assert world.clocks.returned == list(range(len(world.workers)))
     assert world.clocks.finished == LAST
     assert not calls or world.clocks.called == LAST
 
@@ -243,7 +243,7 @@ def test_arrive_when_later_attempt_skips_finished_then_enters():
     for clock in (1, 2):
         clocks.arrive(0, clock, clock)
         clocks.arrive(1, clock, clock)
-    assert clocks.gone(0) == 2
+    assert clocks.lose_attempt(0) == 2
     assert entered(clocks.arrive(0, 1, 1)) == {0: 1}
     assert clocks.applied == [2, 2]
 

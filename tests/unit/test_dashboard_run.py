@@ -36,7 +36,7 @@ class Watched:
     def __init__(self, workers, staleness=0, calls=False):
         self.run = RunState(workers, Clocks(workers, staleness, calls=calls), Silent())
         self.watcher = RunWatcher(self.run, 7)
-        self.leases = [self.run.new_lease(rank, rank, lambda: None) for rank in range(workers)]
+        self.leases = [self.run.leases.new(rank, rank, lambda: None) for rank in range(workers)]
         for lease in self.leases:
             self.run.leases.grant(lease)
         self.notes = 0

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ps2.client import keysets
-from ps2.client.keysets import KnownKeys, SplitCache, split, split_blocks
+from ps2.client.keysets import ServerKeySets, SplitCache, split, split_blocks
 from ps2.errors import OutOfRangeError
 from ps2.matrix.key_policy import KeyPolicy
 from ps2.matrix.partition import MatrixSpec, assign_owners, partition_bounds, partition_of
@@ -169,28 +169,28 @@ def a_request(columns=MANY, digest=b"d" * 16):
 
 
 def test_known_keys_when_server_was_told_then_sends_hash_alone():
-    known = KnownKeys()
+    known = ServerKeySets()
     assert known.shorten(a_request()).operations[0].keys.columns is MANY
     known.add(a_request())
     assert known.shorten(a_request()).operations[0].keys == Keys(MANY.size, None, b"d" * 16)
 
 
 def test_known_keys_when_server_did_not_know_then_resends_keys():
-    known = KnownKeys()
+    known = ServerKeySets()
     known.add(a_request())
     known.forget(a_request())
     assert known.shorten(a_request()).operations[0].keys.columns is MANY
 
 
 def test_known_keys_when_they_have_no_name_then_they_always_go():
-    known, request = KnownKeys(), a_request(digest=None)
+    known, request = ServerKeySets(), a_request(digest=None)
     known.add(request)
     assert known.shorten(request).operations[0].keys.columns is MANY
 
 
 def test_known_keys_when_many_then_oldest_is_forgotten(monkeypatch):
     monkeypatch.setattr(keysets, "KNOWN_SETS", 2)
-    known = KnownKeys()
+    known = ServerKeySets()
     for letter in (b"a", b"b", b"c"):
         known.add(a_request(digest=letter * 16))
     sent = [known.shorten(a_request(digest=letter * 16)).operations[0].keys.columns for letter in (b"a", b"b", b"c")]

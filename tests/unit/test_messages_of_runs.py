@@ -22,7 +22,7 @@ class Driven:
     def __init__(self, workers, staleness=0):
         self.run = RunState(workers, Clocks(workers, staleness, calls=True), LISTENER)
         self.requests = WorkerRequests(self.run)
-        self.leases = [self.run.new_lease(rank, rank, lambda: None) for rank in range(workers)]
+        self.leases = [self.run.leases.new(rank, rank, lambda: None) for rank in range(workers)]
         self.asking = {}
         for lease in self.leases:
             assert answer(self.requests.acquire_rank(lease)) is not None
@@ -128,7 +128,7 @@ def test_stop_when_the_fleet_rolls_back_then_is_taken_back(two):
 def test_reports_when_attempt_restarts_then_count_once(two):
     assert two.arrive(0, 1, b"once") is None
     two.run.release_rank(two.leases[0])
-    two.leases[0] = two.run.new_lease(0, 7, lambda: None)
+    two.leases[0] = two.run.leases.new(0, 7, lambda: None)
     answer(two.requests.acquire_rank(two.leases[0]))
     two.arrive(0, 1)
     two.arrive(1, 1, b"other")

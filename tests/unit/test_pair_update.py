@@ -51,7 +51,7 @@ def a_matrix(dtype="float64", **options):
 @pytest.fixture(autouse=True)
 def nothing_measured(monkeypatch):
     """Forget what other tests have measured."""
-    monkeypatch.setattr(calibration, "_known", {})
+    monkeypatch.setattr(calibration, "_cache", {})
 
 
 @each_way
@@ -255,7 +255,7 @@ def test_measure_when_it_runs_then_only_reads(ps, monkeypatch):
     costs = measured(m)
     assert mutated
     assert not any(mutated)
-    assert min(costs.latency_s, costs.here_madd_s) > 0
+    assert min(costs.latency_s, costs.local_madd_s) > 0
     monkeypatch.undo()
     assert np.array_equal(m.pull(range(K)), values)
 
@@ -275,7 +275,7 @@ def test_measure_when_batch_size_changes_then_measures_again(ps, requests_by):
 def test_measure_when_the_costs_are_old_then_measures_again(ps, requests_by, monkeypatch):
     m, _ = a_matrix()
     measured(m)
-    monkeypatch.setattr(calibration, "KEPT_S", 0.0)
+    monkeypatch.setattr(calibration, "CACHE_S", 0.0)
     assert min(requests_by(lambda: measured(m))) > 0
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ps2.client.placement import Costs, Times, Workload, choose, row_seconds, sample, server_seconds, solve
 
 # About what a network of 1 Gbit/s and one core a server come to.
-NETWORK = Costs(latency_s=5e-4, scalar_s=7e-8, byte_s=8e-9, server_madd_s=2e-10, here_madd_s=2e-10)
+NETWORK = Costs(latency_s=5e-4, scalar_s=7e-8, byte_s=8e-9, server_madd_s=2e-10, local_madd_s=2e-10)
 WORK = Workload(pairs=6000, distinct_rows=5000, columns=128, servers=4, itemsize=4)
 
 seconds = st.floats(1e-12, 1e-6)
@@ -39,7 +39,7 @@ def not_above(a, b):
 
 @given(prices, works, st.integers(2, 10))
 def test_columns_when_more_then_favour_fast_servers(costs, work, times):
-    costs = replace(costs, server_madd_s=min(costs.server_madd_s, costs.here_madd_s))
+    costs = replace(costs, server_madd_s=min(costs.server_madd_s, costs.local_madd_s))
     assert not_above(advantage(costs, work), advantage(costs, replace(work, columns=times * work.columns)))
 
 
@@ -104,7 +104,7 @@ def times_of(costs, work):
         scalars_s=costs.latency_s + 2 * scalars * costs.scalar_s,
         rows_s=costs.latency_s + numbers * costs.scalar_s + moved * costs.byte_s,
         dots_s=costs.latency_s + 3 * scalars * costs.scalar_s + madds * costs.server_madd_s,
-        here_s=3 * madds * costs.here_madd_s,
+        local_s=3 * madds * costs.local_madd_s,
     )
 
 

@@ -99,7 +99,7 @@ def test_query_when_session_ends_in_a_batch_begun_then_is_closed(opened, until):
     ask(spark, writer, 0)
     assert opened.begun.wait(10)
     spark.session.conf.is_lost = True
-    until(lambda: query._lost is not None, "the query notices")
+    until(lambda: query._loss is not None, "the query notices")
     assert query.awaitTermination(1)
     opened.may_open.set()
     until(lambda: opened.sessions and opened.sessions[0].is_closed, "the late connection is closed")

@@ -407,17 +407,17 @@ def test_cut_when_a_call_is_under_way_then_counts_it(start):
 
 def test_checkpoint_when_asked_in_a_call_then_noted_until_end(start):
     workers = start(1, staleness=1, calls=True)
-    assert not workers.run.ask_checkpoint(None, None)
+    assert not workers.run.request_checkpoint(None, None)
     workers.arrive(0, 1).result(5)
     workers.run.call_due()
     with ThreadPoolExecutor(1) as other:
-        assert not other.submit(workers.run.ask_checkpoint, None, None).result(5)
-    assert workers.run.ask_checkpoint("there", 3)
-    assert (workers.run.take_asked(), workers.run.take_asked()) == ([("there", 3)], [])
-    assert workers.run.ask_checkpoint("there", 4)
+        assert not other.submit(workers.run.request_checkpoint, None, None).result(5)
+    assert workers.run.request_checkpoint("there", 3)
+    assert (workers.run.take_requested(), workers.run.take_requested()) == ([("there", 3)], [])
+    assert workers.run.request_checkpoint("there", 4)
     workers.run.called_back(0)
     assert workers.run.call_due() is None
-    assert workers.run.take_asked() == []
+    assert workers.run.take_requested() == []
 
 
 def test_holding_calls_when_one_is_due_then_it_begins_later(start):
@@ -448,7 +448,7 @@ def test_cut_when_workers_are_ahead_then_next_driver_hears_it(start):
     cut = workers.run.cut()
     assert (cut.called, cut.first) == (1, 2)
     again = RunState(2, Clocks(2, 2, first=2, calls=True), Recorder(), first=2)
-    again.go_on(Journal.from_bytes(cut.saved(), "here"))
+    again.resume(Journal.from_bytes(cut.saved(), "here"))
     assert again.call_due() == (1, 0)
     assert again.reports(1) == {rank: [Report(1, "sum", b"%d" % rank)] for rank in range(2)}
     again.called_back(1)
@@ -458,7 +458,7 @@ def test_cut_when_workers_are_ahead_then_next_driver_hears_it(start):
 def test_go_on_when_run_begins_elsewhere_then_nothing_is_pending(start):
     pending = PendingReports(1, 2, ((0, 1, "sum", b"0"),))
     again = RunState(1, Clocks(1, 1, first=3, calls=True), Recorder(), first=3)
-    again.go_on(Journal(pending=pending))
+    again.resume(Journal(pending=pending))
     assert (again.call_due(), again.reports(1)) == (None, {})
 
 

@@ -227,7 +227,7 @@ def test_routes_when_many_matrices_come_and_go_then_few_are_kept(fleet, monkeypa
     made = [over.new_matrix(SPEC) for _ in range(9)]
     for info in made:
         over.dispatch.run([plans.pull(Target(info.id, SPEC, info.route, (0,)), 0, 10)])
-    assert over.routes.known.keys() == {info.id for info in made[-3:]}
+    assert over.routes.by_matrix.keys() == {info.id for info in made[-3:]}
 
 
 def test_batch_when_matrices_exceed_cache_then_asks_master(fleet, monkeypatch):

@@ -70,7 +70,7 @@ def test_change_with_answer_when_fleet_rolled_back_then_raises(told, session, ta
 
 def test_add_when_worker_acknowledged_rollback_then_counts(session, target):
     session.dispatch.run([add_ones(target)])
-    session.go_on(1)
+    session.resume(1)
     session.dispatch.run([add_ones(target)])
     assert value(session, target) == [1.0]
 
@@ -81,7 +81,7 @@ def test_async_add_when_worker_is_told_before_send_then_dropped(fleet, target):
         with session.async_writer._changed:  # nothing leaves meanwhile
             session.rollbacks.newest = (1, 3)
             session.dispatch.run_later(add_ones(target))
-        session.go_on(1)
+        session.resume(1)
         assert value(session, target) == [0.0]
 
 

@@ -42,7 +42,7 @@ def test_barrier_when_passed_then_a_later_attempt_passes_alone(points):
 def test_barrier_when_attempt_is_gone_then_waits_for_next_one(points):
     points.arrive(0, POINT)
     points.arrive(1, POINT)
-    points.gone(0)
+    points.lose_attempt(0)
     assert points.arrive(2, POINT) == set()
     assert points.arrive(0, POINT) == {0, 1, 2}
 
@@ -50,7 +50,7 @@ def test_barrier_when_attempt_is_gone_then_waits_for_next_one(points):
 def test_open_barriers_when_all_arrivals_are_gone_then_none(points):
     points.arrive(0, POINT)
     assert points.open_barriers == {POINT}
-    points.gone(0)
+    points.lose_attempt(0)
     assert points.open_barriers == set()
 
 
@@ -82,7 +82,7 @@ def test_once_when_several_ask_then_first_makes_it_for_all(points):
 def test_once_when_the_maker_dies_then_its_next_attempt_makes_it(points):
     points.request(1, POINT)
     points.request(0, POINT)
-    points.gone(1)
+    points.lose_attempt(1)
     assert not points.request(2, POINT)
     assert points.request(1, POINT)
     assert points.publish(POINT, b"value") == {0, 2}
@@ -145,7 +145,7 @@ def test_barriers_when_attempts_end_at_random_then_all_pass_all(data):
         if sleepers and deaths and data.draw(st.booleans()):
             deaths -= 1
             dying = data.draw(st.sampled_from(sleepers))
-            points.gone(dying)
+            points.lose_attempt(dying)
             waits[dying], at[dying] = False, 0  # its next attempt begins anew
             continue
         rank = data.draw(st.sampled_from(movers))

@@ -58,7 +58,7 @@ def test_work_when_the_fleet_rolled_back_after_loop_then_anew(start_worker, run)
             run.pause()
             run.roll_back(1, "beginning")
 
-    worker._loop.again(lambda: two_loops(worker, seen, roll_back))
+    worker._loop.run_with_rollbacks(lambda: two_loops(worker, seen, roll_back))
     assert seen == ["begins", 0, 1, 2, 3, "begins", 0, 1, 2, 3]
     assert (worker.epoch, worker.clock) == (1, 4)
 
@@ -72,7 +72,7 @@ def test_work_when_it_fails_as_the_fleet_rolled_back_then_anew(start_worker, run
             run.roll_back(1, "beginning")
             raise IndexError("read half of it before, and half of it after")
 
-    worker._loop.again(lambda: two_loops(worker, seen, fail))
+    worker._loop.run_with_rollbacks(lambda: two_loops(worker, seen, fail))
     assert seen == ["begins", 0, 1, 2, "begins", 0, 1, 2, 3]
 
 
@@ -84,7 +84,7 @@ def test_work_when_it_fails_by_itself_then_its_error_is_raised(start_worker, run
         raise Ends
 
     with pytest.raises(Ends):
-        worker._loop.again(lambda: two_loops(worker, seen, fail))
+        worker._loop.run_with_rollbacks(lambda: two_loops(worker, seen, fail))
     assert seen == ["begins", 0]
 
 
@@ -99,7 +99,7 @@ def test_work_when_it_fails_after_rollback_then_twice_at_most(start_worker, run)
             raise Ends
 
     with pytest.raises(Ends):
-        worker._loop.again(lambda: two_loops(worker, seen, fail))
+        worker._loop.run_with_rollbacks(lambda: two_loops(worker, seen, fail))
     assert seen.count("begins") == 2
 
 
@@ -116,7 +116,7 @@ def test_work_when_done_anew_then_its_changes_have_the_same_ids(start_worker, ru
                 run.roll_back(1, "beginning")
                 raise RolledBack("the fleet rolled back to a checkpoint")
 
-    worker._loop.again(work)
+    worker._loop.run_with_rollbacks(work)
     # This fleet has kept what came before: all that is made again counts once.
     assert total.pull().tolist() == [3.0] * 4
     assert beginnings == [2, 2]
@@ -132,5 +132,5 @@ def test_work_when_done_anew_then_says_why_in_the_log(start_worker, run, caplog)
             raise Ends("what it met")
 
     with caplog.at_level(logging.WARNING, "ps2.run.clock_loop"):
-        worker._loop.again(lambda: two_loops(worker, seen, fail))
+        worker._loop.run_with_rollbacks(lambda: two_loops(worker, seen, fail))
     assert [record.message for record in caplog.records] == ["rank 0 rolls back to clock 0 with the fleet: what it met"]

@@ -95,7 +95,7 @@ class SparkBackend(Protocol):
 
     @property
     def is_local(self) -> bool:
-        """Whether tasks run in the process of Spark's driver."""
+        """True if tasks run in the process of Spark's driver."""
 
     @property
     def addresses(self) -> dict[str, str]:
@@ -103,7 +103,7 @@ class SparkBackend(Protocol):
 
     @property
     def shares_host(self) -> bool:
-        """Whether all tasks run on this driver's host."""
+        """True if all tasks run on this driver's host."""
 
     def setting(self, name: str) -> str | None:
         """Return a setting of the application."""
@@ -131,7 +131,7 @@ class SparkBackend(Protocol):
         """Start the Python workers of a local application, once in its life, in the background.
 
         Args:
-            access: that tasks will have (``set_access``).
+            access: the access of later tasks (``set_access``).
 
         Returns:
             The thread that waits for them; None: nothing is started.

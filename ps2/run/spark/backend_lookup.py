@@ -12,20 +12,20 @@ from ps2.run.spark.backend import SparkBackend
 T = TypeVar("T")
 
 
-def is_connect(given: Any) -> bool:
+def is_connect(value: Any) -> bool:
     """Return whether an object of pyspark belongs to Spark Connect."""
-    return type(given).__module__.startswith("pyspark.sql.connect")
+    return type(value).__module__.startswith("pyspark.sql.connect")
 
 
-def backend_of(given: Any) -> SparkBackend:
+def backend_of(source: Any) -> SparkBackend:
     """Return the application of a SparkSession, SparkContext, DataFrame or RDD."""
-    if is_connect(given):
+    if is_connect(source):
         from ps2.run.spark.connect import connect_backend
 
-        return connect_backend(getattr(given, "sparkSession", given))
+        return connect_backend(getattr(source, "sparkSession", source))
     from ps2.run.spark.classic import ClassicSpark
 
-    session = getattr(given, "sparkSession", given)
+    session = getattr(source, "sparkSession", source)
     return ClassicSpark(getattr(session, "sparkContext", getattr(session, "context", session)))
 
 
@@ -54,7 +54,7 @@ def active_session() -> Any:
     return SparkSession.builder.getOrCreate()
 
 
-def with_python(given: T) -> T:
+def with_python(source: T) -> T:
     """Return a SparkSession or a DataFrame whose later Python functions run with this process's Python.
 
     Everything here that runs Python in tasks outside ``ps.run`` begins with this, as there may be no PS2Context: it
@@ -63,8 +63,8 @@ def with_python(given: T) -> T:
     Raises:
         ConfigError: tasks on this host cannot run with it.
     """
-    backend_of(given).configure_python()
-    return given
+    backend_of(source).configure_python()
+    return source
 
 
 def in_one_wave(frame: Any) -> Any:
@@ -77,12 +77,7 @@ def in_one_wave(frame: Any) -> Any:
     return frame if slots is None else frame.coalesce(slots)
 
 
-def require_classic(what: str, given: Any, instead: str) -> None:
-    """Raise ConfigError if an object belongs to Spark Connect.
-
-    Args:
-        what: what cannot be done; begins the sentence.
-        instead: what to do instead; ends it.
-    """
-    if is_connect(given):
-        raise ConfigError(f"{what} needs a SparkContext, which a client of Spark Connect does not have: {instead}")
+def require_classic(subject: str, value: Any, instead: str) -> None:
+    """Raise ConfigError if an object belongs to Spark Connect: ``subject`` begins the message, ``instead`` ends it."""
+    if is_connect(value):
+        raise ConfigError(f"{subject} needs a SparkContext, which a client of Spark Connect does not have: {instead}")

@@ -8,8 +8,8 @@ from typing import Any
 
 import cloudpickle
 
-# Values that one Python worker keeps.
-KEPT = 4
+# Limit of the values in the memory of one Python worker.
+MAX_VALUES = 4
 
 
 class BroadcastFile:
@@ -23,9 +23,9 @@ class BroadcastFile:
     def written(cls, folder: Path, name: str, value: Any) -> BroadcastFile:
         """Write a value to a file in a folder."""
         (folder / name).write_bytes(cloudpickle.dumps(value))
-        made = cls(name)
-        made._value = (value,)
-        return made
+        file = cls(name)
+        file._value = (value,)
+        return file
 
     @property
     def value(self) -> Any:
@@ -38,7 +38,7 @@ class BroadcastFile:
         return BroadcastFile, (self.name,)
 
 
-@lru_cache(maxsize=KEPT)
+@lru_cache(maxsize=MAX_VALUES)
 def _read(name: str) -> Any:
     from ps2.client.task import shipped_folder
 

@@ -19,7 +19,7 @@ from ps2.run.spark.frames import RANK_SCHEMA, map_in_arrow, rank_of_batches
 MAX_TASKS = 2**31 - 1
 # Spark's progress bar comes back half a second after it was hidden.
 BAR_INTERVAL_S = 0.3
-# Of stopped fleets; Spark sends them with every task.
+# Limit of the ids of stopped fleets, which Spark sends with every task.
 MAX_STOPPED_IDS = 50
 
 
@@ -69,8 +69,8 @@ class ClassicSpark:
 
     def setting(self, name: str) -> str | None:
         """Return a setting of the application. ``SparkContext.getConf`` would copy all of them: 10 ms."""
-        found: str | None = self.context._conf.get(name, None)
-        return found
+        value: str | None = self.context._conf.get(name, None)
+        return value
 
     def is_stopped(self) -> bool:
         """Return whether the SparkContext was stopped, or its Java process has ended.
@@ -149,10 +149,7 @@ class ClassicSpark:
         return int(self._scala.taskScheduler().maxTaskFailures()) > 1
 
     def running_tasks(self) -> list[int]:
-        """Return how many tasks each executor runs now.
-
-        The scheduler knows. The public status tracker may be many seconds late.
-        """
+        """Return how many tasks each executor runs now: the scheduler's count, as the status tracker may be late."""
         running = self._scala.taskScheduler().runningTasksByExecutors().values().mkString(" ")
         return list(map(int, running.split()))
 
@@ -196,7 +193,13 @@ class ClassicSpark:
 
     def log_urls(self, tag: str) -> dict[int, str]:
         def query() -> dict[int, str]:
-            return dict(running_logs(self.context, list(self._scala.statusTracker().getJobIdsForTag(tag))))
+            jobs = list(self._scala.statusTracker().getJobIdsForTag(tag))
+            running = [
+                (task.index(), task.executorLogs())
+                for task in _tasks(self.context, jobs, lambda stage: stage.numActiveTasks)
+                if task.status() == "RUNNING"
+            ]
+            return {index: logs.apply("stderr") for index, logs in running if logs.contains("stderr")}
 
         urls: dict[int, str] = self._unless_stopping(query, {})
         return urls
@@ -281,24 +284,16 @@ def failed_tasks(spark_context: Any, jobs: Iterable[int]) -> Iterator[tuple[int,
             yield task.index(), task.errorMessage().get()
 
 
-def running_logs(spark_context: Any, jobs: Iterable[int]) -> Iterator[tuple[int, str]]:
-    """Yield index and URL of the log of each running task of some jobs."""
-    for task in _tasks(spark_context, jobs, lambda stage: stage.numActiveTasks):
-        logs = task.executorLogs()
-        if task.status() == "RUNNING" and logs.contains("stderr"):
-            yield task.index(), logs.apply("stderr")
-
-
-def _tasks(spark_context: Any, jobs: Iterable[int], has_wanted: Callable[[Any], int]) -> Iterator[Any]:
-    """Yield Java's records of the tasks of some jobs, of the stages that have wanted ones."""
+def _tasks(spark_context: Any, jobs: Iterable[int], num_tasks: Callable[[Any], int]) -> Iterator[Any]:
+    """Yield Java's records of the tasks of some jobs, for the stages whose ``num_tasks`` is not 0."""
     tracker = spark_context.statusTracker()
     infos = [tracker.getJobInfo(job) for job in jobs]
     for stage in (stage for info in infos if info is not None for stage in info.stageIds):
         info = tracker.getStageInfo(stage)
-        if info is None or not has_wanted(info):
+        if info is None or not num_tasks(info):
             continue
         tasks = spark_context._jsc.sc().statusStore().taskList(stage, info.currentAttemptId, MAX_TASKS)
-        yield from (tasks.apply(at) for at in range(tasks.size()))
+        yield from (tasks.apply(index) for index in range(tasks.size()))
 
 
 # -- jobs of workers -------------------------------------------------------------------------------------------------
@@ -328,8 +323,8 @@ class RddRows:
     partitions: int
 
     def repartition(self, partitions: int) -> RddRows:
-        dealt = repartition_by_record(self.rdd, partitions)
-        return RddRows(self.spark, dealt, dealt.getNumPartitions())
+        shuffled = repartition_by_record(self.rdd, partitions)
+        return RddRows(self.spark, shuffled, shuffled.getNumPartitions())
 
     def job(self, work: Callable[[Any], int]) -> RddJob:
         return RddJob(self.spark, self.rdd.mapPartitions(lambda rows: [work(rows)]))
@@ -351,17 +346,17 @@ class DataFrameRows:
 
 
 def repartition_by_record(rdd: Any, partitions: int) -> Any:
-    """Return an RDD whose records are dealt out one by one.
+    """Return an RDD whose records are distributed one by one.
 
-    ``RDD.repartition`` deals batches of ten: few records, such as one block of rows each, would all go to one.
+    ``RDD.repartition`` distributes batches of ten: few records, such as blocks of rows, would all go to one partition.
     The shuffle is the same, so Spark knows that its result depends on the records' order.
     """
     from pyspark import RDD, serializers
 
     untyped: Any = serializers
     singly = rdd._reserialize(untyped.BatchedSerializer(untyped.CPickleSerializer(), 1))
-    dealt = singly._jrdd.coalesce(partitions, True)
-    return RDD(dealt, singly.ctx, singly._jrdd_deserializer)
+    shuffled = singly._jrdd.coalesce(partitions, True)
+    return RDD(shuffled, singly.ctx, singly._jrdd_deserializer)
 
 
 def with_fixed_plan(frame: Any) -> tuple[Any, int]:

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from ps2.client.task import EPOCH_TAG, write_given
+from ps2.client.task import EPOCH_TAG, write_task_file
 from ps2.config import is_loopback
 from ps2.errors import ConfigError, PS2Error, StoppedError
 from ps2.run.spark.broadcast_files import BroadcastFile
@@ -35,9 +35,9 @@ DRIVER_HOST = "spark.driver.host"
 # The server is lost after so many seconds without an answer.
 LOST_S = 5.0
 RETRY_S = 0.25
-# How long the number of task slots is believed.
+# Seconds for which the number of task slots is cached.
 SLOTS_S = 10.0
-# Of stopped fleets.
+# Limit of the ids of stopped fleets.
 MAX_STOPPED_IDS = 50
 # More partitions than any cluster has cores: ``range`` makes one for each.
 MANY = 1 << 20
@@ -103,8 +103,8 @@ class ConnectSpark:
         """
         own = local_address(self._endpoint)
         if is_loopback(own):
-            of_server = self.setting(DRIVER_HOST)
-            own = of_server if of_server is not None and _is_local_host(of_server) else own
+            server_setting = self.setting(DRIVER_HOST)
+            own = server_setting if server_setting is not None and _is_local_host(server_setting) else own
         return {DRIVER_HOST: own}
 
     @property
@@ -162,10 +162,7 @@ class ConnectSpark:
             raise StoppedError(self.end_reason()) from None
 
     def _close(self, reason: str) -> None:
-        """Note why the session is over, and close its client.
-
-        That ends calls that wait for the server, and an open client would call the server when the program ends.
-        """
+        """Record why the session is over, and close its client, which ends calls that wait for the server."""
         self._end = reason
         session = self._session()
         if session is not None:
@@ -226,8 +223,8 @@ class ConnectSpark:
 
     def _upload(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            given = self._shared
-            file = write_given(Path(folder), str(given["access"]), given["fleet"], given["stopped"])
+            shared = self._shared
+            file = write_task_file(Path(folder), str(shared["access"]), shared["fleet"], shared["stopped"])
             with self.calling():
                 self.session.addArtifact(str(file), file=True)
 
@@ -269,8 +266,8 @@ class ConnectSpark:
         from pyspark.sql import functions as F
 
         with self.calling():
-            found = self.session.range(MANY).select(F.spark_partition_id().alias("part")).distinct().count()
-        return max(1, int(found) // self._cpus)
+            cores = self.session.range(MANY).select(F.spark_partition_id().alias("part")).distinct().count()
+        return max(1, int(cores) // self._cpus)
 
     @property
     def _cpus(self) -> int:
@@ -334,10 +331,10 @@ class ConnectSpark:
 
     def estimated_bytes(self, frame: Any) -> int:
         """Return the bytes that the server's optimizer expects, by its explanation of the plan."""
-        found = STATISTICS.search(frame._explain_string(mode="cost"))
-        if found is None or found[2] not in UNITS:
+        match = STATISTICS.search(frame._explain_string(mode="cost"))
+        if match is None or match[2] not in UNITS:
             return UNKNOWN_BYTES
-        return int(float(found[1]) * (1 << UNITS[found[2]]))
+        return int(float(match[1]) * (1 << UNITS[match[2]]))
 
     def broadcast(self, value: Any) -> BroadcastFile:
         with tempfile.TemporaryDirectory() as folder:
@@ -385,20 +382,20 @@ class ConnectJob:
 
 
 class _RunningJobs:
-    """What the server reports of jobs under way, by the tag that their thread has put them under."""
+    """The server's reports of running jobs, by the tag of their thread."""
 
     def __init__(self, session: Any) -> None:
-        self._of_thread = threading.local()
+        self._local = threading.local()
         self._tasks: dict[str, int] = {}
         session.registerProgressHandler(self._report)
 
     @contextmanager
     def under(self, tag: str) -> Iterator[None]:
-        self._of_thread.tag = tag
+        self._local.tag = tag
         try:
             yield
         finally:
-            self._of_thread.tag = None
+            self._local.tag = None
             self._tasks.pop(tag, None)
 
     def counts(self, tag: str) -> tuple[int, int]:
@@ -406,7 +403,7 @@ class _RunningJobs:
         return (0, 0) if tasks is None else (1, tasks)
 
     def _report(self, *, inflight_tasks: int, done: bool, **_: object) -> None:
-        tag = getattr(self._of_thread, "tag", None)
+        tag = getattr(self._local, "tag", None)
         if tag is None:
             return
         if done:

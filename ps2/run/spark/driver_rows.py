@@ -19,15 +19,9 @@ class DriverRows:
     data: LocalData
     partitions: int
 
-    @classmethod
-    def of(cls, spark: SparkBackend, data: LocalData) -> DriverRows:
-        return cls(spark, data, len(data))
-
     def repartition(self, partitions: int) -> DriverRows:
         if partitions > len(self.data):
-            raise UsageError(
-                f"run: {partitions} workers are wanted, and the data have {len(self.data)} rows: each worker needs one"
-            )
+            raise UsageError(f"run: {partitions} workers need a row each, but the data have {len(self.data)} rows")
         return DriverRows(self.spark, self.data, partitions)
 
     def job(self, work: Callable[[Any], int]) -> DriverRowsJob:
@@ -68,5 +62,5 @@ class DriverRowsJob:
 
 
 def _rows_of(read: Callable[[bytes], Iterable[Any]], part: Broadcast) -> Iterator[Any]:
-    """Yield the rows of a part, which is read when the first row is wanted: where a task can report its errors."""
+    """Yield the rows of a part. Reading begins with the first row, so that the task can report errors."""
     yield from read(part.value)

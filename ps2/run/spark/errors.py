@@ -22,7 +22,7 @@ from ps2.errors import (
 
 log = logging.getLogger(__name__)
 
-# Most that is quoted of Spark's words.
+# Limit of a quotation of Spark's words.
 MAX_CHARS = 300
 CANCELLED = re.compile(
     r"^: org\.apache\.spark\.SparkException: (?:\[\w+\] )?(Job \d+ cancelled.*?)(?: SQLSTATE: \w+)?$", re.MULTILINE
@@ -45,7 +45,7 @@ NO_ADDRESS_SPACE = re.compile(
     r"MemoryError|can't start new thread|error return without exception set|annot allocate memory|"
     r"failed to map segment|Python worker exited unexpectedly|Resource temporarily unavailable"
 )
-# The least that leaves room for rows: a worker's libraries take 0.6 GiB.
+# The smallest limit that leaves memory for rows: a worker's libraries take 0.6 GiB.
 MIN_WORKER_MEMORY = "1g"
 
 

@@ -13,22 +13,22 @@ def map_in_arrow(frame: Any, function: Callable[[Iterator[Any]], Iterator[Any]],
     come twice. Of two new columns with one name, Spark's Java process reads one alone, and may end.
 
     Args:
-        schema: of the result; a StructType may have any names, a text has each name once.
+        schema: the schema of the result; a StructType may have any names, a text has each name once.
     """
     from pyspark.sql.types import StructField, StructType
 
     names = frame.columns
-    of_places = frame.toDF(*_places(len(names)))
+    numbered = frame.toDF(*_numbered_names(len(names)))
     if not isinstance(schema, StructType):
-        return of_places.mapInArrow(lambda batches: function(_renamed(batches, names)), schema)
-    places = _places(len(schema.fields))
-    fields = zip(places, schema.fields, strict=True)
-    typed = StructType([StructField(place, one.dataType, one.nullable, one.metadata) for place, one in fields])
-    found = of_places.mapInArrow(lambda batches: _renamed(function(_renamed(batches, names)), places), typed)
-    return found.toDF(*schema.names)
+        return numbered.mapInArrow(lambda batches: function(_renamed(batches, names)), schema)
+    new_names = _numbered_names(len(schema.fields))
+    fields = zip(new_names, schema.fields, strict=True)
+    typed = StructType([StructField(name, one.dataType, one.nullable, one.metadata) for name, one in fields])
+    result = numbered.mapInArrow(lambda batches: _renamed(function(_renamed(batches, names)), new_names), typed)
+    return result.toDF(*schema.names)
 
 
-def _places(count: int) -> list[str]:
+def _numbered_names(count: int) -> list[str]:
     return [f"c{number}" for number in range(count)]
 
 

@@ -51,7 +51,7 @@ def choose_python(spark_context: Any, folders: Sequence[str]) -> None:
     On a cluster, the driver learns of a wrong interpreter only from failed tasks: see ``python_error``.
 
     Args:
-        folders: where tasks find files that the application ships; the first one is this application's own.
+        folders: the folders of files that the application ships; the first one is this application's own.
 
     Raises:
         ConfigError: the chosen interpreter lacks ps2, has another version or cannot be started. Nothing has changed.
@@ -77,8 +77,8 @@ def choose_python(spark_context: Any, folders: Sequence[str]) -> None:
                 os.getcwd(),
             )
     if fault is not None:
-        why = f"; {hidden[0]} in the current folder, {os.getcwd()}, hides a module of Python's own" if hidden else ""
-        raise _error(python, spark_context.master, f"{fault}{why}")
+        cause = f"; {hidden[0]} in the current folder, {os.getcwd()}, hides a module of Python's own" if hidden else ""
+        raise _error(python, spark_context.master, f"{fault}{cause}")
     if is_default:
         spark_context.pythonExec = _program(folders[0], python) if _is_elsewhere(python) else python
     _checked[spark_context] = spark_context.pythonExec
@@ -122,10 +122,7 @@ def python_error(spark_context: Any, message: str) -> ConfigError | None:
 
 
 def _is_elsewhere(python: str) -> bool:
-    """Return whether pyspark's default interpreter is of another environment than this one.
-
-    Interpreters of two environments may be links to one file, so the links' folders tell.
-    """
+    """Return whether pyspark's default interpreter is in another folder than this one. Links to it are not followed."""
     default = shutil.which(DEFAULT)
     return default is None or Path(default).parent != Path(python).parent
 
@@ -143,7 +140,7 @@ def _fault(python: str, environment: Mapping[str, str], folders: Sequence[str]) 
     """Return what is wrong with an interpreter, or None."""
     path = os.pathsep.join(filter(None, [*folders, environment.get("PYTHONPATH")]))
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [python, "-c", CHECK],
             env={**environment, "PYTHONPATH": path},
             capture_output=True,
@@ -154,10 +151,10 @@ def _fault(python: str, environment: Mapping[str, str], folders: Sequence[str]) 
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"cannot be started: {error}"
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+    if process.returncode:
+        lines = process.stderr.strip().splitlines() or [f"exit code {process.returncode}"]
         return f"cannot import ps2: {lines[-1]}"
-    answer = done.stdout.strip()
+    answer = process.stdout.strip()
     if answer == f"{sys.version_info[0]}.{sys.version_info[1]} {__version__}":
         return None
     other = VERSIONS.fullmatch(answer)

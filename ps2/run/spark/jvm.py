@@ -35,12 +35,12 @@ def io_error(spark_context: Any, error: Any) -> str | None:
     """Return the innermost java.io.IOException of a pyspark error, in words; None if there is none."""
     from py4j.java_gateway import is_instance_of
 
-    java, found = getattr(error, "java_exception", None) or getattr(error, "_origin", None), None
+    java, message = getattr(error, "java_exception", None) or getattr(error, "_origin", None), None
     while java is not None:
         if is_instance_of(spark_context._gateway, java, "java.io.IOException"):
-            found = f"{java.getClass().getSimpleName()}: {java.getMessage()}"
+            message = f"{java.getClass().getSimpleName()}: {java.getMessage()}"
         java = java.getCause()
-    return found
+    return message
 
 
 def silence_jvm_shutdown(spark_context: Any) -> None:
@@ -73,10 +73,10 @@ def lda_model(spark: Any, topics: Any, alpha: Any, beta: float, gamma_shape: flo
         alpha: pyspark vector, one number per topic.
     """
     context = jvm_context("toPyspark")
-    of_mllib = context._jvm.org.apache.spark.mllib
-    matrix = of_mllib.linalg.Matrices.fromML(_to_java(context, topics))
-    vector = of_mllib.linalg.Vectors.fromML(_to_java(context, alpha))
-    return of_mllib.clustering.LocalLDAModel(matrix, vector, beta, gamma_shape), spark._jsparkSession
+    mllib = context._jvm.org.apache.spark.mllib
+    matrix = mllib.linalg.Matrices.fromML(_to_java(context, topics))
+    vector = mllib.linalg.Vectors.fromML(_to_java(context, alpha))
+    return mllib.clustering.LocalLDAModel(matrix, vector, beta, gamma_shape), spark._jsparkSession
 
 
 def kmeans_model(spark_context: Any, centres: Sequence[Any], distance: str, cost: float, iterations: int) -> Any:
@@ -88,11 +88,11 @@ def kmeans_model(spark_context: Any, centres: Sequence[Any], distance: str, cost
     """
     from pyspark.ml.linalg import DenseVector
 
-    of_mllib = spark_context._jvm.org.apache.spark.mllib
-    found = spark_context._gateway.new_array(of_mllib.linalg.Vector, len(centres))
-    for at, centre in enumerate(centres):
-        found[at] = of_mllib.linalg.Vectors.fromML(_to_java(spark_context, DenseVector(centre)))
-    return of_mllib.clustering.KMeansModel(found, distance, cost, iterations)
+    mllib = spark_context._jvm.org.apache.spark.mllib
+    vectors = spark_context._gateway.new_array(mllib.linalg.Vector, len(centres))
+    for index, centre in enumerate(centres):
+        vectors[index] = mllib.linalg.Vectors.fromML(_to_java(spark_context, DenseVector(centre)))
+    return mllib.clustering.KMeansModel(vectors, distance, cost, iterations)
 
 
 def word2vec_model(spark_context: Any, rows: Mapping[str, int], vectors: bytes) -> Any:
@@ -104,11 +104,11 @@ def word2vec_model(spark_context: Any, rows: Mapping[str, int], vectors: bytes) 
     """
     jvm = spark_context._jvm
     numbers = _to_java(spark_context, array("f", vectors))
-    found = jvm.scala.collection.JavaConverters.mapAsScalaMapConverter(_to_java(spark_context, rows)).asScala()
+    scala_rows = jvm.scala.collection.JavaConverters.mapAsScalaMapConverter(_to_java(spark_context, rows)).asScala()
     # Scala's evidence that the entries are pairs.
     are_pairs = getattr(getattr(jvm.scala, "Predef$"), "MODULE$")
-    places = found.toMap(getattr(are_pairs, "$conforms")())
-    return jvm.org.apache.spark.mllib.feature.Word2VecModel(places, numbers)
+    row_by_word = scala_rows.toMap(getattr(are_pairs, "$conforms")())
+    return jvm.org.apache.spark.mllib.feature.Word2VecModel(row_by_word, numbers)
 
 
 def new_model(cls: type, uid: str, arguments: Sequence[Any], params: Params) -> Any:
@@ -116,15 +116,15 @@ def new_model(cls: type, uid: str, arguments: Sequence[Any], params: Params) -> 
 
     Args:
         cls: its class in pyspark.ml.
-        arguments: of the constructor of its Java class, after the uid.
+        arguments: the arguments of the constructor of its Java class, after the uid.
     """
     from pyspark.ml.wrapper import JavaWrapper
 
     jvm_context("toPyspark")
     package = cls.__module__.replace("pyspark", "org.apache.spark")
     model = cls(JavaWrapper._new_java_obj(f"{package}.{cls.__name__}", uid, *arguments))
-    for ours, put in ((params._defaultParamMap, model._setDefault), (params._paramMap, model._set)):
-        put(**{param.name: value for param, value in ours.items() if model.hasParam(param.name)})
+    for values, put in ((params._defaultParamMap, model._setDefault), (params._paramMap, model._set)):
+        put(**{param.name: value for param, value in values.items() if model.hasParam(param.name)})
     model._transfer_params_to_java()  # evaluate() asks Java alone
     return model
 

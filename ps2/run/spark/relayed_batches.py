@@ -24,10 +24,10 @@ from ps2.errors import StoppedError, WorkerError
 log = logging.getLogger(__name__)
 
 POLL_S = 0.05
-# The function gives up when the client has shown no sign of life for so long.
+# The function gives up after so many seconds without a sign of life of the client.
 SILENCE_S = 60.0
 WATCH_S = 0.5
-# How often the start of a query is tried.
+# Number of attempts to start a query.
 STARTS = 5
 NOT_BEGUN = "Python worker failed to connect back"
 LOCAL_URL = "SPARK_CONNECT_LOCAL_URL"
@@ -38,8 +38,8 @@ class Ask:
     """The function's request to the client.
 
     Attributes:
-        id: of the request.
-        batch: number of the batch.
+        id: the id of the request.
+        batch: the number of the batch.
         relation: the server's name of the batch's DataFrame.
         session: the session that the DataFrame belongs to; Spark 4.3 clones the client's for each query.
     """
@@ -52,12 +52,12 @@ class Ask:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the client says, again and again.
+    """The client's answer, which it repeats.
 
     Attributes:
-        beat: another number each time.
-        ask: id of the last request that was handled; "": none.
-        error: why the batch failed; "": it was handled.
+        beat: a number that differs each time.
+        ask: the id of the last request that was handled; "": none.
+        error: the reason why the batch failed; "": it was handled.
     """
 
     beat: int = 0
@@ -82,33 +82,33 @@ class AskClient:
     key: str
 
     def __call__(self, frame: Any, batch: int) -> None:
-        settings = _session_beside_server(self.session).conf
+        settings = _server_session(self.session).conf
         ask = Ask(uuid.uuid4().hex, batch, frame._plan._relation_id, frame.sparkSession.session_id)
         settings.set(f"{self.key}.ask", json.dumps(asdict(ask)))
-        beat, heard_s = -1, time.monotonic()
+        beat, alive_s = -1, time.monotonic()
         while True:
             answer = Answer(**json.loads(settings.get(f"{self.key}.answer")))
             if answer.ask == ask.id:
                 break
             if answer.beat != beat:
-                beat, heard_s = answer.beat, time.monotonic()
-            if time.monotonic() - heard_s > SILENCE_S:
+                beat, alive_s = answer.beat, time.monotonic()
+            if time.monotonic() - alive_s > SILENCE_S:
                 raise BatchRefusedError(f"batch {batch}: the client has not answered for {SILENCE_S:.0f} s")
             time.sleep(POLL_S)
         if answer.error:
             raise BatchRefusedError(answer.error)
 
 
-_beside_server: dict[str, Any] = {}
+_server_sessions: dict[str, Any] = {}
 
 
-def _session_beside_server(id: str) -> Any:
+def _server_session(id: str) -> Any:
     """Return this process's connection to the client's session."""
-    if id not in _beside_server:
+    if id not in _server_sessions:
         from pyspark.sql.connect.session import SparkSession
 
-        _beside_server[id] = SparkSession(connection=f"{os.environ[LOCAL_URL]};session_id={id}")
-    return _beside_server[id]
+        _server_sessions[id] = SparkSession(connection=f"{os.environ[LOCAL_URL]};session_id={id}")
+    return _server_sessions[id]
 
 
 class ConnectedSession(Protocol):
@@ -141,11 +141,11 @@ class RelayedQuery:
         self._frames = self._session  # the connection to the session of the batches' DataFrames
         self._frames_lock = threading.Lock()
         self._closing = threading.Event()
-        self._lost: StoppedError | None = None
+        self._loss: StoppedError | None = None
         self._answer = Answer()
         with spark.calling():
-            self._say()
-            self._query = _started(writer.foreachBatch(AskClient(self._session.session_id, self._key)))
+            self._publish()
+            self._query = _start(writer.foreachBatch(AskClient(self._session.session_id, self._key)))
         self._threads = [
             threading.Thread(target=target, name=name, daemon=True)
             for target, name in ((self._relay, "ps2-batches"), (self._watch, "ps2-batches-watch"))
@@ -178,8 +178,8 @@ class RelayedQuery:
             with self._spark.calling():
                 ended = bool(self._query.awaitTermination(timeout))
         except Exception:  # a failed query, or Spark's client gives up
-            if self._lost is not None:
-                raise self._lost from None
+            if self._loss is not None:
+                raise self._loss from None
             raise
         finally:
             if ended:
@@ -198,7 +198,7 @@ class RelayedQuery:
         for thread in self._threads:
             thread.join()
         self._close_connection()
-        if self._lost is None:
+        if self._loss is None:
             with suppress(StoppedError), self._spark.calling():
                 for name in ("ask", "answer"):
                     self._session.conf.unset(f"{self._key}.{name}")
@@ -215,7 +215,7 @@ class RelayedQuery:
             try:
                 self._spark.check_alive()
             except StoppedError as error:
-                self._lost = error
+                self._loss = error
                 return
 
     def _relay(self) -> None:
@@ -227,7 +227,7 @@ class RelayedQuery:
                     self._closing.wait(POLL_S)
                 self._answer_next()
         except StoppedError as error:  # who waits for the query gets it
-            self._lost = error
+            self._loss = error
         except Exception as error:  # of Spark's client, which has tried for long; the function gives up, too
             log.warning("a streaming query's batches are not handled any more: %s", error)
 
@@ -235,11 +235,11 @@ class RelayedQuery:
         text = self._session.conf.get(f"{self._key}.ask", None)
         ask = None if text is None else Ask(**json.loads(text))
         if ask is not None and ask.id != self._answer.ask:
-            error = self._handled(ask)
+            error = self._handle_request(ask)
             self._answer = Answer(self._answer.beat, ask.id, error)
-        self._say()
+        self._publish()
 
-    def _handled(self, ask: Ask) -> str:
+    def _handle_request(self, ask: Ask) -> str:
         """Handle a batch in a thread of its own while this one says that the client is alive; return what failed."""
         if self._closing.is_set():
             return f"batch {ask.batch}: the query is to end"
@@ -247,22 +247,22 @@ class RelayedQuery:
 
         def handle() -> None:
             try:
-                self._handle(self._frame_of(ask), ask.batch)
+                self._handle(self._batch_frame(ask), ask.batch)
             except Exception as error:  # the function raises it beside the server
                 errors.append(str(error) or type(error).__name__)
 
         thread = threading.Thread(target=handle, name="ps2-batch", daemon=True)
         thread.start()
         while thread.is_alive():
-            self._say()
+            self._publish()
             thread.join(POLL_S)
         return errors[0] if errors else ""
 
-    def _say(self) -> None:
+    def _publish(self) -> None:
         self._answer = Answer(self._answer.beat + 1, self._answer.ask, self._answer.error)
         self._session.conf.set(f"{self._key}.answer", json.dumps(asdict(self._answer)))
 
-    def _frame_of(self, ask: Ask) -> Any:
+    def _batch_frame(self, ask: Ask) -> Any:
         if ask.session != self._frames.session_id:
             # A query that was started again has another session.
             self._close_connection()
@@ -276,12 +276,8 @@ class RelayedQuery:
         return self._frames._create_remote_dataframe(ask.relation)
 
 
-def _started(writer: Any) -> Any:
-    """Start a query. Spark gives the function's process 10 s to begin, which are few on a busy host: try again.
-
-    Raises:
-        WorkerError: the process has not begun in any attempt.
-    """
+def _start(writer: Any) -> Any:
+    """Start a query. Spark gives the function's process 10 s to begin, which are few on a busy host: try again."""
     from pyspark.errors import PySparkException
 
     for _ in range(STARTS):

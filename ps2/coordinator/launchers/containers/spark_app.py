@@ -154,13 +154,6 @@ def _end_with_stdin(starting: _Starting) -> None:
     os._exit(0)
 
 
-if __name__ == "__main__":
-    # Java prints to stdout, too. Reports go to a copy of it that only this module writes to.
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    run(json.loads(sys.stdin.readline()), answers)
-
-
 class YarnApplication:
     """One application, found by its tag. Thread-safe."""
 
@@ -204,3 +197,10 @@ class YarnApplication:
         wanted.setApplicationTags(tags)
         found = self._client.getApplications(wanted)
         return found[0] if len(found) else None
+
+
+if __name__ == "__main__":
+    # Java prints to stdout, too. Reports go to a copy of it that only this module writes to.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    run(json.loads(sys.stdin.readline()), answers)
