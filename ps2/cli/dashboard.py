@@ -9,7 +9,7 @@ import click
 
 from ps2.cli.server import parse_listen
 from ps2.cli.target import Which, ask_all, controlled, find_target, target_options
-from ps2.config import is_loopback, new_token, split_listen
+from ps2.config import new_token, split_listen
 
 EPILOG = """\b
 Examples:
@@ -47,14 +47,13 @@ def dashboard(which: Which, listen: str) -> None:
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
-    place = split_listen(listen, "--listen")
     with controlled(target.token, target.tls) as control:
         watcher = FleetWatcher(control, target.addresses)
-        page = PageServer(watcher.snapshot, watcher.vectors, BrowserSessions(new_token()), place)
+        page = PageServer(
+            watcher.snapshot, watcher.vectors, BrowserSessions(new_token()), split_listen(listen, "--listen")
+        )
         try:
-            taken = "" if page.is_first else f" (port {place[1][0]} is taken)"
-            open_ = "" if is_loopback(place[0]) else "; what it shows travels unencrypted"
-            click.echo(f"live page at {page.url}{taken}{open_}")
+            click.echo(page.description)
             while not ended.wait(0.5):
                 pass
         finally:

@@ -24,7 +24,7 @@ from ps2.transport.tls import Renewed, usable
 log = logging.getLogger(__name__)
 
 
-def backend_given(spark: Any) -> SparkBackend | None:
+def user_backend(spark: Any) -> SparkBackend | None:
     """Return the user's Spark application. Does not import pyspark unless pyspark is loaded already.
 
     Args:
@@ -81,7 +81,7 @@ class Application:
         self.stages: list[StageWatch] = []
         self._fleet = fleet
         self._token = token
-        self._handed: Access | None = None
+        self._access: Access | None = None
         self._pems = Renewed(tls, usable) if tls is not None else None
         self._master = master
         self._control = control
@@ -109,24 +109,24 @@ class Application:
     def renew(self) -> None:
         """Give tasks of later jobs the new certificates, if they have changed."""
         spark = self.spark
-        if spark is None or self._pems is None or self._handed is None:
+        if spark is None or self._pems is None or self._access is None:
             return
-        if self._pems.get() is not self._handed.tls:
+        if self._pems.get() is not self._access.tls:
             self._hand_over(spark)
 
     def _hand_over(self, spark: SparkBackend) -> None:
         pems = self._pems.get() if self._pems is not None else None
-        self._handed = Access(driver_secret(), spark.application_id, self._token, pems)
-        spark.set_access(seal(self._handed))
+        self._access = Access(driver_secret(), spark.application_id, self._token, pems)
+        spark.set_access(seal(self._access))
 
-    def running(self, what: str) -> SparkBackend:
+    def running(self, call: str) -> SparkBackend:
         """Return the application. Raise ConfigError if there is none, StoppedError if it was stopped.
 
         Args:
-            what: name of the user's call, for messages.
+            call: name of the user's call, for messages.
         """
         if self.spark is None:
-            raise ConfigError(f"{what}: this context has no SparkContext")
+            raise ConfigError(f"{call}: this context has no SparkContext")
         _check_running(self.spark)
         return self.spark
 

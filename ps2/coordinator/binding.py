@@ -25,15 +25,15 @@ def binding_of(conf: PS2Conf, spark: SparkBackend | None, has_token: bool) -> Bi
     settings: Mapping[str, str] = {}
     if has_token and spark is not None and (conf.launcherClass.is_remote or not spark.shares_host):
         settings = spark.addresses
-    of_spark = settings.get(HOST) or loopback_host()
-    host = conf.bindAddress or host_of(settings.get(BIND) or of_spark, BIND)
+    spark_host = settings.get(HOST) or loopback_host()
+    host = conf.bindAddress or host_of(settings.get(BIND) or spark_host, BIND)
     if is_wildcard(host) and not has_ipv6():
         host = "0.0.0.0"
-    advertised = conf.advertiseAddress or (host_of(of_spark, HOST) if settings and conf.bindAddress is None else host)
+    advertised = conf.advertiseAddress or (host_of(spark_host, HOST) if settings and conf.bindAddress is None else host)
     if is_wildcard(advertised):
         # Executors reach PS2's driver by the same name as Spark's driver.
-        known = settings.get(HOST, LOOPBACK_NAME)
-        advertised = reachable_host() if is_loopback(host_of(known, HOST)) else host_of(known, HOST)
+        driver_host = settings.get(HOST, LOOPBACK_NAME)
+        advertised = reachable_host() if is_loopback(host_of(driver_host, HOST)) else host_of(driver_host, HOST)
     return Binding(host, advertised, conf.portRange)
 
 
@@ -46,11 +46,11 @@ def out_of_reach(spark: SparkBackend, master: str, servers: tuple[str, ...]) -> 
     """
     if spark.shares_host or is_loopback(host_of(spark.addresses.get(HOST, LOOPBACK_NAME), HOST)):
         return None  # other hosts cannot reach Spark's own driver either
-    for what, address in (("the driver's master and runs", master), *(("a server", server) for server in servers)):
+    for subject, address in (("the driver's master and runs", master), *(("a server", server) for server in servers)):
         host, _ = split_address(address)
         if is_loopback(host):
             return (
-                f"tasks of {spark.master} on other hosts cannot reach {what} at {host}, which always means the host "
+                f"tasks of {spark.master} on other hosts cannot reach {subject} at {host}, which always means the host "
                 "itself; give an address of this host that executors reach: PS2Conf(bindAddress=...) to listen at, "
                 "PS2Conf(advertiseAddress=...) to tell the tasks, or ps2 launch --host and ps2 server --listen for "
                 "servers that are started separately"

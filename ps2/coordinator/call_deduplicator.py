@@ -22,7 +22,7 @@ class _Calls:
     stage: int
     settled: int = 0
     replies: dict[int, Any] = field(default_factory=dict)
-    under_way: set[int] = field(default_factory=set)
+    running: set[int] = field(default_factory=set)
 
 
 class CallDeduplicator:
@@ -51,12 +51,12 @@ class CallDeduplicator:
         """
         with self._changed:
             calls = self._scope(id)
-            self._changed.wait_for(lambda: id.number not in calls.under_way)
+            self._changed.wait_for(lambda: id.number not in calls.running)
             self._check(calls, id)
             if id.number in calls.replies:
-                found: R = calls.replies[id.number]
-                return found
-            calls.under_way.add(id.number)
+                known_reply: R = calls.replies[id.number]
+                return known_reply
+            calls.running.add(id.number)
         try:
             reply = act()
             with self._changed:
@@ -64,7 +64,7 @@ class CallDeduplicator:
             return reply
         finally:
             with self._changed:
-                calls.under_way.remove(id.number)
+                calls.running.remove(id.number)
                 self._changed.notify_all()
 
     def end(self, over: EndedStages) -> None:
@@ -118,5 +118,5 @@ class DeferredFrees:
 
     def take(self, over: EndedStages) -> set[DeferredFree]:
         """Remove and return the rows of stages that are over."""
-        due = [(series, stage) for series, stage in self._rows if over.has(series, stage)]
-        return set().union(*(self._rows.pop(key) for key in due))
+        ended = [(series, stage) for series, stage in self._rows if over.has(series, stage)]
+        return set().union(*(self._rows.pop(key) for key in ended))

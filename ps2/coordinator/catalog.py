@@ -33,7 +33,7 @@ class Grant:
 
 
 @dataclass(frozen=True)
-class Taken:
+class RowHolders:
     """The holders of a row. Rows that are taken together share one object.
 
     Attributes:
@@ -57,7 +57,7 @@ class Entry:
         used: rows in use.
         owners: for each partition, the index of its server. An index never changes; the server's address may.
         born: generation of each row in use. A row that is freed and used again gets a later generation.
-        taken: holders of the rows in use whose handles are counted.
+        row_holders: holders of the rows in use whose handles are counted.
     """
 
     id: int
@@ -68,7 +68,7 @@ class Entry:
     retired: list[int] = field(default_factory=list)
     used: set[int] = field(default_factory=set)
     born: dict[int, int] = field(default_factory=dict)
-    taken: dict[int, Taken] = field(default_factory=dict)
+    row_holders: dict[int, RowHolders] = field(default_factory=dict)
 
     def grant(self, count: int) -> Grant:
         """Choose ``count`` rows: first freed rows, then reserved rows, then new rows, which double the matrix."""
@@ -107,30 +107,30 @@ class Entry:
         self.retired.extend(freed)
         for row in freed:
             del self.born[row]
-            self.taken.pop(row, None)
+            self.row_holders.pop(row, None)
         return freed
 
-    def hold(self, rows: Sequence[int], taken: Taken) -> None:
+    def hold(self, rows: Sequence[int], new_holders: RowHolders) -> None:
         """Record another holder of rows."""
-        given = self.used.intersection(rows)
-        known = given.intersection(self.taken)
-        self.taken.update(dict.fromkeys(given - known, taken))
-        for row in known:
-            before = self.taken[row]
-            self.taken[row] = replace(before, holders=before.holders | taken.holders)
+        in_use = self.used.intersection(rows)
+        counted = in_use.intersection(self.row_holders)
+        self.row_holders.update(dict.fromkeys(in_use - counted, new_holders))
+        for row in counted:
+            before = self.row_holders[row]
+            self.row_holders[row] = replace(before, holders=before.holders | new_holders.holders)
 
     def let_go(self, rows: Sequence[int], holder: str) -> list[int]:
         """Record that a holder has no handles to rows any more; return the rows that are left without a holder."""
         orphans = []
-        left: dict[Taken, Taken] = {}
+        left: dict[RowHolders, RowHolders] = {}
         for row in rows:
-            taken = self.taken.get(row)
-            if taken is None:
+            row_holders = self.row_holders.get(row)
+            if row_holders is None:
                 continue
-            if taken not in left:
-                left[taken] = replace(taken, holders=taken.holders - {holder})
-            self.taken[row] = left[taken]
-            if not left[taken].holders:
+            if row_holders not in left:
+                left[row_holders] = replace(row_holders, holders=row_holders.holders - {holder})
+            self.row_holders[row] = left[row_holders]
+            if not left[row_holders].holders:
                 orphans.append(row)
         return orphans
 
@@ -176,8 +176,8 @@ class Caller:
     holder: str
 
     @property
-    def taken(self) -> Taken:
-        return Taken(self.id.series, self.id.stage, frozenset({self.holder}))
+    def row_holders(self) -> RowHolders:
+        return RowHolders(self.id.series, self.id.stage, frozenset({self.holder}))
 
 
 class Catalog:
@@ -209,7 +209,7 @@ class Catalog:
             entry.route = replace(entry.route, version=route_version, addresses=owned)
 
     def adopt(
-        self, matrices: Sequence[SavedMatrix], addresses: Sequence[str], route_version: int, cut_anew: bool
+        self, matrices: Sequence[SavedMatrix], addresses: Sequence[str], route_version: int, repartition: bool
     ) -> None:
         """Take over an earlier coordinator's matrices, either partitioned for the present servers or unchanged.
 
@@ -217,12 +217,12 @@ class Catalog:
         is not known to be in use has to be zeroed before it is used.
         """
         for saved in matrices:
-            bounds = partition_bounds(saved.spec, len(addresses)) if cut_anew else saved.bounds
+            bounds = partition_bounds(saved.spec, len(addresses)) if repartition else saved.bounds
             owners = assign_owners(len(bounds) - 1, len(addresses))
             route = Route(route_version, bounds, tuple(addresses[owner] for owner in owners))
             born = dict(saved.born)
             fresh, retired = saved.fresh, list(saved.retired)
-            if not cut_anew:
+            if not repartition:
                 fresh, retired = saved.spec.rows, [row for row in range(saved.spec.rows) if row not in born]
             entry = Entry(saved.id, saved.spec, route, owners, fresh, retired, set(born), born)
             self._entries[saved.id] = entry
@@ -234,11 +234,7 @@ class Catalog:
 
     def remove(self, id: int) -> None:
         self._entries.pop(id, None)
-        self.names = {name: place for name, place in self.names.items() if place[0] != id}
-
-    def has_name(self, id: int) -> bool:
-        """Return True if a row of a matrix has a name."""
-        return any(matrix == id for matrix, _ in self.names.values())
+        self.names = {name: vector for name, vector in self.names.items() if vector[0] != id}
 
     def check_name(self, name: str) -> None:
         """Raise ConfigError if a vector with this name exists."""
@@ -267,8 +263,10 @@ class Catalog:
     def retire(self, entry: Entry, rows: Sequence[int]) -> list[int]:
         """Mark rows as no longer in use, and release their names; return the rows that were in use."""
         freed = entry.retire(rows)
-        gone = set(freed)
-        self.names = {name: (id, row) for name, (id, row) in self.names.items() if not (id == entry.id and row in gone)}
+        freed_rows = set(freed)
+        self.names = {
+            name: (id, row) for name, (id, row) in self.names.items() if not (id == entry.id and row in freed_rows)
+        }
         return freed
 
     def get(self, id: int) -> Entry:

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 # Time limit for all servers to freeze and to copy. If the coordinator dies meanwhile, servers resume after this time.
 FREEZE_TIMEOUT_S = 30.0
-MAX_MADE = 50
+MAX_RECENT = 50
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Checkpoints:
         self._one_at_a_time = threading.Lock()
         self._trusted: list[Newest] = []
         self._own: dict[str, set[str]] = {}  # checkpoints that this coordinator may remove, by parent folder
-        self.made: deque[tuple[float, Checkpoint]] = deque(maxlen=MAX_MADE)  # the newest ones, with their times
+        self.recent: deque[tuple[float, Checkpoint]] = deque(maxlen=MAX_RECENT)  # the newest ones, with their times
         self.count = 0  # number of checkpoints made
         self.distrusted = ""  # why the last unreadable checkpoint was given up
 
@@ -96,16 +96,16 @@ class Checkpoints:
         """The checkpoint to roll back to."""
         return self._trusted[-1] if self._trusted else None
 
-    def go_on_from(self, restored: Newest, folder: str) -> None:
+    def resume_from(self, restored: Newest, folder: str) -> None:
         """Continue from an existing checkpoint, and adopt the earlier checkpoints of the same driver.
 
         The checkpoint itself and later ones are not adopted. Their driver, or another driver that started from the same
         checkpoint, may still be running and may have to roll back to them.
         """
         self._trusted.append(restored)
-        begun = folders.at(restored.path)
+        start = folders.at(restored.path)
         if not folders.is_complete(folder):
-            earlier = [old for old in folders.find(folder) if old.run == begun.run and old.number < begun.number]
+            earlier = [old for old in folders.find(folder) if old.run == start.run and old.number < start.number]
             self._own[folder.rstrip("/")] = {old.url for old in earlier}
 
     def distrust(self, newest: Newest, reason: str) -> None:
@@ -119,7 +119,7 @@ class Checkpoints:
         path: str | None,
         step: int | None,
         epoch: int,
-        note: Callable[[str], None] = lambda folder: None,
+        on_complete: Callable[[str], None] = lambda folder: None,
         messages: bytes = b"",
     ) -> Checkpoint:
         """Make a checkpoint in a new folder below ``path``.
@@ -128,36 +128,37 @@ class Checkpoints:
             path: parent folder; None: the default folder.
             step: first step that the checkpoint does not hold; None: it belongs to no step.
             epoch: number of rollbacks of the fleet at the time of the step.
-            note: called with the folder when the checkpoint is complete, before the fleet can roll back to it.
+            on_complete: called with the folder when the checkpoint is complete, before the fleet can roll back to it.
             messages: the journal of the run's messages, encoded.
 
         Raises:
             ConfigError: there is no path, or it cannot be written to.
             RecoveryError: the checkpoint failed; the previous checkpoint is unchanged.
         """
-        return self._make(path, step, epoch, note, messages)[0]
+        return self._make(path, step, epoch, on_complete, messages)[0]
 
     def hand_over(
         self,
         last: Collection[str],
         step: int | None,
         epoch: int,
-        note: Callable[[str], None] | None,
+        on_complete: Callable[[str], None] | None,
         messages: bytes = b"",
     ) -> Newest:
         """Make the last checkpoint of servers that are about to end. Nothing changes on these servers after it.
 
         Args:
-            note, messages: as for ``take``. Without a note, only the servers' successors use the checkpoint.
+            on_complete, messages: the arguments of ``take``. Without ``on_complete``, only the servers' successors use
+                the checkpoint.
         """
-        return self._make(None, step, epoch, note, messages, last)[1]
+        return self._make(None, step, epoch, on_complete, messages, last)[1]
 
     def _make(
         self,
         path: str | None,
         step: int | None,
         epoch: int,
-        note: Callable[[str], None] | None,
+        on_complete: Callable[[str], None] | None,
         messages: bytes,
         last: Collection[str] = (),
     ) -> tuple[Checkpoint, Newest]:
@@ -168,7 +169,7 @@ class Checkpoints:
             number = 1 + max((checkpoint.number for checkpoint in folders.find(root)), default=0)
             folder = folders.folder(root, number, self._master.id)
             try:
-                made, newest = self._take(folder, number, step, epoch, messages, last)
+                checkpoint, newest = self._take(folder, number, step, epoch, messages, last)
             except BaseException as error:
                 self._discard(last, "")
                 with suppress(PS2Error):
@@ -179,20 +180,20 @@ class Checkpoints:
                 raise RecoveryError(f"checkpoint {folder} failed: {error}{before}") from error
             own = self._own.setdefault(root, set())
             own.add(folder)
-            self.made.append((time.time(), made))
+            self.recent.append((time.time(), checkpoint))
             self.count += 1
             self._master.registry.expect_recovery()
-            if note is None:
-                return made, newest
-            note(folder)
+            if on_complete is None:
+                return checkpoint, newest
+            on_complete(folder)
             # Pruning removes the other ones.
             self._trusted = [*self._trusted, newest][-self._keep :]
             try:
                 folders.prune(root, self._keep, own)
             except RecoveryError as error:  # the new checkpoint is complete
                 log.warning("an older checkpoint cannot be removed: %s", error)
-            log.info("checkpoint %s: %d bytes, requests held for %.3f s", folder, made.nbytes, made.pauseS)
-            return made, newest
+            log.info("checkpoint %s: %d bytes, requests held for %.3f s", folder, checkpoint.nbytes, checkpoint.pauseS)
+            return checkpoint, newest
 
     def _take(
         self, folder: str, number: int, step: int | None, epoch: int, messages: bytes, last: Collection[str]
@@ -223,7 +224,7 @@ class Checkpoints:
         except BaseException:
             self._discard(addresses, name)
             raise
-        shards = [shard for mine in written for shard in mine]
+        shards = [shard for server_shards in written for shard in server_shards]
         pause_s = max(copy.pause_s for copy in copied)
         if shards and any(copy.nbytes == 0 for copy in copied):
             # A server without memory for copies holds requests back until its files are written.
@@ -235,14 +236,14 @@ class Checkpoints:
             pause_s=pause_s,
             seconds=time.monotonic() - began_s,
             version=__version__,
-            matrices=tuple(replace(matrix, shards=_of(matrix.id, shards)) for matrix in matrices),
+            matrices=tuple(replace(matrix, shards=_shards_of(matrix.id, shards)) for matrix in matrices),
             messages=folders.write_messages(folder, messages) if messages else None,
         )
         folders.check_present(folder, manifest)
         folders.write_manifest(folder, manifest)
         counts = {id: copy.mutations for (id, _), copy in zip(members, copied, strict=True)}
-        made = Checkpoint(folder, number, step, manifest.nbytes, pause_s, time.monotonic() - began_s)
-        return made, Newest(folder, manifest, counts)
+        checkpoint = Checkpoint(folder, number, step, manifest.nbytes, pause_s, time.monotonic() - began_s)
+        return checkpoint, Newest(folder, manifest, counts)
 
     def _discard(self, addresses: Collection[str], name: str) -> None:
         for address in addresses:
@@ -274,7 +275,7 @@ def to_load(manifest: Manifest, entry: Entry, index: int) -> LoadMatrix | None:
 def younger(manifest: Manifest, master: Master) -> tuple[str, ...]:
     """Return the vectors that a checkpoint lacks, as names, or as matrix and row."""
     missing: list[str] = []
-    names = {place: name for name, place in master.names().items()}
+    names = {vector: name for name, vector in master.names().items()}
     saved = {matrix.id: matrix for matrix in manifest.matrices}
     for entry in master.entries():
         born = saved[entry.id].born if entry.id in saved else {}
@@ -286,6 +287,6 @@ def younger(manifest: Manifest, master: Master) -> tuple[str, ...]:
     return tuple(missing)
 
 
-def _of(matrix: int, shards: Sequence[SavedShard]) -> tuple[SavedShard, ...]:
+def _shards_of(matrix: int, shards: Sequence[SavedShard]) -> tuple[SavedShard, ...]:
     """Return the shards of one matrix in the order of their partitions."""
     return tuple(sorted((s for s in shards if s.matrix == matrix), key=lambda shard: shard.partition.index))

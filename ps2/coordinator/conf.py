@@ -36,7 +36,7 @@ class PS2Conf:
         fleet: instead, attach to running servers: "host:port,host:port" or a list. The named vectors of an earlier
             driver are taken over; see ``PS2Context.vector``.
         tokenFile: file with the token of the ``fleet`` to attach to. A started fleet gets a new token.
-        launcher: what starts the servers. "local", the default: child processes, which need no cluster. "spark": a
+        launcher: the program part that starts the servers. "local", the default: child processes. "spark": a
             second Spark application on the same cluster, with one server per container (docs/deploy.md). Installed
             packages may add launchers (docs/contributing/launcher.md).
         sparkConf: Spark settings of that second application; they override those copied from the training's.
@@ -71,7 +71,7 @@ class PS2Conf:
             stay. Default 3: two are left if the newest one turns out to be wrong.
         restore: start from this checkpoint, or from the newest complete one in this folder, on any number of servers;
             see ``PS2Context.vector`` and ``nextStep``. "latest": from the newest one in checkpointDir, if there is one.
-        recover: how the fleet recovers a lost server without copies. "consistent": all servers and the clocks of a run
+        recover: the recovery of a lost server without copies. "consistent": all servers and the clocks of a run
             roll back to the checkpoint; outside of a run the driver's next call raises ``RolledBack``. "shard": only
             the lost server rolls back (paper, section 5.3), so shards differ in age. "auto", the default: "consistent"
             while a ``run`` or ``step`` is under way that can go on from the checkpoint, else "shard".
@@ -140,11 +140,11 @@ class PS2Conf:
             given: settings by name.
 
         Raises:
-            ConfigError: as for ``PS2Conf``; or the file cannot be read, or has an unknown setting.
+            ConfigError: a setting is invalid; or the file cannot be read, or has an unknown setting.
         """
-        found = {} if file is None else settings.of_file(os.fspath(file), NAMES)
+        from_file = {} if file is None else settings.from_file(os.fspath(file), NAMES)
         settings.check_known(given, NAMES, "PS2Conf")
-        return cls(**(found | settings.of_variables(os.environ, NAMES, PARSED) | given))
+        return cls(**(from_file | settings.from_variables(os.environ, NAMES, PARSED) | given))
 
     def __post_init__(self) -> None:
         self._normalise()
@@ -247,22 +247,26 @@ class PS2Conf:
         """Maximum number of ports that the context takes on this host."""
         return 2 + self.launcherClass.ports_needed(self.count)
 
-    def check_same(self, asked: PS2Conf) -> None:
-        """Raise ConfigError if ``asked`` changes a default to a value that differs from the running context's."""
-        if asked.restore is not None:
+    def check_same(self, requested: PS2Conf) -> None:
+        """Raise ConfigError if ``requested`` changes a default to a value that differs from the running context's."""
+        if requested.restore is not None:
             raise ConfigError("restore: a context is running; stop() it first")
-        if (asked.servers or asked.fleet) and (asked.count, asked.fleet) != (self.count, self.fleet):
-            raise ConfigError(f"a context with {_named(self)} is running, not with {_named(asked)}; stop() it first")
+        if (requested.servers or requested.fleet) and (requested.count, requested.fleet) != (self.count, self.fleet):
+            raise ConfigError(
+                f"a context with {_named(self)} is running, not with {_named(requested)}; stop() it first"
+            )
         defaults = PS2Conf()
         for name in NAMES:
-            running, came, unsaid = (getattr(conf, name) for conf in (self, asked, defaults))
-            if name not in ("servers", "fleet") and came not in (running, unsaid):
-                raise ConfigError(f"{name}: {running} is that of the running context, not {came}; stop() it first")
+            running, new_value, default = (getattr(conf, name) for conf in (self, requested, defaults))
+            if name not in ("servers", "fleet") and new_value not in (running, default):
+                raise ConfigError(f"{name}: {running} is that of the running context, not {new_value}; stop() it first")
 
     def __str__(self) -> str:
-        unsaid = PS2Conf()
-        lines = ((each.name, getattr(self, each.name), getattr(unsaid, each.name)) for each in fields(self))
-        return "\n".join(f"{name} = {value!r}{' (default)' if value == usual else ''}" for name, value, usual in lines)
+        defaults = PS2Conf()
+        lines = ((each.name, getattr(self, each.name), getattr(defaults, each.name)) for each in fields(self))
+        return "\n".join(
+            f"{name} = {value!r}{' (default)' if value == default else ''}" for name, value, default in lines
+        )
 
     def _normalise(self) -> None:
         """Convert each setting to one form, so that settings with the same meaning compare equal."""
@@ -287,12 +291,12 @@ class PS2Conf:
             object.__setattr__(self, name, value)
 
     def _check_ports(self) -> None:
-        taken = self.portRange
-        if taken != ANY_PORT and self.portsNeeded > len(taken):
+        ports = self.portRange
+        if ports != ANY_PORT and self.portsNeeded > len(ports):
             servers = self.portsNeeded - 2
-            what = "the master and a run" if not servers else f"the master, a run and {servers} for the servers"
+            uses = "the master and a run" if not servers else f"the master, a run and {servers} for the servers"
             raise ConfigError(
-                f"ports: {self.portsNeeded} are needed, for {what}; got {len(taken)} ({taken[0]}-{taken[-1]})"
+                f"ports: {self.portsNeeded} are needed, for {uses}; got {len(ports)} ({ports[0]}-{ports[-1]})"
             )
 
     def _check_whole(self, name: str, low: int, high: int | None = None) -> None:
@@ -349,9 +353,9 @@ def over(conf: PS2Conf | None, moved: Mapping[str, Any], **given: Any) -> PS2Con
         )
     if conf is not None and not isinstance(conf, PS2Conf):
         raise ConfigError(f"conf: expected a PS2Conf, got {conf!r}")
-    made = replace(conf or PS2Conf(), **{name: value for name, value in given.items() if value is not None})
-    made.check()
-    return made
+    result = replace(conf or PS2Conf(), **{name: value for name, value in given.items() if value is not None})
+    result.check()
+    return result
 
 
 def reached_at(conf: PS2Conf | None, driver_host: str | None) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
 from ps2.client.task import task_context
-from ps2.coordinator.application import backend_given
+from ps2.coordinator.application import user_backend
 from ps2.coordinator.checkpoints import Checkpoint
 from ps2.coordinator.conf import PS2Conf, over, reached_at
 from ps2.coordinator.coordinator import Coordinator
@@ -103,23 +103,28 @@ class PS2Context:
                 "a PS2Context belongs to the driver; in a task, use the vectors that came with its closure"
             )
         with cls._class_lock:
-            given: dict[str, Any] = {"servers": servers, "fleet": fleet, "tokenFile": tokenFile, "launcher": launcher}
-            given |= {"memoryLimit": memoryLimit, "ops": ops, "replicas": replicas, "restore": restore}
-            given |= {"checkpointDir": checkpointDir, "checkpointEveryS": checkpointEveryS, "dashboard": dashboard}
-            given |= reached_at(conf, driverHost)
-            asked = over(conf, moved, **given, checkpointEverySteps=checkpointEverySteps)
-            backend = backend_given(spark)
+            settings: dict[str, Any] = {
+                "servers": servers,
+                "fleet": fleet,
+                "tokenFile": tokenFile,
+                "launcher": launcher,
+            }
+            settings |= {"memoryLimit": memoryLimit, "ops": ops, "replicas": replicas, "restore": restore}
+            settings |= {"checkpointDir": checkpointDir, "checkpointEveryS": checkpointEveryS, "dashboard": dashboard}
+            settings |= reached_at(conf, driverHost)
+            requested = over(conf, moved, **settings, checkpointEverySteps=checkpointEverySteps)
+            backend = user_backend(spark)
             running = cls._active
             if running is not None:
                 running._coordinator.check_running()
             if backend is not None and (running is None or running._coordinator.application.spark != backend):
                 backend.configure_python()
             if running is not None:
-                running.conf.check_same(asked)
+                running.conf.check_same(requested)
                 if backend is not None:
                     running._coordinator.application.reach(backend)
                 return running
-            cls._active = context = cls(backend, asked)
+            cls._active = context = cls(backend, requested)
             return context
 
     @classmethod

@@ -49,22 +49,22 @@ class _Tokens:
     """The secrets of one context.
 
     Attributes:
-        given: the attached fleet's token from the user; None: there is none.
+        attached: the user's token of the attached fleet; None: there is none.
         fleet: the token that servers and clients prove to each other to know; None: the fleet has no token.
         run: the token that workers of runs prove to know.
     """
 
-    given: str | None
+    attached: str | None
     fleet: str | None
     run: str
 
     @classmethod
     def of(cls, conf: PS2Conf, id: str) -> _Tokens:
-        given = read_token(conf.tokenFile) if conf.fleet and conf.tokenFile is not None else None
+        attached = read_token(conf.tokenFile) if conf.fleet and conf.tokenFile is not None else None
         derived = derived_token(driver_secret(), id)
-        fleet = given if conf.fleet else derived
+        fleet = attached if conf.fleet else derived
         # The driver unpickles the results of runs, so they need a token even if the servers have none.
-        return cls(given, fleet, fleet or derived)
+        return cls(attached, fleet, fleet or derived)
 
 
 class Coordinator:
@@ -89,7 +89,7 @@ class Coordinator:
         If a part cannot start, the parts that have started are ended.
 
         Raises:
-            PS2Error: as ``PS2Context.getOrCreate`` says.
+            PS2Error: any error of ``PS2Context.getOrCreate``.
         """
         self.conf = conf = with_restore(conf)
         self.is_stopped = False
@@ -103,9 +103,15 @@ class Coordinator:
         binding = binding_of(conf, spark, tokens.fleet is not None)
         self.active_run = ActiveRun()
         with contextlib.ExitStack() as undo:
-            self._log = log_of_driver(id, self.active_run)
+            active = self.active_run
+            self._log = JsonLog(lambda: {"fleet": id, **active.logged()})
             undo.callback(self._log.close)
-            _check_encryption(conf, binding)
+            if log_format() == JSON:  # the loggers ``ps2.*`` of this process print JSON
+                self._log.open()
+            if conf.tls is not None:
+                check_serving(conf.tls, binding.advertised)
+            elif (warning := unencrypted(None, join_address(binding.host, 0), *conf.addresses)) is not None:
+                log.warning("%s", warning)
             python = start_python(spark, conf)
             network = FleetNetwork(tokens.fleet, WireConfig(tls=conf.tls))
             undo.callback(network.close)
@@ -128,9 +134,9 @@ class Coordinator:
     def _wire(self, id: str, tokens: _Tokens, binding: Binding, network: FleetNetwork) -> None:
         """Make the parts that need a started fleet, and give each the parts that it uses."""
         conf, fleet = self.conf, self.fleet
-        of_token = token_id(driver_secret(), tokens.fleet)
-        ref = FleetRef(id, fleet.address, conf.strict, conf.retryTimeoutS, conf.modules, of_token)
-        self.application = Application(ref, tokens.given, conf.tls, fleet.master, fleet.control)
+        fleet_token_id = token_id(driver_secret(), tokens.fleet)
+        ref = FleetRef(id, fleet.address, conf.strict, conf.retryTimeoutS, conf.modules, fleet_token_id)
+        self.application = Application(ref, tokens.attached, conf.tls, fleet.master, fleet.control)
         self.session = Session(ref, network, on_rollback=self._rolled_back, master_address=fleet.home)
         self.recoveries = RecoveryLog()
         self.steps = Steps(
@@ -167,8 +173,8 @@ class Coordinator:
     def memory(self) -> list[tuple[int, int]]:
         """Return each server's memory limit and memory in use, in bytes; see ``PS2Context.memory``."""
         control, addresses = self.fleet.control, self.fleet.master.registry.addresses()
-        found = self.session.ask(lambda: [control.status(address) for address in addresses])
-        return [(status.memory_limit_bytes, status.memory_bytes) for status in found]
+        statuses = self.session.ask(lambda: [control.status(address) for address in addresses])
+        return [(status.memory_limit_bytes, status.memory_bytes) for status in statuses]
 
     def roll_back(self, timeout_s: float) -> None:
         """Roll the fleet back to its newest checkpoint; see ``PS2Context.rollBack``."""
@@ -222,23 +228,3 @@ class Coordinator:
         """Move the driver's loop and the jobs that it submits from now on to the new epoch."""
         self.steps.roll_back(step or 0)
         self.application.roll_back(epoch)
-
-
-def _check_encryption(conf: PS2Conf, binding: Binding) -> None:
-    """Check the certificates; without TLS, warn if other hosts can reach the driver."""
-    if conf.tls is not None:
-        check_serving(conf.tls, binding.advertised)
-    elif (warning := unencrypted(None, join_address(binding.host, 0), *conf.addresses)) is not None:
-        log.warning("%s", warning)
-
-
-def log_of_driver(fleet_id: str, active: ActiveRun) -> JsonLog:
-    """Return the JSON log of the loggers ``ps2.*`` in this process. The log is open if ``PS2_LOG=json``.
-
-    Raises:
-        ConfigError: ``PS2_LOG`` is not a known format.
-    """
-    log = JsonLog(lambda: {"fleet": fleet_id, **active.logged()})
-    if log_format() == JSON:
-        log.open()
-    return log

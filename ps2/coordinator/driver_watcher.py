@@ -145,9 +145,9 @@ class DriverWatcher:
             operations=operations,
             operations_left_out=left_out,
             replicas=self._fleet.replicas,
-            checkpoints=tuple(_checkpoint(*made) for made in reversed(list(self._fleet.checkpoints.made)))[
-                :MAX_CHECKPOINTS_SHOWN
-            ],
+            checkpoints=tuple(
+                _checkpoint(*checkpoint) for checkpoint in reversed(list(self._fleet.checkpoints.recent))
+            )[:MAX_CHECKPOINTS_SHOWN],
             recoveries=tuple(map(_recovery, reversed(self._recoveries.all()[-MAX_CHECKPOINTS_SHOWN:]))),
             run=run,
             training=TRAININGS.current(),
@@ -171,10 +171,10 @@ class DriverWatcher:
             fleet=fleet_of(master.registry.health(), {}, time.monotonic(), self._silent_after_s),
             memory_bytes=sum(status.memory_bytes for status in statuses) if statuses else None,
             memory_limit_bytes=sum(status.memory_limit_bytes for status in statuses) if statuses else None,
-            recoveries=Counter(done.source for done in self._recoveries.all()),
+            recoveries=Counter(recovery.source for recovery in self._recoveries.all()),
             rollbacks=master.epoch,
             checkpoints=checkpoints.count,
-            checkpoint=_checkpoint(*checkpoints.made[-1]) if checkpoints.made else None,
+            checkpoint=_checkpoint(*checkpoints.recent[-1]) if checkpoints.recent else None,
             runs=self._runs,
             run=None if view is None or ranks is None else (view, ranks),
             counts=added(self._counts, under_way),
@@ -194,18 +194,16 @@ class DriverWatcher:
 
     def _vectors_of(self, reports: dict[int, ServerReport], begin: int = 0, find: str = "") -> VectorsView:
         master = self._fleet.master
-        names: dict[int, list[str]] = {}
-        for name, (matrix, _) in master.names().items():
-            names.setdefault(matrix, []).append(name)
-        held = [
-            CatalogMatrix(entry.id, entry.spec, len(entry.used), entry.owners, names.get(entry.id, ()))
+        rows = master.rows_by_name()
+        matrices = [
+            CatalogMatrix(entry.id, entry.spec, len(entry.used), entry.owners, [*rows.get(entry.id, ())])
             for entry in master.entries()
         ]
-        return vectors_of(held, len(master.registry.addresses()), reports, begin, find)
+        return vectors_of(matrices, len(master.registry.addresses()), reports, begin, find)
 
     def _server_lost(self, index: int, why: str) -> None:
-        said = why.splitlines()[0].removesuffix("; its log ends:") if why else "it has ended"
-        self._events.note("lost", f"server {index} is lost: {said}")
+        reason = why.splitlines()[0].removesuffix("; its log ends:") if why else "it has ended"
+        self._events.note("lost", f"server {index} is lost: {reason}")
 
     # -- runs ------------------------------------------------------------------------------------------------------
 
@@ -217,7 +215,7 @@ class DriverWatcher:
         def keep() -> None:
             with self._lock:
                 if self._watcher is not None:
-                    self._note_retries(run)
+                    self._log_retries(run)
                     self._last = self._watcher.view()
                     self._ranks = self._watcher.figures()
                     self._counts = added(self._counts, self._ranks.counts)
@@ -229,18 +227,28 @@ class DriverWatcher:
         watcher = self._watcher
         if watcher is None:
             return self._last
-        self._note_retries(watcher.run)
+        self._log_retries(watcher.run)
         return watcher.view()
 
-    def _note_retries(self, run: RunState) -> None:
+    def _log_retries(self, run: RunState) -> None:
         while run.lost_attempts:
             at_s, rank, clock, why = run.lost_attempts.popleft()
             self._events.note("retry", f"an attempt of rank {rank} was lost in clock {clock}: {why}", at_s)
 
 
-def _checkpoint(at_s: float, made: Checkpoint) -> CheckpointView:
-    return CheckpointView(made.path, made.number, made.step, made.nbytes, made.pauseS, made.seconds, at_s)
+def _checkpoint(at_s: float, checkpoint: Checkpoint) -> CheckpointView:
+    return CheckpointView(
+        checkpoint.path,
+        checkpoint.number,
+        checkpoint.step,
+        checkpoint.nbytes,
+        checkpoint.pauseS,
+        checkpoint.seconds,
+        at_s,
+    )
 
 
-def _recovery(done: Recovery) -> RecoveryView:
-    return RecoveryView(done.servers, done.source, done.rolledBack, done.seconds, done.nbytes, str(done))
+def _recovery(recovery: Recovery) -> RecoveryView:
+    return RecoveryView(
+        recovery.servers, recovery.source, recovery.rolledBack, recovery.seconds, recovery.nbytes, str(recovery)
+    )

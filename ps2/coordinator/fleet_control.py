@@ -144,7 +144,7 @@ class FleetControl:
                 if (reason := ended.get(index)) is not None:
                     raise LaunchError(f"server {index} did not start: {reason}")
             if time.monotonic() > deadline_s:
-                known = self.launcher.status_text()
+                status = self.launcher.status_text()
                 raise LaunchError(
-                    f"servers {missing} did not register within {timeout_s:.0f} s{f': {known}' if known else ''}"
+                    f"servers {missing} did not register within {timeout_s:.0f} s{f': {status}' if status else ''}"
                 )

@@ -32,7 +32,7 @@ SERVER_TABLE: tuple[tuple[Column, str, Callable[[Any], str]], ...] = (
 )
 SERVER_COLUMNS = (Column("server"), Column("state"), *(column for column, _, _ in SERVER_TABLE))
 # Columns of servers in containers of a cluster.
-PLACE_TABLE: tuple[tuple[Column, str, Callable[[Any], str]], ...] = (
+CONTAINER_TABLE: tuple[tuple[Column, str, Callable[[Any], str]], ...] = (
     (Column("container"), "container", lambda name: name or "-"),
     (Column("node"), "node", lambda name: name or "-"),
 )
@@ -161,20 +161,22 @@ class FleetStatus:
         return {
             "servers": [server.as_data for server in self.servers],
             "matrices": [asdict(matrix) for matrix in self.matrices],
-            "operations": [done.as_data for done in self.operations],
+            "operations": [operation.as_data for operation in self.operations],
         }
 
     @property
     def tables(self) -> list[Table]:
         """The tables to print. Empty tables are left out, except that of servers."""
-        places = PLACE_TABLE if any(server.status and server.status.container for server in self.servers) else ()
-        columns = (*SERVER_COLUMNS, *(column for column, _, _ in places))
-        found = [
-            Table(columns, [_server_row(server, (*SERVER_TABLE, *places)) for server in self.servers]),
+        container_columns = (
+            CONTAINER_TABLE if any(server.status and server.status.container for server in self.servers) else ()
+        )
+        columns = (*SERVER_COLUMNS, *(column for column, _, _ in container_columns))
+        tables = [
+            Table(columns, [_server_row(server, (*SERVER_TABLE, *container_columns)) for server in self.servers]),
             Table(MATRIX_COLUMNS, [_matrix_row(matrix) for matrix in self.matrices]),
             Table(OPERATION_COLUMNS, [_operation_row(operation) for operation in self.operations]),
         ]
-        return [found[0], *(table for table in found[1:] if table.rows)]
+        return [tables[0], *(table for table in tables[1:] if table.rows)]
 
     def __str__(self) -> str:
         return "\n\n".join(map(str, self.tables))
@@ -230,19 +232,28 @@ def fleet_status(
 
 def ask_status(master: Master, control: ServerControl) -> FleetStatus:
     """Ask all servers of a fleet for their state, concurrently."""
-    return fleet_status(_ask(master, control), _rows_by_name(master))
+    return fleet_status(_ask(master, control), master.rows_by_name())
 
 
 def ask_vectors(master: Master, control: ServerControl) -> list[VectorInfo]:
     """Return the named vectors of a fleet, by name."""
-    rows = _rows_by_name(master)
-    found = fleet_status(_ask(master, control), rows)
-    matrices = {matrix.id: matrix for matrix in found.matrices}
-    found_rows = [(matrices.get(f"{number:x}"), names) for number, names in rows.items()]
+    rows = master.rows_by_name()
+    status = fleet_status(_ask(master, control), rows)
+    matrices = {matrix.id: matrix for matrix in status.matrices}
+    named = [(matrices.get(f"{number:x}"), names) for number, names in rows.items()]
     return sorted(
-        VectorInfo(name, of.kind, of.layout, of.dim, of.dtype, of.id, row, of.bytes // max(of.rows, 1))
-        for of, names in found_rows
-        if of is not None  # None: the matrix was freed just now
+        VectorInfo(
+            name,
+            matrix.kind,
+            matrix.layout,
+            matrix.dim,
+            matrix.dtype,
+            matrix.id,
+            row,
+            matrix.bytes // max(matrix.rows, 1),
+        )
+        for matrix, names in named
+        if matrix is not None  # None: the matrix was freed just now
         for name, row in names.items()
     )
 
@@ -258,33 +269,25 @@ def _ask(master: Master, control: ServerControl) -> dict[str, ServerStatus | Tra
     return dict(zip(addresses, call_concurrently(addresses, attempt), strict=True))
 
 
-def _rows_by_name(master: Master) -> dict[int, dict[str, int]]:
-    """Return the row of each named vector, by matrix and name."""
-    rows: dict[int, dict[str, int]] = {}
-    for name, (matrix, row) in master.names().items():
-        rows.setdefault(matrix, {})[name] = row
-    return rows
-
-
 def _matrices(answers: Sequence[ServerStatus], names: Mapping[int, Mapping[str, int]]) -> list[FleetMatrix]:
     """Sum the matrices over all servers."""
     parts: dict[int, list[MatrixStatus]] = {}
     for answer in answers:
         for part in answer.matrices:
             parts.setdefault(part.matrix, []).append(part)
-    return [FleetMatrix.of(found, names.get(matrix, {})) for matrix, found in sorted(parts.items())]
+    return [FleetMatrix.of(statuses, names.get(matrix, {})) for matrix, statuses in sorted(parts.items())]
 
 
 def _operations(answers: Sequence[ServerStatus]) -> list[OperationStatus]:
     """Sum the operations over all servers; the slowest one in total comes first."""
-    found: dict[str, OperationStatus] = {}
-    for done in (done for answer in answers for done in answer.operations):
-        sums = found.get(done.name, OperationStatus(done.name, 0, 0, 0.0, 0))
-        found[done.name] = OperationStatus(
-            *(done.name, sums.count + done.count, sums.failures + done.failures),
-            *(sums.seconds + done.seconds, sums.keys + done.keys),
+    sums_by_name: dict[str, OperationStatus] = {}
+    for operation in (operation for answer in answers for operation in answer.operations):
+        sums = sums_by_name.get(operation.name, OperationStatus(operation.name, 0, 0, 0.0, 0))
+        sums_by_name[operation.name] = OperationStatus(
+            *(operation.name, sums.count + operation.count, sums.failures + operation.failures),
+            *(sums.seconds + operation.seconds, sums.keys + operation.keys),
         )
-    return sorted(found.values(), key=lambda sums: (-sums.seconds, sums.name))
+    return sorted(sums_by_name.values(), key=lambda sums: (-sums.seconds, sums.name))
 
 
 def _server_row(server: FleetServer, table: Sequence[tuple[Column, str, Callable[[Any], str]]]) -> list[str]:
@@ -294,21 +297,27 @@ def _server_row(server: FleetServer, table: Sequence[tuple[Column, str, Callable
 
 
 def _matrix_row(matrix: FleetMatrix) -> list[str]:
-    gone = None
+    removed = None
     if matrix.expired_keys is not None and matrix.evicted_keys is not None:
-        gone = matrix.expired_keys + matrix.evicted_keys
+        removed = matrix.expired_keys + matrix.evicted_keys
     return [
         *(matrix.id, matrix.kind, matrix.layout, _dim(matrix.dim), matrix.dtype, f"{matrix.rows:,}"),
         size(matrix.bytes),
-        *("-" if number is None else f"{number:,}" for number in (matrix.active_keys, matrix.waiting_keys, gone)),
+        *("-" if number is None else f"{number:,}" for number in (matrix.active_keys, matrix.waiting_keys, removed)),
         ", ".join(matrix.names) or "-",
     ]
 
 
-def _operation_row(done: OperationStatus) -> list[str]:
-    keys, spent_s = done.keys, done.seconds
+def _operation_row(operation: OperationStatus) -> list[str]:
+    keys, spent_s = operation.keys, operation.seconds
     return [
-        *(done.name, f"{done.count:,}", f"{done.failures:,}", short_time(spent_s), short_time(spent_s / done.count)),
+        *(
+            operation.name,
+            f"{operation.count:,}",
+            f"{operation.failures:,}",
+            short_time(spent_s),
+            short_time(spent_s / operation.count),
+        ),
         f"{keys:,}" if keys else "-",
         f"{keys / spent_s:,.0f}" if keys and spent_s else "-",
     ]

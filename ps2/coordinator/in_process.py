@@ -36,7 +36,7 @@ class InProcessServers:
     """A network to engines of this process, and to a master of their own.
 
     Attributes:
-        engines: by address.
+        engines: the engines, by address.
         control: calls to single servers.
         master: the master.
     """
@@ -47,7 +47,7 @@ class InProcessServers:
         Args:
             servers: number of engines.
             memory_limit_bytes: memory limit of each engine.
-            allow_udf: whether the engines run users' functions.
+            allow_udf: True if the engines run users' functions.
         """
         self.memory_limit_bytes = memory_limit_bytes
         self.engines = {f"in-process:{index + 1}": Engine(memory_limit_bytes, allow_udf) for index in range(servers)}
@@ -62,7 +62,10 @@ class InProcessServers:
             self.master.registry.register(index, f"id-{address}", address)
 
     def exchange(self, requests: Mapping[str, Sequence[Request]]) -> dict[str, list[Outcome]]:
-        return {address: [self._outcome(address, request) for request in mine] for address, mine in requests.items()}
+        return {
+            address: [self._outcome(address, request) for request in server_requests]
+            for address, server_requests in requests.items()
+        }
 
     def call(self, address: str, method: str, message: Any, reply: Any, timeout_s: float) -> Any:
         return getattr(self._servicers[address], method.partition("/")[2])(message)
@@ -111,18 +114,19 @@ def _copy(array: Array, wire: Wire | None) -> Array:
 
 def _delivered(operation: Operation, result: Result) -> Result:
     """Return a result with copied arrays; the first array is in the operation's ``into``, if that is set."""
-    given = result.arrays if result.streamed is None else (result.streamed.whole(),)
-    places = (operation.into, *(None for _ in given[1:]))
+    arrays = result.arrays if result.streamed is None else (result.streamed.whole(),)
+    targets = (operation.into, *(None for _ in arrays[1:]))
     return Result(
-        result.scalar, tuple(_landed(array, operation.wire, place) for array, place in zip(given, places, strict=False))
+        result.scalar,
+        tuple(_landed(array, operation.wire, target) for array, target in zip(arrays, targets, strict=False)),
     )
 
 
 def _landed(array: Array, wire: Wire | None, into: Array | None) -> Array:
-    sent, spec = (array, plain_spec(array)) if wire is None else to_send(array, wire)
-    place = landing(spec, into)
-    place.reshape(-1)[:] = sent.reshape(-1)
-    return delivered(place, spec, into)
+    values, spec = (array, plain_spec(array)) if wire is None else to_send(array, wire)
+    target = landing(spec, into)
+    target.reshape(-1)[:] = values.reshape(-1)
+    return delivered(target, spec, into)
 
 
 def _stays() -> None:

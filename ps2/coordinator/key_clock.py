@@ -74,9 +74,11 @@ class KeyClock:
     def poll(self) -> None:
         """Advance the time of all matrices that are due, and expire their keys."""
         now_s = self._now_s()
-        wanted = {entry.id: entry for entry in self._master.entries() if _interval_s(entry.spec.key_policy) is not None}
-        self._clocks = {id: clock for id, clock in self._clocks.items() if id in wanted}
-        for id, entry in wanted.items():
+        entries = {
+            entry.id: entry for entry in self._master.entries() if _interval_s(entry.spec.key_policy) is not None
+        }
+        self._clocks = {id: clock for id, clock in self._clocks.items() if id in entries}
+        for id, entry in entries.items():
             interval_s = _interval_s(entry.spec.key_policy) or 0.0
             clock = self._clocks.setdefault(id, _Clock(now_s, now_s + interval_s))
             if now_s < clock.due_s or self._stopping.is_set():
@@ -117,22 +119,20 @@ class KeyClock:
     def _send(
         self, entry: Entry, route: Route, name: str, params: Mapping[int, Mapping[str, int | float]]
     ) -> dict[int, tuple[Array, ...]]:
-        """Send an operation to some partitions, with the parameters of each; return the arrays of each answer.
-
-        A mutation is not retried under its id. The next mutation may repeat its work, which is safe: time never goes
-        back, and repeating a slice of an expiry removes no other keys.
-        """
+        """Send an operation to some partitions, with the parameters of each; return the arrays of each answer."""
+        # A mutation is not retried under its id. The next mutation may repeat its work, which is safe: time never goes
+        # back, and repeating a slice of an expiry removes no other keys.
         requests: dict[str, list[Request]] = {}
-        asked: dict[str, list[int]] = {}
+        indices: dict[str, list[int]] = {}
         for index, own in params.items():
             number = next(self._numbers)
             id = RequestId(self._scope, number, number) if name in KEY_CHANGES else None
             operation = Operation(name, entry.id, index, params=own)
             requests.setdefault(route.addresses[index], []).append(Request((operation,), id, route.version))
-            asked.setdefault(route.addresses[index], []).append(index)
+            indices.setdefault(route.addresses[index], []).append(index)
         answers: dict[int, tuple[Array, ...]] = {}
         for address, outcomes in self._network.exchange(requests).items():
-            for index, outcome in zip(asked[address], outcomes, strict=True):
+            for index, outcome in zip(indices[address], outcomes, strict=True):
                 if isinstance(outcome, PS2Error):
                     raise outcome
                 answers[index] = outcome.results[0].arrays

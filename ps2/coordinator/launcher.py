@@ -112,11 +112,6 @@ class Launcher(ABC):
         """End all started servers, and leave nothing behind. May be called twice."""
 
 
-def launcher_names() -> list[str]:
-    """Return the names of all launchers: the modules of ``launchers``, and entry points of installed packages."""
-    return [*_built_in(), *sorted(entry.name for entry in entries_of(GROUP))]
-
-
 def launcher_class(name: str) -> type[Launcher]:
     """Return a launcher by its name.
 
@@ -135,7 +130,8 @@ def launcher_class(name: str) -> type[Launcher]:
         if not (isinstance(cls, type) and issubclass(cls, Launcher)):
             raise ConfigError(f"launcher: {name!r}: expected {entry.value} to be a class of Launcher, got {cls!r}")
         return cls
-    raise ConfigError(f"launcher: expected one of {', '.join(map(repr, launcher_names()))}, got {name!r}")
+    names = [*_built_in(), *sorted(entry.name for entry in entries_of(GROUP))]
+    raise ConfigError(f"launcher: expected one of {', '.join(map(repr, names))}, got {name!r}")
 
 
 def _built_in() -> list[str]:

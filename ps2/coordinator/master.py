@@ -77,7 +77,7 @@ class Master:
         self._calls = CallDeduplicator()
         self._ended = EndedStages()
         self._deferred = DeferredFrees()
-        self._due: dict[int, dict[int, int]] = {}  # rows of stages that are over: matrix -> row -> generation
+        self._ended_frees: dict[int, dict[int, int]] = {}  # rows of stages that are over: matrix -> row -> generation
         self.pending_frees = PendingFrees(servers, self.registry.members)
         self._publisher = CatalogPublisher(servers, self.registry, id, replicas) if is_attached else None
 
@@ -147,6 +147,13 @@ class Master:
         with self._lock:
             return dict(self._catalog.names)
 
+    def rows_by_name(self) -> dict[int, dict[str, int]]:
+        """Return the row of each named vector, by matrix and name."""
+        rows: dict[int, dict[str, int]] = {}
+        for name, (matrix, row) in self.names().items():
+            rows.setdefault(matrix, {})[name] = row
+        return rows
+
     def find(self, name: str) -> tuple[int, int]:
         """Return matrix and row of a named vector."""
         with self._lock:
@@ -166,14 +173,14 @@ class Master:
         if self._publisher is not None:
             self._publisher.publish(self.saved_matrices())
 
-    def adopt(self, matrices: Sequence[SavedMatrix], cut_anew: bool) -> None:
+    def adopt(self, matrices: Sequence[SavedMatrix], repartition: bool) -> None:
         """Take over the matrices of an earlier coordinator.
 
         Args:
-            cut_anew: True to partition the matrices for the present number of servers; False to keep their partitions.
+            repartition: True to partition the matrices for the present number of servers; False to keep partitions.
         """
         with self._lock:
-            self._catalog.adopt(matrices, self.registry.addresses(), self._servers.route_version, cut_anew)
+            self._catalog.adopt(matrices, self.registry.addresses(), self._servers.route_version, repartition)
 
     # -- matrices --------------------------------------------------------------------------------------------------
 
@@ -188,7 +195,7 @@ class Master:
             return self._new_matrix(spec, name)
         entry = self._calls.once(caller.id, lambda: self._new_matrix(spec, name))
         with self._lock:
-            entry.hold([0], caller.taken)
+            entry.hold([0], caller.row_holders)
         return entry
 
     def find_or_create(self, spec: MatrixSpec, name: str, caller: Caller | None = None) -> tuple[Entry, int]:
@@ -254,7 +261,7 @@ class Master:
     def matrix(self, id: int) -> Located:
         with self._lock:
             entry = self._catalog.get(id)
-            lost, recovering = self.registry.gone(entry.owners, entry.route.servers)
+            lost, recovering = self.registry.lost_reasons(entry.owners, entry.route.servers)
             return Located(entry, lost, recovering, self.epoch, self.step)
 
     def take_rows(self, id: int, count: int = 0, name: str = "", caller: Caller | None = None) -> Sequence[int]:
@@ -270,7 +277,7 @@ class Master:
         rows = self._calls.once(caller.id, lambda: self._take_rows(id, count, name))
         with self._lock:
             if id in self._catalog.ids():
-                self._catalog.get(id).hold(rows, caller.taken)
+                self._catalog.get(id).hold(rows, caller.row_holders)
         return rows
 
     def _take_rows(self, id: int, count: int, name: str) -> Sequence[int]:
@@ -289,7 +296,7 @@ class Master:
             with self._lock:
                 self._catalog.hand_out(entry, grant, name)
             # Matrices without names are not published: a later coordinator does not take them over.
-            if name or grant.total > before or self._catalog.has_name(id):
+            if name or grant.total > before or any(matrix == id for matrix, _ in self._catalog.names.values()):
                 self.publish()
             return grant.rows
 
@@ -332,11 +339,13 @@ class Master:
                 return
             entry = self._catalog.get(id)
             for row in entry.let_go(rows, holder):
-                taken = entry.taken[row]
-                if not taken.series or self._ended.has(taken.series, taken.stage):
+                holders = entry.row_holders[row]
+                if not holders.series or self._ended.has(holders.series, holders.stage):
                     now[row] = entry.born[row]
                 else:
-                    self._deferred.add(taken.series, taken.stage, DeferredFree(id, row, entry.born[row], orphan=True))
+                    self._deferred.add(
+                        holders.series, holders.stage, DeferredFree(id, row, entry.born[row], orphan=True)
+                    )
         if now:
             self._free_rows(id, list(now), now)
 
@@ -344,37 +353,39 @@ class Master:
         """Forget the calls of stages below a number, except live stages, and take back the rows that they freed."""
         with self._lock:
             self._ended.add(series, below, live)
-            due = self._deferred.take(self._ended)
+            ended_frees = self._deferred.take(self._ended)
         self._calls.end(self._ended)
         with self._lock:
-            for late in due:
+            for late in ended_frees:
                 if not (late.orphan and self._is_held(late)):  # another attempt may hold the row by now
-                    self._due.setdefault(late.matrix, {})[late.row] = late.born
-        if due:
+                    self._ended_frees.setdefault(late.matrix, {})[late.row] = late.born
+        if ended_frees:
             with suppress(RecoveringError), self.changing():  # otherwise ``catch_up`` frees them
-                self._take_due()
+                self._free_ended()
 
     def catch_up(self) -> None:
         """Free the rows that could not be freed earlier, here and on servers. Does nothing while rows are changing."""
-        if not (self._due or len(self.pending_frees)) or not self._changing.acquire(blocking=False):
+        if not (self._ended_frees or len(self.pending_frees)) or not self._changing.acquire(blocking=False):
             return
         try:
-            self._take_due()
+            self._free_ended()
             with self._lock:
                 free = {entry.id: list(entry.retired) for entry in self._catalog.entries()}
             self.pending_frees.catch_up(free)
         finally:
             self._changing.release()
 
-    def _take_due(self) -> None:
+    def _free_ended(self) -> None:
         with self._lock:
-            due, self._due = self._due, {}
-        for matrix, born in due.items():
+            ended_frees, self._ended_frees = self._ended_frees, {}
+        for matrix, born in ended_frees.items():
             self._free_now(matrix, list(born), born)
 
     def _is_held(self, late: DeferredFree) -> bool:
-        taken = self._catalog.get(late.matrix).taken.get(late.row) if late.matrix in self._catalog.ids() else None
-        return taken is not None and bool(taken.holders)
+        holders = (
+            self._catalog.get(late.matrix).row_holders.get(late.row) if late.matrix in self._catalog.ids() else None
+        )
+        return holders is not None and bool(holders.holders)
 
     def _free_rows(self, id: int, rows: Sequence[int], born: Mapping[int, int] | None = None) -> None:
         """Free rows; with ``born``, only the rows that still have these generations."""

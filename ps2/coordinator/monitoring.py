@@ -29,40 +29,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class LivePage:
-    """The web server of the live page."""
-
-    def __init__(self, conf: PS2Conf, watcher: DriverWatcher) -> None:
-        """Start the page, and print its link.
-
-        Raises:
-            LaunchError: the host of ``dashboardListen`` is not this machine's.
-        """
-        fixed = None if conf.dashboardTokenFile is None else read_token(conf.dashboardTokenFile).split()[0]
-        sessions = BrowserSessions(driver_secret() if fixed is None else fixed, fixed)
-        listen = split_listen(conf.dashboardListen, "dashboardListen")
-        self._page = PageServer(
-            lambda: to_json(watcher.snapshot()),
-            lambda begin, find: to_json(watcher.vectors(begin, find)),
-            *(sessions, listen),
-        )
-        taken = "" if self._page.is_first else f" (port {listen[1][0]} is taken)"
-        open_ = "" if is_loopback(listen[0]) else "; what it shows travels unencrypted"
-        said = f"live page at {self._page.url}{taken}{open_}"
-        if log_format() == JSON:
-            log.info("%s", said)
-        else:
-            print(f"PS2: {said}", file=sys.stderr)
-
-    @property
-    def url(self) -> str:
-        """The link of the page."""
-        return self._page.url
-
-    def stop(self) -> None:
-        self._page.stop()
-
-
 class Monitoring:
     """The live page, the metrics and the traces of one context.
 
@@ -79,7 +45,7 @@ class Monitoring:
         """
         # The coordinator asks for the status of a server that has been silent for this long.
         self.watcher = DriverWatcher(fleet, active, recoveries, conf.lostAfterS / 2)
-        self._page: LivePage | None = None
+        self._page: PageServer | None = None
         self._metrics: Exposition | None = None
         self._tracing: Tracing | None = None
         with contextlib.ExitStack() as undo:
@@ -87,7 +53,7 @@ class Monitoring:
             if conf.metricsListen is not None:
                 self._metrics = _expose(conf.metricsListen, self.watcher)
             if conf.dashboard:
-                self._page = LivePage(conf, self.watcher)
+                self._page = _live_page(conf, self.watcher)
             if self._page is not None or self._metrics is not None:
                 self.watcher.open()
             if conf.tracing:
@@ -122,6 +88,22 @@ class Monitoring:
             self._page.stop()
         if self._metrics is not None:
             self._metrics.stop()
+
+
+def _live_page(conf: PS2Conf, watcher: DriverWatcher) -> PageServer:
+    """Start the live page, and print its link."""
+    fixed = None if conf.dashboardTokenFile is None else read_token(conf.dashboardTokenFile).split()[0]
+    page = PageServer(
+        lambda: to_json(watcher.snapshot()),
+        lambda begin, find: to_json(watcher.vectors(begin, find)),
+        BrowserSessions(driver_secret() if fixed is None else fixed, fixed),
+        split_listen(conf.dashboardListen, "dashboardListen"),
+    )
+    if log_format() == JSON:
+        log.info("%s", page.description)
+    else:
+        print(f"PS2: {page.description}", file=sys.stderr)
+    return page
 
 
 def _expose(listen: str, watcher: DriverWatcher) -> Exposition:

@@ -27,11 +27,8 @@ def overview(master: Master, conf: PS2Conf, page: str | None = None) -> str:
     Args:
         page: link of the context's live page; None: there is none.
     """
-    entries, present = master.entries(), master.present()
-    names: dict[int, list[str]] = {}
-    for name, (matrix, _) in master.names().items():
-        names.setdefault(matrix, []).append(name)
-    known = named_values(
+    entries, present, names = master.entries(), master.present(), master.rows_by_name()
+    properties = named_values(
         launcher="attach" if conf.addresses else conf.launcher,
         memory_limit=None if conf.memoryLimit is None else f"{size(conf.memoryLimit)} on each server",
         copies=conf.replicas or None,
@@ -41,7 +38,7 @@ def overview(master: Master, conf: PS2Conf, page: str | None = None) -> str:
     return to_html(
         f"PS2Context: {len(present)} of {len(master.registry.members())} servers are running",
         *([] if page is None else [Link(page)]),
-        known,
+        properties,
         _servers(master, entries),
         matrices if entries else "no vectors yet",
     )
@@ -49,15 +46,15 @@ def overview(master: Master, conf: PS2Conf, page: str | None = None) -> str:
 
 def _servers(master: Master, entries: list[Entry]) -> Table:
     partitions: Counter[str] = Counter()
-    held: Counter[str] = Counter()
+    dense_bytes: Counter[str] = Counter()
     for entry in entries:
         for partition, address in zip(entry.route.partitions, entry.route.addresses, strict=True):
             partitions[address] += 1
             if entry.spec.kind == "dense":
-                held[address] += partition.width * entry.spec.block_bytes
+                dense_bytes[address] += partition.width * entry.spec.block_bytes
     present = master.present()
     rows = [
-        [address, "running" if id in present else "lost", f"{partitions[address]:,}", size(held[address])]
+        [address, "running" if id in present else "lost", f"{partitions[address]:,}", size(dense_bytes[address])]
         for id, address in master.registry.members()
     ]
     return Table(SERVERS, rows)
@@ -66,8 +63,8 @@ def _servers(master: Master, entries: list[Entry]) -> Table:
 def _matrix_row(entry: Entry, names: list[str]) -> list[str]:
     spec = entry.spec
     # Only the servers know the number of keys of a sparse matrix.
-    taken = size(spec.dim * spec.block_bytes) if spec.kind == "dense" else "-"
+    nbytes = size(spec.dim * spec.block_bytes) if spec.kind == "dense" else "-"
     return [
         *(f"{entry.id:x}", spec.kind, spec.layout, f"{spec.dim:,}", spec.dtype, f"{spec.rows:,}"),
-        *(f"{len(entry.used):,}", taken, f"{len(entry.route.servers):,}", ", ".join(names) or "-"),
+        *(f"{len(entry.used):,}", nbytes, f"{len(entry.route.servers):,}", ", ".join(names) or "-"),
     ]

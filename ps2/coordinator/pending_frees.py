@@ -58,7 +58,7 @@ class PendingFrees:
         """Repeat pending calls, unless the last attempt was a moment ago.
 
         Args:
-            free: by matrix, the rows that are not in use. They must not be handed out during the call.
+            free: the rows of each matrix that are not in use. They must not be handed out during the call.
         """
         with self._lock:
             now_s = time.monotonic()
@@ -67,14 +67,18 @@ class PendingFrees:
             self._next_s = now_s + PAUSE_S
             matrices, self._matrices = self._matrices, set()
             rows, self._rows = self._rows, {}
-        there, silent = dict(self._members()), set[str]()
+        present, silent = dict(self._members()), set[str]()
         for id, matrix in matrices:
-            if id in there and not self._free(id, there[id], matrix, ATTEMPT_TIMEOUT_S, id in silent):
+            if id in present and not self._free(id, present[id], matrix, ATTEMPT_TIMEOUT_S, id in silent):
                 silent.add(id)
         for (id, matrix), numbers in rows.items():
             # Rows that were handed out since are in use, and were zeroed then.
             left = numbers.intersection(free.get(matrix, ()))
-            if id in there and left and not self._retire(id, there[id], matrix, left, ATTEMPT_TIMEOUT_S, id in silent):
+            if (
+                id in present
+                and left
+                and not self._retire(id, present[id], matrix, left, ATTEMPT_TIMEOUT_S, id in silent)
+            ):
                 silent.add(id)
 
     def _free(
@@ -104,17 +108,17 @@ class PendingFrees:
             later,
         )
 
-    def _do(self, call: Callable[[], None], owe: Callable[[], None], what: str, later: bool) -> bool:
+    def _do(self, call: Callable[[], None], postpone: Callable[[], None], description: str, later: bool) -> bool:
         """Make a call now, or keep it for later if ``later`` or if it fails; return True if the server answered."""
         try:
             if not later:
                 call()
                 return True
         except TransientError as error:
-            log.debug("%s, later: %s", what, error)
+            log.debug("%s, later: %s", description, error)
         except PS2Error as error:
-            log.warning("%s: %s", what, error)
+            log.warning("%s: %s", description, error)
             return True
         with self._lock:
-            owe()
+            postpone()
         return False

@@ -14,12 +14,12 @@ Recover = Literal["auto", "shard", "consistent"]
 
 @dataclass(frozen=True)
 class Policy:
-    """How a fleet recovers from lost servers.
+    """The settings of a fleet's recovery.
 
     Attributes:
         replicas: 1 if each server's shards have copies on the next server, else 0.
-        recover: which servers roll back to the checkpoint if there are no copies. "consistent": all. "shard": the lost
-            ones. "auto": all if the run or step under way can go on from the checkpoint by itself, else the lost ones.
+        recover: the servers that roll back to the checkpoint if there are no copies. "consistent": all. "shard": the
+            lost ones. "auto": all if the run or step can continue from the checkpoint by itself, else the lost ones.
     """
 
     replicas: int
@@ -31,10 +31,10 @@ class Lost:
     """The state of a fleet when servers were declared lost.
 
     Attributes:
-        servers: indices of the lost servers.
-        reason: why they are lost.
-        silent_s: seconds since the oldest of their last signs of life.
-        mutations: by index, the server's id and the number of requests that had changed data on it.
+        servers: the indices of the lost servers.
+        reason: the reason why they are lost.
+        silent_s: the seconds since the oldest of their last signs of life.
+        mutations: each server's id and the number of requests that had changed data on it, by index.
     """
 
     servers: tuple[int, ...]
@@ -42,15 +42,15 @@ class Lost:
     silent_s: float
     mutations: Mapping[int, tuple[str, int]]
 
-    def mutations_since(self, held: Mapping[str, int], indices: Collection[int]) -> int:
+    def mutations_since(self, checkpointed: Mapping[str, int], indices: Collection[int]) -> int:
         """Return the number of mutations on some servers after a checkpoint.
 
         Args:
-            held: by server id, the number of mutations that the checkpoint holds.
-            indices: indices of the servers.
+            checkpointed: the number of mutations that the checkpoint holds, by server id.
+            indices: the indices of the servers.
         """
         counts = [self.mutations[index] for index in indices]
-        return sum(max(0, count - held.get(server_id, 0)) for server_id, count in counts)
+        return sum(max(0, count - checkpointed.get(server_id, 0)) for server_id, count in counts)
 
 
 @dataclass(frozen=True)
@@ -93,15 +93,15 @@ class Recovery:
         return self.detectS + self.startS + self.loadS
 
     def __str__(self) -> str:
-        why = self.reason.splitlines()[0].removesuffix("; its log ends:").rstrip(";")
+        reason = self.reason.splitlines()[0].removesuffix("; its log ends:").rstrip(";")
         which = f"server {', '.join(map(str, self.servers))} is" if self.servers else "the fleet is"
-        text = f"{which} back after {self.seconds:.1f} s ({why})"
+        text = f"{which} back after {self.seconds:.1f} s ({reason})"
         if self.source == "replica":
             return f"{text}: from the copies, nothing is missing"
         if self.source == "handover":
             return f"{text}: from checkpoint {self.checkpoint}, with which it had ended; nothing is missing"
-        who = "all servers are" if self.rolledBack else "it is"
-        text += f": {who} at checkpoint {self.checkpoint} again (next step {self.step})"
+        subject = "all servers are" if self.rolledBack else "it is"
+        text += f": {subject} at checkpoint {self.checkpoint} again (next step {self.step})"
         text += f", {self.mutationsLost} requests that changed something are missing"
         if self.mixed:
             text += "; the other servers go on from where they were, so ages of vectors are mixed"

@@ -15,7 +15,7 @@ from ps2.errors import LostError, RecoveringError, UnavailableError
 
 log = logging.getLogger(__name__)
 
-# How long to wait for the verdict on an unreachable server. The supervisor checks the processes more often.
+# Wait for the decision whether an unreachable server is lost. The supervisor checks the processes more often.
 VERDICT_TIMEOUT_S = 1.0
 
 
@@ -36,7 +36,7 @@ class ServerRegistry:
         self._changed = threading.Condition(self._lock)
         self._membership = Membership(lost_after_s)
         self._recoverable = False  # True: lost servers are replaced
-        self._given_up = ""
+        self._give_up_reason = ""
         self._restoring: dict[int, str] = {}  # replaced servers without their shards, and why they were lost
 
     def register(self, index: int, server_id: str, address: str) -> None:
@@ -64,10 +64,10 @@ class ServerRegistry:
             self._membership.ended(index, reason)
             self._changed.notify_all()
 
-    def here(self) -> None:
+    def caller_runs(self) -> None:
         """Record that this process runs; see ``Membership.here``."""
         with self._lock:
-            self._membership.here(time.monotonic())
+            self._membership.caller_runs(time.monotonic())
 
     def silent(self) -> list[tuple[int, str, str]]:
         """Return index, server id and address of the silent servers. The caller asks them before ``tick``."""
@@ -79,9 +79,9 @@ class ServerRegistry:
     def tick(self) -> None:
         with self._changed:
             for index in self._membership.tick(time.monotonic()):
-                why = self._membership.members[index].gone or ""
-                log.warning("server %d is lost: %s", index, why, extra={"server": index})
-                self.on_lost(index, why)
+                reason = self._membership.members[index].lost_reason or ""
+                log.warning("server %d is lost: %s", index, reason, extra={"server": index})
+                self.on_lost(index, reason)
                 self._changed.notify_all()
 
     def wait_registered(self, indices: Collection[int], timeout_s: float) -> list[int]:
@@ -103,7 +103,7 @@ class ServerRegistry:
     def present(self) -> dict[str, str]:
         """Return the address of each server that is not lost, by server id."""
         with self._lock:
-            return {m.server_id: m.address for m in self._membership.members.values() if m.gone is None}
+            return {m.server_id: m.address for m in self._membership.members.values() if m.lost_reason is None}
 
     def health(self) -> list[ServerHealth]:
         """Return the health of each server, by index."""
@@ -111,8 +111,8 @@ class ServerRegistry:
             now_s = time.monotonic()
             return [
                 ServerHealth(
-                    *(index, member.server_id, member.address, max(0.0, now_s - member.heard_s)),
-                    why=self._restoring.get(index, member.gone),
+                    *(index, member.server_id, member.address, max(0.0, now_s - member.last_sign_s)),
+                    why=self._restoring.get(index, member.lost_reason),
                     is_recoverable=self._recoverable,
                 )
                 for index, member in sorted(self._membership.members.items())
@@ -126,18 +126,18 @@ class ServerRegistry:
         """Record that lost servers can be recovered from now on."""
         self._recoverable = True
 
-    def give_up(self, why: str) -> None:
+    def give_up(self, reason: str) -> None:
         """Record that the servers that are lost now are lost for good."""
         with self._lock:
-            self._recoverable, self._given_up = False, why
-        self._on_give_up(why)
+            self._recoverable, self._give_up_reason = False, reason
+        self._on_give_up(reason)
 
-    def supersede(self, why: str) -> None:
+    def supersede(self, reason: str) -> None:
         """Record that another coordinator has taken over the servers: all of them are lost for this one."""
         with self._lock:
-            self._recoverable, self._given_up = False, ""
+            self._recoverable, self._give_up_reason = False, ""
             for index in self._membership.members:
-                self._membership.ended(index, why)
+                self._membership.ended(index, reason)
 
     def check_all_there(self) -> None:
         """Raise if a server is lost: RecoveringError if it can be recovered, else LostError."""
@@ -146,7 +146,9 @@ class ServerRegistry:
                 reasons = "; ".join(lost.values())
                 raise RecoveringError(reasons) if self._recoverable else LostError(reasons)
 
-    def gone(self, owners: Collection[int], addresses: Collection[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def lost_reasons(
+        self, owners: Collection[int], addresses: Collection[str]
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return why servers of a matrix are lost for good, and why servers are being replaced.
 
         Args:
@@ -155,12 +157,12 @@ class ServerRegistry:
         """
         with self._lock:
             lost = self._membership.lost()
-            gone = [lost[address] for address in addresses if address in lost]
-            gone += [reason for index, reason in self._restoring.items() if index in owners]
+            reasons = [lost[address] for address in addresses if address in lost]
+            reasons += [reason for index, reason in self._restoring.items() if index in owners]
             if self._recoverable:
-                return (), tuple(gone)
-            why = f"{self._given_up}: " if self._given_up else ""
-            return tuple(why + reason for reason in gone), ()
+                return (), tuple(reasons)
+            prefix = f"{self._give_up_reason}: " if self._give_up_reason else ""
+            return tuple(prefix + reason for reason in reasons), ()
 
     def lost(self, replaces: bool) -> list[int]:
         """Return the indices of the servers that have to be replaced.
@@ -169,8 +171,8 @@ class ServerRegistry:
             replaces: True if the launcher can replace a silent server. Otherwise only ended servers are returned.
         """
         with self._lock:
-            members = self._membership.members
-            return [index for index in self._membership.lost_indices() if replaces or members[index].ended]
+            members = self._membership.members.items()
+            return [index for index, m in members if m.lost_reason is not None and (replaces or m.ended)]
 
     def fence(self, indices: Collection[int]) -> Lost:
         """Ignore later signs of life of lost servers; return the state of the fleet now."""
@@ -180,13 +182,13 @@ class ServerRegistry:
             lost = Lost(
                 servers=tuple(indices),
                 reason="; ".join(
-                    self._restoring.get(index) or f"server {index}: {members[index].gone}" for index in indices
+                    self._restoring.get(index) or f"server {index}: {members[index].lost_reason}" for index in indices
                 ),
-                silent_s=max(now_s - members[index].heard_s for index in indices),
+                silent_s=max(now_s - members[index].last_sign_s for index in indices),
                 mutations=self.counts(),
             )
             for index in indices:
-                self._restoring.setdefault(index, f"server {index}: {members[index].gone}")
+                self._restoring.setdefault(index, f"server {index}: {members[index].lost_reason}")
                 self._membership.fence(index)
             return lost
 

@@ -45,7 +45,7 @@ def variable_of(name: str) -> str:
     return PREFIX + "".join(f"_{letter}" if letter.isupper() else letter for letter in name).upper()
 
 
-def of_variables(environment: Mapping[str, str], names: Collection[str], parsed: Collection[str]) -> dict[str, Any]:
+def from_variables(environment: Mapping[str, str], names: Collection[str], parsed: Collection[str]) -> dict[str, Any]:
     """Return the settings given by environment variables, without white space around them. Empty ones are ignored.
 
     Args:
@@ -58,8 +58,8 @@ def of_variables(environment: Mapping[str, str], names: Collection[str], parsed:
     """
     variables = {variable_of(name): name for name in names}
     for variable in environment:
-        known = variable in variables or not variable.startswith(PREFIX) or variable.startswith(OF_KUBERNETES)
-        if not known and (near := difflib.get_close_matches(variable, variables, n=1, cutoff=0.9)):
+        is_known = variable in variables or not variable.startswith(PREFIX) or variable.startswith(OF_KUBERNETES)
+        if not is_known and (near := difflib.get_close_matches(variable, variables, n=1, cutoff=0.9)):
             log.warning("environment variable %s is no setting of PS2Conf; %s is", variable, near[0])
     values = {}
     for variable, name in variables.items():
@@ -68,7 +68,7 @@ def of_variables(environment: Mapping[str, str], names: Collection[str], parsed:
     return values
 
 
-def of_file(path: str, names: Collection[str]) -> dict[str, Any]:
+def from_file(path: str, names: Collection[str]) -> dict[str, Any]:
     """Return the settings of a YAML file; none if the file is empty.
 
     Raises:
@@ -106,11 +106,11 @@ def addresses(fleet: str | Sequence[str] | Any | None) -> tuple[str, ...]:
     """Return the servers' addresses, given as "host:port,host:port" or as a list."""
     if fleet is None:
         return ()
-    given = fleet.split(",") if isinstance(fleet, str) else fleet
+    texts = fleet.split(",") if isinstance(fleet, str) else fleet
     wrong = ConfigError(f"fleet: expected HOST:PORT,HOST:PORT..., got {fleet!r}")
-    if not isinstance(given, Sequence) or not all(isinstance(address, str) for address in given):
+    if not isinstance(texts, Sequence) or not all(isinstance(address, str) for address in texts):
         raise wrong
-    servers = tuple(address.strip() for address in given if address.strip())
+    servers = tuple(address.strip() for address in texts if address.strip())
     if not servers:
         raise wrong
     for address in servers:
@@ -127,13 +127,13 @@ def addresses(fleet: str | Sequence[str] | Any | None) -> tuple[str, ...]:
     return servers
 
 
-def ports(given: object) -> range:
+def ports(value: object) -> range:
     """Parse the ports that the driver may use: 40000 or "40000-40020"; None: any."""
-    if given is None:
+    if value is None:
         return ANY_PORT
-    if not isinstance(given, str) and not is_whole(given):
-        raise ConfigError(f"ports: expected a text such as '40000-40020', got {given!r}")
-    allowed = ports_of(str(given).strip(), "ports")
+    if not isinstance(value, str) and not is_whole(value):
+        raise ConfigError(f"ports: expected a text such as '40000-40020', got {value!r}")
+    allowed = ports_of(str(value).strip(), "ports")
     if allowed == ANY_PORT:
         raise ConfigError("ports: expected the first and the last of some (40000-40020), got 0; leave it out for any")
     return allowed

@@ -56,7 +56,7 @@ class Stages:
         self._running: dict[int, SparkJob] = {}
         self._below: int | None = None
         # Stages without a known job. A busy Spark drops events, so their job may run.
-        self._unknown: set[int] = set()
+        self._jobless: set[int] = set()
 
     def poll(self, ask: Callable[[int], SparkJob | None], active: Callable[[], Sequence[int]]) -> Over:
         """Ask Spark for news, and return the stages that are over now.
@@ -68,24 +68,24 @@ class Stages:
         # Ask about known jobs first. If one has ended, Spark knows by now every job that shares its stages, and the
         # loops below find it.
         for number in list(self._running):
-            self._note(number, ask(number))
+            self._record(number, ask(number))
         while (job := ask(self._next_job)) is not None:
-            self._note(self._next_job, job)
+            self._record(self._next_job, job)
             self._next_job += 1
         # Spark may have forgotten a job, or dropped its event: go on after the gap.
         newest = max(active(), default=-1)
         while self._next_job <= newest:
-            self._note(self._next_job, ask(self._next_job))
+            self._record(self._next_job, ask(self._next_job))
             self._next_job += 1
         live = frozenset(stage for job in self._running.values() for stage in job.stages)
-        return Over(self._below or 0, live | self._unknown)
+        return Over(self._below or 0, live | self._jobless)
 
-    def _note(self, number: int, job: SparkJob | None) -> None:
+    def _record(self, number: int, job: SparkJob | None) -> None:
         if job is not None and job.stages:
-            known = min(job.stages) if self._below is None else self._below
-            self._below = max(known, max(job.stages) + 1)
-            unknown = self._unknown.union(range(known, self._below)) - job.stages
-            self._unknown = set(sorted(unknown)[-UNKNOWN_STAGES:])
+            first = min(job.stages) if self._below is None else self._below
+            self._below = max(first, max(job.stages) + 1)
+            jobless = self._jobless.union(range(first, self._below)) - job.stages
+            self._jobless = set(sorted(jobless)[-UNKNOWN_STAGES:])
         if job is not None and job.running:
             self._running[number] = job
         else:

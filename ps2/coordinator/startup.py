@@ -52,13 +52,13 @@ def start_from(fleet: FleetControl, checkpoints: Checkpoints, conf: PS2Conf) -> 
         restored = Newest(folder, folders.read_manifest(folder), {})
         if not restored.manifest.number:
             raise UsageError(f"restore: expected a checkpoint of a fleet, {folder} has rows that DCV.load reads")
-        checkpoints.go_on_from(restored, shared_url(conf.restore))
+        checkpoints.resume_from(restored, shared_url(conf.restore))
     if conf.fleet:
         _take_over(fleet, conf, adopt=restored is None)
     else:
         fleet.activate()
     if restored is not None:
-        master.adopt(restored.manifest.matrices, cut_anew=True)
+        master.adopt(restored.manifest.matrices, repartition=True)
         everyone = range(conf.count)
         fleet.load(restored, everyone, ids=False)
         fleet.take_loaded(everyone)
@@ -74,15 +74,15 @@ def _take_over(fleet: FleetControl, conf: PS2Conf, adopt: bool) -> None:
     servers.route_version = max(info.route_version for info in servers_info)
     fleet.activate()
     fleet.discard_checkpoints()
-    held = newest_catalog(servers_info) if adopt else ()
-    kept = {matrix.id for matrix in held}
+    matrices = newest_catalog(servers_info) if adopt else ()
+    named = {matrix.id for matrix in matrices}
     for address in master.registry.addresses():
         for status in servers.status(address).matrices:
-            if status.matrix not in kept:  # without a name, no program can reach the matrix
+            if status.matrix not in named:  # without a name, no program can reach the matrix
                 servers.free_matrix(address, status.matrix)
-    if held:
-        master.adopt(held, cut_anew=False)
-        log.info("took over %d matrices of the driver before", len(held))
+    if matrices:
+        master.adopt(matrices, repartition=False)
+        log.info("took over %d matrices of the driver before", len(matrices))
 
 
 def _wait_until_alone(fleet: FleetControl, conf: PS2Conf) -> list[ServerInfo]:

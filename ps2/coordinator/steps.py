@@ -16,7 +16,6 @@ from ps2.coordinator.checkpoints import Checkpoint, Checkpoints, Newest
 from ps2.coordinator.conf import PS2Conf
 from ps2.coordinator.master import Master
 from ps2.coordinator.recovery import Recovery, RecoveryLog
-from ps2.coordinator.stream_turns import StreamTurns
 from ps2.errors import CheckpointWarning, ConfigError, PS2Error, RecoveryError, RolledBack, UsageError
 from ps2.guarded_loop import GuardedLoop
 from ps2.interrupts import shielded, sleep
@@ -31,6 +30,72 @@ from ps2.storage import folders
 log = logging.getLogger(__name__)
 
 POLL_S = 0.05
+
+
+# Interval at which a waiting batch checks whether a run has ended.
+POLL_S = 0.05
+
+
+class StreamTurns:
+    """The streams of one coordinator. Batches take turns with each other and with runs.
+
+    Every stream can roll back to every checkpoint, because checkpoints hold the positions of all streams.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._models: set[str] = set()
+        self._thread: int | None = None  # the thread of the batch under way
+
+    @property
+    def are_open(self) -> bool:
+        """True if a model learns from a stream."""
+        return bool(self._models)
+
+    def check_free(self, model: str) -> None:
+        """Raise UsageError if a model learns from a stream."""
+        if model in self._models:
+            raise UsageError(f"model {model} learns from a stream already: stop that query first")
+
+    @contextmanager
+    def stream(self, model: str) -> Iterator[None]:
+        """Register a model that learns from a stream. Meanwhile, the loss of a server rolls back the whole fleet.
+
+        Raises:
+            UsageError: the model learns from a stream already.
+        """
+        with self._changed:
+            self.check_free(model)
+            self._models.add(model)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._models.remove(model)
+
+    @contextmanager
+    def batch(self, is_free: Callable[[], bool]) -> Iterator[None]:
+        """Wait until no other batch and no run is in progress, and hold the turn.
+
+        Args:
+            is_free: returns False while a run or a step of the driver is in progress.
+        """
+        with self._changed:
+            while self._thread is not None or not is_free():
+                self._changed.wait(POLL_S)
+            self._thread = threading.get_ident()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._thread = None
+                self._changed.notify_all()
+
+    def wait(self) -> None:
+        """Wait until no batch of another thread is in progress."""
+        with self._changed:
+            while self._thread not in (None, threading.get_ident()):
+                self._changed.wait(POLL_S)
 
 
 class Steps:
@@ -85,15 +150,15 @@ class Steps:
         while (run := self._active.run) is not None:
             with run.holding_calls() as is_free:
                 if is_free:
-                    return self._of_run(run, path, step)
+                    return self._checkpoint_run(run, path, step)
             sleep(POLL_S)  # another thread is in ``onClock``
         self._last_s = time.monotonic()
         self._check()
-        note = _record_no_cut if self._inside and step is None else self._cuts.append
+        on_complete = _record_no_cut if self._inside and step is None else self._cuts.append
         number = self.next if step is None else step
-        return self._checkpoints.take(path, number, self._session.epoch, note, self._journal.to_bytes())
+        return self._checkpoints.take(path, number, self._session.epoch, on_complete, self._journal.to_bytes())
 
-    def _of_run(self, run: RunState, path: str | None, step: int | None) -> Checkpoint:
+    def _checkpoint_run(self, run: RunState, path: str | None, step: int | None) -> Checkpoint:
         """Make a checkpoint of the current run."""
         self._last_s = time.monotonic()
         # Take the cut before the checkpoint. Changes in between are repeated after a rollback, and count once.
@@ -112,14 +177,14 @@ class Steps:
         if run is None:
             # It may hold a part of a step. The whole fleet must not roll back to such a checkpoint.
             partial = self._inside or self._conf.recover == "consistent"
-            note = None if partial else _record_no_cut
+            on_complete = None if partial else _record_no_cut
             messages = self._journal.to_bytes()
-            return self._checkpoints.hand_over(addresses, self.next, self._session.epoch, note, messages)
+            return self._checkpoints.hand_over(addresses, self.next, self._session.epoch, on_complete, messages)
         with run.holding_calls() as is_free:
             epoch, cut = run.epoch, run.cut()
             # It may hold a part of a running call of ``onClock``, and lacks what that returns.
-            note = (lambda folder: run.note_cut(folder, cut)) if is_free else None
-            return self._checkpoints.hand_over(addresses, cut.first, epoch, note, cut.saved())
+            on_complete = (lambda folder: run.note_cut(folder, cut)) if is_free else None
+            return self._checkpoints.hand_over(addresses, cut.first, epoch, on_complete, cut.saved())
 
     @contextmanager
     def step(self, number: int | None) -> Iterator[int]:
@@ -137,7 +202,7 @@ class Steps:
             self._session.dispatch.flush()
             self._check()
             self.next = current + 1
-            if self._due():
+            if self._is_due():
                 self._automatic(lambda: self.checkpoint(None, self.next))
         except Exception as error:
             try:
@@ -183,12 +248,12 @@ class Steps:
         run = self._active.run
         assert run is not None
         self.next = clock + 1
-        is_due, asked = self._due(), run.take_requested()
-        for path, step in asked:
-            self._of_run(run, path, step)
-        if is_due and all(path is not None for path, _ in asked):
-            self._automatic(lambda: self._of_run(run, None, None))
-        return is_due or bool(asked)
+        is_due, requested = self._is_due(), run.take_requested()
+        for path, step in requested:
+            self._checkpoint_run(run, path, step)
+        if is_due and all(path is not None for path, _ in requested):
+            self._automatic(lambda: self._checkpoint_run(run, None, None))
+        return is_due or bool(requested)
 
     @shielded
     def begin_run(self, run: RunState) -> None:
@@ -232,7 +297,7 @@ class Steps:
         while True:
             before = len(self.wait_for_servers())
             try:
-                self._of_run(run, None, None)
+                self._checkpoint_run(run, None, None)
                 return
             except RecoveryError:
                 # A server may have been lost meanwhile. If it came back without loss of data, try again.
@@ -280,7 +345,7 @@ class Steps:
     def _check(self) -> None:
         self._session.check_epoch(self._master.last_rollback)
 
-    def _due(self) -> bool:
+    def _is_due(self) -> bool:
         every_steps, every_s = self._conf.checkpointEverySteps, self._conf.checkpointEveryS
         if every_steps is not None and self.next % every_steps == 0:
             return True

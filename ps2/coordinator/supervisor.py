@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 import time
-from collections.abc import Collection
-from contextlib import ExitStack
+from collections.abc import Collection, Mapping
+from contextlib import ExitStack, suppress
 
 from ps2.coordinator.checkpoints import Checkpoints, Newest, younger
-from ps2.coordinator.drain import DrainController
 from ps2.coordinator.fleet_control import FleetControl
 from ps2.coordinator.recovery import Lost, Policy, Recovery, RecoveryLog, Source, all_roll_back, backup_of, source_of
 from ps2.coordinator.steps import Steps
@@ -31,7 +31,85 @@ PAUSE_S = 1.0
 ASK_TIMEOUT_S = 1.0
 # Interval at which ``roll_back`` checks whether the fleet has rolled back.
 WAIT_S = 0.1
-ASKED_FOR = "the driver asked for it"
+REQUESTED = "the driver asked for it"
+
+
+# Pause before a failed checkpoint is tried again. Meanwhile the leaving servers keep running, up to their own limit.
+RETRY_S = 5.0
+
+
+class DrainController:
+    """Drains servers that are about to end. One thread calls ``update`` repeatedly.
+
+    A server with up-to-date copies is released at once. Otherwise the fleet makes a checkpoint, and the leaving servers
+    refuse all later requests, so the checkpoint holds all changes for their successors. Without copies and without a
+    folder for checkpoints, a server is released at once, and its data are lost.
+    """
+
+    def __init__(self, fleet: FleetControl, checkpoints: Checkpoints, policy: Policy, steps: Steps) -> None:
+        self._master = fleet.master
+        self._servers = fleet.control
+        self._checkpoints = checkpoints
+        self._policy = policy
+        self._steps = steps
+        self._released: set[str] = set()  # ids of processes
+        self._thread: threading.Thread | None = None
+        self._next_s = 0.0
+        self._handovers: Mapping[int, Newest] = {}  # the checkpoint that each drained server has ended with
+
+    def update(self, leaving: Collection[int]) -> None:
+        """Begin to drain the leaving servers, and return at once."""
+        members = self._master.registry.members()
+        leaving_members = {index: members[index] for index in leaving if members[index][0] not in self._released}
+        if (
+            not leaving_members
+            or time.monotonic() < self._next_s
+            or (self._thread is not None and self._thread.is_alive())
+        ):
+            return
+        self._next_s = time.monotonic() + RETRY_S
+        # A checkpoint may take minutes, and the supervisor must not wait.
+        self._thread = threading.Thread(target=self._drain, args=(leaving_members,), name="ps2-drain", daemon=True)
+        self._thread.start()
+
+    def handed_over(self, indices: Collection[int]) -> Newest | None:
+        """Return the checkpoint by which all these servers handed over their data; None if they have no common one."""
+        first, *others = (self._handovers.get(index) for index in indices)
+        return first if all(other is first for other in others) else None
+
+    def forget(self, indices: Collection[int]) -> None:
+        """Forget the handover of servers, whose data now differ from their last checkpoint."""
+        self._handovers = {index: newest for index, newest in self._handovers.items() if index not in indices}
+
+    def _drain(self, leaving_members: Mapping[int, tuple[str, str]]) -> None:
+        addresses = [address for _, address in leaving_members.values()]
+        try:
+            if not self._in_sync(addresses):
+                self._hand_over(leaving_members)
+        except PS2Error as error:
+            log.warning("servers %s are to end, and what they hold is not safe yet: %s", sorted(leaving_members), error)
+            return
+        for index, (server_id, address) in leaving_members.items():
+            with suppress(PS2Error):  # a server that misses this call reports again that it is leaving
+                self._servers.hello(address, self._master.id, released=True)
+                self._released.add(server_id)
+                log.info("server %d was told to end, and may", index)
+
+    def _in_sync(self, addresses: Collection[str]) -> bool:
+        """Return True if one server is leaving, and its copies are up to date. A second one could hold the copies."""
+        if not self._policy.replicas or len(addresses) > 1:
+            return False
+        self._master.registry.check_all_there()
+        return all(self._servers.status(address).behind == 0 for address in addresses)
+
+    def _hand_over(self, leaving_members: Mapping[int, tuple[str, str]]) -> None:
+        if self._checkpoints.folder is None:
+            log.warning(
+                "servers %s end, and what they hold goes with them: there is no checkpointDir", sorted(leaving_members)
+            )
+            return
+        newest = self._steps.hand_over([address for _, address in leaving_members.values()])
+        self._handovers = {**self._handovers, **dict.fromkeys(leaving_members, newest)}
 
 
 class Supervisor:
@@ -60,7 +138,7 @@ class Supervisor:
         self._copies_broken = False  # the copies of a lost server were incomplete
         self._next_attempt_s = 0.0
         self._superseded = False
-        self._wanted = 0  # epoch that ``roll_back`` waits for; 0: none
+        self._target_epoch = 0  # epoch that ``roll_back`` waits for; 0: none
 
     def roll_back(self, timeout_s: float) -> None:
         """Let the whole fleet roll back to the newest checkpoint, and wait until it has. Callable from any thread.
@@ -69,40 +147,42 @@ class Supervisor:
             RecoveryError: there is no readable checkpoint, or the rollback takes too long.
         """
         deadline_s = time.monotonic() + timeout_s
-        self._wanted = wanted = self._master.last_rollback[0] + 1
+        self._target_epoch = target = self._master.last_rollback[0] + 1
         try:
-            while self._master.last_rollback[0] < wanted:
+            while self._master.last_rollback[0] < target:
                 if self._checkpoints.newest is None:
                     raise RecoveryError(f"the fleet cannot roll back: {self._why_not_restorable()}")
                 if time.monotonic() > deadline_s:
                     raise RecoveryError(f"the fleet has not rolled back to a checkpoint within {timeout_s:.0f} s")
                 sleep(WAIT_S)
         finally:
-            self._wanted = 0
+            self._target_epoch = 0
 
     def poll(self) -> None:
         """Check all servers once; replace lost ones if their shards can be restored."""
         if self._superseded:
             return
         try:
-            found = self._launcher.poll()
+            endings = self._launcher.poll()
         except StoppedError as error:
             self._superseded = True
             self._master.registry.supersede(str(error))
             log.warning("%s", error)
             return
-        for index, reason in found.items():
+        for index, reason in endings.items():
             if reason is None:
                 self._master.registry.alive(index)
             else:
                 self._master.registry.ended(index, reason)
-        self._ask_silent()
-        self._master.registry.tick()
+        # A server that answers is not replaced, even without heartbeats.
+        registry = self._master.registry
+        call_concurrently(registry.silent(), self._ask, meanwhile=registry.caller_runs)
+        registry.tick()
         self._drain.update(self._launcher.leaving)
         indices = set(self._master.registry.lost(self._launcher.replaces)) | self._pending
         if not indices:
             self._master.catch_up()
-            self._roll_back_if_wanted()
+            self._roll_back_on_request()
         if not indices or time.monotonic() < self._next_attempt_s:
             return
         handed = self._drain.handed_over(indices)
@@ -126,11 +206,7 @@ class Supervisor:
                 log.warning("servers %s do not come back from their copies: %s", sorted(indices), error)
                 self._copies_broken = True
             else:
-                self._note_failure(indices, error)
-
-    def _ask_silent(self) -> None:
-        """Ask all silent servers concurrently. A server that answers is not replaced, even without heartbeats."""
-        call_concurrently(self._master.registry.silent(), self._ask, meanwhile=self._master.registry.here)
+                self._handle_failure(indices, error)
 
     def _ask(self, member: tuple[int, str, str]) -> None:
         index, server_id, address = member
@@ -143,7 +219,7 @@ class Supervisor:
         except PS2Error as error:
             log.debug("asking server %d: %s", index, error)
 
-    def _note_failure(self, indices: Collection[int], error: PS2Error) -> None:
+    def _handle_failure(self, indices: Collection[int], error: PS2Error) -> None:
         """Pause before the next attempt; give up after ``give_up_after_s`` of attempts."""
         now_s = time.monotonic()
         log.warning("servers %s are not back yet: %s", sorted(indices), error)
@@ -163,14 +239,9 @@ class Supervisor:
         return "there is no checkpoint to get its shards back from"
 
     def _recover(self, indices: tuple[int, ...], source: Source, newest: Newest | None) -> None:
-        """Replace lost servers, restore their shards, and let clients reach them.
-
-        The order matters. Fence the lost processes, so that they change nothing any more. Start new processes. Load
-        their shards while no matrix changes. Let the new processes answer. Record the recovery.
-
-        Args:
-            newest: the checkpoint to load; None: the shards come from their copies.
-        """
+        """Replace lost servers, restore their shards from ``newest`` or their copies, and let clients reach them."""
+        # The order matters. Fence the lost processes, so that they change nothing any more. Start new processes. Load
+        # their shards while no matrix changes. Let the new processes answer. Record the recovery.
         lost = self._master.registry.fence(indices)
         began_s = time.monotonic()
         self._pending.update(indices)
@@ -201,9 +272,9 @@ class Supervisor:
         log.warning("%s", recovery)
         self._master.publish()  # the catalog contains the ids of the processes
 
-    def _roll_back_if_wanted(self) -> None:
+    def _roll_back_on_request(self) -> None:
         newest = self._checkpoints.newest
-        if newest is None or self._master.last_rollback[0] >= self._wanted:
+        if newest is None or self._master.last_rollback[0] >= self._target_epoch:
             return
         began_s = time.monotonic()
         members = self._master.registry.counts()
@@ -211,7 +282,7 @@ class Supervisor:
             with self._master.unchanging(), ExitStack() as answering:
                 nbytes = self._restore_from_checkpoint((), newest, True, answering)
                 self._rolling_back = False
-                lost = Lost((), ASKED_FOR, 0.0, members)
+                lost = Lost((), REQUESTED, 0.0, members)
                 costs = (0.0, time.monotonic() - began_s, nbytes)
                 recovery = self._report(lost, "checkpoint", newest, True, costs)
                 self._recoveries.append(recovery)

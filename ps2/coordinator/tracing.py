@@ -92,10 +92,12 @@ class Tracing:
         span = self._current_span()  # the span of ``run``, in whose thread this is called
         if not span.is_recording():
             return
-        of_run = {"ps2.run": run.number}
-        span.set_attributes({**of_run, "ps2.workers": run.workers, "ps2.staleness": discipline(run.clocks.staleness)})
+        run_attributes = {"ps2.run": run.number}
+        span.set_attributes(
+            {**run_attributes, "ps2.workers": run.workers, "ps2.staleness": discipline(run.clocks.staleness)}
+        )
         with self._lock:
-            self._run = _RunSpans(run, self._tracer, self._in_context(span), {**self._common, **of_run})
+            self._run = _RunSpans(run, self._tracer, self._in_context(span), {**self._common, **run_attributes})
 
     def _run_ends(self) -> None:
         self._report_once()
@@ -118,10 +120,10 @@ class Tracing:
 
     def _report_checkpoints(self, context: Context | None) -> None:
         before, self._checkpoints = self._checkpoints, self._fleet.checkpoints.count
-        made = list(self._fleet.checkpoints.made)
-        for at_s, one in made[max(0, len(made) - (self._checkpoints - before)) :]:
+        checkpoints = list(self._fleet.checkpoints.recent)
+        for at_s, one in checkpoints[max(0, len(checkpoints) - (self._checkpoints - before)) :]:
             attributes: Attributes = {"ps2.checkpoint": one.path, "ps2.bytes": one.nbytes, "ps2.pause_s": one.pauseS}
-            self._span_of("ps2.checkpoint", context, at_s - one.seconds, at_s, attributes)
+            self._add_span("ps2.checkpoint", context, at_s - one.seconds, at_s, attributes)
 
     def _report_recoveries(self, context: Context | None) -> None:
         recovered = self._recoveries.timed()[self._recovered :]
@@ -133,11 +135,11 @@ class Tracing:
                 "ps2.source": one.source,
                 "ps2.rolled_back": one.rolledBack,
             }
-            self._span_of("ps2.recovery", context, at_s - one.seconds, at_s, attributes)
+            self._add_span("ps2.recovery", context, at_s - one.seconds, at_s, attributes)
 
-    def _span_of(self, name: str, context: Context | None, from_s: float, to_s: float, attributes: Attributes) -> None:
-        told = {**self._common, **attributes}
-        span = self._tracer.start_span(name, context, start_time=_ns(from_s), attributes=told)
+    def _add_span(self, name: str, context: Context | None, from_s: float, to_s: float, attributes: Attributes) -> None:
+        all_attributes = {**self._common, **attributes}
+        span = self._tracer.start_span(name, context, start_time=_ns(from_s), attributes=all_attributes)
         span.end(_ns(to_s))
 
 
@@ -152,16 +154,16 @@ class _RunSpans:
         self._run = run
         self._tracer = tracer
         self._attributes = attributes
-        self._seen = [0] * run.workers
+        self._counts = [0] * run.workers
         self._began_s = time.time() - (time.monotonic() - run.began_s)
 
     def report(self) -> None:
         """Make the spans of the clocks that have ended since the last call."""
         with self._run.lock:
-            rows = [timeline.since(seen) for timeline, seen in zip(self._run.timeline, self._seen, strict=True)]
-            self._seen = [timeline.added for timeline in self._run.timeline]
-        for rank, mine in enumerate(rows):
-            for row in mine.tolist():
+            rows = [timeline.since(number) for timeline, number in zip(self._run.timeline, self._counts, strict=True)]
+            self._counts = [timeline.added for timeline in self._run.timeline]
+        for rank, rank_rows in enumerate(rows):
+            for row in rank_rows.tolist():
                 self._clock(rank, row)
 
     def _clock(self, rank: int, row: list[float]) -> None:

@@ -32,8 +32,7 @@ class PageServer:
     """A live page that listens on this host.
 
     Attributes:
-        port: the one that was free.
-        is_first: whether that is the first one of those wanted.
+        port: the port that was free.
     """
 
     def __init__(
@@ -56,10 +55,9 @@ class PageServer:
         self._sessions = sessions
         self._vectors = vectors
         self._publisher = SnapshotPublisher(snapshot)
-        self._host, ports = listen
-        self._listener = _listener(self._host, ports)
+        self._host, self._ports = listen
+        self._listener = _listener(self._host, self._ports)
         self.port: int = self._listener.getsockname()[1]
-        self.is_first = self.port == ports[0] or ports[0] == 0
         self._server: HttpServer | None = None
         self._stopping = threading.Event()
         self._lock = threading.Lock()
@@ -71,6 +69,14 @@ class PageServer:
     def url(self) -> str:
         """A link that lets one browser in."""
         return f"http://{self.address}/?token={self._sessions.token}"
+
+    @property
+    def description(self) -> str:
+        """The line that announces the page, with its link."""
+        first = self._ports[0]
+        used = "" if first in (self.port, 0) else f" (port {first} is taken)"
+        unencrypted = "" if is_loopback(self._host) else "; what it shows travels unencrypted"
+        return f"live page at {self.url}{used}{unencrypted}"
 
     @property
     def address(self) -> str:

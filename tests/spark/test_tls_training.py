@@ -57,5 +57,5 @@ def test_training_when_certificates_rotate_then_new_ones_serve(spark, only_tcp, 
         np.testing.assert_array_equal(total.pull(), np.full(DIM, 6.0))
         key = (tmp_path / "key.pem").read_text()
         assert key not in str(spark.sparkContext.getConf().getAll())
-        assert "PRIVATE KEY" not in repr(ps._coordinator.application._handed)
+        assert "PRIVATE KEY" not in repr(ps._coordinator.application._access)
     assert np.mean((x @ np.asarray(model.coefficients) > 0) == labels) > 0.9

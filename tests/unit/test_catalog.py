@@ -32,12 +32,12 @@ def take(entry, count):
 # -- the catalog -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("cut_anew", "reused"), [(True, (1,)), (False, (1, 3, 4))])
-def test_adopt_when_servers_hold_unknown_rows_then_zeroes_them(cut_anew, reused):
+@pytest.mark.parametrize(("repartition", "reused"), [(True, (1,)), (False, (1, 3, 4))])
+def test_adopt_when_servers_hold_unknown_rows_then_zeroes_them(repartition, reused):
     """The driver before had handed out row 3, without a name; files hold nothing of the kind."""
     saved = SavedMatrix(7, MatrixSpec(10, 5), (0, 5, 10), {0: 0, 2: 1}, {"weight": 0}, 3, (1,), ())
     catalog = Catalog(0)
-    catalog.adopt([saved], ["a:1", "b:2"], 1, cut_anew)
+    catalog.adopt([saved], ["a:1", "b:2"], 1, repartition)
     grant = catalog.get(7).grant(3)
     assert (grant.rows, grant.reused) == ((1, 3, 4), reused)
 
@@ -510,4 +510,4 @@ def test_calls_when_many_stages_ask_for_rows_then_last_are_kept(master, entry):
             (row,) = master.take_rows(entry.id, 1, caller=caller)
             master.drop_rows(entry.id, [row], caller.holder)
         master.end_stages("app", stage + 1, [])
-    assert (len(master._calls), len(master._deferred), entry.used, set(entry.taken)) == (0, 0, {0}, set())
+    assert (len(master._calls), len(master._deferred), entry.used, set(entry.row_holders)) == (0, 0, {0}, set())

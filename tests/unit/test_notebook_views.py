@@ -72,7 +72,7 @@ def test_context_when_shown_then_has_servers_and_matrices():
     members = [("a", "host:1"), ("b", "host:2")]
     master = SimpleNamespace(
         entries=lambda: [Entry(7, SPEC, ROUTE, used={0, 1})],
-        names=lambda: {"weight": (7, 0)},
+        rows_by_name=lambda: {7: {"weight": 0}},
         present=lambda: {"a": "host:1"},
         registry=SimpleNamespace(members=lambda: members),
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ps2.coordinator.launchers.containers.hosting import container_named
-from ps2.coordinator.launchers.containers.submission import beside, needed
+from ps2.coordinator.launchers.containers.submission import needed, submission_for
 from ps2.errors import ConfigError
 
 TRAINING = {
@@ -25,7 +25,7 @@ TRAINING = {
 
 
 def test_beside_when_training_has_cluster_then_fleet_shares_it():
-    assert dict(beside(TRAINING, {}, "python3").settings) == {
+    assert dict(submission_for(TRAINING, {}, "python3").settings) == {
         "spark.master": "yarn",
         "spark.yarn.queue": "ads",
         "spark.hadoop.fs.defaultFS": "hdfs://nn:8020",
@@ -34,14 +34,14 @@ def test_beside_when_training_has_cluster_then_fleet_shares_it():
 
 
 def test_beside_when_conf_says_otherwise_then_it_counts():
-    settings = beside(TRAINING, {"spark.yarn.queue": "servers", "spark.executor.cores": "4"}, None).settings
+    settings = submission_for(TRAINING, {"spark.yarn.queue": "servers", "spark.executor.cores": "4"}, None).settings
     assert (settings["spark.yarn.queue"], settings["spark.executor.cores"]) == ("servers", "4")
 
 
 @pytest.mark.parametrize("master", ["local", "local[2,4]", "local[*]"])
 def test_beside_when_spark_has_no_containers_then_names_master(master):
     with pytest.raises(ConfigError, match="hands out no containers") as error:
-        beside({"spark.master": master}, {}, None)
+        submission_for({"spark.master": master}, {}, None)
     assert master in str(error.value)
 
 

@@ -84,7 +84,7 @@ def test_take_when_resumed_from_other_driver_then_that_one_stays(tmp_path, slash
     for _ in range(3):
         other.take()
     begun = other.checkpoints.newest.path
-    mine.checkpoints.go_on_from(Newest(begun, folders.read_manifest(begun), {}), f"{tmp_path}{slash}")
+    mine.checkpoints.resume_from(Newest(begun, folders.read_manifest(begun), {}), f"{tmp_path}{slash}")
     other.take()
     for _ in range(3):
         mine.take()

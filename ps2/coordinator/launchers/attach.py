@@ -29,14 +29,14 @@ class AttachLauncher(Launcher):
     ) -> None:
         """Args:
         addresses: ``host:port`` of each server.
-        register: is told index, server id and address of each server that answers.
-        coordinator: id of the coordinator that asks.
+        register: called with index, server id and address of each server that answers.
+        coordinator: the id of the coordinator that asks.
         """
         self._addresses = list(addresses)
         self._server = server
         self._register = register
         self._coordinator = coordinator
-        self._met: dict[int, str] = {}
+        self._server_ids: dict[int, str] = {}
         self.leaving = frozenset()
 
     @classmethod
@@ -54,12 +54,12 @@ class AttachLauncher(Launcher):
             if info.coordinator == self._coordinator != "":
                 # An earlier attempt to bring it back has failed after it got some of its shards.
                 self._server.activate(address, Activation(self._coordinator, afresh=True))
-            self._met[index] = info.server_id
+            self._server_ids[index] = info.server_id
         except UnavailableError as error:
             raise UnavailableError(f"no server answers at {address}: {error}") from error
-        if len(set(self._met.values())) < len(self._met):
+        if len(set(self._server_ids.values())) < len(self._server_ids):
             raise LaunchError(f"{address}: this server is named twice in the fleet")
-        self._register(index, self._met[index], address)
+        self._register(index, self._server_ids[index], address)
 
     def poll(self) -> dict[int, str | None]:
         """Ask every server. A server that answers with another id has been restarted, and holds nothing.
@@ -67,18 +67,18 @@ class AttachLauncher(Launcher):
         Raises:
             StoppedError: another driver has taken the fleet over.
         """
-        found = dict(zip(self._met, call_concurrently(self._met, self._meet), strict=True))
-        answers = {index: info for index, info in found.items() if info is not None}
+        replies = dict(zip(self._server_ids, call_concurrently(self._server_ids, self._hello), strict=True))
+        answers = {index: info for index, info in replies.items() if info is not None}
         for info in answers.values():
             if info.coordinator not in ("", self._coordinator):
                 raise StoppedError(f"another driver (coordinator {info.coordinator}) has taken this fleet over")
         self.leaving = frozenset(index for index, info in answers.items() if info.leaving)
         return {
-            index: None if info.server_id == self._met[index] else "it was restarted, and what it held is gone"
+            index: None if info.server_id == self._server_ids[index] else "it was restarted, and what it held is gone"
             for index, info in answers.items()
         }
 
-    def _meet(self, index: int) -> ServerInfo | None:
+    def _hello(self, index: int) -> ServerInfo | None:
         try:
             return self._server.hello(self._addresses[index], self._coordinator, LOOK_TIMEOUT_S)
         except PS2Error as error:  # silence is judged by its length

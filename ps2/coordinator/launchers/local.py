@@ -17,7 +17,7 @@ from ps2.coordinator.launchers.processes.forking import ForkServer
 from ps2.errors import LaunchError
 from ps2.server.memory import available_bytes
 
-# Of the machine's memory, for all servers together; the rest is Spark's.
+# Share of the machine's memory for all servers together; the rest is Spark's.
 MEMORY_SHARE = 0.8
 
 
@@ -37,9 +37,9 @@ class LocalLauncher(Launcher):
         tls: TlsFiles | None = None,
     ) -> None:
         """Args:
-        binding: where they listen, and what others reach them by; None: loopback.
+        binding: the addresses at which the servers listen, and by which others reach them; None: loopback.
         ops: modules that declare operations, for the servers to load.
-        tls: of servers; None: there is no TLS.
+        tls: the servers' certificates; None: there is no TLS.
         """
         self._servers = servers
         self._binding = binding or Binding()

@@ -17,14 +17,14 @@ from ps2.config import Binding, WireConfig
 from ps2.coordinator.launcher import Launcher, LaunchRequest
 from ps2.coordinator.launchers.containers.application import FleetApplication
 from ps2.coordinator.launchers.containers.hosts import Hosts
-from ps2.coordinator.launchers.containers.submission import DEFAULT_MEMORY_BYTES, Submission, beside
+from ps2.coordinator.launchers.containers.submission import DEFAULT_MEMORY_BYTES, Submission, submission_for
 from ps2.errors import ConfigError, LaunchError
 from ps2.protocol.pb import launcher_pb2 as pb
 from ps2.rpc.launcher_control import order_to_pb, report_from_pb
 from ps2.rpc.serving import RpcServer
 from ps2.version import __version__
 
-# A task whose attempts fail so often before its host has ever reported: Python or ps2 is missing there.
+# Failed attempts of a task, before its host has reported, which mean that Python or ps2 is missing there.
 ATTEMPTS = 3
 LEAVE_TIMEOUT_S = 2.0
 POLL_S = 0.05
@@ -34,7 +34,7 @@ THREADS = 4
 
 
 class LauncherServicer:
-    """Method by method what ``service Launcher`` of the contract says."""
+    """Implements ``service Launcher`` of the contract: decodes a report, passes it on, encodes the order."""
 
     def __init__(self, hosts: Hosts) -> None:
         self._hosts = hosts
@@ -54,11 +54,11 @@ class ContainedServers:
     """How the servers of a fleet in containers are started.
 
     Attributes:
-        binding: where this process listens, and what containers reach it by.
-        memory_bytes: that each server's arrays may take.
+        binding: the addresses at which this process listens, and by which containers reach it.
+        memory_bytes: the memory that each server's arrays may take.
         ops: modules that declare operations.
-        tls: of servers, and of this process; None: there is no TLS.
-        keep_addresses: a replacement on the same machine listens at the address of the lost server.
+        tls: the certificates of servers and of this process; None: there is no TLS.
+        keep_addresses: True if a replacement on the same machine listens at the address of the lost server.
     """
 
     servers: int
@@ -71,26 +71,26 @@ class ContainedServers:
 
 
 class SparkLauncher(Launcher):
-    """One Spark job whose tasks each host a server, as they are told from here.
+    """One Spark job whose tasks each host a server, by the orders of this process.
 
-    The cluster manager gives a lost container's task another container. Servers start only when they are told to, so a
-    new one never replaces a server whose loss has not been noticed.
+    The cluster manager gives a lost container's task another container. Servers start by order only, so a new one never
+    replaces a server whose loss has not been noticed.
     """
 
     is_remote = True
     start_timeout_s = 120.0  # a cluster may have to end something else first
 
-    def __init__(self, wanted: ContainedServers, submission: Submission) -> None:
-        self._wanted = wanted
+    def __init__(self, spec: ContainedServers, submission: Submission) -> None:
+        self._spec = spec
         self._submission = submission
-        self._hosts = Hosts(wanted.servers, __version__, wanted.keep_addresses)
+        self._hosts = Hosts(spec.servers, __version__, spec.keep_addresses)
         self._lock = threading.Lock()
         self._stopped = False
         self._application: FleetApplication | None = None
         self._generation = 0
         self._folder = Path(tempfile.mkdtemp(prefix="ps2-"))
         try:
-            self._server = listen(self._hosts, wanted.binding.listen, wanted.token, wanted.tls)
+            self._server = listen(self._hosts, spec.binding.listen, spec.token, spec.tls)
         except Exception:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise
@@ -101,12 +101,12 @@ class SparkLauncher(Launcher):
 
     @classmethod
     def of(cls, request: LaunchRequest) -> SparkLauncher:
-        wanted = ContainedServers(
+        spec = ContainedServers(
             *(request.servers, str(request.token), request.binding),
             *(request.memory_limit_bytes or DEFAULT_MEMORY_BYTES, request.ops),
             tls=request.tls,
         )
-        return cls(wanted, _submission(request.spark_context, request.spark_conf))
+        return cls(spec, _submission(request.spark_context, request.spark_conf))
 
     @staticmethod
     def ports_needed(servers: int) -> int:
@@ -114,7 +114,7 @@ class SparkLauncher(Launcher):
 
     @property
     def servers(self) -> int:
-        return self._wanted.servers
+        return self._spec.servers
 
     def start(self, index: int, master: str) -> None:
         with self._lock:
@@ -131,13 +131,13 @@ class SparkLauncher(Launcher):
         application = self._application
         if self._stopped or application is None:
             return dict.fromkeys(range(self.servers), "the fleet was stopped")
-        if (why := application.ended()) is not None:
-            return dict.fromkeys(range(self.servers), why)
-        found = {**self._hosts.ended()}
-        for index, (count, said) in application.failures().items():
+        if (reason := application.ended()) is not None:
+            return dict.fromkeys(range(self.servers), reason)
+        endings = {**self._hosts.ended()}
+        for index, (count, message) in application.failures().items():
             if count >= ATTEMPTS and index in self._hosts.absent():
-                found.setdefault(index, f"{count} attempts of its task have failed, the last one with: {said}")
-        return dict(found)
+                endings.setdefault(index, f"{count} attempts of its task have failed, the last one with: {message}")
+        return dict(endings)
 
     def status_text(self) -> str:
         application = self._application
@@ -176,22 +176,22 @@ class SparkLauncher(Launcher):
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _submit(self) -> FleetApplication:
-        asked = {
+        program_input = {
             "servers": self.servers,
-            "memory_bytes": self._wanted.memory_bytes,
-            "launcher": self._wanted.binding.reached(self._server.address),
-            "token": self._wanted.token,
-            "tls": asdict(self._wanted.tls.current()) if self._wanted.tls is not None else None,
+            "memory_bytes": self._spec.memory_bytes,
+            "launcher": self._spec.binding.reached(self._server.address),
+            "token": self._spec.token,
+            "tls": asdict(self._spec.tls.current()) if self._spec.tls is not None else None,
             "tag": f"ps2-{uuid.uuid4().hex[:12]}",
             "generation": self._generation,
         }
         self._generation += 1
-        return FleetApplication(self._submission, asked, self._folder / "spark.log")
+        return FleetApplication(self._submission, program_input, self._folder / "spark.log")
 
     def _arguments(self, index: int, master: str) -> Sequence[str]:
         home = ["--master", master, "--index", str(index)] if master else []
-        ops = [word for module in self._wanted.ops for word in ("--ops", module)]
-        return ["server", *home, "--memory-limit", str(self._wanted.memory_bytes), *ops]
+        ops = [word for module in self._spec.ops for word in ("--ops", module)]
+        return ["server", *home, "--memory-limit", str(self._spec.memory_bytes), *ops]
 
 
 def _submission(spark_context: Any, spark_conf: Mapping[str, str]) -> Submission:
@@ -201,4 +201,4 @@ def _submission(spark_context: Any, spark_conf: Mapping[str, str]) -> Submission
             "launcher='spark' needs a SparkSession with a SparkContext, whose cluster the fleet is for; from a client "
             "of Spark Connect, start servers with ps2 launch and give fleet="
         )
-    return beside(dict(spark_context.getConf().getAll()), spark_conf, spark_context.pythonExec)
+    return submission_for(dict(spark_context.getConf().getAll()), spark_conf, spark_context.pythonExec)

@@ -18,7 +18,7 @@ from ps2.errors import LaunchError
 from ps2.programs import command, import_path
 from ps2.run.spark.interpreter import VARIABLE as PYTHON_VARIABLE
 
-# For Spark to release its containers.
+# Time for Spark to release its containers.
 END_TIMEOUT_S = 15.0
 # Variables of spark-submit's own Spark, if it has started this process.
 NOT_INHERITED = ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "PYSPARK_SUBMIT_ARGS")
@@ -27,9 +27,9 @@ NOT_INHERITED = ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "PYSPARK_SUBM
 class FleetApplication:
     """Runs ``spark_app``, which ends with this process, even if this process is killed."""
 
-    def __init__(self, submission: Submission, asked: Mapping[str, object], log: Path) -> None:
+    def __init__(self, submission: Submission, program_input: Mapping[str, object], log: Path) -> None:
         """Args:
-        asked: the program's input, the token included.
+        program_input: the program's input, the token included.
         log: file for the program's output.
 
         Raises:
@@ -53,7 +53,7 @@ class FleetApplication:
         assert self._process.stdin is not None
         settings = {"settings": dict(submission.settings), "name": submission.name}
         with contextlib.suppress(BrokenPipeError):  # the program has ended: ``ended`` says why
-            self._process.stdin.write(json.dumps({**asked, **settings}) + "\n")
+            self._process.stdin.write(json.dumps({**program_input, **settings}) + "\n")
             self._process.stdin.flush()
         self._reader = threading.Thread(target=self._listen, name="ps2-fleet-application", daemon=True)
         self._reader.start()
@@ -71,14 +71,14 @@ class FleetApplication:
     def failures(self) -> dict[int, tuple[int, str]]:
         """Return by index how many task attempts have failed, and the last error."""
         reported = self._reported.get("failures", {})
-        return {int(index): (count, said) for index, (count, said) in reported.items()}
+        return {int(index): (count, message) for index, (count, message) in reported.items()}
 
     def status_text(self) -> str:
         """Return the application's name, and its state in the cluster manager."""
         name, master = self._reported.get("application"), self._reported.get("master")
-        begun = f"application {name} at {master}" if name else "the fleet's Spark application has not begun"
+        state = f"application {name} at {master}" if name else "the fleet's Spark application has not begun"
         manager = self._reported.get("manager")
-        return f"{begun}; {manager}" if manager else begun
+        return f"{state}; {manager}" if manager else state
 
     def tail(self) -> str:
         """Return the tail of its output, as indented lines."""
@@ -108,8 +108,8 @@ def _environment(submission: Submission) -> dict[str, str]:
     words = [*("--driver-memory", "512m"), *submission.arguments]
     if master := submission.settings.get(MASTER):
         words += ["--master", master]
-    kept = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
-    kept["PYSPARK_SUBMIT_ARGS"] = shlex.join([*words, "pyspark-shell"])
+    variables = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
+    variables["PYSPARK_SUBMIT_ARGS"] = shlex.join([*words, "pyspark-shell"])
     if submission.python is not None:
-        kept[PYTHON_VARIABLE] = submission.python
-    return {**kept, "PYTHONPATH": os.pathsep.join(import_path())}
+        variables[PYTHON_VARIABLE] = submission.python
+    return {**variables, "PYTHONPATH": os.pathsep.join(import_path())}

@@ -74,7 +74,7 @@ def container_named(environment: Mapping[str, str], folder: Path) -> str:
     """Return the cluster manager's name of this container, from its environment or its working folder.
 
     Args:
-        folder: the working folder; of standalone executors APPLICATION/EXECUTOR.
+        folder: the working folder; standalone executors have APPLICATION/EXECUTOR.
     """
     named = next((environment[name] for name in CONTAINERS if name in environment), None)
     if named is not None:
@@ -114,7 +114,7 @@ def listening(own: str, before: str) -> str:
 
 def _keep(report: ContainerReport, launcher: LauncherControl, secrets: Secrets, address: str) -> None:
     server: Server | None = None
-    heard_s = time.monotonic()
+    answered_s = time.monotonic()
     try:
         while True:
             if server is not None and report.exit_code is None and (code := server.poll()) is not None:
@@ -123,9 +123,9 @@ def _keep(report: ContainerReport, launcher: LauncherControl, secrets: Secrets, 
                 report = replace(report, address=server.address())
             try:
                 order = launcher.report(report)
-                heard_s = time.monotonic()
+                answered_s = time.monotonic()
             except PS2Error as error:  # or another program listens there now
-                if time.monotonic() - heard_s > ServerConfig.orphan_timeout_s:
+                if time.monotonic() - answered_s > ServerConfig.orphan_timeout_s:
                     raise UnavailableError(f"no answer from the launcher: {error}") from error
             else:
                 if order.refused:
@@ -155,8 +155,8 @@ class Secrets:
     def options(self) -> dict[str, str]:
         """Return the content of each file that an option of ``ps2 server`` names."""
         tls = self.tls or Pems()
-        given = {"--token-file": self.token, "--tls-cert": tls.cert, "--tls-key": tls.key, "--tls-ca": tls.ca}
-        return {option: text for option, text in given.items() if text}
+        texts = {"--token-file": self.token, "--tls-cert": tls.cert, "--tls-key": tls.key, "--tls-ca": tls.ca}
+        return {option: text for option, text in texts.items() if text}
 
 
 class Server:
@@ -164,15 +164,15 @@ class Server:
 
     def __init__(self, arguments: Sequence[str], secrets: Secrets, environment: Mapping[str, str]) -> None:
         """Args:
-        arguments: of ``ps2``.
+        arguments: the arguments of ``ps2``.
         environment: variables in addition to this process's.
         """
         self._announced, announcing = os.pipe()
         self._address = ""
-        with contextlib.ExitStack() as given:
-            given.callback(os.close, announcing)
+        with contextlib.ExitStack() as open_pipes:
+            open_pipes.callback(os.close, announcing)
             # Through pipes the secrets are on no disk, in no argv and in no environment.
-            pipes = {option: given.enter_context(_pipe(text)) for option, text in secrets.options().items()}
+            pipes = {option: open_pipes.enter_context(_pipe(text)) for option, text in secrets.options().items()}
             self._process = subprocess.Popen(
                 [
                     *command("ps2.cli.main", *arguments),
@@ -240,5 +240,5 @@ def _pipe(text: str) -> Iterator[int]:
 
 def _environment() -> dict[str, str]:
     """Return the environment of servers. It finds a ps2 that Spark has shipped, too."""
-    kept = {name: value for name, value in os.environ.items() if name not in HIDDEN}
-    return {**kept, "PYTHONPATH": os.pathsep.join(import_path())}
+    variables = {name: value for name, value in os.environ.items() if name not in HIDDEN}
+    return {**variables, "PYTHONPATH": os.pathsep.join(import_path())}

@@ -16,17 +16,17 @@ class _Slot:
     """One server of the fleet.
 
     Attributes:
-        order: number of the last order; ``arguments`` belong to it.
-        taken_by: attempt of the host that carries the order out. No later host does: the server of this order has died
-            with its container, and the coordinator has not noticed yet.
-        host: last report of the newest host; ``left``: that host was told to leave.
-        ended: why the server of this order has ended, or does not start.
-        address: where the server has listened last.
+        order: the number of the last order; ``arguments`` belong to it.
+        attempt: the attempt of the host that carries the order out. No later host does: the server of this order has
+            died with its container, and the coordinator has not noticed yet.
+        host: the last report of the newest host; ``left``: True if that host was told to leave.
+        ended: the reason why the server of this order has ended, or does not start.
+        address: the last address of the server.
     """
 
     order: int = 0
     arguments: tuple[str, ...] = ()
-    taken_by: int | None = None
+    attempt: int | None = None
     host: ContainerReport | None = None
     left: bool = False
     ended: str | None = None
@@ -38,8 +38,8 @@ class Hosts:
 
     def __init__(self, servers: int, version: str, keep_addresses: bool = False) -> None:
         """Args:
-        version: of ps2 that hosts must have.
-        keep_addresses: a replacement on the same machine listens at the address of the lost server.
+        version: the version of ps2 that hosts must have.
+        keep_addresses: True if a replacement on the same machine listens at the address of the lost server.
         """
         self._keep_addresses = keep_addresses
         self._version = version
@@ -53,7 +53,7 @@ class Hosts:
             slot = self._slots[index]
             slot.order += 1
             slot.arguments = tuple(arguments)
-            slot.taken_by = slot.ended = None
+            slot.attempt = slot.ended = None
 
     def leave(self) -> None:
         """Let all hosts end their servers and leave."""
@@ -87,11 +87,11 @@ class Hosts:
             slot.address = report.address or slot.address
             if not slot.order:
                 return Order()
-            if slot.taken_by is None:
-                slot.taken_by = report.attempt
-            elif slot.taken_by != report.attempt:
-                gone = "its container" if before is None else where(before)
-                slot.ended = slot.ended or f"{gone} is gone"
+            if slot.attempt is None:
+                slot.attempt = report.attempt
+            elif slot.attempt != report.attempt:
+                lost_host = "its container" if before is None else where(before)
+                slot.ended = slot.ended or f"{lost_host} is gone"
                 return Order()
             if report.order == slot.order and report.exit_code is not None:
                 slot.ended = f"in {where(report)}: {ending(report.exit_code, report.said.splitlines())}"
@@ -124,7 +124,7 @@ class Hosts:
     def absent(self) -> list[int]:
         """Return the servers whose order no container has taken."""
         with self._lock:
-            return [index for index, slot in enumerate(self._slots) if slot.taken_by is None]
+            return [index for index, slot in enumerate(self._slots) if slot.attempt is None]
 
     def locations(self) -> dict[int, str]:
         """Return by index container and node of each server."""

@@ -26,7 +26,7 @@ LOOK_S = 0.5
 MAX_CHARS = 1000
 
 
-def run(asked: dict[str, Any], out: TextIO) -> None:
+def run(request: dict[str, Any], out: TextIO) -> None:
     """Start the application, and keep its job until stdin ends."""
     from py4j.protocol import Py4JJavaError
     from pyspark import SparkConf, SparkContext
@@ -37,21 +37,21 @@ def run(asked: dict[str, Any], out: TextIO) -> None:
     except PySparkRuntimeError:  # Java has printed the reason
         sys.exit(1)
     conf = SparkConf()
-    for name, value in asked["settings"].items():
+    for name, value in request["settings"].items():
         conf.set(name, value)
-    conf.setAppName(asked["name"])
-    for name, value in needed(dict(conf.getAll()), asked["servers"], asked["memory_bytes"]).items():
+    conf.setAppName(request["name"])
+    for name, value in needed(dict(conf.getAll()), request["servers"], request["memory_bytes"]).items():
         conf.set(name, value)
     if (python := conf.get("spark.pyspark.python")) is not None:
         os.environ[PYTHON_VARIABLE] = python
     report = _Reporter(out)
     yarn = (
-        YarnApplication(spark.java(), spark.jvm_conf(conf), asked["tag"])
+        YarnApplication(spark.java(), spark.jvm_conf(conf), request["tag"])
         if conf.get("spark.master") == "yarn"
         else None
     )
     if yarn is not None:
-        conf.set("spark.yarn.tags", asked["tag"])
+        conf.set("spark.yarn.tags", request["tag"])
     starting = _Starting(yarn)
     threading.Thread(target=_look, args=(report, starting), daemon=True).start()
     threading.Thread(target=_end_with_stdin, args=(starting,), daemon=True).start()
@@ -59,12 +59,12 @@ def run(asked: dict[str, Any], out: TextIO) -> None:
         context = starting.context = SparkContext(conf=conf)
         report(application=context.applicationId, master=context.master)
         # By Spark's own channel to the Python workers, not by its settings.
-        context.environment[TOKEN_VARIABLE] = asked["token"]
-        if asked["tls"] is not None:
-            context.environment[TLS_VARIABLE] = json.dumps(asked["tls"])
+        context.environment[TOKEN_VARIABLE] = request["token"]
+        if request["tls"] is not None:
+            context.environment[TLS_VARIABLE] = json.dumps(request["tls"])
         if LOG_VARIABLE in os.environ:
             context.environment[LOG_VARIABLE] = os.environ[LOG_VARIABLE]
-        launcher, generation, servers = asked["launcher"], asked["generation"], asked["servers"]
+        launcher, generation, servers = request["launcher"], request["generation"], request["servers"]
         context.setJobGroup(GROUP, "one task a server")
 
         def keep(index: int, _: object) -> list[None]:
@@ -98,12 +98,12 @@ class _Reporter:
         self._lock = threading.Lock()
         self._reported: dict[str, object] = {}
 
-    def __call__(self, **what: object) -> None:
+    def __call__(self, **values: object) -> None:
         with self._lock:
-            fresh = {name: value for name, value in what.items() if self._reported.get(name) != value}
-            if fresh:
-                self._reported.update(fresh)
-                print(json.dumps(fresh), file=self._out, flush=True)
+            changed = {name: value for name, value in values.items() if self._reported.get(name) != value}
+            if changed:
+                self._reported.update(changed)
+                print(json.dumps(changed), file=self._out, flush=True)
 
 
 def _look(report: _Reporter, starting: _Starting) -> None:
@@ -123,18 +123,18 @@ def _look(report: _Reporter, starting: _Starting) -> None:
 
 def _failures(context: Any) -> dict[str, tuple[int, str]]:
     """Return by index how many task attempts have failed, and the last error."""
-    found: dict[str, tuple[int, str]] = {}
+    failures: dict[str, tuple[int, str]] = {}
     for index, message in spark.failed_tasks(context, context.statusTracker().getJobIdsForGroup(GROUP)):
-        count, _ = found.get(str(index), (0, ""))
-        found[str(index)] = count + 1, message
-    return {index: (count, in_a_line(said)) for index, (count, said) in found.items()}
+        count, _ = failures.get(str(index), (0, ""))
+        failures[str(index)] = count + 1, message
+    return {index: (count, in_a_line(message)) for index, (count, message) in failures.items()}
 
 
-def in_a_line(said: str) -> str:
+def in_a_line(message: str) -> str:
     """Return Spark's error of a failed task in one line: Python's error, or all but Java's stack."""
-    if "Traceback" in said:
-        return failed_task(Exception(said))[1]
-    return " ".join(line.strip() for line in said.splitlines() if not line.startswith("\tat "))[:MAX_CHARS]
+    if "Traceback" in message:
+        return failed_task(Exception(message))[1]
+    return " ".join(line.strip() for line in message.splitlines() if not line.startswith("\tat "))[:MAX_CHARS]
 
 
 def _end_with_stdin(starting: _Starting) -> None:
@@ -161,7 +161,7 @@ class YarnApplication:
         """Args:
         jvm: py4j's view of Java's packages.
         conf: the application's SparkConf, as a Java object.
-        tag: that no other application has.
+        tag: a tag that no other application has.
         """
         self._java = jvm
         self._tag = tag
@@ -181,8 +181,8 @@ class YarnApplication:
             f"{report.getApplicationId()} is {report.getYarnApplicationState()} in queue {report.getQueue()}, with "
             f"{containers} container{'' if containers == 1 else 's'} ({usage.getUsedResources()}), its master's too"
         )
-        said = (report.getDiagnostics() or "").strip().splitlines()
-        return f"{text}; YARN says: {' '.join(said)}" if said else text
+        diagnostics = (report.getDiagnostics() or "").strip().splitlines()
+        return f"{text}; YARN says: {' '.join(diagnostics)}" if diagnostics else text
 
     def kill(self) -> None:
         """End the application, if it was submitted."""
@@ -191,12 +191,12 @@ class YarnApplication:
             self._client.killApplication(report.getApplicationId())
 
     def _report(self) -> Any:
-        wanted = self._java.org.apache.hadoop.yarn.api.protocolrecords.GetApplicationsRequest.newInstance()
+        request = self._java.org.apache.hadoop.yarn.api.protocolrecords.GetApplicationsRequest.newInstance()
         tags = self._java.java.util.HashSet()
         tags.add(self._tag)
-        wanted.setApplicationTags(tags)
-        found = self._client.getApplications(wanted)
-        return found[0] if len(found) else None
+        request.setApplicationTags(tags)
+        applications = self._client.getApplications(request)
+        return applications[0] if len(applications) else None
 
 
 if __name__ == "__main__":

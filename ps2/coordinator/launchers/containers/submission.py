@@ -10,7 +10,7 @@ from ps2.errors import ConfigError
 MASTER = "spark.master"
 MIB = 1 << 20
 DEFAULT_MEMORY_BYTES = 1 << 30
-# A container needs, beside the server's arrays: Java's heap, which only starts Python; and memory of the processes:
+# Memory of a container in addition to the server's arrays: Java's heap, which only starts Python; and the processes:
 # server, task, Spark's daemon of Python workers, and Java outside its heap.
 HEAP_MIB = 512
 PROCESSES_MIB = 700
@@ -41,10 +41,10 @@ class Submission:
     """How the fleet's Spark application is submitted.
 
     Attributes:
-        settings: Spark's; ``needed`` adds the fleet's.
-        arguments: of spark-submit.
-        python: interpreter of the containers; None: that of the environment.
-        name: of the application.
+        settings: Spark's settings; ``needed`` adds those of the fleet.
+        arguments: the arguments of spark-submit.
+        python: the interpreter of the containers; None: the interpreter of the environment.
+        name: the name of the application.
     """
 
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Submission:
     name: str = "ps2 fleet"
 
 
-def beside(training: Mapping[str, str], conf: Mapping[str, str], python: str | None) -> Submission:
+def submission_for(training: Mapping[str, str], conf: Mapping[str, str], python: str | None) -> Submission:
     """Return how to submit a fleet to the cluster of a training's application, unless ``conf`` names another one.
 
     Args:
@@ -81,11 +81,11 @@ def needed(settings: Mapping[str, str], servers: int, memory_bytes: int) -> dict
     """Return the settings that the fleet needs: one server per task, one task per executor, a fixed set of executors.
 
     Args:
-        settings: those of the user.
-        memory_bytes: that each server's arrays may take.
+        settings: the user's settings.
+        memory_bytes: the memory that each server's arrays may take.
     """
     cores = settings.get("spark.executor.cores", "1")
-    found = {
+    fixed = {
         "spark.executor.instances": str(servers),
         "spark.executor.cores": cores,
         "spark.task.cpus": cores,
@@ -96,14 +96,14 @@ def needed(settings: Mapping[str, str], servers: int, memory_bytes: int) -> dict
         "spark.task.maxFailures": str(2**31 - 1),
         "spark.excludeOnFailure.enabled": "false",
     }
-    given = {
+    defaults = {
         # Cluster managers give up an application whose executors fail too often.
         "spark.executor.maxNumFailures": str(100 * servers),
         "spark.ui.enabled": "false",
         "spark.eventLog.enabled": "false",
         **_memory(settings.get(MASTER, ""), memory_bytes),
     }
-    return found | {name: settings.get(name, value) for name, value in given.items()}
+    return fixed | {name: settings.get(name, value) for name, value in defaults.items()}
 
 
 def _memory(master: str, memory_bytes: int) -> dict[str, str]:

@@ -77,10 +77,10 @@ def how_it_ended(code: int, log: Path) -> str:
 
 def ending(code: int, lines: Sequence[str]) -> str:
     """Return the same, given the last lines of the log."""
-    how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    how_it_ended = f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
     # The server's last message says more than its exit code.
-    said = [line.removeprefix("ps2: ") for line in lines if line.startswith("ps2: ")]
-    return f"{said[-1] if said and code > 0 else how}; its log ends:{below(lines)}"
+    messages = [line.removeprefix("ps2: ") for line in lines if line.startswith("ps2: ")]
+    return f"{messages[-1] if messages and code > 0 else how_it_ended}; its log ends:{below(lines)}"
 
 
 def tail(log: Path) -> str:

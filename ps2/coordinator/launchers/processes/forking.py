@@ -37,13 +37,13 @@ class ForkServer:
         Certificates that the environment names are not handed on.
 
         Args:
-            name: of the server, for errors.
-            log: file for its output.
+            name: the name of the server, for errors.
+            log: the file for its output.
 
         Raises:
             LaunchError: the server cannot be forked, or the file cannot be written.
         """
-        wanted = {
+        request = {
             "arguments": list(arguments),
             "environment": {name: value for name, value in os.environ.items() if name not in VARIABLES},
             "path": import_path(),
@@ -54,7 +54,7 @@ class ForkServer:
             log.write_bytes(b"")
             with self._lock:
                 # The second attempt starts a new fork server, if the first one was killed.
-                answer = self._ask({"start": wanted}, log) or self._ask({"start": wanted}, log)
+                answer = self._ask({"start": request}, log) or self._ask({"start": request}, log)
         except OSError as error:
             raise LaunchError(f"{name} cannot be started: {error}") from error
         if answer is None or "error" in answer:
@@ -73,11 +73,7 @@ class ForkServer:
             self._end()
 
     def _ask(self, request: dict[str, Any], log: Path | None = None) -> dict[str, Any] | None:
-        """Return the fork server's answer; None if it has ended or hangs.
-
-        Args:
-            log: file for its errors; None: do not start a fork server.
-        """
+        """Return the fork server's answer; None if it has ended or hangs. Without a ``log`` of errors, start none."""
         if self._process is None:
             if log is None:
                 return None
