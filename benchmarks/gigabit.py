@@ -18,17 +18,15 @@ from benchmarks import frame
 from benchmarks.frame import Benchmark, Line, Part, ask, option, tell
 from benchmarks.local_spark import spark_and_servers
 from benchmarks.namespaces import hosts, served
-from ps2.algorithms.embeddings.corpus import BATCH_TOKENS, Batch
 from ps2.algorithms.embeddings.cost_model import STRATEGIES
+from ps2.algorithms.embeddings.loops import batch_tokens
 from ps2.algorithms.embeddings.program import EmbeddingLoop, EmbeddingProgram
-from ps2.algorithms.embeddings.rows import batch_tokens
 from ps2.algorithms.embeddings.sampling import Sampler
-from ps2.algorithms.embeddings.schedule import EpochSchedule
-from ps2.algorithms.embeddings.settings import EmbeddingSettings, Strategy
-from ps2.algorithms.embeddings.sliced_table import SlicedTable, put_aliases
+from ps2.algorithms.embeddings.sentences import BATCH_TOKENS, Batch
+from ps2.algorithms.embeddings.settings import EmbeddingPlan, Strategy, Word2VecSettings
 from ps2.algorithms.embeddings.strategy import choose
-from ps2.algorithms.embeddings.tables import ServerTables
-from ps2.algorithms.embeddings.worker_context import TrainingPlan
+from ps2.algorithms.embeddings.tables import ServerTables, SlicedTable, put_aliases
+from ps2.algorithms.embeddings.worker import EpochSchedule, WorkerSetup
 from ps2.algorithms.training.checkpoint_names import UNNAMED
 
 WAYS: tuple[Strategy, ...] = ("servers", "rows")
@@ -67,12 +65,12 @@ def on_worker(args: Args) -> Part:
         fleet: dict[str, Any] = {"fleet": args.addresses[:servers], "tokenFile": args.token_file}
         with spark_and_servers("gigabit", "1g", 1, **fleet) as (_, ps):
             for way in WAYS:  # the first time, connections are made and kernels loaded
-                _trained(ps, replace(_settings(args, min(args.columns)), via=way))
+                _trained(ps, _plan(args, min(args.columns)).by(way))
             for columns in args.columns:
-                settings = _settings(args, columns)
-                costs = choose(settings, _frequencies(settings), servers, 1, THREADS).seconds
+                plan = _plan(args, columns)
+                costs = choose(plan, _frequencies(plan), servers, 1, THREADS).seconds
                 expected = {way: 1e6 * float(cost) for way, cost in zip(STRATEGIES, costs, strict=True) if way in WAYS}
-                measured = {way: _trained(ps, replace(settings, via=way)) for way in WAYS}
+                measured = {way: _trained(ps, plan.by(way)) for way in WAYS}
                 chosen = min(WAYS, key=lambda way: expected[way])
                 fastest = min(WAYS, key=lambda way: measured[way])
                 what = f"auto ({chosen}), {servers} servers, d={columns}"
@@ -118,13 +116,13 @@ class _Drawn:
             yield rng.choice(len(self.shares), self.each, p=self.shares).astype(np.int32), offsets
 
 
-def _settings(args: Args, columns: int) -> EmbeddingSettings:
-    total = BATCHES * BATCH_TOKENS
-    return EmbeddingSettings(args.words, columns, total, window=5, negative=5, step_size=1e-3)
+def _plan(args: Args, columns: int) -> EmbeddingPlan:
+    settings = Word2VecSettings(vectorSize=columns, windowSize=5, negative=5, stepSize=1e-3)
+    return EmbeddingPlan(settings=settings, vocabulary=args.words, total=BATCHES * BATCH_TOKENS)
 
 
-def _frequencies(settings: EmbeddingSettings) -> Any:
-    return (1e9 * _shares(settings.vocabulary)).astype(np.int64) + 1
+def _frequencies(plan: EmbeddingPlan) -> Any:
+    return (1e9 * _shares(plan.vocabulary)).astype(np.int64) + 1
 
 
 def _shares(words: int) -> Any:
@@ -132,19 +130,19 @@ def _shares(words: int) -> Any:
     return popular / popular.sum()
 
 
-def _trained(ps: Any, settings: EmbeddingSettings) -> float:
+def _trained(ps: Any, plan: EmbeddingPlan) -> float:
     """Train one worker on some batches; return microseconds a token."""
-    frequencies = _frequencies(settings)
+    frequencies = _frequencies(plan)
     # Longer vectors are pulled for fewer tokens at a time.
-    drawn = _Drawn(batch_tokens(settings) if settings.via == "rows" else BATCH_TOKENS, _shares(settings.vocabulary))
-    fleet = ServerTables.make(settings, len(ps.servers), UNNAMED)
+    drawn = _Drawn(batch_tokens(plan) if plan.settings.via == "rows" else BATCH_TOKENS, _shares(plan.vocabulary))
+    fleet = ServerTables.make(plan, len(ps.servers), UNNAMED)
     try:
-        fleet.vectors.fill(settings.seed)
+        fleet.vectors.fill(plan.seed)
         if isinstance(fleet.vectors, SlicedTable) and isinstance(fleet.contexts, SlicedTable):
-            draws = Sampler.of(settings, frequencies)
+            draws = Sampler.of(plan, frequencies)
             put_aliases(fleet.vectors, fleet.contexts, draws.thresholds, draws.aliases)
         shared = ps.sparkContext.broadcast(frequencies)
-        loop = EmbeddingLoop(TrainingPlan(settings, EpochSchedule(1, BATCHES), fleet, THREADS), lambda: shared.value)
+        loop = EmbeddingLoop(WorkerSetup(plan, EpochSchedule(1, BATCHES), fleet, THREADS), lambda: shared.value)
         ends: list[float] = []
 
         def clocked(clock: int) -> None:

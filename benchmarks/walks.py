@@ -19,9 +19,10 @@ from pyspark.sql.types import LongType
 from benchmarks import frame
 from benchmarks.frame import Benchmark, Line, Part, option, take_turns, timed
 from benchmarks.local_spark import WORKERS, spark_and_servers
-from ps2.algorithms.embeddings.ml.edges import EdgeTable
-from ps2.algorithms.embeddings.ml.walking import walks_frame
-from ps2.algorithms.embeddings.walks import Graph, WalkSettings
+from ps2.algorithms.embeddings.edge_frame import EdgeTable
+from ps2.algorithms.embeddings.graph_frame import walks_frame
+from ps2.algorithms.embeddings.settings import BiasedWalkSettings
+from ps2.algorithms.embeddings.walks import Graph
 from ps2.data.ids import Ids
 
 # M steps/s of walks of first order with the graph on servers.
@@ -48,8 +49,8 @@ def servers(args: Args) -> Part:
 
 def _walked(args: Args, where: str) -> Part:
     settings = {
-        "first order": WalkSettings(1, args.length),
-        "p = 4, q = 0.25": WalkSettings(1, args.length, p=4, q=0.25),
+        "first order": BiasedWalkSettings(numWalks=1, walkLength=args.length),
+        "p = 4, q = 0.25": BiasedWalkSettings(numWalks=1, walkLength=args.length, p=4, q=0.25),
     }
     with spark_and_servers("walks", args.memory) as (spark, ps):
         table = _table(spark, args)
@@ -79,7 +80,7 @@ def _share(spark: Any, table: EdgeTable, where: str, servers: int) -> Callable[[
     return lambda: shared.value
 
 
-def _turn(table: EdgeTable, share: Callable[[], Graph], settings: WalkSettings) -> float:
+def _turn(table: EdgeTable, share: Callable[[], Graph], settings: BiasedWalkSettings) -> float:
     """Walk; return million steps a second, including everything until the walks are rows."""
     frame = walks_frame(table, share, settings, WORKERS)
     began_s = time.perf_counter()

@@ -7,14 +7,30 @@ from typing import Any
 
 import numpy as np
 
-from ps2.algorithms.embeddings.corpus import InMemorySentences
 from ps2.algorithms.embeddings.program import Corpus, OnlyWorker, train
-from ps2.algorithms.embeddings.settings import EmbeddingSettings, FittedEmbeddings
+from ps2.algorithms.embeddings.sentences import InMemorySentences
+from ps2.algorithms.embeddings.settings import EmbeddingPlan, FittedEmbeddings, LINESettings, Word2VecSettings
 from tests.in_process import training_context
 
 EACH, LENGTH, COUNT = 12, 20, 200
 WORDS = 2 * EACH
-RECIPE = EmbeddingSettings(WORDS, 16, total=COUNT * LENGTH, window=3, step_size=0.1, epochs=3, seed=5, via="local")
+
+
+def make_plan(
+    vocabulary: int, total: int, *, order: int = 2, name: str = "", architecture: str = "skipgram", **params: Any
+) -> EmbeddingPlan:
+    """Return a plan of Word2Vec, or of LINE if the architecture is "edges"."""
+    if architecture == "edges":
+        params = {"maxIter": 1} | {name: value for name, value in params.items() if name != "windowSize"}
+        settings: Any = LINESettings(order="first" if order == 1 else "second", **params)
+    else:
+        settings = Word2VecSettings(architecture=architecture, **params)
+    return EmbeddingPlan(settings=settings, name=name, vocabulary=vocabulary, total=total, order=order)
+
+
+RECIPE: dict[str, Any] = {"vocabulary": WORDS, "total": COUNT * LENGTH, "vectorSize": 16, "windowSize": 3}
+RECIPE |= {"stepSize": 0.1, "maxIter": 3, "seed": 5, "via": "local"}
+PLAN = make_plan(**RECIPE)
 
 
 def sentences(seed: int = 0) -> Any:
@@ -39,21 +55,19 @@ def read_pairs(worker: Any, rows: Any) -> InMemorySentences:
 
 
 def trained(
-    ps: Any, settings: EmbeddingSettings = RECIPE, workers: int = 2, on_step: Any = lambda step: None, read: Any = read
+    ps: Any, plan: EmbeddingPlan = PLAN, workers: int = 2, on_step: Any = lambda step: None, read: Any = read
 ) -> FittedEmbeddings:
     """Train on the walks."""
     rdd = ps.sparkContext.parallelize(dealt(workers), workers)
-    return train(ps, Corpus(rdd, workers, read, frequencies=frequencies()), settings, on_step)
+    return train(ps, Corpus(rdd, workers, read, frequencies=frequencies()), plan, on_step)
 
 
-def fitted(
-    settings: EmbeddingSettings = RECIPE, on_step: Any = lambda step: None, read: Any = read
-) -> FittedEmbeddings:
+def fitted(plan: EmbeddingPlan = PLAN, on_step: Any = lambda step: None, read: Any = read) -> FittedEmbeddings:
     """Train on the walks in this process, with two workers."""
     shards = [[walks] for walks in dealt(2)]
     corpus = Corpus(shards, 2, read, frequencies=frequencies())
     with training_context() as ps:
-        return train(ps, corpus, settings, on_step, OnlyWorker(1, "Spark says how many cores a worker has"))
+        return train(ps, corpus, plan, on_step, OnlyWorker(1, "Spark says how many cores a worker has"))
 
 
 def dealt(workers: int) -> list[Any]:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from ps2.algorithms.embeddings.settings import BiasedWalkSettings
 from ps2.algorithms.embeddings.walks import LocalGraph
+
+
+def walk_settings(epochs, length, **params):
+    """Settings of walks: their number from each vertex, and their length."""
+    return BiasedWalkSettings(numWalks=epochs, walkLength=length, **params)
 
 
 class Edges:

@@ -375,11 +375,11 @@ def embed(ps: Any, rows: None, call: Call, kind: str) -> Result:
     recipe, read = embedding_training.RECIPE, embedding_training.read
     if kind == "edges":
         count = embedding_training.COUNT * embedding_training.LENGTH // 2
-        recipe, read = replace(recipe, architecture="edges", total=count), embedding_training.read_pairs
+        recipe, read = recipe | {"architecture": "edges", "total": count}, embedding_training.read_pairs
     else:
-        recipe = replace(recipe, via=kind)
-    recipe = replace(recipe, seed=call.seed, name=call.name)
-    fitted = embedding_training.trained(ps, recipe, on_step=call.on_step, read=read)
+        recipe = recipe | {"via": kind}
+    plan = embedding_training.make_plan(**recipe | {"seed": call.seed, "name": call.name})
+    fitted = embedding_training.trained(ps, plan, on_step=call.on_step, read=read)
     return Result({"margin": embedding_training.margin(fitted)}, fitted.history.objective)
 
 

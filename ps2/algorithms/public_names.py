@@ -44,12 +44,14 @@ PUBLIC_NAMES: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "feature": {
         "dictionary.estimator": ("DictionaryLearning", "DictionaryLearningModel"),
+        "embeddings.estimator": ("Word2Vec",),
+        "embeddings.models": ("Word2VecModel",),
         "estimators.key_hasher": ("KeyHasher",),
-        "feature": ("Word2Vec", "Word2VecModel"),
         "metric.estimator": ("MetricLearning", "MetricLearningModel"),
     },
     "graph": {
-        "graph": ("DeepWalk", "DeepWalkModel", "LINE", "LINEModel", "Node2Vec", "Node2VecModel", "RandomWalks"),
+        "embeddings.estimator": ("DeepWalk", "LINE", "Node2Vec", "RandomWalks"),
+        "embeddings.models": ("DeepWalkModel", "LINEModel", "Node2VecModel"),
     },
     "ranking": {
         "ranking": ("GBTRanker", "GBTRankerModel"),

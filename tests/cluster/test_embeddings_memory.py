@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from embedding_training import make_plan
 
-from ps2.algorithms.embeddings.settings import EmbeddingSettings
 from ps2.algorithms.embeddings.tables import ServerTables
 from ps2.algorithms.training.checkpoint_names import UNNAMED
 
@@ -18,14 +18,14 @@ def taken(ps, statuses):
     """``taken(keys)``: what each server has for the tables of words that are these keys, in bytes."""
 
     def measured(keys):
-        settings = EmbeddingSettings(1, SIZE, total=1, architecture="edges", via="rows", keyed=True)
+        plan = make_plan(1, 1, vectorSize=SIZE, architecture="edges", via="rows", hashed=True)
         before = np.array([status.memory_bytes for status in statuses()])
-        fleet = ServerTables.make(settings, len(ps.servers), UNNAMED).for_keys(keys)
+        fleet = ServerTables.make(plan, len(ps.servers), UNNAMED).for_keys(keys)
         empty = np.array([status.memory_bytes for status in statuses()]) - before
         fleet.count(np.ones(WORDS, np.int64))
         for table in (fleet.vectors, fleet.contexts):
             table.add(np.arange(WORDS), np.ones((WORDS, SIZE), np.float32))
-        assert (fleet.counted()[0] == np.sort(keys)).all()
+        assert (fleet.keys_and_counts()[0] == np.sort(keys)).all()
         assert (fleet.contexts.pull() == 1).all()
         found = np.array([status.memory_bytes for status in statuses()]) - before
         fleet.free()

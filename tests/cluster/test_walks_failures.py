@@ -7,14 +7,14 @@ from faults import processes
 
 from ps2 import PS2Context
 from ps2.algorithms.embeddings.server_graph import ServerGraph
-from ps2.algorithms.embeddings.walks import LocalGraph, WalkSettings
-from tests.graphs import random_edges
+from ps2.algorithms.embeddings.walks import LocalGraph
+from tests.graphs import random_edges, walk_settings
 
 VERTICES = 60
 
 
 def test_walks_when_server_dies_with_copies_then_are_the_same():
-    edges, settings = random_edges(VERTICES, 150, weighted=True), WalkSettings(2, 8, seed=3, p=0.5)
+    edges, settings = random_edges(VERTICES, 150, weighted=True), walk_settings(2, 8, seed=3, p=0.5)
     walkers = np.arange(2 * VERTICES)
     expected = LocalGraph.of(edges.sources, edges.targets, edges.weights, VERTICES).walk(settings, walkers)
     degrees = np.bincount(edges.sources, minlength=VERTICES)
@@ -26,5 +26,5 @@ def test_walks_when_server_dies_with_copies_then_are_the_same():
         found = graph.walk(settings, walkers)
         assert ps.recoveries
     np.testing.assert_array_equal(found.lengths, expected.lengths)
-    there = np.arange(settings.length) < found.lengths[:, None]
+    there = np.arange(settings.walkLength) < found.lengths[:, None]
     np.testing.assert_array_equal(found.vertices[there], expected.vertices[there])

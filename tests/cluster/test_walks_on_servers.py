@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from ps2.algorithms.embeddings.server_graph import ServerGraph
-from ps2.algorithms.embeddings.walks import WalkSettings
 from ps2.errors import InputError
-from tests.graphs import PAIRS, VERTICES, Edges, random_edges
+from tests.graphs import PAIRS, VERTICES, Edges, random_edges, walk_settings
 
 pytestmark = pytest.mark.parametrize("ps", [1, 3], indirect=True, scope="module")
 
@@ -39,7 +38,7 @@ def same(one, other):
 def test_walks_when_graph_is_on_servers_then_match_workers(ps, weighted, p, q):
     edges = random_edges(300, 900, weighted=weighted)
     graph = on_fleet(edges, len(ps.servers))
-    settings, walkers = WalkSettings(3, 15, seed=7, p=p, q=q), np.arange(900)
+    settings, walkers = walk_settings(3, 15, seed=7, p=p, q=q), np.arange(900)
     same(graph.walk(settings, walkers), edges.local.walk(settings, walkers))
     graph.free()
 
@@ -48,7 +47,7 @@ def test_walks_when_graph_is_on_servers_then_match_workers(ps, weighted, p, q):
 def test_walks_when_vertices_have_no_way_on_then_they_end_there(ps, directed):
     edges = Edges(PAIRS, VERTICES, directed)
     graph = on_fleet(edges, len(ps.servers))
-    settings, walkers = WalkSettings(2, 6, p=0.5), np.arange(2 * VERTICES)
+    settings, walkers = walk_settings(2, 6, p=0.5), np.arange(2 * VERTICES)
     same(graph.walk(settings, walkers), edges.local.walk(settings, walkers))
     graph.free()
 
@@ -59,7 +58,7 @@ def test_walks_when_no_proposal_is_accepted_then_match_workers(ps, weighted):
     edges = Edges([chord if weighted else chord[:2] for chord in chords], 20, directed=True)
     graph = on_fleet(edges, len(ps.servers))
     # Each vertex after the second takes hundreds of proposals, and each of these a request.
-    settings, walkers = WalkSettings(1, 4, p=1e-12), np.arange(20)
+    settings, walkers = walk_settings(1, 4, p=1e-12), np.arange(20)
     same(graph.walk(settings, walkers), edges.local.walk(settings, walkers))
     graph.free()
 

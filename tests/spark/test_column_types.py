@@ -13,11 +13,10 @@ from pyspark.mllib.linalg import VectorUDT as OldVectorUDT
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType, UserDefinedType
 
-from ps2.algorithms.embeddings.edges import edges_of
-from ps2.algorithms.embeddings.encoding import numbered
-from ps2.algorithms.embeddings.ml.edges import INTEGERS as INTEGER_TYPES
-from ps2.algorithms.embeddings.ml.edges import _check_weights, collected, id_type
-from ps2.algorithms.embeddings.ml.words import check_sentences
+from ps2.algorithms.embeddings.edge_frame import INTEGERS as INTEGER_TYPES
+from ps2.algorithms.embeddings.edge_frame import _check_weights, collect_arrow, edges_of, id_type
+from ps2.algorithms.embeddings.sentence_frame import check_sentences
+from ps2.algorithms.embeddings.sentences import number_words
 from ps2.algorithms.estimators.tables import check_columns
 from ps2.algorithms.training.faults import ColumnNames, error_of
 from ps2.algorithms.training.reading import read
@@ -105,7 +104,7 @@ def frame(spark):
 def batches(frame):
     """The rows as workers get them."""
     carried = [f"`{name}`" for name in frame.columns if name not in UNKNOWN_TO_ARROW]
-    return collected(frame.select(*carried)).combine_chunks().to_batches()
+    return collect_arrow(frame.select(*carried)).combine_chunks().to_batches()
 
 
 def names_of(role, kind):
@@ -175,5 +174,5 @@ def test_ids_when_of_any_two_types_then_integers_or_strings(frame, batches):
 
 
 def test_sentences_when_the_driver_takes_them_then_workers_do(batches):
-    tokens, lengths = numbered(batches[0].column("array<string>"), Names(pa.array(["2", "1"])))
+    tokens, lengths = number_words(batches[0].column("array<string>"), Names(pa.array(["2", "1"])))
     assert (tokens.tolist(), lengths.tolist()) == ([1, 0], [1, 1])

@@ -6,23 +6,21 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from embedding_training import make_plan
 
 from ps2.algorithms.embeddings.cost_model import LOCAL_BYTES, FleetSize, UnitCosts, seconds_per_token, work_per_token
-from ps2.algorithms.embeddings.settings import EmbeddingSettings
 from ps2.algorithms.embeddings.strategy import StrategyChoice
 
 WORDS = 100_000
-RECIPE = EmbeddingSettings(WORDS, 128, total=10**6, window=5, negative=5)
+PLAN = make_plan(WORDS, 10**6, vectorSize=128)
 # A link of 1 Gbit/s; processors as they are.
 COSTS = UnitCosts(latency_s=1e-3, byte_s=8e-9, here_s=1e-10, server_s=1e-10)
 ONE = FleetSize(parts=1, workers=1)
 
 
-def work(settings=RECIPE):
-    shares = np.full(settings.vocabulary, 1 / settings.vocabulary)
-    return work_per_token(
-        settings, np.ones(settings.vocabulary, np.int64), shares, clock=100_000, batch=20_000, piece=1000
-    )
+def work(plan=PLAN):
+    shares = np.full(plan.vocabulary, 1 / plan.vocabulary)
+    return work_per_token(plan, np.ones(plan.vocabulary, np.int64), shares, clock=100_000, batch=20_000, piece=1000)
 
 
 def cheapest(by_way):
@@ -51,9 +49,9 @@ def test_seconds_when_many_servers_then_products_cost_over_rows():
 
 
 def test_seconds_when_vectors_are_long_then_servers_else_rows():
-    all_settings = [replace(RECIPE, size=size) for size in (8, 1024)]
+    plans = [make_plan(WORDS, 10**6, vectorSize=size) for size in (8, 1024)]
     costs = replace(COSTS, here_s=1e-11, server_s=1e-11)
-    found = [seconds_per_token(work(settings), costs, FleetSize(4, 1), LOCAL_BYTES + 1) for settings in all_settings]
+    found = [seconds_per_token(work(plan), costs, FleetSize(4, 1), LOCAL_BYTES + 1) for plan in plans]
     assert [cheapest(by_way) for by_way in found] == ["rows", "servers"]
 
 
@@ -67,9 +65,9 @@ def test_seconds_when_computing_is_all_then_where_it_is_quicker():
 
 
 def test_choice_when_asked_then_says_what_it_was_chosen_by():
-    settings, why = StrategyChoice(np.array([2e-6, 1e-6, np.inf])).of(replace(RECIPE, via="auto"))
-    assert settings.via == "rows"
+    plan, why = StrategyChoice(np.array([2e-6, 1e-6, np.inf])).of(PLAN)
+    assert plan.settings.via == "rows"
     assert why.startswith("chosen by predicted microseconds per token: ")
     assert why.endswith("'local' 2, 'rows' 1, 'servers' does not fit")
-    settings, why = StrategyChoice(np.empty(0)).of(replace(RECIPE, via="servers"))
-    assert (settings.via, why) == ("servers", "as requested")
+    plan, why = StrategyChoice(np.empty(0)).of(PLAN.by("servers"))
+    assert (plan.settings.via, why) == ("servers", "as requested")

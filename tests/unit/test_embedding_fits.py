@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pyarrow as pa
 import pytest
-from embedding_training import RECIPE, WORDS, fitted, margin, read_pairs
+from embedding_training import RECIPE, WORDS, fitted, make_plan, margin, read_pairs
 
 from ps2.algorithms import Embedding
-from ps2.algorithms.embeddings.ml.graphs import ReadEdges
-from ps2.algorithms.embeddings.ml.keyed import ReadKeys
+from ps2.algorithms.embeddings.edge_frame import ReadKeys
+from ps2.algorithms.embeddings.graph_frame import ReadEdges
 from ps2.algorithms.embeddings.program import Corpus, OnlyWorker, train
 from ps2.algorithms.embeddings.sentences import rank_by_frequency
-from ps2.algorithms.embeddings.settings import EmbeddingSettings
 from ps2.data.ids import Ids
 from ps2.errors import LimitError, PS2Error
 from tests.in_process import training_context
@@ -23,22 +20,22 @@ from tests.in_process import training_context
 @pytest.mark.parametrize("via", ["local", "rows", "servers"])
 def test_training_when_done_then_community_words_are_near(via):
     steps = []
-    found = fitted(replace(RECIPE, via=via), on_step=steps.append)
-    assert found.vectors.shape == found.contexts.shape == (WORDS, RECIPE.size)
+    found = fitted(make_plan(**RECIPE | {"via": via}), on_step=steps.append)
+    assert found.vectors.shape == found.contexts.shape == (WORDS, RECIPE["vectorSize"])
     assert margin(found) > 0.5
     losses = found.history.objective
     assert losses[-1] < losses[0]
     # Of 4.2 to begin with; on servers a little more, as several batches are on their way there.
     assert losses[-1] == pytest.approx(2.35, abs=0.3)
     assert [step.number for step in steps] == [1, 2, 3]
-    assert steps[-1].metrics["step_size"] == pytest.approx(1e-4 * RECIPE.step_size)
+    assert steps[-1].metrics["step_size"] == pytest.approx(1e-4 * RECIPE["stepSize"])
     assert via in found.history.reason
 
 
 @pytest.mark.parametrize("via", ["local", "rows", "servers"])
 def test_training_when_the_step_size_is_absurd_then_it_says_so(via):
     with pytest.raises(PS2Error, match="the training has diverged; a smaller stepSize than 1e\\+38 may help"):
-        fitted(replace(RECIPE, via=via, step_size=1e38))
+        fitted(make_plan(**RECIPE | {"via": via, "stepSize": 1e38}))
 
 
 def test_training_when_tables_do_not_fit_then_names_needed_size():
@@ -46,11 +43,12 @@ def test_training_when_tables_do_not_fit_then_names_needed_size():
         LimitError,
         match=r"vectorSize=10,000: vectors of 2,000,000,000 words take 160,000,000,000,000 bytes in 2 tables",
     ):
-        fitted(replace(RECIPE, vocabulary=2 * 10**9, size=10_000))
+        fitted(make_plan(**RECIPE | {"vocabulary": 2 * 10**9, "vectorSize": 10_000}))
 
 
 def test_training_when_first_order_then_contexts_are_vectors():
-    found = fitted(replace(RECIPE, architecture="edges", order=1, total=RECIPE.total // 2), read=read_pairs)
+    changes = {"architecture": "edges", "order": 1, "total": RECIPE["total"] // 2}
+    found = fitted(make_plan(**RECIPE | changes), read=read_pairs)
     assert found.contexts is None
     assert np.isfinite(found.vectors).all()
     assert margin(found) > 0.5
@@ -66,8 +64,9 @@ def fitted_to_edges(size, order, keyed, workers=1, epochs=3):
     counts = np.bincount(EDGES.reshape(-1))
     ranked, numbers = rank_by_frequency(counts)
     edges = 2 * len(EDGES)
-    rest = {"step_size": 0.2, "epochs": epochs, "seed": 1, "keyed": keyed, "via": "rows" if keyed else "servers"}
-    settings = EmbeddingSettings(1 if keyed else 16, size, edges, architecture="edges", order=order, **rest)
+    params = {"vectorSize": size, "stepSize": 0.2, "maxIter": epochs, "seed": 1}
+    params |= {"hashed": keyed, "via": "rows" if keyed else "servers"}
+    plan = make_plan(1 if keyed else 16, edges, architecture="edges", order=order, **params)
     vertices = Ids.from_values(pa.array(np.arange(16)))
     if keyed:
         read, counts = ReadKeys(False, edges, float(edges), 1), np.ones(1, np.int64)
@@ -77,7 +76,7 @@ def fitted_to_edges(size, order, keyed, workers=1, epochs=3):
     shards = [[pa.RecordBatch.from_arrays(list(map(pa.array, ids[w::workers].T)), ["a", "b"])] for w in range(workers)]
     with training_context() as ps:
         corpus = Corpus(shards, workers, read, frequencies=counts)
-        return train(ps, corpus, settings, only_worker=OnlyWorker(1, "no Spark"))
+        return train(ps, corpus, plan, only_worker=OnlyWorker(1, "no Spark"))
 
 
 def test_edges_when_ids_are_keys_then_group_vertices_are_near():

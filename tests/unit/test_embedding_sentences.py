@@ -9,14 +9,19 @@ import pyarrow as pa
 import pytest
 
 from ps2.algorithms.embeddings import sentences
-from ps2.algorithms.embeddings.encoding import cut, numbered
-from ps2.algorithms.embeddings.ml.words import survey
-from ps2.algorithms.embeddings.sentences import EdgeSentences, WalkSentences, rank_by_frequency, scattered
-from ps2.algorithms.embeddings.walks import WalkSettings
+from ps2.algorithms.embeddings.sentence_frame import survey
+from ps2.algorithms.embeddings.sentences import (
+    EdgeSentences,
+    WalkSentences,
+    number_words,
+    rank_by_frequency,
+    scatter,
+    split_long,
+)
 from ps2.data.names import Names
-from tests.graphs import random_edges
+from tests.graphs import random_edges, walk_settings
 
-WALKS = WalkSettings(3, 8, seed=5)
+WALKS = walk_settings(3, 8, seed=5)
 VISITS = 3 * 8 * 40
 
 
@@ -44,7 +49,7 @@ def test_walks_when_epoch_differs_then_are_new_and_reproducible(graph):
     first, second = (sorted(lists(walks_by(graph, epoch, 1)[0])) for epoch in (0, 1))
     assert first != second
     assert sorted(lists(walks_by(graph, 1, 1)[0])) == second
-    expected = graph.walk(WalkSettings(6, 8, seed=5), np.arange(3 * 40, 6 * 40))
+    expected = graph.walk(walk_settings(6, 8, seed=5), np.arange(3 * 40, 6 * 40))
     assert second == sorted(
         tuple(row[:length]) for row, length in zip(expected.vertices, expected.lengths, strict=True)
     )
@@ -52,8 +57,8 @@ def test_walks_when_epoch_differs_then_are_new_and_reproducible(graph):
 
 def test_walks_when_cut_into_parts_then_are_the_same(graph, monkeypatch):
     whole = lists(walks_by(graph, 2)[1])
-    monkeypatch.setattr(sentences, "WALKED_AT_ONCE", 11 * WALKS.length)
-    monkeypatch.setattr(sentences, "BATCH_TOKENS", 3 * WALKS.length)
+    monkeypatch.setattr(sentences, "WALKED_AT_ONCE", 11 * WALKS.walkLength)
+    monkeypatch.setattr(sentences, "BATCH_TOKENS", 3 * WALKS.walkLength)
     parts = list(walks_by(graph, 2)[1])
     assert len(parts) > 10
     assert sorted(lists(parts)) == sorted(whole)
@@ -69,7 +74,7 @@ def test_walks_when_vertices_are_renumbered_then_tokens_follow(graph):
 
 @pytest.mark.parametrize("count", [1, 2, 3, 10, 97, 1000])
 def test_scattered_when_all_places_then_permutes_anew_each_turn(count):
-    turns = [scattered(np.arange(count), count, turn) for turn in range(3)]
+    turns = [scatter(np.arange(count), count, turn) for turn in range(3)]
     assert all(sorted(turn) == list(range(count)) for turn in turns)
     if count > 3:
         assert not np.array_equal(turns[0], turns[1])
@@ -108,13 +113,13 @@ def test_numbers_when_by_frequency_then_most_frequent_is_0():
 def test_words_when_numbered_then_unknown_ones_are_left_out():
     words = Names.from_values(["b", "a"])
     given = pa.array([["x"], ["a", "c", "b"], [], ["b", "b"], ["c"]])[1:]
-    tokens, lengths = numbered(given, words)
+    tokens, lengths = number_words(given, words)
     assert (tokens.tolist(), lengths.tolist(), tokens.dtype) == ([1, 0, 0, 0], [2, 0, 2, 0], np.int32)
 
 
 def test_sentences_when_too_long_then_they_are_cut():
-    assert cut(np.array([2, 7, 0, 3]), 3).tolist() == [0, 2, 5, 8, 9, 12]
-    assert cut(np.array([], np.int64), 3).tolist() == [0]
+    assert split_long(np.array([2, 7, 0, 3]), 3).tolist() == [0, 2, 5, 8, 9, 12]
+    assert split_long(np.array([], np.int64), 3).tolist() == [0]
 
 
 def test_survey_when_batches_differ_then_counts_words_and_faults():

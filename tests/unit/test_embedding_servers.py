@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from embedding_training import make_plan
 
 from ps2.algorithms.embeddings.batch_kernels import losses_of
+from ps2.algorithms.embeddings.loops import kind_of, piece_tokens
 from ps2.algorithms.embeddings.sampling import Sampler
-from ps2.algorithms.embeddings.servers import kind_of, piece_tokens
-from ps2.algorithms.embeddings.settings import EmbeddingSettings
 from ps2.algorithms.embeddings.skipgrams import ops
 from ps2.algorithms.embeddings.training_kernels import LOSS, LOSSES, PAIRS
 from ps2.errors import OutOfRangeError, ShapeError
@@ -20,7 +20,7 @@ KINDS = [("skipgram", 2), ("cbow", 2), ("edges", 2), ("edges", 1)]
 class Fleet:
     """Shards of two tables whose columns are cut among some servers."""
 
-    def __init__(self, settings, parts, tables, draws):
+    def __init__(self, plan, parts, tables, draws):
         self.bounds = [SIZE * part // parts for part in range(parts + 1)]
         self.shards = [
             tuple(np.hstack([t[:, b:e].reshape(1, -1), np.zeros((1, WORDS), np.float32)]) for t in tables)
@@ -32,8 +32,8 @@ class Fleet:
                 ops.put_aliases(
                     *shard, draws.thresholds[some], draws.aliases[some].view(np.uint32), words=WORDS, begin=begin
                 )
-        self.how = {"words": WORDS, "key": KEY, "window": settings.window, "negative": settings.negative}
-        self.how["kind"] = kind_of(settings)
+        self.how = {"words": WORDS, "key": KEY, "window": plan.window, "negative": plan.settings.negative}
+        self.how["kind"] = kind_of(plan)
 
     def tables(self):
         return [
@@ -41,17 +41,17 @@ class Fleet:
         ]
 
 
-def batch(settings, count=8):
+def batch(plan, count=8):
     rng = np.random.default_rng(2)
-    offsets = np.arange(0, 2 * count + 1, 2) if settings.architecture == "edges" else np.array([0, 7, 7, 8, 2 * count])
+    offsets = np.arange(0, 2 * count + 1, 2) if plan.architecture == "edges" else np.array([0, 7, 7, 8, 2 * count])
     return rng.integers(0, WORDS, 2 * count).astype(np.uint16), offsets.astype(np.uint16)
 
 
 def made(architecture, order, parts):
-    settings = EmbeddingSettings(WORDS, SIZE, total=100, window=3, negative=6, architecture=architecture, order=order)
+    plan = make_plan(WORDS, 100, vectorSize=SIZE, windowSize=3, negative=6, architecture=architecture, order=order)
     tables = (np.random.default_rng(1).normal(size=(2, WORDS, SIZE)) * 0.3).astype(np.float32)
-    draws = Sampler.of(settings, np.arange(WORDS)[::-1] + 1)
-    return settings, tables, draws, Fleet(settings, parts, tables, draws)
+    draws = Sampler.of(plan, np.arange(WORDS)[::-1] + 1)
+    return plan, tables, draws, Fleet(plan, parts, tables, draws)
 
 
 def drawn_of(draws, tokens, offsets):
@@ -60,8 +60,8 @@ def drawn_of(draws, tokens, offsets):
 
 @pytest.mark.parametrize(("architecture", "order"), KINDS)
 def test_train_sentences_when_one_server_then_as_worker_tables(architecture, order):
-    settings, tables, draws, fleet = made(architecture, order, 1)
-    tokens, offsets = batch(settings)
+    plan, tables, draws, fleet = made(architecture, order, 1)
+    tokens, offsets = batch(plan)
     told = ops.train_sentences(*fleet.shards[0], tokens, offsets, **fleet.how, rate=RATE)
     vectors, contexts = tables.copy()
     expected = drawn_of(draws, tokens, offsets).train(vectors, vectors if order == 1 else contexts, RATE)
@@ -72,8 +72,8 @@ def test_train_sentences_when_one_server_then_as_worker_tables(architecture, ord
 @pytest.mark.parametrize("parts", [2, 3])
 @pytest.mark.parametrize(("architecture", "order"), KINDS)
 def test_learn_from_products_when_steps_are_small_then_as_whole(architecture, order, parts):
-    settings, tables, draws, fleet = made(architecture, order, parts)
-    tokens, offsets = batch(settings)
+    plan, tables, draws, fleet = made(architecture, order, parts)
+    tokens, offsets = batch(plan)
     rate = 1e-4  # products are of what vectors were before the batch, which makes little of a difference then
     found = np.sum([ops.find_products(*shard, tokens, offsets, **fleet.how) for shard in fleet.shards], axis=0)
     told = np.zeros(3)
@@ -89,8 +89,8 @@ def test_learn_from_products_when_steps_are_small_then_as_whole(architecture, or
 
 
 def test_find_products_when_given_what_is_wrong_then_says_so():
-    settings, _, _, fleet = made("skipgram", 2, 1)
-    tokens, offsets = batch(settings)
+    plan, _, _, fleet = made("skipgram", 2, 1)
+    tokens, offsets = batch(plan)
     with pytest.raises(OutOfRangeError, match="words below 30, got"):
         ops.find_products(*fleet.shards[0], tokens + np.uint16(30 - tokens.min()), offsets, **fleet.how)
     with pytest.raises(ShapeError, match="rise from 0 to 16"):
@@ -121,8 +121,8 @@ def test_sentences_when_they_have_no_pairs_then_learn_nothing(architecture, orde
 
 
 def test_learn_from_products_when_steps_are_large_then_bounded():
-    settings, _, _, fleet = made("skipgram", 2, 2)
-    tokens, offsets = batch(settings)
+    plan, _, _, fleet = made("skipgram", 2, 2)
+    tokens, offsets = batch(plan)
     for key in range(50):
         how = {**fleet.how, "key": key}
         found = np.sum([ops.find_products(*shard, tokens, offsets, **how) for shard in fleet.shards], axis=0)
@@ -132,9 +132,9 @@ def test_learn_from_products_when_steps_are_large_then_bounded():
 
 
 def test_piece_tokens_when_one_server_then_many_else_by_top_word():
-    settings = EmbeddingSettings(WORDS, SIZE, total=100)
-    assert piece_tokens(settings, 0.01, 1) > 20_000
-    assert piece_tokens(settings, 0.01, 2) == 1000
-    assert piece_tokens(settings, 10.0, 2) == 40
-    assert piece_tokens(EmbeddingSettings(WORDS, SIZE, total=100, window=10**5, negative=500), 0.01, 2) == 1
-    assert piece_tokens(EmbeddingSettings(WORDS, SIZE, total=100, step_size=5e-324), 0.5, 2) == 1000
+    plan = make_plan(WORDS, 100, vectorSize=SIZE)
+    assert piece_tokens(plan, 0.01, 1) > 20_000
+    assert piece_tokens(plan, 0.01, 2) == 1000
+    assert piece_tokens(plan, 10.0, 2) == 40
+    assert piece_tokens(make_plan(WORDS, 100, vectorSize=SIZE, windowSize=10**5, negative=500), 0.01, 2) == 1
+    assert piece_tokens(make_plan(WORDS, 100, vectorSize=SIZE, stepSize=5e-324), 0.5, 2) == 1000

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
+from embedding_training import make_plan
 
-from ps2.algorithms.embeddings.corpus import BATCH_TOKENS, InMemorySentences
 from ps2.algorithms.embeddings.damping import ChangeDamping, UpdateRates
-from ps2.algorithms.embeddings.rows import RowNumbering
+from ps2.algorithms.embeddings.loops import RowNumbering
 from ps2.algorithms.embeddings.sampling import Sampler
-from ps2.algorithms.embeddings.schedule import ClockReader, EpochSchedule, key_of
-from ps2.algorithms.embeddings.settings import EmbeddingSettings
+from ps2.algorithms.embeddings.sentences import BATCH_TOKENS, InMemorySentences
 from ps2.algorithms.embeddings.training_kernels import LOSS, LOSSES, PAIRS, sigmoid
+from ps2.algorithms.embeddings.worker import ClockReader, EpochSchedule, key_of
 from ps2.errors import ConfigError
 
 WORDS, SIZE = 30, 19
-RECIPE = EmbeddingSettings(WORDS, SIZE, total=200, window=4, negative=5)
+RECIPE = {"vocabulary": WORDS, "total": 200, "vectorSize": SIZE, "windowSize": 4}
+PLAN = make_plan(**RECIPE)
 RATE = 0.1
+
+
+def plan_with(**changes):
+    return make_plan(**RECIPE | changes)
 
 
 def sentences(rng, count=12):
@@ -39,19 +43,19 @@ def logistic(x):
 
 def groups(drawn):
     """Inputs and outputs of each group, as the paper of skip-gram has them."""
-    settings = drawn.settings
+    plan = drawn.plan
     for begin, end in pairwise(drawn.offsets.tolist()):
-        for at in range(begin, end, settings.tokens_per_example):
-            if settings.architecture == "edges":
+        for at in range(begin, end, plan.tokens_per_example):
+            if plan.architecture == "edges":
                 inputs, target, number = [drawn.tokens[at]], drawn.tokens[at + 1], at // 2
             else:
                 reach = drawn.windows[at]
                 inputs = [drawn.tokens[i] for i in range(max(begin, at - reach), min(end, at + reach + 1)) if i != at]
                 target, number = drawn.tokens[at], at
-            apart = {target, inputs[0]} if settings.shares_table else {target}
-            if inputs and not (settings.shares_table and target == inputs[0]):
-                negatives = drawn.negatives[number].reshape(-1, settings.negative or 1)
-                step = len(inputs) if settings.architecture != "skipgram" else settings.sharing
+            apart = {target, inputs[0]} if plan.shares_table else {target}
+            if inputs and not (plan.shares_table and target == inputs[0]):
+                negatives = drawn.negatives[number].reshape(-1, plan.settings.negative)
+                step = len(inputs) if plan.architecture != "skipgram" else plan.sharing
                 for turn, first in enumerate(range(0, len(inputs), step)):
                     outputs = [target, *(n for n in negatives[turn : turn + 1].reshape(-1) if n not in apart)]
                     yield np.array(inputs[first : first + step]), np.array(outputs)
@@ -60,13 +64,13 @@ def groups(drawn):
 def reference(drawn, vectors, contexts, rate):
     """Train by NumPy, in float64; return what was learned and the mean loss of all pairs."""
     vectors = vectors.astype(np.float64)
-    contexts = vectors if drawn.settings.shares_table else contexts.astype(np.float64)
+    contexts = vectors if drawn.plan.shares_table else contexts.astype(np.float64)
     losses = []
     for inputs, outputs in groups(drawn):
         labels = np.zeros(len(outputs))
         labels[0] = 1
         x, o = vectors[inputs], contexts[outputs]
-        if drawn.settings.architecture == "cbow":
+        if drawn.plan.architecture == "cbow":
             x = x.mean(axis=0, keepdims=True)
         dots = x @ o.T
         losses += np.logaddexp(0, np.where(labels, -dots, dots)).sum(axis=1).tolist()
@@ -77,14 +81,14 @@ def reference(drawn, vectors, contexts, rate):
 
 
 @pytest.mark.parametrize(("architecture", "order"), [("skipgram", 2), ("cbow", 2), ("edges", 2), ("edges", 1)], ids=str)
-@pytest.mark.parametrize(("negative", "via"), [(0, "rows"), (5, "rows"), (7, "local")])
+@pytest.mark.parametrize(("negative", "via"), [(1, "rows"), (5, "rows"), (7, "local")])
 def test_train_when_one_thread_then_as_numpy(architecture, order, negative, via):
     rng = np.random.default_rng(negative)
     tokens, offsets = sentences(rng)
     if architecture == "edges":
         tokens, offsets = rng.integers(0, WORDS, 120).astype(np.int32), np.arange(0, 121, 2)
-    settings = replace(RECIPE, architecture=architecture, order=order, negative=negative, via=via)
-    drawn = Sampler.of(settings, np.arange(WORDS)[::-1] + 1).sample((tokens, offsets), np.uint64(7))
+    plan = plan_with(architecture=architecture, order=order, negative=negative, via=via)
+    drawn = Sampler.of(plan, np.arange(WORDS)[::-1] + 1).sample((tokens, offsets), np.uint64(7))
     vectors, contexts = tables(rng)
     expected_v, expected_c, losses = reference(drawn, vectors, contexts, RATE)
     if order == 1:
@@ -99,8 +103,8 @@ def test_train_when_one_thread_then_as_numpy(architecture, order, negative, via)
 @pytest.mark.parametrize("size", [1, 10_000])
 def test_train_when_vectors_are_short_or_long_then_matches_numpy(size):
     rng = np.random.default_rng(size)
-    settings = replace(RECIPE, size=size, via="local")
-    draws = Sampler.of(settings, np.ones(WORDS, np.int64))
+    plan = plan_with(vectorSize=size, via="local")
+    draws = Sampler.of(plan, np.ones(WORDS, np.int64))
     drawn = draws.sample(sentences(rng, 4), np.uint64(7))
     vectors, contexts = (rng.normal(size=(2, WORDS, size)) / np.sqrt(size)).astype(np.float32)
     expected_v, expected_c, _ = reference(drawn, vectors, contexts, RATE)
@@ -110,16 +114,16 @@ def test_train_when_vectors_are_short_or_long_then_matches_numpy(size):
     np.testing.assert_allclose(contexts, expected_c, atol=2e-5)
     changes = [vectors - before[0], contexts - before[1]]
     norms = [np.linalg.norm(some) for some in changes]
-    updates = UpdateRates.of(settings, np.ones(WORDS, np.int64), draws.chances)
-    ChangeDamping(settings, updates).damp(changes, [vectors, contexts], 100.0, RATE, 2)
+    updates = UpdateRates.of(plan, np.ones(WORDS, np.int64), draws.chances)
+    ChangeDamping(plan, updates).damp(changes, [vectors, contexts], 100.0, RATE, 2)
     for some, norm in zip(changes, norms, strict=True):
         assert 0.4 * norm < np.linalg.norm(some) <= norm * (1 + 1e-5)
 
 
 def test_train_when_steps_are_small_then_follows_loss_gradient():
     rng = np.random.default_rng(3)
-    settings = replace(RECIPE, architecture="edges")
-    drawn = Sampler.of(settings, np.ones(WORDS, np.int64)).sample(
+    plan = plan_with(architecture="edges")
+    drawn = Sampler.of(plan, np.ones(WORDS, np.int64)).sample(
         (np.array([3, 8], np.int32), np.array([0, 2])), np.uint64(1)
     )
     vectors, contexts = tables(rng)
@@ -139,11 +143,11 @@ def test_train_when_steps_are_small_then_follows_loss_gradient():
 def test_train_when_rows_are_numbered_by_piece_then_as_whole(architecture, order):
     rng = np.random.default_rng(9)
     tokens, offsets = rng.integers(0, WORDS // 2, 120).astype(np.int32), np.arange(0, 121, 6)
-    settings = replace(RECIPE, architecture=architecture, order=order)
+    plan = plan_with(architecture=architecture, order=order)
     if architecture == "edges":
         offsets = np.arange(0, 121, 2)
-    drawn = Sampler.of(settings, np.arange(WORDS)[::-1] + 1).sample((tokens, offsets), np.uint64(7))
-    numbers, whole = RowNumbering(settings), tables(rng)[: settings.tables]
+    drawn = Sampler.of(plan, np.arange(WORDS)[::-1] + 1).sample((tokens, offsets), np.uint64(7))
+    numbers, whole = RowNumbering(plan), tables(rng)[: plan.tables]
     parts = whole.copy()
     told = np.zeros(3)
     pieces = list(drawn.pieces(25))
@@ -151,7 +155,7 @@ def test_train_when_rows_are_numbered_by_piece_then_as_whole(architecture, order
     assert all(len(piece.negatives) <= 25 for piece in pieces)
     for piece in pieces:
         numbered, words = numbers.of(piece)
-        assert len(words) == settings.tables
+        assert len(words) == plan.tables
         rows = [table[some] for table, some in zip(parts, words, strict=True)]
         assert all(np.all(np.diff(some) > 0) for some in words)
         told += numbered.train(rows[0], rows[-1], RATE)
@@ -164,9 +168,9 @@ def test_train_when_rows_are_numbered_by_piece_then_as_whole(architecture, order
 
 def test_train_when_several_threads_then_about_as_one():
     rng = np.random.default_rng(5)
-    settings = replace(RECIPE, vocabulary=500, size=64)
+    plan = plan_with(vocabulary=500, vectorSize=64)
     words = (rng.random(40_000) * 500).astype(np.int32)
-    drawn = Sampler.of(settings, np.ones(500, np.int64)).sample((words, np.arange(0, 40_001, 40)), np.uint64(1))
+    drawn = Sampler.of(plan, np.ones(500, np.int64)).sample((words, np.arange(0, 40_001, 40)), np.uint64(1))
     found = []
     for threads in (1, 2):
         vectors = np.random.default_rng(1).normal(size=(500, 64)).astype(np.float32) * 0.1
@@ -187,8 +191,8 @@ def test_sigmoid_then_as_exact():
 
 def test_draw_when_frequencies_differ_then_follows_their_power():
     frequencies = np.array([1000, 100, 10, 1, 0])
-    settings = replace(RECIPE, vocabulary=5)
-    draws = Sampler.of(settings, frequencies)
+    plan = plan_with(vocabulary=5)
+    draws = Sampler.of(plan, frequencies)
     tokens = np.zeros(50_000, np.int32)
     drawn = draws.sample((tokens, np.array([0, 50_000])), key_of(1, 0, 0, 0))
     shares = np.bincount(drawn.negatives.reshape(-1), minlength=5) / drawn.negatives.size
@@ -203,7 +207,7 @@ def test_draw_when_frequencies_differ_then_follows_their_power():
 
 def test_draw_when_subsampling_frequent_words_then_as_word2vec():
     frequencies = np.array([90_000, 10_000])
-    draws = Sampler.of(replace(RECIPE, vocabulary=2, sample=0.01), frequencies)
+    draws = Sampler.of(plan_with(vocabulary=2, sample=0.01), frequencies)
     tokens = np.repeat(np.array([0, 1], np.int32), [90_000, 10_000])
     key = np.uint64(3)
     drawn = draws.sample(draws.subsample((tokens, np.array([0, 50_000, 50_000, 100_000])), key), key)
@@ -238,20 +242,20 @@ def test_progress_when_a_clock_is_done_again_then_equal():
     for clock in (6, 2):
         again = ClockReader(kept, EpochSchedule(2, 4))
         assert [again.progress for _ in again.batches(clock)] == first[clock]
-    assert RECIPE.rate(0.0) == RECIPE.step_size
-    assert RECIPE.rate(RECIPE.epochs / 2) == RECIPE.step_size / 2
+    assert PLAN.rate(0.0) == PLAN.settings.stepSize
+    assert PLAN.rate(PLAN.settings.maxIter / 2) == PLAN.settings.stepSize / 2
 
 
 def test_clocks_when_tokens_are_few_then_workers_meet_still():
-    assert EpochSchedule.of(replace(RECIPE, epochs=2), 2, 1000) == EpochSchedule(2, 5)
-    assert EpochSchedule.of(replace(RECIPE, total=10**6), 2, 1000) == EpochSchedule(1, 500)
-    assert EpochSchedule.of(replace(RECIPE, total=1), 2, 1000) == EpochSchedule(1, 1)
+    assert EpochSchedule.of(plan_with(maxIter=2), 2, 1000) == EpochSchedule(2, 5)
+    assert EpochSchedule.of(plan_with(total=10**6), 2, 1000) == EpochSchedule(1, 500)
+    assert EpochSchedule.of(plan_with(total=1), 2, 1000) == EpochSchedule(1, 1)
 
 
 def damped(changes, tables, frequencies, workers):
-    settings = replace(RECIPE, vocabulary=len(frequencies))
-    updates = UpdateRates.of(settings, frequencies, np.full(len(frequencies), 1 / len(frequencies)))
-    damping, found = ChangeDamping(settings, updates), [changes.copy(), changes.copy()]
+    plan = plan_with(vocabulary=len(frequencies))
+    updates = UpdateRates.of(plan, frequencies, np.full(len(frequencies), 1 / len(frequencies)))
+    damping, found = ChangeDamping(plan, updates), [changes.copy(), changes.copy()]
     for _ in range(5):  # until the directions are found
         found = [changes.copy(), changes.copy()]
         damping.damp(found, tables, 1000.0, 0.025, workers)
@@ -288,13 +292,14 @@ def test_damping_then_as_by_all_directions():
     ("loss", "has"), [(0.1, False), (4.16, False), (41.0, False), (42.0, True), (3.8e11, True), (math.inf, True)]
 )
 def test_loss_when_over_ten_times_zero_loss_then_diverged(loss, has):
-    assert replace(RECIPE, negative=5).has_diverged(loss) is has
-    assert RECIPE.has_diverged(math.nan)
+    assert plan_with(negative=5).has_diverged(loss) is has
+    assert PLAN.has_diverged(math.nan)
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"size": 0}, {"vocabulary": 0}, {"window": 0}, {"architecture": "bag"}, {"order": 1}, {"via": "tables"}]
+    "wrong",
+    [{"vectorSize": 0}, {"vocabulary": 0}, {"windowSize": 0}, {"architecture": "bag"}, {"order": 1}, {"via": "tables"}],
 )
 def test_settings_when_wrong_then_named(wrong):
     with pytest.raises(ConfigError, match=next(iter(wrong))):
-        replace(RECIPE, **wrong)
+        plan_with(**wrong)

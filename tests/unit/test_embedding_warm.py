@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import product
 
 import numpy as np
 from compiled_kernels import compiled
+from embedding_training import make_plan
 
 from ps2.algorithms.embeddings import sampling_kernels, training_kernels, warm
-from ps2.algorithms.embeddings.rows import RowNumbering
+from ps2.algorithms.embeddings.loops import RowNumbering
 from ps2.algorithms.embeddings.sampling import Sampler
-from ps2.algorithms.embeddings.settings import EmbeddingSettings
 
 MODULES = (sampling_kernels, training_kernels)
 
@@ -21,11 +20,12 @@ def test_training_when_warm_then_compiles_nothing():
     before = compiled(MODULES)
     tokens, offsets = np.arange(20, dtype=np.int32) % 9, np.arange(0, 21, 4)
     for architecture, sample, threads in product(("skipgram", "cbow", "edges"), (0.0, 0.1), (1, 2)):
-        settings = replace(EmbeddingSettings(9, 10, 20), architecture=architecture, sample=sample)
-        drawn = Sampler.of(settings, np.bincount(tokens, minlength=9)).sample((tokens, offsets), np.uint64(2**63 + 1))
+        params = {} if architecture == "edges" else {"sample": sample}
+        plan = make_plan(9, 20, vectorSize=10, architecture=architecture, **params)
+        drawn = Sampler.of(plan, np.bincount(tokens, minlength=9)).sample((tokens, offsets), np.uint64(2**63 + 1))
         vectors, contexts = np.zeros((2, 9, 10), np.float32)
         drawn.train(vectors, contexts, 0.1, threads)
         for piece in drawn.pieces(7):
-            numbered, words = RowNumbering(settings).of(piece)
+            numbered, words = RowNumbering(plan).of(piece)
             numbered.train(vectors[words[0]], contexts[words[1]], 0.1)
     assert compiled(MODULES) == before

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 from ps2.algorithms.embeddings import adjacency_kernels, ops, walk_kernels, warm
-from ps2.algorithms.embeddings.graph_partitioning import GraphPartitioning
-from ps2.algorithms.embeddings.walks import WalkSettings
+from ps2.algorithms.embeddings.walks import GraphPartitioning
 from ps2.errors import OutOfRangeError, ShapeError
 from ps2.ops.all import lookup
 from ps2.ops.warm import _compile
-from tests.graphs import PAIRS, VERTICES, Edges, random_edges
+from tests.graphs import PAIRS, VERTICES, Edges, random_edges, walk_settings
 
 NUMBERS = np.linspace(0, 1, 50, endpoint=False)
 
@@ -116,6 +115,6 @@ def test_walks_when_warm_then_compile_nothing():
     before = compiled()
     for weighted in (False, True):
         edges = random_edges(20, 60, weighted=weighted)
-        edges.local.walk(WalkSettings(1, 5, p=0.5), np.arange(20))
+        edges.local.walk(walk_settings(1, 5, p=0.5), np.arange(20))
         filled(edges)
     assert compiled() == before

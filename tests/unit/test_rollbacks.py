@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import boosting
@@ -72,13 +71,13 @@ def factorize(solver: str) -> Result:
 
 
 def embed(kind: str) -> Result:
-    settings, read = embedding_training.RECIPE, embedding_training.read
+    recipe, read = embedding_training.RECIPE, embedding_training.read
     if kind == "edges":
         total = embedding_training.COUNT * embedding_training.LENGTH // 2
-        settings, read = replace(settings, architecture="edges", total=total), embedding_training.read_pairs
+        recipe, read = recipe | {"architecture": "edges", "total": total}, embedding_training.read_pairs
     else:
-        settings = replace(settings, via=kind)
-    made = embedding_training.fitted(settings, read=read)
+        recipe = recipe | {"via": kind}
+    made = embedding_training.fitted(embedding_training.make_plan(**recipe), read=read)
     return Result({"vectors": made.vectors}, made.history.objective)
 
 

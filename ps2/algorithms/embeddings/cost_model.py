@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.embeddings.settings import EmbeddingSettings, Strategy
+from ps2.algorithms.embeddings.settings import EmbeddingPlan, Strategy
 from ps2.ops.kernels import Float64s, Int64s
 
 STRATEGIES: tuple[Strategy, ...] = ("local", "rows", "servers")
@@ -90,7 +90,7 @@ class FleetSize:
 
 
 def work_per_token(
-    settings: EmbeddingSettings, frequencies: Int64s, chances: Float64s, clock: int, batch: int, piece: int
+    plan: EmbeddingPlan, frequencies: Int64s, chances: Float64s, clock: int, batch: int, piece: int
 ) -> TokenWork:
     """Args:
     chances: probability of each word to be drawn as a negative.
@@ -98,20 +98,20 @@ def work_per_token(
     batch: tokens of a request of "rows".
     piece: tokens of a request of "servers".
     """
-    pairs = settings.inputs_per_token
+    pairs = plan.inputs_per_token
     shares = frequencies / max(frequencies.sum(), 1)
-    drawn = batch // settings.tokens_per_example
-    inputs, negatives = _distinct(shares, drawn), _distinct(chances, drawn * settings.negative)
-    rows = float((1 - (1 - inputs) * (1 - negatives)).sum()) + (0 if settings.shares_table else float(inputs.sum()))
+    drawn = batch // plan.tokens_per_example
+    inputs, negatives = _distinct(shares, drawn), _distinct(chances, drawn * plan.settings.negative)
+    rows = float((1 - (1 - inputs) * (1 - negatives)).sum()) + (0 if plan.shares_table else float(inputs.sum()))
     return TokenWork(
         pairs,
-        1 + settings.negative,
-        settings.size,
-        2 * settings.tables * settings.table_bytes / clock,
-        2 * rows * settings.size * 4 / batch,
+        1 + plan.settings.negative,
+        plan.size,
+        2 * plan.tables * plan.table_bytes / clock,
+        2 * rows * plan.size * 4 / batch,
         piece,
         batch,
-        2 if settings.vocabulary < 2**16 else 4,
+        2 if plan.vocabulary < 2**16 else 4,
     )
 
 

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from ps2.algorithms.embeddings.cost_model import PASSES, UnitCosts
+from ps2.algorithms.embeddings.loops import arguments_of
 from ps2.algorithms.embeddings.sampling import Sampler
-from ps2.algorithms.embeddings.servers import arguments_of
-from ps2.algorithms.embeddings.settings import EmbeddingSettings
-from ps2.algorithms.embeddings.sliced_table import SlicedTable, make_row, put_aliases
-from ps2.algorithms.embeddings.tables import VectorTable, make_columns
+from ps2.algorithms.embeddings.settings import EmbeddingPlan
+from ps2.algorithms.embeddings.tables import SlicedTable, VectorTable, make_columns, make_row, put_aliases
 from ps2.client.calibration import fastest
 
 # Maximum size of these tables; multiply-adds to measure.
@@ -25,7 +24,7 @@ BUDGET_S = 0.15
 MIN_S = 1e-13
 
 
-def measure(settings: EmbeddingSettings, servers: int, piece: int) -> UnitCosts:
+def measure(plan: EmbeddingPlan, servers: int, piece: int) -> UnitCosts:
     """Return the costs between this process and the servers of the context, with one core.
 
     Args:
@@ -34,18 +33,18 @@ def measure(settings: EmbeddingSettings, servers: int, piece: int) -> UnitCosts:
     Raises:
         LimitError: not even these tables fit.
     """
-    words = max(2, min(settings.vocabulary, MAX_BYTES // (4 * settings.size)))
-    rng = np.random.default_rng(settings.seed)
-    small = replace(settings, vocabulary=words, sample=0.0)
-    each = PASSES * settings.size * (1 + settings.negative) * (settings.window + 1)
+    words = max(2, min(plan.vocabulary, MAX_BYTES // (4 * plan.size)))
+    rng = np.random.default_rng(plan.seed)
+    small = replace(plan, vocabulary=words)
+    each = PASSES * plan.size * (1 + plan.settings.negative) * (plan.window + 1)
     # A sentence of one word has no pairs.
-    sentence = settings.tokens_per_example if settings.tokens_per_example > 1 else max(2, min(SENTENCE, piece))
+    sentence = plan.tokens_per_example if plan.tokens_per_example > 1 else max(2, min(SENTENCE, piece))
     count = max(1, min(piece, MADDS // each) // sentence) * sentence
     tokens = rng.integers(0, words, count).astype(np.int32)
     offsets = np.arange(0, count + 1, sentence)
     sampler = Sampler.of(small, np.ones(words, np.int64))
     drawn = sampler.sample((tokens, offsets), np.uint64(0))
-    here = rng.random((2, words, settings.size)).astype(np.float32) / settings.size
+    here = rng.random((2, words, plan.size)).astype(np.float32) / plan.size
     with ExitStack() as taken:
         table = VectorTable(make_columns(small, None).matrix())
         taken.callback(table.free)
@@ -57,17 +56,17 @@ def measure(settings: EmbeddingSettings, servers: int, piece: int) -> UnitCosts:
         given = {"contexts": slices[1].matrix, **arguments_of(small, tokens, offsets, np.uint64(0))}
         learn = _learn_at_once if slices[0].parts == 1 else _learn_by_products
         products, moved = learn(slices[0], given)
-        columns, none = np.arange(words), np.zeros((words, settings.size), np.float32)
+        columns, none = np.arange(words), np.zeros((words, plan.size), np.float32)
         probes = (
             lambda: table.pull(np.zeros(1, np.int64)),
             table.pull,
             lambda: table.matrix.add(columns=columns, values=none),
             lambda: learn(slices[0], given),
-            lambda: drawn.train(here[0], here[-1 if settings.tables == 2 else 0], 1e-9),
+            lambda: drawn.train(here[0], here[-1 if plan.tables == 2 else 0], 1e-9),
         )
         one_s, rows_s, added_s, there_s, here_s = fastest(probes, BUDGET_S)
         requests = 1 if slices[0].parts == 1 else 2
-    madds = PASSES * (products or count * settings.inputs_per_token * (1 + settings.negative)) * settings.size
+    madds = PASSES * (products or count * plan.inputs_per_token * (1 + plan.settings.negative)) * plan.size
     byte_s = max(rows_s + added_s - 2 * one_s, 0.0) / (2 * none.nbytes)
     return UnitCosts(
         latency_s=one_s,

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.embeddings.settings import EmbeddingSettings
+from ps2.algorithms.embeddings.settings import EmbeddingPlan
 from ps2.array_types import Float32s, Float64s, Int64s
 
 Array = npt.NDArray[Any]
@@ -50,33 +50,31 @@ class UpdateRates:
     contexts: Float64s
 
     @staticmethod
-    def of(settings: EmbeddingSettings, frequencies: Int64s, chances: Float64s) -> UpdateRates:
+    def of(plan: EmbeddingPlan, frequencies: Int64s, chances: Float64s) -> UpdateRates:
         """Args:
         frequencies: occurrences of each word.
         chances: probability of each word to be drawn as a negative.
         """
         shares = frequencies / max(frequencies.sum(), 1)
-        pairs = settings.inputs_per_token
-        inputs = settings.window + 1.0 if settings.architecture == "cbow" else pairs * (1 + settings.negative)
-        vectors, contexts = shares * inputs, pairs * (shares + settings.negative * chances)
+        pairs = plan.inputs_per_token
+        inputs = plan.window + 1.0 if plan.architecture == "cbow" else pairs * (1 + plan.settings.negative)
+        vectors, contexts = shares * inputs, pairs * (shares + plan.settings.negative * chances)
         return (
-            UpdateRates(vectors + contexts, vectors + contexts)
-            if settings.shares_table
-            else UpdateRates(vectors, contexts)
+            UpdateRates(vectors + contexts, vectors + contexts) if plan.shares_table else UpdateRates(vectors, contexts)
         )
 
     @property
-    def most(self) -> float:
-        """Updates of the most frequent word."""
+    def max_per_token(self) -> float:
+        """The updates of the most frequent word, per token."""
         return float(max(self.vectors.max(), self.contexts.max()))
 
 
 class ChangeDamping:
     """Damps a worker's changes, clock by clock."""
 
-    def __init__(self, settings: EmbeddingSettings, updates: UpdateRates) -> None:
+    def __init__(self, plan: EmbeddingPlan, updates: UpdateRates) -> None:
         self._updates = (updates.vectors, updates.contexts)
-        self._directions = [PrincipalDirections(settings.size) for _ in range(settings.tables)]
+        self._directions = [PrincipalDirections(plan.size) for _ in range(plan.tables)]
 
     def damp(
         self,

@@ -10,9 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ps2.algorithms.embeddings.files import MODELS, EmbeddingContent, read_embedding, write_embedding
-from ps2.algorithms.embeddings.word2vec_format import write_word2vec
-from ps2.algorithms.estimators.array_files import load_content, save_without_spark
+from ps2.algorithms.embeddings.files import MODELS, EmbeddingContent, read_embedding, write_embedding, write_word2vec
+from ps2.algorithms.estimators.array_files import ArrayModel, save_without_spark
 from ps2.array_types import Float32s, Float64s, Int64s
 from ps2.data.names import Names
 from ps2.data.plain_arrays import as_array
@@ -29,7 +28,7 @@ Array = npt.NDArray[Any]
 SOME_PAIRS = 1 << 16
 
 
-class Embedding:
+class Embedding(ArrayModel):
     """Vectors of words or vertices, trained by ``Word2Vec`` or an estimator of graphs; picklable.
 
     Attributes:
@@ -112,23 +111,12 @@ class Embedding:
 
     # -- files -----------------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def load(path: str) -> Embedding:
-        """Read an embedding that ``save``, or a model of Spark, wrote.
-
-        Raises:
-            CheckpointMissingError: there are no files.
-            UsageError: the files are of something else, or of an unknown version.
-            CheckpointCorruptError: the files do not match the metadata.
-        """
-        return Embedding.read(path, path, load_content(path))
-
-    @staticmethod
-    def read(path: str, url: str, content: Any) -> Embedding:
-        """Read what ``write`` wrote; args and errors as in ``files.read_embedding``."""
-        found = read_embedding(path, url, content)
+    @classmethod
+    def read(cls, path: str, url: str, content: Any) -> Embedding:
+        """Read what ``write`` wrote; see ``files.read_embedding`` for args and errors."""
+        files = read_embedding(path, url, content)
         return Embedding(
-            found.names, found.vectors, found.counts, found.kind, found.contexts, found.exponent, found.sources
+            files.names, files.vectors, files.counts, files.kind, files.contexts, files.exponent, files.sources
         )
 
     def save(self, path: str) -> None:
@@ -141,7 +129,7 @@ class Embedding:
         """
         save_without_spark(path, MODELS[self.kind][0], {"vectorSize": self.dim}, self.write)
 
-    def write(self, url: str) -> Any:
+    def write(self, url: str) -> dict[str, Any]:
         """Write the arrays to a folder; return their entry in the metadata."""
         arrays = self.vectors, self.contexts, self.counts
         return write_embedding(url, EmbeddingContent(self.kind, self.names, *arrays, self.exponent, self.sources))

@@ -14,24 +14,19 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
-from ps2.algorithms.embeddings.corpus import Sentences
 from ps2.algorithms.embeddings.footprint import check_memory
-from ps2.algorithms.embeddings.keyed import KeyedSentences
-from ps2.algorithms.embeddings.local import train_local
-from ps2.algorithms.embeddings.rows import train_rows
+from ps2.algorithms.embeddings.loops import train_local, train_rows, train_servers
 from ps2.algorithms.embeddings.sampling import Sampler
-from ps2.algorithms.embeddings.schedule import EpochSchedule, clock_tokens
-from ps2.algorithms.embeddings.servers import train_servers
-from ps2.algorithms.embeddings.settings import EmbeddingSettings, FittedEmbeddings
-from ps2.algorithms.embeddings.sliced_table import SlicedTable, put_aliases
+from ps2.algorithms.embeddings.sentences import KeyedSentences, Sentences
+from ps2.algorithms.embeddings.settings import EmbeddingPlan, FittedEmbeddings
 from ps2.algorithms.embeddings.strategy import StrategyChoice, choose
-from ps2.algorithms.embeddings.tables import ServerTables
-from ps2.algorithms.embeddings.worker_context import ClockReport, TrainingPlan, WorkerContext
+from ps2.algorithms.embeddings.tables import ServerTables, SlicedTable, put_aliases
+from ps2.algorithms.embeddings.worker import ClockReport, EpochSchedule, WorkerContext, WorkerSetup, clock_tokens
 from ps2.algorithms.frame.program import Ask, NextClock, OwnRows, Program, Steps, run_program
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
-from ps2.algorithms.training.placement import Placement
+from ps2.algorithms.training.placement import Placement, Via
 from ps2.algorithms.training.record import Record, StepReport, Words
 from ps2.array_types import Float32s, Float64s, Int64s
 from ps2.coordinator.training_host import training_host
@@ -55,8 +50,8 @@ class Corpus(OwnRows):
     """The sentences of all workers; ``read`` returns those of one.
 
     Attributes:
-        frequencies: int64, shape (vocabulary,): occurrences of each word; with edges, as a target.
-        longest: maximum words of a sentence.
+        frequencies: int64, shape (vocabulary,): the occurrences of each word; with edges, as a target.
+        longest: the maximum number of words of a sentence.
     """
 
     frequencies: Int64s
@@ -79,7 +74,7 @@ class OnlyWorker:
 def train(
     ps: Any,
     corpus: Corpus,
-    settings: EmbeddingSettings,
+    plan: EmbeddingPlan,
     on_step: Callable[[StepReport], None] = lambda step: None,
     only_worker: OnlyWorker | None = None,
     shared_cleanup: ExitStack | None = None,
@@ -89,7 +84,7 @@ def train(
     Args:
         ps: the PS2Context.
         corpus: the sentences.
-        settings: how to train.
+        plan: the training.
         on_step: called in the driver after each epoch.
         only_worker: the worker whose process calls this; None: the driver calls it.
         shared_cleanup: frees the tables of a training with a name when it closes, so that checkpoints keep them for a
@@ -101,54 +96,55 @@ def train(
         PS2Error: the training has diverged: the vectors or the loss are not finite, or the loss is too large.
         SlotsError, WorkerError...: as ``ps.run`` raises.
     """
-    check_memory(settings, corpus.longest, available_bytes())
-    program = EmbeddingProgram(ps, corpus, settings, on_step, only_worker, shared_cleanup)
+    check_memory(plan, corpus.longest, available_bytes())
+    program = EmbeddingProgram(ps, corpus, plan, on_step, only_worker, shared_cleanup)
     return run_program(ps, program, corpus, program.names)
 
 
 class EmbeddingProgram(Program[FittedEmbeddings]):
     """Embeddings by negative sampling."""
 
-    staleness, first_clock = 1, 0
+    number, staleness, first_clock = 2, 1, 0
 
     def __init__(
         self,
         ps: Any,
         corpus: Corpus,
-        settings: EmbeddingSettings,
+        plan: EmbeddingPlan,
         on_step: Callable[[StepReport], None],
         only_worker: OnlyWorker | None,
         shared_cleanup: ExitStack | None,
     ) -> None:
-        super().__init__(settings, None, Record(on_step, WORDS))
-        self.names = CheckpointNames.of(settings.name, ps, corpus.first)
+        super().__init__(plan, None, Record(on_step, WORDS))
+        self.names = CheckpointNames.of(plan.name, ps, corpus.first)
         self._ps, self._corpus, self._only_worker = ps, corpus, only_worker
         self._cleanup, self._shared_cleanup = ExitStack(), shared_cleanup
         self._threads = only_worker.threads if only_worker else cores_each(training_host(ps).spark(), corpus.workers)
 
     def settings(self) -> dict[str, Any]:
-        return {**super().settings(), "workers": self._corpus.workers}
+        # The step sizes of all epochs depend on their number.
+        return {**super().settings(), "epochs": self.plan.settings.maxIter, "workers": self._corpus.workers}
 
     # -- the algorithm -------------------------------------------------------------------------------------------------
 
     def drive(self, ask: Ask) -> Steps[Placement]:
-        settings, reason = StrategyChoice(ask(self._predict_costs)).of(self.options)
-        placement = self._placement(settings, reason)
-        self._plan = ask.make(partial(self._make_plan, settings, placement))
+        plan, reason = StrategyChoice(ask(self._predict_costs)).of(self.plan)
+        placement = self._placement(plan, reason)
+        self._setup = ask.make(partial(self._set_up, plan, placement))
         self.record.completed = f"all epochs were trained by {placement.via!r}, {placement.reason}"
         ask.start()
-        metrics: list[dict[str, float]] = []  # of each epoch
-        for epoch in range(1, settings.epochs + 1):
+        metrics: list[dict[str, float]] = []
+        for epoch in range(1, plan.settings.maxIter + 1):
             total = ClockReport()
-            for _ in range(self._plan.schedule.clocks_per_epoch):
+            for _ in range(self._setup.schedule.clocks_per_epoch):
                 report = yield NextClock()
                 total.add(report)
-            if total.losses and settings.has_diverged(total.mean_loss):
+            if total.losses and plan.has_diverged(total.mean_loss):
                 raise self._diverged(
                     f"epoch {epoch}: the loss is {total.mean_loss:g}, where that of vectors of zeros is "
-                    f"{settings.zero_vectors_loss:.3g}"
+                    f"{plan.zero_vectors_loss:.3g}"
                 )
-            step_size = {"step_size": settings.rate(epoch)}
+            step_size = {"step_size": plan.rate(epoch)}
             loss, num_bytes = self.record.known(total.mean_loss), int(total.bytes)
             metrics.append(ask.stepped(loss, 0, num_bytes, step_size, pairs=total.pairs, words=total.tokens))
         self.record.metrics = {name: tuple(step[name] for step in metrics) for name in metrics[0]}
@@ -157,49 +153,48 @@ class EmbeddingProgram(Program[FittedEmbeddings]):
     def _predict_costs(self) -> Float64s:
         hosts = [address.rpartition(":")[0] for address in self._ps.servers]
         corpus = self._corpus
-        return choose(self.options, corpus.frequencies, len(hosts), corpus.workers, self._threads, hosts).seconds
+        return choose(self.plan, corpus.frequencies, len(hosts), corpus.workers, self._threads, hosts).seconds
 
-    def _placement(self, settings: EmbeddingSettings, reason: str) -> Placement:
-        assert settings.via != "auto"
+    def _placement(self, plan: EmbeddingPlan, reason: str) -> Placement:
         reason = self._only_worker.reason if self._only_worker else reason
-        return Placement(self._corpus.workers, self._threads, settings.via, reason)
+        return Placement(self._corpus.workers, self._threads, cast(Via, plan.settings.via), reason)
 
-    def _make_plan(self, settings: EmbeddingSettings, placement: Placement) -> TrainingPlan:
+    def _set_up(self, plan: EmbeddingPlan, placement: Placement) -> WorkerSetup:
         """Make the tables with their initial vectors, or find those of an earlier driver."""
         corpus = self._corpus
         log.info("training %s", placement)
-        tables = ServerTables.make(settings, len(self._ps.servers), self.names)
+        tables = ServerTables.make(plan, len(self._ps.servers), self.names)
         self._cleanup.callback(tables.free)
         if not self.names.begun:
-            tables.vectors.fill(settings.seed)
+            tables.vectors.fill(plan.seed)
         if isinstance(tables.vectors, SlicedTable) and isinstance(tables.contexts, SlicedTable):
             # Rows that were partitioned again for this fleet lack their alias tables.
-            sampler = Sampler.of(settings, corpus.frequencies)
+            sampler = Sampler.of(plan, corpus.frequencies)
             put_aliases(tables.vectors, tables.contexts, sampler.thresholds, sampler.aliases)
-        tokens = clock_tokens(settings, corpus.workers)
-        schedule = EpochSchedule.of(settings, corpus.workers, tokens, corpus.first)
-        return TrainingPlan(settings, schedule, tables, self._threads)
+        tokens = clock_tokens(plan, corpus.workers)
+        schedule = EpochSchedule.of(plan, corpus.workers, tokens, corpus.first)
+        return WorkerSetup(plan, schedule, tables, self._threads)
 
-    # -- what the frame calls ------------------------------------------------------------------------------------------
+    # -- hooks of the frame --------------------------------------------------------------------------------------------
 
     def loop(self) -> EmbeddingLoop:
         frequencies = self._corpus.frequencies
         if self._only_worker is not None:
-            return EmbeddingLoop(self._plan, lambda: frequencies)
+            return EmbeddingLoop(self._setup, lambda: frequencies)
         shared = training_host(self._ps).spark().broadcast(frequencies)
-        return EmbeddingLoop(self._plan, lambda: shared.value)
+        return EmbeddingLoop(self._setup, lambda: shared.value)
 
     def result(self, placement: Placement) -> FittedEmbeddings:
-        tables, keys, counts, contexts = self._plan.tables, None, None, None
-        if self.options.keyed:
-            keys, counts = tables.counted()
+        tables, keys, counts, contexts = self._setup.tables, None, None, None
+        if self.plan.keyed:
+            keys, counts = tables.keys_and_counts()
             tables = tables.for_keys(keys)
-        if tables.contexts is not None and not self.options.shares_table:
+        if tables.contexts is not None and not self.plan.shares_table:
             contexts = self._finite(tables.contexts.pull())
         history = replace(self.record.history(), placement=placement)
-        clocks = self._corpus.first + self._plan.schedule.count
+        clocks = self._corpus.first + self._setup.schedule.count
         fitted = FittedEmbeddings(self._finite(tables.vectors.pull()), contexts, history, clocks, keys, counts)
-        if self._shared_cleanup is not None and self.options.name:
+        if self._shared_cleanup is not None and self.plan.name:
             self._shared_cleanup.push(self._cleanup.pop_all())
         return fitted
 
@@ -214,7 +209,7 @@ class EmbeddingProgram(Program[FittedEmbeddings]):
 
     def _diverged(self, symptom: str) -> PS2Error:
         return PS2Error(
-            f"{symptom}: the training has diverged; a smaller stepSize than {self.options.step_size:g} may help"
+            f"{symptom}: the training has diverged; a smaller stepSize than {self.plan.settings.stepSize:g} may help"
         )
 
 
@@ -223,16 +218,17 @@ class EmbeddingLoop:
     """The loop of each worker; picklable.
 
     Attributes:
-        plan: the plan of all workers.
-        get_frequencies: returns the words' frequencies, int64, shape (vocabulary,).
+        setup: the common part of all workers.
+        get_frequencies: a function that returns the words' frequencies, int64, shape (vocabulary,).
     """
 
-    plan: TrainingPlan
+    setup: WorkerSetup
     get_frequencies: Callable[[], Int64s]
 
     def __call__(self, worker: Any, sentences: Sentences | KeyedSentences) -> None:
         if isinstance(sentences, KeyedSentences):
-            plan, frequencies = self.plan.for_keys(sentences.keys), sentences.frequencies
+            setup, frequencies = self.setup.for_keys(sentences.keys), sentences.frequencies
+            sentences = sentences.sentences
         else:
-            plan, frequencies = self.plan, self.get_frequencies()
-        STRATEGIES[plan.settings.via](WorkerContext(worker, plan, sentences, frequencies))
+            setup, frequencies = self.setup, self.get_frequencies()
+        STRATEGIES[setup.plan.settings.via](WorkerContext(worker, setup, sentences, frequencies))

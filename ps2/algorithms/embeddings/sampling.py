@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.embeddings import sampling_kernels, training_kernels
-from ps2.algorithms.embeddings.corpus import Batch, split
-from ps2.algorithms.embeddings.settings import EmbeddingSettings
+from ps2.algorithms.embeddings.sentences import Batch, split
+from ps2.algorithms.embeddings.settings import EmbeddingPlan
 from ps2.array_types import Float32s, Float64s, Int32s, Int64s
 from ps2.ops.guards import readable
 from ps2.ops.parallel import over_blocks
@@ -22,39 +22,39 @@ class Sampler:
     """Samples windows and negatives; the same for all batches of a training.
 
     Attributes:
-        settings: of the training.
+        plan: the training.
         chances: float64, shape (vocabulary,): probability of each word to be drawn as a negative.
         keep_chances: float32: probability of each word to survive subsampling; None: no subsampling.
         thresholds, aliases: alias table of ``chances``.
     """
 
-    settings: EmbeddingSettings
+    plan: EmbeddingPlan
     chances: Float64s
     keep_chances: Float32s | None
     thresholds: npt.NDArray[np.uint32]
     aliases: Int32s
 
     @staticmethod
-    def of(settings: EmbeddingSettings, frequencies: Int64s) -> Sampler:
+    def of(plan: EmbeddingPlan, frequencies: Int64s) -> Sampler:
         """Args:
         frequencies: int64, shape (vocabulary,): occurrences of each word; with edges, as a target.
         """
         shares = frequencies / max(frequencies.sum(), 1)
-        chances = np.where(frequencies > 0, np.power(np.maximum(shares, 1e-300), settings.exponent), 0.0)
+        chances = np.where(frequencies > 0, np.power(np.maximum(shares, 1e-300), plan.settings.nsExponent), 0.0)
         # No occurrences: all words are equally likely.
         chances = chances / chances.sum() if chances.sum() > 0 else np.full(len(shares), 1 / len(shares))
         keep_chances = None
-        if settings.sample:
-            ratios = settings.sample / np.maximum(shares, 1e-300)
+        if plan.sample:
+            ratios = plan.sample / np.maximum(shares, 1e-300)
             keep_chances = np.minimum(np.sqrt(ratios) + ratios, 1.0).astype(np.float32)
         thresholds, aliases = np.empty(len(chances), np.uint32), np.empty(len(chances), np.int32)
         sampling_kernels.fill_alias_table(chances * len(chances), thresholds, aliases)
-        return Sampler(settings, chances, keep_chances, thresholds, aliases)
+        return Sampler(plan, chances, keep_chances, thresholds, aliases)
 
     def subsample(self, batch: Batch, key: np.uint64) -> Batch:
         """Drop frequent tokens at random (word2vec's subsampling); equal for equal keys."""
         tokens, offsets = readable(batch[0].astype(np.int32, copy=False)), readable(batch[1])
-        if self.keep_chances is None or self.settings.architecture == "edges":
+        if self.keep_chances is None or self.plan.architecture == "edges":
             return tokens, offsets
         kept, ends = np.empty(len(tokens), np.int32), np.empty(len(offsets), np.int64)
         count = sampling_kernels.subsample(key, tokens, offsets, self.keep_chances, kept, ends)
@@ -62,12 +62,12 @@ class Sampler:
 
     def sample(self, batch: Batch, key: np.uint64, threads: int = 1) -> SampledBatch:
         """Sample windows and negatives for a subsampled batch; equal for equal keys."""
-        settings, tokens, offsets = self.settings, readable(batch[0]), readable(batch[1])
-        windows = np.empty(0 if settings.architecture == "edges" else len(tokens), np.int32)
-        sampling_kernels.draw_windows(key, settings.window, windows)
-        shape = len(tokens) // settings.tokens_per_example, settings.negatives_drawn
+        plan, tokens, offsets = self.plan, readable(batch[0]), readable(batch[1])
+        windows = np.empty(0 if plan.architecture == "edges" else len(tokens), np.int32)
+        sampling_kernels.draw_windows(key, plan.window, windows)
+        shape = len(tokens) // plan.tokens_per_example, plan.negatives_drawn
         negatives = sampling_kernels.draw_negatives(shape, key, self.thresholds, self.aliases, threads)
-        return SampledBatch(settings, tokens, tokens, offsets, readable(windows), readable(negatives))
+        return SampledBatch(plan, tokens, tokens, offsets, readable(windows), readable(negatives))
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,14 +75,14 @@ class SampledBatch:
     """A batch of sentences with windows and negatives.
 
     Attributes:
-        settings: of the training.
+        plan: the training.
         tokens, offsets: as in ``corpus.Batch``; tokens are rows of the vectors.
         targets: the same words as rows of the contexts.
         windows: int32: context words on either side of each token; empty for edges.
-        negatives: int32, shape (tokens or edges, ``settings.negatives_drawn``).
+        negatives: int32, shape (tokens or edges, ``plan.negatives_drawn``).
     """
 
-    settings: EmbeddingSettings
+    plan: EmbeddingPlan
     tokens: Int32s
     targets: Int32s
     offsets: Int64s
@@ -100,7 +100,7 @@ class SampledBatch:
         Returns:
             float64, shape (training_kernels.STATISTICS,): the statistics of ``training_kernels``.
         """
-        settings, step = self.settings, np.float32(rate)
+        plan, step = self.plan, np.float32(rate)
         rest: tuple[Any, ...] = (
             self.tokens,
             self.targets,
@@ -109,14 +109,14 @@ class SampledBatch:
             vectors,
             contexts,
             step,
-            settings.window,
+            plan.window,
         )
         kernel: Any = training_kernels.train_cbow
-        if settings.architecture == "skipgram":
-            kernel, rest = training_kernels.train_skipgram, (*rest, settings.sharing)
-        elif settings.architecture == "edges":
+        if plan.architecture == "skipgram":
+            kernel, rest = training_kernels.train_skipgram, (*rest, plan.sharing)
+        elif plan.architecture == "edges":
             kernel = training_kernels.train_edges
-            rest = (self.tokens, self.targets, self.negatives, vectors, contexts, step, settings.shares_table)
+            rest = (self.tokens, self.targets, self.negatives, vectors, contexts, step, plan.shares_table)
         bounds = readable(self.offsets[:-1]), readable(self.offsets[1:])
         if threads == 1:
             statistics: Float64s = kernel(*bounds, *rest)
@@ -130,7 +130,7 @@ class SampledBatch:
 
     def pieces(self, groups: int) -> Iterator[SampledBatch]:
         """Yield the batch in pieces of whole sentences, of at most ``groups`` words or edges each."""
-        offsets, units = self.offsets, self.settings.tokens_per_example
+        offsets, units = self.offsets, self.plan.tokens_per_example
         if len(self.tokens) <= groups * units:
             yield self
             return
@@ -148,7 +148,7 @@ class SampledBatch:
     @property
     def _cost(self) -> int:
         """Approximate multiplications of a sentence."""
-        settings = self.settings
-        pairs = {"skipgram": settings.window, "cbow": 2, "edges": 1}[settings.architecture]
+        plan = self.plan
+        pairs = {"skipgram": plan.window, "cbow": 2, "edges": 1}[plan.architecture]
         groups = len(self.negatives) / max(len(self.offsets) - 1, 1)
-        return int(3 * groups * pairs * (1 + settings.negative) * settings.size) + 1
+        return int(3 * groups * pairs * (1 + plan.settings.negative) * plan.size) + 1

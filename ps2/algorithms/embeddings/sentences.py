@@ -1,24 +1,113 @@
-"""Sentences of vertices that each worker generates: walks and edges. They are not stored."""
+"""The sentences that one worker trains on, batch by batch: in memory, of keys, of walks and of edges."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
+import pyarrow as pa
 
-from ps2.algorithms.embeddings.corpus import BATCH_TOKENS, Batch
-from ps2.algorithms.embeddings.walks import Graph, WalkSettings
+from ps2.algorithms.embeddings.settings import BiasedWalkSettings
+from ps2.algorithms.embeddings.walks import Graph
 from ps2.array_types import Float64s, Int32s, Int64s
+from ps2.data.names import Names
 
-Array = npt.NDArray[Any]
+# Tokens of all sentences, concatenated; bounds of the sentences.
+Batch = tuple[Int32s, Int64s]
 
-# Vertices of walks made at once.
+# The approximate tokens of a batch; a longer sentence is a batch of its own.
+BATCH_TOKENS = 20_000
+# The vertices of walks made at once.
 WALKED_AT_ONCE = 1 << 22
 GOLDEN = (math.sqrt(5) - 1) / 2
+
+
+class Sentences(Protocol):
+    """The sentences of one worker; created in the worker."""
+
+    @property
+    def tokens(self) -> int:
+        """The approximate tokens of an epoch."""
+
+    def batches(self, epoch: int) -> Iterator[Batch]:
+        """Yield the sentences of an epoch, about ``BATCH_TOKENS`` tokens at a time; the same in each attempt."""
+
+
+@dataclass(frozen=True, eq=False)
+class InMemorySentences:
+    """Sentences in memory.
+
+    Attributes:
+        words: int32: the words of all sentences, concatenated.
+        offsets: int64, shape (sentences + 1,): the bounds of the sentences.
+    """
+
+    words: Int32s
+    offsets: Int64s
+
+    @property
+    def tokens(self) -> int:
+        """The tokens of an epoch."""
+        return len(self.words)
+
+    def batches(self, epoch: int) -> Iterator[Batch]:
+        """Yield the sentences, in the same order in each epoch."""
+        for first, last in split(self.offsets, BATCH_TOKENS):
+            begin, end = self.offsets[first], self.offsets[last]
+            yield self.words[begin:end], self.offsets[first : last + 1] - begin
+
+
+def split(offsets: Int64s, limit: int) -> Iterator[tuple[int, int]]:
+    """Yield bounds of runs of whole sentences, of at most ``limit`` tokens; a longer sentence is a run of its own."""
+    first = 0
+    while first < len(offsets) - 1:
+        last = max(int(np.searchsorted(offsets, offsets[first] + limit, side="right")) - 1, first + 1)
+        yield first, last
+        first = last
+
+
+@dataclass(frozen=True, eq=False)
+class KeyedSentences:
+    """Sentences of keys: integers without numbering, such as the ids of an unbounded graph.
+
+    A worker numbers the keys of its own sentences, and draws its negatives from them. Nothing has the length of the
+    list of all keys, except the driver's result.
+
+    Attributes:
+        sentences: the sentences of this worker; their words are numbers of its keys.
+        keys: int64: the keys of the words; at least one.
+        frequencies: int64: the occurrences of each word in this worker; with edges, as a target.
+    """
+
+    sentences: Sentences
+    keys: Int64s
+    frequencies: Int64s
+
+
+def number_words(lists: pa.Array, words: Names) -> tuple[Int32s, Int64s]:
+    """Return the numbers of all words in the vocabulary, and the number of those in each sentence."""
+    offsets = lists.offsets.to_numpy().astype(np.int64)
+    numbers = words.positions(lists.values[offsets[0] : offsets[-1]])
+    known = numbers >= 0
+    before = np.append(0, np.cumsum(known))
+    return numbers[known].astype(np.int32), np.diff(before[offsets - offsets[0]])
+
+
+def split_long(lengths: Int64s, longest: int) -> Int64s:
+    """Split sentences at a maximum length; return the bounds of the pieces.
+
+    Args:
+        lengths: the lengths of the sentences.
+        longest: the maximum length of a piece.
+    """
+    pieces = -(-lengths // longest)
+    begins = np.append(0, np.cumsum(lengths))
+    first = np.repeat(np.append(0, np.cumsum(pieces))[:-1], pieces)
+    within = np.arange(pieces.sum()) - first
+    return np.append(np.repeat(begins[:-1], pieces) + within * longest, begins[-1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,16 +115,16 @@ class WalkSentences:
     """Walks through a graph, new ones in each epoch.
 
     Attributes:
-        graph: on this worker, or on the servers.
-        settings: of the walks of one epoch.
-        numbers: int32, shape (vertices,): numbers of the vertices in the training.
-        visits: estimated vertices of all workers' walks in an epoch.
-        rank: of this worker.
-        workers: number of workers.
+        graph: the graph, on this worker or on the servers.
+        settings: the settings of the walks of one epoch.
+        numbers: int32, shape (vertices,): the numbers of the vertices in the training.
+        visits: the estimated number of vertices of all workers' walks in an epoch.
+        rank: the rank of this worker.
+        workers: the number of workers.
     """
 
     graph: Graph
-    settings: WalkSettings
+    settings: BiasedWalkSettings
     numbers: Int32s
     visits: int
     rank: int
@@ -43,32 +132,32 @@ class WalkSentences:
 
     @property
     def tokens(self) -> int:
-        """Tokens of an epoch, approximately."""
+        """The approximate tokens of an epoch."""
         return self.visits // self.workers
 
     def batches(self, epoch: int) -> Iterator[Batch]:
         """Yield this worker's walks of an epoch: tokens, and the bounds of the walks."""
         for walkers in self._walkers(epoch):
             walks = self.graph.walk(self.settings, walkers)
-            step = max(1, BATCH_TOKENS // self.settings.length)
+            step = max(1, BATCH_TOKENS // self.settings.walkLength)
             for begin in range(0, len(walkers), step):
                 lengths = walks.lengths[begin : begin + step]
-                there = np.arange(self.settings.length) < lengths[:, None]
-                tokens = self.numbers[walks.vertices[begin : begin + step][there]]
+                is_visited = np.arange(self.settings.walkLength) < lengths[:, None]
+                tokens = self.numbers[walks.vertices[begin : begin + step][is_visited]]
                 yield tokens, np.append(0, np.cumsum(lengths))
 
     def _walkers(self, epoch: int) -> Iterator[Int64s]:
         """Yield numbers of walkers, as many as walk at once; a worker's vertices are scattered over the graph."""
-        vertices, passes = self.graph.vertices, self.settings.epochs
+        vertices, passes = self.graph.vertices, self.settings.numWalks
         begin, end = (vertices * turn // self.workers for turn in (self.rank, self.rank + 1))
-        step = max(1, WALKED_AT_ONCE // self.settings.length)
+        step = max(1, WALKED_AT_ONCE // self.settings.walkLength)
         # As many whole passes as fit at once; of a large graph, parts of one.
         together = max(1, step // max(1, end - begin))
         for first in range(epoch * passes, (epoch + 1) * passes, together):
             numbers = range(first, min(first + together, (epoch + 1) * passes))
-            for at in range(begin, end, step):
-                places = np.arange(at, min(at + step, end))
-                yield np.concatenate([number * vertices + scattered(places, vertices, number) for number in numbers])
+            for start in range(begin, end, step):
+                own = np.arange(start, min(start + step, end))
+                yield np.concatenate([number * vertices + scatter(own, vertices, number) for number in numbers])
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,11 +165,11 @@ class EdgeSentences:
     """Edges as sentences of two.
 
     Attributes:
-        sources, targets: int32: numbers of vertices in the training.
-        weights: float64: draw edges in proportion to them; None: each edge once an epoch.
-        count: number of edges in an epoch.
-        seed: of all draws.
-        rank: of this worker.
+        sources, targets: int32: the numbers of the edges' vertices in the training.
+        weights: float64: edges are drawn in proportion to these; None: each edge comes once an epoch.
+        count: the number of edges in an epoch.
+        seed: the seed of all draws.
+        rank: the rank of this worker.
     """
 
     sources: Int32s
@@ -92,7 +181,7 @@ class EdgeSentences:
 
     @property
     def tokens(self) -> int:
-        """Tokens of an epoch."""
+        """The tokens of an epoch."""
         return 2 * self.count
 
     def batches(self, epoch: int) -> Iterator[Batch]:
@@ -106,8 +195,8 @@ class EdgeSentences:
                 chosen = order[begin : begin + size]
             else:
                 assert sums is not None
-                drawn = self._rng(epoch, number + 1).random(size) * sums[-1]
-                chosen = np.minimum(np.searchsorted(sums, drawn, side="right"), len(sums) - 1)
+                draws = self._rng(epoch, number + 1).random(size) * sums[-1]
+                chosen = np.minimum(np.searchsorted(sums, draws, side="right"), len(sums) - 1)
             tokens = np.stack([self.sources[chosen], self.targets[chosen]], axis=1).reshape(-1)
             yield tokens, np.arange(0, 2 * size + 1, 2)
 
@@ -115,12 +204,12 @@ class EdgeSentences:
         return np.random.default_rng([self.seed, self.rank, epoch, number])
 
 
-def scattered(places: Int64s, count: int, turn: int) -> Int64s:
+def scatter(numbers: Int64s, count: int, turn: int) -> Int64s:
     """Apply a permutation of ``[0, count)``, another one each turn, that moves neighbours apart."""
     step = max(1, round(count * GOLDEN))
     while math.gcd(step, count) != 1:
         step += 1
-    return (places * step + turn * (step // 2 + 1)) % count
+    return (numbers * step + turn * (step // 2 + 1)) % count
 
 
 def rank_by_frequency(counts: Int64s) -> tuple[Int64s, Int32s]:

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.embeddings import walk_kernels as kernels
-from ps2.algorithms.embeddings.graph_partitioning import GraphPartitioning
+from ps2.algorithms.embeddings.settings import BiasedWalkSettings
 from ps2.algorithms.embeddings.walk_kernels import Bias, Walkers
-from ps2.algorithms.embeddings.walks import Walks, WalkSettings, start_walkers
+from ps2.algorithms.embeddings.walks import GraphPartitioning, Walks, bias_of, start_walkers
 from ps2.client.dcv import DCV
 from ps2.client.matrix import DCVMatrix
 from ps2.errors import InputError, LimitError
@@ -26,12 +26,12 @@ class ServerGraph:
     """A graph on the servers; picklable.
 
     Attributes:
-        cut: where vertices are.
-        packs: one row.
-        weights: float64, co-located with ``packs``; None: unweighted.
+        partitioning: the partitioning of the vertices.
+        packs: the packs, one row.
+        weights: float64, co-located with ``packs``; None: edges have no weights.
     """
 
-    cut: GraphPartitioning
+    partitioning: GraphPartitioning
     packs: DCVMatrix
     weights: DCVMatrix | None
 
@@ -45,25 +45,28 @@ class ServerGraph:
         Raises:
             LimitError: it does not fit.
         """
-        cut = GraphPartitioning.of(degrees, servers)
-        first = DCV.dense(cut.dim, 1, cut.dtype.name)
+        partitioning = GraphPartitioning.of(degrees, servers)
+        row = DCV.dense(partitioning.dim, 1, partitioning.dtype.name)
         try:
-            weights = DCV.dense(cut.dim, 1, "float64").matrix() if weighted else None
+            weights = DCV.dense(partitioning.dim, 1, "float64").matrix() if weighted else None
         except LimitError:
-            first.free()
+            row.free()
             raise
         for pack in range(servers):
-            begins = cut.empty(pack, degrees)
-            first.push(begins, pack * cut.width + np.arange(len(begins)))
-        return ServerGraph(cut, first.matrix(), weights)
+            begins = partitioning.empty(pack, degrees)
+            row.push(begins, pack * partitioning.width + np.arange(len(begins)))
+        return ServerGraph(partitioning, row.matrix(), weights)
 
     @property
     def vertices(self) -> int:
-        return self.cut.vertices
+        return self.partitioning.vertices
 
     def add(self, sources: Array, targets: Array, weights: Float64s | None) -> None:
         """Add directed edges; arguments as in ``LocalGraph.of``."""
-        slots, neighbours = self.cut.addresses(sources), self.cut.addresses(targets).astype(self.cut.dtype)
+        slots, neighbours = (
+            self.partitioning.addresses(sources),
+            self.partitioning.addresses(targets).astype(self.partitioning.dtype),
+        )
         if self.weights is None:
             self.packs.apply("embeddings.add_neighbours", slots=slots, neighbours=neighbours)
         else:
@@ -81,10 +84,10 @@ class ServerGraph:
         Raises:
             InputError: the edges do not match the allocated lists.
         """
-        for pack in range(self.cut.packs):
-            expected = self.cut.empty(pack, degrees)
-            ends = pack * self.cut.width + np.arange(1, len(expected))
-            own = degrees[self.cut.first[pack] : self.cut.first[pack + 1]]
+        for pack in range(self.partitioning.packs):
+            expected = self.partitioning.empty(pack, degrees)
+            ends = pack * self.partitioning.width + np.arange(1, len(expected))
+            own = degrees[self.partitioning.first[pack] : self.partitioning.first[pack + 1]]
             if not np.array_equal(self.packs.pull([0], ends)[0], expected[1:] + own):
                 raise InputError("the number of edges changed when they were read again: persist the DataFrame")
         if self.weights is None:
@@ -92,47 +95,47 @@ class ServerGraph:
         else:
             self.packs.apply("embeddings.order_weighted_neighbours", pack_weights=self.weights)
 
-    def walk(self, settings: WalkSettings, walkers: Int64s) -> Walks:
-        """Walk as ``Graph.walk`` says: all walkers advance together, one request to each server a step."""
-        first = self.cut.addresses(walkers % self.vertices)
-        state = start_walkers(settings, walkers, self.vertices, first, self.cut.dtype)
-        active = np.arange(len(walkers) if settings.length > 1 else 0)
+    def walk(self, settings: BiasedWalkSettings, walkers: Int64s) -> Walks:
+        """See ``Graph.walk``: all walkers advance together, one request to each server a step."""
+        first = self.partitioning.addresses(walkers % self.vertices)
+        state = start_walkers(settings, walkers, self.vertices, first, self.partitioning.dtype)
+        active, bias = np.arange(len(walkers) if settings.walkLength > 1 else 0), bias_of(settings)
         while len(active):
-            active = self._step(active, state, settings.bias)
-        kernels.number(state[3], state[2], readable(self.cut.first), self.cut.width)
+            active = self._step(active, state, bias)
+        kernels.number(state[3], state[2], readable(self.partitioning.first), self.partitioning.width)
         return Walks(walkers, state[3], state[2])
 
     def _step(self, active: Int64s, state: Walkers, bias: Bias) -> Int64s:
         """Propose a neighbour to each walker; return the active walkers."""
-        here, drawn = np.empty(len(active), np.int64), np.empty(len(active))
-        kernels.propose(active, state, here, drawn)
-        found = readable(self._draw(here, drawn))
-        asked, before, proposed = (np.empty(len(active), np.int64) for _ in range(3))
-        going, asking = kernels.settle(active, found, state, bias, asked, before, proposed)
-        active = active[:going]
+        current, draws = np.empty(len(active), np.int64), np.empty(len(active))
+        kernels.propose(active, state, current, draws)
+        neighbours = readable(self._draw(current, draws))
+        asking, previous, proposed = (np.empty(len(active), np.int64) for _ in range(3))
+        num_active, num_asking = kernels.settle(active, neighbours, state, bias, asking, previous, proposed)
+        active = active[:num_active]
         if bias[0] == bias[1] == bias[2]:
             return active
-        if asking:
-            edges = self._are_neighbours(before[:asking], proposed[:asking])
-            kernels.settle_asked(asked[:asking], readable(edges), proposed[:asking], state, bias)
-        going, sticking = kernels.still_walking(active, state, asked)
-        active, stuck = active[:going], asked[:sticking]
+        if num_asking:
+            edges = self._are_neighbours(previous[:num_asking], proposed[:num_asking])
+            kernels.settle_asked(asking[:num_asking], readable(edges), proposed[:num_asking], state, bias)
+        num_active, num_stuck = kernels.still_walking(active, state, asking)
+        active, stuck = active[:num_active], asking[:num_stuck]
         for walker in stuck:
             self._choose(walker, state, bias)
-        return np.append(active, stuck[state[2][stuck] < state[3].shape[1]]) if sticking else active
+        return np.append(active, stuck[state[2][stuck] < state[3].shape[1]]) if num_stuck else active
 
     def _choose(self, walker: Any, state: Walkers, bias: Bias) -> None:
         """Choose a walker's next vertex by exact probabilities of all neighbours."""
         keys, proposals, lengths, walks, settled = state
-        before, here = walks[walker, lengths[walker] - 2 : lengths[walker]].astype(np.int64)
-        begin, end = self.packs.pull([0], [here, here + 1])[0]
-        columns = here // self.cut.width * self.cut.width + np.arange(begin, end)
+        previous, current = walks[walker, lengths[walker] - 2 : lengths[walker]].astype(np.int64)
+        begin, end = self.packs.pull([0], [current, current + 1])[0]
+        columns = current // self.partitioning.width * self.partitioning.width + np.arange(begin, end)
         neighbours = self.packs.pull([0], columns)[0]
         sums = np.empty(0) if self.weights is None else self.weights.pull([0], columns)[0]
-        near = self._are_neighbours(np.full(len(columns), before), neighbours.astype(np.int64))
-        drawn = kernels.uniform(keys[walker], proposals[walker], 0)
+        near = self._are_neighbours(np.full(len(columns), previous), neighbours.astype(np.int64))
+        draw = kernels.uniform(keys[walker], proposals[walker], 0)
         chosen = kernels.choose(
-            readable(neighbours), readable(sums), readable(near.astype(np.int64)), before, drawn, bias
+            readable(neighbours), readable(sums), readable(near.astype(np.int64)), previous, draw, bias
         )
         walks[walker, lengths[walker]] = neighbours[chosen]
         lengths[walker] += 1
@@ -153,4 +156,4 @@ class ServerGraph:
         )
 
     def _are_neighbours(self, slots: Int64s, others: Int64s) -> Array:
-        return self.packs.apply("embeddings.are_neighbours", slots=slots, others=others.astype(self.cut.dtype))
+        return self.packs.apply("embeddings.are_neighbours", slots=slots, others=others.astype(self.partitioning.dtype))

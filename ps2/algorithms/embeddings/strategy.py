@@ -11,12 +11,11 @@ import numpy as np
 from ps2.algorithms.embeddings.cost_model import STRATEGIES, FleetSize, UnitCosts, seconds_per_token, work_per_token
 from ps2.algorithms.embeddings.cost_probes import measure
 from ps2.algorithms.embeddings.damping import UpdateRates
+from ps2.algorithms.embeddings.loops import batch_tokens, piece_tokens
 from ps2.algorithms.embeddings.remembered_costs import remembered
-from ps2.algorithms.embeddings.rows import batch_tokens
 from ps2.algorithms.embeddings.sampling import Sampler
-from ps2.algorithms.embeddings.schedule import clock_tokens
-from ps2.algorithms.embeddings.servers import piece_tokens
-from ps2.algorithms.embeddings.settings import EmbeddingSettings
+from ps2.algorithms.embeddings.settings import EmbeddingPlan
+from ps2.algorithms.embeddings.worker import clock_tokens
 from ps2.ops.kernels import Float64s, Int64s
 from ps2.run.timeline import rounded
 
@@ -28,26 +27,27 @@ class StrategyChoice:
     """A choice by predicted costs.
 
     Attributes:
-        seconds: float64: predicted per token and worker, by ``cost_model.STRATEGIES``; empty: settings name a strategy.
+        seconds: float64: the predicted seconds per token and worker, by ``cost_model.STRATEGIES``; empty: the settings
+            name a strategy.
     """
 
     seconds: Float64s
 
-    def of(self, settings: EmbeddingSettings) -> tuple[EmbeddingSettings, str]:
-        """Return settings with the chosen strategy, and the reason."""
+    def of(self, plan: EmbeddingPlan) -> tuple[EmbeddingPlan, str]:
+        """Return the plan with the chosen strategy, and the reason."""
         if not len(self.seconds):
-            return settings, "as requested"
+            return plan, "as requested"
         seconds = dict(zip(STRATEGIES, self.seconds.tolist(), strict=True))
         strategy = min(STRATEGIES, key=lambda name: seconds[name])
         predicted = ", ".join(
             f"{name!r} {rounded(1e6 * s)}" if np.isfinite(s) else f"{name!r} does not fit"
             for name, s in seconds.items()
         )
-        return replace(settings, via=strategy), f"chosen by predicted microseconds per token: {predicted}"
+        return plan.by(strategy), f"chosen by predicted microseconds per token: {predicted}"
 
 
 def choose(
-    settings: EmbeddingSettings,
+    plan: EmbeddingPlan,
     frequencies: Int64s,
     servers: int,
     workers: int,
@@ -63,34 +63,34 @@ def choose(
     Raises:
         LimitError: the servers lack the memory for the measurements.
     """
-    if settings.via != "auto":
+    if plan.settings.via != "auto":
         return StrategyChoice(np.empty(0))
-    sampler = Sampler.of(settings, frequencies)
-    parts = min(servers, settings.size)
-    updates = UpdateRates.of(settings, frequencies, sampler.chances).most
-    piece = piece_tokens(settings, updates * workers, parts)
-    clock = clock_tokens(replace(settings, via="local"), workers)
-    work = work_per_token(settings, frequencies, sampler.chances, clock, batch_tokens(settings), piece)
-    costs = _costs(settings, servers, piece, hosts)
+    sampler = Sampler.of(plan, frequencies)
+    parts = min(servers, plan.size)
+    updates = UpdateRates.of(plan, frequencies, sampler.chances).max_per_token
+    piece = piece_tokens(plan, updates * workers, parts)
+    clock = clock_tokens(plan.by("local"), workers)
+    work = work_per_token(plan, frequencies, sampler.chances, clock, batch_tokens(plan), piece)
+    costs = _costs(plan, servers, piece, hosts)
     # The measurements are those of one thread.
     costs = replace(costs, here_s=costs.here_s / threads)
-    seconds = seconds_per_token(work, costs, FleetSize(parts, workers), settings.tables * settings.table_bytes)
+    seconds = seconds_per_token(work, costs, FleetSize(parts, workers), plan.tables * plan.table_bytes)
     log.info("costs %s, work %s: seconds a token %s", costs, work, seconds)
     return StrategyChoice(np.array([seconds[name] for name in STRATEGIES]))
 
 
-def _costs(settings: EmbeddingSettings, servers: int, piece: int, hosts: Sequence[str] | None) -> UnitCosts:
+def _costs(plan: EmbeddingPlan, servers: int, piece: int, hosts: Sequence[str] | None) -> UnitCosts:
     """Return the costs between this process and the servers, from an earlier training of about the same size if any."""
     if hosts is None:
-        return measure(settings, servers, piece)
+        return measure(plan, servers, piece)
     key = {
         "servers": sorted(hosts),
-        "size": settings.size,
-        "negative": settings.negative,
-        "window": settings.window,
-        "architecture": settings.architecture,
-        "order": settings.order,
-        "vocabulary": settings.vocabulary.bit_length(),
+        "size": plan.size,
+        "negative": plan.settings.negative,
+        "window": plan.window,
+        "architecture": plan.architecture,
+        "order": plan.order,
+        "vocabulary": plan.vocabulary.bit_length(),
         "piece": piece.bit_length(),
     }
-    return remembered(key, lambda: measure(settings, servers, piece))
+    return remembered(key, lambda: measure(plan, servers, piece))

@@ -5,23 +5,113 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from ps2.algorithms.embeddings.sampling_kernels import add_beginnings
-from ps2.algorithms.embeddings.settings import EmbeddingSettings
-from ps2.algorithms.embeddings.sliced_table import SlicedTable, make_row, recut
+from ps2.algorithms.embeddings.settings import EmbeddingPlan
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.array_types import Float32s, Int64s
 from ps2.client.dcv import DCV
 from ps2.client.matrix import DCVMatrix
 from ps2.errors import LimitError
+from ps2.matrix.partition import partition_bounds
 from ps2.ops.guards import readable
 
-# Bytes of a table moved by one request.
-REQUEST_BYTES = 32 << 20
+# Alias table entries sent at once; bytes of a table moved by one request.
+MAX_ALIASES, REQUEST_BYTES = 1 << 22, 32 << 20
 MAX_KEYS = 2**63
+
+
+@dataclass(frozen=True, eq=False)
+class SlicedTable:
+    """One table whose columns are partitioned among servers, which compute on them (``skipgrams.ops``); picklable.
+
+    Attributes:
+        plan: the plan.
+        matrix: float32, one row; the last ``vocabulary`` numbers of each server's part belong to the alias table.
+    """
+
+    plan: EmbeddingPlan
+    matrix: DCVMatrix
+
+    @property
+    def parts(self) -> int:
+        """The number of servers that hold columns."""
+        return len(self._bounds) - 1
+
+    def fill(self, seed: int) -> None:
+        """Initialize as gensim does: uniform in [-1, 1) / size."""
+        limit = 1.0 / self.plan.size
+        self.matrix.fillRandom("uniform", seed, low=-limit, high=limit)
+
+    def pull(self) -> Float32s:
+        """Return all vectors, shape (vocabulary, size)."""
+        return _join(self.plan, self.matrix.pull([0])[0], self._bounds)
+
+    def free(self) -> None:
+        self.matrix.free()
+
+    @property
+    def _bounds(self) -> tuple[int, ...]:
+        bounds: tuple[int, ...] = self.matrix._first._route.bounds
+        return bounds
+
+
+def make_row(plan: EmbeddingPlan, servers: int, name: str | None) -> DCV:
+    """Allocate the row of a ``SlicedTable``."""
+    words, parts = plan.vocabulary, min(servers, plan.size)
+    # With more servers than columns, each part is one column and its share of the alias table.
+    align = words if servers < plan.size else 2 * words
+    return DCV.dense(words * (plan.size + parts), 1, align=align, name=name)
+
+
+def repartition(plan: EmbeddingPlan, row: DCV, servers: int, name: str) -> DCV:
+    """Return a row partitioned among this number of servers; a repartitioned row has no alias table.
+
+    Args:
+        row: a result of ``make_row``; freed if another row is returned.
+        name: the name of both rows.
+
+    Raises:
+        LimitError: the servers lack the memory for a second row.
+    """
+    parts = row.dim // plan.vocabulary - plan.size
+    if parts == min(servers, plan.size):
+        return row
+    vectors = _join(plan, row.pull(), partition_bounds(row._spec, parts))
+    row.free()
+    other = make_row(plan, servers, name)
+    no_aliases = np.zeros(plan.vocabulary, np.float32)
+    pieces, begin = [], 0
+    for first, end in pairwise(SlicedTable(plan, other.matrix())._bounds):
+        width = (end - first) // plan.vocabulary - 1
+        pieces += [vectors[:, begin : begin + width].reshape(-1), no_aliases]
+        begin += width
+    other.push(np.concatenate(pieces))
+    return other
+
+
+def _join(plan: EmbeddingPlan, numbers: Any, bounds: tuple[int, ...]) -> Float32s:
+    words = plan.vocabulary
+    parts = [numbers[begin : end - words].reshape(words, -1) for begin, end in pairwise(bounds)]
+    return np.ascontiguousarray(np.hstack(parts))
+
+
+def put_aliases(vectors: SlicedTable, contexts: SlicedTable, thresholds: Any, aliases: Any) -> None:
+    """Send an alias table to all servers."""
+    for begin in range(0, len(thresholds), MAX_ALIASES):
+        block = slice(begin, begin + MAX_ALIASES)
+        vectors.matrix.apply(
+            "skipgrams.put_aliases",
+            contexts=contexts.matrix,
+            thresholds=thresholds[block],
+            aliases=aliases[block].view(np.uint32),
+            words=len(thresholds),
+            begin=begin,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,30 +119,30 @@ class VectorTable:
     """One table with layout "column": each word's vector is contiguous on one server.
 
     Attributes:
-        matrix: float32: a column for each word.
+        matrix: float32, with a column for each word.
     """
 
     matrix: DCVMatrix
 
     def fill(self, seed: int) -> None:
         """Initialize as gensim does: uniform in [-1, 1) / size."""
-        most = 1.0 / self.matrix.rows
-        self.matrix.fillRandom("uniform", seed, low=-most, high=most)
+        limit = 1.0 / self.matrix.rows
+        self.matrix.fillRandom("uniform", seed, low=-limit, high=limit)
 
     def pull(self, words: Int64s | None = None, out: Any = None) -> Float32s:
-        """Return the vectors of some words, or of all, shape (words, size); into ``out`` if given."""
+        """Return the vectors of some words, or of all, shape (words, size), in ``out`` unless it is None."""
         count = self._words if words is None else len(words)
-        found: Float32s = np.empty((count, self.matrix.rows), np.float32) if out is None else out
-        for some in self._some(count):
-            asked = np.arange(some.start, some.stop) if words is None else words[some]
-            self.matrix.pull(columns=self.columns(asked), out=found[some])
-            self.with_initial(asked, found[some])
-        return found
+        vectors: Float32s = np.empty((count, self.matrix.rows), np.float32) if out is None else out
+        for block in self._blocks(count):
+            some_words = np.arange(block.start, block.stop) if words is None else words[block]
+            self.matrix.pull(columns=self.columns(some_words), out=vectors[block])
+            self.with_initial(some_words, vectors[block])
+        return vectors
 
     def add(self, words: Int64s, changes: Float32s) -> None:
         """Add to the vectors of words, in the background."""
-        for some in self._some(len(words)):
-            self.matrix.add(columns=self.columns(words[some]), values=changes[some], wait=False)
+        for block in self._blocks(len(words)):
+            self.matrix.add(columns=self.columns(words[block]), values=changes[block], wait=False)
 
     def columns(self, words: Int64s) -> Int64s:
         """Return the columns of words."""
@@ -69,7 +159,7 @@ class VectorTable:
     def _words(self) -> int:
         return self.matrix.dim
 
-    def _some(self, count: int) -> Iterator[slice]:
+    def _blocks(self, count: int) -> Iterator[slice]:
         step = max(1, REQUEST_BYTES // (4 * self.matrix.rows))
         for begin in range(0, count, step):
             yield slice(begin, min(begin + step, count))
@@ -77,13 +167,13 @@ class VectorTable:
 
 @dataclass(frozen=True, eq=False)
 class KeyedTable(VectorTable):
-    """One table whose words are keys (``keyed``): a sparse matrix with room for updated keys only.
+    """One table whose words are keys : a sparse matrix that stores updated keys only.
 
     It holds the difference of each vector from its initial value, which is a function of the key.
 
     Attributes:
-        seed: of the initial vectors; None: they are 0.
-        keys: int64: of the words of this process.
+        seed: the seed of the initial vectors; None: they are 0.
+        keys: int64: the keys of the words of this process.
     """
 
     seed: int | None
@@ -114,9 +204,10 @@ class ServerTables:
     """All tables; picklable.
 
     Attributes:
-        vectors: of words.
-        contexts: None: the vectors themselves; sliced tables always have contexts, for the alias table.
-        counts: int64, sparse: occurrences of words that are keys; None: words are numbers.
+        vectors: the table of vectors.
+        contexts: the table of contexts; None: the vectors themselves. Sliced tables always have contexts, for the alias
+            table.
+        counts: int64, sparse: the occurrences of words that are keys; None: words are numbers.
     """
 
     vectors: VectorTable | SlicedTable
@@ -124,7 +215,7 @@ class ServerTables:
     counts: DCV | None = None
 
     @staticmethod
-    def make(settings: EmbeddingSettings, servers: int, names: CheckpointNames) -> ServerTables:
+    def make(plan: EmbeddingPlan, servers: int, names: CheckpointNames) -> ServerTables:
         """Allocate the tables, or find those of an earlier driver.
 
         Raises:
@@ -132,25 +223,25 @@ class ServerTables:
         """
 
         def make(seed: int | None = None) -> VectorTable | SlicedTable:
-            with _explaining(settings):
-                if settings.keyed:
-                    return KeyedTable(names.give(lambda name: make_keys(settings, name)).matrix(), seed)
-                if settings.via == "servers":
+            with _explain(plan):
+                if plan.keyed:
+                    return KeyedTable(names.give(lambda name: make_keys(plan, name)).matrix(), seed)
+                if plan.settings.via == "servers":
                     row = names.give(
-                        lambda name: make_row(settings, servers, name),
-                        lambda found, name: recut(settings, found, servers, name),
+                        lambda name: make_row(plan, servers, name),
+                        lambda row, name: repartition(plan, row, servers, name),
                     )
-                    return SlicedTable(settings, row.matrix())
-                return VectorTable(names.give(lambda name: make_columns(settings, name)).matrix())
+                    return SlicedTable(plan, row.matrix())
+                return VectorTable(names.give(lambda name: make_columns(plan, name)).matrix())
 
-        vectors, contexts = make(settings.seed), None
+        vectors, contexts = make(plan.seed), None
         try:
-            if settings.via == "servers" or not settings.shares_table:
+            if plan.settings.via == "servers" or not plan.shares_table:
                 contexts = make()
         except LimitError:
             vectors.free()
             raise
-        counts = names.give(lambda name: DCV.sparse(MAX_KEYS, 1, "int64", name=name)) if settings.keyed else None
+        counts = names.give(lambda name: DCV.sparse(MAX_KEYS, 1, "int64", name=name)) if plan.keyed else None
         return ServerTables(vectors, contexts, counts)
 
     def for_keys(self, keys: Int64s) -> ServerTables:
@@ -165,7 +256,7 @@ class ServerTables:
             assert isinstance(self.vectors, KeyedTable)
             self.counts.add(frequencies, self.vectors.keys, wait=False)
 
-    def counted(self) -> tuple[Int64s, Int64s]:
+    def keys_and_counts(self) -> tuple[Int64s, Int64s]:
         """Return all keys and their occurrences, the most frequent first."""
         assert self.counts is not None
         keys, counts = self.counts.pull()
@@ -173,34 +264,34 @@ class ServerTables:
         return keys[order], counts[order]
 
     def free(self) -> None:
-        for thing in (*self._tables, self.counts):
-            if thing is not None:
-                thing.free()
+        for table in (*self._tables, self.counts):
+            if table is not None:
+                table.free()
 
     @property
     def _tables(self) -> tuple[VectorTable | SlicedTable | None, ...]:
         return self.vectors, self.contexts
 
 
-def make_columns(settings: EmbeddingSettings, name: str | None) -> DCV:
+def make_columns(plan: EmbeddingPlan, name: str | None) -> DCV:
     """Allocate the columns of a ``VectorTable``."""
-    return DCV.dense(settings.vocabulary, settings.size, layout="column", name=name)
+    return DCV.dense(plan.vocabulary, plan.size, layout="column", name=name)
 
 
-def make_keys(settings: EmbeddingSettings, name: str | None) -> DCV:
+def make_keys(plan: EmbeddingPlan, name: str | None) -> DCV:
     """Allocate the columns of a ``KeyedTable``."""
-    return DCV.sparse(MAX_KEYS, settings.size, layout="column", name=name)
+    return DCV.sparse(MAX_KEYS, plan.size, layout="column", name=name)
 
 
 @contextmanager
-def _explaining(settings: EmbeddingSettings) -> Iterator[None]:
+def _explain(plan: EmbeddingPlan) -> Iterator[None]:
     """Explain a LimitError by the size of the vectors."""
     try:
         yield
     except LimitError as error:
-        need = settings.tables * settings.table_bytes
+        need = plan.tables * plan.table_bytes
         raise LimitError(
-            f"vectors of {settings.vocabulary:,} words with {settings.size:,} numbers each take {need:,} bytes in "
-            f"{settings.tables} table{'s' if settings.tables > 1 else ''}, and they do not fit the servers: {error}; "
+            f"vectors of {plan.vocabulary:,} words with {plan.size:,} numbers each take {need:,} bytes in "
+            f"{plan.tables} table{'s' if plan.tables > 1 else ''}, and they do not fit the servers: {error}; "
             "start more servers, or with a larger memory limit"
         ) from error

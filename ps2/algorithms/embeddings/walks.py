@@ -1,4 +1,4 @@
-"""Settings of random walks, and walks through a graph in this process."""
+"""The partitioning of a graph into packs (``adjacency_kernels``), and random walks through one in this process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.embeddings import adjacency_kernels, walk_kernels
-from ps2.algorithms.embeddings.graph_partitioning import GraphPartitioning
+from ps2.algorithms.embeddings.settings import BiasedWalkSettings
 from ps2.algorithms.embeddings.walk_kernels import Bias, Walkers
 from ps2.ops.guards import readable
 from ps2.ops.kernels import Float64s, Int64s
@@ -25,34 +25,74 @@ MAX_EDGES = 1 << 20
 NO_WEIGHTS = np.empty(0)
 
 
-@dataclass(frozen=True)
-class WalkSettings:
-    """Which walks to make: one from each vertex in each epoch.
+@dataclass(frozen=True, eq=False)
+class GraphPartitioning:
+    """The vertices of each pack, which are consecutive.
+
+    All packs are padded to the longest one, so that equal column intervals cut them.
 
     Attributes:
-        epochs: walks from each vertex.
-        length: vertices of a walk, the first one included.
-        seed: of all draws.
-        p: node2vec's return parameter: the larger, the less often a walk returns at once.
-        q: node2vec's in-out parameter: the larger, the closer a walk stays to its previous vertex.
+        first: int64, shape (packs + 1,): the number of each pack's first vertex, and the number of vertices.
+        width: the length of a pack.
     """
 
-    epochs: int
-    length: int
-    seed: int = 0
-    p: float = 1.0
-    q: float = 1.0
+    first: Int64s
+    width: int
+
+    @staticmethod
+    def of(degrees: Int64s, packs: int) -> GraphPartitioning:
+        """Partition a graph into packs of about equal length.
+
+        Args:
+            degrees: int64, shape (vertices,): the length of each vertex's list.
+        """
+        ends = np.append(0, np.cumsum(degrees + 1))
+        shares = ends[-1] * np.arange(1, packs) / packs
+        first = np.concatenate(([0], np.searchsorted(ends, shares), [len(degrees)]))
+        return GraphPartitioning(first, int(np.diff(ends[first]).max()) + 1)
 
     @property
-    def key(self) -> np.uint64:
-        """The random key of all walks."""
-        return np.random.SeedSequence([self.seed % 2**64]).generate_state(1, np.uint64)[0]
+    def vertices(self) -> int:
+        return int(self.first[-1])
 
     @property
-    def bias(self) -> Bias:
-        back, far = 1 / self.p, 1 / self.q
-        most = max(back, 1.0, far)
-        return back / most, 1 / most, far / most
+    def packs(self) -> int:
+        return len(self.first) - 1
+
+    @property
+    def dim(self) -> int:
+        """The columns of all packs."""
+        return self.packs * self.width
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of addresses."""
+        return np.dtype(np.int32 if self.dim <= np.iinfo(np.int32).max else np.int64)
+
+    def addresses(self, numbers: Array) -> Int64s:
+        """Return the columns of vertices."""
+        if self.packs == 1:
+            return numbers.astype(np.int64)
+        pack = np.searchsorted(self.first[1:-1], numbers, side="right")
+        return numbers - self.first[pack] + pack * self.width
+
+    def empty(self, pack: int, degrees: Int64s) -> Array:
+        """Return the bounds of a pack whose lists are allocated and empty, shape (its vertices + 1,).
+
+        Args:
+            degrees: as for ``of``.
+        """
+        own = degrees[self.first[pack] : self.first[pack + 1]]
+        begins = len(own) + 1 + np.append(0, np.cumsum(own))
+        # While a pack is filled, b[v + 1] is the end of list v so far.
+        return np.append(begins[0], begins[:-1]).astype(self.dtype)
+
+
+def bias_of(settings: BiasedWalkSettings) -> Bias:
+    """Return node2vec's weights of the previous vertex, of its neighbours and of all others, at most 1."""
+    back, far = 1 / settings.p, 1 / settings.q
+    largest = max(back, 1.0, far)
+    return back / largest, 1 / largest, far / largest
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,9 +100,9 @@ class Walks:
     """Some walks.
 
     Attributes:
-        walkers: int64: epoch * vertices + first vertex, of each walk.
-        vertices: shape (walkers, length): numbers of the visited vertices.
-        lengths: int64: number of valid vertices of each walk.
+        walkers: int64: the number of each walk: number of the walk from its first vertex * vertices + first vertex.
+        vertices: shape (walkers, length): the numbers of the visited vertices.
+        lengths: int64: the number of valid vertices of each walk.
     """
 
     walkers: Int64s
@@ -75,9 +115,9 @@ class Graph(Protocol):
 
     @property
     def vertices(self) -> int:
-        """Number of vertices."""
+        """The number of vertices."""
 
-    def walk(self, settings: WalkSettings, walkers: Int64s) -> Walks:
+    def walk(self, settings: BiasedWalkSettings, walkers: Int64s) -> Walks:
         """Return the walks of walkers, numbered as in ``Walks``."""
 
 
@@ -86,8 +126,8 @@ class LocalGraph:
     """A graph in this process.
 
     Attributes:
-        pack: of all vertices (``adjacency_kernels``), sorted.
-        weights: float64, parallel to the pack; of length 0 if unweighted.
+        pack: the pack of all vertices (``adjacency_kernels``), sorted.
+        weights: float64, parallel to the pack; empty if edges have no weights.
     """
 
     pack: Array
@@ -99,19 +139,19 @@ class LocalGraph:
 
         Args:
             sources, targets: integers, shape (edges,): vertices in ``[0, vertices)``; edges are directed.
-            weights: positive; None: unweighted.
+            weights: positive weights; None: edges have no weights.
         """
         degrees = np.bincount(sources, minlength=vertices).astype(np.int64)
-        cut = GraphPartitioning.of(degrees, 1)
-        begins = cut.empty(0, degrees)
-        pack = np.empty(cut.width, cut.dtype)
+        partitioning = GraphPartitioning.of(degrees, 1)
+        begins = partitioning.empty(0, degrees)
+        pack = np.empty(partitioning.width, partitioning.dtype)
         pack[: len(begins)] = begins
-        sums = NO_WEIGHTS if weights is None else np.zeros(cut.width)
+        sums = NO_WEIGHTS if weights is None else np.zeros(partitioning.width)
         for begin in range(0, len(sources), MAX_EDGES):
-            some = slice(begin, begin + MAX_EDGES)
-            slots, neighbours = sources[some].astype(np.int64), targets[some].astype(cut.dtype)
-            given = readable(NO_WEIGHTS if weights is None else weights[some])
-            adjacency_kernels.append(pack, sums, readable(slots), readable(neighbours), given)
+            block = slice(begin, begin + MAX_EDGES)
+            slots, neighbours = sources[block].astype(np.int64), targets[block].astype(partitioning.dtype)
+            block_weights = readable(NO_WEIGHTS if weights is None else weights[block])
+            adjacency_kernels.append(pack, sums, readable(slots), readable(neighbours), block_weights)
         adjacency_kernels.put_in_order(pack, sums)
         return LocalGraph(pack, sums)
 
@@ -119,37 +159,38 @@ class LocalGraph:
     def vertices(self) -> int:
         return int(self.pack[0]) - 1
 
-    def walk(self, settings: WalkSettings, walkers: Int64s) -> Walks:
-        """Walk as ``Graph.walk`` says."""
+    def walk(self, settings: BiasedWalkSettings, walkers: Int64s) -> Walks:
+        """See ``Graph.walk``."""
         state = start_walkers(settings, walkers, self.vertices, walkers % self.vertices, self.pack.dtype)
-        walk_kernels.walk(readable(self.pack), readable(self.weights), state, settings.bias)
+        walk_kernels.walk(readable(self.pack), readable(self.weights), state, bias_of(settings))
         return Walks(walkers, state[3], state[2])
 
 
 def start_walkers(
-    settings: WalkSettings, numbers: Int64s, vertices: int, first: Int64s, dtype: np.dtype[Any]
+    settings: BiasedWalkSettings, numbers: Int64s, vertices: int, first: Int64s, dtype: np.dtype[Any]
 ) -> Walkers:
     """Return walkers at their first vertices.
 
     Args:
-        numbers: of the walkers.
-        vertices: number of vertices.
-        first: addresses of the first vertices.
-        dtype: of addresses.
+        numbers: the numbers of the walkers.
+        vertices: the number of vertices.
+        first: the addresses of the first vertices.
+        dtype: the dtype of addresses.
     """
     count = len(numbers)
-    walks = np.empty((count, settings.length), dtype)
+    walks = np.empty((count, settings.walkLength), dtype)
     walks[:, 0] = first
-    none = np.zeros(count, np.int64)
-    walkers = np.empty(count, np.uint64), none, np.ones(count, np.int64), walks, none.copy()
-    walk_kernels.begin(settings.key, readable(numbers), vertices, walkers)
+    zeros = np.zeros(count, np.int64)
+    walkers = np.empty(count, np.uint64), zeros, np.ones(count, np.int64), walks, zeros.copy()
+    key = np.random.SeedSequence([settings.seed % 2**64]).generate_state(1, np.uint64)[0]
+    walk_kernels.begin(key, readable(numbers), vertices, walkers)
     return walkers
 
 
-def walks_of(graph: Graph, settings: WalkSettings, rank: int, workers: int) -> Iterator[Walks]:
+def walks_of(graph: Graph, settings: BiasedWalkSettings, rank: int, workers: int) -> Iterator[Walks]:
     """Yield one worker's walks; those of all workers in rank order are ordered by epoch and vertex."""
-    count = settings.epochs * graph.vertices
+    count = settings.numWalks * graph.vertices
     begin, end = (count * turn // workers for turn in (rank, rank + 1))
-    step = max(1, min(MAX_WALKERS, MAX_NUMBERS // settings.length))
+    step = max(1, min(MAX_WALKERS, MAX_NUMBERS // settings.walkLength))
     for start in range(begin, end, step):
         yield graph.walk(settings, np.arange(start, min(start + step, end)))

@@ -10,21 +10,27 @@ import numpy as np
 from ps2.algorithms.embeddings import ops
 from ps2.algorithms.embeddings import walk_kernels as kernels
 from ps2.algorithms.embeddings.batch_kernels import losses_of
-from ps2.algorithms.embeddings.rows import RowNumbering
+from ps2.algorithms.embeddings.loops import RowNumbering, kind_of
 from ps2.algorithms.embeddings.sampling import Sampler
 from ps2.algorithms.embeddings.sampling_kernels import add_beginnings
-from ps2.algorithms.embeddings.servers import kind_of
-from ps2.algorithms.embeddings.settings import Architecture, EmbeddingSettings
+from ps2.algorithms.embeddings.settings import (
+    BiasedWalkSettings,
+    EmbeddingPlan,
+    EmbeddingSettings,
+    LINESettings,
+    Word2VecSettings,
+)
 from ps2.algorithms.embeddings.skipgrams import ops as skipgrams
 from ps2.algorithms.embeddings.training_kernels import STATISTICS
-from ps2.algorithms.embeddings.walks import LocalGraph, WalkSettings, start_walkers
+from ps2.algorithms.embeddings.walks import LocalGraph, bias_of, start_walkers
 from ps2.ops.guards import readable
 
 
 def warm() -> None:
     """Call every kernel on one vertex, with the array types of workers and servers."""
     one = np.zeros(1, np.int64)
-    settings = WalkSettings(1, 2, p=2.0)
+    settings = BiasedWalkSettings(numWalks=1, walkLength=2, p=2.0)
+    bias = bias_of(settings)
     for weights in (None, np.ones(1)):
         LocalGraph.of(one, one, weights, 1).walk(settings, one)
     for dtype in (np.int32, np.int64):
@@ -32,42 +38,40 @@ def warm() -> None:
         state = start_walkers(settings, one, 1, one, np.dtype(dtype))
         active = one.copy()
         kernels.propose(active, state, one.copy(), np.zeros(1))
-        found = readable(np.zeros(1, dtype))
-        kernels.settle(active, found, state, settings.bias, one.copy(), one.copy(), one.copy())
-        kernels.settle_asked(active[:0], found[:0], one[:0].copy(), state, settings.bias)
+        neighbour = readable(np.zeros(1, dtype))
+        kernels.settle(active, neighbour, state, bias, one.copy(), one.copy(), one.copy())
+        kernels.settle_asked(active[:0], neighbour[:0], one[:0].copy(), state, bias)
         kernels.still_walking(active, state, one.copy())
-        kernels.choose(found, readable(np.empty(0)), readable(one), one[0], 0.0, settings.bias)
+        kernels.choose(neighbour, readable(np.empty(0)), readable(one), one[0], 0.0, bias)
         kernels.number(state[3], state[2], readable(one), 1)
     _train()
-    _begin()
 
 
 def _train() -> None:
     """Train on a sentence of one word: all architectures, with and without subsampling."""
-    architectures: tuple[Architecture, ...] = ("skipgram", "cbow", "edges")
+    all_settings: list[EmbeddingSettings] = [LINESettings(vectorSize=1, order="second")]
+    for architecture, sample in product(("skipgram", "cbow"), (0.0, 1.0)):
+        all_settings.append(Word2VecSettings(vectorSize=1, architecture=architecture, sample=sample))
     batch = np.zeros(2, np.int32), np.array([0, 2])
-    for architecture, sample in product(architectures, (0.0, 1.0)):
-        settings = EmbeddingSettings(1, 1, total=1, architecture=architecture, sample=sample)
-        sampler = Sampler.of(settings, np.ones(1, np.int64))
-        drawn = sampler.sample(sampler.subsample(batch, np.uint64(0)), np.uint64(0))
+    for settings in all_settings:
+        plan = EmbeddingPlan(settings=settings, vocabulary=1, total=1)
+        sampler = Sampler.of(plan, np.ones(1, np.int64))
+        sampled = sampler.sample(sampler.subsample(batch, np.uint64(0)), np.uint64(0))
         table = np.zeros((1, 1), np.float32)
-        drawn.train(table, table.copy(), 0.0)
-        RowNumbering(settings).of(drawn)
-        _train_there(kind_of(settings))
-
-
-def _begin() -> None:
+        sampled.train(table, table.copy(), 0.0)
+        RowNumbering(plan).of(sampled)
+        _train_on_server(kind_of(plan))
     add_beginnings(np.zeros((1, 1), np.float32), readable(np.zeros(1, np.int64)), np.uint64(0), 1.0)
 
 
-def _train_there(kind: int) -> None:
+def _train_on_server(kind: int) -> None:
     table, tokens, offsets = np.zeros((1, 2), np.float32), np.zeros(2, np.uint16), np.array([0, 2], np.uint16)
-    how: dict[str, Any] = {"words": 1, "key": 0, "window": 1, "negative": 1, "kind": kind}
+    arguments: dict[str, Any] = {"words": 1, "key": 0, "window": 1, "negative": 1, "kind": kind}
     tables = table, table.copy()
-    found = skipgrams.find_products(*tables, tokens, offsets, **how)
-    losses_of(readable(found), np.zeros(STATISTICS))
-    skipgrams.learn_from_products(*tables, tokens, offsets, found, **how, rate=0.0, workers=1)
-    skipgrams.train_sentences(*tables, tokens, offsets, **how, rate=0.0)
+    products = skipgrams.find_products(*tables, tokens, offsets, **arguments)
+    losses_of(readable(products), np.zeros(STATISTICS))
+    skipgrams.learn_from_products(*tables, tokens, offsets, products, **arguments, rate=0.0, workers=1)
+    skipgrams.train_sentences(*tables, tokens, offsets, **arguments, rate=0.0)
 
 
 def _serve(dtype: Any) -> None:

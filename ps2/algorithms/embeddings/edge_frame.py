@@ -1,0 +1,377 @@
+"""Edges in the columns of a DataFrame: checked by one Spark aggregation, numbered, moved to workers or servers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import BooleanType, ByteType, DataType, IntegerType, LongType, NumericType, ShortType, StringType
+
+from ps2.algorithms.embeddings.sentences import EdgeSentences, KeyedSentences
+from ps2.algorithms.embeddings.server_graph import ServerGraph
+from ps2.algorithms.embeddings.walks import LocalGraph
+from ps2.algorithms.estimators.tables import column, field
+from ps2.client.dcv import DCV
+from ps2.data.ids import Ids
+from ps2.errors import InputError
+from ps2.ops.kernels import Float64s
+from ps2.run.spark.backend_lookup import backend_of, with_python
+
+Array = npt.NDArray[Any]
+
+# The approximate number of edges numbered at once.
+BLOCK_EDGES = 1 << 20
+# Integer types of Spark and of Arrow, from narrow to wide.
+INTEGERS: dict[type[DataType], pa.DataType] = {
+    ByteType: pa.int8(),
+    ShortType: pa.int16(),
+    IntegerType: pa.int32(),
+    LongType: pa.int64(),
+}
+SHOWN_CHARS = 200
+
+
+@dataclass(frozen=True, eq=False)
+class Edges:
+    """Some edges.
+
+    Attributes:
+        sources, targets: integers: the numbers of vertices.
+        weights: float64, positive; None: edges have no weights.
+    """
+
+    sources: Array
+    targets: Array
+    weights: Float64s | None
+
+    def both_directions(self) -> Edges:
+        """Return these edges and the reverse ones; a loop stays one edge."""
+        other = self.sources != self.targets
+        sources, targets = np.append(self.sources, self.targets[other]), np.append(self.targets, self.sources[other])
+        return Edges(sources, targets, None if self.weights is None else np.append(self.weights, self.weights[other]))
+
+
+def edges_of(batches: Iterable[pa.RecordBatch], vertices: Ids) -> Iterator[Edges]:
+    """Read edges; skip those of weight 0.
+
+    Args:
+        batches: batches of columns source, target and optionally weight.
+    """
+    for block in _blocks(batches):
+        sources, targets = (vertices.numbers(block.column(i).combine_chunks()) for i in (0, 1))
+        yield _positive(sources, targets, block)
+
+
+def _positive(sources: Array, targets: Array, columns: pa.Table | pa.RecordBatch) -> Edges:
+    """Return the edges whose weight, the third column if there is one, is above 0."""
+    if columns.num_columns == 2:
+        return Edges(sources, targets, None)
+    weights = columns.column(2).to_numpy()
+    is_positive = weights > 0
+    return Edges(sources[is_positive], targets[is_positive], weights[is_positive])
+
+
+def _blocks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    block: list[pa.RecordBatch] = []
+    count = 0
+    for batch in batches:
+        block.append(batch)
+        count += batch.num_rows
+        if count >= BLOCK_EDGES:
+            yield pa.Table.from_batches(block)
+            block, count = [], 0
+    if count:
+        yield pa.Table.from_batches(block)
+
+
+@dataclass(frozen=True)
+class EdgeColumns:
+    """The names of the columns of edges."""
+
+    source: str
+    target: str
+    weight: str | None
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeTable:
+    """Checked edges.
+
+    Attributes:
+        frame: a DataFrame of columns source, target and, if edges have weights, weight (double).
+        id: the type of vertex ids.
+        rows: the number of rows.
+        weighted: whether edges have weights.
+        directed: whether edges have one direction.
+        vertices: the vertices of all edges, those of weight 0 included.
+    """
+
+    frame: DataFrame
+    id: DataType
+    rows: int
+    weighted: bool
+    directed: bool
+    vertices: Ids
+
+    @property
+    def arrow_id(self) -> pa.DataType:
+        """``id`` as an Arrow type."""
+        return INTEGERS.get(type(self.id), pa.string())
+
+    @property
+    def max_edges(self) -> int:
+        """The upper bound of the number of directed edges."""
+        return self.rows if self.directed else 2 * self.rows
+
+    def local(self) -> LocalGraph:
+        """Collect the graph into the driver."""
+        rows = self._through(_as_bytes, "sources binary, targets binary, weights binary").collect()
+        sources, targets = (_concatenate(rows, name, np.int32) for name in ("sources", "targets"))
+        edges = Edges(sources, targets, _concatenate(rows, "weights", np.float64) if self.weighted else None)
+        if not self.directed:
+            edges = edges.both_directions()
+        return LocalGraph.of(edges.sources, edges.targets, edges.weights, len(self.vertices))
+
+    def on_fleet(self, servers: int) -> ServerGraph:
+        """Push the graph to the servers from the tasks that read it, without a shuffle.
+
+        Raises:
+            LimitError: it does not fit.
+        """
+        with ExitStack() as cleanup:
+            counts = DCV.dense(len(self.vertices), 1, "int64")
+            cleanup.callback(counts.free)
+            self._for_each(lambda edges: counts.add(np.ones(len(edges.sources), np.int64), edges.sources))
+            degrees = counts.pull()
+        # Tasks have handles to it, so the end of the driver's handles does not free it.
+        with ExitStack() as cleanup:
+            graph = ServerGraph.empty(degrees, self.weighted, servers)
+            cleanup.callback(graph.free)
+            self._for_each(lambda edges: graph.add(edges.sources, edges.targets, edges.weights))
+            graph.finish(degrees)
+            cleanup.pop_all()
+        return graph
+
+    def _for_each(self, use: Callable[[Edges], Any]) -> None:
+        """Call a function in tasks with all edges, a block at a time."""
+        directed = self.directed
+
+        def use_blocks(blocks: Iterator[Edges]) -> Iterator[pa.RecordBatch]:
+            for edges in blocks:
+                use(edges if directed else edges.both_directions())
+                yield pa.RecordBatch.from_pydict({"edges": [len(edges.sources)]})
+
+        self._through(use_blocks, "edges long").collect()
+
+    def _through(self, make: Callable[[Iterator[Edges]], Iterator[pa.RecordBatch]], schema: str) -> DataFrame:
+        vertices = backend_of(self.frame).broadcast(self.vertices)
+
+        def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            yield from make(edges_of(batches, vertices.value))
+
+        return with_python(self.frame).mapInArrow(run, schema)
+
+
+def survey_edges(frame: DataFrame, columns: EdgeColumns, directed: bool) -> EdgeTable:
+    """Check edges and number their vertices; raises as ``check_edges`` does."""
+    edges, kind, rows = check_edges(frame, columns)
+    ids = edges.select(F.col("source").alias("id")).union(edges.select(F.col("target").alias("id"))).distinct()
+    vertices = Ids.from_values(collect_arrow(ids).column(0).combine_chunks())
+    return EdgeTable(edges, kind, rows, columns.weight is not None, directed, vertices)
+
+
+def check_edges(frame: DataFrame, columns: EdgeColumns) -> tuple[DataFrame, DataType, int]:
+    """Check edges.
+
+    Returns:
+        Source, target and, if edges have weights, weight (double); the type of ids; the number of edges.
+
+    Raises:
+        InputError: a column is missing or of another type; there are no edges; or an id is null, or a weight is null,
+            NaN, infinite or negative. Counts such rows and shows one.
+    """
+    kind = id_type(frame, columns.source, columns.target)
+    names = [column(columns.source).cast(kind).alias("source"), column(columns.target).cast(kind).alias("target")]
+    if columns.weight is not None:
+        _check_weights(frame, columns.weight)
+        names.append(column(columns.weight).cast("double").alias("weight"))
+    edges = frame.select(*names)
+    return edges, kind, _count(edges, columns)
+
+
+def id_type(frame: DataFrame, source: str, target: str) -> DataType:
+    """Return the type of ids: that of both columns; of two integer types, the wider.
+
+    Raises:
+        InputError: a column is missing, or the columns are not both integers or both strings.
+    """
+    types = [field(frame, name).dataType for name in (source, target)]
+    if all(isinstance(kind, StringType) for kind in types):
+        return StringType()
+    if all(type(kind) in INTEGERS for kind in types):
+        return max(types, key=lambda kind: list(INTEGERS).index(type(kind)))
+    raise InputError(
+        f"columns {source!r} and {target!r}: expected ids, integers in both or strings in both, got "
+        f"{types[0].simpleString()} and {types[1].simpleString()}"
+    )
+
+
+def _check_weights(frame: DataFrame, name: str) -> None:
+    weight = field(frame, name).dataType
+    if not isinstance(weight, (NumericType, BooleanType)):
+        raise InputError(f"column {name!r}: expected numbers as weights, got {weight.simpleString()}")
+
+
+def _count(edges: DataFrame, columns: EdgeColumns) -> int:
+    """Return the number of edges; raise InputError if there are none, or one is invalid."""
+    weight = F.col("weight")
+    faults: dict[str, tuple[str, Any]] = {
+        "source": (f"column {columns.source!r}: expected ids, got null", F.col("source").isNull()),
+        "target": (f"column {columns.target!r}: expected ids, got null", F.col("target").isNull()),
+    }
+    if columns.weight is not None:
+        expected = f"column {columns.weight!r}: expected finite numbers that are not negative, got"
+        faults |= {
+            "null": (f"{expected} null", weight.isNull()),
+            "NaN": (f"{expected} NaN", F.isnan(weight)),
+            "infinite": (f"{expected} infinity", F.abs(weight) == float("inf")),
+            "negative": (f"{expected} negative ones", weight < 0),
+        }
+    sums = [F.sum(F.coalesce(wrong, F.lit(False)).cast("long")).alias(name) for name, (_, wrong) in faults.items()]
+    total = F.sum("weight") if columns.weight is not None else F.lit(0.0)
+    counts = edges.agg(F.count("*").alias("rows"), total.alias("total"), *sums).first()
+    assert counts is not None
+    if not counts["rows"]:
+        raise InputError("expected edges, got an empty DataFrame")
+    for name, (message, wrong) in faults.items():
+        if counts[name]:
+            row = str(edges.where(wrong).first())[:SHOWN_CHARS]
+            raise InputError(f"{message} in {counts[name]} of {counts['rows']} rows; such a row: {row}")
+    if not np.isfinite(2 * counts["total"]):  # an undirected edge counts at both of its ends
+        raise InputError(f"column {columns.weight!r}: its weights add up to more than a float64 holds")
+    return int(counts["rows"])
+
+
+def collect_arrow(frame: DataFrame) -> pa.Table:
+    """Collect all rows as Arrow batches."""
+
+    def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, batch.schema) as stream:
+                stream.write_batch(batch)
+            yield pa.RecordBatch.from_pydict({"batch": pa.array([sink.getvalue().to_pybytes()], pa.binary())})
+
+    parts = [
+        pa.ipc.open_stream(row[0]).read_all() for row in with_python(frame).mapInArrow(pack, "batch binary").collect()
+    ]
+    return pa.concat_tables(parts) if parts else to_arrow_schema(frame.schema).empty_table()
+
+
+def _as_bytes(blocks: Iterator[Edges]) -> Iterator[pa.RecordBatch]:
+    for edges in blocks:
+        arrays: dict[str, Array] = {
+            "sources": edges.sources.astype(np.int32),
+            "targets": edges.targets.astype(np.int32),
+            "weights": np.empty(0) if edges.weights is None else edges.weights,
+        }
+        cells = {name: pa.array([array.tobytes()], pa.binary()) for name, array in arrays.items()}
+        yield pa.RecordBatch.from_pydict(cells)
+
+
+def _concatenate(rows: Sequence[Any], name: str, dtype: type) -> Any:
+    return np.concatenate([np.empty(0, dtype), *(np.frombuffer(row[name], dtype) for row in rows)])
+
+
+@dataclass(frozen=True, eq=False)
+class KeyedEdges:
+    """Checked edges, without a list of their vertices.
+
+    Attributes:
+        frame: a DataFrame of columns source, target and, if edges have weights, weight (double).
+        rows: the number of rows.
+        edges: the number of directed edges in an epoch.
+        weight: the total weight of these.
+        directed: whether edges have one direction.
+    """
+
+    frame: DataFrame
+    rows: int
+    edges: int
+    weight: float
+    directed: bool
+
+
+def survey_keyed_edges(frame: DataFrame, columns: EdgeColumns, directed: bool) -> KeyedEdges:
+    """Check edges, in one more pass.
+
+    Raises:
+        InputError: as ``check_edges`` raises; or ids are strings, an id is negative, there is only one vertex, or all
+            edges have weight 0.
+    """
+    edges, kind, rows = check_edges(frame, columns)
+    if isinstance(kind, StringType):
+        raise InputError(
+            f"columns {columns.source!r} and {columns.target!r}: expected integers, to be hashed, got strings"
+        )
+    weighted = columns.weight is not None
+    directions = F.lit(1) if directed else F.when(F.col("source") == F.col("target"), 1).otherwise(2)
+    weight = F.sum(directions * F.col("weight")) if weighted else F.sum(directions)
+    min_id, max_id = F.least(F.min("source"), F.min("target")), F.greatest(F.max("source"), F.max("target"))
+    totals = edges.agg(weight.alias("weight"), min_id.alias("min"), max_id.alias("max")).first()
+    assert totals is not None
+    if totals["min"] < 0:
+        raise InputError(f"expected ids that are not negative, to be hashed, got {totals['min']}")
+    if totals["min"] == totals["max"]:
+        raise InputError("expected at least two vertices, got one")
+    if not totals["weight"]:
+        raise InputError("expected edges, got none of a weight above 0")
+    count = (rows if directed else 2 * rows) if weighted else int(totals["weight"])
+    return KeyedEdges(edges, rows, count, float(totals["weight"]), directed)
+
+
+@dataclass(frozen=True)
+class ReadKeys:
+    """Makes a worker's sentences from its rows: edges between its own keys.
+
+    Attributes:
+        directed, edges, weight: the same as in ``KeyedEdges``.
+        seed: the seed of all draws.
+    """
+
+    directed: bool
+    edges: int
+    weight: float
+    seed: int
+
+    def __call__(self, worker: Any, batches: Iterable[pa.RecordBatch]) -> KeyedSentences:
+        parts = [self._edges(batch) for batch in batches if batch.num_rows]
+        sources, targets = (
+            np.concatenate([np.empty(0, np.int64), *(getattr(edges, name) for edges in parts)])
+            for name in ("sources", "targets")
+        )
+        keys, numbers = np.unique(np.concatenate([sources, targets]), return_inverse=True)
+        first, second = np.split(numbers.astype(np.int32), 2)
+        count, weights = len(first), None
+        if parts and parts[0].weights is not None:
+            weights = np.concatenate([edges.weights for edges in parts if edges.weights is not None])
+            count = round(self.edges * float(weights.sum()) / self.weight)
+        occurrences = np.bincount(second, weights, minlength=len(keys)) * (self.edges / self.weight)
+        frequencies = np.maximum(np.rint(occurrences).astype(np.int64), occurrences > 0)
+        sentences = EdgeSentences(first, second, weights, count, self.seed, worker.rank)
+        if not len(keys):  # without a word there is no vocabulary
+            keys, frequencies = np.zeros(1, np.int64), np.zeros(1, np.int64)
+        return KeyedSentences(sentences, keys, frequencies)
+
+    def _edges(self, batch: pa.RecordBatch) -> Edges:
+        sources, targets = (batch.column(i).cast(pa.int64()).to_numpy() for i in (0, 1))
+        edges = _positive(sources, targets, batch)
+        return edges if self.directed else edges.both_directions()

@@ -1,0 +1,422 @@
+"""The public estimators of embeddings: Word2Vec, DeepWalk, Node2Vec and LINE; and RandomWalks."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+from pyspark.ml import Estimator, Transformer
+from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
+from pyspark.sql import DataFrame
+
+from ps2.algorithms.embeddings.edge_frame import (
+    EdgeColumns,
+    EdgeTable,
+    KeyedEdges,
+    ReadKeys,
+    survey_edges,
+    survey_keyed_edges,
+)
+from ps2.algorithms.embeddings.footprint import check_walks
+from ps2.algorithms.embeddings.graph_frame import (
+    PlacedGraph,
+    ReadEdges,
+    ReadWalks,
+    count_sources,
+    count_visits,
+    place_graph,
+    walks_frame,
+    weigh_targets,
+)
+from ps2.algorithms.embeddings.model import Embedding
+from ps2.algorithms.embeddings.models import (
+    DeepWalkModel,
+    EmbeddingModel,
+    LINEModel,
+    Node2VecModel,
+    Word2VecModel,
+    Word2VecParams,
+    input_column,
+)
+from ps2.algorithms.embeddings.program import Corpus, OnlyWorker, train
+from ps2.algorithms.embeddings.sentence_frame import (
+    HeldSentences,
+    ReadSentences,
+    TrainHeldSentences,
+    VocabularyCheck,
+    check_sentences,
+    sentences_of,
+    survey_sentences,
+)
+from ps2.algorithms.embeddings.sentences import rank_by_frequency
+from ps2.algorithms.embeddings.settings import (
+    ORDERS,
+    DeepWalkSettings,
+    EmbeddingPlan,
+    EmbeddingSettings,
+    FittedEmbeddings,
+    GraphSettings,
+    LINESettings,
+    Node2VecSettings,
+    RandomWalkSettings,
+    Word2VecSettings,
+)
+from ps2.algorithms.estimators.anew import done_anew
+from ps2.algorithms.estimators.dealing import check_workers, deal
+from ps2.algorithms.estimators.estimator import TrainingEstimator, has_checkpoints
+from ps2.algorithms.estimators.frames import check_frame
+from ps2.algorithms.estimators.model_files import EstimatorReader, EstimatorWriter
+from ps2.algorithms.estimators.tables import SMALL_BYTES
+from ps2.algorithms.frame.params import ByName
+from ps2.algorithms.frame.settings import with_values
+from ps2.algorithms.training.faults import ColumnNames
+from ps2.algorithms.training.outcome import result_of
+from ps2.algorithms.training.record import StepReport, TrainingHistory
+from ps2.algorithms.training.run import SurveyedTraining, run_surveyed
+from ps2.algorithms.training.table import Table
+from ps2.array_types import Float32s, Int64s
+from ps2.coordinator.context import PS2Context
+from ps2.data.names import Names
+from ps2.errors import ConfigError, InputError, WorkerError
+from ps2.run.slots import cores_of_one, count_executors
+from ps2.run.spark.backend_lookup import backend_of
+
+
+class EmbeddingEstimator(TrainingEstimator):
+    """Base class of the estimators of embeddings."""
+
+    _KIND: ClassVar[str]
+    _MODEL: ClassVar[type[EmbeddingModel]]
+
+    def _fit(self, dataset: DataFrame) -> Any:
+        self._check_frame(dataset)
+        self._check()
+        workers = self.getNumWorkers() if self.isSet(self.numWorkers) else None
+        check_workers(backend_of(dataset), workers)
+        embedding, history = done_anew(lambda: self._train_embedding(dataset, workers))
+        model = self._copyValues(self._MODEL._of(embedding)._resetUid(self.uid))
+        model._remember(dataset, history)
+        return model
+
+    @abstractmethod
+    def _train_embedding(self, dataset: DataFrame, workers: int | None) -> tuple[Embedding, TrainingHistory]:
+        """Train.
+
+        Args:
+            workers: the requested number; None: not set.
+        """
+
+    def _plan(self, settings: EmbeddingSettings, vocabulary: int, total: int) -> EmbeddingPlan:
+        return EmbeddingPlan(settings=settings, name=self._name, vocabulary=vocabulary, total=total)
+
+    def _train_corpus(
+        self, corpus: Corpus, plan: EmbeddingPlan, shared_cleanup: ExitStack | None = None
+    ) -> FittedEmbeddings:
+        """Train on the servers; see ``train`` for ``shared_cleanup``."""
+        table = Table(corpus.frame, ColumnNames(label=None), corpus.workers)
+        return self._train_in_context(
+            table,
+            plan.settings.maxIter,
+            lambda ps, on_step: train(ps, corpus, plan, on_step, shared_cleanup=shared_cleanup),
+        )
+
+
+def _count_workers(dataset: DataFrame, requested_workers: int | None, rows: int) -> int:
+    """Return the number of workers: if it is not set, one for each executor; never more than rows."""
+    return min(requested_workers or count_executors(backend_of(dataset)), rows)
+
+
+class Word2Vec(Word2VecParams, EmbeddingEstimator, Estimator["Word2VecModel"]):
+    """Vectors of words: ``pyspark.ml.feature.Word2Vec`` on servers, by skip-gram or CBOW with negative sampling.
+
+    Example::
+
+        model = Word2Vec(vectorSize=100, inputCol="words", outputCol="vector").fit(df)  # words: arrays of strings
+        model.findSynonyms("oak", 5).show()
+    """
+
+    __module__ = "ps2.algorithms.feature"
+
+    _KIND, _MODEL = "word2vec", Word2VecModel
+
+    def _train_embedding(self, dataset: DataFrame, workers: int | None) -> tuple[Embedding, TrainingHistory]:
+        name, settings = input_column(self), self._values(Word2VecSettings)
+        if workers is None and self.isSet(self.numPartitions):
+            workers = settings.numPartitions
+        check_sentences(dataset, name)
+        if (result := self._train_in_one_job(dataset, settings, workers)) is not None:
+            return result
+        survey = survey_sentences(dataset, settings)
+        table = deal(dataset, ColumnNames(name, label=None), survey, _count_workers(dataset, workers, survey.rows))
+        words, longest = backend_of(dataset).broadcast(survey.words), settings.maxSentenceLength
+        read = ReadSentences(words, longest)
+        corpus = Corpus(table.frame, table.workers, read, frequencies=survey.counts, longest=longest)
+        fitted = self._train_corpus(corpus, self._plan(settings, survey.dim, int(survey.counts.sum())))
+        return Embedding(survey.words, fitted.vectors, survey.counts), fitted.history
+
+    def _train_in_one_job(
+        self, dataset: DataFrame, settings: Word2VecSettings, workers: int | None
+    ) -> tuple[Embedding, TrainingHistory] | None:
+        """Count words and train in one worker's process; None: the data or the settings forbid it."""
+        if settings.via not in ("auto", "local") or workers not in (None, 1) or self._name or has_checkpoints():
+            return None
+        name = str(settings.inputCol)
+        sentences = sentences_of(dataset, name).coalesce(1)
+        if backend_of(sentences).estimated_bytes(sentences) > SMALL_BYTES:
+            return None
+        is_requested = settings.via == "local"
+        reason = "as requested" if is_requested else f"Spark expects at most {SMALL_BYTES >> 20} MiB of sentences"
+        only_worker = OnlyWorker(cores_of_one(backend_of(dataset)), reason)
+        settings = with_values(settings, via="local")
+        check, table = VocabularyCheck(settings), Table(sentences, ColumnNames(name, label=None), 1)
+
+        def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> FittedEmbeddings | None:
+            program = TrainHeldSentences(settings, len(ps.servers), only_worker)
+            read, report = HeldSentences.read, HeldSentences.report
+            outcome = run_surveyed(ps, SurveyedTraining(table, read, report, check.decide, program, self._seed))
+            return None if outcome is None else result_of(outcome, on_step)
+
+        try:
+            fitted = self._train_in_context(table, settings.maxIter, run)
+        except WorkerError:
+            if dataset.isEmpty():
+                return None
+            raise
+        if fitted is None:
+            return None
+        assert check.vocabulary is not None
+        words, counts = check.vocabulary
+        return Embedding(words, fitted.vectors, counts), fitted.history
+
+
+class WalkEstimator(EmbeddingEstimator):
+    """Trains on walks as Word2Vec does on sentences; the workers make new walks in each pass."""
+
+    def _train_embedding(self, dataset: DataFrame, workers: int | None) -> tuple[Embedding, TrainingHistory]:
+        settings, context = self._values(Node2VecSettings), backend_of(dataset)
+        table = _survey_graph(dataset, settings)
+        check_walks(settings, len(table.vertices))
+        workers = _count_workers(dataset, workers, len(table.vertices))
+        graph = place_graph(table, settings.graphOn, settings.numServers)
+        try:
+            visits = count_visits(table, graph.share, settings, workers)
+            if visits.sum() <= len(table.vertices) * settings.numWalks:
+                raise InputError("expected edges that walks can go along, got none of a weight above 0")
+            order, numbers = rank_by_frequency(visits)
+            shared = context.broadcast(numbers)
+            read = ReadWalks(graph.share, lambda: shared.value, settings, int(visits.sum()), workers)
+            ranks = dataset.sparkSession.range(0, workers, 1, workers)
+            context.set_partitions(ranks, workers)
+            corpus = Corpus(ranks, workers, read, frequencies=visits[order], longest=settings.walkLength)
+            fitted = self._train_corpus(corpus, self._plan(settings, len(order), int(visits.sum())))
+        finally:
+            graph.free()
+        arrays = fitted.vectors, visits[order], self._KIND, fitted.contexts, settings.nsExponent
+        return Embedding(_names(table, order), *arrays), fitted.history
+
+
+class DeepWalk(DeepWalkSettings, WalkEstimator, Estimator["DeepWalkModel"]):
+    """Vectors of vertices from random walks; vertices near each other get similar vectors (Perozzi et al. 2014).
+
+    Example::
+
+        model = DeepWalk(numWalks=10, walkLength=40).fit(edges)  # columns src, dst: integers or strings
+        model.similar("ann", 5)
+    """
+
+    __module__ = "ps2.algorithms.graph"
+
+    _KIND, _MODEL = "deepwalk", DeepWalkModel
+
+
+class Node2Vec(Node2VecSettings, WalkEstimator, Estimator["Node2VecModel"]):
+    """Vectors of vertices from random walks biased by ``p`` and ``q`` (Grover and Leskovec 2016)."""
+
+    __module__ = "ps2.algorithms.graph"
+
+    _KIND, _MODEL = "node2vec", Node2VecModel
+
+
+class LINE(LINESettings, EmbeddingEstimator, Estimator["LINEModel"]):
+    """Vectors of vertices from their edges (Tang et al. 2015). First order: vertices with an edge between them are
+    similar. Second order: vertices with edges to the same vertices are. Or both.
+    """
+
+    __module__ = "ps2.algorithms.graph"
+
+    _KIND, _MODEL = "line", LINEModel
+
+    def _check(self) -> None:
+        super()._check()
+        settings = self._values(LINESettings)
+        if settings.order == "both" and settings.vectorSize % 2:
+            raise ConfigError(
+                f"vectorSize: expected an even number, of which each order has a half, got {settings.vectorSize}"
+            )
+        if settings.hashed and settings.via not in ("auto", "rows"):
+            raise ConfigError(f"via: hashed ids require 'rows', got {settings.via!r}")
+
+    def _train_embedding(self, dataset: DataFrame, workers: int | None) -> tuple[Embedding, TrainingHistory]:
+        settings = self._values(LINESettings)
+        train_edges = self._train_on_keys if settings.hashed else self._train_on_numbers
+        return train_edges(dataset, settings, workers)
+
+    def _train_on_numbers(
+        self, dataset: DataFrame, settings: LINESettings, workers: int | None
+    ) -> tuple[Embedding, TrainingHistory]:
+        """Train on numbered vertices."""
+        table, context = _survey_graph(dataset, settings), backend_of(dataset)
+        weights = weigh_targets(table)
+        weight = float(weights.sum())
+        if not weight:
+            raise InputError("expected edges, got none of a weight above 0")
+        edges = table.max_edges if table.weighted else round(weight)
+        counts = np.maximum(np.rint(weights * (edges / weight)).astype(np.int64), weights > 0)
+        order, numbers = rank_by_frequency(counts)
+        shared, vertices = context.broadcast(numbers), context.broadcast(table.vertices)
+        read = ReadEdges(lambda: vertices.value, lambda: shared.value, table.directed, edges, weight, self._seed)
+        corpus = Corpus(table.frame, _count_workers(dataset, workers, table.rows), read, frequencies=counts[order])
+        parts = self._train_orders(corpus, self._plan(settings, len(order), edges))
+        return self._combine(table, edges / weight, _names(table, order), counts[order], parts)
+
+    def _train_on_keys(
+        self, dataset: DataFrame, settings: LINESettings, workers: int | None
+    ) -> tuple[Embedding, TrainingHistory]:
+        """Train on vertices whose ids are keys, without numbering them first."""
+        table = survey_keyed_edges(dataset, _edge_columns(settings), settings.directed)
+        read = ReadKeys(table.directed, table.edges, table.weight, self._seed)
+        frequencies = np.ones(1, np.int64)
+        corpus = Corpus(table.frame, _count_workers(dataset, workers, table.rows), read, frequencies=frequencies)
+        parts = self._train_orders(corpus, self._plan(settings, 1, table.edges).by("rows"))
+        names, counts = Names(pa.array(parts[0].keys), "vertex"), parts[0].counts
+        assert counts is not None
+        return self._combine(table, table.edges / table.weight, names, counts, parts)
+
+    def _train_orders(self, corpus: Corpus, plan: EmbeddingPlan) -> list[FittedEmbeddings]:
+        """Train each order after the other, under its own name."""
+        parts: list[FittedEmbeddings] = []
+        orders = ORDERS[self.getOrder()]
+        with ExitStack() as cleanup:
+            for order in orders:
+                name = f"{plan.name}/{order}" if plan.name and len(orders) > 1 else plan.name
+                part = replace(corpus, first=parts[-1].clocks if parts else 0)
+                parts.append(self._train_corpus(part, replace(plan, order=order, name=name), cleanup))
+        return parts
+
+    def _combine(
+        self, table: EdgeTable | KeyedEdges, scale: float, names: Names, counts: Int64s, parts: list[FittedEmbeddings]
+    ) -> tuple[Embedding, TrainingHistory]:
+        """Return the embeddings of all orders as one.
+
+        Args:
+            scale: the occurrences in an epoch per unit of edge weight.
+        """
+        sources = count_sources(table.frame, names, scale) if table.directed else None
+        vectors, contexts = _side_by_side(parts)
+        embedding = Embedding(names, vectors, counts, self._KIND, contexts, self.getNsExponent(), sources)
+        return embedding, _join([part.history for part in parts])
+
+
+class RandomWalks(RandomWalkSettings, ByName, Transformer, MLReadable[Any], MLWritable):
+    """Random walks through a graph: from a DataFrame of edges to one of walks.
+
+    A step follows one of a vertex's edges with a probability proportional to its weight (DeepWalk, Perozzi et al.
+    2014). With ``p`` and ``q`` other than 1, it also depends on the previous vertex (node2vec, Grover and Leskovec
+    2016, section 3.2.2). Parallel edges add up; a loop counts as one edge; an edge of weight 0 is left out, but its
+    vertices are part of the graph. A walk ends at a vertex without outgoing edges.
+
+    A walk depends only on the edges, the seed, its epoch and its first vertex: it is the same for any number of
+    workers and servers, and wherever the graph lies.
+    """
+
+    __module__ = "ps2.algorithms.graph"
+
+    _graphs: list[PlacedGraph]
+
+    def _set_defaults(self) -> None:
+        super()._set_defaults()
+        self._graphs = []  # copies of this object share the list
+
+    def free(self) -> None:
+        """Free the graphs on the servers; walks that have not been computed yet fail from now on."""
+        while self._graphs:
+            self._graphs.pop().free()
+
+    def _transform(self, dataset: DataFrame) -> DataFrame:
+        """Return walks: columns ``epoch`` (int) and ``walk`` (array of ids), in order of epoch and first vertex.
+
+        The edges are read now; the walks are computed each time the DataFrame is.
+
+        Raises:
+            ConfigError: a param cannot be used.
+            InputError: the edges cannot be used.
+            LimitError: the graph does not fit on the servers, or a walk does not fit in a row.
+        """
+        check_frame(dataset)
+        settings = self._values(RandomWalkSettings)
+        table = survey_edges(dataset, _edge_columns(settings), settings.directed)
+        check_walks(settings, len(table.vertices))
+        workers = settings.numWorkers or backend_of(dataset).total_slots()
+        workers = min(workers, settings.numWalks * len(table.vertices))  # more would have no walk
+        graph = place_graph(table, settings.graphOn, settings.numServers)
+        if graph.on_servers:
+            self._graphs.append(graph)
+        return walks_frame(table, graph.share, settings, workers)
+
+    def write(self) -> MLWriter:
+        """Return a writer: ``write().overwrite().save(path)``."""
+        return EstimatorWriter(self)
+
+    @classmethod
+    def read(cls) -> MLReader[Any]:
+        """Return a reader: ``read().load(path)``."""
+        return EstimatorReader(cls)
+
+
+def _edge_columns(settings: GraphSettings) -> EdgeColumns:
+    return EdgeColumns(settings.srcCol, settings.dstCol, settings.weightCol or None)
+
+
+def _survey_graph(dataset: DataFrame, settings: GraphSettings) -> EdgeTable:
+    """Check edges; raise InputError unless there are at least two vertices."""
+    table = survey_edges(dataset, _edge_columns(settings), settings.directed)
+    if len(table.vertices) < 2:
+        raise InputError("expected at least two vertices, got one")
+    return table
+
+
+def _names(table: EdgeTable, order: Int64s) -> Names:
+    """Return the names of vertices in some order."""
+    kind = pa.string() if pa.types.is_string(table.arrow_id) else pa.int64()
+    return Names(table.vertices.named(order).cast(kind), "vertex")
+
+
+def _side_by_side(parts: list[FittedEmbeddings]) -> tuple[Float32s, Float32s | None]:
+    """Return vectors and contexts of all orders side by side."""
+    vectors = np.hstack([part.vectors for part in parts])
+    # In first order a vector is its own context. With both orders, a dot product is the mean of the two orders'.
+    if len(parts) == 1 and parts[0].contexts is None:
+        return vectors, None
+    contexts = [part.vectors if part.contexts is None else part.contexts for part in parts]
+    return vectors, np.hstack([each / np.float32(len(parts)) for each in contexts])
+
+
+def _join(histories: list[TrainingHistory]) -> TrainingHistory:
+    """Return the histories of consecutive trainings as one."""
+    first, *others = histories
+    for other in others:
+        first = replace(
+            first,
+            objective=[*first.objective, *other.objective],
+            seconds=[*first.seconds, *other.seconds],
+            steps=first.steps + other.steps,
+            rows=first.rows + other.rows,
+            bytes=first.bytes + other.bytes,
+            metrics={name: (*values, *other.metrics.get(name, ())) for name, values in first.metrics.items()},
+        )
+    return first

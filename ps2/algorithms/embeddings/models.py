@@ -1,0 +1,262 @@
+"""The public models of embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+from pyspark.ml import Model, feature
+from pyspark.ml.functions import array_to_vector
+from pyspark.ml.linalg import VectorUDT
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import pandas_udf
+from pyspark.sql.types import DataType, LongType, StringType, StructField, StructType
+
+from ps2.algorithms.embeddings.edge_frame import id_type
+from ps2.algorithms.embeddings.model import Embedding
+from ps2.algorithms.embeddings.sentence_frame import check_sentences
+from ps2.algorithms.embeddings.settings import DeepWalkSettings, LINESettings, Node2VecSettings, Word2VecSettings
+from ps2.algorithms.estimators.frames import check_frame
+from ps2.algorithms.estimators.models import FittedModel
+from ps2.algorithms.estimators.scoring import PairScoring, WordScoring
+from ps2.algorithms.estimators.tables import column
+from ps2.algorithms.frame.params import ByName
+from ps2.errors import InputError
+from ps2.plot_extra import PlotPath
+from ps2.run.spark.backend_lookup import active_session, backend_of, with_python
+from ps2.run.spark.jvm import jvm_context, word2vec_model
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Vectors of a batch for Spark.
+BLOCK_ROWS = 4096
+SCORE = "score"
+SYNONYMS = "word string, similarity double not null"
+
+
+class EmbeddingModel(FittedModel, Model):
+    """A vector for each name."""
+
+    _ARRAYS = Embedding
+
+    def __repr__(self) -> str:
+        embedding = self.embedding
+        return f"{type(self).__name__}: uid={self.uid}, n={len(embedding)}, vectorSize={embedding.dim}"
+
+    @property
+    def embedding(self) -> Embedding:
+        """The vectors as arrays, usable without Spark."""
+        embedding: Embedding = self._fitted
+        return embedding
+
+    def saveWord2Vec(self, path: str, binary: bool = False) -> None:
+        """Write a file that gensim's ``KeyedVectors`` reads; see ``Embedding.saveWord2Vec``."""
+        self.embedding.saveWord2Vec(path, binary)
+
+    def toPyspark(self) -> feature.Word2VecModel:
+        """Return a pyspark.ml model with the same vectors; ids become strings."""
+        context, embedding = jvm_context("toPyspark"), self.embedding
+        rows = {str(name): row for row, name in enumerate(embedding.names.values.to_pylist())}
+        java_model = word2vec_model(context, rows, embedding.vectors.tobytes())
+        model = self._as_pyspark(feature.Word2VecModel, java_model)
+        return model._set(vectorSize=embedding.dim)
+
+    def plotEmbedding(
+        self,
+        path: PlotPath = None,
+        classes: Mapping[Any, Any] | None = None,
+        labels: Sequence[Any] | None = None,
+        *,
+        ax: Axes | None = None,
+    ) -> Axes:
+        """Plot the vectors in the plane of their two largest principal components; see ``Embedding.plotEmbedding``."""
+        return self.embedding.plotEmbedding(path, classes, labels, ax=ax)
+
+    def _frame_of(self, name: str) -> DataFrame:
+        """Return all vectors: a column of names, and ``vector``."""
+        spark: SparkSession = active_session()
+        embedding, share = self.embedding, self._share(backend_of(spark))
+        kind: DataType = LongType() if embedding.names.are_integers else StringType()
+        schema = StructType([StructField(name, kind), StructField("vector", VectorUDT())])
+
+        def take(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            shared: Embedding = share()
+            for batch in batches:
+                rows = batch.column(0).to_numpy()
+                for begin in range(0, len(rows), BLOCK_ROWS):
+                    block = rows[begin : begin + BLOCK_ROWS]
+                    names = shared.names.values.take(pa.array(block))
+                    yield pa.record_batch([names, as_vectors(shared.vectors[block])], names=[name, "vector"])
+
+        parts = max(1, min(backend_of(spark).total_slots(), len(embedding) // BLOCK_ROWS))
+        frame: DataFrame = with_python(spark).range(0, len(embedding), 1, parts).mapInArrow(take, schema)
+        return frame
+
+
+class Word2VecParams(Word2VecSettings, ByName):
+    """The params of Word2Vec, and pyspark.ml's default of ``outputCol``."""
+
+    def _set_defaults(self) -> None:
+        super()._set_defaults()
+        self._setDefault(outputCol=f"{self.uid}__output")
+
+
+class Word2VecModel(Word2VecParams, EmbeddingModel):
+    """What ``Word2Vec.fit`` returns."""
+
+    __module__ = "ps2.algorithms.feature"
+
+    def getVectors(self) -> DataFrame:
+        """Return all vectors, the most frequent words first: columns word and vector."""
+        return self._frame_of("word")
+
+    def findSynonyms(self, word: Any, num: int) -> DataFrame:
+        """Return the words most similar to a word or a vector: columns word and similarity (the cosine).
+
+        Raises:
+            InputError: the word has no vector.
+            ConfigError: ``num`` is below 1.
+        """
+        return with_python(active_session()).createDataFrame(self.findSynonymsArray(word, num), SYNONYMS)
+
+    def findSynonymsArray(self, word: Any, num: int) -> list[tuple[str, float]]:
+        """Like ``findSynonyms``, but return a list of pairs."""
+        return self.embedding.similar(word, num)
+
+    def scoring(self) -> WordScoring:
+        """Return how ``transform`` scores rows, as plain data, for scorers without Spark and servers."""
+        return WordScoring(f"{Embedding.__module__}:Embedding", input_column(self), str(self.getOutputCol()))
+
+    def _transform(self, dataset: DataFrame) -> DataFrame:
+        check_frame(dataset)
+        name, output = input_column(self), str(self.getOutputCol())
+        check_sentences(dataset, name)
+        if output in dataset.columns:
+            raise InputError(f"column {output!r}: it is there already; choose another name for the vectors")
+        sentence = column(name)
+        fault = F.raise_error(F.lit(f"column {name!r}: expected arrays of strings, got null"))
+        mean = _means(self._share(backend_of(with_python(dataset))))(sentence)
+        vector = array_to_vector(F.when(sentence.isNull(), fault.cast("array<double>")).otherwise(mean))
+        described = {"ml_attr": {"num_attrs": self.embedding.dim}}
+        return dataset.select("*", vector.alias(output, metadata=described))
+
+
+class VertexModel(EmbeddingModel):
+    """A vector for each vertex."""
+
+    if TYPE_CHECKING:
+        getSrcCol: Any
+        getDstCol: Any
+        getDirected: Any
+
+    @property
+    def vectors(self) -> DataFrame:
+        """All vectors, the most frequent vertices first: columns id and vector."""
+        return self._frame_of("id")
+
+    def similar(self, id: Any, n: int = 10) -> list[tuple[Any, float]]:
+        """Return the most similar vertices and their cosines; see ``Embedding.similar``."""
+        return self.embedding.similar(id, n)
+
+    def score(self, pairs: DataFrame) -> DataFrame:
+        """Add a column ``score``: the larger, the likelier is an edge (``Embedding.score``).
+
+        Args:
+            pairs: with ids in ``srcCol`` and ``dstCol``; if ``directed``, edges from the former to the latter.
+
+        Returns:
+            ``pairs`` with ``score``, double; null if one of the two has no vector.
+
+        Raises:
+            InputError: such a column is missing or has ids of another type; or ``pairs`` has a column ``score``.
+        """
+        check_frame(pairs)
+        source, target = self.getSrcCol(), self.getDstCol()
+        kind, names = id_type(pairs, source, target), self.embedding.names
+        if isinstance(kind, StringType) == names.are_integers:
+            expected = "integers" if names.are_integers else "strings"
+            raise InputError(f"columns {source!r} and {target!r}: expected ids, {expected}, got {kind.simpleString()}")
+        if SCORE in pairs.columns:
+            raise InputError(f"column {SCORE!r}: it is there already; drop or rename it")
+        score = _scores(self._share(backend_of(with_python(pairs))), self.getDirected())
+        ends = column(source), column(target)
+        # pandas turns integers beside nulls into floats, which changes ids above 2**53.
+        filler = F.lit("" if isinstance(kind, StringType) else 0)
+        scores = score(*(F.coalesce(end, filler) for end in ends))
+        return pairs.withColumn(SCORE, F.when(ends[0].isNotNull() & ends[1].isNotNull(), scores))
+
+    def _transform(self, dataset: DataFrame) -> DataFrame:
+        return self.score(dataset)
+
+    def scoring(self) -> PairScoring:
+        """Return how ``transform`` scores rows, as plain data, for scorers without Spark and servers."""
+        loader, ends = f"{Embedding.__module__}:Embedding", (self.getSrcCol(), self.getDstCol())
+        integers = self.embedding.names.are_integers
+        return PairScoring(loader, *ends, SCORE, (integers, integers), self.getDirected())
+
+
+class DeepWalkModel(DeepWalkSettings, VertexModel):
+    """What ``DeepWalk.fit`` returns."""
+
+    __module__ = "ps2.algorithms.graph"
+
+
+class Node2VecModel(Node2VecSettings, VertexModel):
+    """What ``Node2Vec.fit`` returns."""
+
+    __module__ = "ps2.algorithms.graph"
+
+
+class LINEModel(LINESettings, VertexModel):
+    """What ``LINE.fit`` returns."""
+
+    __module__ = "ps2.algorithms.graph"
+
+
+def input_column(params: Word2VecParams) -> str:
+    """Return the name of the column of sentences; raise InputError if it is not set."""
+    if not params.isSet(params.inputCol):
+        raise InputError("inputCol: expected the name of a column of arrays of strings, and it is not set")
+    return str(params.getInputCol())
+
+
+def as_vectors(rows: npt.NDArray[Any]) -> pa.StructArray:
+    """Return the rows of a matrix in Spark's encoding of dense vectors."""
+    n, dim = rows.shape
+    values = pa.array(rows.reshape(-1).astype(np.float64))
+    lists = pa.ListArray.from_arrays(pa.array(np.arange(n + 1) * dim, pa.int32()), values)
+    return pa.StructArray.from_arrays(
+        [pa.array(np.ones(n, np.int8)), pa.nulls(n, pa.int32()), pa.nulls(n, pa.list_(pa.int32())), lists],
+        names=["type", "size", "indices", "values"],
+    )
+
+
+def _means(share: Callable[[], Embedding]) -> Any:
+    def means(batches: Iterator[pd.Series]) -> Iterator[pd.Series]:
+        embedding = share()
+        for sentences in batches:
+            words = [() if sentence is None else sentence for sentence in sentences]
+            yield pd.Series(list(embedding.means(pa.array(words, pa.list_(pa.string())))))
+
+    make: Any = pandas_udf
+    return make(means, "array<double>")
+
+
+def _scores(share: Callable[[], Embedding], directed: bool) -> Any:
+    def scores(batches: Iterator[tuple[pd.Series, pd.Series]]) -> Iterator[pd.Series]:
+        embedding = share()
+        for pair in batches:
+            first, second = (embedding.names.positions(pa.array(ids)) for ids in pair)
+            known = (first >= 0) & (second >= 0)
+            values = np.full(len(first), np.nan)
+            values[known] = embedding.expected(first[known], second[known], directed)
+            yield pd.Series(values).where(known, None)
+
+    make: Any = pandas_udf
+    return make(scores, "double")

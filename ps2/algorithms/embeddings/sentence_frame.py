@@ -1,0 +1,308 @@
+"""Sentences in a column of a DataFrame: checked and counted by Spark, encoded and perhaps trained by the workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, StringType
+
+from ps2.algorithms.embeddings.edge_frame import collect_arrow
+from ps2.algorithms.embeddings.footprint import check_memory
+from ps2.algorithms.embeddings.program import Corpus, OnlyWorker, train
+from ps2.algorithms.embeddings.sentences import InMemorySentences, number_words, split_long
+from ps2.algorithms.embeddings.settings import EmbeddingPlan, FittedEmbeddings, Word2VecSettings
+from ps2.algorithms.estimators.loads import COST, PART, ROWS, SQUARES, Load, loads_of
+from ps2.algorithms.estimators.tables import TableSurvey, column, field
+from ps2.algorithms.training.in_process import in_process
+from ps2.algorithms.training.outcome import Outcome, outcome_of
+from ps2.algorithms.training.record import StepReport
+from ps2.data.names import Names
+from ps2.errors import InputError
+from ps2.ops.kernels import Int64s
+from ps2.run.message import STOP, Message, Stop
+from ps2.run.spark.backend_lookup import with_python
+from ps2.server.memory import available_bytes, free_bytes
+
+SHOWN_CHARS = 200
+# The columns of a partition's survey, beside its work: rows that are no sentences, and its words as an Arrow stream.
+SURVEY_COLUMNS = "faulty long, words binary"
+# The driver adds up the words of so many partitions; those of more could take too much of its memory.
+MAX_MERGED = 8
+# The counts of a partition's batches that are collected before those of equal words are added up.
+MAX_COUNTED = 1 << 22
+# Words encoded at once: each call hashes the vocabulary.
+BLOCK_WORDS = 1 << 20
+# The largest size of both tables that a worker trains and returns in one job.
+MAX_RESULT_BYTES = 32 << 20
+# The share of the worker's free memory that its servers may use.
+MEMORY_SHARE = 0.5
+
+
+@dataclass(frozen=True, eq=False)
+class SentencesSurvey(TableSurvey):
+    """Checked sentences; ``dim`` is the size of the vocabulary.
+
+    Attributes:
+        words: the vocabulary, the most frequent first; words of equal frequency in byte order.
+        counts: int64, shape (dim,): the occurrences of each word.
+    """
+
+    words: Names
+    counts: Int64s
+
+
+@dataclass(frozen=True, eq=False)
+class ReadSentences:
+    """Makes a worker's sentences from its rows.
+
+    Attributes:
+        words: the vocabulary, broadcast.
+        longest: the maximum number of words of a sentence; longer ones are split.
+    """
+
+    words: Any
+    longest: int
+
+    def __call__(self, worker: Any, batches: Iterable[pa.RecordBatch]) -> InMemorySentences:
+        return encode(batches, self.words.value, self.longest)
+
+
+def encode(batches: Iterable[pa.RecordBatch], words: Names, longest: int) -> InMemorySentences:
+    """Make sentences of rows; see ``ReadSentences``."""
+    parts = [number_words(lists, words) for lists in _blocks(batches)]
+    tokens = np.concatenate([np.empty(0, np.int32), *(tokens for tokens, _ in parts)])
+    lengths = np.concatenate([np.empty(0, np.int64), *(lengths for _, lengths in parts)])
+    return InMemorySentences(tokens, split_long(lengths, longest))
+
+
+def survey_sentences(frame: DataFrame, settings: Word2VecSettings) -> SentencesSurvey:
+    """Check sentences and count their words, in one Spark job; in two if there are many partitions.
+
+    Raises:
+        InputError: the column is missing or of another type; there are no rows, or one has null; or fewer than two
+            words are frequent enough.
+    """
+    name = str(settings.inputCol)
+    check_sentences(frame, name)
+    loads, counted = _count_words(frame, name)
+    words, frequencies = vocabulary_of(counted, settings)
+    return SentencesSurvey(len(words), loads, words, frequencies)
+
+
+def vocabulary_of(counted: pa.Table, settings: Word2VecSettings) -> tuple[Names, Int64s]:
+    """Return the words that are frequent enough and their counts, in order; raises as ``survey_sentences``."""
+    name, min_count = settings.inputCol, settings.minCount
+    counts = counted.column("count").combine_chunks().to_numpy()
+    frequent = counted.filter(pa.array(counts >= min_count))
+    if len(frequent) < 2:
+        reason = f"the most frequent one comes {counts.max():,} times" if len(counts) else "all sentences are empty"
+        raise InputError(
+            f"column {name!r}: expected two different words at least that come {min_count} times (minCount), got "
+            f"{len(frequent)} of {len(counts):,}; {reason}"
+        )
+    table = frequent.sort_by([("count", "descending"), ("word", "ascending")])
+    words = Names(table.column("word").combine_chunks().cast(pa.string()))
+    return words, table.column("count").combine_chunks().to_numpy()
+
+
+def check_sentences(frame: DataFrame, name: str) -> None:
+    """Raise InputError unless the column holds sentences; starts no job."""
+    kind = field(frame, name).dataType
+    if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StringType):
+        raise InputError(f"column {name!r}: expected sentences, arrays of strings, got {kind.simpleString()}")
+
+
+def _count_words(frame: DataFrame, name: str) -> tuple[dict[int, Load], pa.Table]:
+    """Return the work of each partition, and each word with its count; raise InputError for what is wrong."""
+    sentences = sentences_of(frame, name)
+    schema = f"{PART} int, {ROWS} long, {COST} double, {SQUARES} double, {SURVEY_COLUMNS}"
+    rows = with_python(sentences).mapInArrow(survey, schema).collect()
+    _check(frame, name, rows)
+    if all(row["words"] is not None for row in rows):
+        return loads_of(rows), _merge(pa.concat_tables(unpack(bytes(row["words"])) for row in rows))
+    # Spark adds up the counts of so many partitions.
+    word = F.explode("sentence").alias("word")
+    return loads_of(rows), collect_arrow(sentences.select(word).groupBy("word").agg(F.count(F.lit(1)).alias("count")))
+
+
+def sentences_of(frame: DataFrame, name: str) -> DataFrame:
+    """Return the sentences without collation: words are compared by bytes, as workers do."""
+    return frame.select(column(name).cast("array<string>").alias("sentence"))
+
+
+def survey(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield a partition's survey: one row if there are sentences; with its words if there may be few partitions."""
+    task = TaskContext.get()
+    part = 0 if task is None else task.partitionId()
+    costs, faulty, counts = [np.empty(0)], 0, [_count(pa.array([], pa.string()))]
+    for batch in batches:
+        lists = batch.column(0)
+        words = pc.list_flatten(lists)
+        rows_with_nulls = pc.list_parent_indices(lists).filter(words.is_null())
+        faulty += lists.null_count + len(rows_with_nulls.unique())
+        costs.append(1.0 + pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False))
+        if part < MAX_MERGED:
+            counts.append(_count(words))
+            if sum(map(len, counts)) > MAX_COUNTED:
+                counts = [_merge(pa.concat_tables(counts))]
+    cost = np.concatenate(costs)
+    if not len(cost):
+        return
+    row = {
+        PART: part,
+        ROWS: len(cost),
+        COST: cost.sum(),
+        SQUARES: cost @ cost,
+        "faulty": faulty,
+        "words": _pack(_merge(pa.concat_tables(counts))) if part < MAX_MERGED else None,
+    }
+    types = [pa.int32(), pa.int64(), pa.float64(), pa.float64(), pa.int64(), pa.binary()]
+    arrays = [pa.array([value], kind) for value, kind in zip(row.values(), types, strict=True)]
+    yield pa.RecordBatch.from_arrays(arrays, names=list(row))
+
+
+def _count(words: pa.Array) -> pa.Table:
+    """Count words; nulls are left out."""
+    word, count = words.drop_null().cast(pa.string()).value_counts().flatten()
+    return pa.table({"word": word, "count": count})
+
+
+def _merge(counted: pa.Table) -> pa.Table:
+    """Add up counts of equal words."""
+    summed = counted.group_by("word").aggregate([("count", "sum")])
+    return pa.table({"word": summed.column("word"), "count": summed.column("count_sum")})
+
+
+def _pack(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    packed: bytes = sink.getvalue().to_pybytes()
+    return packed
+
+
+def unpack(packed: bytes) -> pa.Table:
+    """Return the words of a survey, and their counts."""
+    return pa.ipc.open_stream(packed).read_all()
+
+
+def _check(frame: DataFrame, name: str, rows: Sequence[Any]) -> None:
+    """Raise InputError if there are no sentences, or one is or contains null."""
+    total, faults = (sum(row[key] for row in rows) for key in (ROWS, "faulty"))
+    if not total:
+        raise InputError("expected sentences, got an empty DataFrame")
+    if faults:
+        sentence = column(name)
+        wrong = sentence.isNull() | F.exists(sentence, lambda word: word.isNull())
+        row = str(frame.where(wrong).select(sentence).first())[:SHOWN_CHARS]
+        raise InputError(
+            f"column {name!r}: expected arrays of strings, got null, or a null in one, in {faults} of {total} rows; "
+            f"such a row: {row}"
+        )
+
+
+def _blocks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Array]:
+    block: list[pa.Array] = []
+    count = 0
+    for batch in batches:
+        block.append(batch.column(0))
+        count += len(block[-1].values)
+        if count >= BLOCK_WORDS:
+            yield pa.concat_arrays(block)
+            block, count = [], 0
+    if block:
+        yield pa.concat_arrays(block)
+
+
+@dataclass(frozen=True, eq=False)
+class HeldSentences:
+    """A worker's rows, and their words.
+
+    Attributes:
+        batches: the batches of sentences.
+        rows: the number of rows.
+        faulty: the number of rows that are no sentences.
+        words: each word with its count, an Arrow stream.
+    """
+
+    batches: list[pa.RecordBatch]
+    rows: int
+    faulty: int
+    words: bytes
+
+    @staticmethod
+    def read(worker: Any, batches: Iterable[pa.RecordBatch]) -> HeldSentences:
+        """Read and count."""
+        held = list(batches)
+        (row,) = (row for batch in survey(held) for row in batch.to_pylist())
+        return HeldSentences(held, row[ROWS], row["faulty"], row["words"])
+
+    def report(self) -> dict[str, Any]:
+        """Return the counts as plain data."""
+        return {"rows": np.array([self.rows, self.faulty]), "words": np.frombuffer(self.words, np.uint8)}
+
+
+@dataclass
+class VocabularyCheck:
+    """The driver's part of a training in one job: it checks the counted words.
+
+    Attributes:
+        settings: the settings, with the strategy "local".
+        vocabulary: the words and their counts; None: they are not known yet.
+    """
+
+    settings: Word2VecSettings
+    vocabulary: tuple[Names, Int64s] | None = None
+
+    def decide(self, report: Mapping[str, Any]) -> Message | Stop:
+        """Let the worker train; STOP: some rows are faulty, or the model is too large for this job.
+
+        Raises:
+            InputError: too few words are frequent enough.
+            LimitError: the training does not fit.
+        """
+        _, faulty = report["rows"].tolist()
+        if faulty:
+            return STOP
+        words, counts = vocabulary_of(unpack(report["words"].tobytes()), self.settings)
+        plan = EmbeddingPlan(settings=self.settings, vocabulary=len(words), total=int(counts.sum()))
+        if plan.tables * plan.table_bytes > MAX_RESULT_BYTES:
+            return STOP
+        check_memory(plan, self.settings.maxSentenceLength, available_bytes())
+        self.vocabulary = words, counts
+        return Message({"vocabulary": plan.vocabulary})
+
+
+@dataclass(frozen=True, eq=False)
+class TrainHeldSentences:
+    """Trains on the sentences that the only worker holds, after their words have been counted.
+
+    Attributes:
+        settings: the settings, with the strategy "local".
+        servers: the number of servers in the worker's process.
+        only_worker: the worker.
+    """
+
+    settings: Word2VecSettings
+    servers: int
+    only_worker: OnlyWorker
+
+    def __call__(self, held: HeldSentences, message: Mapping[str, Any]) -> Outcome:
+        def run(on_step: Callable[[StepReport], None]) -> FittedEmbeddings:
+            longest = self.settings.maxSentenceLength
+            words, counts = vocabulary_of(unpack(held.words), self.settings)
+            plan = EmbeddingPlan(settings=self.settings, vocabulary=len(words), total=int(counts.sum()))
+            sentences = encode(held.batches, words, longest)
+            corpus = Corpus(None, 1, lambda worker, rows: sentences, frequencies=counts, longest=longest)
+            with in_process(self.servers, int(free_bytes() * MEMORY_SHARE), sentences) as ps:
+                return train(ps, corpus, plan, on_step, self.only_worker)
+
+        return outcome_of(run)
