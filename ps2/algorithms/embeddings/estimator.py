@@ -336,11 +336,9 @@ class RandomWalks(RandomWalkSettings, ByName, Transformer, MLReadable[Any], MLWr
 
     __module__ = "ps2.algorithms.graph"
 
-    _graphs: list[PlacedGraph]
-
     def _set_defaults(self) -> None:
         super()._set_defaults()
-        self._graphs = []  # copies of this object share the list
+        self._graphs: list[PlacedGraph] = []  # copies of this object share the list
 
     def free(self) -> None:
         """Free the graphs on the servers; walks that have not been computed yet fail from now on."""
