@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, DoubleType, IntegerType, StringType, StructField, StructType
 
 from ps2.algorithms.estimators.documents import Documents, survey_documents
-from ps2.algorithms.estimators.estimator import FleetEstimator
+from ps2.algorithms.estimators.estimator import FleetEstimator, Job
 from ps2.algorithms.estimators.frames import check_frame
 from ps2.algorithms.estimators.heads import SharesHead
 from ps2.algorithms.estimators.models import FittedModel
@@ -24,24 +24,22 @@ from ps2.algorithms.estimators.params import setter
 from ps2.algorithms.estimators.predict import with_predictions
 from ps2.algorithms.estimators.scoring import FeatureScoring
 from ps2.algorithms.estimators.summaries import HistorySummary
+from ps2.algorithms.frame.placement import Work
 from ps2.algorithms.public_names import exports
 from ps2.algorithms.topics.files import read_topics
 from ps2.algorithms.topics.ml.documents import Compute, Numbers, over_documents
 from ps2.algorithms.topics.ml.params import LDAParams, LDASetters, options_of
 from ps2.algorithms.topics.model import LDATopics, Seen, perplexity_of
-from ps2.algorithms.topics.online import train_online
+from ps2.algorithms.topics.online import ONLINE_WORK, train_online
 from ps2.algorithms.topics.options import FittedTopics, OnlineOptions, SamplingOptions, check_room
-from ps2.algorithms.topics.placement import SamplingSize, place
-from ps2.algorithms.topics.sampling import train
+from ps2.algorithms.topics.sampling import train, work_of
 from ps2.algorithms.training.faults import ColumnNames
-from ps2.algorithms.training.placement import Placement
-from ps2.algorithms.training.record import StepReport, TrainingHistory
-from ps2.algorithms.training.table import Table
+from ps2.algorithms.training.only_worker import OnStep
+from ps2.algorithms.training.record import TrainingHistory
 from ps2.array_types import Float64s
 from ps2.coordinator.context import PS2Context
 from ps2.errors import InputError, UsageError
 from ps2.plot_extra import PlotPath
-from ps2.run.slots import cores_of_one
 from ps2.run.spark.backend_lookup import active_session, backend_of, with_python
 from ps2.run.spark.jvm import lda_model
 from ps2.server.memory import available_bytes
@@ -81,51 +79,41 @@ class LDA(FleetEstimator, LDASetters, Estimator["LDAModel"]):
         model.describeTopics().show()
     """
 
+    _LOCAL_IS_DURABLE = True
+
     def __init__(self, **params: Unpack[keywords.LDA]) -> None:
         super().__init__(**params)
 
     def _plan(self) -> SamplingOptions | OnlineOptions:
         return options_of(self, self._name)
 
-    def _columns(self) -> ColumnNames:
-        return ColumnNames(self._features, label=None)
-
     def _survey(self, dataset: DataFrame, columns: ColumnNames) -> Documents:
         return survey_documents(dataset, columns)
 
-    def _train_model(
-        self, plan: SamplingOptions | OnlineOptions, found: Documents, dealt: Callable[..., Table]
-    ) -> tuple[LDAModel, TrainingHistory]:
-        recipe = replace(plan, vocabulary=found.dim)
-        check_room(recipe, available_bytes())
-        placement = None
-        if isinstance(recipe, SamplingOptions):
-            placement = self._placement(recipe, found)
-            recipe = replace(recipe, via=placement.via, threads=placement.threads)
-        table = dealt() if placement is None else dealt(placement.workers)
+    def _resolve(self, plan: SamplingOptions | OnlineOptions, survey: Documents) -> SamplingOptions | OnlineOptions:
+        resolved = replace(plan, vocabulary=survey.dim)
+        check_room(resolved, available_bytes())
+        return resolved
 
-        def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> FittedTopics:
-            if isinstance(recipe, OnlineOptions):
-                return train_online(ps, table, recipe, on_step)
-            return train(ps, table, recipe, found.tokens, on_step)
+    def _work(self, plan: SamplingOptions | OnlineOptions, survey: Documents) -> Work:
+        return ONLINE_WORK if isinstance(plan, OnlineOptions) else work_of(plan, survey.rows, survey.tokens)
 
-        fitted = self._train_in_context(table, recipe.iterations, run)
-        topics = LDATopics(fitted.counts, fitted.alpha, fitted.beta, self._inference, self._seed)
-        return LDAModel(topics), replace(fitted.history, placement=placement)
+    def _complete(self, job: Job) -> SamplingOptions | OnlineOptions:
+        plan: SamplingOptions | OnlineOptions = job.plan
+        if isinstance(plan, OnlineOptions):
+            return plan
+        return replace(plan, via=job.placement.via, threads=job.placement.threads)
 
-    def _placement(self, recipe: SamplingOptions, found: Documents) -> Placement:
-        spark = backend_of(_session())
-        slots = spark.total_slots()
-        size = SamplingSize(
-            recipe.topics,
-            found.dim,
-            found.tokens,
-            min(cores_of_one(spark), found.rows),
-            min(slots, len(found.loads) or 1, found.rows),
-            recipe.budget_s is not None,
-        )
-        wanted = self.getNumWorkers() if self.isSet(self.numWorkers) else None
-        return place(self.getVia(), size, wanted)
+    def _steps(self, plan: SamplingOptions | OnlineOptions) -> int:
+        return plan.iterations
+
+    def _train(self, ps: PS2Context, job: Job, on_step: OnStep) -> FittedTopics:
+        if isinstance(job.plan, OnlineOptions):
+            return train_online(ps, job.table, job.plan, on_step)
+        return train(ps, job.table, job.plan, job.survey.tokens, on_step)
+
+    def _trained_model(self, trained: FittedTopics, job: Job) -> LDAModel:
+        return LDAModel(LDATopics(trained.counts, trained.alpha, trained.beta, self._inference, self._seed))
 
 
 class LDAModel(FittedModel, LDAParams, Model):

@@ -61,7 +61,7 @@ def test_fit_when_done_then_codes_and_files_are_the_models(ps, frame, data, tmp_
         ({"k": 3}, [[1.0, 2.0], [2.0, 1.0]], ConfigError, "k: expected at most the number of rows, 2, got 3"),
         ({"k": 0}, [[1.0, 2.0]], ConfigError, "k: expected at least 1, got 0"),
         ({"regParam": -1.0}, [[1.0, 2.0]], ConfigError, "regParam: expected a finite number that is not negative"),
-        ({"via": "local", "numWorkers": 2}, [[1.0, 2.0], [2.0, 1.0]], ConfigError, "via: 'local' is for one worker"),
+        ({"via": "local", "numWorkers": 2}, [[1.0, 2.0], [2.0, 1.0]], ConfigError, "via: expected 'servers' or 'auto'"),
     ],
     ids=["nan", "k-rows", "k-0", "negative", "via"],
 )

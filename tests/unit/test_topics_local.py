@@ -13,14 +13,11 @@ from ps2.algorithms.topics.assignments import Assignments
 from ps2.algorithms.topics.corpus import Corpus, Prior, key_of, numbers_of
 from ps2.algorithms.topics.local_sampling import LocalSampling
 from ps2.algorithms.topics.local_turns import document_bounds
-from ps2.algorithms.topics.placement import MAX_BYTES, SamplingSize, place
 from ps2.data.rows import LocalRows
 from ps2.errors import ConfigError
 
 PRIOR = Prior(OPTIONS.alphas, OPTIONS.beta, WORDS)
 SYNCS = ["ssp", "rotation", "average"]
-# KOS with 100 topics, on two cores.
-KOS = SamplingSize(100, 6_906, 467_714, threads=2, workers=2)
 
 
 def rows_of(counts):
@@ -109,24 +106,6 @@ def test_topics_when_given_to_other_threads_then_counts_match():
 )
 def test_documents_when_divided_then_each_thread_has_some(lengths, threads, bounds):
     assert document_bounds(np.array(lengths), threads) == bounds
-
-
-@pytest.mark.parametrize(
-    ("size", "wanted", "via", "workers", "reason"),
-    [
-        (KOS, None, "local", 1, "predicted to take 23.4 ms with 'local', 43.8 ms with 'servers' and 2 workers"),
-        (KOS, 1, "local", 1, "predicted"),
-        (KOS, 2, "servers", 2, "numWorkers is 2"),
-        (replace(KOS, by_time=True), None, "servers", 2, "budgetS is set"),
-        (replace(KOS, tokens=10**8, workers=16), None, "servers", 16, "one worker would take"),
-        (replace(KOS, tokens=5 * 10**7, workers=16), None, "servers", 16, "predicted"),
-    ],
-)
-def test_auto_when_costs_are_known_then_takes_the_faster(size, wanted, via, workers, reason):
-    found = place("auto", size, wanted)
-    assert (found.via, found.workers) == (via, workers)
-    assert reason in found.reason
-    assert (size.bytes > MAX_BYTES) == ("one worker would take" in reason)
 
 
 def test_local_when_turns_end_by_time_then_error():

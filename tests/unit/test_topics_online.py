@@ -11,7 +11,7 @@ from topics_training import TOPICS, WORDS, arrays, documents
 from variational import expectation, inferred
 
 from ps2.algorithms.topics import online, online_kernels
-from ps2.algorithms.topics.averaging import check_memory
+from ps2.algorithms.topics.averaging import check_lambda
 from ps2.algorithms.topics.corpus import key_of
 from ps2.algorithms.topics.evidence import alpha_after, ids_of
 from ps2.algorithms.topics.online import train_online
@@ -143,4 +143,4 @@ def test_averaging_when_workers_step_then_mean_of_their_lambdas(workers):
 
 def test_averaging_when_lambda_exceeds_memory_then_limit_error():
     with pytest.raises(LimitError, match="a worker's lambda of 1,000 words and 100 topics takes 1,200,000 bytes"):
-        check_memory(1000, 100, free=2_000_000)
+        check_lambda(1000, 100, free=2_000_000)

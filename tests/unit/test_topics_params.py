@@ -95,7 +95,7 @@ def test_defaults_when_optimizers_differ_then_are_each_ones_own():
         ({"optimizer": "online", "sync": "ssp"}, "sync: expected one of gradient, average with optimizer 'online'"),
         ({"optimizer": "online", "localBatches": 2}, "localBatches: only optimizer 'online' with sync 'average'"),
         ({"optimizer": "online", "sync": "average", "localBatches": 0}, "localBatches: expected at least 1, got 0"),
-        ({"via": "local", "numWorkers": 2}, "via: 'local' has one worker, and numWorkers is 2"),
+        ({"via": "local", "numWorkers": 2}, "via: expected 'servers' or 'auto' for 2 workers"),
         ({"via": "local", "optimizer": "online"}, "via: optimizer 'online' steps on the servers, and 'local' is for"),
         ({"via": "local", "budgetS": 0.1}, "budgetS: turns of one worker that has all counts do not end by time"),
         ({"inference": "em"}, "inference: expected one of auto, sampled, variational, got 'em'"),

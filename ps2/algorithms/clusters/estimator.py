@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,22 +11,16 @@ from pyspark.ml import Estimator, Model, clustering
 from pyspark.sql import DataFrame
 
 from ps2.algorithms.clusters.model import KMeansClusters
-from ps2.algorithms.clusters.placing import placed
 from ps2.algorithms.clusters.plan import FittedClusters, KMeansPlan
 from ps2.algorithms.clusters.program import train
 from ps2.algorithms.clusters.settings import KMeansSettings
-from ps2.algorithms.estimators.dealing import Dealer
-from ps2.algorithms.estimators.estimator import FleetEstimator
+from ps2.algorithms.estimators.estimator import FleetEstimator, Job
 from ps2.algorithms.estimators.heads import ClusterHead
 from ps2.algorithms.estimators.models import FeatureModel
 from ps2.algorithms.estimators.predict import rows_of
 from ps2.algorithms.estimators.summaries import HistorySummary
 from ps2.algorithms.estimators.tables import TableSurvey, column
-from ps2.algorithms.estimators.unlabelled import survey_rows
-from ps2.algorithms.training.faults import ColumnNames
-from ps2.algorithms.training.only_worker import train_in_only_worker
-from ps2.algorithms.training.record import StepReport, TrainingHistory
-from ps2.coordinator.context import PS2Context
+from ps2.algorithms.training.record import TrainingHistory
 from ps2.ops.kernels import Int64s
 from ps2.run.spark.jvm import jvm_context, kmeans_model
 
@@ -93,36 +85,21 @@ class KMeans(KMeansSettings, FleetEstimator, Estimator["KMeansModel"]):
     """
 
     __module__ = "ps2.algorithms.clustering"
+    _TRAIN = staticmethod(train)
 
     def _plan(self) -> KMeansSettings:
         return self._values(KMeansSettings)
 
-    def _columns(self) -> ColumnNames:
-        return ColumnNames(self._features, label=None, weight=self._weight_column)
+    def _resolve(self, plan: KMeansSettings, survey: TableSurvey) -> KMeansPlan:
+        return KMeansPlan(settings=plan, name=self._name, dim=survey.dim, clusters=min(plan.k, survey.rows))
 
-    def _survey(self, dataset: DataFrame, columns: ColumnNames) -> TableSurvey:
-        return survey_rows(dataset, columns)
-
-    def _train_model(
-        self, settings: KMeansSettings, found: TableSurvey, dealt: Dealer
-    ) -> tuple[KMeansModel, TrainingHistory]:
-        clusters = min(settings.k, found.rows)
-        plan = KMeansPlan(settings=settings, name=self._name, dim=found.dim, clusters=clusters)
-        placement = placed(plan, found, dealt)
-        table = dealt(placement.workers)
-
-        def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> FittedClusters:
-            if placement.via == "local":
-                fitted: FittedClusters = train_in_only_worker(ps, table, plan.form, train, plan, on_step)
-                return fitted
-            return train(ps, table, plan, on_step)
-
-        fitted = self._train_in_context(table, settings.maxIter, run)
-        if len(fitted.centres) < settings.k:
-            log.warning("k is %d, but there are %d different rows with weights", settings.k, len(fitted.centres))
-        model = KMeansModel._of(KMeansClusters(fitted.centres, settings.distanceMeasure))
-        model._cluster_sizes = fitted.sizes
-        return model, replace(fitted.history, placement=placement)
+    def _trained_model(self, trained: FittedClusters, job: Job) -> KMeansModel:
+        settings: KMeansSettings = job.plan.settings
+        if len(trained.centres) < settings.k:
+            log.warning("k is %d, but there are %d different rows with weights", settings.k, len(trained.centres))
+        model = KMeansModel._of(KMeansClusters(trained.centres, settings.distanceMeasure))
+        model._cluster_sizes = trained.sizes
+        return model
 
 
 class KMeansModel(KMeansSettings, FeatureModel, Model):

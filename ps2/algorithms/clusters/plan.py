@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy.typing as npt
 
 from ps2.algorithms.clusters.settings import KMeansSettings
+from ps2.algorithms.frame.placement import Work
 from ps2.algorithms.frame.settings import Plan
 from ps2.algorithms.training.faults import Form
 from ps2.algorithms.training.record import TrainingHistory, Words
 from ps2.data.rows import Float
-from ps2.errors import LimitError
 from ps2.ops.kernels import Int64s
 
 # From this many numbers on, centres are float32, and so are rows while the model is trained.
@@ -22,6 +21,11 @@ MIN_FLOAT32_NUMBERS = 1 << 22
 SUM_BYTES = 8
 # Numbers that the servers keep for each feature.
 NUMBERS_PER_FEATURE = 5
+# Seconds that a clock computes with a stored value, of dense and of sparse rows: once, and for each cluster (decision
+# 61).
+DENSE_S, SPARSE_S = (2.5e-9, 0.14e-9), (10e-9, 0.4e-9)
+# The approximate number of clocks besides iterations and draws.
+OTHER_CLOCKS = 6
 WORDS = Words("iteration", "cost")
 
 
@@ -58,6 +62,16 @@ class KMeansPlan(Plan[KMeansSettings]):
         each = SUM_BYTES + (8 if self.dtype == "float64" else 4)
         return self.numbers * each + SUM_BYTES * (NUMBERS_PER_FEATURE * self.dim + 2 * self.clusters)
 
+    def work(self, rows: int, cost: float) -> Work:
+        """Return the work of the training.
+
+        Args:
+            cost: the number of stored feature values plus the number of rows.
+        """
+        clocks = self.settings.maxIter + 2 * self.settings.initSteps + OTHER_CLOCKS
+        value_s, cluster_s = DENSE_S if cost >= rows * (self.dim + 1) else SPARSE_S
+        return Work.of_clocks(cost, self.numbers, clocks, value_s + cluster_s * self.clusters)
+
     def worker_bytes(self, features: int) -> int:
         """Return the minimum bytes of a worker whose rows use this many features."""
         return self.clusters * features * (8 if self.dtype == "float64" else 4)
@@ -76,28 +90,3 @@ class FittedClusters:
     centres: npt.NDArray[Any]
     sizes: Int64s
     history: TrainingHistory
-
-
-def check_fleet(plan: KMeansPlan, servers: Sequence[tuple[int, int]]) -> None:
-    """Raise LimitError if centres and their sums do not fit the servers.
-
-    Args:
-        servers: the memory limit of each server, and the bytes that it uses.
-    """
-    left = sum(max(0, limit - used) for limit, used in servers)
-    if plan.fleet_bytes > left:
-        raise LimitError(
-            f"k={plan.clusters:,} and {plan.dim:,} features make {plan.numbers:,} numbers of centres, which "
-            f"take {plan.fleet_bytes:,} bytes with their sums, and {left:,} are left on the {len(servers)} servers; "
-            "start more servers, or with a larger memory limit"
-        )
-
-
-def check_worker(plan: KMeansPlan, features: int, left_bytes: int) -> None:
-    """Raise LimitError if a worker has too little memory for the centres at the features that its rows use."""
-    needed = plan.worker_bytes(features)
-    if needed > left_bytes:
-        raise LimitError(
-            f"k={plan.clusters:,}: the rows of one worker use {features:,} features, at which the centres take "
-            f"{needed:,} bytes, and {left_bytes:,} are left on its machine; use machines with more memory"
-        )

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from ps2.algorithms.clusters import start
 from ps2.algorithms.clusters.assigning import exponent_of, shifted
 from ps2.algorithms.clusters.ops import LENGTH, LENGTH_REST, MOVED, MOVED_REST, add_exactly
-from ps2.algorithms.clusters.plan import WORDS, FittedClusters, KMeansPlan, check_fleet
+from ps2.algorithms.clusters.plan import WORDS, FittedClusters, KMeansPlan
 from ps2.algorithms.clusters.worker import (
     Assign,
     ClusteringWork,
@@ -30,6 +30,7 @@ from ps2.algorithms.clusters.worker import (
     WeighCandidates,
     draw_size,
 )
+from ps2.algorithms.frame.memory import check_servers
 from ps2.algorithms.frame.program import Ask, Program, Steps, run_program
 from ps2.algorithms.training import row_draws
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
@@ -67,7 +68,8 @@ def train(
     """
     names = CheckpointNames.of(plan.name, ps)
     if not names.begun:
-        check_fleet(plan, ps.memory())
+        what = f"k={plan.clusters:,} and {plan.dim:,} features make {plan.numbers:,} numbers of centres, which"
+        check_servers(f"{what} take with their sums", plan.fleet_bytes, ps.memory())
     return run_program(ps, KMeansProgram(plan, Record(on_step, WORDS), names, table.columns), table, names)
 
 

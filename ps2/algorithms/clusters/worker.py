@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from ps2.algorithms.clusters import kernels, start
 from ps2.algorithms.clusters.assigning import Points, shifted
-from ps2.algorithms.clusters.plan import KMeansPlan, check_worker
+from ps2.algorithms.clusters.plan import KMeansPlan
+from ps2.algorithms.frame.memory import check_worker
 from ps2.algorithms.frame.program import DoTask, Task
 from ps2.algorithms.training import row_draws
 from ps2.algorithms.training.reading import Reading
@@ -150,7 +151,9 @@ class ClusteringWork:
     vectors: ServerVectors
 
     def __call__(self, reading: Reading) -> DoTask:
-        check_worker(self.plan, len(reading.training.keys), free_bytes())
+        clusters, features = self.plan.clusters, len(reading.training.keys)
+        what = f"k={clusters:,}: the rows of one worker use {features:,} features, at which the centres take"
+        check_worker(what, self.plan.worker_bytes(features), free_bytes())
         return _Work(self.plan, self.vectors, reading.training).do
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,21 +11,14 @@ from pyspark.ml.linalg import SparseVector
 from pyspark.sql import DataFrame
 
 from ps2.algorithms.dictionary.model import SparseCoder
-from ps2.algorithms.dictionary.placing import placed
 from ps2.algorithms.dictionary.plan import DictionaryPlan, FittedDictionary
 from ps2.algorithms.dictionary.program import train
 from ps2.algorithms.dictionary.settings import DictionarySettings
-from ps2.algorithms.estimators.dealing import Dealer
-from ps2.algorithms.estimators.estimator import FleetEstimator
+from ps2.algorithms.estimators.estimator import FleetEstimator, Job
 from ps2.algorithms.estimators.heads import VectorHead
 from ps2.algorithms.estimators.models import FeatureModel
 from ps2.algorithms.estimators.predict import compressed, rows_of
 from ps2.algorithms.estimators.tables import TableSurvey
-from ps2.algorithms.estimators.unlabelled import survey_rows
-from ps2.algorithms.training.faults import ColumnNames
-from ps2.algorithms.training.only_worker import train_in_only_worker
-from ps2.algorithms.training.record import StepReport, TrainingHistory
-from ps2.coordinator.context import PS2Context
 
 
 class DictionaryLearning(DictionarySettings, FleetEstimator, Estimator["DictionaryLearningModel"]):
@@ -43,33 +34,19 @@ class DictionaryLearning(DictionarySettings, FleetEstimator, Estimator["Dictiona
     """
 
     __module__ = "ps2.algorithms.feature"
+    _TRAIN = staticmethod(train)
 
     def _plan(self) -> DictionarySettings:
         return self._values(DictionarySettings)
 
-    def _columns(self) -> ColumnNames:
-        return ColumnNames(self._features, label=None)
+    def _resolve(self, plan: DictionarySettings, survey: TableSurvey) -> DictionaryPlan:
+        resolved = DictionaryPlan(settings=plan, name=self._name, dim=survey.dim)
+        resolved.check(survey.rows)
+        return resolved
 
-    def _survey(self, dataset: DataFrame, columns: ColumnNames) -> TableSurvey:
-        return survey_rows(dataset, columns)
-
-    def _train_model(
-        self, settings: DictionarySettings, found: TableSurvey, dealt: Dealer
-    ) -> tuple[Any, TrainingHistory]:
-        plan = DictionaryPlan(settings=settings, name=self._name, dim=found.dim)
-        plan.check(found.rows)
-        placement = placed(plan, found, dealt)
-        table = dealt(placement.workers)
-
-        def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> FittedDictionary:
-            if placement.via == "servers":
-                return train(ps, table, plan, on_step)
-            fitted: FittedDictionary = train_in_only_worker(ps, table, plan.form, train, plan, on_step)
-            return fitted
-
-        fitted = self._train_in_context(table, settings.maxIter, run)
-        coder = SparseCoder(fitted.dictionary, settings.regParam, settings.nonnegative)
-        return DictionaryLearningModel._of(coder), replace(fitted.history, placement=placement)
+    def _trained_model(self, trained: FittedDictionary, job: Job) -> DictionaryLearningModel:
+        settings: DictionarySettings = job.plan.settings
+        return DictionaryLearningModel._of(SparseCoder(trained.dictionary, settings.regParam, settings.nonnegative))
 
 
 class DictionaryLearningModel(DictionarySettings, FeatureModel, Model):

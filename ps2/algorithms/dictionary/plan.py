@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ps2.algorithms.dictionary.settings import DictionarySettings
+from ps2.algorithms.frame.placement import Work
 from ps2.algorithms.frame.settings import Plan
 from ps2.algorithms.training.faults import Form
 from ps2.algorithms.training.record import TrainingHistory, Words
@@ -18,6 +18,10 @@ MAX_ATOMS = 1 << 10
 MAX_NUMBERS = 1 << 26
 # Bytes on the servers for a number of the dictionary with its sum, and for a pair of atoms with its sum.
 NUMBER_BYTES = PAIR_BYTES = 16
+# Seconds that an iteration computes with a stored value, for each atom (decision 65).
+VALUE_S = 5e-9
+# The number of clocks of an iteration.
+CLOCKS = 2
 WORDS = Words("iteration", "objective")
 
 
@@ -46,6 +50,15 @@ class DictionaryPlan(Plan[DictionarySettings]):
         """The bytes on all servers together."""
         return NUMBER_BYTES * self.numbers + PAIR_BYTES * self.settings.k**2
 
+    def work(self, rows: int, cost: float) -> Work:
+        """Return the work of the training.
+
+        Args:
+            cost: the number of stored feature values plus the number of rows.
+        """
+        clocks = CLOCKS * (self.settings.maxIter + 1)
+        return Work.of_clocks(cost, self.numbers, clocks, VALUE_S / CLOCKS * self.settings.k)
+
     def check(self, rows: int) -> None:
         """Raise ConfigError or LimitError if this number of rows has no such dictionary."""
         if self.settings.k > rows:
@@ -70,28 +83,3 @@ class FittedDictionary:
 
     dictionary: Float64s
     history: TrainingHistory
-
-
-def check_fleet(plan: DictionaryPlan, servers: Sequence[tuple[int, int]]) -> None:
-    """Raise LimitError if the dictionary and its sums cannot fit servers.
-
-    Args:
-        servers: the memory limit of each server, and the bytes that it uses.
-    """
-    left = sum(max(0, limit - used) for limit, used in servers)
-    if plan.fleet_bytes > left:
-        raise LimitError(
-            f"k={plan.settings.k:,} and {plan.dim:,} features make {plan.numbers:,} numbers, which take "
-            f"{plan.fleet_bytes:,} bytes with their sums, and {left:,} are left on the {len(servers)} servers; "
-            "start more servers, or with a larger memory limit"
-        )
-
-
-def check_worker(plan: DictionaryPlan, features: int, left_bytes: int) -> None:
-    """Raise LimitError if a worker has too little memory for the atoms, and sums, at the features of its rows."""
-    needed = NUMBER_BYTES * plan.settings.k * features
-    if needed > left_bytes:
-        raise LimitError(
-            f"k={plan.settings.k:,}: the rows of one worker use {features:,} features, at which atoms and sums take "
-            f"{needed:,} bytes, and {left_bytes:,} are left on its machine; use machines with more memory"
-        )

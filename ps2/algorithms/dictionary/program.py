@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from ps2.algorithms.dictionary.coding import exponent_of
 from ps2.algorithms.dictionary.ops import TILE, folded
-from ps2.algorithms.dictionary.plan import WORDS, DictionaryPlan, FittedDictionary, check_fleet
+from ps2.algorithms.dictionary.plan import WORDS, DictionaryPlan, FittedDictionary
 from ps2.algorithms.dictionary.updates import Products, update
 from ps2.algorithms.dictionary.worker import (
     ATOMS,
@@ -33,6 +33,7 @@ from ps2.algorithms.dictionary.worker import (
     Sum,
     Survey,
 )
+from ps2.algorithms.frame.memory import check_servers
 from ps2.algorithms.frame.program import Ask, Program, Steps, run_program
 from ps2.algorithms.training import row_draws
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
@@ -81,7 +82,8 @@ def train(
     """
     names = CheckpointNames.of(plan.name, ps)
     if not names.begun:
-        check_fleet(plan, ps.memory())
+        what = f"k={plan.settings.k:,} and {plan.dim:,} features make {plan.numbers:,} numbers, which"
+        check_servers(f"{what} take with their sums", plan.fleet_bytes, ps.memory())
     return run_program(ps, DictionaryProgram(plan, Record(on_step, WORDS), names, table.columns), table, names)
 
 

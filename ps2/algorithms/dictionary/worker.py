@@ -14,7 +14,8 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from ps2.algorithms.dictionary import coding, kernels
-from ps2.algorithms.dictionary.plan import DictionaryPlan, check_worker
+from ps2.algorithms.dictionary.plan import NUMBER_BYTES, DictionaryPlan
+from ps2.algorithms.frame.memory import check_worker
 from ps2.algorithms.frame.program import DoTask, Task
 from ps2.algorithms.training import row_draws
 from ps2.algorithms.training.reading import Reading
@@ -123,7 +124,9 @@ class DictionaryWork:
     vectors: ServerVectors
 
     def __call__(self, reading: Reading) -> DoTask:
-        check_worker(self.plan, len(reading.training.keys), free_bytes())
+        atoms, features = self.plan.settings.k, len(reading.training.keys)
+        what = f"k={atoms:,}: the rows of one worker use {features:,} features, at which atoms and sums take"
+        check_worker(what, NUMBER_BYTES * atoms * features, free_bytes())
         return _Work(self.plan, self.vectors, reading.training).do
 
 

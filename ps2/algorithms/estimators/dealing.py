@@ -24,10 +24,11 @@ from ps2.algorithms.estimators.tables import (
     names_of,
 )
 from ps2.algorithms.estimators.vector_columns import for_arrow, unwrapped
+from ps2.algorithms.frame.placement import Cores
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Table
 from ps2.errors import InputError, SlotsError
-from ps2.run.slots import most_slots
+from ps2.run.slots import cores_each, cores_of_one, most_slots
 from ps2.run.spark.backend import SparkBackend
 from ps2.run.spark.backend_lookup import backend_of
 
@@ -62,23 +63,30 @@ class Dealer:
     """Brings the rows of a surveyed table to the workers when it is called.
 
     Attributes:
-        wanted: workers that the user asked for; None: none were asked for.
+        requested_workers: the user's number of workers; None: not set.
     """
 
     frame: Any
     columns: ColumnNames
-    found: TableSurvey
-    wanted: int | None
+    survey: TableSurvey
+    requested_workers: int | None
 
     def __call__(self, workers: int | None = None) -> Table:
-        """Deal the rows to some workers, by default to those that the user asked for; see ``deal``."""
-        return deal(self.frame, self.columns, self.found, workers or self.wanted)
+        """Deal the rows to some workers, by default to the user's number of them; see ``deal``."""
+        return deal(self.frame, self.columns, self.survey, workers or self.requested_workers)
 
     @property
     def slots(self) -> int:
-        """How many tasks Spark can run at once."""
+        """The number of tasks that Spark can run at once."""
         spark = backend_of(self.frame)
         return most_slots(spark) or spark.total_slots()
+
+    @property
+    def cores(self) -> Cores:
+        """The cores that Spark has for a training with these rows."""
+        spark = backend_of(self.frame)
+        workers = _workers(spark, self.survey, self.requested_workers)
+        return Cores(cores_of_one(spark), workers, cores_each(spark, workers))
 
 
 def deal(frame: Any, columns: ColumnNames, found: TableSurvey, wanted: int | None) -> Table:
@@ -88,14 +96,18 @@ def deal(frame: Any, columns: ColumnNames, found: TableSurvey, wanted: int | Non
         wanted: workers; None: one for each partition that has rows, as far as there are task slots.
     """
     spark = backend_of(frame)
-    slots = most_slots(spark) or spark.total_slots()
     rows = _typed(frame, columns, found.weight_unit)
-    workers = min(wanted or min(max(1, len(found.loads)), slots), found.rows)
+    workers = _workers(spark, found, wanted)
     if columns.group is not None:
         rows, workers = _by_group(spark.with_fixed_plan(rows)[0], columns, workers)
     else:
         rows = deal_rows(rows, found.loads, workers, cost_of(frame, columns.features))
     return Table(_for_arrow(rows, columns), columns, workers)
+
+
+def _workers(spark: SparkBackend, survey: TableSurvey, requested_workers: int | None) -> int:
+    slots = most_slots(spark) or spark.total_slots()
+    return min(requested_workers or min(max(1, len(survey.loads)), slots), survey.rows)
 
 
 def deal_rows(frame: Any, loads: Mapping[int, Load], workers: int, cost: Column) -> DataFrame:

@@ -7,6 +7,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
@@ -18,8 +19,12 @@ from ps2.algorithms.estimators.frames import check_frame, spark_calls
 from ps2.algorithms.estimators.model_files import EstimatorReader, EstimatorWriter
 from ps2.algorithms.estimators.params import ByName, FleetSetters, check_ranges
 from ps2.algorithms.estimators.tables import check_columns, survey
+from ps2.algorithms.estimators.unlabelled import survey_rows
+from ps2.algorithms.frame.placement import Request, Work, place
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.observing import current_watch, watched_fit
+from ps2.algorithms.training.only_worker import OnStep, Train, train_in_only_worker
+from ps2.algorithms.training.placement import Placement, Via
 from ps2.algorithms.training.progress import progress
 from ps2.algorithms.training.record import StepReport, TrainingHistory
 from ps2.algorithms.training.table import Table
@@ -130,11 +135,32 @@ class TrainingEstimator(ByName, MLReadable[Any], MLWritable):
         return EstimatorReader(cls)
 
 
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A training that can start.
+
+    Attributes:
+        plan: the settings, and facts of the rows.
+        survey: the result of the survey.
+        placement: where to train.
+        table: the rows at the workers.
+    """
+
+    plan: Any
+    survey: Any
+    placement: Placement
+    table: Table
+
+
 class FleetEstimator(FleetSetters, TrainingEstimator):
     """Base class of estimators that learn from features."""
 
     # The largest number of classes. None: labels are numbers; 0: no limit.
     _CLASSES: int | None = None
+    # Whether another driver can continue a training of the only worker, as it can one with servers.
+    _LOCAL_IS_DURABLE = False
+    # The family's ``train``: trains on the servers of a context, and returns a result with a ``history``.
+    _TRAIN: Train
 
     @abstractmethod
     def _plan(self) -> Any:
@@ -142,17 +168,74 @@ class FleetEstimator(FleetSetters, TrainingEstimator):
 
     def _survey(self, dataset: DataFrame, columns: ColumnNames) -> Any:
         """Survey a table before training: return a ``Survey``, or its counterpart for rows without labels."""
-        return survey(dataset, columns, self._CLASSES)
+        return survey_rows(dataset, columns) if columns.label is None else survey(dataset, columns, self._CLASSES)
 
-    @abstractmethod
-    def _train_model(self, plan: Any, found: Any, dealt: Dealer) -> tuple[Any, TrainingHistory]:
-        """Train; return the model and the record of the training.
+    def _resolve(self, plan: Any, survey: Any) -> Any:
+        """Return a plan with the facts of the table; raise ConfigError or LimitError if it cannot be trained."""
+        return plan
+
+    def _work(self, plan: Any, survey: Any) -> Work:
+        """Return the work of a resolved plan, for the cost model."""
+        work: Work = plan.work(survey.rows, survey.cost)
+        return work
+
+    def _complete(self, job: Job) -> Any:
+        """Return the plan with the placement, and with facts of the dealt rows."""
+        return job.plan
+
+    def _steps(self, plan: Any) -> int:
+        """Return the largest number of steps of a plan."""
+        return int(plan.settings.maxIter)
+
+    def _train(self, ps: PS2Context, job: Job, on_step: OnStep) -> Any:
+        """Train where the placement says; return a result with a ``history``."""
+        if job.placement.via == "local":
+            return train_in_only_worker(ps, job.table, job.plan.form, self._TRAIN, job.plan, on_step)
+        return self._TRAIN(ps, job.table, job.plan, on_step=on_step)
+
+    def _trained_model(self, trained: Any, job: Job) -> Any:
+        """Return the model, from the result of ``_train``."""
+        raise NotImplementedError
+
+    def _check(self) -> None:
+        super()._check()
+        self._request().check()
+
+    def _request(self) -> Request:
+        """Return what the user asks for."""
+        return Request(self.getOrDefault("via") if self.hasParam("via") else "servers", self._requested_workers)
+
+    def _place(self, work: Work, dealer: Dealer, began: Via | None = None) -> Placement:
+        """Choose where to train.
+
+        Args:
+            began: where an earlier driver began the training; None: none did.
+        """
+        why_servers = "" if self._LOCAL_IS_DURABLE else self._why_durable()
+        return place(work, dealer.cores, replace(self._request(), why_servers=why_servers, began=began))
+
+    def _why_durable(self) -> str:
+        """Return why another driver may have to continue the training; "": none has to."""
+        if self._name:
+            return "another driver may go on with this training"
+        return "checkpoints are made during the training" if has_checkpoints() else ""
+
+    def _train_model(self, plan: Any, survey: Any, dealer: Dealer) -> tuple[Any, TrainingHistory]:
+        """Choose where to train, deal the rows and train; return the model and the record of the training.
 
         Args:
             plan: the result of ``_plan``.
-            found: the result of ``_survey``.
-            dealt: brings the rows to the workers: to so many as its argument says, else to those of ``numWorkers``.
+            survey: the result of ``_survey``.
+            dealer: brings the rows to the workers.
         """
+        resolved = self._resolve(plan, survey)
+        placement = self._place(self._work(resolved, survey), dealer)
+        table = dealer(placement.workers)
+        job = Job(resolved, survey, replace(placement, workers=table.workers), table)
+        job = replace(job, plan=self._complete(job))
+        steps = self._steps(job.plan)
+        trained = self._train_in_context(table, steps, lambda ps, on_step: self._train(ps, job, on_step))
+        return self._trained_model(trained, job), replace(trained.history, placement=job.placement)
 
     def _fit(self, dataset: DataFrame) -> Any:
         self._check_frame(dataset)
@@ -162,13 +245,12 @@ class FleetEstimator(FleetSetters, TrainingEstimator):
 
     def _survey_and_train(self, plan: Any, dataset: DataFrame) -> tuple[Any, TrainingHistory]:
         """Survey a table and train; see ``_train_model``."""
-        found, dealt = self._survey_and_deal(dataset)
-        return done_anew(lambda: self._train_model(plan, found, dealt))
+        found, dealer = self._survey_and_deal(dataset)
+        return done_anew(lambda: self._train_model(plan, found, dealer))
 
     def _survey_and_deal(self, dataset: DataFrame) -> tuple[Any, Dealer]:
         """Check and survey a table; return what was found, and what brings its rows to the workers."""
-        workers = self.getNumWorkers() if self.isSet(self.numWorkers) else None
-        columns = self._columns()
+        workers, columns = self._requested_workers, self._columns()
         check_columns(dataset, columns)
         check_workers(backend_of(dataset), workers)
         if backend_of(dataset).shares_host:
@@ -192,7 +274,8 @@ class FleetEstimator(FleetSetters, TrainingEstimator):
             return self.getOrDefault(param) or None if self.hasParam(param) and self.isSet(param) else None
 
         others = map(named, ("weightCol", "validationIndicatorCol", "baseMarginCol", "groupCol"))
-        return ColumnNames(self._features, self.getOrDefault("labelCol"), *others)
+        label = self.getOrDefault("labelCol") if self.hasParam("labelCol") else None
+        return ColumnNames(self._features, label, *others)
 
 
 def has_checkpoints() -> bool:

@@ -67,6 +67,11 @@ class TableSurvey:
         return sum(load.rows for load in self.loads.values())
 
     @property
+    def cost(self) -> float:
+        """The number of stored feature values plus the number of rows."""
+        return sum(load.cost for load in self.loads.values())
+
+    @property
     def weight_unit(self) -> float:
         """The factor by which weights are multiplied when rows go to the workers."""
         return 1.0

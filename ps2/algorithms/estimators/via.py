@@ -7,10 +7,8 @@ from typing import get_args
 
 from pyspark.ml.param import Param
 
-from ps2.algorithms.estimators.estimator import has_checkpoints
 from ps2.algorithms.estimators.params import ByName, Check, any_case, getter, one_of, own_param, setter
 from ps2.algorithms.training.placement import ViaName
-from ps2.algorithms.training.placement_costs import MAX_LOCAL_WEIGHTS
 
 VIAS: tuple[ViaName, ...] = get_args(ViaName)
 # For the ranges of a family's params.
@@ -33,17 +31,3 @@ class HasVia(ByName):
     def _set_defaults(self) -> None:
         super()._set_defaults()
         self._setDefault(via="auto")
-
-
-def why_on_servers(name: str, numbers: int, what: str) -> str:
-    """Return why a model has to be on servers; "" if it need not be.
-
-    Args:
-        name: of the training, under which another driver continues it; "": none does.
-        numbers: of the model, called ``what`` in the plural.
-    """
-    if name:
-        return "another driver may go on with this training"
-    if has_checkpoints():
-        return "checkpoints are made during the training"
-    return f"the {what} have {numbers:,} numbers" if numbers > MAX_LOCAL_WEIGHTS else ""

@@ -146,6 +146,11 @@ class ByName(_FleetSettings, Params, metaclass=_ShowsParams):
         """All params, in the order of their names."""
         return [self.__dict__[name] for name, _ in _params_of(type(self))]
 
+    @property
+    def _requested_workers(self) -> int | None:
+        """The number of workers that the user has set; None: not set."""
+        return self.getOrDefault("numWorkers") if self.isSet("numWorkers") else None
+
     def _set_defaults(self) -> None:
         """Set defaults that the declarations, or base classes of pyspark, do not have."""
         known = settings_of(type(self)).items()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from pyspark.ml import Estimator, Model
@@ -11,21 +9,17 @@ from pyspark.ml.linalg import DenseMatrix, DenseVector, Vector
 from pyspark.sql import DataFrame
 
 from ps2.algorithms.estimators.dealing import Dealer
-from ps2.algorithms.estimators.estimator import FleetEstimator
+from ps2.algorithms.estimators.estimator import FleetEstimator, Job
 from ps2.algorithms.estimators.heads import VectorHead
 from ps2.algorithms.estimators.models import FeatureModel
 from ps2.algorithms.estimators.predict import rows_of
 from ps2.algorithms.estimators.tables import Survey, survey
 from ps2.algorithms.metric.model import Metric
 from ps2.algorithms.metric.pair_frame import joined
-from ps2.algorithms.metric.placing import placed
 from ps2.algorithms.metric.plan import MetricPlan
 from ps2.algorithms.metric.program import TrainedMetric, train
 from ps2.algorithms.metric.settings import MetricSettings
 from ps2.algorithms.training.faults import ColumnNames
-from ps2.algorithms.training.only_worker import train_in_only_worker
-from ps2.algorithms.training.record import StepReport, TrainingHistory
-from ps2.coordinator.context import PS2Context
 from ps2.errors import ConfigError, InputError
 
 
@@ -43,6 +37,7 @@ class MetricLearning(MetricSettings, FleetEstimator, Estimator["MetricLearningMo
     """
 
     __module__ = "ps2.algorithms.feature"
+    _TRAIN = staticmethod(train)
 
     def _plan(self) -> MetricSettings:
         if self.isSet(self.otherCol):
@@ -51,9 +46,6 @@ class MetricLearning(MetricSettings, FleetEstimator, Estimator["MetricLearningMo
             if not isinstance(self._features, str):
                 raise ConfigError("featuresCol: with otherCol, expected one column of vectors")
         return self._values(MetricSettings)
-
-    def _columns(self) -> ColumnNames:
-        return ColumnNames(self._features, self.getLabelCol())
 
     def _survey_and_deal(self, dataset: DataFrame) -> tuple[Any, Dealer]:
         if not self.isSet(self.otherCol):
@@ -73,22 +65,15 @@ class MetricLearning(MetricSettings, FleetEstimator, Estimator["MetricLearningMo
             raise InputError(f"column {columns.label!r}: expected {kind}, and all labels are {there[0]}")
         return found
 
-    def _train_model(self, settings: MetricSettings, found: Survey, dealt: Dealer) -> tuple[Any, TrainingHistory]:
-        dim = found.dim if settings.otherCol is None else found.dim // 2
-        classes = max(2, len(found.facts.class_weights))
-        plan = MetricPlan(settings=settings, name=self._name, dim=dim, classes=classes)
-        plan.check()
-        placement = placed(plan, found, dealt)
-        table = dealt(placement.workers)
+    def _resolve(self, plan: MetricSettings, survey: Survey) -> MetricPlan:
+        dim = survey.dim if plan.otherCol is None else survey.dim // 2
+        classes = max(2, len(survey.facts.class_weights))
+        resolved = MetricPlan(settings=plan, name=self._name, dim=dim, classes=classes)
+        resolved.check()
+        return resolved
 
-        def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> TrainedMetric:
-            if placement.via == "servers":
-                return train(ps, table, plan, on_step)
-            trained: TrainedMetric = train_in_only_worker(ps, table, plan.form, train, plan, on_step)
-            return trained
-
-        trained = self._train_in_context(table, settings.maxIter, run)
-        return MetricLearningModel._of(trained.metric), replace(trained.history, placement=placement)
+    def _trained_model(self, trained: TrainedMetric, job: Job) -> MetricLearningModel:
+        return MetricLearningModel._of(trained.metric)
 
 
 class MetricLearningModel(MetricSettings, FeatureModel, Model):

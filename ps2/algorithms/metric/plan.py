@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ps2.algorithms.frame.placement import Work
 from ps2.algorithms.frame.settings import Plan
 from ps2.algorithms.metric.settings import MetricSettings
 from ps2.algorithms.training.faults import Form
@@ -13,6 +14,13 @@ from ps2.errors import ConfigError, LimitError
 MAX_NUMBERS = 1 << 26
 # From this many numbers on, servers and workers hold float32.
 MIN_FLOAT32_NUMBERS = 1 << 22
+# Seconds that a step computes with a value of a pair's difference, for each row of L.
+VALUE_S = 2e-9
+# The approximate number of values that drawn pairs have, for each partner of a row of either kind: the row's values and
+# the partner's.
+VALUES_BY_PARTNER = 4
+# The number of clocks besides steps.
+OTHER_CLOCKS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +44,17 @@ class MetricPlan(Plan[MetricSettings]):
     def numbers(self) -> int:
         """The number of numbers in L."""
         return self.settings.rank * self.dim
+
+    def work(self, rows: int, cost: float) -> Work:
+        """Return the work of the training.
+
+        Args:
+            cost: the number of stored feature values plus the number of rows.
+        """
+        settings = self.settings
+        values_per_row = VALUES_BY_PARTNER * settings.pairsPerRow if self.draws_pairs else 1
+        value_s = VALUE_S * settings.rank * values_per_row * settings.miniBatchFraction
+        return Work.of_clocks(cost, self.numbers, settings.maxIter + OTHER_CLOCKS, value_s)
 
     def check(self) -> None:
         """Raise ConfigError or LimitError if there is no L for this number of features."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ps2.algorithms.frame.memory import check_worker
 from ps2.algorithms.frame.program import DoTask, Task
 from ps2.algorithms.topics import online_kernels as kernels
 from ps2.algorithms.topics.corpus import key_of
@@ -24,7 +25,6 @@ from ps2.algorithms.topics.options import OnlineOptions
 from ps2.algorithms.training.reading import Reading
 from ps2.client.matrix import DCVMatrix
 from ps2.data.rows import LocalRows
-from ps2.errors import LimitError
 from ps2.ops.kernels import Float64s
 from ps2.server.memory import free_bytes
 
@@ -131,7 +131,7 @@ class AveragingWork:
         rows = reading.training
         rows = rows.chosen(np.flatnonzero(rows.x.sum(axis=1) > 0))
         ids, topics = ids_of(rows), self.options.topics
-        check_memory(len(rows.keys), topics, free_bytes())
+        check_lambda(len(rows.keys), topics, free_bytes())
 
         def do(worker: Any, task: Any) -> None:
             if isinstance(task, CountDocuments):
@@ -164,11 +164,8 @@ class AveragingWork:
             self.stats.add(columns=used.keys[words], values=sent)
 
 
-def check_memory(words: int, topics: int, free: int) -> None:
+def check_lambda(words: int, topics: int, free: int) -> None:
     """Raise LimitError if a worker has no memory for the lambda of its words."""
-    needed = NUMBER_BYTES * words * topics
-    if needed > SHARE_OF_MEMORY * free:
-        raise LimitError(
-            f"sync='average': a worker's lambda of {words:,} words and {topics:,} topics takes {needed:,} bytes, and "
-            f"{free:,} are free; sync='gradient' reads it in parts"
-        )
+    what = f"sync='average': a worker's lambda of {words:,} words and {topics:,} topics takes"
+    advice = "sync='gradient' reads it in parts"
+    check_worker(what, NUMBER_BYTES * words * topics, int(SHARE_OF_MEMORY * free), advice)

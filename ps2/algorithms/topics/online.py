@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from ps2.algorithms.frame.placement import Work
 from ps2.algorithms.frame.program import Ask, DoTask, Program, Steps, run_program
 from ps2.algorithms.topics import online_kernels as kernels
 from ps2.algorithms.topics.averaging import AveragingWork, CountDocuments
@@ -46,6 +47,10 @@ NO_DOCUMENT = (
     "no batch had a document, so the topics are the random ones that the training began with: use a subsamplingRate "
     "above %g, or more documents (equal ones are drawn together)"
 )
+
+
+# No cost model is needed: this training has steps of the servers.
+ONLINE_WORK = Work(0.0, 0, 0.0, why_servers="optimizer 'online' steps on the servers")
 
 
 def train_online(

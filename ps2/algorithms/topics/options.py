@@ -8,11 +8,12 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from ps2.algorithms.frame.memory import check_driver
 from ps2.algorithms.topics import blocks
 from ps2.algorithms.training.faults import Form
 from ps2.algorithms.training.placement import Via
 from ps2.algorithms.training.record import TrainingHistory
-from ps2.errors import ConfigError, LimitError
+from ps2.errors import ConfigError
 
 MAX_TOPICS = 2**31 - 1
 SLICE_BYTES = 64 << 20
@@ -180,12 +181,8 @@ def check_room(options: SamplingOptions | OnlineOptions, driver: int) -> None:
     """
     # The driver converts the servers' float32 to float64.
     each = 4 if isinstance(options, SamplingOptions) else 12
-    needed = options.topics * (each * options.vocabulary + 8)
-    if needed > driver:
-        raise LimitError(
-            f"k={options.topics:,}: so many topics of {options.vocabulary:,} words take {needed:,} bytes, and the "
-            f"driver, which gets them in the end, may take {driver:,}"
-        )
+    what = f"k={options.topics:,}: so many topics of {options.vocabulary:,} words take"
+    check_driver(what, options.topics * (each * options.vocabulary + 8), driver)
 
 
 def _check_topics(topics: int, alpha: tuple[float, ...]) -> None:

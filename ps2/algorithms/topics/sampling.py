@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ps2.algorithms.frame.journal import Journal
+from ps2.algorithms.frame.placement import Work
 from ps2.algorithms.frame.program import Ask, NextClock, Program, Steps, run_program
 from ps2.algorithms.topics.alpha import AlphaSchedule, fit_alpha
 from ps2.algorithms.topics.local_worker import LocalLoop
@@ -28,6 +29,36 @@ from ps2.algorithms.training.run import NotWhole
 from ps2.algorithms.training.table import Table
 from ps2.array_types import Float64s
 from ps2.errors import ConfigError, PS2Error
+
+# Seconds of a token, measured (decision 56): a part of its own, and one for each topic, which is smaller where
+# documents have lists of their topics.
+TOKEN_S, TOPIC_S, LISTED_S, MAX_DENSE = 45e-9, 0.35e-9, 0.12e-9, 256
+# Seconds of a count: to compute its part of the likelihood; to bring it from servers to a worker, and its change back.
+LOOK_S, EXCHANGE_S = 1e-9, 16e-9
+# Seconds of an iteration: the clock, and requests for topics' totals and slices of words.
+CLOCK_S, REQUESTS_S = 4e-3, 10e-3
+# Bytes of one worker: of a count, and of a token with its topic, its document and its part of the document's counts.
+COUNT_BYTES, TOKEN_BYTES = 4, 24
+# A worker with more than this may not fit its task.
+MAX_BYTES = 2 << 30
+
+
+def work_of(options: SamplingOptions, documents: int, tokens: int) -> Work:
+    """Count the work of an iteration: the only worker divides its documents among threads."""
+    listed = max(options.topics - MAX_DENSE, 0)
+    token_s = TOKEN_S + min(options.topics, MAX_DENSE) * TOPIC_S + listed * LISTED_S
+    counts = options.vocabulary * options.topics
+    needed = counts * COUNT_BYTES + tokens * TOKEN_BYTES
+    return Work(
+        read_s=0.0,
+        steps=1,
+        step_s=tokens * token_s,
+        local_s=counts * LOOK_S + CLOCK_S,
+        servers_s=counts * EXCHANGE_S + CLOCK_S + REQUESTS_S,
+        local_threads=documents,
+        why_servers="" if options.budget_s is None else "budgetS is set",
+        why_not_auto=f"one worker would take {needed >> 20:,} MiB" if needed > MAX_BYTES else "",
+    )
 
 
 def train(

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 
+from ps2.algorithms.frame.memory import fitting_servers
 from ps2.algorithms.topics.options import SamplingOptions
 from ps2.algorithms.topics.saved_topics import SavedTopics
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.array_types import Int64s
 from ps2.client.dcv import DCV
 from ps2.client.matrix import DCVMatrix
-from ps2.errors import LimitError, PS2Error
+from ps2.errors import PS2Error
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,8 @@ class SharedCounts:
         """
         options, ring = sizes.options, ClockRows(sizes.workers, sizes.options.lateness)
         k, words = options.topics, options.vocabulary
-        with _explaining(options):
+        size = k * words * np.dtype(np.int32).itemsize
+        with fitting_servers(f"{k:,} topics of {words:,} words have counts of {size:,} bytes, which"):
             counts = names.give(lambda name: DCV.dense(words, k, "int32", layout="column", name=name))
         frequencies = saved = None
         if options.sync == "rotation" and options.via == "servers":
@@ -144,16 +144,3 @@ class CountsSummary:
                 f"iteration {iteration}: expected counts of {tokens:,} tokens, none negative, got "
                 f"{self.totals.sum():,} tokens, and {self.negative:,} negative counts"
             )
-
-
-@contextmanager
-def _explaining(options: SamplingOptions) -> Iterator[None]:
-    """Turn LimitError into one that says what does not fit."""
-    try:
-        yield
-    except LimitError as error:
-        size = options.topics * options.vocabulary * np.dtype(np.int32).itemsize
-        raise LimitError(
-            f"{options.topics:,} topics of {options.vocabulary:,} words have counts of {size:,} bytes, and they do not "
-            f"fit the servers: {error}; start more servers, or with a larger memory limit"
-        ) from error

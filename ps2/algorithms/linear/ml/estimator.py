@@ -160,7 +160,7 @@ class LinearEstimator(HasVia, HasInitialModel, FleetEstimator, TrainingSetters):
         values = sum(load.cost for load in found.loads.values())
         why = _why_on_servers(options) or _why_too_large(problem)
         work = Work(values, problem.size, options.steps, VALUE_S * problem.width, why)
-        return place(work, dealt.slots, len(found.loads), dealt.wanted, self.getVia())
+        return place(work, dealt.slots, len(found.loads), dealt.requested_workers, self.getVia())
 
 
 def storing(options: SolverOptions, problem: Problem, found: Survey) -> SolverOptions:

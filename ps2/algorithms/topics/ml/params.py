@@ -213,8 +213,6 @@ def options_of(params: LDAParams, name: str) -> SamplingOptions | OnlineOptions:
     if alpha is not None and len(alpha) not in (1, k):
         raise ConfigError(f"docConcentration: expected one number, or one for each of {k} topics, got {len(alpha)}")
     beta = params.getTopicConcentration() if params.isSet("topicConcentration") else None
-    if params.getVia() == "local" and params.isSet("numWorkers") and params.getNumWorkers() > 1:
-        raise ConfigError(f"via: 'local' has one worker, and numWorkers is {params.getNumWorkers()}")
     if online and params.getVia() == "local":
         raise ConfigError("via: optimizer 'online' steps on the servers, and 'local' is for optimizer 'cgs'")
     if params.isSet("localBatches") and not (online and params.getSync() == "average"):

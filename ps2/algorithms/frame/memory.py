@@ -1,0 +1,81 @@
+"""Whether a training fits the memory of its servers, workers and driver. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+from ps2.errors import LimitError
+
+MORE_SERVERS = "start more servers, or with a larger memory limit"
+
+
+class Freeable(Protocol):
+    """A vector or matrix on the servers."""
+
+    def free(self) -> None:
+        """Free it."""
+
+
+def left_on(servers: Sequence[tuple[int, int]]) -> int:
+    """Return the bytes that are left on servers.
+
+    Args:
+        servers: the memory limit of each server and the memory in use, in bytes.
+    """
+    return sum(max(limit - used, 0) for limit, used in servers)
+
+
+def check_servers(what: str, needed_bytes: int, servers: Sequence[tuple[int, int]], advice: str = MORE_SERVERS) -> None:
+    """Raise LimitError if a model and its training state cannot fit servers.
+
+    Args:
+        what: the params that make it large and what they make, with a verb: "k=9 and 8 features make sums that take".
+        servers: the memory limit of each server and the memory in use, in bytes.
+    """
+    left = left_on(servers)
+    if needed_bytes > left:
+        limit = sum(limit for limit, _ in servers)
+        raise LimitError(
+            f"{what} {needed_bytes:,} bytes, and {left:,} are left on the {len(servers)} servers, whose "
+            f"limits are {limit:,} together; {advice}"
+        )
+
+
+@contextmanager
+def fitting_servers(what: str, vectors: Sequence[Freeable] = (), advice: str = MORE_SERVERS) -> Iterator[None]:
+    """Explain a LimitError of servers that allocate vectors.
+
+    Args:
+        what: the vectors and their size, as the beginning of a sentence: "sums of 800 bytes".
+        vectors: those that were allocated before the error, which are freed.
+    """
+    try:
+        yield
+    except LimitError as error:
+        for vector in vectors:
+            vector.free()
+        raise LimitError(f"{what} do not fit the servers: {error}; {advice}") from error
+
+
+def check_worker(what: str, needed_bytes: int, left_bytes: int, advice: str = "use machines with more memory") -> None:
+    """Raise LimitError if a worker has too little memory; see ``check_servers``.
+
+    Args:
+        left_bytes: memory that the worker may take.
+    """
+    if needed_bytes > left_bytes:
+        raise LimitError(f"{what} {needed_bytes:,} bytes, and {left_bytes:,} are left on its machine; {advice}")
+
+
+def check_driver(what: str, needed_bytes: int, left_bytes: int) -> None:
+    """Raise LimitError if the driver cannot hold the model; see ``check_servers``.
+
+    Args:
+        left_bytes: memory that the driver's process may take.
+    """
+    if needed_bytes > left_bytes:
+        raise LimitError(
+            f"{what} {needed_bytes:,} bytes, and the driver, which gets them in the end, may take {left_bytes:,}"
+        )

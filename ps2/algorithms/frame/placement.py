@@ -1,0 +1,167 @@
+"""Where a training runs: one cost model for all families. Pure.
+
+A family counts its ``Work``, in seconds of one core that it has measured. With T threads of the only worker, or W
+workers of t threads each with servers between them, a training then takes, with s = ``thread_share``::
+
+    local      read_s     + steps * (step_s / (1 + s * (T - 1)) + local_s)
+    servers    read_s / W + steps * (step_s / (W * t)           + servers_s)
+
+The constants of this module were measured on 2 cores (decision 57); only their ratios matter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ps2.algorithms.training.placement import Placement, Via, ViaName
+from ps2.errors import ConfigError
+from ps2.formats import short_time
+
+# Fixed cost of a clock on servers: release, two requests each way, the driver's function.
+SERVER_CLOCK_S = 8e-3
+# Fixed cost of a clock in the only worker's process.
+LOCAL_CLOCK_S = 2e-3
+# Cost of reading one stored value into a worker's arrays, with the shuffle that deals out rows.
+READ_S = 40e-9
+# Cost of sending one weight one way.
+WEIGHT_S = 4e-9
+# Limit of the number of weights that the only worker can return in its message.
+MAX_LOCAL_WEIGHTS = 1 << 22
+
+
+@dataclass(frozen=True)
+class Work:
+    """The work of a training. A step is a clock, an iteration or a tree.
+
+    Attributes:
+        read_s: the seconds in which one worker reads all rows.
+        steps: the number of steps.
+        step_s: the seconds in which one core computes a step with all rows.
+        local_s: the other seconds of a step in the only worker's process.
+        servers_s: the other seconds of a step with servers.
+        weights: the number of weights that the only worker returns in its message; 0: it returns them otherwise.
+        local_threads: the largest number of threads of the only worker.
+        worker_threads: the largest number of threads of each worker with servers.
+        thread_share: the speed of each further thread of the only worker, as a share of the first one's.
+        why_servers: the reason why only servers can train this; "": there is none.
+        why_not_auto: the reason why "auto" chooses servers whatever the costs; "": there is none.
+    """
+
+    read_s: float
+    steps: float
+    step_s: float
+    local_s: float = LOCAL_CLOCK_S
+    servers_s: float = SERVER_CLOCK_S
+    weights: int = 0
+    local_threads: float = 1
+    worker_threads: float = 1
+    thread_share: float = 1.0
+    why_servers: str = ""
+    why_not_auto: str = ""
+
+    @staticmethod
+    def of_clocks(values: float, weights: int, clocks: int, value_s: float, why_servers: str = "") -> Work:
+        """Return the work of clocks that compute with every row, and in which all weights travel both ways.
+
+        Args:
+            values: the number of stored feature values plus the number of rows.
+            value_s: seconds of computing per value and clock.
+        """
+        servers_s = SERVER_CLOCK_S + 2 * WEIGHT_S * weights
+        return Work(
+            values * READ_S, clocks, values * value_s, servers_s=servers_s, weights=weights, why_servers=why_servers
+        )
+
+    def seconds(self, cores: Cores) -> dict[Via, float]:
+        """Estimate the duration of the training by each way to run it."""
+        speed = 1 + self.thread_share * (min(cores.local, self.local_threads) - 1)
+        spread = cores.workers * min(cores.each, self.worker_threads)
+        return {
+            "local": self.read_s + self.steps * (self.step_s / speed + self.local_s),
+            "servers": self.read_s / cores.workers + self.steps * (self.step_s / spread + self.servers_s),
+        }
+
+
+@dataclass(frozen=True)
+class Cores:
+    """The cores that Spark has for a training.
+
+    Attributes:
+        local: the number of cores of the process that runs a task.
+        workers: the number of tasks that would train with servers.
+        each: the number of cores of each of these tasks.
+    """
+
+    local: int
+    workers: int
+    each: int
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user and the application ask for.
+
+    Attributes:
+        via: the user's choice.
+        workers: the user's number of workers; None: not set.
+        why_servers: the reason why the application needs the model on servers; "": it does not.
+        began: where an earlier driver began the training; None: none did.
+    """
+
+    via: ViaName = "auto"
+    workers: int | None = None
+    why_servers: str = ""
+    began: Via | None = None
+
+    def check(self) -> None:
+        """Raise ConfigError if it contradicts itself."""
+        if self.via == "local" and (self.workers or 1) > 1:
+            raise ConfigError(
+                f"via: expected 'servers' or 'auto' for {self.workers} workers (numWorkers), got 'local', which has "
+                "one worker"
+            )
+
+
+def place(work: Work, cores: Cores, request: Request) -> Placement:
+    """Choose the number of workers, and where the model is between steps.
+
+    Raises:
+        ConfigError: the request contradicts itself, or cannot be met.
+    """
+    request.check()
+    why_servers = request.why_servers or work.why_servers
+    if not why_servers and work.weights > MAX_LOCAL_WEIGHTS:
+        why_servers = f"the model has {work.weights:,} weights"
+    if request.via == "local" and why_servers:
+        raise ConfigError(f"via: 'local' cannot train this: {why_servers}")
+    via: Via
+    if request.via != "auto":
+        via, reason = request.via, "as requested"
+    elif request.began is not None:
+        via, reason = request.began, "as the training began"
+    elif (request.workers or 1) > 1:
+        via, reason = "servers", f"numWorkers is {request.workers}"
+    elif why_servers or work.why_not_auto:
+        via, reason = "servers", why_servers or work.why_not_auto
+    else:
+        via, reason = fastest(work.seconds(cores))
+    if via == "local":
+        return Placement(1, int(min(cores.local, work.local_threads)), via, reason)
+    return Placement(cores.workers, int(min(cores.each, work.worker_threads)), via, reason)
+
+
+def fastest(seconds: Mapping[Via, float], unit: str = "") -> tuple[Via, str]:
+    """Return the fastest of several ways to train, and the reason in words.
+
+    Args:
+        seconds: the predicted time of each way; infinity: it is impossible.
+        unit: the part of a training that takes this time, such as " per token"; "": the whole training.
+    """
+    via = min(seconds, key=lambda name: seconds[name])
+    times = (
+        f"{name!r} {short_time(time_s)}" if math.isfinite(time_s) else f"{name!r} does not fit"
+        for name, time_s in seconds.items()
+    )
+    return via, f"chosen by predicted time{unit}: {', '.join(times)}"
