@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -15,21 +15,22 @@ from training import schema_of
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Facts, Table
 from ps2.algorithms.trees.gradients import Objective
-from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
+from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem
 from ps2.algorithms.trees.rows import is_dense
 from ps2.algorithms.trees.trainer import TrainedForest, train
 from ps2.algorithms.trees.tree import Forest
+from tests import plans
 
 FEATURES = 32
 CATEGORIES = {6: 70}
 PROBLEM = TreeProblem(Objective("logistic"), FEATURES, (0.0,), categories=CATEGORIES)
 SOFTMAX = TreeProblem(Objective("softmax", 3), FEATURES, (0.0, 0.5, -0.5), categories=CATEGORIES)
 MEDIAN = TreeProblem(Objective("absolute"), FEATURES, (0.0,), categories=CATEGORIES)
-RECIPE = BoostingOptions(rounds=3, depth=4, bins=16, rate=0.5, fraction=0.9)
+RECIPE = plans.boosting(maxIter=3, maxDepth=4, maxBins=16, stepSize=0.5, subsamplingRate=0.9)
 # For forests of more trees a round.
-SHORT = replace(RECIPE, rounds=2, depth=3)
+SHORT = plans.changed(RECIPE, maxIter=2, maxDepth=3)
 # Its histograms do not fit into the rows that there are in the beginning.
-BY_LEAF = replace(RECIPE, growth="leaf", leaves=48, depth=30, min_child_weight=0.1)
+BY_LEAF = plans.changed(RECIPE, growth="leaf", maxLeaves=48, maxDepth=30, minChildWeight=0.1)
 
 
 def table(rows: int = 300, seed: int = 0) -> tuple[Any, Any]:
@@ -79,7 +80,7 @@ def trained(
     spark: Any,
     workers: int = 2,
     sparse: bool = False,
-    recipe: BoostingOptions = RECIPE,
+    recipe: BoostingPlan = RECIPE,
     problem: TreeProblem = PROBLEM,
     on_step: Any = lambda report: None,
 ) -> TrainedForest[Forest]:

@@ -49,8 +49,8 @@ from ps2.algorithms.training.record import StepReport
 from ps2.algorithms.training.table import Table
 from ps2.algorithms.trees import trainer as trees
 from ps2.algorithms.trees.forests import trainer as forests
-from ps2.algorithms.trees.forests.options import ForestOptions
 from ps2.algorithms.trees.tree_matrices import HistogramMatrices
+from tests import plans
 
 SEED = 3
 
@@ -330,7 +330,7 @@ TREES = {
     "softmax": (boosting.SHORT, boosting.SOFTMAX, False),
     "absolute": (boosting.SHORT, boosting.MEDIAN, False),
 }
-FOREST = ForestOptions(trees=3, depth=6, bins=16, impurity="gini", classes=2, rows=300, features=6)
+FOREST = plans.forest("gini", classes=2, rows=300, numTrees=3, maxDepth=6, maxBins=16, node_features=6)
 
 
 def tree_labels(classes: int) -> Any:
@@ -345,21 +345,22 @@ def tree_rows(spark: Any, classes: int = 1, sparse: bool = False) -> Table:
 def grow_trees(ps: Any, table: Table, call: Call, kind: str) -> Result:
     recipe, problem, _ = TREES[kind]
     facts = boosting.facts_of(tree_labels(problem.classes))
-    recipe = replace(recipe, rounds=recipe.rounds + call.more, seed=call.seed, name=call.name)
+    rounds = recipe.settings.maxIter + call.more
+    recipe = plans.changed(recipe, maxIter=rounds, seed=call.seed, name=call.name)
     made = trees.train(ps, table, problem, recipe, facts, call.on_step)
     return Result({"trees": boosting.digest(made.forest)}, made.history.objective)
 
 
 def grow_forest(ps: Any, table: Table, call: Call) -> Result:
     """Grow trees, all of which are complete at the end: a step is a search for splits."""
-    options, searches = replace(FOREST, seed=call.seed, name=call.name), itertools.count(1)
+    plan, searches = plans.changed(FOREST, seed=call.seed, name=call.name), itertools.count(1)
 
     def search(*args: Any, original: Any = HistogramMatrices.best_splits) -> Any:
         call.on_step(StepReport(next(searches), 0.0, 0.0, 0, 0))
         return original(*args)
 
     with mock.patch.object(HistogramMatrices, "best_splits", search):
-        made = forests.grow(ps, table, boosting.PROBLEM, options, boosting.facts_of(tree_labels(1)))
+        made = forests.grow(ps, table, boosting.PROBLEM, plan, boosting.facts_of(tree_labels(1)))
     shares = {f"shares {number}": share for number, share in enumerate(made.forest.shares)}
     return Result({"trees": boosting.digest(made.forest.forest), **shares}, made.history.objective)
 

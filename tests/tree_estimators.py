@@ -22,9 +22,9 @@ from ps2.algorithms.estimators.labels import Labels
 from ps2.algorithms.estimators.tables import Survey, survey_of
 from ps2.algorithms.training.faults import Form
 from ps2.algorithms.training.table import Facts
-from ps2.algorithms.trees.ml import estimator as boosted
-from ps2.algorithms.trees.ml import forest_estimator as forests
-from ps2.algorithms.trees.ml.label_sums import LabelSums
+from ps2.algorithms.trees import estimator as boosted
+from ps2.algorithms.trees.forests import estimator as forests
+from ps2.algorithms.trees.label_statistics import LabelSums
 from tests.in_process import ArrayTable, training_context, vectors
 
 # What estimators ask Spark for: two cores.

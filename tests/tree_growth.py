@@ -11,7 +11,7 @@ from ps2.algorithms.trees import driver_messages as messages
 from ps2.algorithms.trees import growing_kernels, ops
 from ps2.algorithms.trees.boosted_growth import ROOT, BoostedGrowth
 from ps2.algorithms.trees.growth import LAYOUT
-from ps2.algorithms.trees.problem import BoostingOptions
+from ps2.algorithms.trees.problem import BoostingPlan
 from ps2.algorithms.trees.rows import Binned, Histograms, NodeRows
 from ps2.algorithms.trees.search_kernels import Splits
 from ps2.algorithms.trees.tree import Tree
@@ -36,7 +36,7 @@ class Grown:
     added: int
 
 
-def grow(rows: Binned, pairs: Any, scales: tuple[float, float], recipe: BoostingOptions, number: int = 0) -> Grown:
+def grow(rows: Binned, pairs: Any, scales: tuple[float, float], recipe: BoostingPlan, number: int = 0) -> Grown:
     """Grow a tree of all rows.
 
     Args:

@@ -57,12 +57,10 @@ if TYPE_CHECKING:
         OnlineLogisticRegression,
         OnlineLogisticRegressionModel,
     )
-    from ps2.algorithms.trees.ml.classifiers import (
-        GBTClassificationModel,
-        GBTClassifier,
-        RandomForestClassificationModel,
-        RandomForestClassifier,
-    )
+    from ps2.algorithms.trees.estimator import GBTClassifier
+    from ps2.algorithms.trees.forests.estimator import RandomForestClassifier
+    from ps2.algorithms.trees.forests.models import RandomForestClassificationModel
+    from ps2.algorithms.trees.models import GBTClassificationModel
 
 log = logging.getLogger(__name__)
 
@@ -91,14 +89,14 @@ __all__ = [
 _HOME = {
     "DeepFM": "ps2.algorithms.deep.estimator",
     "DeepFMModel": "ps2.algorithms.deep.estimator",
-    "GBTClassificationModel": "ps2.algorithms.trees.ml.classifiers",
-    "GBTClassifier": "ps2.algorithms.trees.ml.classifiers",
+    "GBTClassificationModel": "ps2.algorithms.trees.models",
+    "GBTClassifier": "ps2.algorithms.trees.estimator",
     "OnlineFM": "ps2.algorithms.online.estimator",
     "OnlineFMModel": "ps2.algorithms.online.estimator",
     "OnlineLogisticRegression": "ps2.algorithms.online.estimator",
     "OnlineLogisticRegressionModel": "ps2.algorithms.online.estimator",
-    "RandomForestClassificationModel": "ps2.algorithms.trees.ml.classifiers",
-    "RandomForestClassifier": "ps2.algorithms.trees.ml.classifiers",
+    "RandomForestClassificationModel": "ps2.algorithms.trees.forests.models",
+    "RandomForestClassifier": "ps2.algorithms.trees.forests.estimator",
     "WideAndDeep": "ps2.algorithms.deep.estimator",
     "WideAndDeepModel": "ps2.algorithms.deep.estimator",
 }

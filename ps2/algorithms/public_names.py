@@ -33,10 +33,10 @@ PUBLIC_NAMES: dict[str, dict[str, tuple[str, ...]]] = {
         "online.estimator": (
             *("OnlineFM", "OnlineFMModel", "OnlineLogisticRegression", "OnlineLogisticRegressionModel"),
         ),
-        "trees.ml.classifiers": (
-            *("GBTClassificationModel", "GBTClassifier"),
-            *("RandomForestClassificationModel", "RandomForestClassifier"),
-        ),
+        "trees.models": ("GBTClassificationModel",),
+        "trees.estimator": ("GBTClassifier",),
+        "trees.forests.estimator": ("RandomForestClassifier",),
+        "trees.forests.models": ("RandomForestClassificationModel",),
     },
     "clustering": {
         "clustering": ("LDA", "LDAModel"),
@@ -54,7 +54,8 @@ PUBLIC_NAMES: dict[str, dict[str, tuple[str, ...]]] = {
         "embeddings.models": ("DeepWalkModel", "LINEModel", "Node2VecModel"),
     },
     "ranking": {
-        "ranking": ("GBTRanker", "GBTRankerModel"),
+        "trees.models": ("GBTRankerModel",),
+        "trees.estimator": ("GBTRanker",),
     },
     "recommendation": {
         "deep.estimator": ("TwoTower", "TwoTowerModel"),
@@ -62,10 +63,10 @@ PUBLIC_NAMES: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "regression": {
         "regression": ("FMRegressionModel", "FMRegressor", "LinearRegression", "LinearRegressionModel"),
-        "trees.ml.regressors": (
-            *("GBTRegressionModel", "GBTRegressor"),
-            *("RandomForestRegressionModel", "RandomForestRegressor"),
-        ),
+        "trees.models": ("GBTRegressionModel",),
+        "trees.estimator": ("GBTRegressor",),
+        "trees.forests.estimator": ("RandomForestRegressor",),
+        "trees.forests.models": ("RandomForestRegressionModel",),
     },
 }
 

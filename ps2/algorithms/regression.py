@@ -35,12 +35,10 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from ps2.algorithms.estimators.keywords import regression as keywords
-    from ps2.algorithms.trees.ml.regressors import (
-        GBTRegressionModel,
-        GBTRegressor,
-        RandomForestRegressionModel,
-        RandomForestRegressor,
-    )
+    from ps2.algorithms.trees.estimator import GBTRegressor
+    from ps2.algorithms.trees.forests.estimator import RandomForestRegressor
+    from ps2.algorithms.trees.forests.models import RandomForestRegressionModel
+    from ps2.algorithms.trees.models import GBTRegressionModel
 
 __all__ = [
     "FMRegressionModel",
@@ -55,10 +53,10 @@ __all__ = [
 
 # Families that load on first use: a program pays for the modules of those that it trains.
 _HOME = {
-    "GBTRegressionModel": "ps2.algorithms.trees.ml.regressors",
-    "GBTRegressor": "ps2.algorithms.trees.ml.regressors",
-    "RandomForestRegressionModel": "ps2.algorithms.trees.ml.regressors",
-    "RandomForestRegressor": "ps2.algorithms.trees.ml.regressors",
+    "GBTRegressionModel": "ps2.algorithms.trees.models",
+    "GBTRegressor": "ps2.algorithms.trees.estimator",
+    "RandomForestRegressionModel": "ps2.algorithms.trees.forests.models",
+    "RandomForestRegressor": "ps2.algorithms.trees.forests.estimator",
 }
 LOSSES: dict[str, LossName] = {"squaredError": "squared", "huber": "huber"}
 

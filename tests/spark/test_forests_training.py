@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -22,13 +21,13 @@ from ps2.algorithms import (
     RandomForestRegressor,
 )
 from ps2.algorithms.trees.forests import trainer, worker
-from ps2.algorithms.trees.forests.options import ForestOptions
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.problem import TreeProblem
 from ps2.algorithms.trees.tree_matrices import HistogramMatrices
 from ps2.errors import ConfigError
+from tests import plans
 
-RECIPE = ForestOptions(trees=5, depth=6, bins=16, impurity="gini", classes=2, rows=300, features=6)
+RECIPE = plans.forest(numTrees=5, maxDepth=6, maxBins=16, impurity="gini", classes=2, rows=300, node_features=6)
 
 
 def grow(ps, spark, recipe, workers=1, sparse=False):
@@ -50,7 +49,7 @@ class DriverDies(Exception):
 
 
 def test_forest_when_driver_is_lost_then_next_one_goes_on(spark, tmp_path, monkeypatch):
-    named = replace(RECIPE, name="forest", trees=3)
+    named = plans.changed(RECIPE, name="forest", numTrees=3)
     search, searches = HistogramMatrices.best_splits, []
 
     def dying(*given):
@@ -66,9 +65,9 @@ def test_forest_when_driver_is_lost_then_next_one_goes_on(spark, tmp_path, monke
             grow(ps, spark, named, 2, sparse=True)
     with PS2Context.getOrCreate(spark, servers=2, restore=str(tmp_path)) as ps:
         with pytest.raises(ConfigError, match="depth was 6, and is 3"):
-            grow(ps, spark, replace(named, depth=3))
+            grow(ps, spark, plans.changed(named, maxDepth=3))
         made = grow(ps, spark, named, 2, sparse=True)
-        whole = grow(ps, spark, replace(named, name="", via="local"), sparse=True)
+        whole = grow(ps, spark, plans.changed(named, name="", via="local"), sparse=True)
     assert digest_of(made) == digest_of(whole)
 
 

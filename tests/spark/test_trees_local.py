@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -19,8 +18,11 @@ from ps2.algorithms.trees import local_program
 from ps2.algorithms.trees.boosting_record import BoostingRecord
 from ps2.algorithms.trees.trainer import begun_via, train
 from ps2.errors import ConfigError
+from tests import plans
 
-NAMED = replace(RECIPE, rounds=6, rate=0.7, validate=True, validation_tol=0.001, name="trees", via="local")
+NAMED = plans.changed(
+    RECIPE, maxIter=6, stepSize=0.7, validationIndicatorCol="held", validationTol=0.001, name="trees", via="local"
+)
 
 
 class DyingWorker:
@@ -85,9 +87,9 @@ def test_local_when_driver_is_lost_then_next_one_goes_on(spark, tmp_path, monkey
     with PS2Context.getOrCreate(spark, servers=1, restore=str(tmp_path)) as ps:
         assert begun_via(ps, "trees") == "local"
         with pytest.raises(ConfigError, match="via was 'local', and is 'servers'"):
-            named(ps, spark, replace(NAMED, via="servers"))
+            named(ps, spark, plans.changed(NAMED, via="servers"))
         made = named(ps, spark)
-        whole = named(ps, spark, replace(NAMED, name="", via="servers"))
+        whole = named(ps, spark, plans.changed(NAMED, name="", via="servers"))
     assert digest(made.forest) == digest(whole.forest)
     assert made.history.validation == pytest.approx(whole.history.validation, rel=1e-12)
     assert (made.history.steps, made.history.reason) == (whole.history.steps, whole.history.reason)
@@ -100,7 +102,7 @@ def ps(spark):
 
 
 def test_local_when_worker_is_killed_then_same_trees(spark, ps, tmp_path, by_round):
-    local = replace(SHORT, via="local")
+    local = plans.changed(SHORT, via="local")
     expected = digest(trained(ps, spark, 1, recipe=local, problem=MEDIAN).forest)
     by_round(str(tmp_path))
     assert digest(trained(ps, spark, 1, recipe=local, problem=MEDIAN).forest) == expected

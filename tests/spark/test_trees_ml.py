@@ -33,8 +33,7 @@ from ps2.algorithms import (
 from ps2.algorithms.estimators.wide_integers import warn_of_wide_integers
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Facts, Table
-from ps2.algorithms.trees.ml.label_quantile import label_quantile
-from ps2.algorithms.trees.ml.label_sums import label_sums
+from ps2.algorithms.trees.label_statistics import label_quantile, label_sums
 from ps2.errors import ConfigError, InputError, PrecisionWarning, UsageError
 from tests.tree_estimators import data, same_trees
 from tests.xgboost_trees import rows_of_few_values

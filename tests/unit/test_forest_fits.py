@@ -11,24 +11,36 @@ import scipy.sparse as sp
 from ps2.algorithms import RandomForestClassifier, RandomForestRegressor
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.trees.forests import trainer
-from ps2.algorithms.trees.forests.options import ForestOptions
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.problem import TreeProblem
 from ps2.errors import ConfigError, InputError
+from tests import plans
 from tests.boosting import CATEGORIES, FEATURES, digest, facts_of, table
 from tests.in_process import ArrayTable, training_context
 from tests.tree_estimators import fit
 
 LABELS = {0: "squared", 2: "logistic", 3: "softmax"}
-RECIPE = ForestOptions(trees=5, depth=6, bins=16, impurity="gini", classes=2, rows=300, features=6)
-NUMBERS = replace(RECIPE, impurity="variance", classes=0, features=11)
+RECIPE = plans.forest(numTrees=5, maxDepth=6, maxBins=16, impurity="gini", classes=2, rows=300, node_features=6)
+NUMBERS = plans.changed(RECIPE, impurity="variance", classes=0, node_features=11)
 # How trees are grown, and whether rows are sparse, and weighted.
 KINDS = {
     "gini": (RECIPE, False, False),
-    "entropy of three classes, weighted": (replace(RECIPE, impurity="entropy", classes=3), True, True),
-    "gini of three classes, all features": (replace(RECIPE, classes=3, features=0, bootstrap=False), True, False),
-    "numbers, weighted": (replace(NUMBERS, min_rows=5, min_weight=1.0, rate=0.7), False, True),
-    "numbers, drawn once": (replace(NUMBERS, bootstrap=False, rate=0.6, min_info_gain=0.001), True, False),
+    "entropy of three classes, weighted": (plans.changed(RECIPE, impurity="entropy", classes=3), True, True),
+    "gini of three classes, all features": (
+        plans.changed(RECIPE, classes=3, node_features=0, bootstrap=False),
+        True,
+        False,
+    ),
+    "numbers, weighted": (
+        plans.changed(NUMBERS, minInstancesPerNode=5, min_node_weight=1.0, subsamplingRate=0.7),
+        False,
+        True,
+    ),
+    "numbers, drawn once": (
+        plans.changed(NUMBERS, bootstrap=False, subsamplingRate=0.6, minInfoGain=0.001),
+        True,
+        False,
+    ),
 }
 X = np.random.default_rng(0).normal(size=(400, 4))
 Y = (X[:, 0] > 0) + 2.0 * (X[:, 1] * X[:, 2] > 0)
@@ -51,7 +63,7 @@ def test_forest_when_it_has_grown_then_same_in_one_process(kind):
                 ps,
                 ArrayTable.of(sp.csr_array(x) if sparse else x, y, workers, columns, w=weights),
                 problem,
-                replace(recipe, via=via, weighted=weighted),
+                plans.changed(recipe, via=via, is_weighted=weighted),
                 facts,
             )
             for via, workers in (("local", 1), ("servers", 2))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,11 +16,13 @@ from ps2.algorithms.trees.forests import (
     vote_kernels,
     warming,
 )
-from ps2.algorithms.trees.forests.options import MAX_DRAWS, ForestOptions, features_drawn
+from ps2.algorithms.trees.forests.plan import MAX_DRAWS, node_features_of
 from ps2.algorithms.trees.forests.warming import forest_here
+from ps2.algorithms.trees.settings import ForestSettings
 from ps2.data.rows import LocalRows
+from tests import plans
 
-ONE_TREE = ForestOptions(1, 3, 64, "gini", 3, 200, bootstrap=False)
+ONE_TREE = plans.forest("gini", 3, 200, numTrees=1, maxDepth=3, maxBins=64, bootstrap=False)
 
 
 def rows_of(classes, weighted=False, empty=0):
@@ -63,7 +64,7 @@ def leaves_of(x, y, w, kind, depth):
 @pytest.mark.parametrize("kind", ["gini", "entropy", "variance"])
 def test_tree_when_all_features_then_best_of_all_splits(kind, weighted):
     rows = rows_of(0 if kind == "variance" else 3, weighted)
-    recipe = replace(ONE_TREE, impurity=kind, classes=0 if kind == "variance" else 3, weighted=weighted)
+    recipe = plans.changed(ONE_TREE, impurity=kind, classes=0 if kind == "variance" else 3, is_weighted=weighted)
     forest, _ = forest_here(rows, recipe)
     weights = rows.weights if weighted else np.ones(200)
     expected = leaves_of(rows.x.toarray(), rows.y, weights, kind, 3)
@@ -71,7 +72,8 @@ def test_tree_when_all_features_then_best_of_all_splits(kind, weighted):
 
 
 def test_forest_when_rows_move_then_same_trees():
-    rows, recipe = rows_of(3, empty=20), replace(ONE_TREE, trees=4, depth=8, bootstrap=True, features=2)
+    rows = rows_of(3, empty=20)
+    recipe = plans.changed(ONE_TREE, numTrees=4, maxDepth=8, bootstrap=True, node_features=2)
     order = np.random.default_rng(0).permutation(200)
     moved = LocalRows(rows.keys, sp.csr_array(rows.x[order]), rows.y[order])
     one, other = (forest_here(some, recipe)[0].margins(rows.x) for some in (rows, moved))
@@ -81,7 +83,7 @@ def test_forest_when_rows_move_then_same_trees():
 @pytest.mark.parametrize("classes", [0, 3])
 def test_votes_when_trees_do_not_count_then_those_of_the_rest(classes):
     rows, kind = rows_of(classes), {"classes": classes, "impurity": "gini" if classes else "variance"}
-    forest, _ = forest_here(rows, replace(ONE_TREE, trees=3, bootstrap=True, **kind))
+    forest, _ = forest_here(rows, plans.changed(ONE_TREE, numTrees=3, bootstrap=True, **kind))
     counts = np.random.default_rng(0).random((200, 3)) < 0.5
     votes, trees = forest.votes(rows.x, counts)
     parts = [forest.part(tree).margins(rows.x) * counts[:, [tree]] for tree in range(3)]
@@ -90,13 +92,13 @@ def test_votes_when_trees_do_not_count_then_those_of_the_rest(classes):
 
 
 def test_forest_when_it_has_grown_then_importances_sum_to_1():
-    forest, _ = forest_here(rows_of(3), replace(ONE_TREE, trees=5, bootstrap=True, features=2))
+    forest, _ = forest_here(rows_of(3), plans.changed(ONE_TREE, numTrees=5, bootstrap=True, node_features=2))
     assert forest.importances().sum() == pytest.approx(1)
     assert (forest.importances() > 0).all()
 
 
 def test_draws_when_bootstrap_then_poisson():
-    options = replace(ONE_TREE, bootstrap=True, rate=0.8)
+    options = plans.changed(ONE_TREE, bootstrap=True, subsamplingRate=0.8)
     draws = np.empty(200_000, np.uint8)
     draw_kernels.count_draws(np.arange(len(draws)), options.keys(0)[0], options.draws_below, draws)
     assert draws.max() < MAX_DRAWS
@@ -112,8 +114,10 @@ def test_features_when_drawn_by_turns_then_each_once():
 
 
 def test_strategy_when_auto_then_that_of_pyspark():
-    asked = [("auto", 9, 1, 2), ("auto", 9, 2, 2), ("AUTO", 9, 2, 0), ("log2", 9, 1, 2)]
-    assert [features_drawn(*one) for one in asked] == ["all", "sqrt", "onethird", "log2"]
+    cases = [("auto", 1, 2, 0), ("auto", 2, 2, 4), ("AUTO", 2, 0, 6), ("log2", 1, 2, 4)]
+    for strategy, trees, classes, expected in cases:
+        settings = ForestSettings(featureSubsetStrategy=strategy, numTrees=trees)
+        assert node_features_of(settings, 16, classes) == expected
 
 
 def test_forest_when_warm_then_compiles_nothing():
@@ -129,10 +133,10 @@ def test_forest_when_warm_then_compiles_nothing():
     before = compiled()
     for classes in (0, 3):
         for weighted in (False, True):
-            kind = {"impurity": "entropy" if classes else "variance", "classes": classes, "weighted": weighted}
+            kind = {"impurity": "entropy" if classes else "variance", "classes": classes, "is_weighted": weighted}
             for empty in (0, 20):
                 rows = rows_of(classes, weighted, empty)
-                forest = forest_here(rows, replace(ONE_TREE, features=2, **kind))[0]
+                forest = forest_here(rows, plans.changed(ONE_TREE, node_features=2, **kind))[0]
                 forest.margins(rows.x)
                 forest.votes(rows.x, np.ones((200, 1), np.bool_))
     warming.warm_whole_trees()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import fields
-from typing import get_args
 
 import click
 import pytest
@@ -19,8 +18,7 @@ from ps2.algorithms import (
     RandomForestRegressor,
 )
 from ps2.algorithms.labelled import LabelledRows
-from ps2.algorithms.trees.ml.regressors import LOSSES as LOSSES_OF_TREES
-from ps2.algorithms.trees.problem import GrowthName
+from ps2.algorithms.trees.settings import GBTRegressorSettings
 from ps2.cli.main import cli
 from ps2.cli.training.forest import forest
 from ps2.cli.training.gbt import GROWTHS, LOSSES, gbt
@@ -92,11 +90,11 @@ def test_options_when_they_have_a_range_then_nan_is_outside():
 
 
 def test_losses_when_listed_then_are_those_of_regression():
-    assert set(LOSSES) == set(LOSSES_OF_TREES) - {"softmax"}
+    assert set(LOSSES) == set(GBTRegressorSettings.lossType.typeConverter.names) - {"softmax"}
 
 
 def test_growths_when_listed_then_are_those_of_trees():
-    assert set(GROWTHS) == set(get_args(GrowthName))
+    assert set(GROWTHS) == set(GBTRegressorSettings.growth.typeConverter.names)
 
 
 def test_errors_when_they_begin_with_param_then_name_option():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from boosting import PROBLEM, RECIPE, facts_of, table
 from in_process import ArrayTable, training_context
@@ -12,6 +10,7 @@ from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.trees.driver_messages import AddHistograms, GrowTask, PlantTrees, SumGradients
 from ps2.algorithms.trees.trainer import train
 from ps2.algorithms.trees.worker import TreeWorker
+from tests import plans
 
 
 def test_trees_when_training_ends_early_then_no_extra_clock(monkeypatch):
@@ -24,15 +23,15 @@ def test_trees_when_training_ends_early_then_no_extra_clock(monkeypatch):
         do(self, worker, task)
 
     monkeypatch.setattr(TreeWorker, "__call__", noting)
-    recipe = replace(RECIPE, rounds=6, rate=0.7, validate=True, validation_tol=0.001)
+    recipe = plans.changed(RECIPE, maxIter=6, stepSize=0.7, validationIndicatorCol="held", validationTol=0.001)
     x, y = table()
     held = np.arange(len(y)) % 3 == 0
     rows = ArrayTable.of(x, y, 2, ColumnNames(validation="held"), held=held)
     with training_context(servers=2) as ps:
         made = train(ps, rows, PROBLEM, recipe, facts_of(y[~held]))
     grown = made.history.steps
-    assert len(made.forest.trees) < grown < recipe.rounds
+    assert len(made.forest.trees) < grown < recipe.settings.maxIter
     assert [tasks.count(task) for task in (SumGradients, PlantTrees)] == [1, grown + 1]
     assert tasks[-1] is PlantTrees
     assert tasks.count(AddHistograms) + 2 + grown == len(tasks)
-    assert tasks.count(AddHistograms) <= grown * recipe.depth
+    assert tasks.count(AddHistograms) <= grown * recipe.settings.maxDepth

@@ -13,31 +13,36 @@ from ps2.algorithms.trees.boosted_rows import BoostedRows
 from ps2.algorithms.trees.gradients import Objective, sums_below
 from ps2.algorithms.trees.local_growing import LocalGrower
 from ps2.algorithms.trees.local_histograms import LocalHistograms
-from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
+from ps2.algorithms.trees.problem import TreeProblem
 from ps2.algorithms.trees.quantiles import Quantiles
 from ps2.algorithms.trees.rounds import first_scales, next_scales
 from ps2.algorithms.trees.tree import Tree
 from ps2.data.rows import LocalRows
 from ps2.errors import LimitError
+from tests import plans
 
 FEATURES, CATEGORIES = 9, {4: 70}
 SIGNS = (1, 0, -1, *(0,) * (FEATURES - 3))
-# Objectives and options, and whether rows have weights. Those that begin with "sparse" have sparse rows.
+# Objectives and settings, and whether rows have weights. Those that begin with "sparse" have sparse rows.
 KINDS = {
-    "level": ("logistic", {"depth": 6}, False),
-    "level, in the middle of one": ("logistic", {"depth": 6, "leaves": 11}, True),
-    "leaf": ("squared", {"growth": "leaf", "leaves": 40, "depth": 30}, True),
-    "leaf, rows counted": ("squared", {"growth": "leaf", "leaves": 40, "depth": 5, "min_rows": 9}, False),
-    "deep": ("logistic", {"depth": 7, "min_child_weight": 0.1}, False),
-    "rows counted": ("huber", {"min_rows": 3, "most_weight": 0.4}, False),
-    "monotone": ("squared", {"monotone": SIGNS, "depth": 6, "reg_alpha": 0.7}, False),
-    "weights of nodes": ("logistic", {"min_weight": 9.0, "weighed_by": "weights", "min_info_gain": 0.02}, True),
-    "quantiles": ("absolute", {"fraction": 0.7}, True),
-    "sparse": ("logistic", {"depth": 6}, True),
-    "sparse, leaf": ("squared", {"growth": "leaf", "leaves": 30, "depth": 9, "min_rows": 4}, False),
-    "sparse, monotone": ("huber", {"monotone": SIGNS, "depth": 5}, False),
-    "no split": ("squared", {"depth": 0}, False),
-    "no gain": ("squared", {"min_gain": 1e9}, False),
+    "level": ("logistic", {"maxDepth": 6}, False),
+    "level, in the middle of one": ("logistic", {"maxDepth": 6, "maxLeaves": 11}, True),
+    "leaf": ("squared", {"growth": "leaf", "maxLeaves": 40, "maxDepth": 30}, True),
+    "leaf, rows counted": (
+        "squared",
+        {"growth": "leaf", "maxLeaves": 40, "maxDepth": 5, "minInstancesPerNode": 9},
+        False,
+    ),
+    "deep": ("logistic", {"maxDepth": 7, "minChildWeight": 0.1}, False),
+    "rows counted": ("huber", {"minInstancesPerNode": 3, "max_leaf_value": 0.4}, False),
+    "monotone": ("squared", {"monotoneConstraints": SIGNS, "maxDepth": 6, "regAlpha": 0.7}, False),
+    "weights of nodes": ("logistic", {"min_node_weight": 9.0, "weight_source": "weights", "minInfoGain": 0.02}, True),
+    "quantiles": ("absolute", {"subsamplingRate": 0.7}, True),
+    "sparse": ("logistic", {"maxDepth": 6}, True),
+    "sparse, leaf": ("squared", {"growth": "leaf", "maxLeaves": 30, "maxDepth": 9, "minInstancesPerNode": 4}, False),
+    "sparse, monotone": ("huber", {"monotoneConstraints": SIGNS, "maxDepth": 5}, False),
+    "no split": ("squared", {"maxDepth": 0}, False),
+    "no gain": ("squared", {"minSplitLoss": 1e9}, False),
 }
 
 
@@ -59,10 +64,10 @@ def grown(kind, by_kernel, monkeypatch):
     """Return three trees and the margins of all rows, of a third that are held out, too."""
     loss, options, weighted = KINDS[kind]
     problem = TreeProblem(Objective(loss), FEATURES, (0.1,), categories=CATEGORIES)
-    options = BoostingOptions(rounds=3, bins=40, seed=7, weight_unit=2.0**-6, **options)
+    options = plans.boosting(maxIter=3, maxBins=40, seed=7, weight_unit=2.0**-6, **options)
     rows = rows_of(weighted, kind.startswith("sparse"))
     given = rows.chosen(np.flatnonzero(np.arange(700) % 3)), rows.chosen(np.arange(0, 700, 3))
-    bins, columns = Quantiles.here(problem, options.bins, 1.0 if weighted else None).find_here(given[0])
+    bins, columns = Quantiles.here(problem, options.settings.maxBins, 1.0 if weighted else None).find_here(given[0])
     of = BoostedRows(problem, options, bins, given, columns)
     if not by_kernel:
         monkeypatch.setattr(local_growing, "is_compiled", lambda *_: False)
@@ -88,9 +93,9 @@ def test_tree_when_grown_by_kernel_then_the_one_by_steps(kind, monkeypatch):
 
 
 def test_histograms_when_memory_is_short_then_limit_error(monkeypatch):
-    problem, options = TreeProblem(Objective("squared"), 1, (0.0,)), BoostingOptions(depth=3)
+    problem, options = TreeProblem(Objective("squared"), 1, (0.0,)), plans.boosting(maxDepth=3)
     rows = LocalRows(np.zeros(1, np.int64), sp.csr_array(np.arange(4.0)[:, None] + 1), np.arange(4.0))
-    bins, columns = Quantiles.here(problem, options.bins, None).find_here(rows)
+    bins, columns = Quantiles.here(problem, options.settings.maxBins, None).find_here(rows)
     of = BoostedRows(problem, options, bins, (rows, None), columns)
     made = LocalHistograms(problem, options, bins, of.training.rows)
     monkeypatch.setattr(local_histograms, "_free_bytes", lambda: 1000)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from ps2.algorithms.trees.cost_model import MAX_VALUES, Cores, Work, choose, seconds
-from ps2.algorithms.trees.problem import BoostingOptions
 from ps2.errors import ConfigError
+from tests import plans
 
 SMALL = Work(7000, 28 * 7000, 28, 100)
 LARGE = Work(1_500_000, 42_000_000, 28, 50)
 SPARSE = Work(11_314, 5_000_000, 1_690_000, 10)
-OPTIONS = BoostingOptions(depth=6, bins=256)
+OPTIONS = plans.boosting(maxDepth=6, maxBins=256)
 CORES = Cores(2, 2, 1)
 CLUSTER = Cores(4, 32, 4)
 

@@ -9,12 +9,13 @@ import scipy.sparse as sp
 from ps2.algorithms.frame.program import Task
 from ps2.algorithms.trees.driver_messages import FIELDS, NO_NODES, AddResiduals, FinalNodes, Moves
 from ps2.algorithms.trees.gradients import Objective
-from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem, key_of
+from ps2.algorithms.trees.problem import TreeProblem, key_of
 from ps2.algorithms.trees.program import min_rows_to_split
 from ps2.algorithms.trees.rows import draw, row_ids
 from ps2.data.rows import LocalRows
 from ps2.protocol.plain_data import decode
 from ps2.run.message import Message
+from tests import plans
 
 NODES = FinalNodes(np.array([0, 4, 3]), np.array([False, True, True]), np.array([0.0, -0.25, 1.5]))
 
@@ -74,12 +75,12 @@ def test_draw_when_rows_are_many_then_each_tree_takes_its_share(fraction):
 @pytest.mark.parametrize(
     ("objective", "recipe", "mean_weight", "expected"),
     [
-        (Objective("logistic"), BoostingOptions(min_child_weight=1.0), None, 4),
-        (Objective("softmax", 3), BoostingOptions(min_child_weight=2.0), None, 4),
-        (Objective("squared"), BoostingOptions(min_child_weight=1.0, min_rows=9), None, 9),
-        (Objective("poisson"), BoostingOptions(min_child_weight=5.0), None, 1),
-        (Objective("logistic"), BoostingOptions(min_child_weight=0.0), None, 1),
-        (Objective("logistic"), BoostingOptions(min_child_weight=1.0), 2.5, 0),
+        (Objective("logistic"), plans.boosting(minChildWeight=1.0), None, 4),
+        (Objective("softmax", 3), plans.boosting(minChildWeight=2.0), None, 4),
+        (Objective("squared"), plans.boosting(minChildWeight=1.0, minInstancesPerNode=9), None, 9),
+        (Objective("poisson"), plans.boosting(minChildWeight=5.0), None, 1),
+        (Objective("logistic"), plans.boosting(minChildWeight=0.0), None, 1),
+        (Objective("logistic"), plans.boosting(minChildWeight=1.0), 2.5, 0),
     ],
 )
 def test_min_rows_to_split_when_nodes_must_be_heavy_then_follow(objective, recipe, mean_weight, expected):

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import xgboost
 
 from ps2.algorithms.trees.feature_sets import FeatureSets
-from ps2.algorithms.trees.problem import BoostingOptions
 from ps2.algorithms.trees.tree import LEAF
 from ps2.errors import OutOfRangeError
+from tests import plans
 from tests.unit.test_trees_growth import data, grown
 from tests.unit.test_trees_ops import Case
 from tests.xgboost_trees import assert_same, forest_of
 
 GROUPS = ((0, 1), (1, 2, 3))
-RECIPE = BoostingOptions(depth=5, rate=0.3, groups=GROUPS)
+RECIPE = plans.boosting(maxDepth=5, stepSize=0.3, interactionConstraints=GROUPS)
 
 
 def flags(words, features):
@@ -28,7 +26,10 @@ def flags(words, features):
     ("recipe", "params"),
     [
         (RECIPE, {"max_depth": 5}),
-        (replace(RECIPE, growth="leaf", leaves=12), {"max_depth": 5, "max_leaves": 12, "grow_policy": "lossguide"}),
+        (
+            plans.changed(RECIPE, growth="leaf", maxLeaves=12),
+            {"max_depth": 5, "max_leaves": 12, "grow_policy": "lossguide"},
+        ),
     ],
 )
 def test_tree_when_features_have_groups_then_it_is_xgboosts(recipe, params):
@@ -38,7 +39,8 @@ def test_tree_when_features_have_groups_then_it_is_xgboosts(recipe, params):
     theirs = forest_of(xgboost.train(given, xgboost.DMatrix(x, y), 1), [0.0]).trees[0]
     ours = grown(x, y, recipe).tree
     assert_same(ours, theirs, x)
-    assert np.unique(ours.feature).tolist() != np.unique(grown(x, y, replace(recipe, groups=())).tree.feature).tolist()
+    free = grown(x, y, plans.changed(recipe, interactionConstraints=())).tree
+    assert np.unique(ours.feature).tolist() != np.unique(free.feature).tolist()
 
 
 def paths(tree, node=0, path=frozenset()):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import fields
 from heapq import heappop, heappush
 
 import numpy as np
@@ -13,21 +13,20 @@ from ps2.algorithms.trees import boosted_growth as growth
 from ps2.algorithms.trees.gradients import Objective, exponents_of, quantised, sums_below
 from ps2.algorithms.trees.growing import scales_of
 from ps2.algorithms.trees.predict import Predictor
-from ps2.algorithms.trees.problem import BoostingOptions
 from ps2.algorithms.trees.split_order import Node, SplitOrder
 from ps2.algorithms.trees.tree import LEAF, Forest
 from ps2.errors import ConfigError
-from tests import tree_training
+from tests import plans, tree_training
 from tests.tree_growth import grow
 from tests.xgboost_trees import assert_same, forest_of
 
-LEAFWISE = BoostingOptions(depth=12, growth="leaf", leaves=24, rate=0.3)
+LEAFWISE = plans.boosting(maxDepth=12, growth="leaf", maxLeaves=24, stepSize=0.3)
 RECIPES = {
     "plain": LEAFWISE,
-    "shallow": replace(LEAFWISE, depth=5),
-    "monotone and heavy": replace(LEAFWISE, monotone=(1, -1, 0, 1, 0), min_child_weight=5.0),
-    "features drawn": replace(LEAFWISE, features=2, seed=3),
-    "by level": replace(LEAFWISE, growth="level"),
+    "shallow": plans.changed(LEAFWISE, maxDepth=5),
+    "monotone and heavy": plans.changed(LEAFWISE, monotoneConstraints=(1, -1, 0, 1, 0), minChildWeight=5.0),
+    "features drawn": plans.changed(LEAFWISE, node_features=2, seed=3),
+    "by level": plans.changed(LEAFWISE, growth="level"),
 }
 each_recipe = pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES.keys())
 
@@ -51,7 +50,7 @@ def grown(x, y, recipe, batch=growth.BATCH, share=growth.BATCH_SHARE):
 
 
 def one_by_one(x, y, recipe, batch=1):
-    return grown(x, y, recipe, batch, share=recipe.most_leaves)
+    return grown(x, y, recipe, batch, share=recipe.max_leaves)
 
 
 def assert_equal(one, other):
@@ -75,7 +74,7 @@ def test_trees_when_clocks_expand_many_nodes_then_same_as_one(recipe, seed):
 @each_recipe
 def test_trees_when_leaves_are_limited_then_are_first_splits(recipe):
     x, y = data()
-    limited, whole = (grown(x, y, replace(recipe, leaves=leaves)).tree for leaves in (12, 0))
+    limited, whole = (grown(x, y, plans.changed(recipe, maxLeaves=leaves)).tree for leaves in (12, 0))
     line, left = [(0.0, 0, 0, 0)], 11  # what comes first; the number in the limited tree; that in the whole one
     numbers = 1
     while line:
@@ -88,7 +87,7 @@ def test_trees_when_leaves_are_limited_then_are_first_splits(recipe):
             assert getattr(limited, name)[number] == getattr(whole, name)[node]
         assert (limited.left[number], limited.right[number]) == (numbers, numbers + 1)
         for child in (whole.left[node], whole.right[node]):
-            gain = whole.gain[child] if recipe.growth == "leaf" else 0.0
+            gain = whole.gain[child] if recipe.settings.growth == "leaf" else 0.0
             heappush(line, (-gain, numbers, child, child))
             numbers += 1
     assert len(limited) == numbers
@@ -101,21 +100,21 @@ def test_trees_when_finished_then_margins_are_predictions(recipe):
     forest = Forest((made.tree,), np.zeros(1), x.shape[1])
     np.testing.assert_array_equal(Predictor(forest).margins(x)[:, 0], made.margins)
     assert made.tree.count[made.tree.leaves].sum() == len(y)
-    assert len(made.tree.leaves) <= recipe.leaves
+    assert len(made.tree.leaves) <= recipe.settings.maxLeaves
 
 
 @pytest.mark.parametrize("growing", ["leaf", "level"])
 @pytest.mark.parametrize(("leaves", "depth"), [(2, 6), (20, 0), (20, 6), (0, 5)])
 def test_trees_when_values_are_few_then_match_xgboost_splits(growing, leaves, depth):
     x, y = data(rows=800)
-    recipe = BoostingOptions(depth=depth or 30, growth=growing, leaves=leaves, rate=0.3)
+    recipe = plans.boosting(maxDepth=depth or 30, growth=growing, maxLeaves=leaves, stepSize=0.3)
     given = {
         "tree_method": "hist",
         "max_bin": 64,
         "grow_policy": {"leaf": "lossguide", "level": "depthwise"}[growing],
         "max_leaves": leaves,
         "max_depth": depth,
-        "eta": recipe.rate,
+        "eta": recipe.settings.stepSize,
         "base_score": 0.0,
         "nthread": 1,
     }
@@ -129,7 +128,7 @@ def test_trees_when_255_leaves_then_clocks_and_rows_are_few():
     rng = np.random.default_rng(0)
     x = rng.integers(0, 40, (5000, 5)).astype(np.float32)
     y = np.sin(x[:, 0] / 5) * x[:, 1] + x[:, 2] * x[:, 3] / 40 + rng.normal(size=5000)
-    made = grown(x, y, replace(LEAFWISE, leaves=255, depth=30))
+    made = grown(x, y, plans.changed(LEAFWISE, maxLeaves=255, maxDepth=30))
     assert len(made.tree.leaves) == 255
     assert made.clocks <= made.tree.depth + 6
     assert made.parted < 1.25 * 254
@@ -169,7 +168,7 @@ def test_order_when_node_is_too_far_back_then_is_not_expanded():
         assert len(order.chosen) == chosen
 
 
-@pytest.mark.parametrize("wrong", [{"growth": "wide"}, {"leaves": -1}])
+@pytest.mark.parametrize("wrong", [{"growth": "wide"}, {"maxLeaves": -1}])
 def test_recipe_when_invalid_then_error_says_so(wrong):
     with pytest.raises(ConfigError, match=f"{next(iter(wrong))}: expected"):
-        BoostingOptions(**wrong)
+        plans.boosting(**wrong)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 import pytest
@@ -19,14 +19,17 @@ from ps2.algorithms.training.run import FIRST_CLOCK
 from ps2.algorithms.trees import local_program
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.local_program import LocalBoostingProgram
-from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
+from ps2.algorithms.trees.problem import TreeProblem
 from ps2.algorithms.trees.tree import Tree
 from ps2.data.rows import LocalRows
 from ps2.protocol.plain_data import decode
 from ps2.run.message import STOP
+from tests import plans
 
 PROBLEM = TreeProblem(Objective("softmax", 3), 4, (0.0, 0.1, -0.1))
-OPTIONS = BoostingOptions(rounds=5, depth=3, bins=20, rate=0.4, validate=True, validation_tol=0.0, via="local")
+OPTIONS = plans.boosting(
+    maxIter=5, maxDepth=3, maxBins=20, stepSize=0.4, validationIndicatorCol="held", validationTol=0.0, via="local"
+)
 FACTS = facts_of(np.zeros(300))
 
 
@@ -147,7 +150,7 @@ def test_local_when_fleet_rolls_back_then_same_trees(whole):
 def test_local_when_driver_is_lost_then_next_one_goes_on(whole):
     names, told = Names("trees"), []
     for rounds, clocks in ((2, 1000), (5, 2), (5, 1000)):
-        run = run_of(replace(OPTIONS, rounds=rounds), names, told=told, ends_after=clocks)
+        run = run_of(plans.changed(OPTIONS, maxIter=rounds), names, told=told, ends_after=clocks)
         run.attempt()
         told = run.told
         names = Names("trees", lambda name: None, (run.clock, run.clock), told)
@@ -157,7 +160,7 @@ def test_local_when_driver_is_lost_then_next_one_goes_on(whole):
 
 
 def test_local_when_callback_ends_it_then_drops_later_trees():
-    options = replace(OPTIONS, validate=False)
+    options = plans.changed(OPTIONS, validationIndicatorCol=None)
     whole, ended = run_of(options), run_of(options, on_step=lambda step: step.number == 2)
     for run in (whole, ended):
         run.attempt()

@@ -14,13 +14,14 @@ from ps2.algorithms.trees.growing import DenseRows
 from ps2.algorithms.trees.growth import LAYOUT
 from ps2.algorithms.trees.layout import layout_of
 from ps2.algorithms.trees.nonempty_bins import rows_with_marks
-from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
+from ps2.algorithms.trees.problem import TreeProblem
 from ps2.algorithms.trees.quantiles import Quantiles
 from ps2.algorithms.trees.rows import SMALL_BYTES, Histograms
 from ps2.algorithms.trees.tree_matrices import add_histograms, boosting_matrices
 from ps2.client.batch import batch
 from ps2.data.rows import LocalRows
 from ps2.errors import LimitError
+from tests import plans
 from tests.in_process import training_context
 
 NODES, FEATURES = 3, 40
@@ -107,7 +108,7 @@ def test_histograms_when_too_many_then_names_count_and_size():
     features = 4_992  # of two bins, of which 32 lie together: 159,744 bytes are a histogram
     none = np.zeros(features, np.int32)
     bins = Bins(np.zeros(features), np.arange(features + 1), none, none > 0, block=32)
-    problem, recipe = TreeProblem(Objective("logistic"), features, (0.0,)), BoostingOptions(depth=12)
+    problem, recipe = TreeProblem(Objective("logistic"), features, (0.0,)), plans.boosting(maxDepth=12)
     with training_context(2, 8 << 20):
         fleet = boosting_matrices(bins, problem, recipe, 10**5)
         assert fleet.histograms.rows == 18

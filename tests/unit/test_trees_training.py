@@ -12,10 +12,11 @@ from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.trees import program
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.predict import Predictor
-from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
+from ps2.algorithms.trees.problem import TreeProblem
 from ps2.algorithms.trees.trainer import train
 from ps2.algorithms.trees.tree_matrices import FIRST_ROWS
 from ps2.coordinator.in_process import InProcessServers
+from tests import plans
 from tests.boosting import BY_LEAF, MEDIAN, PROBLEM, RECIPE, SHORT, SOFTMAX, digest, facts_of, table
 from tests.in_process import ArrayTable, training_context
 
@@ -29,11 +30,16 @@ KINDS = {
     "absolute, weighted": (MEDIAN, SHORT, True, True),
     "squared, monotone, rows counted": (
         TreeProblem(Objective("squared"), PROBLEM.dim, (0.3,), "missing", PROBLEM.categories),
-        replace(RECIPE, monotone=SIGNS, min_rows=7, reg_alpha=0.1),
+        plans.changed(RECIPE, monotoneConstraints=SIGNS, minInstancesPerNode=7, regAlpha=0.1),
         True,
         False,
     ),
-    "leaf, of sparse rows, features drawn": (PROBLEM, replace(BY_LEAF, features=6, fraction=1.0), True, False),
+    "leaf, of sparse rows, features drawn": (
+        PROBLEM,
+        plans.changed(BY_LEAF, node_features=6, subsamplingRate=1.0),
+        True,
+        False,
+    ),
 }
 
 
@@ -64,12 +70,13 @@ def test_training_when_rows_and_bins_move_then_bit_identical(kind):
             assert [taken for _, taken in ps.memory()] == before
             digests.add(digest(made.forest))
     assert len(digests) == 1
-    assert [len(tree) > 1 for tree in made.forest.trees] == [True] * problem.objective.width * recipe.rounds
+    assert [len(tree) > 1 for tree in made.forest.trees] == [True] * problem.objective.width * recipe.settings.maxIter
 
 
 def test_leaves_when_grown_by_leaf_then_are_many_and_deep(ps):
     trees = trained(ps, recipe=BY_LEAF).forest.trees
-    assert [FIRST_ROWS < len(tree.leaves) <= BY_LEAF.leaves for tree in trees] == [True] * RECIPE.rounds
+    assert len(trees) == RECIPE.settings.maxIter
+    assert all(FIRST_ROWS < len(tree.leaves) <= BY_LEAF.settings.maxLeaves for tree in trees)
     assert max(tree.depth for tree in trees) > 6
 
 
@@ -95,7 +102,7 @@ def test_local_when_trees_have_grown_then_those_of_servers(ps, kind):
             ps,
             rows_of(x, y, workers, sparse, columns, held=held, w=weights),
             problem,
-            replace(recipe, validate=True, validation_tol=0.0, via=via),
+            plans.changed(recipe, validationIndicatorCol="held", validationTol=0.0, via=via),
             facts,
         )
         for via, workers in (("local", 1), ("servers", 2))
@@ -111,7 +118,7 @@ def test_training_when_rare_features_are_dropped_then_same_trees(ps, monkeypatch
     x[rng.random(x.shape) < np.linspace(0.6, 0.99, 40)] = 0
     y = (x[:, :6].sum(axis=1) > 0).astype(float)
     problem = TreeProblem(Objective("logistic"), 40, (0.0,))
-    recipe = BoostingOptions(rounds=2, depth=4, min_child_weight=8.0)
+    recipe = plans.boosting(maxIter=2, maxDepth=4, minChildWeight=8.0)
     rows = rows_of(x, y, 2, sparse=True)
     made = train(ps, rows, problem, recipe, facts_of(y))
     rare = (x != 0).sum(axis=0) < program.min_rows_to_split(problem, recipe, None)
@@ -136,7 +143,7 @@ def test_training_when_many_features_then_histograms_stay_put(ps, monkeypatch):
 
     monkeypatch.setattr(InProcessServers, "exchange", counting)
     problem = TreeProblem(Objective("logistic"), features, (0.0,))
-    recipe = BoostingOptions(rounds=4, depth=4, bins=bins)
+    recipe = plans.boosting(maxIter=4, maxDepth=4, maxBins=bins)
     train(ps, rows_of(x, y, 2), problem, recipe, facts_of(y), lambda report: after.append(replies[0]))
     histogram = features * bins * 2 * 4
     assert len(after) == 4

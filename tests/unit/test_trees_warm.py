@@ -30,8 +30,8 @@ from ps2.algorithms.trees.feature_sets import FeatureSets
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.metrics import Metric
 from ps2.algorithms.trees.predict import Predictor
-from ps2.algorithms.trees.problem import BoostingOptions
 from ps2.algorithms.trees.row_groups import RowGroups
+from tests import plans
 from tests.tree_training import Recipe, train
 
 MODULES = (
@@ -75,8 +75,12 @@ def test_training_and_prediction_when_warm_then_compile_nothing():
         Explainer(forest).contributions(given)
     Metric("auc").sums(Objective("logistic"), x[:, :1], x[:, 0], np.empty(0), (0.0, 1.0))
     FeatureSets(3, weights=(1.0, 1.0, 1.0), drawn=1).words([frozenset()], np.zeros(1, np.int64))
-    for options in ({"growth": "leaf", "leaves": 4}, {"min_rows": 2}, {"features": 1, "depth": 2}):
-        warm.grow_here(BoostingOptions(rounds=1, **options))
+    for options in (
+        {"growth": "leaf", "maxLeaves": 4},
+        {"minInstancesPerNode": 2},
+        {"node_features": 1, "maxDepth": 2},
+    ):
+        warm.grow_here(plans.boosting(maxIter=1, **options))
     warm.warm_whole_trees()
     groups, ranks = RowGroups.of(np.arange(100) // 9, np.arange(100), np.empty(0)), Objective("lambdarank")
     ranks.gradients(x[:, :1], x[:, 0], groups=groups)

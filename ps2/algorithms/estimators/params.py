@@ -19,14 +19,10 @@ from pyspark.ml.param.shared import (
 
 from ps2.algorithms.frame.params import AnyCase, ByName, FeatureParams
 from ps2.algorithms.frame.settings import FLOAT32, Check, getter, setter, settings_of
+from ps2.algorithms.frame.shared_settings import are_thresholds
 from ps2.errors import ConfigError
 
-__all__ = ["FLOAT32", "ByName", "Check", "getter", "setter"]
-
-
-def are_thresholds(values: Sequence[float]) -> bool:
-    """Return True if no value is negative and at most one is 0."""
-    return all(0 <= value < math.inf for value in values) and sum(value == 0 for value in values) <= 1
+__all__ = ["FLOAT32", "ByName", "Check", "are_thresholds", "getter", "setter"]
 
 
 NOT_NEGATIVE: Check = (lambda value: 0 <= value < math.inf, "a finite number that is not negative")

@@ -207,7 +207,7 @@ class ByName(_FleetSettings, Params, metaclass=_ShowsParams):
         if self._DEFAULTS_BY is None:
             return
         name, defaults = self._DEFAULTS_BY
-        if self.isSet(name) and self.getOrDefault(name) in defaults:
+        if self.isDefined(name) and self.getOrDefault(name) in defaults:
             self._setDefault(**{k: v for k, v in defaults[self.getOrDefault(name)].items() if self.hasParam(k)})
 
 

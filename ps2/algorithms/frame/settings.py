@@ -173,6 +173,17 @@ def positional(*, kw_only: bool, default: Any = None) -> Any:
     """Declare, for type checkers, a positional argument of an estimator's ``__init__``, which it writes itself."""
 
 
+def with_default(cls: type, name: str, default: Any) -> Any:
+    """Declare a parameter of a base class with another default; its accessors stay.
+
+    Args:
+        cls, name: the class that has the parameter, and the parameter's name.
+    """
+    setting = settings_of(cls)[name]
+    kept = setting.kind, setting.choices, setting.checks, setting.option, setting.in_model
+    return Setting(default, setting.doc, *kept)
+
+
 def _integer(bits: int) -> Check:
     limit = 2 ** (bits - 1)
     as_pyspark = ", as pyspark.ml's are" if bits == 32 else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -73,3 +74,44 @@ class WeightSettings(Settings):
     )
 
     getWeightCol, setWeightCol = getter(weightCol), setter(weightCol)
+
+
+class LabelSettings(Settings):
+    """The columns of labels and predictions."""
+
+    labelCol: Setting[str] = param("label", "the column of the labels", option=None)
+    predictionCol: Setting[str] = param(
+        "prediction", "the column for predictions; empty: none", option=None, in_model=True
+    )
+
+    getLabelCol, setLabelCol = getter(labelCol), setter(labelCol)
+    getPredictionCol, setPredictionCol = getter(predictionCol), setter(predictionCol)
+
+
+def are_thresholds(values: Sequence[float]) -> bool:
+    """Return True if no value is negative and at most one is 0."""
+    return all(0 <= value < math.inf for value in values) and sum(value == 0 for value in values) <= 1
+
+
+class ProbabilitySettings(LabelSettings):
+    """The columns of predictions of classes, and what the probabilities are compared with."""
+
+    rawPredictionCol: Setting[str] = param(
+        "rawPrediction", "the column for raw predictions, one for each class; empty: none", option=None, in_model=True
+    )
+    probabilityCol: Setting[str] = param(
+        "probability", "the column for the probability of each class; empty: none", option=None, in_model=True
+    )
+    thresholds: Flexible[Any, Sequence[float]] = param(
+        None,
+        "one threshold for each class, of which one may be 0: the prediction is the class whose probability, divided "
+        "by its threshold, is the largest; not set: the class of the largest probability",
+        check=(are_thresholds, "positive numbers, of which one may be 0"),
+        type=list[float],
+        option=None,
+        in_model=True,
+    )
+
+    getRawPredictionCol, setRawPredictionCol = getter(rawPredictionCol), setter(rawPredictionCol)
+    getProbabilityCol, setProbabilityCol = getter(probabilityCol), setter(probabilityCol)
+    getThresholds, setThresholds = getter(thresholds), setter(thresholds)

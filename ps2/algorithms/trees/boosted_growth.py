@@ -22,7 +22,7 @@ from ps2.algorithms.trees.grown_tree import boosted_tree
 from ps2.algorithms.trees.growth import Bools, Growth, grown_tree, nodes_of
 from ps2.algorithms.trees.layout import FEATURE, GRADIENT, HESSIAN, THIRD
 from ps2.algorithms.trees.nonempty_bins import has_marks
-from ps2.algorithms.trees.problem import BoostingOptions, key_of
+from ps2.algorithms.trees.problem import BoostingPlan, key_of
 from ps2.algorithms.trees.scan_kernels import Rules, weight_of
 from ps2.algorithms.trees.search_kernels import Splits
 from ps2.algorithms.trees.split_order import Node, SplitOrder
@@ -36,22 +36,22 @@ ROOT = 2
 BATCH, BATCH_SHARE = 16, 8
 
 
-def rules_of(options: BoostingOptions, scales: tuple[float, float]) -> Rules:
+def rules_of(plan: BoostingPlan, scales: tuple[float, float]) -> Rules:
     """Return how splits are judged; scales: factors of hessians and gradients."""
     hessian_scale, gradient_scale = scales
-    penalties = float(options.reg_lambda), float(options.reg_alpha)
-    return Rules(1 / gradient_scale, 1 / hessian_scale, *penalties, float(options.min_hessian), options.min_third)
+    penalties = float(plan.settings.regLambda), float(plan.settings.regAlpha)
+    return Rules(1 / gradient_scale, 1 / hessian_scale, *penalties, float(plan.min_hessian), plan.min_third)
 
 
-def limits_of(options: BoostingOptions, rules: Rules, totals: Int64s, max_splits: int) -> Limits:
+def limits_of(plan: BoostingPlan, rules: Rules, totals: Int64s, max_splits: int) -> Limits:
     """Return when a tree stops growing; totals: of the root."""
     # The third total is a number of rows, unless it is a weight.
-    rows = 0 if options.third == "weights" else int(totals[THIRD])
+    rows = 0 if plan.third == "weights" else int(totals[THIRD])
     rows_per_hessian = rows / max(int(totals[HESSIAN]) * rules.hessian_unit, rules.hessian_unit)
-    min_gain = float(max(options.least_gain, options.min_gain))
-    weight_unit = 0.0 if options.weighed_by == "hessians" else float(options.weight_unit)
-    by_gain, min_info_gain = options.growth == "leaf", float(options.min_info_gain)
-    return Limits(max_splits, options.depth, by_gain, min_gain, min_info_gain, rows_per_hessian, weight_unit)
+    min_gain = float(max(plan.min_gain, plan.settings.minSplitLoss))
+    weight_unit = 0.0 if plan.weight_source == "hessians" else float(plan.weight_unit)
+    by_gain, min_info_gain = plan.settings.growth == "leaf", float(plan.settings.minInfoGain)
+    return Limits(max_splits, plan.settings.maxDepth, by_gain, min_gain, min_info_gain, rows_per_hessian, weight_unit)
 
 
 class BoostedGrowth(Growth):
@@ -61,7 +61,7 @@ class BoostedGrowth(Growth):
         scales: factors of hessians and gradients.
         totals: int64, shape (3,): the sums of all rows: hessians, gradients, and the third channel.
         number: the tree's number, from 0.
-        rate: factor of its leaves; None: that of the options.
+        rate: factor of its leaves; None: that of the plan.
 
     Attributes:
         explores: number of nodes that a clock of leaf-wise growth explores, on which the tree does not depend; None: so
@@ -72,7 +72,7 @@ class BoostedGrowth(Growth):
 
     def __init__(
         self,
-        options: BoostingOptions,
+        plan: BoostingPlan,
         bins: Bins,
         scales: tuple[float, float],
         totals: Int64s,
@@ -80,27 +80,28 @@ class BoostedGrowth(Growth):
         rate: float | None = None,
     ) -> None:
         self.explores: int | None = None
-        self._options, self._bins, self._number = options, bins, number
-        self._rate = options.rate if rate is None else rate
-        self._rules = rules_of(options, scales)
-        self._limits = limits_of(options, self._rules, totals, options.most_leaves - 1)
-        may = bool(may_split(1, readable(totals), options.depth, self._rules))
-        root = Node(1, totals, options.bounds, may, row=ROOT)
+        self._plan, self._bins, self._number = plan, bins, number
+        self._rate = plan.settings.stepSize if rate is None else rate
+        self._rules = rules_of(plan, scales)
+        self._limits = limits_of(plan, self._rules, totals, plan.max_leaves - 1)
+        may = bool(may_split(1, readable(totals), plan.settings.maxDepth, self._rules))
+        root = Node(1, totals, plan.bounds, may, row=ROOT)
         super().__init__([root])
         self.num_rows = ROOT + 1
-        drawn = options.features if options.feature_weights else 0
-        self._sets = FeatureSets(bins.features, options.groups, options.feature_weights, drawn)
-        self._order = SplitOrder(options.most_leaves - 1, options.growth == "leaf")
+        drawn = plan.node_features if plan.settings.featureWeights else 0
+        groups = tuple(map(tuple, plan.settings.interactionConstraints or ()))
+        self._sets = FeatureSets(bins.features, groups, tuple(plan.settings.featureWeights or ()), drawn)
+        self._order = SplitOrder(plan.max_leaves - 1, plan.settings.growth == "leaf")
         self._explored: list[Node] = []
         # Nodes with histograms that are not explored yet; rows of histograms that are not needed any more; free rows.
         self._kept, self._spent, self._free = [root], list[int](), list[int]()
 
     def operands(self) -> dict[str, Any]:
-        options, (rows, totals, _) = self._options, self._arrays()
+        plan, (rows, totals, _) = self._plan, self._arrays()
         keys = np.zeros(len(rows), np.int64)
-        if options.features or options.feature_weights:
+        if plan.node_features or plan.settings.featureWeights:
             # Random keys, by which each node draws its features.
-            keys[:] = [key_of(options.seed, self._number, node.place) for node in self.open]
+            keys[:] = [key_of(plan.seed, self._number, node.place) for node in self.open]
         return {
             "rows": rows,
             "totals": totals,
@@ -108,11 +109,11 @@ class BoostedGrowth(Growth):
             "keys": keys,
             "rules": np.array(self._rules[:-1]),
             "allowed": self._sets.words([node.path for node in self.open], keys),
-            "channels": options.channels,
+            "channels": plan.channels,
             "marks": True,
-            "min_third": options.min_third,
+            "min_third": plan.min_third,
             "features": self._bins.features,
-            "drawn": options.drawn,
+            "drawn": plan.searched_features,
         }
 
     @cached_property
@@ -131,12 +132,12 @@ class BoostedGrowth(Growth):
         judge(readable(places), *sums, readable(best.gains), readable(best.lefts), self._rules, self._limits, verdicts)
 
     def _children(self, node: Node, sums: tuple[Int64s, Int64s], may_split: Sequence[bool]) -> tuple[Node, ...]:
-        children, options, feature = super()._children(node, sums, may_split), self._options, node.where[FEATURE]
-        if options.monotone:
+        children, plan, feature = super()._children(node, sums, may_split), self._plan, node.where[FEATURE]
+        if plan.monotone:
             left, right = (self._weight_of(total, node.bounds) for total in sums)
-            bounds = child_bounds(left, right, options.monotone[feature], node.bounds)
+            bounds = child_bounds(left, right, plan.monotone[feature], node.bounds)
             children[0].bounds, children[1].bounds = bounds
-        if options.groups:
+        if plan.settings.interactionConstraints:
             children[0].path = children[1].path = node.path | {feature}
         return children
 
@@ -155,7 +156,7 @@ class BoostedGrowth(Growth):
 
     def _at_once(self) -> int:
         """Return how many nodes a clock explores."""
-        if self._options.growth == "level":
+        if self._plan.settings.growth == "level":
             return self._order.left
         return self.explores or max(BATCH, self._order.left // BATCH_SHARE)
 

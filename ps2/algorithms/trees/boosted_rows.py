@@ -14,7 +14,7 @@ from ps2.algorithms.trees.driver_messages import FinalNodes
 from ps2.algorithms.trees.feature_columns import FeatureColumns
 from ps2.algorithms.trees.gradients import NO_WEIGHTS, exponents_of, quantised
 from ps2.algorithms.trees.metrics import Metric
-from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem, key_of
+from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem, key_of
 from ps2.algorithms.trees.row_groups import RowGroups
 from ps2.algorithms.trees.rows import Binned, NodeRows, binned, draw, row_ids, whole_weights
 from ps2.algorithms.trees.starts import starting_margins
@@ -72,7 +72,7 @@ class BoostedRows:
     def __init__(
         self,
         problem: TreeProblem,
-        options: BoostingOptions,
+        plan: BoostingPlan,
         bins: Bins,
         given: tuple[LocalRows, LocalRows | None],
         columns: FeatureColumns | None = None,
@@ -83,9 +83,9 @@ class BoostedRows:
         columns: of the former, if they have been made; ids: ``row_ids`` of them.
         """
         rows, held_out = given
-        self._problem, self._options = problem, options
+        self._problem, self._plan = problem, plan
         self._ids = row_ids(rows, problem.absent) if ids is None else ids
-        self.metric = Metric.parsed(options.metric)
+        self.metric = Metric.parsed(plan.settings.evalMetric or "")
         # No margin is below the one, or above the other.
         self._span = problem.span
         self.training = RowGroup.of(problem, rows, bins, columns)
@@ -103,8 +103,8 @@ class BoostedRows:
         self._pairs: Float64s | None = None  # hessians and gradients of a round
         # Weights of rows as whole numbers, where the weight of nodes counts and hessians do not tell it.
         self._whole_weights: Array | None = None
-        if options.third == "weights":
-            self._whole_weights = whole_weights(self.training.weights, readable(self._ids), options.weight_unit)
+        if plan.third == "weights":
+            self._whole_weights = whole_weights(self.training.weights, readable(self._ids), plan.weight_unit)
 
     def compute_gradients(self) -> dict[str, Any]:
         """Compute gradients of a round; return losses, sums of the metric of rows held out, and counts by exponent."""
@@ -122,19 +122,19 @@ class BoostedRows:
         Args:
             scales: factors of hessians and gradients.
         """
-        options, output = self._options, tree % self._problem.objective.width
+        plan, output = self._plan, tree % self._problem.objective.width
         assert self._pairs is not None
-        key = key_of(options.seed, tree)
+        key = key_of(plan.seed, tree)
         self.quantised = quantised(self._pairs[output], self._ids, key, scales, self.quantised)
         self.summed = self.quantised
-        if options.third is not None:
+        if plan.third is not None:
             third = self._whole_weights
             third = np.ones(len(self.quantised), np.int64) if third is None else third
             self.summed = np.column_stack([self.quantised, third])
         margins = self.training.margins[:, output]
-        if options.fraction < 1:
+        if plan.settings.subsamplingRate < 1:
             # The trees of one round are grown of the same rows.
-            drawn = draw(self._ids, key_of(options.seed, tree - output), options.fraction)
+            drawn = draw(self._ids, key_of(plan.seed, tree - output), plan.settings.subsamplingRate)
             self.grown = self.training.in_root(np.flatnonzero(drawn).astype(np.int32))
             self.moving = [(self.training.in_root(np.flatnonzero(~drawn).astype(np.int32)), margins)]
         else:

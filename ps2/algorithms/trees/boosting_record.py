@@ -11,7 +11,7 @@ import numpy as np
 from ps2.algorithms.frame.program import Ask
 from ps2.algorithms.training.record import Record, TrainingHistory
 from ps2.algorithms.trees.metrics import Metric
-from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
+from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem
 from ps2.algorithms.trees.stopping import EarlyStopping
 from ps2.algorithms.trees.tree import Forest, Tree
 
@@ -25,11 +25,11 @@ class BoostingRecord:
         trees: the finished trees.
     """
 
-    def __init__(self, problem: TreeProblem, options: BoostingOptions, record: Record) -> None:
-        self._problem, self._options = problem, options
+    def __init__(self, problem: TreeProblem, plan: BoostingPlan, record: Record) -> None:
+        self._problem, self._plan = problem, plan
         self.record = record
-        self.metric = Metric.parsed(options.metric)
-        self._stopping = EarlyStopping(options.patience, options.validation_tol, self.metric.is_larger_better)
+        self.metric = Metric.parsed(plan.settings.evalMetric or "")
+        self._stopping = EarlyStopping(plan.patience, plan.settings.validationTol, self.metric.is_larger_better)
         self.trees: list[Tree] = []
         self._amounts: list[tuple[int, int]] = []  # rows and bytes up to the end of each round
 
@@ -53,7 +53,7 @@ class BoostingRecord:
         """
         self.record.add(losses.rows, losses.bytes)
         self._amounts.append((self.record.rows, self.record.bytes))
-        is_enough = self._options.validate and self._is_enough(losses.held)
+        is_enough = self._plan.settings.validationIndicatorCol is not None and self._is_enough(losses.held)
         if ask.step(float(losses.loss / losses.weight), {"leaves": self._leaves(len(self.trees))}, seconds):
             self.record.reason, is_enough = "the callback has ended it", True
         return is_enough

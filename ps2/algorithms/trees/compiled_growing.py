@@ -25,7 +25,7 @@ from ps2.algorithms.trees.driver_messages import (
 from ps2.algorithms.trees.growing import DenseRows
 from ps2.algorithms.trees.grown_tree import GrownTree, boosted_tree
 from ps2.algorithms.trees.layout import CATEGORICAL, HAS_MISSING, SUM_BYTES
-from ps2.algorithms.trees.problem import BoostingOptions, GrowthName, TreeProblem
+from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem
 from ps2.algorithms.trees.rows import Binned
 from ps2.algorithms.trees.search_kernels import Splits
 from ps2.algorithms.trees.tree import Absent, Tree
@@ -36,14 +36,14 @@ from ps2.ops.guards import readable
 # Bytes that the histograms of one tree may take.
 MAX_BYTES = 1 << 28
 # Stored values above which several threads are faster, in calls for each level, or for each split.
-MAX_VALUES: Mapping[GrowthName, int] = {"level": 1 << 22, "leaf": 1 << 23}
+MAX_VALUES: Mapping[str, int] = {"level": 1 << 22, "leaf": 1 << 23}
 # In place of rows that are not sparse.
 NO_SPARSE = readable(np.empty(0, np.int64)), readable(np.empty(0, np.int32))
 
 
-def is_compiled(options: BoostingOptions, rows: Binned) -> bool:
+def is_compiled(plan: BoostingPlan, rows: Binned) -> bool:
     """Return whether the trees of some rows are grown by the kernel."""
-    if options.features or options.groups:
+    if plan.node_features or plan.settings.interactionConstraints:
         return False
     if isinstance(rows, DenseRows):
         # Kernels are compiled for bins of a byte.
@@ -53,18 +53,18 @@ def is_compiled(options: BoostingOptions, rows: Binned) -> bool:
     else:
         count, values = len(rows.begins) - 1, len(rows.columns)
     return (
-        values <= MAX_VALUES[options.growth]
-        and _histograms(options, count) * _row_bytes(options, rows.bins) <= MAX_BYTES
+        values <= MAX_VALUES[plan.settings.growth]
+        and _histograms(plan, count) * _row_bytes(plan, rows.bins) <= MAX_BYTES
     )
 
 
-def _histograms(options: BoostingOptions, rows: int) -> int:
+def _histograms(plan: BoostingPlan, rows: int) -> int:
     """Return how many histograms there are at once, at most: of leaves that may be split, and of one more node."""
-    return min(options.most_leaves, max(rows, 1)) + 1
+    return min(plan.max_leaves, max(rows, 1)) + 1
 
 
-def _row_bytes(options: BoostingOptions, bins: Bins) -> int:
-    return int(bins.first[-1]) * options.channels * SUM_BYTES
+def _row_bytes(plan: BoostingPlan, bins: Bins) -> int:
+    return int(bins.first[-1]) * plan.channels * SUM_BYTES
 
 
 def rows_of(rows: Binned, has_blocks: bool) -> kernels.Rows:
@@ -116,15 +116,15 @@ def node_memory(max_nodes: int, channels: int, words: int) -> kernels.Nodes:
 class CompiledGrower:
     """Grows trees of the same rows, one after the other."""
 
-    def __init__(self, problem: TreeProblem, options: BoostingOptions, rows: Binned) -> None:
-        self._problem, self._options, self._bins = problem, options, rows.bins
+    def __init__(self, problem: TreeProblem, plan: BoostingPlan, rows: Binned) -> None:
+        self._problem, self._plan, self._bins = problem, plan, rows.bins
         count = rows.columns.shape[1] if isinstance(rows, DenseRows) else len(rows.begins) - 1
         self._rows, self._columns = rows_of(rows, has_blocks=True), bin_columns(rows.bins, problem.absent)
-        at_once = _histograms(options, count)
-        self._flat = np.zeros((at_once, int(rows.bins.first[-1]) * options.channels), np.int64)
-        self._layout = layout_row(rows.bins, problem.absent, options.channels, options.monotone)
-        self._constraints = readable(np.array(options.monotone, np.int64))
-        self._max_splits = min(options.most_leaves, max(count, 1)) - 1
+        at_once = _histograms(plan, count)
+        self._flat = np.zeros((at_once, int(rows.bins.first[-1]) * plan.channels), np.int64)
+        self._layout = layout_row(rows.bins, problem.absent, plan.channels, plan.monotone)
+        self._constraints = readable(np.array(plan.monotone, np.int64))
+        self._max_splits = min(plan.max_leaves, max(count, 1)) - 1
 
     def grow(self, of: BoostedRows, scales: tuple[float, float], totals: Int64s, rate: float) -> tuple[Tree, Moves]:
         """Grow the tree that has been planted, and move its rows; return how other rows move to its leaves.
@@ -133,15 +133,15 @@ class CompiledGrower:
             scales: factors of hessians and gradients; totals: of the root; rate: factor of the leaves.
         """
         assert of.grown is not None
-        options, rules = self._options, rules_of(self._options, scales)
+        plan, rules = self._plan, rules_of(self._plan, scales)
         max_nodes = 2 * self._max_splits + 1
         nodes = node_memory(max_nodes, 3, self._problem.words)
         order, spare = of.grown.arrays
-        nodes.totals[0], nodes.bounds[0], nodes.ends[0, 1] = totals, options.bounds, len(order)
-        sums = self._flat.reshape(len(self._flat), -1, options.channels)
+        nodes.totals[0], nodes.bounds[0], nodes.ends[0, 1] = totals, plan.bounds, len(order)
+        sums = self._flat.reshape(len(self._flat), -1, plan.channels)
         slots, free = np.full(max_nodes, -1), np.arange(len(self._flat))
         histograms = kernels.Histograms(self._flat, sums, slots, free, np.zeros(1, np.int64))
-        limits = limits_of(options, rules, totals, self._max_splits)
+        limits = limits_of(plan, rules, totals, self._max_splits)
         count = kernels.grow_boosted(
             *(order, spare, self._rows, self._columns, readable(of.summed), histograms, self._layout),
             *(self._constraints, rules, limits, nodes),

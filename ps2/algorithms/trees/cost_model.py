@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ps2.algorithms.training.placement import Placement, Via, ViaName
-from ps2.algorithms.trees.problem import BoostingOptions
+from ps2.algorithms.training.placement import Placement, Via
+from ps2.algorithms.trees.problem import BoostingPlan
 from ps2.algorithms.trees.rows import DENSE_FROM
 from ps2.errors import ConfigError
 from ps2.formats import short_time
@@ -62,16 +62,16 @@ class Cores:
     each: int
 
 
-def seconds(work: Work, options: BoostingOptions, cores: Cores) -> tuple[float, float]:
+def seconds(work: Work, plan: BoostingPlan, cores: Cores) -> tuple[float, float]:
     """Predict seconds of a training in one worker, and with servers."""
-    leaves = min(options.most_leaves, max(work.rows // max(options.min_rows, 1), 1))
-    if options.growth == "level":
-        levels = clocks = float(max(options.depth, 1))
+    leaves = min(plan.max_leaves, max(work.rows // max(plan.settings.minInstancesPerNode, 1), 1))
+    if plan.settings.growth == "level":
+        levels = clocks = float(max(plan.settings.maxDepth, 1))
     else:
         doublings = math.log2(max(leaves, 2))
         levels, clocks = LEVELS_BY_LEAF * doublings, CLOCKS_BY_LEAF * doublings
     # A histogram has the bins that rows fill.
-    bins = min(work.features * min(options.bins, work.rows), work.values)
+    bins = min(work.features * min(plan.settings.maxBins, work.rows), work.values)
     # Of two children, the histogram of the one with fewer rows is added up.
     added, looked, add_s, send_s = work.values * (1 + levels / 2), leaves * bins, ADD_S, 0.0
     if work.values < DENSE_FROM * work.rows * work.features:
@@ -87,7 +87,7 @@ def seconds(work: Work, options: BoostingOptions, cores: Cores) -> tuple[float, 
 
 
 def choose(
-    via: ViaName, wanted: int | None, work: Work, options: BoostingOptions, cores: Cores, begun: Via | None = None
+    via: str, wanted: int | None, work: Work, plan: BoostingPlan, cores: Cores, begun: Via | None = None
 ) -> Placement:
     """Choose where trees grow.
 
@@ -109,7 +109,7 @@ def choose(
         return _with(there, f"numWorkers is {wanted}")
     if work.values > MAX_VALUES:
         return _with(there, f"{work.values:,.0f} stored values are more than the {MAX_VALUES:,} of one worker")
-    local_s, servers_s = seconds(work, options, cores)
+    local_s, servers_s = seconds(work, plan, cores)
     predicted = f"predicted: local {short_time(local_s)}, servers {short_time(servers_s)}"
     return _with(here if local_s <= servers_s else there, predicted)
 

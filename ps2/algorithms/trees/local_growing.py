@@ -14,7 +14,7 @@ from ps2.algorithms.trees.driver_messages import NODE, ROW, FinalNodes
 from ps2.algorithms.trees.growth import opened_roots
 from ps2.algorithms.trees.leaf_quantiles import quantiles_here
 from ps2.algorithms.trees.local_histograms import LocalHistograms
-from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
+from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem
 from ps2.algorithms.trees.tree import Tree
 
 
@@ -26,16 +26,16 @@ class LocalGrower:
     """
 
     def __init__(
-        self, problem: TreeProblem, options: BoostingOptions, bins: Bins, of: BoostedRows, weight_unit: float
+        self, problem: TreeProblem, plan: BoostingPlan, bins: Bins, of: BoostedRows, weight_unit: float
     ) -> None:
-        self._problem, self._options, self._bins, self._of = problem, options, bins, of
+        self._problem, self._plan, self._bins, self._of = problem, plan, bins, of
         self._weight_unit = weight_unit
         rows = of.training.rows
         self._compiled: CompiledGrower | None = None
-        if is_compiled(options, rows):
-            self._compiled = CompiledGrower(problem, options, rows)
+        if is_compiled(plan, rows):
+            self._compiled = CompiledGrower(problem, plan, rows)
         else:
-            self._histograms = LocalHistograms(problem, options, bins, rows)
+            self._histograms = LocalHistograms(problem, plan, bins, rows)
 
     def grow(self, number: int, scales: tuple[float, float]) -> Tree:
         """Grow a tree of the gradients that have been computed, and add it to the margins.
@@ -44,9 +44,9 @@ class LocalGrower:
             number: of the tree, from 0.
             scales: factors of hessians and gradients.
         """
-        options, of = self._options, self._of
+        plan, of = self._plan, self._of
         totals = of.plant(number, scales)
-        rate = options.rate_of(number, self._problem.objective.width)
+        rate = plan.rate_of(number, self._problem.objective.width)
         if self._compiled is not None:
             tree, moves = self._compiled.grow(of, scales, totals, rate)
             nodes = moves.nodes
@@ -54,7 +54,7 @@ class LocalGrower:
                 if rows is not of.grown:
                     rows.walk(moves.splits)
         else:
-            growth = BoostedGrowth(options, self._bins, scales, totals, number, rate)
+            growth = BoostedGrowth(plan, self._bins, scales, totals, number, rate)
             growth.explores = 1
             nodes = self._explore(growth)
             tree = growth.tree
@@ -62,7 +62,7 @@ class LocalGrower:
         tree.count[:] = of.grown.counts(nodes)
         share = self._problem.objective.leaf_share
         # The bounds of monotone features hold for leaves from gradients only.
-        if share is not None and not options.monotone:
+        if share is not None and not plan.monotone:
             leaves = [of.grown.of(node) for node in nodes.leaves.tolist()]
             found = quantiles_here(share, self._weight_unit, leaves, of.residuals, of.training.weights)
             tree.value[nodes.is_leaf] = found * rate

@@ -18,7 +18,7 @@ from ps2.algorithms.trees.growing_kernels import add_sparse_marked
 from ps2.algorithms.trees.growth import LAYOUT
 from ps2.algorithms.trees.layout import SUM_BYTES
 from ps2.algorithms.trees.nonempty_bins import check_rows, rows_with_marks
-from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
+from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem
 from ps2.algorithms.trees.rows import Binned
 from ps2.algorithms.trees.search_kernels import Splits
 from ps2.algorithms.trees.tree_matrices import columns_of, layout_row
@@ -40,15 +40,15 @@ class LocalHistograms:
     Bins are marked where rows are sparse only: histograms of dense rows have few empty bins.
     """
 
-    def __init__(self, problem: TreeProblem, options: BoostingOptions, bins: Bins, rows: Binned) -> None:
-        self._problem, self._options, self._bins, self._rows = problem, options, bins, rows
+    def __init__(self, problem: TreeProblem, plan: BoostingPlan, bins: Bins, rows: Binned) -> None:
+        self._problem, self._plan, self._bins, self._rows = problem, plan, bins, rows
         self._is_dense = isinstance(rows, DenseRows)
         self._count = int(bins.first[-1])
-        columns = columns_of(bins, options.channels)
-        count = rows_with_marks(1 + min(1 << max(options.depth - 1, 0), options.most_leaves))
+        columns = columns_of(bins, plan.channels)
+        count = rows_with_marks(1 + min(1 << max(plan.settings.maxDepth - 1, 0), plan.max_leaves))
         most = max(MAX_BYTES // (columns * SUM_BYTES), ROOT + 1)
         self._m = np.zeros((min(max(count, ROOT + 1), most), columns), np.int64)
-        layout = layout_row(bins, problem.absent, options.channels, options.monotone)
+        layout = layout_row(bins, problem.absent, plan.channels, plan.monotone)
         self._m[LAYOUT, : len(layout)] = layout
 
     def make_room(self, rows: int) -> None:
@@ -74,7 +74,7 @@ class LocalHistograms:
         if self._is_dense:
             self._m[rows] = 0
         else:
-            ops.clear(self._m, np.array(rows), channels=self._options.channels)
+            ops.clear(self._m, np.array(rows), channels=self._plan.channels)
 
     def add(self, nodes: Sequence[tuple[int, Int32s]], pairs: Array) -> None:
         """Add the rows of nodes to their histograms; pairs: as of ``DenseRows.add_histogram``."""
@@ -89,7 +89,7 @@ class LocalHistograms:
 
         def add(some: Int64s) -> None:
             for row, order in (ordered[number] for number in some.tolist()):
-                out = self._m[row].reshape(-1, self._options.channels)
+                out = self._m[row].reshape(-1, self._plan.channels)
                 rows.add_histogram(order, pairs, out[: self._count])
 
         if nodes:
@@ -97,7 +97,7 @@ class LocalHistograms:
             over_blocks(add, (np.arange(len(nodes)),), cost=cost)
 
     def _add_sparse(self, of: SparseRows, nodes: Sequence[tuple[int, Int32s]], pairs: Array) -> None:
-        channels, orders = self._options.channels, [order for _, order in nodes]
+        channels, orders = self._plan.channels, [order for _, order in nodes]
         rows = np.array([row for row, _ in nodes])
         check_rows(self._m, channels, rows)
         pairs, sums = readable(pairs), self._m.reshape(len(self._m), -1, channels)
@@ -109,7 +109,7 @@ class LocalHistograms:
 
     def best_splits(self, growth: BoostedGrowth) -> Splits:
         """Subtract histograms, and find the best split of each open node."""
-        form = {"marks": not self._is_dense, "channels": self._options.channels}
+        form = {"marks": not self._is_dense, "channels": self._plan.channels}
         if growth.subtract:
             whole, part = np.array(growth.subtract).T.copy()
             ops.subtract(self._m, whole, part, **form)

@@ -22,7 +22,7 @@ from ps2.algorithms.trees.gradients import sums_below
 from ps2.algorithms.trees.leaf_quantiles import unit_of_weights
 from ps2.algorithms.trees.local_growing import LocalGrower
 from ps2.algorithms.trees.predict import Predictor
-from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
+from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem
 from ps2.algorithms.trees.program import LocalProgram, TrainedForest, mean_weight_of, min_rows_to_split, settings_of
 from ps2.algorithms.trees.quantiles import Quantiles
 from ps2.algorithms.trees.rounds import first_scales, next_scales
@@ -62,16 +62,16 @@ class LocalBoostingProgram(LocalProgram[TrainedForest[Forest]]):
         self,
         table: Table,
         problem: TreeProblem,
-        options: BoostingOptions,
+        plan: BoostingPlan,
         facts: Facts,
         record: Record,
         names: CheckpointNames,
     ) -> None:
-        super().__init__(problem, options, record, names)
+        super().__init__(problem, plan, record, names)
         self._rows, self._mean_weight = facts.rows, mean_weight_of(table, facts)
 
     def drive(self, ask: Ask) -> Steps[BoostingRecord]:
-        boosting = BoostingRecord(self._problem, self.options, self.record)
+        boosting = BoostingRecord(self._problem, self.plan, self.record)
         ask.start()
         task = GrowRounds(first=0, trees=[], scales=None)
         while True:
@@ -84,21 +84,21 @@ class LocalBoostingProgram(LocalProgram[TrainedForest[Forest]]):
                         boosting.begin(losses)
                     elif boosting.end_round(ask, losses, reply["lap_s"]):
                         return boosting
-                if boosting.rounds >= ask.setting(lambda: self.options.rounds):
+                if boosting.rounds >= ask.setting(lambda: self.plan.settings.maxIter):
                     return boosting
                 boosting.trees += [Tree(*data) for data in reply["trees"]]
                 trees += reply["trees"]
             task = GrowRounds(first, trees, report.rounds[-1]["scales"] if trees else None)
 
     def settings(self) -> dict[str, Any]:
-        return settings_of(self._problem, self.options, self._rows, self._mean_weight)
+        return settings_of(self._problem, self.plan, self._rows, self._mean_weight)
 
     def worker(self) -> Callable[[Reading], LocalTreeWorker]:
-        min_rows = min_rows_to_split(self._problem, self.options, self._mean_weight)
-        return partial(LocalTreeWorker, self._problem, self.options, min_rows, self._mean_weight)
+        min_rows = min_rows_to_split(self._problem, self.plan, self._mean_weight)
+        return partial(LocalTreeWorker, self._problem, self.plan, min_rows, self._mean_weight)
 
     def result(self, boosting: BoostingRecord) -> TrainedForest[Forest]:
-        boosting.cut(self.options.rounds)
+        boosting.cut(self.plan.settings.maxIter)
         return TrainedForest(boosting.forest(), boosting.history())
 
 
@@ -113,17 +113,17 @@ class LocalTreeWorker:
     def __init__(
         self,
         problem: TreeProblem,
-        options: BoostingOptions,
+        plan: BoostingPlan,
         min_rows: int,
         mean_weight: float | None,
         reading: Reading,
     ) -> None:
-        self._problem, self._options = problem, options
+        self._problem, self._plan = problem, plan
         rows = rows_with_weight(reading.training)
         self._rows_as_read = rows, reading.held_out
-        bins, columns = Quantiles.here(problem, options.bins, mean_weight, min_rows).find_here(rows)
-        self._rows = BoostedRows(problem, options, bins, self._rows_as_read, columns)
-        self._grower = LocalGrower(problem, options, bins, self._rows, unit_of_weights(mean_weight))
+        bins, columns = Quantiles.here(problem, plan.settings.maxBins, mean_weight, min_rows).find_here(rows)
+        self._rows = BoostedRows(problem, plan, bins, self._rows_as_read, columns)
+        self._grower = LocalGrower(problem, plan, bins, self._rows, unit_of_weights(mean_weight))
         self._num_trees = 0
         self._scales = (1.0, 1.0)
         self._lap_began_s = time.monotonic()
@@ -174,7 +174,7 @@ class LocalTreeWorker:
             bounds = sums_below(sums.pop("exponents"))
             if "held" in sums:
                 sums["held"] = self._rows.metric.value(sums["held"])
-            trees = self._grow_round(bounds) if round_ < self._options.rounds else []
+            trees = self._grow_round(bounds) if round_ < self._plan.settings.maxIter else []
             reply = {**sums, "bytes": 0, "round": round_, "trees": [tree_as_data(tree) for tree in trees]}
             replies.append({**reply, "scales": np.array(self._scales)})
             if not trees or time.monotonic() > ends_s:
@@ -183,10 +183,10 @@ class LocalTreeWorker:
     def _grow_round(self, bounds: Float64s) -> list[Tree]:
         """Grow the trees of a round; bounds: those of the sums of gradients before it (``sums_below``)."""
         if not self._num_trees:
-            self._scales = first_scales(self._options, bounds)
+            self._scales = first_scales(self._plan, bounds)
         trees = []
         for _ in range(self._problem.objective.width):
             trees.append(self._grower.grow(self._num_trees, self._scales))
             self._num_trees += 1
-        self._scales = next_scales(self._problem, self._options, bounds, trees)
+        self._scales = next_scales(self._problem, self._plan, bounds, trees)
         return trees

@@ -1,30 +1,39 @@
-"""The objective of boosted trees, and the options of their training."""
+"""The objective of boosted trees, and a training of them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal, get_args
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from ps2.algorithms.frame.settings import Plan, with_values
 from ps2.algorithms.training.placement import Via
+from ps2.algorithms.training.table import Facts
+from ps2.algorithms.trees.cut_points import unit_of
 from ps2.algorithms.trees.gradients import Objective
+from ps2.algorithms.trees.layout import MAX_CATEGORIES
+from ps2.algorithms.trees.settings import MAX_LEAVES, BoostingSettings, num_features_of
 from ps2.algorithms.trees.tree import Absent, Forest
-from ps2.errors import ConfigError
+from ps2.errors import ConfigError, LimitError
 
-MAX_DEPTH = 30
 WORD_BITS = 64
-# The least gain of a split in xgboost.
+# The minimum gain of a split in xgboost.
 MIN_GAIN = 1e-6
+# Gains are rounding errors where residuals are so small a part of the labels.
+ROUNDED_PART = 1e-14
+# The largest absolute leaf value of classes with ``defaults="pyspark"``, before stepSize: the range of pyspark.ml's
+# leaves, whose margins are half as large. Newton's step of rows that are alike is the inverse of a probability, which
+# may be tiny.
+MAX_CLASS_LEAF = 8.0
 # Bits of rows' weights as whole numbers: of the mean weight at most, and of their sum.
 WEIGHT_BITS, WEIGHTS_BITS = 20, 29
 
-GrowthName = Literal["level", "leaf"]
 # The source of a node's weight.
-WeighedBy = Literal["hessians", "rows", "weights"]
+WeightSource = Literal["hessians", "rows", "weights"]
 
 
 @dataclass(frozen=True)
@@ -32,12 +41,12 @@ class TreeProblem:
     """The target of the prediction.
 
     Attributes:
-        objective: of a row, by its margins.
-        dim: number of features.
-        base: the margins before any tree, one an output.
-        absent: what it is that sparse rows do not hold.
-        categories: how many a feature has, by its number; others are numeric.
-        initial: a forest that the training goes on from, with this base; None: it begins anew.
+        objective: the loss of a row by its margins.
+        dim: the number of features.
+        base: the margins before any tree, one for each output.
+        absent: how to read an entry that a sparse row does not store: zero or missing.
+        categories: the number of categories by feature number; features without an entry are numeric.
+        initial: a forest that the training resumes from, with this base; None: there is none.
         reach: by how much rows' margins may lie below and above the base before the first new tree.
     """
 
@@ -51,160 +60,209 @@ class TreeProblem:
 
     @property
     def span(self) -> tuple[float, float]:
-        """No margin before the first new tree is below the one, or above the other."""
+        """The range of the margins before the first new tree."""
         return min(self.base) + self.reach[0], max(self.base) + self.reach[1]
 
     @property
     def words(self) -> int:
-        """How many int64 hold a bit for each category of a feature."""
+        """The number of int64s that hold a bit for each category of a feature."""
         return -(-max(self.categories.values(), default=0) // WORD_BITS)
 
     @property
     def classes(self) -> int | None:
-        """How many classes labels name; None: they are numbers."""
+        """The number of classes; None: labels are numbers."""
         return self.objective.classes
 
 
-@dataclass(frozen=True)
-class BoostingOptions:
-    """How trees grow.
+@dataclass(frozen=True, kw_only=True)
+class BoostingPlan(Plan[BoostingSettings]):
+    """A training of boosted trees.
 
     Attributes:
-        rounds: most trees of each output.
-        depth: most splits above a leaf.
-        growth: node to split first: the oldest ("level"), or the one with the largest gain ("leaf").
-        leaves: most leaves of a tree; 0: any number.
-        bins: most bins of a feature.
-        rate: factor of leaves.
-        first_rate: that of the first tree of each output; None: the same.
-        reg_lambda, reg_alpha: L2 and L1 penalties on leaves.
-        most_weight: largest absolute value of a leaf, before the rate.
-        least_gain: gains up to this may be rounding.
-        min_gain: the least gain of a split, twice what the objective loses.
-        min_info_gain: the least gain of a split, divided by the weight of its node's rows.
-        min_child_weight: the least sum of hessians of a node.
-        min_weight: the least weight of a node's rows.
-        weighed_by: source of that weight: the sum of hessians (if these are the rows' weights), the number of rows (if
-            all weigh 1), or a sum of its own.
-        weight_unit: unit of weights as whole numbers.
-        min_rows: the least number of rows of a node.
-        fraction: share of the rows that a tree is grown from.
-        features: number of features drawn for each node; 0: all.
-        feature_weights: of the features, when they are drawn; none: all weigh the same.
-        groups: of features that may interact (``FeatureSets``); none: all may.
-        monotone: -1, 0 or 1 per feature: direction of predictions; empty (also given as zeros only): no constraint.
-        seed: of rounding and sampling.
-        validate: stop early by the metric of held-out rows.
-        validation_tol: least relative improvement of their metric.
-        patience: rounds one after the other without one, before the training ends; 0: as in pyspark.ml.
-        metric: of the held-out rows: ``Metric.parsed``.
-        name: by which a restored context goes on with the training; "": it cannot.
-        via: where histograms lie: in the process of the only worker, or on the servers.
+        via: where histograms are: in the only worker's process ("local"), or on the servers.
+        node_features: the number of features selected for each node; 0: all.
+        first_rate: the learning rate of the first tree of each output; None: ``stepSize``.
+        max_leaf_value: the largest absolute leaf value, before the learning rate.
+        min_gain: reject splits that gain no more than this; the gain may be rounding error.
+        min_node_weight: the minimum weight of a node's rows.
+        weight_source: the source of that weight: the sum of hessians (if these are the rows' weights), the number of
+            rows (if all weigh 1), or a sum of its own.
+        weight_unit: the unit of weights as whole numbers.
     """
 
-    rounds: int = 20
-    depth: int = 5
-    growth: GrowthName = "level"
-    leaves: int = 0
-    bins: int = 32
-    rate: float = 0.1
-    first_rate: float | None = None
-    reg_lambda: float = 1.0
-    reg_alpha: float = 0.0
-    most_weight: float = math.inf
-    least_gain: float = MIN_GAIN
-    min_gain: float = 0.0
-    min_info_gain: float = 0.0
-    min_child_weight: float = 1.0
-    min_weight: float = 0.0
-    weighed_by: WeighedBy = "hessians"
-    weight_unit: float = 1.0
-    min_rows: int = 1
-    fraction: float = 1.0
-    features: int = 0
-    feature_weights: tuple[float, ...] = ()
-    groups: tuple[tuple[int, ...], ...] = ()
-    monotone: tuple[int, ...] = ()
-    seed: int = 0
-    validate: bool = False
-    validation_tol: float = 0.01
-    patience: int = 0
-    metric: str = ""
-    name: str = ""
     via: Via = "servers"
+    node_features: int = 0
+    first_rate: float | None = None
+    max_leaf_value: float = math.inf
+    min_gain: float = MIN_GAIN
+    min_node_weight: float = 0.0
+    weight_source: WeightSource = "hessians"
+    weight_unit: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.depth <= MAX_DEPTH:
-            raise ConfigError(f"depth: expected a number in [0, {MAX_DEPTH}], got {self.depth}")
-        if self.growth not in get_args(GrowthName):
-            raise ConfigError(f"growth: expected one of {', '.join(get_args(GrowthName))}, got {self.growth!r}")
-        if not any(self.monotone):
-            object.__setattr__(self, "monotone", ())
-        if self.leaves < 0:
-            raise ConfigError(f"leaves: expected a number that is not negative, got {self.leaves}")
-        if self._is_weighed and self.weighed_by == "weights" and self.min_rows > 1:
+        min_rows = self.settings.minInstancesPerNode
+        if self._needs_weights and self.weight_source == "weights" and min_rows > 1:
             raise ConfigError(
                 "minInstancesPerNode: expected 1 with minInfoGain or minWeightFractionPerNode and weights of rows, for "
-                f"a loss whose hessians are not these, got {self.min_rows}"
+                f"a loss whose hessians are not these, got {min_rows}"
             )
 
     @property
-    def most_leaves(self) -> int:
-        """Most leaves of a tree."""
-        return min(self.leaves or 1 << self.depth, 1 << self.depth)
+    def max_leaves(self) -> int:
+        """The maximum number of leaves of a tree."""
+        settings, limit = self.settings, self.settings.maxLeaves
+        if limit is None:
+            limit = MAX_LEAVES[settings.growth]
+        return min(limit or 1 << settings.maxDepth, 1 << settings.maxDepth)
 
     @property
     def bounds(self) -> npt.NDArray[np.float64]:
-        """Least and largest value of a leaf."""
-        return np.array([-self.most_weight, self.most_weight])
+        """The smallest and the largest value of a leaf."""
+        return np.array([-self.max_leaf_value, self.max_leaf_value])
 
     @property
-    def drawn(self) -> int:
-        """Number of features that the search itself draws for each node; 0: it looks at all that a node may use."""
-        return 0 if self.feature_weights else self.features
+    def monotone(self) -> tuple[int, ...]:
+        """The direction of predictions by feature: -1, 0 or 1; empty: no feature has a constraint."""
+        signs = self.settings.monotoneConstraints or ()
+        return tuple(signs) if any(signs) else ()
 
     @property
-    def _is_weighed(self) -> bool:
+    def searched_features(self) -> int:
+        """The number of features that the search selects for each node; 0: it looks at all that a node may use."""
+        return 0 if self.settings.featureWeights else self.node_features
+
+    @property
+    def patience(self) -> int:
+        """Stop after this many consecutive rounds without improvement; 0: pyspark.ml's rule."""
+        return self.settings.earlyStoppingRounds or 0
+
+    @property
+    def _needs_weights(self) -> bool:
         """Whether the weight of nodes is needed."""
-        return self.min_weight > 0 or self.min_info_gain > 0
+        return self.min_node_weight > 0 or self.settings.minInfoGain > 0
 
     @property
-    def third(self) -> WeighedBy | None:
-        """Content of a bin's third channel: "rows" or "weights"; None: a bin has two channels."""
-        if self._is_weighed and self.weighed_by != "hessians":
-            return self.weighed_by
-        return "rows" if self.min_rows > 1 else None
+    def third(self) -> WeightSource | None:
+        """The content of a bin's third channel: "rows" or "weights"; None: a bin has two channels."""
+        if self._needs_weights and self.weight_source != "hessians":
+            return self.weight_source
+        return "rows" if self.settings.minInstancesPerNode > 1 else None
 
     @property
     def channels(self) -> int:
-        """Channels of a bin: hessians, gradients, and a third one if needed."""
+        """The number of a bin's channels: hessians, gradients, and a third one if needed."""
         return 2 if self.third is None else 3
 
     @property
     def min_third(self) -> int:
-        """The least third total of a node."""
+        """The minimum third total of a node."""
         match self.third:
             case "rows":
-                # The share behind a least weight is rounded; the tolerance keeps it from asking for one row more.
-                of_weight = self.min_weight * (1 - 1e-6) if self.weighed_by == "rows" else 0.0
-                return max(self.min_rows, math.ceil(of_weight))
+                # The share behind a minimum weight is rounded; the tolerance keeps it from asking for one row more.
+                by_weight = self.min_node_weight * (1 - 1e-6) if self.weight_source == "rows" else 0.0
+                return max(self.settings.minInstancesPerNode, math.ceil(by_weight))
             case "weights":
-                return math.ceil(self.min_weight * (1 - 1e-6) / self.weight_unit)
+                return math.ceil(self.min_node_weight * (1 - 1e-6) / self.weight_unit)
             case _:
                 return 0
 
     @property
     def min_hessian(self) -> float:
-        """The least sum of hessians of a node."""
-        return max(self.min_child_weight, self.min_weight * (1 - 1e-6) if self.weighed_by == "hessians" else 0.0)
-
-    def weight_of(self, hessian: float, third: int) -> float:
-        """Return the weight of a node's rows from its sums; unneeded sums may be 0."""
-        return hessian if self.weighed_by == "hessians" else third * self.weight_unit
+        """The minimum sum of hessians of a node."""
+        by_weight = self.min_node_weight * (1 - 1e-6) if self.weight_source == "hessians" else 0.0
+        return max(self.settings.minChildWeight, by_weight)
 
     def rate_of(self, tree: int, width: int) -> float:
         """Return the factor of a tree's leaves; width: the number of outputs."""
-        return self.rate if self.first_rate is None or tree >= width else self.first_rate
+        return self.settings.stepSize if self.first_rate is None or tree >= width else self.first_rate
+
+
+def with_facts(
+    plan: BoostingPlan, objective: Objective, facts: Facts, dim: int, is_weighted: bool, initial: Forest | None
+) -> BoostingPlan:
+    """Return a plan with what the rows decide.
+
+    Args:
+        facts: statistics of the rows' labels and weights.
+        dim: the number of features.
+        is_weighted: whether rows have weights.
+        initial: the forest that the training resumes from.
+    """
+    settings, mean_weight = plan.settings, facts.weight / facts.rows
+    min_gain, max_leaf_value, first_rate = MIN_GAIN, objective.most_weight, None
+    if settings.defaults == "pyspark":
+        # Relative to labels and weights, so that trees do not depend on their units.
+        size = 1.0 if objective.has_bounded_gradients else max(map(abs, facts.label_range))
+        min_gain = without_last_digits(mean_weight * (ROUNDED_PART * size) ** 2)
+        is_bounded = objective.classes or objective.loss == "lambdarank"
+        max_leaf_value = min(max_leaf_value, MAX_CLASS_LEAF if is_bounded else math.inf)
+        first_rate = 1.0
+    if initial is not None:
+        # The first new tree is not the model's first; and the new trees need other random numbers than the old ones.
+        settings = with_values(settings, seed=key_of(plan.seed, len(initial.trees)))
+        first_rate = None
+    return replace(
+        plan,
+        settings=settings,
+        node_features=num_features_of(settings.featureSubsetStrategy, dim),
+        first_rate=first_rate,
+        max_leaf_value=max_leaf_value,
+        min_gain=min_gain,
+        min_node_weight=without_last_digits(settings.minWeightFractionPerNode * facts.weight),
+        weight_source="rows" if not is_weighted else "hessians" if objective.hessians_are_weights else "weights",
+        weight_unit=unit_of(mean_weight, weight_bits(facts.rows)) if is_weighted else 1.0,
+    )
+
+
+def without_last_digits(number: float) -> float:
+    """Return a number without the last digits, which depend on the order of the rows."""
+    return float(f"{number:.6g}")
+
+
+def check_features(settings: BoostingSettings, dim: int) -> None:
+    """Raise ConfigError unless constraints and weights are those of the features."""
+    for name in ("monotoneConstraints", "featureWeights"):
+        entries = getattr(settings, name)
+        if entries and len(entries) != dim:
+            raise ConfigError(f"{name}: expected one for each of {dim} features, got {len(entries)}")
+    for feature in (feature for group in settings.interactionConstraints or () for feature in group):
+        if not 0 <= feature < dim:
+            raise ConfigError(f"interactionConstraints: expected features from 0 to {dim - 1}, got {feature}")
+
+
+def check_categories(categories: Mapping[int, int], monotone: Sequence[int] = ()) -> None:
+    """Raise an error for categorical features that trees cannot be grown with.
+
+    Args:
+        categories: the number of categories by feature number.
+        monotone: a constraint for each feature; empty: none.
+
+    Raises:
+        LimitError: a feature has more categories than a histogram has bins.
+        ConfigError: a feature whose categories have no order has a constraint.
+    """
+    for feature, count in categories.items():
+        if count > MAX_CATEGORIES:
+            raise LimitError(f"feature {feature}: expected at most {MAX_CATEGORIES:,} categories, got {count:,}")
+        if monotone and monotone[feature]:
+            raise ConfigError(
+                f"monotoneConstraints: expected 0 for feature {feature}, which has {count:,} categories, "
+                f"got {monotone[feature]}"
+            )
+
+
+def check_initial(initial: Forest, objective: Objective, dim: int) -> None:
+    """Raise ConfigError unless a training can resume from a forest."""
+    for name, expected, value in (
+        ("loss", objective.loss, initial.loss),
+        ("features", dim, initial.features),
+        ("classes", objective.width, initial.width),
+        ("lossShape", objective.shape if objective.has_shape else None, initial.shape if objective.has_shape else None),
+    ):
+        if expected != value:
+            raise ConfigError(
+                f"initialModel: expected a model of {name} {expected!r}, as this training is, got {value!r}"
+            )
 
 
 def weight_bits(rows: int) -> int:

@@ -37,7 +37,7 @@ from ps2.algorithms.trees.gradients import sums_below
 from ps2.algorithms.trees.growth import Growth, opened_roots
 from ps2.algorithms.trees.leaf_quantiles import CoarseQuantiles, LeafQuantiles
 from ps2.algorithms.trees.metrics import Metric
-from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
+from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem
 from ps2.algorithms.trees.quantiles import Quantiles
 from ps2.algorithms.trees.rounds import first_scales, next_scales
 from ps2.algorithms.trees.search_kernels import Splits
@@ -63,17 +63,17 @@ class TrainedForest(Generic[F]):
 class TreesProgram(Program[T]):
     """A training of trees."""
 
-    def __init__(self, problem: TreeProblem, options: Any, record: Record) -> None:
+    def __init__(self, problem: TreeProblem, plan: Any, record: Record) -> None:
         form = Form(problem.dim, problem.classes, missing=True, categories=problem.categories)
-        super().__init__(options, form, record)
+        super().__init__(plan, form, record)
         self._problem = problem
 
 
 class LocalProgram(TreesProgram[T]):
     """A training of trees in the only worker's process."""
 
-    def __init__(self, problem: TreeProblem, options: Any, record: Record, names: CheckpointNames) -> None:
-        super().__init__(problem, options, record)
+    def __init__(self, problem: TreeProblem, plan: Any, record: Record, names: CheckpointNames) -> None:
+        super().__init__(problem, plan, record)
         # A restored context recognizes the training by this vector's name.
         self._named = names.give(lambda name: DCV.dense(1, 1, "int64", name=name))
 
@@ -84,8 +84,8 @@ class LocalProgram(TreesProgram[T]):
 class FleetProgram(TreesProgram[T]):
     """A training of trees with histograms on the servers."""
 
-    def __init__(self, problem: TreeProblem, options: Any, record: Record, quantiles: Quantiles) -> None:
-        super().__init__(problem, options, record)
+    def __init__(self, problem: TreeProblem, plan: Any, record: Record, quantiles: Quantiles) -> None:
+        super().__init__(problem, plan, record)
         self._quantiles = quantiles
         self._matrices: HistogramMatrices | None = None
 
@@ -95,7 +95,7 @@ class FleetProgram(TreesProgram[T]):
         numbers = ask(self._make_matrices)
         if self._matrices is None:  # an earlier driver has made them
             bins = self._quantiles.cut()
-            self._matrices = HistogramMatrices.existing(bins, self._problem, self.options.channels, numbers)
+            self._matrices = HistogramMatrices.existing(bins, self._problem, self.plan.channels, numbers)
         ask.start()
         return self._matrices
 
@@ -149,36 +149,34 @@ class BoostingProgram(FleetProgram[TrainedForest[Forest]]):
         self,
         table: Table,
         problem: TreeProblem,
-        options: BoostingOptions,
+        plan: BoostingPlan,
         facts: Facts,
         record: Record,
         names: CheckpointNames,
     ) -> None:
         self._rows, self._mean_weight = facts.rows, mean_weight_of(table, facts)
-        min_rows = min_rows_to_split(problem, options, self._mean_weight)
-        quantiles = Quantiles.make(problem, options.bins, self._mean_weight, names, min_rows)
-        super().__init__(problem, options, record, quantiles)
+        min_rows = min_rows_to_split(problem, plan, self._mean_weight)
+        quantiles = Quantiles.make(problem, plan.settings.maxBins, self._mean_weight, names, min_rows)
+        super().__init__(problem, plan, record, quantiles)
         share = problem.objective.leaf_share
         # The bounds of monotone features hold only for leaves whose values come from gradients.
-        self._leaf_quantiles = (
-            None if share is None or options.monotone else LeafQuantiles.make(share, self._mean_weight)
-        )
+        self._leaf_quantiles = None if share is None or plan.monotone else LeafQuantiles.make(share, self._mean_weight)
 
     # -- the algorithm -------------------------------------------------------------------------------------------------
 
     def drive(self, ask: Ask) -> Steps[BoostingRecord]:
-        problem, options, width = self._problem, self.options, self._problem.objective.width
+        problem, plan, width = self._problem, self.plan, self._problem.objective.width
         matrices = yield from self.prepare_histograms(ask)
-        numbers, roots = matrices.numbers, opened_roots([ROOT] if options.depth else [])
-        boosting, moves = BoostingRecord(problem, options, self.record), Moves()
+        numbers, roots = matrices.numbers, opened_roots([ROOT] if plan.settings.maxDepth else [])
+        boosting, moves = BoostingRecord(problem, plan, self.record), Moves()
         trees = boosting.trees
         losses = yield SumGradients(matrices=numbers).then(self._summarize)
         boosting.begin(losses)
         is_recorded = True  # whether the losses after the last round are recorded
         # Scaled gradients are rounded to whole numbers, so that sums do not depend on the order of the rows.
-        scales = first_scales(options, losses.below)
+        scales = first_scales(plan, losses.below)
         while True:
-            if boosting.rounds >= ask.setting(lambda: options.rounds):
+            if boosting.rounds >= ask.setting(lambda: plan.settings.maxIter):
                 if is_recorded:
                     return boosting
                 # No further tree comes with which workers would report these losses.
@@ -204,7 +202,7 @@ class BoostingProgram(FleetProgram[TrainedForest[Forest]]):
                 grown = yield from ask.part(grow_tree)
                 trees.append(Tree(*grown["tree"]))
                 moves = Moves(grown["splits"], FinalNodes(*grown["nodes"]))
-            scales, is_recorded = next_scales(problem, options, losses.below, trees[-width:]), False
+            scales, is_recorded = next_scales(problem, plan, losses.below, trees[-width:]), False
 
     def _summarize(self, report: Any) -> dict[str, Any]:
         """Return a report whose sums are summarized.
@@ -216,7 +214,7 @@ class BoostingProgram(FleetProgram[TrainedForest[Forest]]):
         if (exponents := summary.pop("exponents", None)) is not None:
             summary["below"] = sums_below(exponents)
         if (metric_sums := summary.pop("held", None)) is not None:
-            summary["held"] = Metric.parsed(self.options.metric).value(metric_sums)
+            summary["held"] = Metric.parsed(self.plan.settings.evalMetric or "").value(metric_sums)
         return summary
 
     def _grow_tree(
@@ -232,8 +230,8 @@ class BoostingProgram(FleetProgram[TrainedForest[Forest]]):
         Returns:
             The tree, and how rows move to its leaves (``splits`` and ``nodes`` of ``Moves``), as plain data.
         """
-        rate = self.options.rate_of(number, self._problem.objective.width)
-        growth = BoostedGrowth(self.options, matrices.bins, scales, totals, number, rate)
+        rate = self.plan.rate_of(number, self._problem.objective.width)
+        growth = BoostedGrowth(self.plan, matrices.bins, scales, totals, number, rate)
         moves, _ = yield from grow_trees(ask, growth, matrices)
         tree, nodes = growth.tree, moves.nodes
         if (quantiles := self._leaf_quantiles) is not None:
@@ -248,16 +246,16 @@ class BoostingProgram(FleetProgram[TrainedForest[Forest]]):
     # -- what the frame calls ------------------------------------------------------------------------------------------
 
     def settings(self) -> dict[str, Any]:
-        return settings_of(self._problem, self.options, self._rows, self._mean_weight)
+        return settings_of(self._problem, self.plan, self._rows, self._mean_weight)
 
     def worker(self) -> Callable[[Reading], TreeWorker]:
-        return partial(TreeWorker, self._problem, self.options, self._quantiles, self._leaf_quantiles)
+        return partial(TreeWorker, self._problem, self.plan, self._quantiles, self._leaf_quantiles)
 
     def make_matrices(self, bins: Bins) -> HistogramMatrices:
-        return boosting_matrices(bins, self._problem, self.options, self._rows)
+        return boosting_matrices(bins, self._problem, self.plan, self._rows)
 
     def result(self, boosting: BoostingRecord) -> TrainedForest[Forest]:
-        boosting.cut(self.options.rounds)
+        boosting.cut(self.plan.settings.maxIter)
         return TrainedForest(boosting.forest(), boosting.history())
 
     def free(self) -> None:
@@ -277,7 +275,7 @@ def mean_weight_of(table: Table, facts: Facts) -> float | None:
     return None if table.columns.weight is None else facts.weight / facts.rows
 
 
-def min_rows_to_split(problem: TreeProblem, options: BoostingOptions, mean_weight: float | None) -> int:
+def min_rows_to_split(problem: TreeProblem, plan: BoostingPlan, mean_weight: float | None) -> int:
     """Return how many rows must hold a feature, at least, so that it can split a node.
 
     One side of a split has only rows that hold the feature, and these must be heavy enough.
@@ -286,12 +284,13 @@ def min_rows_to_split(problem: TreeProblem, options: BoostingOptions, mean_weigh
         return 0
     # Each quantised hessian is rounded up by 1 / 32 of the largest one, at most.
     max_hessian = problem.objective.most_hessian * (1 + 1 / 32)
-    return max(1, options.min_third, math.ceil(options.min_hessian / max_hessian))
+    return max(1, plan.min_third, math.ceil(plan.min_hessian / max_hessian))
 
 
-def settings_of(problem: TreeProblem, options: BoostingOptions, rows: int, mean_weight: float | None) -> dict[str, Any]:
-    """Return the settings that trees depend on: not the rounds, and not sums of weights, whose last digits vary."""
+def settings_of(problem: TreeProblem, plan: BoostingPlan, rows: int, mean_weight: float | None) -> dict[str, Any]:
+    """Return the settings that trees depend on: not maxIter, and not sums of weights, whose last digits vary."""
     initial = "" if problem.initial is None else fingerprint(problem.initial)
-    settings = {**asdict(replace(problem, initial=None)), **asdict(options), "rows": rows, "initial": initial}
-    settings["weighted"] = mean_weight is not None
-    return {name: value for name, value in settings.items() if name not in ("rounds", "name")}
+    held_out = plan.settings.validationIndicatorCol is not None
+    facts = {"rows": rows, "initial": initial, "weighted": mean_weight is not None, "held_out": held_out}
+    settings = {**asdict(replace(problem, initial=None)), **plan.plain(), **facts}
+    return {name: value for name, value in settings.items() if name not in ("maxIter", "name")}

@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 
 from ps2.algorithms.trees.growing import scales_of
-from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
+from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem
 from ps2.algorithms.trees.tree import Tree
 from ps2.array_types import Float64s
 
 
-def first_scales(options: BoostingOptions, below: Float64s) -> tuple[float, float]:
+def first_scales(plan: BoostingPlan, below: Float64s) -> tuple[float, float]:
     """Return the factors of hessians and gradients in the first round.
 
     Args:
@@ -23,9 +23,7 @@ def first_scales(options: BoostingOptions, below: Float64s) -> tuple[float, floa
     return scales_of(float(below[0]), float(below[1]))
 
 
-def next_scales(
-    problem: TreeProblem, options: BoostingOptions, below: Float64s, last: Sequence[Tree]
-) -> tuple[float, float]:
+def next_scales(problem: TreeProblem, plan: BoostingPlan, below: Float64s, last: Sequence[Tree]) -> tuple[float, float]:
     """Return the factors of hessians and gradients in a round, before anybody has computed these.
 
     Args:
@@ -34,16 +32,16 @@ def next_scales(
     Raises:
         ConfigError: a gradient is not finite.
     """
-    return scales_of(*problem.objective.bounds_after(below, *_moves(problem, options, last)))
+    return scales_of(*problem.objective.bounds_after(below, *_moves(problem, plan, last)))
 
 
-def _moves(problem: TreeProblem, options: BoostingOptions, last: Sequence[Tree]) -> tuple[float, float]:
+def _moves(problem: TreeProblem, plan: BoostingPlan, last: Sequence[Tree]) -> tuple[float, float]:
     """Return the largest move of any margin in a round, and the sum of all moves times their rows' weights.
 
     The sum is known for losses whose hessian is the weight, if the tree was grown of all rows; else it is infinity.
     """
     said = [abs(tree.value[tree.leaves]) for tree in last]
     step = max(float(values.max()) for values in said)
-    if problem.objective.loss != "squared" or options.fraction < 1:
+    if problem.objective.loss != "squared" or plan.settings.subsamplingRate < 1:
         return step, math.inf
     return step, math.fsum(last[0].cover[last[0].leaves] * said[0])

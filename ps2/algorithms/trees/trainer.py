@@ -12,7 +12,7 @@ from ps2.algorithms.training.placement import Via
 from ps2.algorithms.training.record import Record, StepReport, Words
 from ps2.algorithms.training.table import Facts, Table
 from ps2.algorithms.trees.local_program import LocalBoostingProgram
-from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
+from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem
 from ps2.algorithms.trees.program import BoostingProgram, TrainedForest, mean_weight_of, settings_of
 from ps2.algorithms.trees.tree import Forest
 from ps2.algorithms.trees.tree_matrices import check_room
@@ -22,11 +22,11 @@ def train(
     ps: Any,
     table: Table,
     problem: TreeProblem,
-    options: BoostingOptions,
+    plan: BoostingPlan,
     facts: Facts,
     on_step: Callable[[StepReport], Any] = lambda step: None,
 ) -> TrainedForest[Forest]:
-    """Grow trees on the servers of a context, or go on in one that was restored: see ``BoostingOptions.name``.
+    """Grow trees on the servers of a context, or go on in one that was restored: see ``BoostingPlan.name``.
 
     They are the same, bit for bit, on any number of workers and servers, and in the only worker's process.
 
@@ -34,7 +34,7 @@ def train(
         ps: the PS2Context.
         table: rows.
         problem: the objective.
-        options: how to grow trees.
+        plan: how to grow trees.
         facts: of the rows' labels and weights.
         on_step: called in the driver after each round; returns True to end the training.
 
@@ -45,15 +45,15 @@ def train(
         InputError: a row cannot be used; says how many, and names one.
         SlotsError, WorkerError...: as ``ps.run`` raises.
     """
-    names = CheckpointNames.of(options.name, ps)
+    names = CheckpointNames.of(plan.name, ps)
     record = Record(on_step, Words("tree" if problem.objective.width == 1 else "round", "loss"))
     # Before the vectors are looked for: with another ``via`` there are others.
-    Journal.of(names, settings_of(problem, options, facts.rows, mean_weight_of(table, facts)), BoostingProgram.number)
-    if options.via == "local":
-        return run_program(ps, LocalBoostingProgram(table, problem, options, facts, record, names), table, names)
+    Journal.of(names, settings_of(problem, plan, facts.rows, mean_weight_of(table, facts)), BoostingProgram.number)
+    if plan.via == "local":
+        return run_program(ps, LocalBoostingProgram(table, problem, plan, facts, record, names), table, names)
     if not names.begun:
-        check_room(problem, options, facts.rows, ps.memory())
-    return run_program(ps, BoostingProgram(table, problem, options, facts, record, names), table, names)
+        check_room(problem, plan, facts.rows, ps.memory())
+    return run_program(ps, BoostingProgram(table, problem, plan, facts, record, names), table, names)
 
 
 def begun_via(ps: Any, name: str) -> Via | None:

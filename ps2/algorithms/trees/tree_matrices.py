@@ -14,7 +14,7 @@ from ps2.algorithms.trees.binning import Bins, bins_of, of_shapes, shapes_of
 from ps2.algorithms.trees.growth import LAYOUT, Growth
 from ps2.algorithms.trees.layout import CATEGORICAL, DECREASING, HAS_MISSING, INCREASING, SUM_BYTES, layout_of
 from ps2.algorithms.trees.nonempty_bins import marked_rows, rows_with_marks
-from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
+from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem
 from ps2.algorithms.trees.search_kernels import Splits
 from ps2.algorithms.trees.tree import Absent
 from ps2.array_types import Int64s
@@ -129,15 +129,15 @@ class HistogramMatrices:
         free_all([self.cuts, self.sizes])
 
 
-def boosting_matrices(bins: Bins, problem: TreeProblem, options: BoostingOptions, rows: int) -> HistogramMatrices:
+def boosting_matrices(bins: Bins, problem: TreeProblem, plan: BoostingPlan, rows: int) -> HistogramMatrices:
     """Make the matrices of a training of boosted trees; the histograms get more rows as trees grow.
 
     Raises:
         LimitError: they cannot fit.
     """
-    channels, count = options.channels, rows_with_marks(first_rows(options, rows))
+    channels, count = plan.channels, rows_with_marks(first_rows(plan, rows))
     with _explaining(bins, count, columns_of(bins, channels) * SUM_BYTES):
-        return HistogramMatrices.make(bins, problem, channels, count, options.monotone)
+        return HistogramMatrices.make(bins, problem, channels, count, plan.monotone)
 
 
 def columns_of(bins: Bins, channels: int) -> int:
@@ -203,7 +203,7 @@ def _explaining(bins: Bins, rows: int, size: int) -> Iterator[None]:
         ) from error
 
 
-def check_room(problem: TreeProblem, options: BoostingOptions, rows: int, servers: Sequence[tuple[int, int]]) -> None:
+def check_room(problem: TreeProblem, plan: BoostingPlan, rows: int, servers: Sequence[tuple[int, int]]) -> None:
     """Raise an error if the training cannot fit, whatever its rows hold.
 
     Of numeric features this counts what finds their cut points; how many have bins that can part rows is known then.
@@ -215,15 +215,15 @@ def check_room(problem: TreeProblem, options: BoostingOptions, rows: int, server
     Raises:
         LimitError: it cannot fit the servers.
     """
-    histograms = first_rows(options, rows)
+    histograms = first_rows(plan, rows)
     bins = _least_bins(problem)
-    needed = problem.dim * FEATURE_BYTES + bins * rows_with_marks(histograms) * options.channels * SUM_BYTES
+    needed = problem.dim * FEATURE_BYTES + bins * rows_with_marks(histograms) * plan.channels * SUM_BYTES
     left = sum(max(limit - taken, 0) for limit, taken in servers)
     if needed > left:
         raise LimitError(
             f"{problem.dim:,} features: what finds their bins, and the {histograms:,} histograms that trees of depth "
-            f"{options.depth} begin with, of {bins:,} bins at least, take {needed:,} bytes or more, and {left:,} are "
-            f"left on the {len(servers)} servers; {MORE_ROOM}"
+            f"{plan.settings.maxDepth} begin with, of {bins:,} bins at least, take {needed:,} bytes or more, and "
+            f"{left:,} are left on the {len(servers)} servers; {MORE_ROOM}"
         )
 
 
@@ -234,9 +234,9 @@ def _least_bins(problem: TreeProblem) -> int:
     return 2 * numeric * lacks + sum(count + lacks for count in problem.categories.values() if count + lacks > 1)
 
 
-def first_rows(options: BoostingOptions, rows: int) -> int:
+def first_rows(plan: BoostingPlan, rows: int) -> int:
     """Return how many rows a matrix of histograms begins with: it grows as trees do.
 
     One is the layout; the last level of a tree has no histograms, and no node is without rows. Marks come on top.
     """
-    return 1 + min(1 << max(options.depth - 1, 0), options.most_leaves, rows, FIRST_ROWS)
+    return 1 + min(1 << max(plan.settings.maxDepth - 1, 0), plan.max_leaves, rows, FIRST_ROWS)

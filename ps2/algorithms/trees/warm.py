@@ -25,11 +25,12 @@ from ps2.algorithms.trees.local_growing import LocalGrower
 from ps2.algorithms.trees.metrics import Metric
 from ps2.algorithms.trees.ops import add, add_rows, best_splits, clear, mark, subtract
 from ps2.algorithms.trees.predict import Predictor
-from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
+from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem
 from ps2.algorithms.trees.quantiles import Quantiles
 from ps2.algorithms.trees.rounds import first_scales
 from ps2.algorithms.trees.row_groups import RowGroups
 from ps2.algorithms.trees.rows import draw, row_ids, whole_weights
+from ps2.algorithms.trees.settings import BoostingSettings
 from ps2.algorithms.trees.tree import Forest
 from ps2.data.rows import LocalRows
 from ps2.ops.guards import readable
@@ -61,7 +62,8 @@ def warm() -> None:
     warm_forests()
     for least in (1, 2):
         for drawn in (0, 1):  # by the kernel; by steps
-            grow_here(BoostingOptions(rounds=1, min_rows=least, features=drawn))
+            settings = BoostingSettings(maxIter=1, minChildWeight=1.0, regLambda=1.0, minInstancesPerNode=least)
+            grow_here(BoostingPlan(settings=settings, node_features=drawn))
 
 
 def _rules() -> tuple[np.ndarray, np.ndarray]:
@@ -120,25 +122,25 @@ def _grow() -> None:
         sparse.part(ORDER.copy(), split, ORDER.copy())
 
 
-def grow_here(options: BoostingOptions) -> None:
+def grow_here(plan: BoostingPlan) -> None:
     """Grow a tree of four rows in this process."""
     problem, y = TreeProblem(Objective("logistic"), 1, (0.0,)), np.array([0.0, 0.0, 1.0, 1.0])
     rows = LocalRows(np.zeros(1, np.int64), sp.csr_array(1 + y[:, None]), y)
-    bins, columns = Quantiles.here(problem, options.bins, None).find_here(rows)
-    of = BoostedRows(problem, options, bins, (rows, rows), columns)
-    scales = first_scales(options, sums_below(of.compute_gradients()["exponents"]))
-    LocalGrower(problem, options, bins, of, 0.0).grow(0, scales)
+    bins, columns = Quantiles.here(problem, plan.settings.maxBins, None).find_here(rows)
+    of = BoostedRows(problem, plan, bins, (rows, rows), columns)
+    scales = first_scales(plan, sums_below(of.compute_gradients()["exponents"]))
+    LocalGrower(problem, plan, bins, of, 0.0).grow(0, scales)
 
 
 def warm_whole_trees() -> None:
     """Compile the loop over a whole tree, which takes as long as all that a worker needs before it."""
     rows = DenseRows(_bins(), np.zeros((1, 1), np.uint8))
-    problem, options = TreeProblem(Objective("logistic"), 1, (0.0,)), BoostingOptions(rounds=1)
+    problem, plan = TreeProblem(Objective("logistic"), 1, (0.0,)), BoostingPlan(settings=BoostingSettings(maxIter=1))
     planted: Any = SimpleNamespace(
         grown=SimpleNamespace(arrays=(ORDER.copy(), ORDER.copy()), settle=lambda ends: None),
         summed=np.zeros((1, 2), np.int64),
     )
-    CompiledGrower(problem, options, rows).grow(planted, (1.0, 1.0), np.zeros(3, np.int64), 1.0)
+    CompiledGrower(problem, plan, rows).grow(planted, (1.0, 1.0), np.zeros(3, np.int64), 1.0)
 
 
 def _rank() -> None:

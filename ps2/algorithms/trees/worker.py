@@ -15,7 +15,7 @@ from ps2.algorithms.trees.boosted_rows import BoostedRows
 from ps2.algorithms.trees.driver_messages import NODE, ROW, AddResiduals, GrowTask, PlantTrees, SumGradients
 from ps2.algorithms.trees.feature_columns import FeatureColumns
 from ps2.algorithms.trees.leaf_quantiles import LeafQuantiles
-from ps2.algorithms.trees.problem import BoostingOptions, TreeProblem
+from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem
 from ps2.algorithms.trees.quantiles import CutPointTask, CutPointWork, Quantiles
 from ps2.algorithms.trees.rows import Histograms, row_ids, rows_with_weight
 from ps2.algorithms.trees.tree_matrices import add_histograms, read_bins
@@ -81,14 +81,14 @@ class TreeWorker(FleetWorker):
     def __init__(
         self,
         problem: TreeProblem,
-        options: BoostingOptions,
+        plan: BoostingPlan,
         quantiles: Quantiles,
         leaf_quantiles: LeafQuantiles | None,
         reading: Reading,
     ) -> None:
         rows = rows_with_weight(reading.training)
         super().__init__(problem, quantiles, rows)
-        self._options, self._leaf_quantiles = options, leaf_quantiles
+        self._plan, self._leaf_quantiles = plan, leaf_quantiles
         self._unbinned = rows, reading.held_out
         self._ids = row_ids(rows, problem.absent)
         self._moved_bytes = 0
@@ -119,8 +119,8 @@ class TreeWorker(FleetWorker):
         """Part the rows of nodes among their children."""
         if self._rows is None:
             bins, columns = self._open_matrices(task)
-            self._rows = BoostedRows(self._problem, self._options, bins, self._unbinned, columns, self._ids)
-            self._histograms = Histograms(self._rows.training.rows, self._options.channels)
+            self._rows = BoostedRows(self._problem, self._plan, bins, self._unbinned, columns, self._ids)
+            self._histograms = Histograms(self._rows.training.rows, self._plan.channels)
         for moving, _ in self._rows.moving:
             moving.part(task.splits)
         return self._rows

@@ -44,56 +44,6 @@ class FMRegressor(TypedDict, total=False):
     initialModel: Any
 
 
-class GBTRegressor(TypedDict, total=False):
-    """Params of ``GBTRegressor``."""
-
-    absentAsMissing: bool  # False
-    baseMarginCol: str
-    baseScore: float
-    cacheNodeIds: bool  # False
-    checkpointInterval: int  # 10
-    contribCol: str
-    defaults: str  # 'pyspark'
-    earlyStoppingRounds: int
-    evalMetric: str
-    featureSubsetStrategy: str  # 'all'
-    featureWeights: Floats
-    featuresCol: str | Sequence[str]  # 'features'
-    featuresCols: Sequence[str]
-    growth: str  # 'level'
-    impurity: str  # 'variance'
-    interactionConstraints: Sequence[Sequence[int]]
-    labelCol: str  # 'label'
-    leafCol: str  # ''
-    lossShape: float  # 0.5
-    lossType: str  # 'squared'
-    maxBins: int  # 32
-    maxDepth: int  # 5
-    maxIter: int  # 20
-    maxLeaves: int
-    maxMemoryInMB: int  # 256
-    minChildWeight: float  # 0.0
-    minInfoGain: float  # 0.0
-    minInstancesPerNode: int  # 1
-    minSplitLoss: float  # 0.0
-    minWeightFractionPerNode: float  # 0.0
-    monotoneConstraints: Sequence[int]
-    numServers: int
-    numTrees: int
-    numWorkers: int
-    predictionCol: str  # 'prediction'
-    regAlpha: float  # 0.0
-    regLambda: float  # 0.0
-    seed: int  # 0
-    stepSize: float  # 0.1
-    subsamplingRate: float  # 1.0
-    validationIndicatorCol: str
-    validationTol: float  # 0.01
-    via: str  # 'auto'
-    weightCol: str
-    initialModel: Any
-
-
 class LinearRegression(TypedDict, total=False):
     """Params of ``LinearRegression``."""
 
@@ -134,33 +84,3 @@ class LinearRegression(TypedDict, total=False):
     via: str  # 'auto'
     weightCol: str
     initialModel: Any
-
-
-class RandomForestRegressor(TypedDict, total=False):
-    """Params of ``RandomForestRegressor``."""
-
-    absentAsMissing: bool  # False
-    bootstrap: bool  # True
-    cacheNodeIds: bool  # False
-    checkpointInterval: int  # 10
-    featureSubsetStrategy: str  # 'auto'
-    featuresCol: str | Sequence[str]  # 'features'
-    featuresCols: Sequence[str]
-    impurity: str  # 'variance'
-    labelCol: str  # 'label'
-    leafCol: str  # ''
-    maxBins: int  # 32
-    maxDepth: int  # 5
-    maxMemoryInMB: int  # 256
-    minInfoGain: float  # 0.0
-    minInstancesPerNode: int  # 1
-    minWeightFractionPerNode: float  # 0.0
-    numServers: int
-    numTrees: int  # 20
-    numWorkers: int
-    oobScore: bool  # False
-    predictionCol: str  # 'prediction'
-    seed: int  # 0
-    subsamplingRate: float  # 1.0
-    via: str  # 'auto'
-    weightCol: str

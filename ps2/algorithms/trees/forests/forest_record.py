@@ -9,7 +9,7 @@ from ps2.algorithms.frame.program import Ask
 from ps2.algorithms.training.record import Record, TrainingHistory
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.forests.grown_tree import ForestTree, random_forest
-from ps2.algorithms.trees.forests.options import ForestOptions
+from ps2.algorithms.trees.forests.plan import ForestPlan
 from ps2.algorithms.trees.forests.random_forest import RandomForest
 from ps2.algorithms.trees.problem import TreeProblem
 
@@ -22,8 +22,8 @@ class ForestRecord:
         trees: those that have grown.
     """
 
-    def __init__(self, problem: TreeProblem, options: ForestOptions, record: Record) -> None:
-        self._problem, self._options, self.record = problem, options, record
+    def __init__(self, problem: TreeProblem, plan: ForestPlan, record: Record) -> None:
+        self._problem, self._plan, self.record = problem, plan, record
         self.trees: list[ForestTree] = []
         self._bins: Bins | None = None
         self._scales = (1.0, 1.0)
@@ -43,7 +43,7 @@ class ForestRecord:
             return
         tree_s = ask(lambda: self.record.lap_s / len(trees) if seconds is None else seconds)
         for tree in trees:
-            root, leaves = tree.impurity(self._options, self._scales)
+            root, leaves = tree.impurity(self._plan, self._scales)
             self.record.add(rows, 0)
             if not self.trees:
                 self.record.objective.append(root)
@@ -53,7 +53,7 @@ class ForestRecord:
     def forest(self) -> RandomForest:
         """Return the forest."""
         assert self._bins is not None
-        return random_forest(self.trees, self._bins, self._problem, self._options, self._scales)
+        return random_forest(self.trees, self._bins, self._problem, self._plan, self._scales)
 
     def history(self) -> TrainingHistory:
         """Return how it went; with it, the leaves of each tree."""

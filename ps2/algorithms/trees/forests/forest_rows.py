@@ -13,7 +13,7 @@ from ps2.algorithms.trees.compiled_growing import rows_of
 from ps2.algorithms.trees.feature_columns import FeatureColumns
 from ps2.algorithms.trees.forests import draw_kernels, forest_kernels
 from ps2.algorithms.trees.forests.impurity_kernels import ForestRules
-from ps2.algorithms.trees.forests.options import ForestOptions
+from ps2.algorithms.trees.forests.plan import ForestPlan
 from ps2.algorithms.trees.gradients import exponents_of, quantised
 from ps2.algorithms.trees.problem import TreeProblem, key_of
 from ps2.algorithms.trees.rows import Binned, binned, row_ids
@@ -37,8 +37,8 @@ class ForestRows:
         rows: by bins; None: they are not binned yet.
     """
 
-    def __init__(self, problem: TreeProblem, options: ForestOptions, given: LocalRows) -> None:
-        self._problem, self._options, self._given = problem, options, given
+    def __init__(self, problem: TreeProblem, plan: ForestPlan, given: LocalRows) -> None:
+        self._problem, self._plan, self._given = problem, plan, given
         self.ids = row_ids(given, problem.absent)
         self.rows: Binned | None = None
         self.whole: Array = np.empty((0, 2), np.int64)
@@ -51,7 +51,7 @@ class ForestRows:
         """Weights, and labels less the base times weights: float64, shape (n, 2)."""
         assert self._given.y is not None
         weights = np.ones(len(self)) if self._given.weights is None else self._given.weights
-        labels = np.zeros(len(self)) if self._options.classes else self._given.y - self._problem.base[0]
+        labels = np.zeros(len(self)) if self._plan.classes else self._given.y - self._problem.base[0]
         return np.column_stack([weights, labels * weights])
 
     def exponents(self) -> Int64s:
@@ -67,12 +67,12 @@ class ForestRows:
         """
         self.rows = binned(self._given, bins, self._problem.absent, columns)
         assert self._given.y is not None
-        options = self._options
-        if options.counts_alone:
+        plan = self._plan
+        if plan.counts_alone:
             whole = np.column_stack([np.ones(len(self)), self._given.y])
         else:
-            whole = quantised(self._pairs, self.ids, key_of(options.seed, ROUNDING % 2**63), scales)
-            if options.classes:
+            whole = quantised(self._pairs, self.ids, key_of(plan.seed, ROUNDING % 2**63), scales)
+            if plan.classes:
                 whole[:, 1] = self._given.y
         self.whole = readable(whole.astype(np.int64))
         self.__dict__.pop("_pairs", None)  # as large as the rows
@@ -86,13 +86,13 @@ class ForestRows:
     def sample(self, tree: int, rules: ForestRules) -> tuple[Int32s, UInt8s, Int64s]:
         """Return the numbers of the rows that a tree has, ascending, how often it has each row, and their sums."""
         draws = np.empty(len(self), np.uint8)
-        options = self._options
-        if not options.bootstrap and options.rate == 1:
+        plan = self._plan
+        if not plan.settings.bootstrap and plan.settings.subsamplingRate == 1:
             draws[:] = 1
         else:
-            draw_kernels.count_draws(readable(self.ids), options.keys(tree)[0], options.draws_below, draws)
+            draw_kernels.count_draws(readable(self.ids), plan.keys(tree)[0], plan.draws_below, draws)
         order = np.flatnonzero(draws).astype(np.int32)
-        entries, totals = np.empty((len(order), 3), np.int64), np.zeros(options.channels, np.int64)
+        entries, totals = np.empty((len(order), 3), np.int64), np.zeros(plan.channels, np.int64)
         forest_kernels.gather(readable(order), draws, self.whole, rules, entries)
         forest_kernels.sum_rows(entries, rules, totals)
         return order, draws, totals

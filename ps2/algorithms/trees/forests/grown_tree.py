@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.trees.binning import Bins
-from ps2.algorithms.trees.forests.options import ForestOptions, impurity_of
+from ps2.algorithms.trees.forests.plan import ForestPlan, impurity_of
 from ps2.algorithms.trees.forests.random_forest import RandomForest
 from ps2.algorithms.trees.grown_tree import GrownTree, tree_of
 from ps2.algorithms.trees.layout import BIN
@@ -29,37 +29,37 @@ class ForestTree(GrownTree):
         """Return it as plain data: numbers of bins and features as int32."""
         return [getattr(self, field.name) for field in fields(self)]
 
-    def impurity(self, options: ForestOptions, scales: tuple[float, float]) -> tuple[float, float]:
+    def impurity(self, plan: ForestPlan, scales: tuple[float, float]) -> tuple[float, float]:
         """Return the impurity of the root, and the mean impurity of the leaves; of labels the decrease below 0."""
-        weight = self.weights(options, scales)
+        weight = self.weights(plan, scales)
         gained = float(self.gains[self.children >= 0].sum()) / weight[0] if weight[0] else 0.0
         root = 0.0
-        if options.classes and weight[0]:
-            root = float(impurity_of(options.impurity, self.shares(options)[:1])[0])
+        if plan.classes and weight[0]:
+            root = float(impurity_of(plan.impurity, self.shares(plan)[:1])[0])
         return root, root - gained
 
-    def weights(self, options: ForestOptions, scales: tuple[float, float]) -> Float64s:
+    def weights(self, plan: ForestPlan, scales: tuple[float, float]) -> Float64s:
         """Return the weight of each node."""
-        whole = self.sums[:, : options.classes].sum(axis=1) if options.classes else self.sums[:, 0]
+        whole = self.sums[:, : plan.classes].sum(axis=1) if plan.classes else self.sums[:, 0]
         return np.asarray(whole / scales[0])
 
-    def shares(self, options: ForestOptions) -> Float64s:
+    def shares(self, plan: ForestPlan) -> Float64s:
         """Return the shares of the classes in each node, shape (n, classes)."""
-        counts = self.sums[:, : options.classes].astype(np.float64)
+        counts = self.sums[:, : plan.classes].astype(np.float64)
         return counts / np.maximum(counts.sum(axis=1, keepdims=True), 1.0)
 
 
 def random_forest(
-    trees: Sequence[ForestTree], bins: Bins, problem: TreeProblem, options: ForestOptions, scales: tuple[float, float]
+    trees: Sequence[ForestTree], bins: Bins, problem: TreeProblem, plan: ForestPlan, scales: tuple[float, float]
 ) -> RandomForest:
     """Return the forest of some trees.
 
     Args:
         scales: factors of weights and labels.
     """
-    shares = tuple(tree.shares(options) for tree in trees) if options.classes else ()
+    shares = tuple(tree.shares(plan) for tree in trees) if plan.classes else ()
     made = tuple(
-        _tree(tree, bins, problem, options, scales, shares[number] if shares else None)
+        _tree(tree, bins, problem, plan, scales, shares[number] if shares else None)
         for number, tree in enumerate(trees)
     )
     forest = Forest(made, np.zeros(1), problem.dim, absent=problem.absent)
@@ -70,19 +70,19 @@ def _tree(
     grown: ForestTree,
     bins: Bins,
     problem: TreeProblem,
-    options: ForestOptions,
+    plan: ForestPlan,
     scales: tuple[float, float],
     shares: Float64s | None,
 ) -> Tree:
-    weights = grown.weights(options, scales)
+    weights = grown.weights(plan, scales)
     if shares is None:
         value = problem.base[0] + grown.sums[:, 1] / scales[1] / np.where(weights > 0, weights, 1.0)
     else:
         value = np.argmax(shares, axis=1).astype(np.float64)
-    if options.weighted:
-        count = grown.sums[:, options.width]
+    if plan.is_weighted:
+        count = grown.sums[:, plan.width]
     else:
-        count = grown.sums[:, : options.classes].sum(axis=1) if options.classes else grown.sums[:, 0]
+        count = grown.sums[:, : plan.classes].sum(axis=1) if plan.classes else grown.sums[:, 0]
     tree = tree_of(bins, grown, value, weights)
     tree.count[:] = count
     return tree

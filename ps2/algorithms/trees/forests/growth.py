@@ -15,7 +15,7 @@ import numpy as np
 
 from ps2.algorithms.trees.forests.grown_tree import ForestTree
 from ps2.algorithms.trees.forests.impurity_kernels import judge
-from ps2.algorithms.trees.forests.options import ForestOptions
+from ps2.algorithms.trees.forests.plan import ForestPlan
 from ps2.algorithms.trees.growth import Bools, Growth, grown_tree
 from ps2.algorithms.trees.search_kernels import Splits
 from ps2.algorithms.trees.split_order import Node
@@ -38,11 +38,11 @@ class ForestGrowth(Growth):
     keeps_histograms, operation = False, "trees.purest_splits"
 
     def __init__(
-        self, options: ForestOptions, scales: tuple[float, float], totals: Int64s, rows: Sequence[int], usable: int
+        self, plan: ForestPlan, scales: tuple[float, float], totals: Int64s, rows: Sequence[int], usable: int
     ) -> None:
-        self._options, self._histograms, self._usable = options, rows, usable
-        self._rules = options.rules(scales)
-        may_split = bool(options.depth and usable)
+        self._plan, self._histograms, self._usable = plan, rows, usable
+        self._rules = plan.rules(scales)
+        may_split = bool(plan.settings.maxDepth and usable)
         super().__init__(
             [Node(1, sums, NO_BOUNDS, may_split, tree=tree, row=rows[tree]) for tree, sums in enumerate(totals)]
         )
@@ -69,11 +69,11 @@ class ForestGrowth(Growth):
 
     def _choose(self) -> list[Node]:
         """Return the nodes that gain enough; the others may draw other features."""
-        parted, options = [node for node in self.open if node.children], self._options
+        parted, plan = [node for node in self.open if node.children], self._plan
         for node in parted:
             self._inner[node.tree].append(node)
         for node in self.open:
-            has_features = node.turn + 1 < options.turns and (node.turn + 1) * options.features < self._usable
+            has_features = node.turn + 1 < plan.turns and (node.turn + 1) * plan.node_features < self._usable
             if node.may_split and not node.children and has_features:
                 node.turn += 1
                 self._waiting.append(node)

@@ -20,7 +20,7 @@ from ps2.algorithms.trees.forests import forest_kernels as kernels
 from ps2.algorithms.trees.forests.forest_record import ForestRecord
 from ps2.algorithms.trees.forests.forest_rows import ForestRows
 from ps2.algorithms.trees.forests.grown_tree import ForestTree, without_unused
-from ps2.algorithms.trees.forests.options import ForestOptions, min_rows_to_split
+from ps2.algorithms.trees.forests.plan import ForestPlan, min_rows_to_split
 from ps2.algorithms.trees.forests.random_forest import RandomForest
 from ps2.algorithms.trees.gradients import sums_below
 from ps2.algorithms.trees.problem import TreeProblem
@@ -56,18 +56,18 @@ class LocalForestProgram(LocalProgram[TrainedForest[RandomForest]]):
     def __init__(
         self,
         problem: TreeProblem,
-        options: ForestOptions,
+        plan: ForestPlan,
         mean_weight: float | None,
         record: Record,
         names: CheckpointNames,
     ) -> None:
-        super().__init__(problem, options, record, names)
+        super().__init__(problem, plan, record, names)
         self._mean_weight = mean_weight
 
     def drive(self, ask: Ask) -> Steps[ForestRecord]:
-        forest = ForestRecord(self._problem, self.options, self.record)
+        forest = ForestRecord(self._problem, self.plan, self.record)
         ask.start()
-        while len(forest.trees) < self.options.trees:
+        while len(forest.trees) < self.plan.settings.numTrees:
             report = yield GrowTrees(len(forest.trees))
             (reply,) = report.replies
             if "scales" in reply:  # the first one
@@ -77,10 +77,10 @@ class LocalForestProgram(LocalProgram[TrainedForest[RandomForest]]):
         return forest
 
     def settings(self) -> dict[str, Any]:
-        return settings_of(self._problem, self.options)
+        return settings_of(self._problem, self.plan)
 
     def worker(self) -> Callable[[Reading], LocalForestWorker]:
-        return partial(LocalForestWorker, self._problem, self.options, self._mean_weight)
+        return partial(LocalForestWorker, self._problem, self.plan, self._mean_weight)
 
     def result(self, forest: ForestRecord) -> TrainedForest[RandomForest]:
         return TrainedForest(forest.forest(), forest.history())
@@ -93,17 +93,16 @@ class LocalForestWorker:
         mean_weight: the mean weight of the rows; None: all weights are 1.
     """
 
-    def __init__(
-        self, problem: TreeProblem, options: ForestOptions, mean_weight: float | None, reading: Reading
-    ) -> None:
+    def __init__(self, problem: TreeProblem, plan: ForestPlan, mean_weight: float | None, reading: Reading) -> None:
         rows = rows_with_weight(reading.training)
-        bins, columns = Quantiles.here(problem, options.bins, mean_weight, min_rows_to_split(options)).find_here(rows)
-        forest_rows = ForestRows(problem, options, rows)
-        self._scales = options.scales(sums_below(forest_rows.exponents()))
+        quantiles = Quantiles.here(problem, plan.settings.maxBins, mean_weight, min_rows_to_split(plan))
+        bins, columns = quantiles.find_here(rows)
+        forest_rows = ForestRows(problem, plan, rows)
+        self._scales = plan.scales(sums_below(forest_rows.exponents()))
         forest_rows.begin(bins, columns, self._scales)
         columns_of_bins = bin_columns(bins, problem.absent)
-        self._grower = ForestGrower(options, columns_of_bins, forest_rows, self._scales, problem.words)
-        self._bins, self._options, self._rows = bins, options, forest_rows
+        self._grower = ForestGrower(plan, columns_of_bins, forest_rows, self._scales, problem.words)
+        self._bins, self._plan, self._rows = bins, plan, forest_rows
 
     def __call__(self, worker: Any, task: GrowTrees) -> None:
         worker.report({"replies": [self._grow(task.first)]}, merge="concat")
@@ -112,7 +111,7 @@ class LocalForestWorker:
         """Grow trees from a number on until the time of a clock is spent; return a reply."""
         trees: list[ForestTree] = []
         began_s, threads, size = time.monotonic(), parallel.cores(), 0
-        num_trees, at_once = self._options.trees, threads
+        num_trees, at_once = self._plan.settings.numTrees, threads
         while first + len(trees) < num_trees and time.monotonic() < began_s + BUDGET_S and size < BUDGET_BYTES:
             begin = first + len(trees)
             trees += self._grower.grow(range(begin, min(begin + at_once, num_trees)))
@@ -137,10 +136,10 @@ class ForestGrower:
     """
 
     def __init__(
-        self, options: ForestOptions, bins: BinColumns, rows: ForestRows, scales: tuple[float, float], words: int
+        self, plan: ForestPlan, bins: BinColumns, rows: ForestRows, scales: tuple[float, float], words: int
     ) -> None:
-        self._options, self._bins, self._rows, self._words = options, bins, rows, words
-        self._rules = options.rules(scales)
+        self._plan, self._bins, self._rows, self._words = plan, bins, rows, words
+        self._rules = plan.rules(scales)
 
     def grow(self, trees: Sequence[int]) -> list[ForestTree]:
         """Grow some trees, by number."""
@@ -153,21 +152,21 @@ class ForestGrower:
         return [tree for block in blocks for tree in block]
 
     def _grow_tree(self, tree: int) -> ForestTree:
-        options = self._options
+        plan = self._plan
         order, draws, totals = self._rows.sample(tree, self._rules)
-        nodes = node_memory(2 * min(1 << options.depth, max(len(order), 1)) - 1, options.channels, self._words)
+        nodes = node_memory(2 * min(1 << plan.settings.maxDepth, max(len(order), 1)) - 1, plan.channels, self._words)
         nodes.ends[0, 1], nodes.totals[0] = len(order), totals
-        histogram = np.zeros(len(self._bins.features) * options.channels, np.int64)
-        drawing = kernels.FeatureDraws(options.keys(tree)[1], options.features, options.turns)
+        histogram = np.zeros(len(self._bins.features) * plan.channels, np.int64)
+        drawing = kernels.FeatureDraws(plan.keys(tree)[1], plan.node_features, plan.turns)
         sample = order, draws, self._rows.whole, self._rows.arrays, self._bins
         count = kernels.grow_forest_tree(*sample, drawing, self._rules, histogram, nodes)
         best, children, sums = nodes.best, nodes.children[:count].copy(), nodes.totals[:count].copy()
         return without_unused(ForestTree(children, best.where[:count], best.sets[:count], best.gains[:count], sums))
 
 
-def settings_of(problem: TreeProblem, options: ForestOptions) -> dict[str, Any]:
+def settings_of(problem: TreeProblem, plan: ForestPlan) -> dict[str, Any]:
     """Return the settings that trees depend on."""
-    settings = {**asdict(replace(problem, initial=None)), **asdict(options)}
+    settings = {**asdict(replace(problem, initial=None)), **plan.plain()}
     return {name: value for name, value in settings.items() if name not in ("initial", "name")}
 
 

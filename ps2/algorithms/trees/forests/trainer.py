@@ -22,7 +22,7 @@ from ps2.algorithms.trees.driver_messages import Moves, PlantTrees, SumRows
 from ps2.algorithms.trees.forests.forest_record import ForestRecord
 from ps2.algorithms.trees.forests.growth import ForestGrowth
 from ps2.algorithms.trees.forests.local import LocalForestProgram, settings_of
-from ps2.algorithms.trees.forests.options import ForestOptions, min_rows_to_split
+from ps2.algorithms.trees.forests.plan import ForestPlan, min_rows_to_split
 from ps2.algorithms.trees.forests.random_forest import RandomForest
 from ps2.algorithms.trees.forests.worker import ForestWorker
 from ps2.algorithms.trees.gradients import sums_below
@@ -43,11 +43,11 @@ def grow(
     ps: Any,
     table: Table,
     problem: TreeProblem,
-    options: ForestOptions,
+    plan: ForestPlan,
     facts: Facts,
     on_step: Callable[[StepReport], Any] = lambda step: None,
 ) -> TrainedForest[RandomForest]:
-    """Grow a random forest in a context, or resume one in a restored context: see ``ForestOptions.name``.
+    """Grow a random forest in a context, or resume one in a restored context: see ``ForestPlan.name``.
 
     The trees are the same, bit for bit, on any number of workers and servers, and in the only worker's process.
 
@@ -55,7 +55,7 @@ def grow(
         ps: the PS2Context.
         table: the rows.
         problem: the kind of labels; and, of labels that are numbers, the base that is subtracted.
-        options: how to grow trees.
+        plan: how to grow trees.
         facts: statistics of the rows' labels and weights.
         on_step: called in the driver after each tree.
 
@@ -66,14 +66,14 @@ def grow(
         InputError: a row cannot be used. The message says how many, and names one.
         SlotsError, WorkerError...: as ``ps.run`` raises.
     """
-    names = CheckpointNames.of(options.name, ps)
+    names = CheckpointNames.of(plan.name, ps)
     record = Record(on_step, Words("tree", "impurity"), completed="all trees have grown")
     mean_weight = mean_weight_of(table, facts)
     # Compare the settings before looking for the vectors, which depend on ``via``.
-    Journal.of(names, settings_of(problem, options), ForestProgram.number)
-    if options.via == "local":
-        return run_program(ps, LocalForestProgram(problem, options, mean_weight, record, names), table, names)
-    return run_program(ps, ForestProgram(problem, options, mean_weight, record, names, ps.memory()), table, names)
+    Journal.of(names, settings_of(problem, plan), ForestProgram.number)
+    if plan.via == "local":
+        return run_program(ps, LocalForestProgram(problem, plan, mean_weight, record, names), table, names)
+    return run_program(ps, ForestProgram(problem, plan, mean_weight, record, names, ps.memory()), table, names)
 
 
 class ForestProgram(FleetProgram[TrainedForest[RandomForest]]):
@@ -87,34 +87,34 @@ class ForestProgram(FleetProgram[TrainedForest[RandomForest]]):
     def __init__(
         self,
         problem: TreeProblem,
-        options: ForestOptions,
+        plan: ForestPlan,
         mean_weight: float | None,
         record: Record,
         names: CheckpointNames,
         memory: Sequence[tuple[int, int]],
     ) -> None:
-        quantiles = Quantiles.make(problem, options.bins, mean_weight, names, min_rows_to_split(options))
-        super().__init__(problem, options, record, quantiles)
+        quantiles = Quantiles.make(problem, plan.settings.maxBins, mean_weight, names, min_rows_to_split(plan))
+        super().__init__(problem, plan, record, quantiles)
         self._memory = memory
 
     # -- the algorithm -------------------------------------------------------------------------------------------------
 
     def drive(self, ask: Ask) -> Steps[ForestRecord]:
-        options = self.options
+        plan = self.plan
         matrices = yield from self.prepare_histograms(ask)
         report = yield SumRows()
-        scales, num_rows = options.scales(sums_below(report.exponents)), int(report.rows)
-        forest = ForestRecord(self._problem, options, self.record)
+        scales, num_rows = plan.scales(sums_below(report.exponents)), int(report.rows)
+        forest = ForestRecord(self._problem, plan, self.record)
         forest.begin(matrices.bins, scales)
         num_features = int((matrices.bins.columns > 0).sum())  # features that can split nodes
-        while (first := len(forest.trees)) < options.trees:
+        while (first := len(forest.trees)) < plan.settings.numTrees:
             # Some trees grow at once. Workers draw their rows, and add the roots' histograms to rows of a matrix.
-            slots = matrices.rows[: min(options.trees_at_once, options.trees - first)]
-            moves = Moves(opened=opened_roots(slots if options.depth and num_features else []))
+            slots = matrices.rows[: min(plan.trees_at_once, plan.settings.numTrees - first)]
+            moves = Moves(opened=opened_roots(slots if plan.settings.maxDepth and num_features else []))
             report = yield PlantTrees(
                 matrices=matrices.numbers, first=first, count=len(slots), scales=scales, **moves.fields()
             )
-            growth = ForestGrowth(options, scales, report.totals, matrices.rows, num_features)
+            growth = ForestGrowth(plan, scales, report.totals, matrices.rows, num_features)
             _, histogram_bytes = yield from grow_trees(ask, growth, matrices)
             self.record.add(0, int(report.bytes) + histogram_bytes)
             forest.add(ask, growth.trees, num_rows)
@@ -123,10 +123,10 @@ class ForestProgram(FleetProgram[TrainedForest[RandomForest]]):
     # -- what the frame calls ------------------------------------------------------------------------------------------
 
     def settings(self) -> dict[str, Any]:
-        return settings_of(self._problem, self.options)
+        return settings_of(self._problem, self.plan)
 
     def worker(self) -> Callable[[Reading], ForestWorker]:
-        return partial(ForestWorker, self._problem, self.options, self._quantiles)
+        return partial(ForestWorker, self._problem, self.plan, self._quantiles)
 
     def make_matrices(self, bins: Bins) -> HistogramMatrices:
         """Make the matrices of histograms.
@@ -134,13 +134,13 @@ class ForestProgram(FleetProgram[TrainedForest[RandomForest]]):
         Raises:
             LimitError: they cannot fit.
         """
-        options = self.options
-        size = columns_of(bins, options.channels) * SUM_BYTES
+        plan = self.plan
+        size = columns_of(bins, plan.channels) * SUM_BYTES
         free = sum(max(limit - used, 0) for limit, used in self._memory)
-        max_useful = options.trees_at_once << min(max(options.depth - 1, 0), 10)  # all nodes that may wait at once
+        max_useful = plan.trees_at_once << min(max(plan.settings.maxDepth - 1, 0), 10)  # nodes that may wait at once
         rows = max(min(max_useful, MAX_HISTOGRAMS, free // MEMORY_DIVISOR // size), 1)
         try:
-            return HistogramMatrices.make(bins, self._problem, options.channels, rows_with_marks(1 + rows))
+            return HistogramMatrices.make(bins, self._problem, plan.channels, rows_with_marks(1 + rows))
         except LimitError as error:
             raise LimitError(
                 f"{bins.features:,} features have {bins.columns.sum():,} bins that can part rows: a histogram takes "

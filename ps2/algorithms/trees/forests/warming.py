@@ -15,7 +15,7 @@ from ps2.algorithms.trees.forests.forest_rows import ForestRows
 from ps2.algorithms.trees.forests.grown_tree import random_forest
 from ps2.algorithms.trees.forests.growth import ForestGrowth
 from ps2.algorithms.trees.forests.local import ForestGrower
-from ps2.algorithms.trees.forests.options import ForestOptions
+from ps2.algorithms.trees.forests.plan import ForestPlan
 from ps2.algorithms.trees.forests.random_forest import RandomForest
 from ps2.algorithms.trees.forests.worker import NodeHistograms
 from ps2.algorithms.trees.gradients import Objective, sums_below
@@ -24,10 +24,12 @@ from ps2.algorithms.trees.ops import purest_splits
 from ps2.algorithms.trees.problem import TreeProblem
 from ps2.algorithms.trees.quantiles import Quantiles
 from ps2.algorithms.trees.search_kernels import Splits
+from ps2.algorithms.trees.settings import ForestSettings
 from ps2.data.rows import LocalRows
 from ps2.ops.guards import readable
 
-CLASSES = ForestOptions(2, 2, 8, "gini", 2, 4, features=1)
+SETTINGS = ForestSettings(numTrees=2, maxDepth=2, maxBins=8)
+CLASSES = ForestPlan(settings=SETTINGS, impurity="gini", classes=2, rows=4, node_features=1)
 NUMBERS = replace(CLASSES, impurity="variance", classes=0)
 
 
@@ -35,11 +37,11 @@ def warm_forests() -> None:
     """Call every kernel on four rows, in the forms in which workers and servers hold them."""
     y = np.array([0.0, 0.0, 1.0, 1.0])
     for x in (sp.csr_array(1 + y[:, None]), sp.csr_array(np.column_stack([y, *np.zeros((9, 4))]))):
-        for options in (CLASSES, NUMBERS):
-            forest, _ = forest_here(LocalRows(np.arange(x.shape[1]), x, y), options)
+        for plan in (CLASSES, NUMBERS):
+            forest, _ = forest_here(LocalRows(np.arange(x.shape[1]), x, y), plan)
             forest.margins(x)
-            forest.votes(x, np.ones((4, options.trees), np.bool_))
-            _add(LocalRows(np.arange(x.shape[1]), x, y), options)
+            forest.votes(x, np.ones((4, plan.settings.numTrees), np.bool_))
+            _add(LocalRows(np.arange(x.shape[1]), x, y), plan)
     rules = CLASSES.rules((1.0, 1.0))
     one, m = np.zeros(1, np.int64), np.zeros((3, 64), np.int64)
     purest_splits(m, one, np.zeros((1, 2), np.int64), np.array(rules[:4]), np.array(rules[4:]))
@@ -60,29 +62,29 @@ def warm_whole_trees() -> None:
     ForestGrower(CLASSES, bin_columns(bins, "zero"), rows, (1.0, 1.0), 0).grow([0])
 
 
-def forest_here(rows: LocalRows, options: ForestOptions) -> tuple[RandomForest, Bins]:
+def forest_here(rows: LocalRows, plan: ForestPlan) -> tuple[RandomForest, Bins]:
     """Grow a forest of some rows in this process."""
     assert rows.y is not None
-    bins, mine, scales, problem = _prepared(rows, options)
-    grower = ForestGrower(options, bin_columns(bins, problem.absent), mine, scales, problem.words)
-    return random_forest(grower.grow(range(options.trees)), bins, problem, options, scales), bins
+    bins, mine, scales, problem = _prepared(rows, plan)
+    grower = ForestGrower(plan, bin_columns(bins, problem.absent), mine, scales, problem.words)
+    return random_forest(grower.grow(range(plan.settings.numTrees)), bins, problem, plan, scales), bins
 
 
-def _prepared(rows: LocalRows, options: ForestOptions) -> tuple[Bins, ForestRows, tuple[float, float], TreeProblem]:
-    classes = options.classes
+def _prepared(rows: LocalRows, plan: ForestPlan) -> tuple[Bins, ForestRows, tuple[float, float], TreeProblem]:
+    classes = plan.classes
     objective = Objective("softmax", classes) if classes > 2 else Objective("logistic" if classes else "squared")
     problem = TreeProblem(objective, len(rows.keys), (0.0,))
     mean = None if rows.weights is None else float(rows.weights.mean())
-    bins, columns = Quantiles.here(problem, options.bins, mean).find_here(rows)
-    mine = ForestRows(problem, options, rows)
-    scales = options.scales(sums_below(mine.exponents()))
+    bins, columns = Quantiles.here(problem, plan.settings.maxBins, mean).find_here(rows)
+    mine = ForestRows(problem, plan, rows)
+    scales = plan.scales(sums_below(mine.exponents()))
     mine.begin(bins, columns, scales)
     return bins, mine, scales, problem
 
 
-def _add(rows: LocalRows, options: ForestOptions) -> None:
+def _add(rows: LocalRows, plan: ForestPlan) -> None:
     """Build a histogram as workers do."""
-    bins, mine, scales, problem = _prepared(rows, options)
-    rules = options.rules(scales)
+    bins, mine, scales, problem = _prepared(rows, plan)
+    rules = plan.rules(scales)
     order, draws, _ = mine.sample(0, rules)
-    NodeHistograms(options, rules, bin_columns(bins, problem.absent), mine).of(readable(order), draws, 1, 1, 0)
+    NodeHistograms(plan, rules, bin_columns(bins, problem.absent), mine).of(readable(order), draws, 1, 1, 0)

@@ -18,7 +18,7 @@ from ps2.algorithms.trees.forests import draw_kernels
 from ps2.algorithms.trees.forests import forest_kernels as kernels
 from ps2.algorithms.trees.forests.forest_rows import ForestRows
 from ps2.algorithms.trees.forests.impurity_kernels import ForestRules
-from ps2.algorithms.trees.forests.options import ForestOptions
+from ps2.algorithms.trees.forests.plan import ForestPlan
 from ps2.algorithms.trees.problem import TreeProblem
 from ps2.algorithms.trees.quantiles import Quantiles
 from ps2.algorithms.trees.rows import NodeRows, rows_with_weight
@@ -38,10 +38,10 @@ NODE_COST = 1 << 17
 class ForestWorker(FleetWorker):
     """The rows of a worker, as far as trees have grown."""
 
-    def __init__(self, problem: TreeProblem, options: ForestOptions, quantiles: Quantiles, reading: Reading) -> None:
+    def __init__(self, problem: TreeProblem, plan: ForestPlan, quantiles: Quantiles, reading: Reading) -> None:
         rows = rows_with_weight(reading.training)
         super().__init__(problem, quantiles, rows)
-        self._options, self._rows = options, ForestRows(problem, options, rows)
+        self._plan, self._rows = plan, ForestRows(problem, plan, rows)
         self._growing: list[tuple[NodeRows, UInt8s]] = []
         self._first = 0
 
@@ -71,15 +71,15 @@ class ForestWorker(FleetWorker):
 
     def _plant(self, task: PlantTrees) -> Int64s:
         """Draw the rows of some trees; return the sums of their roots."""
-        options, (weight_scale, label_scale) = self._options, task.scales
+        plan, (weight_scale, label_scale) = self._plan, task.scales
         if self._rows.rows is None:
             bins, columns = self._open_matrices(task)
             self._rows.begin(bins, columns, (weight_scale, label_scale))
-            self._rules = options.rules((weight_scale, label_scale))
+            self._rules = plan.rules((weight_scale, label_scale))
             of_bins = bin_columns(bins, self._problem.absent)
-            self._histograms = NodeHistograms(options, self._rules, of_bins, self._rows)
+            self._histograms = NodeHistograms(plan, self._rules, of_bins, self._rows)
         assert self._rows.rows is not None
-        totals = np.zeros((task.count, options.channels), np.int64)
+        totals = np.zeros((task.count, plan.channels), np.int64)
         self._growing, self._first = [], task.first
         for tree in range(task.count):
             order, draws, totals[tree] = self._rows.sample(task.first + tree, self._rules)
@@ -89,15 +89,15 @@ class ForestWorker(FleetWorker):
     def _histogram(self, node: Int64s) -> Histogram | None:
         """Return the histogram of a node; node: a row of ``opened``."""
         rows, draws = self._growing[int(node[TREE])]
-        order, key = readable(rows.of(int(node[NODE]))), self._options.keys(self._first + int(node[TREE]))[1]
+        order, key = readable(rows.of(int(node[NODE]))), self._plan.keys(self._first + int(node[TREE]))[1]
         return self._histograms.of(order, draws, key, int(node[PLACE]), int(node[TURN])) if len(order) else None
 
 
 class NodeHistograms:
     """Builds histograms of the features that nodes draw; threads may share it."""
 
-    def __init__(self, options: ForestOptions, rules: ForestRules, bins: BinColumns, rows: ForestRows) -> None:
-        self._options, self._rules, self._bins, self._rows = options, rules, bins, rows
+    def __init__(self, plan: ForestPlan, rules: ForestRules, bins: BinColumns, rows: ForestRows) -> None:
+        self._plan, self._rules, self._bins, self._rows = plan, rules, bins, rows
         self._scratch: SimpleQueue[tuple[Array, Array]] = SimpleQueue()
 
     def of(self, order: Int32s, draws: UInt8s, key: int, place: int, turn: int) -> tuple[Int64s, Array]:
@@ -108,10 +108,10 @@ class NodeHistograms:
             draws, key: how often the tree has each row, and its random key.
             place, turn: see ``draw_kernels.draw_features``.
         """
-        bins, channels = self._bins, self._options.channels
+        bins, channels = self._bins, self._plan.channels
         histogram, is_drawn = self._take_scratch()
         features = np.empty(len(bins.usable), np.int64)
-        count = draw_kernels.draw_features(bins.usable, key, place, turn, self._options.features, features)
+        count = draw_kernels.draw_features(bins.usable, key, place, turn, self._plan.node_features, features)
         features, entries = features[:count], np.empty((len(order), 3), np.int64)
         kernels.gather(order, draws, self._rows.whole, self._rules, entries)
         how = entries, self._rules, channels, histogram
@@ -126,5 +126,5 @@ class NodeHistograms:
         """Return a flat histogram of zeros, and a flag a feature; threads have their own."""
         with suppress(Empty):
             return self._scratch.get_nowait()
-        zeros = np.zeros(len(self._bins.features) * self._options.channels, np.int64)
+        zeros = np.zeros(len(self._bins.features) * self._plan.channels, np.int64)
         return zeros, np.zeros(len(self._bins.sizes), np.bool_)

@@ -14,7 +14,7 @@ from ps2.algorithms.training.faults import ColumnNames, Form, error_of
 from ps2.algorithms.training.reading import read
 from ps2.algorithms.training.table import Table
 from ps2.algorithms.trees.forests.draw_kernels import count_draws
-from ps2.algorithms.trees.forests.options import ForestOptions
+from ps2.algorithms.trees.forests.plan import ForestPlan
 from ps2.algorithms.trees.forests.random_forest import RandomForest
 from ps2.algorithms.trees.problem import TreeProblem
 from ps2.algorithms.trees.rows import row_ids
@@ -30,9 +30,7 @@ log = logging.getLogger(__name__)
 ROWS, SCORED, WEIGHT, FOUND, LABELS, SQUARES = range(6)
 
 
-def out_of_bag_score(
-    table: Table, problem: TreeProblem, options: ForestOptions, share: Callable[[], RandomForest]
-) -> float:
+def out_of_bag_score(table: Table, problem: TreeProblem, plan: ForestPlan, share: Callable[[], RandomForest]) -> float:
     """Return the accuracy of classes, or R2 of labels that are numbers, of rows by the trees that have not drawn them.
 
     Rows count by weight. Those that every tree has drawn do not count, and a warning says how many they are; NaN if
@@ -46,7 +44,7 @@ def out_of_bag_score(
     def scored(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         forest, sums = share(), np.zeros(SQUARES + 1)
         for batch in batches:
-            sums += _sums(_rows(batch, columns, form), forest, problem, options)
+            sums += _sums(_rows(batch, columns, form), forest, problem, plan)
         yield pa.RecordBatch.from_pydict({"sums": [sums.tolist()]})
 
     rows = table.frame.select(*map(column, names_of(columns)))
@@ -55,13 +53,13 @@ def out_of_bag_score(
     if left := int(sums[ROWS] - sums[SCORED]):
         log.warning(
             "oobScore: each of the %d trees has drawn %d of %d rows, which do not count",
-            options.trees,
+            plan.settings.numTrees,
             left,
             sums[ROWS],
         )
     if not sums[WEIGHT] > 0:
         return float("nan")
-    if options.classes:
+    if plan.classes:
         return float(sums[FOUND] / sums[WEIGHT])
     total = sums[SQUARES] - sums[LABELS] ** 2 / sums[WEIGHT]
     return float(1.0 - sums[FOUND] / total) if total > 0 else float("nan")
@@ -74,11 +72,11 @@ def _rows(batch: pa.RecordBatch, columns: ColumnNames, form: Form) -> LocalRows:
     return reading.training
 
 
-def _sums(rows: LocalRows, forest: RandomForest, problem: TreeProblem, options: ForestOptions) -> Float64s:
+def _sums(rows: LocalRows, forest: RandomForest, problem: TreeProblem, plan: ForestPlan) -> Float64s:
     assert rows.y is not None
-    ids, draws = readable(row_ids(rows, problem.absent)), np.empty((options.trees, len(rows)), np.uint8)
-    for tree in range(options.trees):
-        count_draws(ids, options.keys(tree)[0], options.draws_below, draws[tree])
+    ids, draws = readable(row_ids(rows, problem.absent)), np.empty((plan.settings.numTrees, len(rows)), np.uint8)
+    for tree in range(plan.settings.numTrees):
+        count_draws(ids, plan.keys(tree)[0], plan.draws_below, draws[tree])
     columns = rows.keys.astype(np.int32)[rows.x.indices]
     x = sp.csr_array((rows.x.data, columns, rows.x.indptr), shape=(len(rows), problem.dim))
     said, trees = forest.votes(x, np.ascontiguousarray(draws.T) == 0)
@@ -86,7 +84,7 @@ def _sums(rows: LocalRows, forest: RandomForest, problem: TreeProblem, options: 
     y, weights = rows.y[some], np.ones(int(some.sum())) if rows.weights is None else rows.weights[some]
     sums = np.zeros(SQUARES + 1)
     sums[[ROWS, SCORED, WEIGHT]] = len(rows), len(y), weights.sum()
-    if options.classes:
+    if plan.classes:
         sums[FOUND] = weights[said[some].argmax(axis=1) == y].sum()
         return sums
     labels = y - problem.base[0]

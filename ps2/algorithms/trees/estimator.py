@@ -1,0 +1,328 @@
+"""The public estimators of boosted trees."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar, cast
+
+import numpy as np
+from pyspark.ml.base import Predictor
+from pyspark.ml.classification import ProbabilisticClassifier
+from pyspark.ml.regression import Regressor
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from ps2.algorithms.estimators.attributes import categories_of
+from ps2.algorithms.estimators.estimator import FleetEstimator
+from ps2.algorithms.estimators.initial_model import HasInitialModel
+from ps2.algorithms.estimators.models import check_thresholds
+from ps2.algorithms.estimators.tables import Survey, column
+from ps2.algorithms.estimators.wide_integers import warn_of_wide_integers
+from ps2.algorithms.frame.settings import with_values
+from ps2.algorithms.training.faults import ColumnNames
+from ps2.algorithms.training.placement import Placement
+from ps2.algorithms.training.record import StepReport, TrainingHistory
+from ps2.algorithms.training.table import Table
+from ps2.algorithms.trees.cost_model import Cores, Work, choose
+from ps2.algorithms.trees.gradients import Objective
+from ps2.algorithms.trees.label_statistics import label_quantile, label_sums
+from ps2.algorithms.trees.metrics import Metric
+from ps2.algorithms.trees.model import GBTModel
+from ps2.algorithms.trees.models import (
+    BoostedModel,
+    GBTClassificationModel,
+    GBTRankerModel,
+    GBTRegressionModel,
+)
+from ps2.algorithms.trees.problem import (
+    BoostingPlan,
+    TreeProblem,
+    check_categories,
+    check_features,
+    check_initial,
+    with_facts,
+)
+from ps2.algorithms.trees.program import TrainedForest
+from ps2.algorithms.trees.settings import (
+    BoostingSettings,
+    GBTClassifierSettings,
+    GBTRankerSettings,
+    GBTRegressorSettings,
+    num_features_of,
+)
+from ps2.algorithms.trees.starts import reach_of
+from ps2.algorithms.trees.summaries import check_relevance
+from ps2.algorithms.trees.trainer import begun_via, train
+from ps2.algorithms.trees.tree import Absent, Forest, LossName
+from ps2.algorithms.trees.tree_kernels import grow_boosted
+from ps2.coordinator.context import PS2Context
+from ps2.errors import ConfigError, InputError
+from ps2.ops.ahead import compile_ahead
+from ps2.run.slots import cores_each, cores_of_one
+from ps2.run.spark.backend_lookup import backend_of
+
+E = TypeVar("E", bound="BoostingEstimator")
+
+# Leaves are float32, and may be as large as the range of the labels.
+MAX_LABEL = 1e38
+# A number of features of which any strategy but "all" leaves some out.
+MANY = 2**31
+
+
+def class_objective(estimator: Any, survey: Survey) -> Objective:
+    """Return the objective for the classes of the rows; UsageError if the thresholds are not theirs."""
+    classes = len(survey.facts.class_weights)
+    if estimator.isSet(estimator.thresholds):
+        check_thresholds(tuple(estimator.getThresholds()), classes)
+    return Objective("softmax", classes) if classes > 2 else Objective("logistic")
+
+
+class BoostingEstimator(BoostingSettings, HasInitialModel, FleetEstimator):
+    """Base class of the estimators of boosted trees."""
+
+    _on_round: Callable[[StepReport], Any] = staticmethod(lambda report: None)
+
+    # The trees that the training resumes from.
+    _initial: Forest | None = None
+
+    def setInitialModel(self: E, value: BoostedModel | GBTModel | None) -> E:
+        """Set a model to resume from; None: none. ``maxIter`` counts the new trees; the new model has all trees.
+
+        The model may have been loaded. It is not part of the estimator's file.
+
+        Raises:
+            ConfigError: the model is not one of boosted trees.
+        """
+        return super().setInitialModel(value)
+
+    def _start_of(self, value: Any) -> Forest:
+        trained = value._trained if isinstance(value, BoostedModel) else value
+        if not isinstance(trained, GBTModel):
+            raise ConfigError(f"initialModel: expected a model of boosted trees, got {type(value).__name__}")
+        return trained.forest
+
+    def onRound(self: E, function: Callable[[StepReport], Any]) -> E:
+        """Call a function in the driver after each round of trees. It is not a param, and is not saved.
+
+        Args:
+            function: called with the ``StepReport`` of the round: number, objective, validation, seconds and more. If
+                it returns True, the training ends, and the model keeps the trees so far (with validation: up to the
+                best). An exception in it ends ``fit``. After a rollback of the fleet, a round may be reported again.
+        """
+        if not callable(function):
+            raise ConfigError(f"onRound: expected a function, got {type(function).__name__}")
+        self._on_round = function
+        return self
+
+    @abstractmethod
+    def _objective(self, survey: Survey) -> Objective:
+        """Return the loss for a table."""
+
+    @abstractmethod
+    def _model(self, fitted: GBTModel) -> Any:
+        """Return the model of trained trees."""
+
+    def _check(self) -> None:
+        super()._check()
+        for name in ("earlyStoppingRounds", "evalMetric"):
+            if self.isSet(name) and not self.isSet("validationIndicatorCol"):
+                raise ConfigError(f"{name}: expected with validationIndicatorCol, which marks the rows to measure")
+        if self.isSet("evalMetric"):
+            Metric.parsed(self.getEvalMetric() or "")
+        if self.isSet("featureWeights") and not num_features_of(self.getFeatureSubsetStrategy(), MANY):
+            raise ConfigError("featureWeights: expected with a featureSubsetStrategy that draws features, got all")
+        if self.isSet("baseScore") and self.isSet("baseMarginCol"):
+            raise ConfigError("baseScore: expected without baseMarginCol, which has the margin of each row")
+        if self.isSet("baseScore") and self._initial is not None:
+            raise ConfigError("baseScore: expected without an initial model, which has its own")
+        if self.isSet("numTrees"):
+            raise ConfigError("numTrees: expected for a model, whose predictions use so many trees; maxIter is for fit")
+
+    def _plan(self) -> BoostingPlan:
+        settings = self._values(BoostingSettings)
+        if settings.earlyStoppingRounds and not self.isSet("validationTol"):
+            settings = with_values(settings, validationTol=0.0)
+        return BoostingPlan(settings=settings, name=self._name)
+
+    def _compile_ahead(self) -> None:
+        if self.getVia() != "servers":
+            compile_ahead(grow_boosted, "ps2.algorithms.trees.warm:warm_whole_trees")
+
+    def _train_model(
+        self, plan: BoostingPlan, survey: Survey, deal: Callable[..., Table]
+    ) -> tuple[Any, TrainingHistory]:
+        objective, initial = self._objective(survey), self._initial
+        Metric.parsed(plan.settings.evalMetric or "").check(objective.loss)
+        check_features(plan.settings, survey.dim)
+        plan = with_facts(plan, objective, survey.facts, survey.dim, self._columns().weight is not None, initial)
+        categories = categories_of(survey.features)
+        check_categories(categories, plan.monotone)
+        if initial is not None:
+            check_initial(initial, objective, survey.dim)
+        placement = self._placement(deal, survey, plan, objective)
+        plan = replace(plan, via=placement.via)
+        table = deal(1) if placement.via == "local" else deal()
+        warn_of_wide_integers(table.frame, survey.features)
+        absent: Absent = "missing" if plan.settings.absentAsMissing else "zero"
+        if initial is not None and initial.absent != absent:
+            raise ConfigError(f"absentAsMissing: expected {not plan.settings.absentAsMissing}, as of the initial model")
+        base = self._base(objective, survey, table)
+        reach = self._reach(table) if plan.settings.evalMetric else (0.0, 0.0)
+        problem = TreeProblem(objective, survey.dim, base, absent, categories, initial, reach)
+
+        def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> TrainedForest[Forest]:
+            def on_round(report: StepReport) -> Any:
+                on_step(report)
+                return self._on_round(report)
+
+            return train(ps, table, problem, plan, survey.facts, on_round)
+
+        trained = self._train_in_context(table, plan.settings.maxIter, run)
+        placement = replace(placement, workers=table.workers)
+        return self._model(GBTModel(trained.forest)), replace(trained.history, placement=placement)
+
+    def _placement(self, deal: Any, survey: Survey, plan: BoostingPlan, objective: Objective) -> Placement:
+        """Choose where trees grow."""
+        requested, ps = self.getNumWorkers() if self.isSet(self.numWorkers) else None, PS2Context.getActive()
+        spark = backend_of(deal.frame)
+        workers = requested or min(max(len(survey.loads), 1), spark.total_slots())
+        cores = Cores(cores_of_one(spark), workers, cores_each(spark, workers))
+        values = sum(load.cost - load.rows for load in survey.loads.values())
+        work = Work(survey.rows, values, survey.dim, plan.settings.maxIter * objective.width)
+        begun = None if ps is None else begun_via(ps, plan.name)
+        return choose(self.getVia(), requested, work, plan, cores, begun)
+
+    def _base(self, objective: Objective, survey: Survey, table: Table) -> tuple[float, ...]:
+        """Return the margins of a model without trees."""
+        facts, share = survey.facts, objective.label_share
+        if self._initial is not None:
+            return tuple(self._initial.base.tolist())
+        if self.isSet("baseMarginCol"):
+            if objective.width > 1:
+                raise ConfigError(
+                    f"baseMarginCol: expected one margin a row, but {objective.width} classes have one each"
+                )
+            return (0.0,)
+        if objective.loss == "lambdarank" and not self.isSet("baseScore"):
+            return (0.0,)
+        if self.isSet("baseScore"):
+            return _base_of(objective, self.getOrDefault("baseScore"))
+        quantile = 0.0 if share is None else label_quantile(table, share, facts)
+        mean, class_weights, row_weight = facts.label_mean, facts.class_weights, 1.0
+        if share is None and (not class_weights or table.columns.weight is not None):
+            # The last digits of the survey's sums depend on the order of the rows.
+            sums = label_sums(table, of_classes=bool(class_weights))
+            mean, row_weight = sums.mean, sums.weight / facts.rows
+            class_weights = tuple(sums.class_weights.get(label, 0.0) for label in range(len(class_weights)))
+        return tuple(objective.base(mean, np.array(class_weights), quantile, row_weight).tolist())
+
+    def _reach(self, table: Table) -> tuple[float, float]:
+        """Return by how much margins may lie below and above the base, before the first new tree."""
+        low, high = (0.0, 0.0) if self._initial is None else reach_of(self._initial)
+        if table.columns.margin is not None:
+            margin = column(table.columns.margin).cast("double")
+            ends = table.frame.agg(F.min(margin), F.max(margin)).first()
+            low, high = low + (ends[0] or 0.0), high + (ends[1] or 0.0)
+        return low, high
+
+
+def _base_of(objective: Objective, score: float) -> tuple[float, ...]:
+    """Return the margins of a model without trees that predicts a score."""
+    if objective.loss == "softmax":
+        return (score,) * objective.width
+    if objective.loss == "logistic":
+        if not 0 < score < 1:
+            raise ConfigError(f"baseScore: expected a probability in (0, 1), got {score:g}")
+        return (float(np.log(score / (1 - score))),)
+    if objective.loss == "poisson":
+        if not score > 0:
+            raise ConfigError(f"baseScore: expected a positive mean for loss 'poisson', got {score:g}")
+        return (float(np.log(score)),)
+    return (score,)
+
+
+class GBTClassifier(GBTClassifierSettings, BoostingEstimator, ProbabilisticClassifier):
+    """Gradient boosted trees: ``pyspark.ml.classification.GBTClassifier`` on servers, for any number of classes.
+
+    Example::
+
+        model = GBTClassifier(maxIter=50, maxDepth=6, maxBins=256).fit(df)
+        model.transform(df).select("label", "probability", "prediction").show()
+    """
+
+    __module__ = "ps2.algorithms.classification"
+
+    _CLASSES = 0
+
+    def _objective(self, survey: Survey) -> Objective:
+        return class_objective(self, survey)
+
+    def _model(self, fitted: GBTModel) -> GBTClassificationModel:
+        return GBTClassificationModel._of(fitted)
+
+
+class GBTRegressor(GBTRegressorSettings, BoostingEstimator, Regressor["GBTRegressionModel"]):
+    """Gradient boosted trees: ``pyspark.ml.regression.GBTRegressor`` on servers, with more losses.
+
+    Example::
+
+        model = GBTRegressor(maxIter=50, maxDepth=6, maxBins=256).fit(df)
+    """
+
+    __module__ = "ps2.algorithms.regression"
+
+    def _check(self) -> None:
+        super()._check()
+        loss, shape = self.getLossType(), self.getLossShape()
+        if not 0 < shape < (1 if loss == "quantile" else np.inf):
+            expected = "a number in (0, 1)" if loss == "quantile" else "a finite positive number"
+            raise ConfigError(f"lossShape: expected {expected}, got {shape:g}")
+
+    def _objective(self, survey: Survey) -> Objective:
+        loss, facts = self.getLossType(), survey.facts
+        low, high = facts.label_range
+        name = f"column {self.getLabelCol()!r}"
+        if max(-low, high) > MAX_LABEL:
+            label = low if -low > high else high
+            raise InputError(f"{name}: expected labels up to {MAX_LABEL:g}, which leaves can hold, got {label:g}")
+        if loss == "poisson" and low < 0:
+            raise InputError(f"{name}: expected counts for loss 'poisson', got labels down to {low:g}")
+        if loss == "poisson" and not facts.label_mean > 0:
+            raise InputError(f"{name}: expected counts for loss 'poisson' of which some are above 0, got zeros alone")
+        return Objective(cast(LossName, loss), shape=self.getLossShape())
+
+    def _model(self, fitted: GBTModel) -> GBTRegressionModel:
+        return GBTRegressionModel._of(fitted)
+
+
+class GBTRanker(GBTRankerSettings, BoostingEstimator, Predictor["GBTRankerModel"]):
+    """LambdaMART on servers: gradient boosted trees whose predictions order the rows of each group by relevance.
+
+    Labels are relevances, whole numbers from 0 to 31; a label's gain is 2^label - 1. The rows of a group are brought to
+    one worker. A group of one row, or without two different labels, changes no tree.
+
+    Example::
+
+        model = GBTRanker(groupCol="query", maxIter=100, maxDepth=6).fit(df)
+        model.evaluate(df).ndcgAt(10)
+    """
+
+    __module__ = "ps2.algorithms.ranking"
+
+    def _check(self) -> None:
+        super()._check()
+        if not self.isSet("groupCol"):
+            raise ConfigError("groupCol: expected the name of the column whose rows are ranked together, got none")
+
+    def _survey(self, dataset: DataFrame, columns: ColumnNames) -> Survey:
+        check_relevance(dataset, columns)
+        survey: Survey = super()._survey(dataset, columns)
+        return survey
+
+    def _objective(self, survey: Survey) -> Objective:
+        return Objective("lambdarank", shape=float(self.getLambdarankNumPairPerSample()))
+
+    def _model(self, fitted: GBTModel) -> GBTRankerModel:
+        return GBTRankerModel._of(fitted)

@@ -1,0 +1,184 @@
+"""The public estimators of random forests."""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from pyspark.ml.classification import ProbabilisticClassifier
+from pyspark.ml.regression import Regressor
+
+from ps2.algorithms.estimators.attributes import categories_of
+from ps2.algorithms.estimators.estimator import FleetEstimator
+from ps2.algorithms.estimators.tables import Survey
+from ps2.algorithms.estimators.wide_integers import warn_of_wide_integers
+from ps2.algorithms.training.placement import Placement
+from ps2.algorithms.training.record import StepReport, TrainingHistory
+from ps2.algorithms.training.table import Table
+from ps2.algorithms.trees.cost_model import Cores, Work, choose
+from ps2.algorithms.trees.estimator import class_objective
+from ps2.algorithms.trees.forests.forest_kernels import grow_forest_tree
+from ps2.algorithms.trees.forests.models import RandomForestClassificationModel, RandomForestRegressionModel
+from ps2.algorithms.trees.forests.out_of_bag import out_of_bag_score
+from ps2.algorithms.trees.forests.plan import ForestPlan, node_features_of
+from ps2.algorithms.trees.forests.random_forest import RandomForest
+from ps2.algorithms.trees.forests.trainer import grow
+from ps2.algorithms.trees.gradients import Objective
+from ps2.algorithms.trees.label_statistics import label_sums
+from ps2.algorithms.trees.ops import MAX_CHANNELS
+from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem, check_categories, without_last_digits
+from ps2.algorithms.trees.program import TrainedForest
+from ps2.algorithms.trees.settings import (
+    BoostingSettings,
+    ForestSettings,
+    RandomForestClassifierSettings,
+    RandomForestRegressorSettings,
+)
+from ps2.algorithms.trees.trainer import begun_via
+from ps2.algorithms.trees.tree import Absent
+from ps2.coordinator.context import PS2Context
+from ps2.errors import ConfigError, InputError, LimitError
+from ps2.ops.ahead import compile_ahead
+from ps2.run.slots import cores_each, cores_of_one
+from ps2.run.spark.backend_lookup import backend_of
+
+log = logging.getLogger(__name__)
+
+# Seconds of a node on servers (decision 62).
+NODE_S = 0.3e-3
+# The maximum number of classes: each needs a channel of a bin, and draws need one more.
+MAX_CLASSES = MAX_CHANNELS - 2
+
+
+class ForestEstimator(ForestSettings, FleetEstimator):
+    """Base class of the estimators of random forests."""
+
+    @abstractmethod
+    def _objective(self, survey: Survey) -> Objective:
+        """Return the kind of labels: classes, or numbers ("squared")."""
+
+    @abstractmethod
+    def _model(self, fitted: RandomForest) -> Any:
+        """Return the model of trained trees."""
+
+    def _check(self) -> None:
+        super()._check()
+        if self.getOobScore() and not self.getBootstrap() and self.getSubsamplingRate() == 1:
+            raise ConfigError(
+                "oobScore: expected trees that leave rows out, got bootstrap=False and subsamplingRate=1.0"
+            )
+
+    def _plan(self) -> ForestSettings:
+        return self._values(ForestSettings)
+
+    def _compile_ahead(self) -> None:
+        if self.getVia() != "servers":
+            compile_ahead(grow_forest_tree, "ps2.algorithms.trees.forests.warming:warm_whole_trees")
+
+    def _train_model(
+        self, settings: ForestSettings, survey: Survey, deal: Callable[..., Table]
+    ) -> tuple[Any, TrainingHistory]:
+        objective = self._objective(survey)
+        plan = self._with_facts(settings, survey, objective)
+        categories = categories_of(survey.features)
+        check_categories(categories)
+        placement = self._placement(deal, survey, plan)
+        plan = replace(plan, via=placement.via)
+        table = deal(1) if placement.via == "local" else deal()
+        warn_of_wide_integers(table.frame, survey.features)
+        # Labels that are numbers count from their mean, so that gains lose no digits.
+        base = 0.0 if plan.classes else label_sums(table, of_classes=False).mean
+        absent: Absent = "missing" if settings.absentAsMissing else "zero"
+        problem = TreeProblem(objective, survey.dim, (base,), absent, categories)
+
+        def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> TrainedForest[RandomForest]:
+            return grow(ps, table, problem, plan, survey.facts, on_step)
+
+        trained = self._train_in_context(table, settings.numTrees, run)
+        check_empty_trees(trained.forest, plan)
+        model = self._model(trained.forest)
+        score = None
+        if settings.oobScore:
+            score = out_of_bag_score(table, problem, plan, model._share(backend_of(table.frame)))
+        placement = replace(placement, workers=table.workers)
+        return model, replace(trained.history, placement=placement, oob_score=score)
+
+    def _with_facts(self, settings: ForestSettings, survey: Survey, objective: Objective) -> ForestPlan:
+        """Return the plan, with what the rows decide."""
+        classes, facts = objective.classes or 0, survey.facts
+        if classes > MAX_CLASSES:
+            raise LimitError(
+                f"column {self.getLabelCol()!r}: expected at most {MAX_CLASSES:,} classes, got {classes:,}"
+            )
+        return ForestPlan(
+            settings=settings,
+            name=self._name,
+            impurity=self.getOrDefault("impurity"),
+            classes=classes,
+            rows=facts.rows,
+            is_weighted=self._columns().weight is not None,
+            node_features=node_features_of(settings, survey.dim, classes),
+            min_node_weight=without_last_digits(settings.minWeightFractionPerNode * facts.weight * (1 - 1e-6)),
+        )
+
+    def _placement(self, deal: Any, survey: Survey, plan: ForestPlan) -> Placement:
+        """Choose where trees grow, by the costs of boosted trees of as many levels that look at as many features."""
+        requested, ps = self.getNumWorkers() if self.isSet(self.numWorkers) else None, PS2Context.getActive()
+        spark, settings = backend_of(deal.frame), plan.settings
+        workers = requested or min(max(len(survey.loads), 1), spark.total_slots())
+        cores = Cores(cores_of_one(spark), workers, cores_each(spark, workers))
+        values = sum(load.cost - load.rows for load in survey.loads.values())
+        work = Work(survey.rows, values, survey.dim, settings.numTrees, NODE_S)
+        boosted = BoostingSettings(maxIter=settings.numTrees, maxDepth=settings.maxDepth, maxBins=settings.maxBins)
+        begun = None if ps is None else begun_via(ps, plan.name)
+        return choose(self.getVia(), requested, work, BoostingPlan(settings=boosted), cores, begun)
+
+
+def check_empty_trees(forest: RandomForest, plan: ForestPlan) -> None:
+    """Raise InputError if no tree has drawn a row; warn if some trees have not."""
+    empty, trees = sum(not tree.count[0] for tree in forest.forest.trees), plan.settings.numTrees
+    share = f"subsamplingRate={plan.settings.subsamplingRate:g} of {plan.rows:,} rows"
+    if empty == trees:
+        raise InputError(f"{share}: none of the {empty:,} trees has drawn a row with a weight; use a larger share")
+    if empty:
+        log.warning("%s: %d of %d trees have drawn no row, and know nothing", share, empty, trees)
+
+
+class RandomForestClassifier(RandomForestClassifierSettings, ForestEstimator, ProbabilisticClassifier):
+    """A random forest: ``pyspark.ml.classification.RandomForestClassifier`` on servers, for any number of classes.
+
+    Example::
+
+        model = RandomForestClassifier(numTrees=100, maxDepth=10, maxBins=256).fit(df)
+        model.transform(df).select("label", "probability", "prediction").show()
+    """
+
+    __module__ = "ps2.algorithms.classification"
+
+    _CLASSES = 0
+
+    def _objective(self, survey: Survey) -> Objective:
+        return class_objective(self, survey)
+
+    def _model(self, fitted: RandomForest) -> RandomForestClassificationModel:
+        return RandomForestClassificationModel._of(fitted)
+
+
+class RandomForestRegressor(RandomForestRegressorSettings, ForestEstimator, Regressor["RandomForestRegressionModel"]):
+    """A random forest: ``pyspark.ml.regression.RandomForestRegressor`` on servers.
+
+    Example::
+
+        model = RandomForestRegressor(numTrees=100, maxDepth=10, maxBins=256).fit(df)
+    """
+
+    __module__ = "ps2.algorithms.regression"
+
+    def _objective(self, survey: Survey) -> Objective:
+        return Objective("squared")
+
+    def _model(self, fitted: RandomForest) -> RandomForestRegressionModel:
+        return RandomForestRegressionModel._of(fitted)

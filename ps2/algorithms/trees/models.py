@@ -1,0 +1,236 @@
+"""The public models of boosted trees, and of one of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal, get_args
+
+from pyspark.ml.base import PredictionModel
+from pyspark.ml.classification import ProbabilisticClassificationModel
+from pyspark.ml.linalg import Vector
+from pyspark.ml.regression import DecisionTreeRegressionModel, RegressionModel
+from pyspark.sql import DataFrame
+
+from ps2.algorithms.estimators.heads import ClassHead, ValueHead
+from ps2.algorithms.estimators.models import FleetRegressionModel, ProbabilityModel
+from ps2.algorithms.estimators.params import setter
+from ps2.algorithms.estimators.summaries import (
+    BinaryClassificationSummary,
+    BinaryClassificationTrainingSummary,
+    ClassificationSummary,
+    ClassificationTrainingSummary,
+    RegressionSummary,
+    RegressionTrainingSummary,
+)
+from ps2.algorithms.training.faults import ColumnNames
+from ps2.algorithms.trees.files import read_forest, write_forest
+from ps2.algorithms.trees.model import GBTModel
+from ps2.algorithms.trees.settings import (
+    BoostingSettings,
+    GBTClassifierSettings,
+    GBTRankerSettings,
+    GBTRegressorSettings,
+    NumberTreeSettings,
+)
+from ps2.algorithms.trees.summaries import (
+    RankingSummary,
+    RankingTrainingSummary,
+    check_relevance,
+    losses_by_round,
+)
+from ps2.algorithms.trees.tree import LossName, ScoreName
+from ps2.algorithms.trees.tree_models import AnyTrees, Ensemble, OneTree, as_sparse
+from ps2.array_types import Float64s
+from ps2.errors import ConfigError, LimitError
+
+# The maximum length of a row's vector: tasks hold those of ten thousand rows at a time.
+MAX_CONTRIBUTIONS = 20_000
+
+
+def class_summaries(classes: int) -> tuple[Any, Any]:
+    """Return the classes of the summaries of any rows, and of the training's."""
+    if classes == 2:
+        return BinaryClassificationSummary, BinaryClassificationTrainingSummary
+    return ClassificationSummary, ClassificationTrainingSummary
+
+
+class _BoostedTrees(AnyTrees):
+    """One boosted tree or several."""
+
+    def _importances(self) -> Float64s:
+        return self._forest.importances()
+
+    def _write_content(self, url: str) -> dict[str, Any]:
+        return write_forest(url, self._forest)
+
+    @classmethod
+    def _read_content(cls, path: str, url: str, content: Any) -> GBTModel:
+        return GBTModel(read_forest(path, url, content))
+
+
+class BoostedModel(BoostingSettings, Ensemble, _BoostedTrees):
+    """A trained model of boosted trees."""
+
+    _LOADER = f"{GBTModel.__module__}:{GBTModel.__name__}"
+
+    # The number of trees that predict, and their model.
+    _first: tuple[int, GBTModel] | None = None
+
+    setNumTrees = setter(BoostingSettings.numTrees)
+
+    @property
+    def _trained(self) -> GBTModel:
+        trained: GBTModel = self._fitted
+        return trained
+
+    @property
+    def _predicting(self) -> GBTModel:
+        """The first ``numTrees`` trees."""
+        count = self._rounds
+        if count is None:
+            return self._trained
+        if self._first is None or self._first[0] != count:
+            self._first = count, self._trained.first(count)
+        return self._first[1]
+
+    @property
+    def _rounds(self) -> int | None:
+        return self.getOrDefault("numTrees") if self.isSet("numTrees") else None
+
+    @property
+    def _rate(self) -> float:
+        return float(self.getStepSize())
+
+    def _tree_models(self) -> list[BoostedTreeModel]:
+        return [BoostedTreeModel._of(GBTModel(part)) for part in self._forest.parts(self._rate)]
+
+    def getFeatureImportances(self, importanceType: ScoreName = "gain") -> Vector:
+        """Return a number for each feature as xgboost does.
+
+        Args:
+            importanceType: "weight": the number of splits by the feature; "totalGain", "totalCover": the sum of their
+                gains, or of the hessians of their rows; "gain", "cover": its mean.
+
+        Raises:
+            ConfigError: there is no such type.
+        """
+        if importanceType not in get_args(ScoreName):
+            raise ConfigError(
+                f"importanceType: expected one of {', '.join(get_args(ScoreName))}, got {importanceType!r}"
+            )
+        return as_sparse(self._forest.scores(importanceType))
+
+    def _outputs(self) -> list[tuple[str, str]]:
+        contributions = self.getOrDefault("contribCol") if self.isSet("contribCol") else ""
+        numbers = (self.numFeatures + 1) * self._forest.width
+        if contributions and numbers > MAX_CONTRIBUTIONS:
+            raise LimitError(
+                f"contribCol: expected up to {MAX_CONTRIBUTIONS:,} numbers a row, got {numbers:,}; GBTModel's "
+                "contributions computes those of a few rows"
+            )
+        return [*super()._outputs(), (contributions, "contrib")]
+
+    @property
+    def _margin_column(self) -> str | None:
+        return self.getOrDefault("baseMarginCol") if self.isSet("baseMarginCol") else None
+
+    def evaluateEachIteration(self, dataset: DataFrame) -> list[float]:
+        """Return the mean loss of a DataFrame's rows after each round of trees.
+
+        Raises:
+            InputError: a column is missing or has another type. Faults within rows raise an error of Spark.
+        """
+        return self._losses_by_round(dataset, self._forest.loss)
+
+    def _losses_by_round(self, dataset: DataFrame, loss: LossName) -> list[float]:
+        columns = ColumnNames(self._features, self.getLabelCol(), self._weight_column, margin=self._margin_column)
+        if self.hasParam("groupCol"):
+            columns = replace(columns, group=self.getOrDefault("groupCol"))
+            check_relevance(dataset, columns)
+        return losses_by_round(dataset, columns, self._trained, loss)
+
+    def saveXGBoost(self, path: str) -> None:
+        """Write xgboost's JSON model: ``xgboost.Booster(model_file=path)`` predicts the same, up to float32's rounding.
+
+        The file has the first ``numTrees`` trees if that is set. xgboost takes entries that a sparse matrix does not
+        store for missing: as this model does if ``absentAsMissing`` was set.
+
+        Raises:
+            UsageError: xgboost, whose numbers are float32, would split rows of training otherwise, or round leaves
+                away.
+            RecoveryError: the file system refuses.
+        """
+        self._predicting.saveXGBoost(path)
+
+
+class GBTClassificationModel(GBTClassifierSettings, BoostedModel, ProbabilityModel, ProbabilisticClassificationModel):
+    """A trained ``GBTClassifier``."""
+
+    __module__ = "ps2.algorithms.classification"
+
+    _EQUALS = " = "
+
+    def _head(self) -> ClassHead:
+        link: Literal["softmax", "logistic"] = "softmax" if self.numClasses > 2 else "logistic"
+        return ClassHead(self.numClasses, link, thresholds=self._thresholds())
+
+    def _summaries(self) -> tuple[Any, Any]:
+        return class_summaries(self.numClasses)
+
+
+class GBTRegressionModel(GBTRegressorSettings, BoostedModel, FleetRegressionModel, RegressionModel[Vector]):
+    """A trained ``GBTRegressor``."""
+
+    __module__ = "ps2.algorithms.regression"
+
+    def _head(self) -> ValueHead:
+        return ValueHead(link="exp" if self._forest.loss == "poisson" else None)
+
+    def evaluateEachIteration(self, dataset: DataFrame, loss: str | None = None) -> list[float]:
+        """Return the mean loss of a DataFrame's rows after each round of trees.
+
+        Args:
+            loss: None: the loss that the model was trained for. "squared" or "absolute", unless the model's is
+                "poisson".
+
+        Raises:
+            InputError: a column is missing or has another type. Faults within rows raise an error of Spark.
+            ConfigError: that loss does not apply to the model's margins.
+        """
+        own = self._forest.loss
+        losses: dict[str, LossName] = {own: own}
+        if own != "poisson":
+            losses |= {"squared": "squared", "absolute": "absolute"}
+        name = own if loss is None else loss.lower()
+        if name not in losses:
+            raise ConfigError(f"loss: expected {' or '.join(losses)}, got {loss!r}")
+        return self._losses_by_round(dataset, losses[name])
+
+    def _summaries(self) -> tuple[Any, Any]:
+        return RegressionSummary, RegressionTrainingSummary
+
+
+class GBTRankerModel(GBTRankerSettings, BoostedModel, FleetRegressionModel, PredictionModel[Vector]):
+    """A trained ``GBTRanker``; the larger a prediction, the higher the row in its group."""
+
+    __module__ = "ps2.algorithms.ranking"
+
+    def _head(self) -> ValueHead:
+        return ValueHead()
+
+    def _summaries(self) -> tuple[Any, Any]:
+        return RankingSummary, RankingTrainingSummary
+
+
+class BoostedTreeModel(NumberTreeSettings, OneTree, _BoostedTrees, FleetRegressionModel, RegressionModel[Vector]):
+    """A tree of a model of boosted trees. Its predictions, times its weight, are its part of the margins."""
+
+    def _head(self) -> ValueHead:
+        return ValueHead()
+
+    def _summaries(self) -> tuple[Any, Any]:
+        return RegressionSummary, RegressionTrainingSummary
+
+
+# isinstance() says yes; a real subclass would have to wrap a Java object.
+DecisionTreeRegressionModel.register(BoostedTreeModel)

@@ -1,0 +1,415 @@
+"""The parameters of boosted trees and random forests."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+from ps2.algorithms.frame.settings import Check, Flexible, Setting, getter, param, setter, with_default
+from ps2.algorithms.frame.shared_settings import (
+    FeatureSettings,
+    LabelSettings,
+    ProbabilitySettings,
+    ViaSettings,
+    WeightSettings,
+)
+
+GrowthName = Literal["level", "leaf"]
+GROWTHS: tuple[GrowthName, ...] = ("level", "leaf")
+# The losses of regression.
+LossOfNumbers = Literal["squared", "absolute", "huber", "poisson", "quantile"]
+LOSSES: tuple[LossOfNumbers, ...] = ("squared", "absolute", "huber", "poisson", "quantile")
+ImpurityName = Literal["gini", "entropy", "variance"]
+MAX_DEPTH = 30
+MAX_BINS = 4000
+MAX_TREES = 100_000
+# The maximum number of leaves of a tree if it is not set; LightGBM's for growth by leaf.
+MAX_LEAVES: Mapping[str, int] = {"level": 0, "leaf": 31}
+STRATEGIES = ("auto", "all", "onethird", "sqrt", "log2")
+# The defaults of params that are not set, by ``defaults`` (decision 35).
+DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "pyspark": {"maxIter": 20, "stepSize": 0.1, "maxDepth": 5, "maxBins": 32, "regLambda": 0.0, "minChildWeight": 0.0},
+    "xgboost": {
+        "maxIter": 100,
+        "stepSize": 0.3,
+        "maxDepth": 6,
+        "maxBins": 256,
+        "regLambda": 1.0,
+        "minChildWeight": 1.0,
+    },
+}
+
+
+def num_features_of(strategy: str, dim: int) -> int:
+    """Return how many features a node may be split by; 0: all.
+
+    Raises:
+        ValueError: there is no such strategy.
+    """
+    name = strategy.lower()
+    if name in ("auto", "all"):
+        return 0
+    named = {"onethird": dim / 3, "sqrt": math.sqrt(dim), "log2": max(1.0, math.log2(dim))}
+    number = float(math.ceil(named[name]) if name in named else name)
+    if name not in named and "." in name and 0 < number <= 1:
+        number = math.ceil(number * dim)
+    if not number >= 1 or number != math.floor(number):
+        raise ValueError(strategy)
+    return 0 if number >= dim else int(number)
+
+
+def _is_strategy(strategy: str) -> bool:
+    try:
+        num_features_of(strategy, 1)
+    except (OverflowError, ValueError):
+        return False
+    return True
+
+
+def _are_weights(values: Sequence[float]) -> bool:
+    return all(0 <= value < math.inf for value in values) and any(values)
+
+
+def _to_groups(value: Any) -> list[list[int]]:
+    """Convert to lists of whole numbers."""
+    from pyspark.ml.param import TypeConverters
+
+    if not isinstance(value, (list, tuple)):
+        raise TypeError(f"expected a list of lists of feature numbers, got {value!r}")
+    return [TypeConverters.toListInt(group) for group in value]
+
+
+STRATEGY: Check = (
+    _is_strategy,
+    f"one of {', '.join(STRATEGIES)}, a share such as '0.5', or a number of features",
+)
+
+
+class TreeSettings(FeatureSettings, LabelSettings, WeightSettings):
+    """The parameters of one tree. ``maxMemoryInMB``, ``cacheNodeIds`` and ``checkpointInterval`` have no effect."""
+
+    maxDepth: Setting[int] = param(
+        5, "the maximum depth of a tree, from 0 to 30", at_least=0, at_most=MAX_DEPTH, option="depth"
+    )
+    maxBins: Setting[int] = param(
+        32, "the maximum number of bins of a feature, from 2 to 4000", at_least=2, at_most=MAX_BINS, option="bins"
+    )
+    minInstancesPerNode: Setting[int] = param(
+        1,
+        "the minimum number of rows (of a random forest: of draws) on each side of a split",
+        at_least=1,
+        option="min-rows",
+    )
+    minWeightFractionPerNode: Setting[float] = param(
+        0.0,
+        "the minimum share of the weight of all rows on each side of a split, in [0, 0.5)",
+        at_least=0,
+        below=0.5,
+        option=None,
+    )
+    minInfoGain: Setting[float] = param(
+        0.0, "the minimum gain of a split, divided by the weight of its node's rows", at_least=0, option=None
+    )
+    seed: Setting[int] = param(0, "the seed of sampling and rounding", bits=64)
+    leafCol: Setting[str] = param(
+        "", "the column for the leaf of each tree that a row comes to; empty: none", option=None, in_model=True
+    )
+    maxMemoryInMB: Setting[int] = param(256, "no effect: histograms lie on the servers or in one worker", option=None)
+    cacheNodeIds: Setting[bool] = param(False, "no effect: workers always know the nodes of their rows", option=None)
+    checkpointInterval: Setting[int] = param(
+        10, "no effect: PS2Conf says when the fleet makes checkpoints", option=None
+    )
+
+    getMaxDepth, setMaxDepth = getter(maxDepth), setter(maxDepth)
+    getMaxBins, setMaxBins = getter(maxBins), setter(maxBins)
+    getMinInstancesPerNode, setMinInstancesPerNode = getter(minInstancesPerNode), setter(minInstancesPerNode)
+    getMinWeightFractionPerNode = getter(minWeightFractionPerNode)
+    setMinWeightFractionPerNode = setter(minWeightFractionPerNode)
+    getMinInfoGain, setMinInfoGain = getter(minInfoGain), setter(minInfoGain)
+    getSeed, setSeed = getter(seed), setter(seed)
+    getLeafCol, setLeafCol = getter(leafCol), setter(leafCol)
+    getMaxMemoryInMB, setMaxMemoryInMB = getter(maxMemoryInMB), setter(maxMemoryInMB)
+    getCacheNodeIds, setCacheNodeIds = getter(cacheNodeIds), setter(cacheNodeIds)
+    getCheckpointInterval, setCheckpointInterval = getter(checkpointInterval), setter(checkpointInterval)
+
+
+class NumberTreeSettings(TreeSettings):
+    """The parameters of a tree that predicts numbers. ``impurity`` and ``varianceCol`` have no effect."""
+
+    impurity: Setting[str] = param("variance", "no effect: a tree is trained already", option=None)
+    varianceCol: Setting[str | None] = param(None, "no effect", type=str, option=None)
+
+    getImpurity = getter(impurity)
+
+
+class ClassTreeSettings(TreeSettings, ProbabilitySettings):
+    """The parameters of a tree that predicts classes. ``impurity`` and ``pruneTree`` have no effect."""
+
+    impurity: Setting[str] = param("gini", "no effect: a tree is trained already", option=None)
+    pruneTree: Setting[bool] = param(True, "no effect", option=None)
+
+    getImpurity = getter(impurity)
+    getPruneTree = getter(pruneTree)
+
+
+class EnsembleSettings(TreeSettings, ViaSettings):
+    """The parameters of several trees."""
+
+    supportedFeatureSubsetStrategies: ClassVar[list[str]] = list(STRATEGIES)
+
+    subsamplingRate: Setting[float] = param(
+        1.0,
+        "the share of the rows that each tree samples (a random forest: draws for each tree, as a share of the rows), "
+        "in (0, 1]",
+        above=0,
+        at_most=1,
+        option="subsample",
+    )
+    featureSubsetStrategy: Setting[str] = param(
+        "all",
+        "the number of features that a node may be split by: auto (a random forest: sqrt for classes, onethird for "
+        "numbers, all for one tree; else all), all, onethird, sqrt, log2, a share such as 0.3, or a number of "
+        "features",
+        check=STRATEGY,
+        option="subset",
+    )
+    absentAsMissing: Setting[bool] = param(
+        False, "whether absent entries of sparse vectors are missing, as in xgboost, instead of 0"
+    )
+
+    getSubsamplingRate, setSubsamplingRate = getter(subsamplingRate), setter(subsamplingRate)
+    getFeatureSubsetStrategy, setFeatureSubsetStrategy = getter(featureSubsetStrategy), setter(featureSubsetStrategy)
+    getAbsentAsMissing, setAbsentAsMissing = getter(absentAsMissing), setter(absentAsMissing)
+
+
+class BoostingSettings(EnsembleSettings):
+    """The parameters of boosted trees. ``impurity`` has no effect: gradients and hessians choose the splits."""
+
+    _DEFAULTS_BY: ClassVar[tuple[str, Mapping[str, Mapping[str, Any]]] | None] = ("defaults", DEFAULTS)
+    supportedImpurities: ClassVar[list[str]] = ["variance"]
+
+    maxIter: Setting[int] = param(
+        20,
+        "the number of trees; of more than two classes, the number of rounds of one tree for each class",
+        at_least=0,
+        option="trees",
+    )
+    growth: Setting[str] = param(
+        "level",
+        "the order of splits: level (the oldest node first) or leaf (the largest gain first)",
+        one_of=GROWTHS,
+    )
+    maxLeaves: Setting[int | None] = param(
+        None,
+        "the maximum number of leaves of a tree; 0: no limit; not set: 31 for growth by leaf, no limit by level",
+        check=(lambda value: value == 0 or value >= 2, "0 or a number from 2 on"),
+        type=int,
+    )
+    stepSize: Setting[float] = param(
+        0.1, "the learning rate: the factor of each tree's leaves, in (0, 1]", above=0, at_most=1, option="lr"
+    )
+    regLambda: Setting[float] = param(0.0, "the L2 penalty on leaves (>= 0)", at_least=0, option="lambda")
+    regAlpha: Setting[float] = param(0.0, "the L1 penalty on leaves (>= 0)", at_least=0, option="alpha")
+    minSplitLoss: Setting[float] = param(
+        0.0, "the minimum gain of a split, which is twice the decrease of the objective (>= 0)", at_least=0
+    )
+    minChildWeight: Setting[float] = param(
+        0.0, "the minimum sum of hessians on each side of a split (>= 0)", at_least=0
+    )
+    baseScore: Setting[float | None] = param(
+        None,
+        "the prediction before the first tree (for two classes: the probability of class 1); not set: the labels' mean",
+        type=float,
+        option=None,
+    )
+    monotoneConstraints: Flexible[list[int] | None, Sequence[int]] = param(
+        None,
+        "one entry per feature: 1 (predictions never decrease with it), -1 (they never increase) or 0 (no constraint)",
+        check=(lambda signs: set(signs) <= {-1, 0, 1}, "-1, 0 or 1 for each feature"),
+        type=list[int],
+        option=None,
+    )
+    interactionConstraints: Flexible[list[list[int]] | None, Sequence[Sequence[int]]] = param(
+        None,
+        "groups of features, as lists of their numbers: below a split by a feature, nodes are only split by features "
+        "that share a group with it",
+        type=_to_groups,
+        option=None,
+    )
+    featureWeights: Flexible[list[float] | None, Sequence[float]] = param(
+        None,
+        "one entry per feature: how likely featureSubsetStrategy selects it; 0: never",
+        check=(_are_weights, "finite numbers that are not negative, of which some are above 0"),
+        type=list[float],
+        option=None,
+    )
+    validationIndicatorCol: Setting[str | None] = param(
+        None, "the column of booleans that marks the rows to hold out for validation", type=str, option=None
+    )
+    validationTol: Setting[float] = param(
+        0.01,
+        "with validationIndicatorCol: the minimum relative improvement of the held-out rows' loss by a round",
+        at_least=0,
+        option="tolerance",
+    )
+    earlyStoppingRounds: Setting[int | None] = param(
+        None,
+        "with validationIndicatorCol: stop after this many consecutive rounds that do not improve evalMetric; the "
+        "model keeps the rounds up to the best; not set: 1, as in pyspark.ml",
+        at_least=1,
+        type=int,
+        option="early-stopping",
+    )
+    evalMetric: Setting[str | None] = param(
+        None,
+        "with validationIndicatorCol: the metric of the held-out rows, as in xgboost: logloss, error or auc of "
+        "classes, rmse or mae of numbers, ndcg or map of rankings (of k rows: ndcg@k); not set: the loss",
+        type=str,
+        option="metric",
+    )
+    baseMarginCol: Setting[str | None] = param(
+        None,
+        "the column of margins that rows begin with, in training and in predictions; not set: all begin with the same",
+        type=str,
+        option=None,
+    )
+    contribCol: Setting[str | None] = param(
+        None,
+        "the column for how much each feature, and at the end the mean margin, contributes to a row's margin (SHAP "
+        "values); of more than two classes, one class after the other; not set: none",
+        type=str,
+        option=None,
+        in_model=True,
+    )
+    numTrees: Setting[int | None] = param(
+        None,
+        "of a model: predictions use this many trees (of each class) from the first one on; not set: all",
+        at_least=1,
+        type=int,
+        option=None,
+        in_model=True,
+    )
+    defaults: Setting[str] = param(
+        "pyspark",
+        f"where the values of params that are not set ({', '.join(DEFAULTS['xgboost'])}) come from, and so the rules "
+        "for the first tree, the minimum gain and the largest leaves: pyspark (pyspark.ml) or xgboost",
+        one_of=DEFAULTS,
+        option=None,
+    )
+    impurity: Setting[str] = param("variance", "no effect: gradients and hessians choose the splits", option=None)
+
+    getMaxIter, setMaxIter = getter(maxIter), setter(maxIter)
+    getGrowth, setGrowth = getter(growth), setter(growth)
+    getMaxLeaves, setMaxLeaves = getter(maxLeaves), setter(maxLeaves)
+    getStepSize, setStepSize = getter(stepSize), setter(stepSize)
+    getRegLambda, setRegLambda = getter(regLambda), setter(regLambda)
+    getRegAlpha, setRegAlpha = getter(regAlpha), setter(regAlpha)
+    getMinSplitLoss, setMinSplitLoss = getter(minSplitLoss), setter(minSplitLoss)
+    getMinChildWeight, setMinChildWeight = getter(minChildWeight), setter(minChildWeight)
+    getBaseScore, setBaseScore = getter(baseScore), setter(baseScore)
+    getMonotoneConstraints, setMonotoneConstraints = getter(monotoneConstraints), setter(monotoneConstraints)
+    getInteractionConstraints = getter(interactionConstraints)
+    setInteractionConstraints = setter(interactionConstraints)
+    getFeatureWeights, setFeatureWeights = getter(featureWeights), setter(featureWeights)
+    getValidationIndicatorCol = getter(validationIndicatorCol)
+    setValidationIndicatorCol = setter(validationIndicatorCol)
+    getValidationTol, setValidationTol = getter(validationTol), setter(validationTol)
+    getEarlyStoppingRounds, setEarlyStoppingRounds = getter(earlyStoppingRounds), setter(earlyStoppingRounds)
+    getEvalMetric, setEvalMetric = getter(evalMetric), setter(evalMetric)
+    getBaseMarginCol, setBaseMarginCol = getter(baseMarginCol), setter(baseMarginCol)
+    getContribCol, setContribCol = getter(contribCol), setter(contribCol)
+    getDefaults, setDefaults = getter(defaults), setter(defaults)
+    getImpurity, setImpurity = getter(impurity), setter(impurity)
+
+
+class GBTClassifierSettings(BoostingSettings, ProbabilitySettings):
+    """The parameters of boosted trees for classes."""
+
+    supportedLossTypes: ClassVar[list[str]] = ["logistic"]
+
+    lossType: Setting[str] = param("logistic", "the loss: logistic is the only one", one_of=("logistic",), option=None)
+
+    getLossType, setLossType = getter(lossType), setter(lossType)
+
+
+class GBTRegressorSettings(BoostingSettings):
+    """The parameters of boosted trees for numbers."""
+
+    supportedLossTypes: ClassVar[list[str]] = list(LOSSES)
+
+    lossType: Setting[str] = param("squared", f"the loss: one of {', '.join(LOSSES)}", one_of=LOSSES, option="loss")
+    lossShape: Setting[float] = param(
+        0.5, "for loss huber, the residual beyond which it is linear (> 0); for loss quantile, the quantile, in (0, 1)"
+    )
+
+    getLossType, setLossType = getter(lossType), setter(lossType)
+    getLossShape, setLossShape = getter(lossShape), setter(lossShape)
+
+
+class GBTRankerSettings(BoostingSettings):
+    """The parameters of boosted trees that rank; the defaults are xgboost's."""
+
+    defaults: Setting[str] = with_default(BoostingSettings, "defaults", "xgboost")
+    groupCol: Setting[str | None] = param(
+        None,
+        "the column of groups, integers or strings: rows are ranked within their group",
+        type=str,
+        option=None,
+        in_model=True,
+    )
+    # The default is xgboost's; LightGBM's is 30.
+    lambdarankNumPairPerSample: Setting[int] = param(
+        32,
+        "pairs are made of each of the first rows of a ranking, this many, and all rows below it (LightGBM's "
+        "truncation level)",
+        at_least=1,
+        option=None,
+    )
+
+    getGroupCol, setGroupCol = getter(groupCol), setter(groupCol)
+    getLambdarankNumPairPerSample = getter(lambdarankNumPairPerSample)
+    setLambdarankNumPairPerSample = setter(lambdarankNumPairPerSample)
+
+
+class ForestSettings(EnsembleSettings):
+    """The parameters of random forests."""
+
+    numTrees: Setting[int] = param(
+        20, "the number of trees, from 1 to 100000", at_least=1, at_most=MAX_TREES, option="trees"
+    )
+    featureSubsetStrategy: Setting[str] = with_default(EnsembleSettings, "featureSubsetStrategy", "auto")
+    bootstrap: Setting[bool] = param(True, "whether rows are drawn with replacement, or each row at most once")
+    oobScore: Setting[bool] = param(
+        False, "score the forest by the trees that have not drawn a row: one more job, and summary.oobScore"
+    )
+
+    getNumTrees, setNumTrees = getter(numTrees), setter(numTrees)
+    getBootstrap, setBootstrap = getter(bootstrap), setter(bootstrap)
+    getOobScore, setOobScore = getter(oobScore), setter(oobScore)
+
+
+class RandomForestClassifierSettings(ForestSettings, ProbabilitySettings):
+    """The parameters of random forests for classes. ``pruneTree`` of pyspark.ml has no effect."""
+
+    supportedImpurities: ClassVar[list[str]] = ["entropy", "gini"]
+
+    impurity: Setting[str] = param(
+        "gini", "the impurity that splits reduce: gini or entropy", one_of=("gini", "entropy")
+    )
+    pruneTree: Setting[bool] = param(True, "no effect", option=None)
+
+    getImpurity, setImpurity = getter(impurity), setter(impurity)
+    getPruneTree = getter(pruneTree)
+
+
+class RandomForestRegressorSettings(ForestSettings):
+    """The parameters of random forests for numbers."""
+
+    supportedImpurities: ClassVar[list[str]] = ["variance"]
+
+    impurity: Setting[str] = param(
+        "variance", "the impurity that splits reduce: variance", one_of=("variance",), option=None
+    )
+
+    getImpurity, setImpurity = getter(impurity), setter(impurity)

@@ -1,0 +1,194 @@
+"""Models of several trees, and of one: the members that boosted trees and random forests share."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pyspark.ml.functions import vector_to_array
+from pyspark.ml.linalg import Vector, Vectors
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from ps2.algorithms.estimators.models import FleetModel
+from ps2.algorithms.estimators.predict import rows_of
+from ps2.algorithms.estimators.tables import column
+from ps2.algorithms.trees.tree import Forest, Tree
+from ps2.array_types import Float64s
+from ps2.plot_extra import PlotPath, needs_matplotlib, saved
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# The columns whose names the models of single trees have from the model of all trees.
+SHARED_COLUMNS = ("featuresCol", "featuresCols", "predictionCol", "leafCol", "labelCol")
+
+
+def as_sparse(numbers: Float64s) -> Vector:
+    """Return a sparse vector of the numbers that are not 0."""
+    some = np.flatnonzero(numbers)
+    return Vectors.sparse(len(numbers), some.tolist(), numbers[some].tolist())
+
+
+class AnyTrees(FleetModel):
+    """A model of one tree or several."""
+
+    @property
+    def _forest(self) -> Forest:
+        forest: Forest = self._fitted.forest
+        return forest
+
+    @abstractmethod
+    def _importances(self) -> Float64s:
+        """Return the features' importances, which sum up to 1."""
+
+    @property
+    def featureImportances(self) -> Vector:
+        """Each feature's share of the gains of all splits; of a random forest, the mean of the trees' shares."""
+        return as_sparse(self._importances())
+
+    def _outputs(self) -> list[tuple[str, str]]:
+        # Each model's next class defines the other columns.
+        return [*super()._outputs(), (self.getOrDefault("leafCol"), "leaf")]  # type: ignore[safe-super]
+
+    def _leaves(self, value: Any) -> list[int]:
+        leaves: list[int] = self._predicting.leaves(rows_of(value, self.numFeatures, missing=True))[0].tolist()
+        return leaves
+
+
+class Ensemble(AnyTrees):
+    """A trained model of several trees."""
+
+    # The text between "uid" and the uid in ``repr``, as in pyspark.ml.
+    _EQUALS = "="
+
+    @property
+    def _rate(self) -> float:
+        """The factor of all trees but the first one of each output."""
+        return 1.0
+
+    @property
+    def trees(self) -> list[Any]:
+        """The trees, as models. A row's margin is the sum of their predictions, each times its weight.
+
+        The predictions of the first tree (of more than two classes, of the first one of each class) include the
+        margin that all rows begin with.
+        """
+        return [self._named_tree(number, tree) for number, tree in enumerate(self._tree_models())]
+
+    @abstractmethod
+    def _tree_models(self) -> list[Any]:
+        """Return a new model of each tree."""
+
+    def _named_tree(self, number: int, tree: Any) -> Any:
+        names = {name: self.getOrDefault(name) for name in SHARED_COLUMNS if self.isSet(name)}
+        return tree._resetUid(f"{self.uid}_{number}")._set(**names)
+
+    @property
+    def treeWeights(self) -> list[float]:
+        """The factors of the trees: 1 for random forests and for the first tree (of each class), else ``stepSize``."""
+        return self._forest.weights(self._rate)
+
+    @property
+    def getNumTrees(self) -> int:
+        """Number of trees; of boosted trees for more than two classes, all classes' together."""
+        return len(self._forest.trees)
+
+    @property
+    def totalNumNodes(self) -> int:
+        """Number of nodes of all trees."""
+        return self._forest.nodes
+
+    @property
+    def toDebugString(self) -> str:
+        """All trees in words."""
+        return self._forest.to_debug_string(repr(self), self._rate)
+
+    def __repr__(self) -> str:
+        classes = f", numClasses={self._fitted.classes}" if self._fitted.classes else ""
+        name = f"{type(self).__name__}: uid{self._EQUALS}{self.uid}"
+        return f"{name}, numTrees={self.getNumTrees}{classes}, numFeatures={self.numFeatures}"
+
+    def predictLeaf(self, value: Any) -> Vector:
+        """Return the leaf of each tree that one row comes to, counted from the left."""
+        return Vectors.dense(self._leaves(value))
+
+    def plotImportances(self, path: PlotPath = None, most: int = 20, *, ax: Axes | None = None) -> Axes:
+        """Draw the importances of the most important features, as bars.
+
+        Features have the names of ``featuresCols``, else the numbers that ``toDebugString`` has.
+
+        Args:
+            path: a file for the plot: PNG, or the format of its suffix (.svg, .pdf); None: no file is written.
+            most: the maximum number of bars.
+            ax: the Axes to draw in; None: those of a new figure, without a window and pyplot, which a notebook shows.
+
+        Returns:
+            The Axes with the plot.
+
+        Raises:
+            ConfigError: matplotlib is not installed, or the trees split by no feature.
+        """
+        with needs_matplotlib("plotImportances"):
+            from ps2.algorithms.estimators.plotting import draw_importances
+        names = () if isinstance(self._features, str) else self._features
+        return saved(draw_importances(self._importances(), names, most, ax), path)
+
+    def _transform(self, dataset: DataFrame) -> DataFrame:
+        frame, name = super()._transform(dataset), self.getOrDefault("leafCol")
+        if not name:
+            return frame
+        leaves = [{"idx": t, "num_vals": tree.leaf_count} for t, tree in enumerate(self._predicting.forest.trees)]
+        attributes = {"attrs": {"nominal": leaves}} if leaves else {}
+        metadata = {"ml_attr": {**attributes, "num_attrs": len(leaves)}}
+        return frame.withColumn(name, column(name).alias(name, metadata=metadata))
+
+
+class OneTree(AnyTrees):
+    """A tree of a model.
+
+    Attributes:
+        arrays: the tree, without learning rates; the values of classes are those with the largest share.
+    """
+
+    # The class of pyspark.ml that ``repr`` names.
+    _NAME = "DecisionTreeRegressionModel"
+
+    @property
+    def arrays(self) -> Tree:
+        return self._forest.trees[0]
+
+    @property
+    def numNodes(self) -> int:
+        """Number of nodes."""
+        return len(self.arrays)
+
+    @property
+    def depth(self) -> int:
+        """Number of splits above the deepest leaf."""
+        return self.arrays.depth
+
+    @property
+    def toDebugString(self) -> str:
+        """The tree in words."""
+        return f"{self!r}\n{self.arrays.to_debug_string(2, float(self._forest.base[0]))}"
+
+    def __repr__(self) -> str:
+        classes = f", numClasses={self._fitted.classes}" if self._fitted.classes else ""
+        sizes = f"depth={self.depth}, numNodes={self.numNodes}{classes}, numFeatures={self.numFeatures}"
+        return f"{self._NAME}: uid={self.uid}, {sizes}"
+
+    def predictLeaf(self, value: Any) -> float:
+        """Return the leaf that one row comes to, counted from the left."""
+        return float(self._leaves(value)[0])
+
+    def _transform(self, dataset: DataFrame) -> DataFrame:
+        frame, name = super()._transform(dataset), self.getOrDefault("leafCol")
+        if not name:
+            return frame
+        # The leaf of one tree is a number, not a vector of one.
+        leaf = F.coalesce(vector_to_array(column(name))[0], F.lit(math.nan))
+        metadata = {"ml_attr": {"type": "nominal", "num_vals": self.arrays.leaf_count}}
+        return frame.withColumn(name, leaf.alias(name, metadata=metadata))
