@@ -18,10 +18,9 @@ from ps2.algorithms import (
     RandomForestRegressor,
 )
 from ps2.algorithms.labelled import LabelledRows
-from ps2.algorithms.trees.settings import GBTRegressorSettings
 from ps2.cli.main import cli
 from ps2.cli.training.forest import forest
-from ps2.cli.training.gbt import GROWTHS, LOSSES, gbt
+from ps2.cli.training.gbt import gbt
 from ps2.cli.training.group import train
 from ps2.cli.training.lr import lr
 from ps2.cli.training.options import Files, Setting
@@ -89,14 +88,6 @@ def test_options_when_they_have_a_range_then_nan_is_outside():
                 option.type.convert(text, option, None)
 
 
-def test_losses_when_listed_then_are_those_of_regression():
-    assert set(LOSSES) == set(GBTRegressorSettings.lossType.typeConverter.names) - {"softmax"}
-
-
-def test_growths_when_listed_then_are_those_of_trees():
-    assert set(GROWTHS) == set(GBTRegressorSettings.growth.typeConverter.names)
-
-
 def test_errors_when_they_begin_with_param_then_name_option():
     with click.Context(gbt), pytest.raises(ConfigError, match=r"^--depth: expected 1, got 2$"), options_named():
         raise ConfigError("maxDepth: expected 1, got 2")
@@ -144,10 +135,10 @@ WRONG = {
     ],
     "gbt": [
         (["--input", "nowhere.libsvm"], 1, "nowhere.libsvm: there is no such file"),
-        (["--depth", "99"], 2, "--depth: expected a number in [0, 30], got 99"),
-        (["--bins", "1"], 2, "--bins: expected"),
-        (["--max-leaves", "1"], 2, "--max-leaves: expected"),
-        (["--lambda", "nan"], 2, "--lambda: expected"),
+        (["--depth", "99"], 2, "'--depth': expected a number in [0, 30], got 99"),
+        (["--bins", "1"], 2, "'--bins': expected"),
+        (["--max-leaves", "1"], 2, "'--max-leaves': expected"),
+        (["--lambda", "nan"], 2, "'--lambda': expected"),
         (["--trees", "0"], 2, "--trees"),
         (["--validation", "1"], 2, "--validation"),
         (["--validation", "nan"], 2, "'--validation': 'nan' is not a finite number"),

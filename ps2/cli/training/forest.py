@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ps2.algorithms.trees.settings import RandomForestClassifierSettings
 from ps2.cli.output import print_data
 from ps2.cli.training import printed
-from ps2.cli.training.options import Files, Setting, files_options, setting_options
+from ps2.cli.training.options import Files, Setting, files_options, param_options, setting_options
 from ps2.cli.training.running import Read, check, in_spark, options_named, pictures, read, save_and_draw
-from ps2.cli.training.tree_options import Task, bins_option, classes_of, task_option, via_option
+from ps2.cli.training.tree_options import Task, classes_of, task_option
 from ps2.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ Use the model:
 # What the training is called in checkpoints.
 TRAINING = "ps2 train forest"
 PICTURE = "impurity.png"
-IMPURITIES = ("gini", "entropy")
 
 
 @dataclass(frozen=True)
@@ -49,48 +49,7 @@ class _Job:
 @click.command(epilog=EPILOG)
 @files_options
 @task_option
-@click.option("--trees", "numTrees", type=click.IntRange(1), default=100, show_default=True, help="Number of trees.")
-@click.option("--depth", "maxDepth", type=int, default=10, show_default=True, help="Maximum depth of a tree.")
-@bins_option
-@click.option(
-    "--subset",
-    "featureSubsetStrategy",
-    default="auto",
-    show_default=True,
-    metavar="STRATEGY",
-    help="Features that a node draws: auto, all, sqrt, log2, onethird, a share such as 0.3, or a number.",
-)
-@click.option("--impurity", type=click.Choice(IMPURITIES), help="Impurity of classes  [default: gini].")
-@click.option(
-    "--min-rows",
-    "minInstancesPerNode",
-    type=int,
-    default=1,
-    show_default=True,
-    help="Minimum number of draws on each side of a split.",
-)
-@click.option(
-    "--subsample",
-    "subsamplingRate",
-    type=float,
-    default=1.0,
-    show_default=True,
-    help="Draws for each tree, as a share of the rows.",
-)
-@click.option(
-    "--bootstrap/--no-bootstrap", default=True, show_default=True, help="Draw with replacement, or each row once."
-)
-@via_option
-@click.option(
-    "--absent-as-missing", "absentAsMissing", is_flag=True, help="Treat absent entries as missing instead of as 0."
-)
-@click.option(
-    "--oob-score",
-    "oobScore",
-    is_flag=True,
-    help="Score rows by trees that have not drawn them: one more Spark job.",
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="Random seed of all draws.")
+@param_options(RandomForestClassifierSettings, numTrees=100, maxDepth=10, maxBins=256, impurity=None)
 @setting_options
 def forest(files: Files, setting: Setting, task: Task, **params: Any) -> None:
     """Train a random forest.

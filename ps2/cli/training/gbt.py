@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ps2.algorithms.trees.settings import DEFAULTS, GBTRegressorSettings
 from ps2.cli.finite import FiniteRange
 from ps2.cli.output import print_data
 from ps2.cli.training import printed
-from ps2.cli.training.options import Files, Setting, files_options, setting_options
+from ps2.cli.training.options import Files, Setting, files_options, param_options, setting_options
 from ps2.cli.training.running import Read, check, draw, in_spark, make_local, options_named, pictures, read, save
-from ps2.cli.training.tree_options import Task, bins_option, classes_of, task_option, via_option
+from ps2.cli.training.tree_options import Task, classes_of, task_option
 from ps2.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -37,8 +38,6 @@ Use the model:
 """
 # What the training is called in checkpoints.
 TRAINING = "ps2 train gbt"
-LOSSES = ("squared", "absolute", "huber", "poisson", "quantile")
-GROWTHS = ("level", "leaf")
 HELD_OUT = "held out"
 
 
@@ -62,66 +61,11 @@ class _Job:
 @click.command(epilog=EPILOG)
 @files_options
 @task_option
-@click.option("--loss", "lossType", type=click.Choice(LOSSES), help="Loss of a regression  [default: squared].")
-@click.option(
-    "--loss-shape",
-    "lossShape",
-    type=float,
-    metavar="X",
-    help="For huber: the residual beyond which it is linear. For quantile: the quantile  [default: 0.5].",
-)
-@click.option(
-    "--trees",
-    "maxIter",
-    type=click.IntRange(1),
-    default=100,
-    show_default=True,
-    help="Number of trees; with --task multiclass, rounds of one tree per class.",
-)
-@click.option("--depth", "maxDepth", type=int, default=6, show_default=True, help="Maximum depth of a tree.")
-@click.option(
-    "--growth",
-    type=click.Choice(GROWTHS),
-    default="level",
-    show_default=True,
-    help="Order of splits: level (the oldest node first) or leaf (the largest gain first).",
-)
-@click.option(
-    "--max-leaves",
-    "maxLeaves",
-    type=int,
-    metavar="N",
-    help="Maximum number of leaves per tree; 0: no limit  [default: 31 with --growth leaf, else no limit].",
-)
-@bins_option
-@click.option("--lr", "stepSize", type=float, default=0.1, show_default=True, help="Learning rate.")
-@click.option("--lambda", "regLambda", type=float, default=1.0, show_default=True, help="L2 penalty on leaves.")
-@click.option("--alpha", "regAlpha", type=float, default=0.0, show_default=True, help="L1 penalty on leaves.")
-@click.option(
-    "--min-split-loss", "minSplitLoss", type=float, default=0.0, show_default=True, help="Minimum gain of a split."
-)
-@click.option(
-    "--min-child-weight",
-    "minChildWeight",
-    type=float,
-    default=1.0,
-    show_default=True,
-    help="Minimum sum of hessians on each side of a split.",
-)
-@click.option(
-    "--subsample",
-    "subsamplingRate",
-    type=float,
-    default=1.0,
-    show_default=True,
-    help="Share of the rows that each tree samples.",
-)
-@via_option
-@click.option(
-    "--absent-as-missing",
-    "absentAsMissing",
-    is_flag=True,
-    help="Treat absent entries as missing, as xgboost does, instead of as 0.",
+@param_options(
+    GBTRegressorSettings,
+    **{**DEFAULTS["xgboost"], "stepSize": 0.1, "validationTol": 0.0},
+    lossType=None,
+    lossShape=None,
 )
 @click.option(
     "--validation",
@@ -129,28 +73,6 @@ class _Job:
     metavar="SHARE",
     help="Hold out this share of the rows, and stop when their loss no longer improves.",
 )
-@click.option(
-    "--tolerance",
-    "validationTol",
-    type=float,
-    default=0.0,
-    show_default=True,
-    help="Minimum relative improvement of the validation loss per tree.",
-)
-@click.option(
-    "--early-stopping",
-    "earlyStoppingRounds",
-    type=int,
-    metavar="N",
-    help="With --validation: stop after N trees, one after the other, that do not improve the metric  [default: 1].",
-)
-@click.option(
-    "--metric",
-    "evalMetric",
-    metavar="NAME",
-    help="With --validation: logloss, error or auc of classes, rmse or mae of numbers  [default: the loss].",
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="Random seed of validation rows and sampling.")
 @click.option("--save-xgboost", "xgboost", metavar="FILE", help="Also write the model in xgboost's JSON format.")
 @setting_options
 def gbt(
@@ -182,6 +104,8 @@ def _estimator(job: _Job) -> Any:
         for name, option in (("lossType", "--loss"), ("lossShape", "--loss-shape")):
             if name in job.params:
                 raise ConfigError(f"{option}: expected with --task regression only, got it with --task {job.task}")
+    if job.params["maxIter"] < 1:
+        raise ConfigError(f"--trees: expected at least 1, got {job.params['maxIter']}")
     held: dict[str, Any] = {} if job.validation is None else {"validationIndicatorCol": HELD_OUT}
     estimator: Any = (GBTRegressor if job.task == "regression" else GBTClassifier)(
         defaults="xgboost", **job.params, **held

@@ -20,16 +20,6 @@ task_option = click.option(
     show_default=True,
     help="Kind of labels: two classes, several classes, or numbers.",
 )
-via_option = click.option(
-    "--via",
-    type=click.Choice(["auto", "local", "servers"]),
-    default="auto",
-    show_default=True,
-    help="Where trees grow: on the servers, in the only worker (local), or where it is faster.",
-)
-bins_option = click.option(
-    "--bins", "maxBins", type=int, default=256, show_default=True, help="Maximum number of bins per feature."
-)
 
 
 def classes_of(rows: LabelledRows, task: Task) -> tuple[float, ...]:
