@@ -16,8 +16,8 @@ import numpy.typing as npt
 from benchmarks import frame
 from benchmarks.frame import Benchmark, Check, Part, option, tell
 from benchmarks.local_spark import spark_and_servers
-from ps2.algorithms.online.program import OnlineProgram
 from ps2.algorithms.online.plan import OnlinePlan
+from ps2.algorithms.online.program import OnlineProgram
 from ps2.algorithms.training.streams.labelled_rows import LabelledRows
 from ps2.algorithms.training.streams.progressive import Progressive, tally_of
 from ps2.data.key_rows import KeyRows

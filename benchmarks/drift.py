@@ -16,8 +16,8 @@ from benchmarks import frame
 from benchmarks.frame import Benchmark, Check, Part, option, tell
 from benchmarks.local_spark import spark_and_servers
 from examples.generated_clicks import IDS, NUMBERS, ClickLog
-from ps2.algorithms.online.program import OnlineProgram
 from ps2.algorithms.online.plan import OnlinePlan
+from ps2.algorithms.online.program import OnlineProgram
 from ps2.algorithms.training.streams.labelled_rows import LabelledRows
 from ps2.algorithms.training.streams.progressive import Progressive, tally_of
 from ps2.array_types import Float64s

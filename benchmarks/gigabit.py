@@ -18,18 +18,19 @@ from benchmarks import frame
 from benchmarks.frame import Benchmark, Line, Part, ask, option, tell
 from benchmarks.local_spark import spark_and_servers
 from benchmarks.namespaces import hosts, served
-from ps2.algorithms.embeddings.cost_model import STRATEGIES
+from ps2.algorithms.embeddings.cost_probes import predict_seconds
 from ps2.algorithms.embeddings.loops import batch_tokens
 from ps2.algorithms.embeddings.program import EmbeddingLoop, EmbeddingProgram
 from ps2.algorithms.embeddings.sampling import Sampler
 from ps2.algorithms.embeddings.sentences import BATCH_TOKENS, Batch
-from ps2.algorithms.embeddings.settings import EmbeddingPlan, Strategy, Word2VecSettings
-from ps2.algorithms.embeddings.strategy import choose
+from ps2.algorithms.embeddings.settings import EmbeddingPlan, Word2VecSettings
 from ps2.algorithms.embeddings.tables import ServerTables, SlicedTable, put_aliases
+from ps2.algorithms.embeddings.work import STRATEGIES
 from ps2.algorithms.embeddings.worker import EpochSchedule, WorkerSetup
 from ps2.algorithms.training.checkpoint_names import UNNAMED
+from ps2.algorithms.training.placement import Via
 
-WAYS: tuple[Strategy, ...] = ("servers", "rows")
+WAYS: tuple[Via, ...] = ("servers", "rows")
 SENTENCE = 40
 # Words are as popular as vertices of a graph by degree: rank to this power, with the first ones about equal.
 POWER, ALIKE = -0.75, 10
@@ -68,7 +69,7 @@ def on_worker(args: Args) -> Part:
                 _trained(ps, _plan(args, min(args.columns)).by(way))
             for columns in args.columns:
                 plan = _plan(args, columns)
-                costs = choose(plan, _frequencies(plan), servers, 1, THREADS).seconds
+                costs = predict_seconds(plan, _frequencies(plan), servers, 1, THREADS)
                 expected = {way: 1e6 * float(cost) for way, cost in zip(STRATEGIES, costs, strict=True) if way in WAYS}
                 measured = {way: _trained(ps, plan.by(way)) for way in WAYS}
                 chosen = min(WAYS, key=lambda way: expected[way])

@@ -264,7 +264,7 @@ def test_word2vec_when_sentences_are_few_then_one_worker_alone(ps, spark, senten
 def test_word2vec_when_many_workers_then_placement_says_why(words):
     placement = words.summary.placement
     assert placement.workers == 2
-    assert placement.reason.startswith("chosen by predicted microseconds per token")
+    assert placement.reason.startswith("chosen by predicted time per token")
     assert all(name in placement.reason for name in ("'local'", "'rows'", "'servers'"))
 
 

@@ -41,7 +41,7 @@ def test_training_when_the_step_size_is_absurd_then_it_says_so(via):
 def test_training_when_tables_do_not_fit_then_names_needed_size():
     with pytest.raises(
         LimitError,
-        match=r"vectorSize=10,000: vectors of 2,000,000,000 words take 160,000,000,000,000 bytes in 2 tables",
+        match=r"vectorSize=10,000: vectors of 2,000,000,000 words in 2 tables take 160,000,000,000,000 bytes",
     ):
         fitted(make_plan(**RECIPE | {"vocabulary": 2 * 10**9, "vectorSize": 10_000}))
 

@@ -18,11 +18,11 @@ MAX_SIZE = 2**31 - 1
     [
         (
             {"vectorSize": 10**9},
-            r"vectorSize=1,000,000,000: vectors of 1,000 words take 8,000,000,000,000 bytes in 2 tables",
+            r"vectorSize=1,000,000,000: vectors of 1,000 words in 2 tables take 8,000,000,000,000 bytes",
         ),
         (
             {"vectorSize": 10**9, "architecture": "edges", "order": 1},
-            "take 4,000,000,000,000 bytes in 1 table, and the driver",
+            "in 1 table take 4,000,000,000,000 bytes, and the driver",
         ),
         (
             {"windowSize": MAX_SIZE},

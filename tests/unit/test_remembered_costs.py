@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from ps2.algorithms.embeddings.cost_model import UnitCosts
 from ps2.algorithms.embeddings.remembered_costs import KEPT_S, VARIABLE, remembered
+from ps2.algorithms.embeddings.work import UnitCosts
 
 COSTS = UnitCosts(1e-4, 2e-9, 3e-10, 4e-10)
 KEY = {"servers": ["127.0.0.1"], "size": 128}

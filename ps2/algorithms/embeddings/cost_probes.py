@@ -1,19 +1,27 @@
-"""Measure the costs of moving and computing on small temporary tables."""
+"""Measure the costs of moving and computing on small temporary tables, and predict those of each strategy."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from ps2.algorithms.embeddings.cost_model import PASSES, UnitCosts
-from ps2.algorithms.embeddings.loops import arguments_of
+from ps2.algorithms.embeddings.damping import UpdateRates
+from ps2.algorithms.embeddings.loops import arguments_of, batch_tokens, piece_tokens
+from ps2.algorithms.embeddings.remembered_costs import remembered
 from ps2.algorithms.embeddings.sampling import Sampler
 from ps2.algorithms.embeddings.settings import EmbeddingPlan
 from ps2.algorithms.embeddings.tables import SlicedTable, VectorTable, make_columns, make_row, put_aliases
+from ps2.algorithms.embeddings.work import PASSES, STRATEGIES, UnitCosts, seconds_per_token, work_per_token
+from ps2.algorithms.embeddings.worker import clock_tokens
 from ps2.client.calibration import fastest
+from ps2.ops.kernels import Float64s, Int64s
+
+log = logging.getLogger(__name__)
 
 # Maximum size of these tables; multiply-adds to measure.
 MAX_BYTES = 4 << 20
@@ -22,6 +30,56 @@ SENTENCE = 40
 BUDGET_S = 0.15
 # A measured zero counts as this much, so that it does not decide the choice.
 MIN_S = 1e-13
+
+
+def predict_seconds(
+    plan: EmbeddingPlan,
+    frequencies: Int64s,
+    servers: int,
+    workers: int,
+    threads: int,
+    hosts: Sequence[str] | None = None,
+) -> Float64s:
+    """Predict the seconds per token of each of ``STRATEGIES`` from measurements; none if the settings name one.
+
+    Args:
+        threads: the number of threads of each worker.
+        hosts: the hosts of the servers: measurements are cached by these; None: costs are measured again.
+
+    Raises:
+        LimitError: the servers lack the memory for the measurements.
+    """
+    if plan.settings.via != "auto":
+        return np.empty(0)
+    sampler = Sampler.of(plan, frequencies)
+    parts = min(servers, plan.size)
+    updates = UpdateRates.of(plan, frequencies, sampler.chances).max_per_token
+    piece = piece_tokens(plan, updates * workers, parts)
+    clock = clock_tokens(plan.by("local"), workers)
+    work = work_per_token(plan, frequencies, sampler.chances, clock, batch_tokens(plan), piece)
+    costs = _costs(plan, servers, piece, hosts)
+    # The measurements are those of one thread.
+    costs = replace(costs, local_s=costs.local_s / threads)
+    seconds = seconds_per_token(work, costs, parts, workers, plan.tables * plan.table_bytes)
+    log.info("costs %s, work %s: seconds a token %s", costs, work, seconds)
+    return np.array([seconds[name] for name in STRATEGIES])
+
+
+def _costs(plan: EmbeddingPlan, servers: int, piece: int, hosts: Sequence[str] | None) -> UnitCosts:
+    """Return the costs between this process and the servers, from an earlier training of about the same size if any."""
+    if hosts is None:
+        return measure(plan, servers, piece)
+    key = {
+        "servers": sorted(hosts),
+        "size": plan.size,
+        "negative": plan.settings.negative,
+        "window": plan.window,
+        "architecture": plan.architecture,
+        "order": plan.order,
+        "vocabulary": plan.vocabulary.bit_length(),
+        "piece": piece.bit_length(),
+    }
+    return remembered(key, lambda: measure(plan, servers, piece))
 
 
 def measure(plan: EmbeddingPlan, servers: int, piece: int) -> UnitCosts:
@@ -71,7 +129,7 @@ def measure(plan: EmbeddingPlan, servers: int, piece: int) -> UnitCosts:
     return UnitCosts(
         latency_s=one_s,
         byte_s=byte_s,
-        here_s=max(here_s / madds, MIN_S),
+        local_s=max(here_s / madds, MIN_S),
         server_s=max((there_s - requests * one_s - moved * byte_s) / madds, MIN_S),
     )
 

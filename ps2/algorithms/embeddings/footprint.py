@@ -6,6 +6,7 @@ import warnings
 
 from ps2.algorithms.embeddings.sentences import BATCH_TOKENS
 from ps2.algorithms.embeddings.settings import EmbeddingPlan, WalkSettings
+from ps2.algorithms.frame.memory import check_driver
 from ps2.errors import LimitError
 
 NUMBER_BYTES = 4
@@ -47,12 +48,8 @@ def check_memory(plan: EmbeddingPlan, longest: int, driver: int) -> None:
         longest: the maximum number of words of a sentence.
         driver: the bytes that the driver may use.
     """
-    if (needed := plan.tables * plan.table_bytes) > driver:
-        raise LimitError(
-            f"vectorSize={plan.size:,}: vectors of {plan.vocabulary:,} words take {needed:,} bytes in "
-            f"{plan.tables} table{'s' if plan.tables > 1 else ''}, and the driver, which gets them in the end, "
-            f"may take {driver:,}"
-        )
+    what = f"vectorSize={plan.size:,}: vectors of {plan.vocabulary:,} words in {plan.tables} table"
+    check_driver(f"{what}{'s' * (plan.tables > 1)} take", plan.tables * plan.table_bytes, driver)
     if (needed := batch_bytes(plan, longest)) > MAX_BATCH_BYTES:
         window = f"windowSize={plan.window:,} and " if plan.architecture != "edges" else ""
         raise LimitError(

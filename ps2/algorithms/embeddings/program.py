@@ -16,13 +16,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
+from ps2.algorithms.embeddings.cost_probes import predict_seconds
 from ps2.algorithms.embeddings.footprint import check_memory
 from ps2.algorithms.embeddings.loops import train_local, train_rows, train_servers
 from ps2.algorithms.embeddings.sampling import Sampler
 from ps2.algorithms.embeddings.sentences import KeyedSentences, Sentences
 from ps2.algorithms.embeddings.settings import EmbeddingPlan, FittedEmbeddings
-from ps2.algorithms.embeddings.strategy import StrategyChoice, choose
 from ps2.algorithms.embeddings.tables import ServerTables, SlicedTable, put_aliases
+from ps2.algorithms.embeddings.work import with_strategy
 from ps2.algorithms.embeddings.worker import ClockReport, EpochSchedule, WorkerContext, WorkerSetup, clock_tokens
 from ps2.algorithms.frame.program import Ask, NextClock, OwnRows, Program, Steps, run_program
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
@@ -128,7 +129,7 @@ class EmbeddingProgram(Program[FittedEmbeddings]):
     # -- the algorithm -------------------------------------------------------------------------------------------------
 
     def drive(self, ask: Ask) -> Steps[Placement]:
-        plan, reason = StrategyChoice(ask(self._predict_costs)).of(self.plan)
+        plan, reason = with_strategy(self.plan, ask(self._predict_costs))
         placement = self._placement(plan, reason)
         self._setup = ask.make(partial(self._set_up, plan, placement))
         self.record.completed = f"all epochs were trained by {placement.via!r}, {placement.reason}"
@@ -153,7 +154,7 @@ class EmbeddingProgram(Program[FittedEmbeddings]):
     def _predict_costs(self) -> Float64s:
         hosts = [address.rpartition(":")[0] for address in self._ps.servers]
         corpus = self._corpus
-        return choose(self.plan, corpus.frequencies, len(hosts), corpus.workers, self._threads, hosts).seconds
+        return predict_seconds(self.plan, corpus.frequencies, len(hosts), corpus.workers, self._threads, hosts)
 
     def _placement(self, plan: EmbeddingPlan, reason: str) -> Placement:
         reason = self._only_worker.reason if self._only_worker else reason

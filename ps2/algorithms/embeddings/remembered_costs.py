@@ -21,7 +21,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from ps2.algorithms.embeddings.cost_model import UnitCosts
+from ps2.algorithms.embeddings.work import UnitCosts
 from ps2.cgroups import usable_cores
 from ps2.version import __version__
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -12,11 +11,11 @@ import numpy as np
 
 from ps2.algorithms.embeddings.sampling_kernels import add_beginnings
 from ps2.algorithms.embeddings.settings import EmbeddingPlan
+from ps2.algorithms.frame.memory import fitting_servers
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.array_types import Float32s, Int64s
 from ps2.client.dcv import DCV
 from ps2.client.matrix import DCVMatrix
-from ps2.errors import LimitError
 from ps2.matrix.partition import partition_bounds
 from ps2.ops.guards import readable
 
@@ -223,24 +222,26 @@ class ServerTables:
         """
 
         def make(seed: int | None = None) -> VectorTable | SlicedTable:
-            with _explain(plan):
-                if plan.keyed:
-                    return KeyedTable(names.give(lambda name: make_keys(plan, name)).matrix(), seed)
-                if plan.settings.via == "servers":
-                    row = names.give(
-                        lambda name: make_row(plan, servers, name),
-                        lambda row, name: repartition(plan, row, servers, name),
-                    )
-                    return SlicedTable(plan, row.matrix())
-                return VectorTable(names.give(lambda name: make_columns(plan, name)).matrix())
+            if plan.keyed:
+                return KeyedTable(names.give(lambda name: make_keys(plan, name)).matrix(), seed)
+            if plan.settings.via == "servers":
+                row = names.give(
+                    lambda name: make_row(plan, servers, name),
+                    lambda row, name: repartition(plan, row, servers, name),
+                )
+                return SlicedTable(plan, row.matrix())
+            return VectorTable(names.give(lambda name: make_columns(plan, name)).matrix())
 
-        vectors, contexts = make(plan.seed), None
-        try:
+        what = (
+            f"vectors of {plan.vocabulary:,} words with {plan.size:,} numbers each take "
+            f"{plan.tables * plan.table_bytes:,} bytes in {plan.tables} table{'s' * (plan.tables > 1)}, and they"
+        )
+        tables: list[VectorTable | SlicedTable] = []
+        with fitting_servers(what, tables):
+            tables.append(make(plan.seed))
             if plan.settings.via == "servers" or not plan.shares_table:
-                contexts = make()
-        except LimitError:
-            vectors.free()
-            raise
+                tables.append(make())
+        vectors, contexts = tables[0], tables[1] if len(tables) > 1 else None
         counts = names.give(lambda name: DCV.sparse(MAX_KEYS, 1, "int64", name=name)) if plan.keyed else None
         return ServerTables(vectors, contexts, counts)
 
@@ -281,17 +282,3 @@ def make_columns(plan: EmbeddingPlan, name: str | None) -> DCV:
 def make_keys(plan: EmbeddingPlan, name: str | None) -> DCV:
     """Allocate the columns of a ``KeyedTable``."""
     return DCV.sparse(MAX_KEYS, plan.size, layout="column", name=name)
-
-
-@contextmanager
-def _explain(plan: EmbeddingPlan) -> Iterator[None]:
-    """Explain a LimitError by the size of the vectors."""
-    try:
-        yield
-    except LimitError as error:
-        need = plan.tables * plan.table_bytes
-        raise LimitError(
-            f"vectors of {plan.vocabulary:,} words with {plan.size:,} numbers each take {need:,} bytes in "
-            f"{plan.tables} table{'s' if plan.tables > 1 else ''}, and they do not fit the servers: {error}; "
-            "start more servers, or with a larger memory limit"
-        ) from error

@@ -1,0 +1,146 @@
+"""The work of a token (or edge) by each strategy of a training: where to compute updates. Pure (docs/decisions/0007).
+
+Cost for a worker, per token, with S servers and W workers; names are those of ``TokenWork`` and ``UnitCosts``:
+
+    local    multiply-adds * local           + exchanged * byte * max(1, W/S) / tokens of a clock
+    rows     multiply-adds * local           + moved     * byte * max(1, W/S) / tokens of a batch + latencies
+    servers  multiply-adds * server * W      + products  * byte * max(S, W)                       + latencies
+
+"local" moves whole tables both ways, "rows" the distinct rows of a batch both ways, and "servers" one number for each
+dot product, to and from each server. If one server has all columns, "servers" moves tokens only. All workers share a
+server's link and its processor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.algorithms.embeddings.settings import EmbeddingPlan
+from ps2.algorithms.frame.placement import fastest
+from ps2.algorithms.training.placement import Via
+from ps2.ops.kernels import Float64s, Int64s
+
+STRATEGIES: tuple[Via, ...] = ("local", "rows", "servers")
+# Larger tables are not copied to workers, which would hold them twice.
+LOCAL_BYTES = 512 << 20
+# Each pair of input and output takes a dot product and two updates.
+PASSES = 3
+
+
+@dataclass(frozen=True)
+class UnitCosts:
+    """Measured costs between this process and the servers.
+
+    Attributes:
+        latency_s: the time of a minimal request to all servers at once.
+        byte_s: the time to move a byte between this process and all servers together, mean of both directions.
+        local_s: the time of a multiply-add in this process, overhead included.
+        server_s: the time of a multiply-add on all servers together.
+    """
+
+    latency_s: float
+    byte_s: float
+    local_s: float
+    server_s: float
+
+
+@dataclass(frozen=True)
+class TokenWork:
+    """The mean work of one token.
+
+    Attributes:
+        pairs: the number of inputs.
+        outputs: the number of outputs of each input.
+        size: the size of a vector.
+        exchanged: the bytes of tables that "local" moves.
+        moved: the bytes of rows that "rows" moves.
+        piece: the number of tokens in a request of "servers".
+        batch: the number of tokens in a request of "rows".
+        token_bytes: the encoded size of a token that is sent to servers.
+    """
+
+    pairs: float
+    outputs: int
+    size: int
+    exchanged: float
+    moved: float
+    piece: int
+    batch: int
+    token_bytes: int
+
+    @property
+    def madds(self) -> float:
+        """The number of multiply-adds."""
+        return PASSES * self.pairs * self.outputs * self.size
+
+
+def work_per_token(
+    plan: EmbeddingPlan, frequencies: Int64s, chances: Float64s, clock: int, batch: int, piece: int
+) -> TokenWork:
+    """Count the work of a token.
+
+    Args:
+        chances: probability of each word to be drawn as a negative.
+        clock: tokens of a clock of "local".
+        batch: tokens of a request of "rows".
+        piece: tokens of a request of "servers".
+    """
+    pairs = plan.inputs_per_token
+    shares = frequencies / max(frequencies.sum(), 1)
+    draws = batch // plan.tokens_per_example
+    inputs, negatives = _distinct(shares, draws), _distinct(chances, draws * plan.settings.negative)
+    rows = float((1 - (1 - inputs) * (1 - negatives)).sum()) + (0 if plan.shares_table else float(inputs.sum()))
+    return TokenWork(
+        pairs,
+        1 + plan.settings.negative,
+        plan.size,
+        2 * plan.tables * plan.table_bytes / clock,
+        2 * rows * plan.size * 4 / batch,
+        piece,
+        batch,
+        2 if plan.vocabulary < 2**16 else 4,
+    )
+
+
+def seconds_per_token(
+    work: TokenWork, costs: UnitCosts, parts: int, workers: int, table_bytes: int
+) -> dict[Via, float]:
+    """Return the predicted seconds per token of each strategy; infinity if it is impossible.
+
+    Args:
+        parts: number of servers that hold columns.
+        table_bytes: size of all tables together.
+    """
+    workers_per_link = max(1.0, workers / parts)
+    local_s = work.madds * costs.local_s
+    servers_s = work.madds * costs.server_s * workers
+    if parts == 1:
+        servers_s += costs.latency_s / work.piece + work.token_bytes * costs.byte_s * workers_per_link
+    else:
+        products = 2 * (4 * work.pairs * work.outputs + work.token_bytes)
+        servers_s += products * costs.byte_s * max(parts, workers) + 2 * costs.latency_s / work.piece
+    moved_s = work.moved * costs.byte_s * workers_per_link + 2 * costs.latency_s / work.batch
+    exchanged_s = work.exchanged * costs.byte_s * workers_per_link if table_bytes <= LOCAL_BYTES else np.inf
+    return {"local": local_s + exchanged_s, "rows": local_s + moved_s, "servers": servers_s}
+
+
+def with_strategy(plan: EmbeddingPlan, seconds: Float64s) -> tuple[EmbeddingPlan, str]:
+    """Return the plan with the fastest strategy, and the reason in words.
+
+    Args:
+        seconds: predicted per token, by ``STRATEGIES``; empty: the settings name a strategy.
+    """
+    if not len(seconds):
+        return plan, "as requested"
+    via, reason = fastest(dict(zip(STRATEGIES, seconds.tolist(), strict=True)), " per token")
+    return plan.by(via), reason
+
+
+def _distinct(shares: npt.NDArray[Any], draws: int) -> Float64s:
+    """Return the probability of each word to occur at least once in some draws."""
+    chances: Float64s = -np.expm1(-draws * shares)
+    return chances
