@@ -24,7 +24,6 @@ from ps2.algorithms.estimators.frames import spark_calls
 from ps2.algorithms.estimators.key_params import KeyParams
 from ps2.algorithms.estimators.models import FittedModel
 from ps2.algorithms.estimators.streams import MANAGED_KEYS, StreamEstimator
-from ps2.algorithms.estimators.summaries import HistorySummary
 from ps2.algorithms.estimators.tables import check_label_is_apart, column
 from ps2.algorithms.estimators.unfinished import freed_on_failure
 from ps2.algorithms.frame.settings import with_values
@@ -71,11 +70,12 @@ class DeepEstimator(DeepSettings, StreamEstimator):
         """Return the column of labels; None: all rows are positive."""
         return self.getLabelCol()
 
-    def _fit(self, dataset: DataFrame) -> Any:
-        self._check_frame(dataset)
-        self._check()
-        table = self._table(dataset, self._arranged(self._hasher(dataset)))
-        return self._finish_model(*done_anew(lambda: self._trained_on(table, None, self.getMaxIter())))
+    def _train_on(self, dataset: DataFrame) -> tuple[DeepFittedModel, TrainingHistory]:
+        return self._new_model(self._table(dataset, self._arranged(self._hasher(dataset))), self.getMaxIter())
+
+    def _new_model(self, table: DeepTable, epochs: int) -> tuple[DeepFittedModel, TrainingHistory]:
+        fitted, history = done_anew(lambda: self._trained_on(table, None, epochs))
+        return self._MODEL._of(fitted), history
 
     def partialFit(self, dataset: DataFrame, model: DeepFittedModel | None = None) -> Any:
         """Learn from rows once; return the model.
@@ -100,11 +100,12 @@ class DeepEstimator(DeepSettings, StreamEstimator):
         hasher = self._arranged(self._hasher(dataset))
         table = self._table(dataset, hasher)
         if model is None:
-            return self._finish_model(*done_anew(lambda: self._trained_on(table, None, 1)))
+            fitted, history = self._new_model(table, 1)
+            return self._finish_model(fitted, dataset, history)
         self._check_model(model, hasher)
         # Dropout is this estimator's.
-        fitted = replace(model.fitted, architecture=self._architecture(hasher))
-        _, history = self._trained_on(table, fitted, 1)
+        own = replace(model.fitted, architecture=self._architecture(hasher))
+        _, history = self._trained_on(table, own, 1)
         model._remember(dataset, history)
         return model
 
@@ -128,8 +129,8 @@ class DeepEstimator(DeepSettings, StreamEstimator):
                 "optimizer": self.getOptimizer(),
                 "life": self._key_arguments(),
             },
-            lambda name: self._finish_model(self._begin(hasher, name), None),
-            lambda name, ps: self._finish_model(self._existing(hasher, name, ps), None),
+            lambda name: self._finish_model(self._MODEL._of(self._begin(hasher, name))),
+            lambda name, ps: self._finish_model(self._MODEL._of(self._existing(hasher, name, ps))),
             lambda made: DeepStreamProgram(architecture, plan, made.fitted.layers, made.fitted.table),
             reader,
         )
@@ -188,22 +189,16 @@ class DeepEstimator(DeepSettings, StreamEstimator):
         spark = backend_of(dataset)
         label, weight = self._label(), self._weight()
         check_label_is_apart(label, hasher.columns)
-        wanted = self._workers()
-        check_workers(spark, wanted)
+        check_workers(spark, self._requested_workers)
         found = survey_labels(dataset, label, weight, self._time())
         # A column of weights may be a key column, too.
         given = [column(name) for name in dict.fromkeys([*hasher.columns, label, weight]) if name is not None]
         if label is None:
             given.append(F.lit(1.0).alias(POSITIVE))
-        workers = min(wanted or spark.total_slots(), found.rows)
+        workers = min(self._requested_workers or spark.total_slots(), found.rows)
         rows = deal_rows(dataset.select(*given), found.loads, workers, F.lit(1.0))
         counts = found.rows, found.weight, found.newest_s
         return DeepTable(rows, hasher, label or POSITIVE, weight, workers, *counts)
-
-    def _finish_model(self, fitted: DeepModel, history: TrainingHistory | None) -> Any:
-        model = self._copyValues(self._MODEL._of(fitted)._resetUid(self.uid))
-        model._summary = None if history is None else HistorySummary(history)
-        return model
 
 
 class DeepFittedModel(DeepSettings, KeyParams, FittedModel):

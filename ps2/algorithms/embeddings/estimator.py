@@ -93,15 +93,11 @@ class EmbeddingEstimator(TrainingEstimator):
     _KIND: ClassVar[str]
     _MODEL: ClassVar[type[EmbeddingModel]]
 
-    def _fit(self, dataset: DataFrame) -> Any:
-        self._check_frame(dataset)
-        self._check()
-        workers = self.getNumWorkers() if self.isSet(self.numWorkers) else None
+    def _train_on(self, dataset: DataFrame) -> tuple[EmbeddingModel, TrainingHistory]:
+        workers = self._requested_workers
         check_workers(backend_of(dataset), workers)
         embedding, history = done_anew(lambda: self._train_embedding(dataset, workers))
-        model = self._copyValues(self._MODEL._of(embedding)._resetUid(self.uid))
-        model._remember(dataset, history)
-        return model
+        return self._MODEL._of(embedding), history
 
     @abstractmethod
     def _train_embedding(self, dataset: DataFrame, workers: int | None) -> tuple[Embedding, TrainingHistory]:

@@ -85,6 +85,25 @@ class TrainingEstimator(ByName, MLReadable[Any], MLWritable):
         if backend_of(dataset).is_stopped():
             raise StoppedError("the SparkSession of the DataFrame is stopped: make a new one, and read the rows again")
 
+    def _fit(self, dataset: DataFrame) -> Any:
+        self._check_frame(dataset)
+        self._check()
+        model, history = self._train_on(dataset)
+        return self._finish_model(model, dataset, history)
+
+    def _train_on(self, dataset: DataFrame) -> tuple[Any, TrainingHistory]:
+        """Survey rows and train; return the model, and the record of the training."""
+        raise NotImplementedError
+
+    def _finish_model(
+        self, fitted: Any, dataset: DataFrame | None = None, history: TrainingHistory | None = None
+    ) -> Any:
+        """Give a model the params of its estimator, and the history of its training if it has one."""
+        model = self._copyValues(fitted._resetUid(self.uid))
+        if history is not None:
+            model._remember(dataset, history)
+        return model
+
     def _train_in_context(
         self, table: Table, steps: int, train: Callable[[PS2Context, Callable[[StepReport], None]], T]
     ) -> T:
@@ -237,11 +256,8 @@ class FleetEstimator(FleetSetters, TrainingEstimator):
         trained = self._train_in_context(table, steps, lambda ps, on_step: self._train(ps, job, on_step))
         return self._trained_model(trained, job), replace(trained.history, placement=job.placement)
 
-    def _fit(self, dataset: DataFrame) -> Any:
-        self._check_frame(dataset)
-        self._check()
-        made, history = self._survey_and_train(self._plan(), dataset)
-        return self._finish_model(made, dataset, history)
+    def _train_on(self, dataset: DataFrame) -> tuple[Any, TrainingHistory]:
+        return self._survey_and_train(self._plan(), dataset)
 
     def _survey_and_train(self, plan: Any, dataset: DataFrame) -> tuple[Any, TrainingHistory]:
         """Survey a table and train; see ``_train_model``."""
@@ -260,12 +276,6 @@ class FleetEstimator(FleetSetters, TrainingEstimator):
 
     def _compile_ahead(self) -> None:
         """Begin to compile, in another process, what takes workers long: they find it in this host's cache."""
-
-    def _finish_model(self, made: Any, dataset: DataFrame, history: TrainingHistory) -> Any:
-        """Give a model the params of its estimator, and the history of its training."""
-        model = self._copyValues(made._resetUid(self.uid))
-        model._remember(dataset, history)
-        return model
 
     def _columns(self) -> ColumnNames:
         """Return the names of the columns to train on."""

@@ -109,7 +109,7 @@ class StreamEstimator(LearningSettings, KeyParams, TrainingEstimator):
     def _learner_options(self) -> LearnerOptions:
         """Return how to learn a batch."""
         late_after_s = self.getLateAfterS() if self.isSet(self.lateAfterS) else None
-        return LearnerOptions(self.getBatchSize(), self._workers(), late_after_s)
+        return LearnerOptions(self.getBatchSize(), self._requested_workers, late_after_s)
 
     def _time(self) -> str | None:
         """Return the name of the column of times, or None."""
@@ -119,10 +119,6 @@ class StreamEstimator(LearningSettings, KeyParams, TrainingEstimator):
         """Return the params of MANAGED_KEYS that are set, as arguments of ``EmbeddingTable``; with times, the clock."""
         arguments = {name: self.getOrDefault(name) for name in MANAGED_KEYS if self.isSet(name)}
         return {**arguments, "clock": "event"} if arguments and self._time() is not None else arguments
-
-    def _workers(self) -> int | None:
-        """Return numWorkers, or None if it is not set."""
-        return self.getNumWorkers() if self.isSet(self.numWorkers) else None
 
     def _servers(self) -> int | None:
         """Return numServers, or None if it is not set."""

@@ -21,7 +21,6 @@ from ps2.algorithms.online.settings import OnlineFactorSettings
 from ps2.algorithms.training.observing import watched_fit
 from ps2.algorithms.training.streams.batches import Passes, learn_frame
 from ps2.algorithms.training.streams.key_time import check_clock
-from ps2.algorithms.training.streams.learner import BatchProgress
 from ps2.algorithms.training.streams.start import ModelFactory
 from ps2.client.embedding_table import EmbeddingTable
 from ps2.coordinator.context import PS2Context
@@ -96,7 +95,9 @@ class OnlineEstimator(OnlineParams, StreamEstimator, Estimator[Any]):
             on_step = learning.enter_context(self._shown(backend_of(dataset), passes))
             program, options = self._program(started), self._learner_options()
             learned = learn_frame(ps, program, reader, options, dataset, Passes(passes, on_step))
-        return self._finish_model(started, learned)
+        model = self._finish_model(started)
+        model._progress = learned
+        return model
 
     # -- parts -------------------------------------------------------------------------------------------------------
 
@@ -121,14 +122,8 @@ class OnlineEstimator(OnlineParams, StreamEstimator, Estimator[Any]):
         return self._model_of(LiveModel(name, plan, table, self._hasher()))
 
     def _model_of(self, live: LiveModel) -> OnlineModel:
-        return self._finish_model(self._MODEL._of(live), None)
-
-    def _finish_model(self, model: OnlineModel, learned: list[BatchProgress] | None) -> Any:
-        model = self._copyValues(model)
-        model._resetUid(self.uid)
-        if learned is not None:
-            model._progress = learned
-        return model
+        fitted: OnlineModel = self._finish_model(self._MODEL._of(live))
+        return fitted
 
     def _check_model(self, model: Any) -> None:
         if not isinstance(model, self._MODEL):
