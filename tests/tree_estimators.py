@@ -20,15 +20,13 @@ from pyspark.sql.types import DoubleType, StructField, StructType
 from ps2.algorithms.estimators.label_groups import PART_COLUMN, ReadAndSurvey
 from ps2.algorithms.estimators.labels import Labels
 from ps2.algorithms.estimators.tables import Survey, survey_of
+from ps2.algorithms.frame.placement import Cores
 from ps2.algorithms.training.faults import Form
 from ps2.algorithms.training.table import Facts
 from ps2.algorithms.trees import estimator as boosted
 from ps2.algorithms.trees.forests import estimator as forests
 from ps2.algorithms.trees.label_statistics import LabelSums
 from tests.in_process import ArrayTable, training_context, vectors
-
-# What estimators ask Spark for: two cores.
-SPARK = SimpleNamespace(is_local=True, total_slots=lambda: 2, setting=lambda name: None)
 
 
 def fit(
@@ -55,17 +53,15 @@ def fit(
     found = _survey(estimator, x, y, categories or {}, classes, others)
 
     def dealt(workers: int | None = None) -> ArrayTable:
-        asked = estimator.getNumWorkers() if estimator.isSet("numWorkers") else 2
-        return ArrayTable.of(x, np.asarray(y, float), workers or asked, columns, **others)
+        return ArrayTable.of(x, np.asarray(y, float), workers or 2, columns, **others)
 
-    dealt.frame = None  # type: ignore[attr-defined]
+    workers = estimator._requested_workers or 2
+    dealt.cores = Cores(2, workers, max(2 // workers, 1))  # type: ignore[attr-defined]
     with ExitStack() as patches, training_context(servers, memory_limit_bytes) as ps:
         for owner, name, value in (
             (estimator, "_check_frame", lambda rows: None),
             (estimator, "_survey_and_deal", lambda rows: (found(), dealt)),
             (estimator, "_train_in_context", lambda table, steps, train: train(ps, lambda report: None)),
-            (boosted, "backend_of", lambda frame: SPARK),
-            (forests, "backend_of", lambda frame: SPARK),
             (boosted, "label_sums", _label_sums),
             (forests, "label_sums", _label_sums),
             (boosted, "label_quantile", _label_quantile),

@@ -10,12 +10,19 @@ from ps2.algorithms.frame.placement import MAX_LOCAL_WEIGHTS, Cores, Request, Wo
 from ps2.algorithms.topics.options import SamplingOptions
 from ps2.algorithms.topics.sampling import MAX_BYTES
 from ps2.algorithms.topics.sampling import work_of as topics_work
+from ps2.algorithms.trees.work import MAX_VALUES, TableSize
+from ps2.algorithms.trees.work import work_of as trees_work
 from ps2.errors import ConfigError
+from tests import plans
 
 # 100,000 values and rows, 100 clocks.
 SMALL = Work.of_clocks(1e5, weights=100, clocks=100, value_s=4e-9)
 LARGE = Work.of_clocks(1e9, weights=100, clocks=100, value_s=4e-9)
-TWO_CORES = Cores(2, 2, 1)
+TWO_CORES, CLUSTER = Cores(2, 2, 1), Cores(4, 32, 4)
+TREES = plans.boosting(maxDepth=6, maxBins=256)
+SMALL_TREES = trees_work(TableSize(7000, 28 * 7000, 28), TREES, 100)
+SPARSE_TREES = trees_work(TableSize(11_314, 5_000_000, 1_690_000), TREES, 10)
+LARGE_TREES = trees_work(TableSize(1_500_000, 42_000_000, 28), TREES, 50)
 # KOS with 100 topics.
 KOS, DOCUMENTS, TOKENS = SamplingOptions(topics=100, vocabulary=6_906, alpha=(0.1,), sync="rotation"), 3430, 467_714
 
@@ -25,6 +32,11 @@ KOS, DOCUMENTS, TOKENS = SamplingOptions(topics=100, vocabulary=6_906, alpha=(0.
     [
         (SMALL, TWO_CORES, "local"),
         (LARGE, TWO_CORES, "servers"),
+        (SMALL_TREES, TWO_CORES, "local"),
+        (SMALL_TREES, CLUSTER, "local"),
+        (SPARSE_TREES, TWO_CORES, "local"),
+        (LARGE_TREES, TWO_CORES, "local"),
+        (LARGE_TREES, CLUSTER, "servers"),
     ],
 )
 def test_place_when_auto_then_takes_the_faster(work, cores, via):
@@ -69,6 +81,14 @@ def test_place_when_local_is_impossible_then_error_says_why(request_):
     work = SMALL if request_.why_servers else replace(SMALL, why_servers="it is too large")
     with pytest.raises(ConfigError, match="via: 'local' cannot train this: it is too large"):
         place(work, TWO_CORES, request_)
+
+
+def test_trees_when_values_are_too_many_then_auto_takes_servers():
+    work = trees_work(TableSize(10, MAX_VALUES + 1, 9), TREES, 1)
+    assert place(work, TWO_CORES, Request("local")).via == "local"
+    placement = place(work, TWO_CORES, Request())
+    assert placement.via == "servers"
+    assert placement.reason.startswith("50,000,001 stored values are more than")
 
 
 @pytest.mark.parametrize(

@@ -216,6 +216,11 @@ class FleetEstimator(FleetSetters, TrainingEstimator):
         """Return the model, from the result of ``_train``."""
         raise NotImplementedError
 
+    def _history(self, trained: Any, job: Job, model: Any) -> TrainingHistory:
+        """Return the record of the training, from the result of ``_train``."""
+        history: TrainingHistory = trained.history
+        return history
+
     def _check(self) -> None:
         super()._check()
         self._request().check()
@@ -224,14 +229,14 @@ class FleetEstimator(FleetSetters, TrainingEstimator):
         """Return what the user asks for."""
         return Request(self.getOrDefault("via") if self.hasParam("via") else "servers", self._requested_workers)
 
-    def _place(self, work: Work, dealer: Dealer, began: Via | None = None) -> Placement:
-        """Choose where to train.
+    def _began(self) -> Via | None:
+        """Return where an earlier driver began the training; None: none did."""
+        return None
 
-        Args:
-            began: where an earlier driver began the training; None: none did.
-        """
+    def _place(self, work: Work, dealer: Dealer) -> Placement:
+        """Choose where to train."""
         why_servers = "" if self._LOCAL_IS_DURABLE else self._why_durable()
-        return place(work, dealer.cores, replace(self._request(), why_servers=why_servers, began=began))
+        return place(work, dealer.cores, replace(self._request(), why_servers=why_servers, began=self._began()))
 
     def _why_durable(self) -> str:
         """Return why another driver may have to continue the training; "": none has to."""
@@ -254,7 +259,8 @@ class FleetEstimator(FleetSetters, TrainingEstimator):
         job = replace(job, plan=self._complete(job))
         steps = self._steps(job.plan)
         trained = self._train_in_context(table, steps, lambda ps, on_step: self._train(ps, job, on_step))
-        return self._trained_model(trained, job), replace(trained.history, placement=job.placement)
+        model = self._trained_model(trained, job)
+        return model, replace(self._history(trained, job, model), placement=job.placement)
 
     def _train_on(self, dataset: DataFrame) -> tuple[Any, TrainingHistory]:
         return self._survey_and_train(self._plan(), dataset)

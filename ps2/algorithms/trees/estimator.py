@@ -15,17 +15,18 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from ps2.algorithms.estimators.attributes import categories_of
-from ps2.algorithms.estimators.estimator import FleetEstimator
+from ps2.algorithms.estimators.estimator import FleetEstimator, Job
 from ps2.algorithms.estimators.initial_model import HasInitialModel
 from ps2.algorithms.estimators.models import check_thresholds
 from ps2.algorithms.estimators.tables import Survey, column
 from ps2.algorithms.estimators.wide_integers import warn_of_wide_integers
+from ps2.algorithms.frame.placement import Work
 from ps2.algorithms.frame.settings import with_values
 from ps2.algorithms.training.faults import ColumnNames
-from ps2.algorithms.training.placement import Placement
-from ps2.algorithms.training.record import StepReport, TrainingHistory
+from ps2.algorithms.training.only_worker import OnStep
+from ps2.algorithms.training.placement import Via
+from ps2.algorithms.training.record import StepReport
 from ps2.algorithms.training.table import Table
-from ps2.algorithms.trees.cost_model import Cores, Work, choose
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.label_statistics import label_quantile, label_sums
 from ps2.algorithms.trees.metrics import Metric
@@ -57,11 +58,10 @@ from ps2.algorithms.trees.summaries import check_relevance
 from ps2.algorithms.trees.trainer import begun_via, train
 from ps2.algorithms.trees.tree import Absent, Forest, LossName
 from ps2.algorithms.trees.tree_kernels import grow_boosted
+from ps2.algorithms.trees.work import TableSize, work_of
 from ps2.coordinator.context import PS2Context
 from ps2.errors import ConfigError, InputError
 from ps2.ops.ahead import compile_ahead
-from ps2.run.slots import cores_each, cores_of_one
-from ps2.run.spark.backend_lookup import backend_of
 
 E = TypeVar("E", bound="BoostingEstimator")
 
@@ -82,6 +82,7 @@ def class_objective(estimator: Any, survey: Survey) -> Objective:
 class BoostingEstimator(BoostingSettings, HasInitialModel, FleetEstimator):
     """Base class of the estimators of boosted trees."""
 
+    _LOCAL_IS_DURABLE = True
     _on_round: Callable[[StepReport], Any] = staticmethod(lambda report: None)
 
     # The trees that the training resumes from.
@@ -150,49 +151,49 @@ class BoostingEstimator(BoostingSettings, HasInitialModel, FleetEstimator):
         if self.getVia() != "servers":
             compile_ahead(grow_boosted, "ps2.algorithms.trees.warm:warm_whole_trees")
 
-    def _train_model(
-        self, plan: BoostingPlan, survey: Survey, deal: Callable[..., Table]
-    ) -> tuple[Any, TrainingHistory]:
+    def _resolve(self, plan: BoostingPlan, survey: Survey) -> tuple[BoostingPlan, TreeProblem]:
         objective, initial = self._objective(survey), self._initial
         Metric.parsed(plan.settings.evalMetric or "").check(objective.loss)
         check_features(plan.settings, survey.dim)
         plan = with_facts(plan, objective, survey.facts, survey.dim, self._columns().weight is not None, initial)
         categories = categories_of(survey.features)
         check_categories(categories, plan.monotone)
+        absent: Absent = "missing" if plan.settings.absentAsMissing else "zero"
         if initial is not None:
             check_initial(initial, objective, survey.dim)
-        placement = self._placement(deal, survey, plan, objective)
-        plan = replace(plan, via=placement.via)
-        table = deal(1) if placement.via == "local" else deal()
-        warn_of_wide_integers(table.frame, survey.features)
-        absent: Absent = "missing" if plan.settings.absentAsMissing else "zero"
-        if initial is not None and initial.absent != absent:
-            raise ConfigError(f"absentAsMissing: expected {not plan.settings.absentAsMissing}, as of the initial model")
-        base = self._base(objective, survey, table)
-        reach = self._reach(table) if plan.settings.evalMetric else (0.0, 0.0)
-        problem = TreeProblem(objective, survey.dim, base, absent, categories, initial, reach)
+            if initial.absent != absent:
+                raise ConfigError(
+                    f"absentAsMissing: expected {not plan.settings.absentAsMissing}, as of the initial model"
+                )
+        return plan, TreeProblem(objective, survey.dim, (), absent, categories, initial)
 
-        def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> TrainedForest[Forest]:
-            def on_round(report: StepReport) -> Any:
-                on_step(report)
-                return self._on_round(report)
+    def _work(self, plan: tuple[BoostingPlan, TreeProblem], survey: Survey) -> Work:
+        size = TableSize(survey.rows, survey.cost - survey.rows, survey.dim)
+        return work_of(size, plan[0], plan[0].settings.maxIter * plan[1].objective.width)
 
-            return train(ps, table, problem, plan, survey.facts, on_round)
+    def _began(self) -> Via | None:
+        return begun_via(PS2Context.getActive(), self._name)
 
-        trained = self._train_in_context(table, plan.settings.maxIter, run)
-        placement = replace(placement, workers=table.workers)
-        return self._model(GBTModel(trained.forest)), replace(trained.history, placement=placement)
+    def _complete(self, job: Job) -> tuple[BoostingPlan, TreeProblem]:
+        plan, problem = job.plan
+        warn_of_wide_integers(job.table.frame, job.survey.features)
+        base = self._base(problem.objective, job.survey, job.table)
+        reach = self._reach(job.table) if plan.settings.evalMetric else (0.0, 0.0)
+        return replace(plan, via=job.placement.via), replace(problem, base=base, reach=reach)
 
-    def _placement(self, deal: Any, survey: Survey, plan: BoostingPlan, objective: Objective) -> Placement:
-        """Choose where trees grow."""
-        requested, ps = self.getNumWorkers() if self.isSet(self.numWorkers) else None, PS2Context.getActive()
-        spark = backend_of(deal.frame)
-        workers = requested or min(max(len(survey.loads), 1), spark.total_slots())
-        cores = Cores(cores_of_one(spark), workers, cores_each(spark, workers))
-        values = sum(load.cost - load.rows for load in survey.loads.values())
-        work = Work(survey.rows, values, survey.dim, plan.settings.maxIter * objective.width)
-        begun = None if ps is None else begun_via(ps, plan.name)
-        return choose(self.getVia(), requested, work, plan, cores, begun)
+    def _steps(self, plan: tuple[BoostingPlan, TreeProblem]) -> int:
+        return plan[0].settings.maxIter
+
+    def _train(self, ps: PS2Context, job: Job, on_step: OnStep) -> TrainedForest[Forest]:
+        def on_round(report: StepReport) -> Any:
+            on_step(report)
+            return self._on_round(report)
+
+        plan, problem = job.plan
+        return train(ps, job.table, problem, plan, job.survey.facts, on_round)
+
+    def _trained_model(self, trained: TrainedForest[Forest], job: Job) -> Any:
+        return self._model(GBTModel(trained.forest))
 
     def _base(self, objective: Objective, survey: Survey, table: Table) -> tuple[float, ...]:
         """Return the margins of a model without trees."""

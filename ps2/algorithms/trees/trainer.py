@@ -58,5 +58,5 @@ def train(
 
 def begun_via(ps: Any, name: str) -> Via | None:
     """Return where the trees of a training lie that a restored context goes on with; None: it goes on with none."""
-    names = CheckpointNames.of(name, ps) if name and ps.conf.restore is not None else UNNAMED
+    names = CheckpointNames.of(name, ps) if name and ps is not None and ps.conf.restore is not None else UNNAMED
     return earlier_settings(names).get("via") if names.called else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,13 +11,13 @@ from pyspark.ml.classification import ProbabilisticClassifier
 from pyspark.ml.regression import Regressor
 
 from ps2.algorithms.estimators.attributes import categories_of
-from ps2.algorithms.estimators.estimator import FleetEstimator
+from ps2.algorithms.estimators.estimator import FleetEstimator, Job
 from ps2.algorithms.estimators.tables import Survey
 from ps2.algorithms.estimators.wide_integers import warn_of_wide_integers
-from ps2.algorithms.training.placement import Placement
-from ps2.algorithms.training.record import StepReport, TrainingHistory
-from ps2.algorithms.training.table import Table
-from ps2.algorithms.trees.cost_model import Cores, Work, choose
+from ps2.algorithms.frame.placement import Work
+from ps2.algorithms.training.only_worker import OnStep
+from ps2.algorithms.training.placement import Via
+from ps2.algorithms.training.record import TrainingHistory
 from ps2.algorithms.trees.estimator import class_objective
 from ps2.algorithms.trees.forests.forest_kernels import grow_forest_tree
 from ps2.algorithms.trees.forests.models import RandomForestClassificationModel, RandomForestRegressionModel
@@ -39,10 +38,10 @@ from ps2.algorithms.trees.settings import (
 )
 from ps2.algorithms.trees.trainer import begun_via
 from ps2.algorithms.trees.tree import Absent
+from ps2.algorithms.trees.work import TableSize, work_of
 from ps2.coordinator.context import PS2Context
 from ps2.errors import ConfigError, InputError, LimitError
 from ps2.ops.ahead import compile_ahead
-from ps2.run.slots import cores_each, cores_of_one
 from ps2.run.spark.backend_lookup import backend_of
 
 log = logging.getLogger(__name__)
@@ -55,6 +54,8 @@ MAX_CLASSES = MAX_CHANNELS - 2
 
 class ForestEstimator(ForestSettings, FleetEstimator):
     """Base class of the estimators of random forests."""
+
+    _LOCAL_IS_DURABLE = True
 
     @abstractmethod
     def _objective(self, survey: Survey) -> Objective:
@@ -78,33 +79,48 @@ class ForestEstimator(ForestSettings, FleetEstimator):
         if self.getVia() != "servers":
             compile_ahead(grow_forest_tree, "ps2.algorithms.trees.forests.warming:warm_whole_trees")
 
-    def _train_model(
-        self, settings: ForestSettings, survey: Survey, deal: Callable[..., Table]
-    ) -> tuple[Any, TrainingHistory]:
+    def _resolve(self, plan: ForestSettings, survey: Survey) -> tuple[ForestPlan, TreeProblem]:
         objective = self._objective(survey)
-        plan = self._with_facts(settings, survey, objective)
+        resolved = self._with_facts(plan, survey, objective)
         categories = categories_of(survey.features)
         check_categories(categories)
-        placement = self._placement(deal, survey, plan)
-        plan = replace(plan, via=placement.via)
-        table = deal(1) if placement.via == "local" else deal()
-        warn_of_wide_integers(table.frame, survey.features)
+        absent: Absent = "missing" if plan.absentAsMissing else "zero"
+        return resolved, TreeProblem(objective, survey.dim, (0.0,), absent, categories)
+
+    def _work(self, plan: tuple[ForestPlan, TreeProblem], survey: Survey) -> Work:
+        """Return the work of boosted trees with as many levels that look at as many features."""
+        settings = plan[0].settings
+        size = TableSize(survey.rows, survey.cost - survey.rows, survey.dim)
+        boosted = BoostingPlan(settings=BoostingSettings(maxDepth=settings.maxDepth, maxBins=settings.maxBins))
+        return work_of(size, boosted, settings.numTrees, NODE_S)
+
+    def _began(self) -> Via | None:
+        return begun_via(PS2Context.getActive(), self._name)
+
+    def _complete(self, job: Job) -> tuple[ForestPlan, TreeProblem]:
+        plan, problem = job.plan
+        warn_of_wide_integers(job.table.frame, job.survey.features)
         # Labels that are numbers count from their mean, so that gains lose no digits.
-        base = 0.0 if plan.classes else label_sums(table, of_classes=False).mean
-        absent: Absent = "missing" if settings.absentAsMissing else "zero"
-        problem = TreeProblem(objective, survey.dim, (base,), absent, categories)
+        base = 0.0 if plan.classes else label_sums(job.table, of_classes=False).mean
+        return replace(plan, via=job.placement.via), replace(problem, base=(base,))
 
-        def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> TrainedForest[RandomForest]:
-            return grow(ps, table, problem, plan, survey.facts, on_step)
+    def _steps(self, plan: tuple[ForestPlan, TreeProblem]) -> int:
+        return plan[0].settings.numTrees
 
-        trained = self._train_in_context(table, settings.numTrees, run)
-        check_empty_trees(trained.forest, plan)
-        model = self._model(trained.forest)
-        score = None
-        if settings.oobScore:
-            score = out_of_bag_score(table, problem, plan, model._share(backend_of(table.frame)))
-        placement = replace(placement, workers=table.workers)
-        return model, replace(trained.history, placement=placement, oob_score=score)
+    def _train(self, ps: PS2Context, job: Job, on_step: OnStep) -> TrainedForest[RandomForest]:
+        plan, problem = job.plan
+        return grow(ps, job.table, problem, plan, job.survey.facts, on_step)
+
+    def _trained_model(self, trained: TrainedForest[RandomForest], job: Job) -> Any:
+        check_empty_trees(trained.forest, job.plan[0])
+        return self._model(trained.forest)
+
+    def _history(self, trained: TrainedForest[RandomForest], job: Job, model: Any) -> TrainingHistory:
+        plan, problem = job.plan
+        if not plan.settings.oobScore:
+            return trained.history
+        score = out_of_bag_score(job.table, problem, plan, model._share(backend_of(job.table.frame)))
+        return replace(trained.history, oob_score=score)
 
     def _with_facts(self, settings: ForestSettings, survey: Survey, objective: Objective) -> ForestPlan:
         """Return the plan, with what the rows decide."""
@@ -123,18 +139,6 @@ class ForestEstimator(ForestSettings, FleetEstimator):
             node_features=node_features_of(settings, survey.dim, classes),
             min_node_weight=without_last_digits(settings.minWeightFractionPerNode * facts.weight * (1 - 1e-6)),
         )
-
-    def _placement(self, deal: Any, survey: Survey, plan: ForestPlan) -> Placement:
-        """Choose where trees grow, by the costs of boosted trees of as many levels that look at as many features."""
-        requested, ps = self.getNumWorkers() if self.isSet(self.numWorkers) else None, PS2Context.getActive()
-        spark, settings = backend_of(deal.frame), plan.settings
-        workers = requested or min(max(len(survey.loads), 1), spark.total_slots())
-        cores = Cores(cores_of_one(spark), workers, cores_each(spark, workers))
-        values = sum(load.cost - load.rows for load in survey.loads.values())
-        work = Work(survey.rows, values, survey.dim, settings.numTrees, NODE_S)
-        boosted = BoostingSettings(maxIter=settings.numTrees, maxDepth=settings.maxDepth, maxBins=settings.maxBins)
-        begun = None if ps is None else begun_via(ps, plan.name)
-        return choose(self.getVia(), requested, work, BoostingPlan(settings=boosted), cores, begun)
 
 
 def check_empty_trees(forest: RandomForest, plan: ForestPlan) -> None:
