@@ -99,5 +99,5 @@ def test_histograms_when_memory_is_short_then_limit_error(monkeypatch):
     of = BoostedRows(problem, options, bins, (rows, None), columns)
     made = LocalHistograms(problem, options, bins, of.training.rows)
     monkeypatch.setattr(local_histograms, "_free_bytes", lambda: 1000)
-    with pytest.raises(LimitError, match=r"needs 1,000 histograms of .* 1,000 bytes of memory are free"):
+    with pytest.raises(LimitError, match=r"needs 1,000 histograms of .* bytes, and 1,000 are left on its machine"):
         made.make_room(1000)

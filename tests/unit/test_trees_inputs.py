@@ -295,11 +295,11 @@ def test_features_when_most_have_one_value_then_take_no_memory():
         ),
         (
             *(4, MANY, {"absentAsMissing": True}, LIMIT),
-            r"100,000 features: what .* of 200,000 bins at least, take 60,000,000 bytes",
+            r"100,000 features: what .* of 200,000 bins at least, take at least 60,000,000 bytes",
         ),
         (
             *(4, 10**7, {"absentAsMissing": True}, 1 << 30),
-            "10,000,000 features: .* of 20,000,000 bins at least, take 6,000,000,000 bytes or more, and 2,",
+            "10,000,000 features: .* of 20,000,000 bins at least, take at least 6,000,000,000 bytes, and 2,",
         ),
     ],
     ids=["bins", "values", "never", "missing bins", "2 GB"],

@@ -8,7 +8,7 @@ import pytest
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.problem import TreeProblem
 from ps2.algorithms.trees.quantiles import unit_of, whole
-from ps2.algorithms.trees.tree_matrices import check_room
+from ps2.algorithms.trees.tree_matrices import check_memory
 from ps2.errors import LimitError
 from tests import plans
 
@@ -26,14 +26,16 @@ def problem(**given):
     ids=["any values", "missing values"],
 )
 def test_room_when_features_are_too_many_then_names_memory_need(given, bins, needed):
-    check_room(problem(**given), plans.boosting(maxDepth=4), ROWS, [(needed // 2, 0), (GIB, GIB - needed // 2)])
+    check_memory(problem(**given), plans.boosting(maxDepth=4), ROWS, [(needed // 2, 0), (GIB, GIB - needed // 2)])
     with pytest.raises(LimitError) as raised:
-        check_room(problem(**given), plans.boosting(maxDepth=4), ROWS, [(needed // 2, 0), (GIB, GIB - needed // 2 + 1)])
+        check_memory(
+            problem(**given), plans.boosting(maxDepth=4), ROWS, [(needed // 2, 0), (GIB, GIB - needed // 2 + 1)]
+        )
     for part in (
         "10,000,000 features: ",
         "9 histograms that trees of depth 4",
-        f"{bins:,} bins at least, take {needed:,} bytes or more",
-        f"{needed - 1:,} are left on the 2 servers; start more",
+        f"{bins:,} bins at least, take at least {needed:,} bytes",
+        f"{needed - 1:,} are left on the 2 servers, whose limits are {GIB + needed // 2:,} together; start more",
     ):
         assert part in str(raised.value)
 
@@ -41,7 +43,7 @@ def test_room_when_features_are_too_many_then_names_memory_need(given, bins, nee
 def test_room_when_features_have_categories_then_counts_as_bins():
     of_categories = problem(categories={0: 1, 5: 4000, 6: 2})
     with pytest.raises(LimitError, match="of 4,002 bins at least"):
-        check_room(of_categories, plans.boosting(), ROWS, [(GIB, GIB)])
+        check_memory(of_categories, plans.boosting(), ROWS, [(GIB, GIB)])
 
 
 @pytest.mark.parametrize("mean", [1.0, 0.5, 0.3, 3e-200, 7e100])

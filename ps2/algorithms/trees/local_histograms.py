@@ -10,6 +10,7 @@ import numpy.typing as npt
 import psutil
 
 from ps2 import cgroups
+from ps2.algorithms.frame.memory import check_worker
 from ps2.algorithms.trees import ops
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.boosted_growth import ROOT, BoostedGrowth
@@ -23,7 +24,6 @@ from ps2.algorithms.trees.rows import Binned
 from ps2.algorithms.trees.search_kernels import Splits
 from ps2.algorithms.trees.tree_matrices import columns_of, layout_row
 from ps2.array_types import Int32s, Int64s
-from ps2.errors import LimitError
 from ps2.ops.guards import readable
 from ps2.ops.parallel import over_blocks
 
@@ -58,12 +58,10 @@ class LocalHistograms:
             LimitError: it does not fit this process's memory.
         """
         if rows > len(self._m):
-            row_bytes, free = self._m[0].nbytes, _free_bytes()
-            if rows * row_bytes > free:
-                raise LimitError(
-                    f"a tree that grows needs {rows:,} histograms of {row_bytes:,} bytes at a time, and {free:,} bytes "
-                    "of memory are free for the only worker; expected via='servers', or trees of less depth or leaves"
-                )
+            row_bytes = self._m[0].nbytes
+            what = f"a tree that grows needs {rows:,} histograms of {row_bytes:,} bytes at a time,"
+            advice = "expected via='servers', or trees of less depth or leaves"
+            check_worker(what, rows * row_bytes, _free_bytes(), advice)
             # Memory that is not written to is not taken.
             grown = np.zeros((max(rows, 2 * len(self._m)), self._m.shape[1]), self._m.dtype)
             grown[: len(self._m)] = self._m

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ps2.algorithms.frame.memory import fitting_servers
 from ps2.algorithms.frame.program import Ask, Steps, Task
 from ps2.algorithms.training.checkpoint_names import UNNAMED, CheckpointNames
 from ps2.algorithms.trees import feature_columns
@@ -46,7 +47,6 @@ from ps2.array_types import Int64s
 from ps2.client.dcv import DCV
 from ps2.client.handle import free_all
 from ps2.data.rows import LocalRows
-from ps2.errors import LimitError
 from ps2.ops.guards import readable
 
 Array = npt.NDArray[Any]
@@ -357,13 +357,9 @@ class CutPointWork:
         Raises:
             LimitError: values, or cells, cannot fit the servers.
         """
-        try:
+        features = self._quantiles.problem.dim
+        with fitting_servers(f"the values of {features:,} features, of which cut points are made,"):
             self._do(task)
-        except LimitError as error:
-            raise LimitError(
-                f"the values of {self._quantiles.problem.dim:,} features, of which cut points are made, do not fit the "
-                f"servers: {error}; start more servers, or with a larger memory limit"
-            ) from error
 
     @property
     def columns(self) -> FeatureColumns | None:

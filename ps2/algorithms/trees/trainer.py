@@ -15,7 +15,7 @@ from ps2.algorithms.trees.local_program import LocalBoostingProgram
 from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem
 from ps2.algorithms.trees.program import BoostingProgram, TrainedForest, mean_weight_of, settings_of
 from ps2.algorithms.trees.tree import Forest
-from ps2.algorithms.trees.tree_matrices import check_room
+from ps2.algorithms.trees.tree_matrices import check_memory
 
 
 def train(
@@ -52,7 +52,7 @@ def train(
     if plan.via == "local":
         return run_program(ps, LocalBoostingProgram(table, problem, plan, facts, record, names), table, names)
     if not names.begun:
-        check_room(problem, plan, facts.rows, ps.memory())
+        check_memory(problem, plan, facts.rows, ps.memory())
     return run_program(ps, BoostingProgram(table, problem, plan, facts, record, names), table, names)
 
 

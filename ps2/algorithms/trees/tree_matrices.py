@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ps2.algorithms.frame.memory import MORE_SERVERS, check_servers, fitting_servers
 from ps2.algorithms.trees.binning import Bins, bins_of, of_shapes, shapes_of
 from ps2.algorithms.trees.growth import LAYOUT, Growth
 from ps2.algorithms.trees.layout import CATEGORICAL, DECREASING, HAS_MISSING, INCREASING, SUM_BYTES, layout_of
@@ -22,7 +23,6 @@ from ps2.client.batch import batch
 from ps2.client.dcv import DCV
 from ps2.client.handle import existing_handle, free_all
 from ps2.client.matrix import DCVMatrix
-from ps2.errors import LimitError
 
 Array = npt.NDArray[Any]
 
@@ -30,7 +30,7 @@ Array = npt.NDArray[Any]
 FIRST_ROWS = 16
 # Bytes of each feature: ``held``, ``missing`` and ``many`` of ``Quantiles``; then its shape.
 FEATURE_BYTES = 8 + 8 + 4 + 4
-MORE_ROOM = "start more servers, or with a larger memory limit, or let trees have less depth or leaves"
+MORE_MEMORY = f"{MORE_SERVERS}, or let trees have less depth or leaves"
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +118,7 @@ class HistogramMatrices:
         Raises:
             LimitError: they cannot fit.
         """
-        with _explaining(self.bins, rows, self.histograms.dim * SUM_BYTES):
+        with _fitting(self.bins, rows, self.histograms.dim * SUM_BYTES):
             self.histograms.grow(rows)
 
     def _clear(self, rows: Sequence[int] | Int64s) -> None:
@@ -136,7 +136,7 @@ def boosting_matrices(bins: Bins, problem: TreeProblem, plan: BoostingPlan, rows
         LimitError: they cannot fit.
     """
     channels, count = plan.channels, rows_with_marks(first_rows(plan, rows))
-    with _explaining(bins, count, columns_of(bins, channels) * SUM_BYTES):
+    with _fitting(bins, count, columns_of(bins, channels) * SUM_BYTES):
         return HistogramMatrices.make(bins, problem, channels, count, plan.monotone)
 
 
@@ -191,40 +191,29 @@ def add_histograms(matrix: DCVMatrix, built: Iterable[tuple[int, Int64s | None, 
     return moved
 
 
-@contextmanager
-def _explaining(bins: Bins, rows: int, size: int) -> Iterator[None]:
+def _fitting(bins: Bins, rows: int, size: int) -> AbstractContextManager[None]:
     """Explain a LimitError: the number of rows, and bytes of each."""
-    try:
-        yield
-    except LimitError as error:
-        raise LimitError(
-            f"{bins.features:,} features have {bins.columns.sum():,} bins that can part rows: a tree that grows needs "
-            f"{rows:,} histograms of {size:,} bytes at a time, and they do not fit the servers: {error}; {MORE_ROOM}"
-        ) from error
+    what = f"{bins.features:,} features have {bins.columns.sum():,} bins that can part rows: a tree that grows needs"
+    return fitting_servers(f"{what} {rows:,} histograms of {size:,} bytes at a time, and they", advice=MORE_MEMORY)
 
 
-def check_room(problem: TreeProblem, plan: BoostingPlan, rows: int, servers: Sequence[tuple[int, int]]) -> None:
-    """Raise an error if the training cannot fit, whatever its rows hold.
+def check_memory(problem: TreeProblem, plan: BoostingPlan, rows: int, servers: Sequence[tuple[int, int]]) -> None:
+    """Raise LimitError if the training cannot fit the servers, whatever its rows hold.
 
     Of numeric features this counts what finds their cut points; how many have bins that can part rows is known then.
 
     Args:
         rows: to train on.
-        servers: of each the memory limit, and what is taken of it, in bytes.
-
-    Raises:
-        LimitError: it cannot fit the servers.
+        servers: the memory limit of each server and the memory in use, in bytes.
     """
     histograms = first_rows(plan, rows)
     bins = _least_bins(problem)
     needed = problem.dim * FEATURE_BYTES + bins * rows_with_marks(histograms) * plan.channels * SUM_BYTES
-    left = sum(max(limit - taken, 0) for limit, taken in servers)
-    if needed > left:
-        raise LimitError(
-            f"{problem.dim:,} features: what finds their bins, and the {histograms:,} histograms that trees of depth "
-            f"{plan.settings.maxDepth} begin with, of {bins:,} bins at least, take {needed:,} bytes or more, and "
-            f"{left:,} are left on the {len(servers)} servers; {MORE_ROOM}"
-        )
+    what = (
+        f"{problem.dim:,} features: what finds their bins, and the {histograms:,} histograms that trees of depth "
+        f"{plan.settings.maxDepth} begin with, of {bins:,} bins at least, take at least"
+    )
+    check_servers(what, needed, servers, MORE_MEMORY)
 
 
 def _least_bins(problem: TreeProblem) -> int:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from ps2.algorithms.frame.journal import Journal
+from ps2.algorithms.frame.memory import MORE_SERVERS, fitting_servers, left_on
 from ps2.algorithms.frame.program import Ask, Steps, run_program
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.reading import Reading
@@ -33,7 +34,6 @@ from ps2.algorithms.trees.problem import TreeProblem
 from ps2.algorithms.trees.program import FleetProgram, TrainedForest, grow_trees, mean_weight_of
 from ps2.algorithms.trees.quantiles import Quantiles
 from ps2.algorithms.trees.tree_matrices import HistogramMatrices, columns_of
-from ps2.errors import LimitError
 
 # The maximum number of histograms, and by what the servers' free memory is divided for them.
 MAX_HISTOGRAMS, MEMORY_DIVISOR = 1024, 4
@@ -136,17 +136,11 @@ class ForestProgram(FleetProgram[TrainedForest[RandomForest]]):
         """
         plan = self.plan
         size = columns_of(bins, plan.channels) * SUM_BYTES
-        free = sum(max(limit - used, 0) for limit, used in self._memory)
         max_useful = plan.trees_at_once << min(max(plan.settings.maxDepth - 1, 0), 10)  # nodes that may wait at once
-        rows = max(min(max_useful, MAX_HISTOGRAMS, free // MEMORY_DIVISOR // size), 1)
-        try:
+        rows = max(min(max_useful, MAX_HISTOGRAMS, left_on(self._memory) // MEMORY_DIVISOR // size), 1)
+        what = f"{bins.features:,} features have {bins.columns.sum():,} bins that can part rows: histograms of {size:,}"
+        with fitting_servers(f"{what} bytes", advice=f"{MORE_SERVERS}, or let features have fewer bins"):
             return HistogramMatrices.make(bins, self._problem, plan.channels, rows_with_marks(1 + rows))
-        except LimitError as error:
-            raise LimitError(
-                f"{bins.features:,} features have {bins.columns.sum():,} bins that can part rows: a histogram takes "
-                f"{size:,} bytes, and does not fit the servers: {error}; start more servers, or with a larger memory "
-                "limit, or let features have fewer bins"
-            ) from error
 
     def result(self, forest: ForestRecord) -> TrainedForest[RandomForest]:
         return TrainedForest(forest.forest(), forest.history())
