@@ -98,7 +98,7 @@ class LDA(FleetEstimator, LDASetters, Estimator["LDAModel"]):
     def _work(self, plan: SamplingOptions | OnlineOptions, survey: Documents) -> Work:
         return ONLINE_WORK if isinstance(plan, OnlineOptions) else work_of(plan, survey.rows, survey.tokens)
 
-    def _complete(self, job: Job) -> SamplingOptions | OnlineOptions:
+    def _with_rows(self, job: Job) -> SamplingOptions | OnlineOptions:
         plan: SamplingOptions | OnlineOptions = job.plan
         if isinstance(plan, OnlineOptions):
             return plan

@@ -198,7 +198,7 @@ class FleetEstimator(FleetSetters, TrainingEstimator):
         work: Work = plan.work(survey.rows, survey.cost)
         return work
 
-    def _complete(self, job: Job) -> Any:
+    def _with_rows(self, job: Job) -> Any:
         """Return the plan with the placement, and with facts of the dealt rows."""
         return job.plan
 
@@ -256,7 +256,7 @@ class FleetEstimator(FleetSetters, TrainingEstimator):
         placement = self._place(self._work(resolved, survey), dealer)
         table = dealer(placement.workers)
         job = Job(resolved, survey, replace(placement, workers=table.workers), table)
-        job = replace(job, plan=self._complete(job))
+        job = replace(job, plan=self._with_rows(job))
         steps = self._steps(job.plan)
         trained = self._train_in_context(table, steps, lambda ps, on_step: self._train(ps, job, on_step))
         model = self._trained_model(trained, job)

@@ -174,7 +174,7 @@ class BoostingEstimator(BoostingSettings, HasInitialModel, FleetEstimator):
     def _began(self) -> Via | None:
         return begun_via(PS2Context.getActive(), self._name)
 
-    def _complete(self, job: Job) -> tuple[BoostingPlan, TreeProblem]:
+    def _with_rows(self, job: Job) -> tuple[BoostingPlan, TreeProblem]:
         plan, problem = job.plan
         warn_of_wide_integers(job.table.frame, job.survey.features)
         base = self._base(problem.objective, job.survey, job.table)

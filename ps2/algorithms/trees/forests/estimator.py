@@ -97,7 +97,7 @@ class ForestEstimator(ForestSettings, FleetEstimator):
     def _began(self) -> Via | None:
         return begun_via(PS2Context.getActive(), self._name)
 
-    def _complete(self, job: Job) -> tuple[ForestPlan, TreeProblem]:
+    def _with_rows(self, job: Job) -> tuple[ForestPlan, TreeProblem]:
         plan, problem = job.plan
         warn_of_wide_integers(job.table.frame, job.survey.features)
         # Labels that are numbers count from their mean, so that gains lose no digits.
