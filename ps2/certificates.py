@@ -85,11 +85,11 @@ class TlsFiles:
 
     def arguments(self) -> list[str]:
         """Return the files as options of ``ps2``."""
-        given = {"--tls-cert": self.cert, "--tls-key": self.key, "--tls-ca": self.ca, "--tls-name": self.name}
-        return [word for option, value in given.items() if value for word in (option, value)]
+        options = {"--tls-cert": self.cert, "--tls-key": self.key, "--tls-ca": self.ca, "--tls-name": self.name}
+        return [word for option, value in options.items() if value for word in (option, value)]
 
     def current(self) -> Pems:
-        return _read(self, tuple(_stamp(path) for path in (self.cert, self.key, self.ca)))
+        return _read(self, tuple(file_stamp(path) for path in (self.cert, self.key, self.ca)))
 
     def __str__(self) -> str:
         return ", ".join(path for path in (self.cert, self.key, self.ca) if path)
@@ -109,20 +109,20 @@ def tls_files(cert: str | None, key: str | None, ca: str | None, name: str | Non
     return files.absolute()
 
 
-def check_private(what: str, name: str, status: os.stat_result) -> None:
-    """Raise ConfigError if other users can read a secret.
+def check_private(label: str, name: str, status: os.stat_result) -> None:
+    """Raise ConfigError, which starts with ``label``, if other users can read a secret.
 
     The check is like that of ssh for keys. A file of another user may be readable by its group, as mounted secrets are.
     """
     mode = stat.S_IMODE(status.st_mode)
     if mode & (0o077 if status.st_uid == os.getuid() else 0o007):
         raise ConfigError(
-            f"{what} {name}: expected a file that other users cannot access, got mode {mode:04o}; chmod 600 {name}"
+            f"{label} {name}: expected a file that other users cannot access, got mode {mode:04o}; chmod 600 {name}"
         )
 
 
 @lru_cache(maxsize=8)
-def _read(files: TlsFiles, stamp: tuple[tuple[int, ...], ...]) -> Pems:
+def _read(files: TlsFiles, stamps: tuple[tuple[int, ...] | None, ...]) -> Pems:
     return Pems(
         _text("certificate", files.cert),
         _text("private key", files.key),
@@ -131,31 +131,30 @@ def _read(files: TlsFiles, stamp: tuple[tuple[int, ...], ...]) -> Pems:
     )
 
 
-def _stamp(path: str) -> tuple[int, ...]:
-    if not path:
-        return ()
+def file_stamp(path: str) -> tuple[int, ...] | None:
+    """Return numbers that differ after any change of a file; None if there is no file."""
     try:
         status = os.stat(path)
     except OSError:
-        return (0,)  # reading raises the error
+        return None
     return status.st_mtime_ns, status.st_ino, status.st_size
 
 
-def _text(what: str, path: str) -> str:
+def _text(label: str, path: str) -> str:
     if not path:
         return ""
     try:
         with open(path, "rb") as file:
-            if what == "private key":
-                check_private(f"{what} file", path, os.fstat(file.fileno()))
+            if label == "private key":
+                check_private(f"{label} file", path, os.fstat(file.fileno()))
             text = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise AuthError(f"{what} file {path}: {error.strerror}") from error
+        raise AuthError(f"{label} file {path}: {error.strerror}") from error
     if len(text) > MAX_FILE_BYTES:
         raise ConfigError(
-            f"{what} file {path}: expected at most {MAX_FILE_BYTES:,} bytes; give only the authority that signed the "
+            f"{label} file {path}: expected at most {MAX_FILE_BYTES:,} bytes; give only the authority that signed the "
             "fleet's certificates, not a bundle of all"
         )
     if b"-----BEGIN " not in text:
-        raise ConfigError(f"{what} file {path}: expected PEM text (-----BEGIN ...), got something else")
+        raise ConfigError(f"{label} file {path}: expected PEM text (-----BEGIN ...), got something else")
     return text.decode("ascii", errors="replace")

@@ -1,7 +1,7 @@
-"""Limits of control groups (version 1, version 2 or both) on this process: those of its own group and of all ancestors.
+"""Limits of control groups (version 1, version 2 or both) on this process.
 
-A group's limit applies to all groups below it, so the smallest limit on the way up counts. Systemd, Slurm and
-Kubernetes set limits on an ancestor of the process's own group.
+A group's limit applies to all groups below it, so the smallest limit among the own group and its ancestors counts.
+Systemd, Slurm and Kubernetes set limits on an ancestor of the process's own group.
 """
 
 from __future__ import annotations
@@ -78,14 +78,14 @@ def memory_limit_bytes(root: Path = ROOT) -> int | None:
     return min((limit for limit in limits if limit is not None), default=None)
 
 
-def memory_room_bytes(root: Path = ROOT) -> int | None:
+def free_memory_bytes(root: Path = ROOT) -> int | None:
     """Return how much more memory this process's groups allow; None if they set no limit."""
-    rooms = [
+    free_bytes = [
         max(0, limit - group.used_bytes())
         for group in _groups("memory", root)
         if (limit := group.memory_bytes()) is not None
     ]
-    return min(rooms, default=None)
+    return min(free_bytes, default=None)
 
 
 def core_quota(root: Path = ROOT) -> float | None:
@@ -110,13 +110,13 @@ def _groups(controller: str, root: Path) -> Iterator[_Group]:
     own = _own_paths(controller, root)
     mounts = list(_mounts(controller, root))
     for is_v2 in (True, False):
-        of_version = [(point, top) for version, point, top in mounts if version == is_v2]
+        version_mounts = [(point, top) for version, point, top in mounts if version == is_v2]
         path = own.get(is_v2)
         if path is None:
             continue
         # In a container, the mount may show only a part of the tree, while the process's path is seen from outside.
-        fitting = [(point, path.relative_to(top)) for point, top in of_version if path.is_relative_to(top)]
-        for point, below in fitting or [(point, PurePosixPath()) for point, _ in of_version]:
+        fitting = [(point, path.relative_to(top)) for point, top in version_mounts if path.is_relative_to(top)]
+        for point, below in fitting or [(point, PurePosixPath()) for point, _ in version_mounts]:
             for folder in (below, *below.parents) if below.parts else (below,):
                 yield _Group(root / point.relative_to("/") / folder, is_v2)
 
@@ -127,11 +127,11 @@ def _own_paths(controller: str, root: Path) -> dict[bool, PurePosixPath]:
     for line in _read(root / "proc/self/cgroup").splitlines():
         number, names, path = line.split(":", 2)
         # The process may be outside of its namespace's view: "/../other".
-        place = PurePosixPath("/") if ".." in path.split("/") else PurePosixPath(path)
+        group_path = PurePosixPath("/") if ".." in path.split("/") else PurePosixPath(path)
         if number == "0" and not names:
-            groups[True] = place
+            groups[True] = group_path
         elif controller in names.split(","):
-            groups[False] = place
+            groups[False] = group_path
     return groups
 
 

@@ -157,16 +157,16 @@ def write_token(path: Path, token: str) -> None:
 def replace_token(path: Path, token: str) -> None:
     """Replace the token in a file atomically, keeping the file's owner and permissions."""
     path = path.resolve()  # a symbolic link stays
-    found = path.stat()
-    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    status = path.stat()
+    new_file = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        write_token(fresh, token)
-        if (found.st_uid, found.st_gid) != (os.geteuid(), os.getegid()):
-            os.chown(fresh, found.st_uid, found.st_gid)
-        fresh.chmod(found.st_mode & 0o777)
-        fresh.replace(path)
+        write_token(new_file, token)
+        if (status.st_uid, status.st_gid) != (os.geteuid(), os.getegid()):
+            os.chown(new_file, status.st_uid, status.st_gid)
+        new_file.chmod(status.st_mode & 0o777)
+        new_file.replace(path)
     finally:
-        fresh.unlink(missing_ok=True)
+        new_file.unlink(missing_ok=True)
 
 
 def read_token(path: str | os.PathLike[str]) -> str:
@@ -246,7 +246,7 @@ def ports_of(text: str, called: str) -> range:
     return ports
 
 
-def said_of(ports: range) -> str:
+def ports_text(ports: range) -> str:
     """Return ports in the form that ``ports_of`` reads."""
     return str(ports[0]) if len(ports) == 1 else f"{ports[0]}-{ports[-1]}"
 
@@ -287,7 +287,7 @@ class Binding:
     @property
     def listen(self) -> str:
         """``host:port``, or ``host:first-last``."""
-        return join_address(self.host, 0).removesuffix("0") + said_of(self.ports)
+        return join_address(self.host, 0).removesuffix("0") + ports_text(self.ports)
 
     def reached(self, address: str) -> str:
         """Return the address that others use for an address bound here."""

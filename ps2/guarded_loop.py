@@ -20,9 +20,9 @@ class GuardedLoop:
         try:
             iteration()
         except Exception as error:  # the thread's work must go on
-            found = repr(error)
-            if found != self._last_error:
+            text = repr(error)
+            if text != self._last_error:
                 log.exception("%s: unexpected error; the thread goes on", self._thread)
-            self._last_error = found
+            self._last_error = text
         else:
             self._last_error = ""

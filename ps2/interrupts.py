@@ -38,15 +38,15 @@ SIGNALS = tuple(
 class Shield:
     """``with SHIELD:`` defers signal handlers. It can be nested, and does nothing outside of the main thread."""
 
-    __slots__ = ("_come", "_depth", "_handlers", "_main", "_noting")
+    __slots__ = ("_depth", "_handlers", "_main", "_pending", "_recorder")
 
     def __init__(self) -> None:
         self._main = threading.main_thread().ident
         self._depth = 0
-        self._noting = self._note
+        self._recorder = self._record
         # The user's handlers by signal, while they are replaced.
         self._handlers: dict[int, Any] = {}
-        self._come: list[int] = []
+        self._pending: list[int] = []
 
     def __enter__(self) -> None:
         if threading.get_ident() == self._main:
@@ -54,7 +54,9 @@ class Shield:
                 self._take()
             self._depth += 1
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if threading.get_ident() == self._main:
             self._depth = max(0, self._depth - 1)
             if not self._depth:
@@ -67,29 +69,29 @@ class Shield:
 
     def check(self) -> None:
         """Run the handlers of signals that have arrived, at a place where an exception can do no harm."""
-        if self._come and self.is_up:
+        if self._pending and self.is_up:
             with Opening():
                 pass
 
-    def begin_again(self) -> None:
-        """Reset in a forked child, where this thread is the main thread."""
+    def reset(self) -> None:
+        """Start over in a forked child, where this thread is the main thread."""
         self._main = threading.get_ident()
         self._depth = 0
-        self._come.clear()
+        self._pending.clear()
         self._give_back()
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if number not in self._come:
-            self._come.append(number)
+    def _record(self, number: int, frame: FrameType | None) -> None:
+        if number not in self._pending:
+            self._pending.append(number)
 
     def _take(self) -> None:
         """Replace the user's handlers: all of them, or none if a handler raises meanwhile."""
         try:
             for number in SIGNALS:
                 handler = _signal.getsignal(number)
-                if callable(handler) and handler is not self._noting:
+                if callable(handler) and handler is not self._recorder:
                     self._handlers[number] = handler
-                    _signal.signal(number, self._noting)
+                    _signal.signal(number, self._recorder)
         except ValueError:  # a subinterpreter, in which no handler runs
             self._main = 0
             self._handlers.clear()
@@ -102,19 +104,19 @@ class Shield:
         try:
             while self._handlers:
                 number, handler = next(reversed(self._handlers.items()))
-                if _signal.getsignal(number) is self._noting:
+                if _signal.getsignal(number) is self._recorder:
                     _signal.signal(number, handler)
                 del self._handlers[number]
-            while self._come:
-                signal.raise_signal(self._come.pop(0))
+            while self._pending:
+                signal.raise_signal(self._pending.pop(0))
         finally:
-            if self._handlers or self._come:
+            if self._handlers or self._pending:
                 self._give_back()
 
 
 SHIELD = Shield()
 check = SHIELD.check
-os.register_at_fork(after_in_child=SHIELD.begin_again)
+os.register_at_fork(after_in_child=SHIELD.reset)
 
 
 class Opening:
@@ -134,7 +136,9 @@ class Opening:
                 self.__exit__(None, None, None)
                 raise
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._depth:
             try:
                 SHIELD._take()

@@ -6,19 +6,34 @@ import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 
+from ps2.errors import ConfigError
 
-def lazy_names(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+
+def lazy_names(
+    package: str,
+    modules: Mapping[str, str],
+    project: str = "",
+    missing: Callable[[str], Exception] = ConfigError,
+) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Return ``__getattr__`` and ``__dir__`` of a module whose names load on first use.
 
     Args:
         package: ``__name__`` of the module.
         modules: for each lazy name, the module that defines it.
+        project: the project that the names need; PS2's extra and the project's module are called like ``package``.
+        missing: the error to raise if the project is not installed.
     """
 
     def get(name: str) -> object:
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(modules[name]), name)
+        try:
+            return getattr(import_module(modules[name]), name)
+        except ModuleNotFoundError as error:
+            extra = package.rpartition(".")[2]
+            if not project or error.name != extra:
+                raise
+            raise missing(f"{package}.{name} needs {project}: pip install 'ps2-spark[{extra}]'") from error
 
     def names() -> list[str]:
         return sorted({*vars(sys.modules[package]), *modules})

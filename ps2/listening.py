@@ -34,17 +34,17 @@ def open_files() -> int:
 def listening_socket(host: str, ports: Sequence[int], backlog: int) -> socket.socket:
     """Return a socket that listens on the first free port of ``ports``; raises OSError.
 
-    Connections that it accepts send small parts at once (TCP_NODELAY), without waiting for what the peer acknowledges.
+    Connections that it accepts send small parts at once (TCP_NODELAY) and do not wait for acknowledgements.
     """
-    family, (place, _, *rest) = resolve(host, ports[0])
+    family, (address, _, *rest) = resolve(host, ports[0])
     for port in ports:
         listener = socket.socket(family, socket.SOCK_STREAM)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if is_wildcard(place) and family == socket.AF_INET6:
+            if is_wildcard(address) and family == socket.AF_INET6:
                 listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            listener.bind((place, port, *rest))
+            listener.bind((address, port, *rest))
             listener.listen(backlog)
             return listener
         except OSError as error:
@@ -103,7 +103,8 @@ def reachable_host() -> str:
     name = socket.gethostname()
     with suppress(OSError):
         if any(
-            _is_own(str(place[0])) and not is_loopback(str(place[0])) for *_, place in socket.getaddrinfo(name, None)
+            _is_own(str(address[0])) and not is_loopback(str(address[0]))
+            for *_, address in socket.getaddrinfo(name, None)
         ):
             return name
     return next(_own_addresses(), loopback_host())
@@ -111,17 +112,17 @@ def reachable_host() -> str:
 
 def _own_addresses() -> Iterator[str]:
     """Yield addresses of this host that others may reach, first the source addresses of its outgoing connections."""
-    for family, elsewhere in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
+    for family, host in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
         with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((elsewhere, 9))  # nothing is sent
+            probe.connect((host, 9))  # nothing is sent
             yield str(probe.getsockname()[0])
     is_up = {name for name, state in psutil.net_if_stats().items() if state.isup}
-    for name, found in psutil.net_if_addrs().items():
-        for each in found:
-            if name in is_up and each.family in (socket.AF_INET, socket.AF_INET6):
-                address = ip_address(each.address)
-                if not address.is_loopback and not address.is_link_local:
-                    yield each.address
+    for name, addresses in psutil.net_if_addrs().items():
+        for entry in addresses:
+            if name in is_up and entry.family in (socket.AF_INET, socket.AF_INET6):
+                ip = ip_address(entry.address)
+                if not ip.is_loopback and not ip.is_link_local:
+                    yield entry.address
 
 
 def _is_own(address: str) -> bool:

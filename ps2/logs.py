@@ -18,64 +18,64 @@ VARIABLE = "PS2_LOG"
 LogFormat = Literal["text", "json"]
 TEXT: LogFormat = "text"
 JSON: LogFormat = "json"
-# What a line tells beside time, level, logger and message, where it is known.
+# The fields of a line beside time, level, logger and message; a line has those that are known.
 FIELDS = ("fleet", "server", "run", "rank", "clock")
 
 Fields = Mapping[str, object]
 
 
 def log_format(environment: Mapping[str, str] = os.environ) -> LogFormat:
-    """Return how this process is to log: as it does by itself ("text"), or as lines of JSON.
+    """Return the form of this process's log: Python's own ("text"), or lines of JSON.
 
     Raises:
         ConfigError: ``PS2_LOG`` is something else.
     """
-    given = environment.get(VARIABLE, "") or TEXT
-    for known in get_args(LogFormat):
-        if given == known:
-            return known
-    raise ConfigError(f"{VARIABLE}: expected 'text' or 'json', got {given!r}")
+    value = environment.get(VARIABLE, "") or TEXT
+    for name in get_args(LogFormat):
+        if value == name:
+            return name
+    raise ConfigError(f"{VARIABLE}: expected 'text' or 'json', got {value!r}")
 
 
 class JsonFormatter(logging.Formatter):
     """Formats a record as one line of JSON.
 
-    ``ts`` is RFC 3339 in UTC; ``level``, ``logger`` and ``message`` follow, then those of ``FIELDS`` that are known,
-    and ``exception``, a traceback, if the record has one. A record's own fields (``extra=``) win over the process's.
+    ``ts`` is RFC 3339 in UTC; ``level``, ``logger`` and ``message`` follow, then the known ones of ``FIELDS``, and
+    ``exception``, a traceback, if the record has one. A record's own fields (``extra=``) win over the process's.
     """
 
     def __init__(self, fields: Callable[[], Fields] = dict) -> None:
-        """``fields``: returns what all lines of this process tell now."""
+        """``fields``: returns the current fields of this process."""
         super().__init__()
         self._fields = fields
 
     def format(self, record: logging.LogRecord) -> str:
-        at = datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds")
+        time_text = datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds")
         line: dict[str, Any] = {
-            "ts": at.replace("+00:00", "Z"),
+            "ts": time_text.replace("+00:00", "Z"),
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),
         }
-        ours = self._fields()
-        known = {name: getattr(record, name, ours.get(name)) for name in FIELDS}
-        line |= {name: value for name, value in known.items() if value is not None}
+        process_fields = self._fields()
+        fields = {name: getattr(record, name, process_fields.get(name)) for name in FIELDS}
+        line |= {name: value for name, value in fields.items() if value is not None}
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)
 
 
 class JsonLog:
-    """Writes what a logger and its children log to stderr as JSON, between ``open`` and ``close``.
+    """Writes the records of a logger and its children to stderr as JSON, between ``open`` and ``close``.
 
-    Handlers of the loggers above get none of it meanwhile: they would say it again.
+    Meanwhile, handlers of the loggers above get none of these records, which they would print again.
     """
 
     def __init__(self, fields: Callable[[], Fields] = dict, logger: str = "ps2", level: int = logging.INFO) -> None:
         """Args:
-        fields: returns what all lines of this process tell now.
-        logger: its name; "" is the root.
-        level: of the logger, unless it has one.
+        fields: returns the current fields of this process.
+        logger: the logger's name; "" is the root.
+        level: the logger's level, unless it has one.
         """
         self._logger = logging.getLogger(logger)
         self._level = level
@@ -105,7 +105,7 @@ class SparseWarning:
     PERIOD_S = 60.0
 
     def __init__(self, logger: logging.Logger, text: str) -> None:
-        """``text``: of the warning, with the places of its arguments."""
+        """``text``: the warning's text, with ``%`` formats for its arguments."""
         self._logger, self._text = logger, text
         self._lock = threading.Lock()
         self._logged_s = -math.inf

@@ -24,7 +24,7 @@ class ProcessId:
     """The identity of a process of this host; a later process with the same pid differs.
 
     Attributes:
-        pid: of the operating system.
+        pid: the operating system's number.
         start: identifies the process among all that had or will have the pid, independent of clock changes. "": the
             process had already ended.
     """

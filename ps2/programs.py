@@ -42,13 +42,13 @@ def hiding(folder: str) -> list[str]:
         names = sorted(os.listdir(folder))
     except OSError:
         return []
-    found = []
+    hidden = []
     for name in names:
         stem, suffix = os.path.splitext(name)
         is_package = not suffix and os.path.exists(os.path.join(folder, name, "__init__.py"))
         if stem in sys.stdlib_module_names and (suffix == ".py" or is_package):
-            found.append(name)
-    return found
+            hidden.append(name)
+    return hidden
 
 
 def entries_of(group: str) -> tuple[EntryPoint, ...]:

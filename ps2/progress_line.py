@@ -1,4 +1,4 @@
-"""A line that shows work under way: in a terminal or a notebook, and nowhere else."""
+"""A line that shows the progress of work, in a terminal or a notebook."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
-# Called with the number of steps done and what to say, the most important part first.
+# Called with the number of steps done, and texts, the most important one first.
 ShowProgress = Callable[[int, Sequence[str]], None]
 
-# Of a terminal; in a narrower one the words need the place of the name, too.
+# Minimum width of a terminal for the bar; in a narrower one, the words take its place.
 WIDTH_WITH_BAR = 110
 # Characters of the bar, and of the time that has passed.
 BAR, CLOCK = 20, 7
@@ -24,11 +24,11 @@ NOTEBOOK_INTERVAL_S = 0.2
 
 @contextmanager
 def progress_line(name: str, steps: int | None, first_words: str) -> Iterator[ShowProgress | None]:
-    """Show a line until the block ends; yield what changes it, or None if nobody would see it.
+    """Show a line until the block ends; yield the function that changes it, or None if nobody would see the line.
 
     Args:
-        steps: how many there may be; None: that is not known.
-        first_words: until the first change.
+        steps: the maximum number of steps; None: unknown.
+        first_words: the words until the first change.
     """
     from rich.console import Console
 
@@ -44,11 +44,11 @@ def progress_line(name: str, steps: int | None, first_words: str) -> Iterator[Sh
         yield None
 
 
-def join_fitting(said: Sequence[str], room: int) -> str:
+def join_fitting(parts: Sequence[str], width: int) -> str:
     """Join the parts that fit the width, at least the first one."""
-    text = said[0]
-    for part in said[1:]:
-        if len(text) + len(part) + 2 > room:
+    text = parts[0]
+    for part in parts[1:]:
+        if len(text) + len(part) + 2 > width:
             break
         text += f", {part}"
     return text
@@ -61,31 +61,31 @@ def _in_terminal(console: Console, name: str, steps: int | None, first_words: st
     is_wide = console.width >= WIDTH_WITH_BAR
     before = [TextColumn("{task.description}"), BarColumn(bar_width=BAR)] if is_wide else []
     after = [TimeElapsedColumn()] if is_wide else []
-    room = console.width - (len(name) + BAR + CLOCK + 3 if is_wide else 0)
+    width = console.width - (len(name) + BAR + CLOCK + 3 if is_wide else 0)
     columns = *before, TextColumn("{task.fields[words]}", markup=False), *after
     with Progress(*columns, console=console, transient=True) as shown:
         task = shown.add_task(name, total=steps, words=first_words if is_wide else f"{name}: {first_words}")
 
-        def show(done: int, said: Sequence[str]) -> None:
-            shown.update(task, completed=done, words=join_fitting(said, room))
+        def show(done: int, words: Sequence[str]) -> None:
+            shown.update(task, completed=done, words=join_fitting(words, width))
 
         yield show
 
 
 @contextmanager
 def _in_notebook(name: str, steps: int | None, first_words: str) -> Iterator[ShowProgress]:
-    from IPython import display as of_notebook
+    from IPython import display as ipython_display
 
-    display: Any = of_notebook.display  # it has no types
+    display: Any = ipython_display.display  # it has no types
     shown_s = time.monotonic()
     line = display(_notebook_line(name, 0, steps, [first_words]), raw=True, display_id=True)
 
-    def show(done: int, said: Sequence[str]) -> None:
+    def show(done: int, words: Sequence[str]) -> None:
         nonlocal shown_s
         now_s = time.monotonic()
         if now_s - shown_s >= NOTEBOOK_INTERVAL_S:
             shown_s = now_s
-            line.update(_notebook_line(name, done, steps, said), raw=True)
+            line.update(_notebook_line(name, done, steps, words), raw=True)
 
     try:
         yield show
@@ -93,8 +93,8 @@ def _in_notebook(name: str, steps: int | None, first_words: str) -> Iterator[Sho
         line.update({"text/plain": "", "text/html": ""}, raw=True)
 
 
-def _notebook_line(name: str, done: int, steps: int | None, said: Sequence[str]) -> dict[str, str]:
+def _notebook_line(name: str, done: int, steps: int | None, parts: Sequence[str]) -> dict[str, str]:
     """Return the line in the forms that a notebook chooses from. It sets no colours, for light and dark pages."""
-    words = f"{name}: {', '.join(said)}"
+    words = f"{name}: {', '.join(parts)}"
     bar = "" if steps is None else f'<progress value="{done}" max="{steps}"></progress> '
     return {"text/plain": words, "text/html": f"{bar}{escape(words)}"}

@@ -1,4 +1,4 @@
-"""Tables of text: for terminals, pipes, notebooks and what Python prints."""
+"""Tables of text for terminals, pipes and notebooks, and for ``print``."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class Column:
 
     Attributes:
         folds: a terminal may break its text into lines.
-        widest: characters at which a terminal does so; None leaves it to the space there is.
-        room: columns that a terminal must have for this one to be shown.
+        max_width: the number of characters after which a terminal breaks the text; None: its own width decides.
+        min_width: the minimum width of a terminal that shows the column.
     """
 
     title: str
     right: bool = False
     folds: bool = False
-    widest: int | None = None
-    room: int = 0
+    max_width: int | None = None
+    min_width: int = 0
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def named_values(**values: object) -> Table:
 
 
 def to_html(title: str, *parts: Table | Link | str) -> str:
-    """Return what a notebook shows of an object: title, tables, links, paragraphs of text. Everything is escaped."""
+    """Return an object's HTML for a notebook: title, tables, links, paragraphs of text. Everything is escaped."""
     shown = [f"<p>{escape(part)}</p>" if isinstance(part, str) else part.html() for part in parts if part]
     return f"<div><p><b>{escape(title)}</b></p>{''.join(shown)}</div>"
 
@@ -106,36 +106,38 @@ def console_for(is_terminal: bool) -> Console:
 def print_to_console(console: Console, table: Table) -> bool:
     """Print a table; return whether all columns fit.
 
-    What a terminal is too narrow for comes below, in further tables with the first column again.
+    In a narrow terminal, further tables below show the other columns, each with the first column again.
     """
-    shown = [column.room <= console.width for column in table.columns]
-    kept = [*compress(table.columns, shown)]
+    shown = [column.min_width <= console.width for column in table.columns]
+    columns = [*compress(table.columns, shown)]
     cells = [[*compress(row, shown)] for row in table.rows]
-    widths = [_least_width(column, [row[at] for row in cells]) for at, column in enumerate(kept)]
+    widths = [_min_width(column, [row[index] for row in cells]) for index, column in enumerate(columns)]
     for number, part in enumerate(split_columns(widths, console.width)):
         if number:
             console.print()
-        console.print(_rich_table([kept[at] for at in part], [[row[at] for at in part] for row in cells], console))
+        console.print(
+            _rich_table([columns[index] for index in part], [[row[index] for index in part] for row in cells], console)
+        )
     return all(shown)
 
 
-def split_columns(widths: Sequence[int], room: int) -> list[list[int]]:
+def split_columns(widths: Sequence[int], width: int) -> list[list[int]]:
     """Split columns into tables that fit the width. The first column is in each table."""
     parts: list[list[int]] = [[0]]
     used = widths[0]
-    for at, width in enumerate(widths[1:], 1):
-        if used + GAP + width > room and len(parts[-1]) > 1:
+    for index, column_width in enumerate(widths[1:], 1):
+        if used + GAP + column_width > width and len(parts[-1]) > 1:
             parts.append([0])
             used = widths[0]
-        parts[-1].append(at)
-        used += GAP + width
+        parts[-1].append(index)
+        used += GAP + column_width
     return parts
 
 
-def _least_width(column: Column, cells: Iterable[str]) -> int:
+def _min_width(column: Column, cells: Iterable[str]) -> int:
     """Return the width that a column needs. A folding column may take more."""
     whole = max(len(text) for text in (column.title, *cells))
-    return min(whole, max(len(column.title), column.widest or FOLDED)) if column.folds else whole
+    return min(whole, max(len(column.title), column.max_width or FOLDED)) if column.folds else whole
 
 
 def _rich_table(columns: Sequence[Column], rows: Iterable[Sequence[str]], console: Console) -> rich.table.Table:
@@ -156,7 +158,7 @@ def _rich_table(columns: Sequence[Column], rows: Iterable[Sequence[str]], consol
             justify="right" if column.right else "left",
             no_wrap=not column.folds,
             overflow="fold",
-            max_width=column.widest if is_terminal else None,
+            max_width=column.max_width if is_terminal else None,
         )
     for row in rows:
         table.add_row(*row)

@@ -67,8 +67,8 @@ def ls(path: str, output: Format) -> None:
     """
     from ps2.storage import folders
 
-    found = [folders.at(path)] if folders.is_complete(path) else folders.find(path)
-    records = [_record(checkpoint) for checkpoint in found]
+    checkpoints = [folders.at(path)] if folders.is_complete(path) else folders.find(path)
+    records = [_record(checkpoint) for checkpoint in checkpoints]
     if output != "table":
         print_data({"path": path, "checkpoints": records}, output)
     elif records:

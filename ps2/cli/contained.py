@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from types import FrameType
+from typing import TYPE_CHECKING
 
 import click
 
@@ -20,83 +22,102 @@ if TYPE_CHECKING:
 POLL_S = 0.2
 # Log of a fleet in the background, in its folder.
 LOG = "launcher.log"
-# For 'ps2 stop' to end all servers, one by one.
+# Time for 'ps2 stop' to end all servers, one by one.
 STOP_TOGETHER_S = 10.0
 # Between two attempts to start a server.
 PAUSE_S = 2.0
 
 
-class Wish(Protocol):
-    """Whether the user has asked for the end."""
+class StopRequest:
+    """Records that the user has asked for the end (Ctrl-C, SIGTERM, a closed terminal), without an interrupt.
 
-    came: bool
-    interrupted: bool
+    Attributes:
+        received: True after any of these.
+        interrupted: True after Ctrl-C.
+    """
 
-    def check(self) -> None: ...
+    def __init__(self) -> None:
+        self.received = self.interrupted = False
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            # Under nohup the command outlives the terminal.
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, self._record)
+
+    def check(self) -> None:
+        if self.received:
+            raise KeyboardInterrupt
+
+    def _record(self, number: int, frame: FrameType | None) -> None:
+        self.received = True
+        self.interrupted = self.interrupted or number == signal.SIGINT
 
 
 def run(
-    wanted: ContainedServers,
+    servers: ContainedServers,
     arguments: Sequence[str],
     name: str,
     token_file: Path | None,
     timeout_s: float,
-    wish: Wish,
-    all_is_well: Callable[[Path], None] | None = None,
+    stop_request: StopRequest,
+    report_ready: Callable[[Path], None] | None = None,
 ) -> None:
     """Run a fleet until the user or 'ps2 stop' ends it.
 
     Args:
-        arguments: of spark-submit.
-        token_file: that the token was read from; None: it is a new one.
-        timeout_s: longest time for all servers to start.
-        all_is_well: called when they run, with a file for all that is printed later; None: this command is in the
+        arguments: options of spark-submit.
+        token_file: the file that the token was read from; None: the token is new.
+        timeout_s: maximum time for all servers to start.
+        report_ready: called when the servers run, with the file for all later output; None: this command is in the
             foreground.
 
     Raises:
         LaunchError: a fleet of that name runs, or servers do not start.
-        KeyboardInterrupt: it was Ctrl-C.
+        KeyboardInterrupt: the user pressed Ctrl-C.
     """
-    from ps2.cli.state import LaunchedServer, claim, remove
+    from ps2.cli.state import COPY_ADVICE, LaunchedServer, claim, description, remove
     from ps2.config import write_token
     from ps2.processes import ProcessId
 
     with contextlib.ExitStack() as undo:
         fleet = claim(
-            name, ProcessId.of(os.getpid()), token_file.absolute() if token_file is not None else None, wanted.tls
+            name, ProcessId.of(os.getpid()), token_file.absolute() if token_file is not None else None, servers.tls
         )
         undo.callback(remove, fleet)
         if token_file is None:
-            write_token(fleet.token_file, wanted.token)
-        started = ContainedFleet(wanted, arguments, name)
-        undo.callback(started.launcher.stop)
-        addresses = started.start(timeout_s, wish)
+            write_token(fleet.token_file, servers.token)
+        contained = ContainedFleet(servers, arguments, name)
+        undo.callback(contained.launcher.stop)
+        addresses = contained.start(timeout_s, stop_request)
         # The servers end with this process, on any host.
         members = tuple(LaunchedServer(address, fleet.launcher) for _, address in sorted(addresses.items()))
         fleet = fleet.with_servers(members)
-        click.echo(description(fleet, started.launcher, detached=all_is_well is not None))
-        if all_is_well is not None:
-            all_is_well(fleet.folder / LOG)
-        started.watch(wish, fleet)
-    if wish.interrupted:
+        locations = contained.launcher.locations()
+        texts = [locations.get(index, "") for index in range(len(members))]
+        lines = description(fleet, "in containers", texts, detached=report_ready is not None)
+        lines += [f"log     {fleet.folder / LOG}"] if report_ready is not None else []
+        click.echo("\n".join([*lines, "", COPY_ADVICE]))
+        if report_ready is not None:
+            report_ready(fleet.folder / LOG)
+        contained.watch(stop_request, fleet)
+    if stop_request.interrupted:
         raise KeyboardInterrupt
 
 
 class ContainedFleet:
     """Servers in containers, until the user or ``ps2 stop`` ends them. Dead servers are started again."""
 
-    def __init__(self, wanted: ContainedServers, arguments: Sequence[str], name: str) -> None:
-        """``arguments``: of spark-submit."""
+    def __init__(self, servers: ContainedServers, arguments: Sequence[str], name: str) -> None:
+        """``arguments``: options of spark-submit."""
         from ps2.coordinator.launchers.containers.submission import Submission
         from ps2.coordinator.launchers.spark import SparkLauncher
 
         self.launcher: SparkLauncher = SparkLauncher(
-            wanted, Submission(arguments=tuple(arguments), name=f"ps2 fleet {name}")
+            servers, Submission(arguments=tuple(arguments), name=f"ps2 fleet {name}")
         )
         self._tried_s: dict[int, float] = {}
 
-    def start(self, timeout_s: float, wish: Wish) -> dict[int, str]:
-        """Start all servers, and wait until they listen; return where.
+    def start(self, timeout_s: float, stop_request: StopRequest) -> dict[int, str]:
+        """Start all servers, and wait until they listen; return their addresses by index.
 
         Raises:
             LaunchError: a server does not start, or all take too long; names the cluster's reason.
@@ -106,9 +127,9 @@ class ContainedFleet:
             self.launcher.start(index, "")
         deadline_s = time.monotonic() + timeout_s
         while len(addresses := self.launcher.addresses()) < self.launcher.servers:
-            for index, why in self.launcher.poll().items():
-                raise LaunchError(f"server {index} did not start: {why}")
-            wish.check()
+            for index, reason in self.launcher.poll().items():
+                raise LaunchError(f"server {index} did not start: {reason}")
+            stop_request.check()
             if time.monotonic() > deadline_s:
                 missing = [index for index in range(self.launcher.servers) if index not in addresses]
                 raise LaunchError(
@@ -117,10 +138,10 @@ class ContainedFleet:
             time.sleep(POLL_S)
         return addresses
 
-    def watch(self, wish: Wish, fleet: LaunchedFleet) -> None:
+    def watch(self, stop_request: StopRequest, fleet: LaunchedFleet) -> None:
         """Restart dead servers until the user asks for the end, or 'ps2 stop' was called."""
-        known, stopping_s = self.launcher.addresses(), 0.0
-        while not wish.came:
+        addresses, stopping_s = self.launcher.addresses(), 0.0
+        while not stop_request.received:
             ended = self.launcher.poll()
             stopped = [index for index, code in self.launcher.exit_codes().items() if code == 0]
             if len(stopped) == self.launcher.servers:
@@ -129,47 +150,27 @@ class ContainedFleet:
             # After the first stopped server, wait: 'ps2 stop' is stopping the others.
             stopping_s = (stopping_s or time.monotonic()) if stopped else 0.0
             if not stopping_s or time.monotonic() - stopping_s > STOP_TOGETHER_S:
-                self._again(ended)
-            known = self._tell_moves(known, fleet)
+                self._restart(ended)
+            addresses = self._record_addresses(addresses, fleet)
             time.sleep(POLL_S)
 
-    def _again(self, ended: Mapping[int, str | None]) -> None:
+    def _restart(self, ended: Mapping[int, str | None]) -> None:
         now_s = time.monotonic()
-        for index, why in ended.items():
+        for index, reason in ended.items():
             if now_s - self._tried_s.get(index, -PAUSE_S) >= PAUSE_S:
                 self._tried_s[index] = now_s
-                click.echo(f"server {index} is started again: {why}", err=True)
+                click.echo(f"server {index} is started again: {reason}", err=True)
                 self.launcher.start(index, "")
 
-    def _tell_moves(self, known: dict[int, str], fleet: LaunchedFleet) -> dict[int, str]:
-        """Note new addresses, for ``ps2 status`` and for drivers that attach."""
+    def _record_addresses(self, addresses: dict[int, str], fleet: LaunchedFleet) -> dict[int, str]:
+        """Record new addresses, for ``ps2 status`` and for drivers that attach."""
         from ps2.cli.state import LaunchedServer
 
-        now = {**known, **self.launcher.addresses()}
-        if now != known:
-            for index in sorted(index for index in now if now[index] != known.get(index)):
-                click.echo(f"server {index} is at {now[index]}: drivers must attach again, with this address", err=True)
-            fleet.with_servers(tuple(LaunchedServer(address, fleet.launcher) for _, address in sorted(now.items())))
-        return now
-
-
-def description(fleet: LaunchedFleet, launcher: SparkLauncher, detached: bool) -> str:
-    """Describe the running fleet."""
-    from ps2.cli.state import attaching, command
-
-    locations = launcher.locations()
-    count = f"{len(fleet.servers)} server{'' if len(fleet.servers) == 1 else 's'}"
-    end = f"until '{command('stop', fleet.name)}'" if detached else "until Ctrl-C"
-    return "\n".join(
-        [
-            f"fleet {fleet.name!r}: {count} in containers, {end}",
-            *(f"  {server.address}  {locations.get(index, '')}" for index, server in enumerate(fleet.servers)),
-            "",
-            f"attach  {attaching(fleet)}",
-            f"look    {command('status', fleet.name)}",
-            f"stop    {command('stop', fleet.name)}",
-            *([f"log     {fleet.folder / LOG}"] if detached else []),
-            "",
-            "Drivers on other hosts need a copy of the token file that only you can read.",
-        ]
-    )
+        current = {**addresses, **self.launcher.addresses()}
+        if current != addresses:
+            for index in sorted(index for index in current if current[index] != addresses.get(index)):
+                click.echo(
+                    f"server {index} is at {current[index]}: drivers must attach again, with this address", err=True
+                )
+            fleet.with_servers(tuple(LaunchedServer(address, fleet.launcher) for _, address in sorted(current.items())))
+        return current

@@ -34,12 +34,12 @@ def env(name: str | None) -> None:
     from ps2.cli.state import DEFAULT_NAME, find
 
     fleet = find(DEFAULT_NAME if name is None else name)
-    known = {
+    variables = {
         ADDRESSES_VARIABLE: ",".join(server.address for server in fleet.servers),
         TOKEN_FILE_VARIABLE: str(fleet.token_file),
     }
     tls = fleet.tls or TlsFiles()
-    known |= zip(VARIABLES, (tls.cert, tls.key, tls.ca, tls.name), strict=True)
-    for variable, value in known.items():
+    variables |= zip(VARIABLES, (tls.cert, tls.key, tls.ca, tls.name), strict=True)
+    for variable, value in variables.items():
         if value:
             click.echo(f"export {variable}={shlex.quote(value)}")

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import ps2.client.network
-import ps2.server.process  # noqa: F401 - servers need it
+import ps2.server.process  # noqa: F401 - the modules of servers
 from ps2.cli.main import main
 from ps2.ops.kernels import total
 from ps2.ops.modules import GROUP
@@ -30,7 +30,7 @@ from ps2.server.fast_path_compiled import is_compiled, load
 PARENT_CHECK_S = 0.5
 
 
-def answered(parent: int) -> dict[str, Any] | None:
+def fork_request(parent: int) -> dict[str, Any] | None:
     """Answer requests until the parent closes stdin or has ended; then return None. In a fork, return its request."""
     while True:
         while not has_come(sys.stdin, PARENT_CHECK_S):
@@ -39,14 +39,14 @@ def answered(parent: int) -> dict[str, Any] | None:
         line = sys.stdin.readline()  # requests do not overlap
         if not line:
             return None
-        asked = json.loads(line)
+        request = json.loads(line)
         answer: dict[str, object] = {}
-        if "ended" in asked:
+        if "ended" in request:
             with suppress(ChildProcessError):  # the child of an earlier fork server, which was killed
-                answer = {"code": os.waitstatus_to_exitcode(os.waitpid(asked["ended"], 0)[1])}
+                answer = {"code": os.waitstatus_to_exitcode(os.waitpid(request["ended"], 0)[1])}
         else:
             # Servers look for packages' operations on their driver's path, and find them read here.
-            sys.path[:] = asked["start"]["path"]
+            sys.path[:] = request["start"]["path"]
             entries_of(GROUP)
             try:
                 pid = os.fork()
@@ -54,7 +54,7 @@ def answered(parent: int) -> dict[str, Any] | None:
                 answer = {"error": str(error)}
             else:
                 if pid == 0:
-                    return dict(asked["start"])
+                    return dict(request["start"])
                 answer = {"pid": pid}
         print(json.dumps(answer), flush=True)
 
@@ -63,16 +63,16 @@ def become(arguments: list[str], environment: dict[str, str], path: list[str], f
     """Turn this process into the ``ps2`` command with these arguments, in a session of its own.
 
     Args:
-        path: of its imports.
-        folder: that it works in.
-        log: file that takes what it prints; it is there.
+        path: the import path.
+        folder: the working folder.
+        log: an existing file for the output.
     """
     os.setsid()
     # If the log is missing, its folder is being removed: another server has noticed that the driver has ended.
-    nothing, file = os.open(os.devnull, os.O_RDONLY), os.open(log, os.O_WRONLY)
-    for theirs, ours in ((nothing, 0), (file, 1), (file, 2)):
-        os.dup2(theirs, ours)
-    os.close(nothing)
+    null, file = os.open(os.devnull, os.O_RDONLY), os.open(log, os.O_WRONLY)
+    for source, target in ((null, 0), (file, 1), (file, 2)):
+        os.dup2(source, target)
+    os.close(null)
     os.close(file)
     os.environ.clear()
     os.environ.update(environment)
@@ -96,5 +96,5 @@ if __name__ == "__main__":
     if is_compiled():
         load()
     gc.freeze()
-    if (wanted := answered(int(sys.argv[1]))) is not None:
-        become(**wanted)
+    if (request := fork_request(int(sys.argv[1]))) is not None:
+        become(**request)

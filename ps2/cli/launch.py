@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
 from itertools import combinations
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
 
 from ps2.certificates import TlsFiles
+from ps2.cli.contained import STOP_TOGETHER_S, StopRequest
 from ps2.cli.finite import FiniteRange
 from ps2.cli.server import ops_option, parse_bytes, parse_host, parse_ports
 from ps2.cli.target import controlled, replaced_servers
@@ -42,7 +41,7 @@ from ps2.errors import AuthError, ConfigError, LaunchError, PS2Error, Unavailabl
 if TYPE_CHECKING:
     from ps2.cli.processes import ServerProcesses
     from ps2.cli.state import LaunchedFleet
-    from ps2.rpc.control import ServerControl
+
 
 EPILOG = """\b
 Examples:
@@ -60,31 +59,6 @@ MAX_SERVERS = 256
 MEMORY_SHARE = 0.8
 START_POLL_S = 0.05
 WATCH_POLL_S = 0.2
-# For 'ps2 stop' to end all servers, one by one.
-STOP_TOGETHER_S = 10.0
-
-
-class _Wish:
-    """Notes that the user has asked for the end (Ctrl-C, SIGTERM, a closed terminal), without an interrupt.
-
-    Attributes:
-        interrupted: it was Ctrl-C.
-    """
-
-    def __init__(self) -> None:
-        self.came = self.interrupted = False
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            # Under nohup the command outlives the terminal.
-            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
-                signal.signal(number, self._note)
-
-    def check(self) -> None:
-        if self.came:
-            raise KeyboardInterrupt
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self.came = True
-        self.interrupted = self.interrupted or number == signal.SIGINT
 
 
 @click.command(epilog=EPILOG)
@@ -195,7 +169,7 @@ def launch(
             if value is not None:
                 raise ConfigError(f"{option}: servers in containers choose their ports when they start")
         # Forks, so it comes before the first thread.
-        all_is_well = go_to_background() if detach else None
+        report_ready = go_to_background() if detach else None
         from ps2.cli.contained import run
         from ps2.coordinator.launchers.containers.submission import DEFAULT_MEMORY_BYTES
         from ps2.coordinator.launchers.spark import ContainedServers
@@ -206,8 +180,8 @@ def launch(
         binding = Binding(host, advertise or (reachable_host() if is_wildcard(host) else host), ports)
         if tls is not None:
             check_serving(tls, binding.advertised)
-        wanted = ContainedServers(servers, token, binding, memory, ops, keep_addresses=True, tls=tls)
-        run(wanted, submit, name, token_file, start_timeout, _Wish(), all_is_well)
+        containers = ContainedServers(servers, token, binding, memory, ops, keep_addresses=True, tls=tls)
+        run(containers, submit, name, token_file, start_timeout, StopRequest(), report_ready)
         return
     if submit:
         raise ConfigError(f"{' '.join(submit)}: options of spark-submit go with --on spark")
@@ -220,12 +194,12 @@ def launch(
         read_token(token_file)
     limit = memory_limit or int(available_bytes() * MEMORY_SHARE) // servers
     listen = [join_address(host, port + index) for index in range(servers)]
-    seen_as = advertise or (reachable_host() if is_wildcard(host) else host)
-    addresses = [join_address(seen_as, port + index) for index in range(servers)]
+    advertised = advertise or (reachable_host() if is_wildcard(host) else host)
+    addresses = [join_address(advertised, port + index) for index in range(servers)]
     if tls is not None:
         check_serving(tls, *dict.fromkeys(split_address(address)[0] for address in addresses))
     _check_not_replaced(name)
-    wish = _Wish()
+    stop_request = StopRequest()
     with contextlib.ExitStack() as undo:
         fleet = claim(name, ProcessId.of(os.getpid()), token_file, tls)
         undo.callback(remove, fleet)
@@ -234,29 +208,29 @@ def launch(
         options = ServerOptions(
             fleet.token_file,
             limit,
-            seen_as,
+            advertised,
             data_port,
             metrics_port,
             ops,
             exit_with_parent=not detach,
             tls=tls,
         )
-        started = ServerProcesses(listen, fleet.folder, options)
-        undo.callback(started.stop)
-        processes = started.start()
-        members = zip(addresses, processes, strict=True)
+        processes = ServerProcesses(listen, fleet.folder, options)
+        undo.callback(processes.stop)
+        process_ids = processes.start()
+        members = zip(addresses, process_ids, strict=True)
         fleet = fleet.with_servers(tuple(LaunchedServer(address, process) for address, process in members))
-        _wait_answering(fleet, started, wish)
+        _wait_answering(fleet, processes, stop_request)
         if detach:
             undo.pop_all()
-            started.leave()
+            processes.leave()
         click.echo(_description(fleet, detach, metrics_port))
         if not detach:
-            _watch(fleet, started, wish)
+            _watch(fleet, processes, stop_request)
 
 
 def _check_not_replaced(name: str) -> None:
-    """Raise LaunchError if servers that were started otherwise are in the place of the fleet's, which have ended."""
+    """Raise LaunchError if servers that something else started have replaced those of the fleet, which have ended."""
     from ps2.cli.state import command, find
 
     try:
@@ -273,16 +247,16 @@ def _check_not_replaced(name: str) -> None:
 
 def _check_ports(servers: int, first: Mapping[str, int | None]) -> None:
     """Raise ConfigError if ports overlap or exceed the last one. ``first``: the first port by option, or None."""
-    given = {option: port for option, port in first.items() if port is not None}
-    for option, port in given.items():
+    first_ports = {option: port for option, port in first.items() if port is not None}
+    for option, port in first_ports.items():
         if port + servers - 1 > MAX_PORT:
             raise ConfigError(f"{option}: {servers} servers from {port} on need ports up to {port + servers - 1}")
-    for (option, port), (other, another) in combinations(given.items(), 2):
-        if abs(port - another) < servers:
-            raise ConfigError(f"{other}: {servers} ports from {another} on overlap those from {option} {port} on")
+    for (option, port), (other, other_port) in combinations(first_ports.items(), 2):
+        if abs(port - other_port) < servers:
+            raise ConfigError(f"{other}: {servers} ports from {other_port} on overlap those from {option} {port} on")
 
 
-def _wait_answering(fleet: LaunchedFleet, started: ServerProcesses, wish: _Wish) -> None:
+def _wait_answering(fleet: LaunchedFleet, processes: ServerProcesses, stop_request: StopRequest) -> None:
     """Wait until every server answers with the pid of the process that was started here.
 
     Raises:
@@ -294,38 +268,31 @@ def _wait_answering(fleet: LaunchedFleet, started: ServerProcesses, wish: _Wish)
     with controlled(read_token(fleet.token_file), fleet.tls) as control:
         while waiting:
             for index, server in list(waiting.items()):
-                if started.exit_code(index) is not None:
-                    raise LaunchError(f"server {index} ({server.address}) did not start: {started.ending(index)}")
-                if _answering_pid(control, server.address) == server.process.pid:
-                    del waiting[index]
-            wish.check()
+                if processes.exit_code(index) is not None:
+                    raise LaunchError(f"server {index} ({server.address}) did not start: {processes.ending(index)}")
+                with contextlib.suppress(PS2Error):  # it does not answer yet
+                    if control.status(server.address).pid == server.process.pid:
+                        del waiting[index]
+            stop_request.check()
             if time.monotonic() > deadline_s:
                 addresses = ", ".join(server.address for server in waiting.values())
                 raise LaunchError(f"no answer from {addresses} within {timeout_s:.0f} s")
             time.sleep(START_POLL_S)
 
 
-def _answering_pid(control: ServerControl, address: str) -> int | None:
-    """Return the pid of the server at an address; None if no server of this fleet answers."""
-    try:
-        return control.status(address).pid
-    except PS2Error:
-        return None
-
-
-def _watch(fleet: LaunchedFleet, started: ServerProcesses, wish: _Wish) -> None:
+def _watch(fleet: LaunchedFleet, processes: ServerProcesses, stop_request: StopRequest) -> None:
     """Wait until the user asks for the end, or 'ps2 stop' was called.
 
     Raises:
         LaunchError: a server died.
-        KeyboardInterrupt: it was Ctrl-C.
+        KeyboardInterrupt: the user pressed Ctrl-C.
     """
     stopping_s: float | None = None
-    while not wish.came:
-        codes = [started.exit_code(index) for index in range(len(fleet.servers))]
+    while not stop_request.received:
+        codes = [processes.exit_code(index) for index in range(len(fleet.servers))]
         for index, code in enumerate(codes):
             if code:
-                raise LaunchError(f"server {index} ({fleet.servers[index].address}) died: {started.ending(index)}")
+                raise LaunchError(f"server {index} ({fleet.servers[index].address}) died: {processes.ending(index)}")
         if all(code == 0 for code in codes):
             click.echo("the fleet was stopped")
             return
@@ -335,39 +302,24 @@ def _watch(fleet: LaunchedFleet, started: ServerProcesses, wish: _Wish) -> None:
                 index = codes.index(0)
                 raise LaunchError(f"server {index} ({fleet.servers[index].address}) was stopped alone")
         time.sleep(WATCH_POLL_S)
-    click.echo(f"\nstopping {_servers(fleet)}")
-    if wish.interrupted:
+    click.echo(f"\nstopping {fleet.count_text}")
+    if stop_request.interrupted:
         raise KeyboardInterrupt
 
 
 def _description(fleet: LaunchedFleet, detach: bool, metrics_port: int | None) -> str:
-    """Describe the running fleet, and the commands for it."""
-    from ps2.cli.state import attaching, command
+    from ps2.cli.state import COPY_ADVICE, description
 
-    end = f"until '{command('stop', fleet.name)}'" if detach else "until Ctrl-C"
-    lines = [
-        f"fleet {fleet.name!r}: {_servers(fleet)} running, {end}",
-        *(
-            f"  {server.address}  pid {server.process.pid}"
-            + ("" if metrics_port is None else f"  metrics on port {metrics_port + index}")
-            for index, server in enumerate(fleet.servers)
-        ),
-        "",
-        f"attach  {attaching(fleet)}",
-        f"look    {command('status', fleet.name)}",
-        f"stop    {command('stop', fleet.name)}",
-        f"logs    {fleet.folder}",
+    texts = [
+        f"pid {server.process.pid}" + ("" if metrics_port is None else f"  metrics on port {metrics_port + index}")
+        for index, server in enumerate(fleet.servers)
     ]
+    lines = [*description(fleet, "running", texts, detach), f"logs    {fleet.folder}"]
     if (warning := unencrypted(fleet.tls, *(server.address for server in fleet.servers))) is not None:
         lines += ["", f"warning: {warning}"]
     if not all(is_loopback(split_address(server.address)[0]) for server in fleet.servers):
-        lines += ["", "Drivers on other hosts need a copy of the token file that only you can read."]
+        lines += ["", COPY_ADVICE]
     return "\n".join(lines)
-
-
-def _servers(fleet: LaunchedFleet) -> str:
-    count = len(fleet.servers)
-    return f"{count} server{'' if count == 1 else 's'}"
 
 
 OUT, ERR = 1, 2
@@ -377,27 +329,27 @@ def go_to_background() -> Callable[[Path], None]:
     """Fork: the process that was called waits, and the other one returns. Call it while there is one thread.
 
     Returns:
-        What ends the wait when all is well: it takes a file, to which everything is printed from then on. The process
-        that waits exits with 0 then; if the other one ends before, with its exit code.
+        The function that ends the wait when the fleet runs: it takes the file for all later output. The waiting process
+        then exits with 0; if the other one ends before, with its exit code.
     """
     reading, writing = os.pipe()
     pid = os.fork()
     if pid:
         os.close(writing)
-        is_well = os.read(reading, 1) != b""
-        sys.exit(0 if is_well else os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        is_ready = os.read(reading, 1) != b""
+        sys.exit(0 if is_ready else os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
     os.close(reading)
 
-    def all_is_well(log: Path) -> None:
+    def report_ready(log: Path) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         # The process leaves the terminal: its signals and its files.
         os.setsid()
-        with open(os.devnull) as nothing, open(log, "a") as file:
-            os.dup2(nothing.fileno(), 0)
+        with open(os.devnull) as null, open(log, "a") as file:
+            os.dup2(null.fileno(), 0)
             for number in (OUT, ERR):
                 os.dup2(file.fileno(), number)
         os.write(writing, b"+")
         os.close(writing)
 
-    return all_is_well
+    return report_ready

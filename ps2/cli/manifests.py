@@ -18,7 +18,7 @@ SECRETS = "/run/secrets/ps2"
 CERTIFICATES = "/run/secrets/ps2-tls"
 READY_PATH = "/ready"
 SCRATCH = "/tmp"
-# For a pod to hand its shards over before it ends. The kubelet waits a little longer.
+# Time for a pod to hand its shards over before it ends. The kubelet waits a little longer.
 DRAIN_S, GRACE_S = 110, 120
 # Compiled kernels: in the image, and the folder that servers read and write.
 COMPILED, KERNELS = "/opt/ps2/kernels", f"{SCRATCH}/kernels"
@@ -29,13 +29,13 @@ class FleetSettings:
     """The settings of a fleet on Kubernetes.
 
     Attributes:
-        image: of the servers; it has the ``ps2`` command.
-        servers: pods; at least one.
-        memory_bytes: of a pod; arrays take up to 80% of it.
-        cores: of a pod.
-        name: of the objects, and of the headless Service that the pods' names end in.
-        namespace: of the objects; None leaves it to who applies them.
-        token_secret: a Secret with the key ``token``, which has to be there: pods do not start without it.
+        image: the servers' image, which has the ``ps2`` command.
+        servers: the number of pods, at least one.
+        memory_bytes: the memory of a pod; arrays take up to 80% of it.
+        cores: the cores of a pod.
+        name: the name of the objects, and of the headless Service at the end of the pods' names.
+        namespace: the objects' namespace; None: kubectl's.
+        token_secret: a Secret with the key ``token``, without which pods do not start.
         tls_secret: a Secret as cert-manager makes them (tls.crt, tls.key, ca.crt); None serves without TLS.
         monitoring_namespace: namespace whose pods may reach the metrics; None: only pods of the fleet's namespace may.
     """
@@ -58,20 +58,29 @@ class FleetSettings:
 
 def manifests(fleet: FleetSettings) -> list[Object]:
     """Return the objects of a fleet, in the order in which they are applied."""
+    # Without a driver no pod is ready, and then no pod blocks the draining of a node.
+    budget = {"maxUnavailable": 1, "unhealthyPodEvictionPolicy": "AlwaysAllow", "selector": _selector(fleet)}
+    stateful_set = {
+        "serviceName": fleet.name,
+        "replicas": fleet.servers,
+        "podManagementPolicy": "Parallel",
+        "selector": _selector(fleet),
+        "template": {"metadata": {"labels": _labels(fleet)}, "spec": _pod(fleet)},
+    }
     return [
         _object(fleet, "v1", "ServiceAccount", automountServiceAccountToken=False),
         _object(fleet, "v1", "Service", spec=_service(fleet)),
-        _object(fleet, "policy/v1", "PodDisruptionBudget", spec=_disruption_budget(fleet)),
+        _object(fleet, "policy/v1", "PodDisruptionBudget", spec=budget),
         _object(fleet, "networking.k8s.io/v1", "NetworkPolicy", spec=_network_policy(fleet)),
-        _object(fleet, "apps/v1", "StatefulSet", spec=_stateful_set(fleet)),
+        _object(fleet, "apps/v1", "StatefulSet", spec=stateful_set),
     ]
 
 
-def _object(fleet: FleetSettings, version: str, kind: str, **rest: Any) -> Object:
+def _object(fleet: FleetSettings, version: str, kind: str, **content: Any) -> Object:
     metadata: Object = {"name": fleet.name, "labels": _labels(fleet)}
     if fleet.namespace is not None:
         metadata["namespace"] = fleet.namespace
-    return {"apiVersion": version, "kind": kind, "metadata": metadata, **rest}
+    return {"apiVersion": version, "kind": kind, "metadata": metadata, **content}
 
 
 def _labels(fleet: FleetSettings) -> Object:
@@ -98,13 +107,8 @@ def _service(fleet: FleetSettings) -> Object:
     }
 
 
-def _disruption_budget(fleet: FleetSettings) -> Object:
-    # Without a driver no pod is ready, and then no pod blocks the draining of a node.
-    return {"maxUnavailable": 1, "unhealthyPodEvictionPolicy": "AlwaysAllow", "selector": _selector(fleet)}
-
-
 def _network_policy(fleet: FleetSettings) -> Object:
-    """Allow pods of this namespace, and those of the monitoring namespace the metrics alone."""
+    """Allow pods of this namespace everything, and those of the monitoring namespace the metrics."""
     allowed: list[Object] = [{"from": [{"podSelector": {}}], "ports": [_port(name) for name in _ports()]}]
     if fleet.monitoring_namespace is not None:
         # Kubernetes gives each namespace this label.
@@ -115,16 +119,6 @@ def _network_policy(fleet: FleetSettings) -> Object:
 
 def _port(name: str) -> Object:
     return {"protocol": "TCP", "port": name}
-
-
-def _stateful_set(fleet: FleetSettings) -> Object:
-    return {
-        "serviceName": fleet.name,
-        "replicas": fleet.servers,
-        "podManagementPolicy": "Parallel",
-        "selector": _selector(fleet),
-        "template": {"metadata": {"labels": _labels(fleet)}, "spec": _pod(fleet)},
-    }
 
 
 def _pod(fleet: FleetSettings) -> Object:

@@ -21,11 +21,11 @@ Examples:
 """
 COLUMNS = (
     Column("operation"),
-    Column("vectors", folds=True, widest=18),
-    Column("writes", folds=True, widest=17),
-    Column("parameters", folds=True, widest=24),
+    Column("vectors", folds=True, max_width=18),
+    Column("writes", folds=True, max_width=17),
+    Column("parameters", folds=True, max_width=24),
     Column("dtypes", folds=True),
-    Column("what it does", folds=True, room=120),
+    Column("what it does", folds=True, min_width=120),
 )
 # Operations that do not work on all dtypes work on these.
 SHORT_DTYPES = {("float32", "float64", "int32", "int64"): "any", ("float32", "float64"): "floats"}
@@ -40,10 +40,10 @@ def ops(name: str | None, output: Format) -> None:
     from ps2.ops.all import TABLE, lookup
 
     if name is None:
-        found = list(TABLE.values())
+        operations = list(TABLE.values())
         if output != "table":
-            print_data({"operations": [_record(op) for op in found]}, output)
-        elif not print_table(COLUMNS, [_row(op) for op in found]):
+            print_data({"operations": [_record(op) for op in operations]}, output)
+        elif not print_table(COLUMNS, [_row(op) for op in operations]):
             click.echo("\n'ps2 ops NAME' tells what an operation does")
     elif output != "table":
         print_data(_record(lookup(name)), output)

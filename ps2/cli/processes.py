@@ -15,17 +15,17 @@ from ps2.processes import ProcessId
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """How the servers of the fleet are started.
+    """The options of a fleet's servers.
 
     Attributes:
-        token_file: of the fleet.
-        memory_limit_bytes: of each server.
-        advertise: host that clients reach them by; None: that they listen at.
-        data_port: of the first server, the second has the next one, and so on; None is any.
-        metrics_port: of the first server, the second has the next one, and so on; None is no metrics.
+        token_file: the file with the fleet's token.
+        memory_limit_bytes: the memory limit of each server.
+        advertise: the host by which clients reach the servers; None: the host of ``listen``.
+        data_port: the first server's port for data, the next server has the next one; None: any.
+        metrics_port: the first server's port for metrics, the next server has the next one; None: no metrics.
         ops: modules that declare operations.
-        tls: certificates of all of them; None: there is no TLS.
-        exit_with_parent: they end with this process, however it ends.
+        tls: the servers' certificates; None: no TLS.
+        exit_with_parent: True if servers end with this process.
     """
 
     token_file: Path
@@ -44,7 +44,7 @@ class ServerProcesses:
     def __init__(self, listen: Sequence[str], folder: Path, options: ServerOptions) -> None:
         """Args:
         listen: ``host:port`` of each server.
-        folder: where their logs go.
+        folder: folder for their logs.
         """
         self._listen = list(listen)
         self._folder = folder

@@ -10,7 +10,7 @@ import re
 import shutil
 import socket
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from ps2.processes import ProcessId
 DEFAULT_NAME = "default"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 FILE = "fleet.json"
+COPY_ADVICE = "Drivers on other hosts need a copy of the token file that only you can read."
 
 
 @dataclass(frozen=True)
@@ -41,11 +42,11 @@ class LaunchedFleet:
 
     Attributes:
         name: unique among the fleets of this user.
-        host: where its processes are.
-        run: tells this fleet from an earlier or later one of its name.
+        host: the host of the fleet's processes.
+        run: the identity of this fleet among all fleets of its name.
         launcher: the ``ps2 launch`` process; it lives as long as a fleet in the foreground.
-        token_file: what clients pass.
-        tls: the servers' certificates, which clients on this host use, too; None: there is no TLS.
+        token_file: the file with the fleet's token.
+        tls: the certificates of the servers and of clients on this host; None: no TLS.
     """
 
     name: str
@@ -59,6 +60,10 @@ class LaunchedFleet:
     @property
     def folder(self) -> Path:
         return folder_of(self.name)
+
+    @property
+    def count_text(self) -> str:
+        return f"{len(self.servers)} server{'' if len(self.servers) == 1 else 's'}"
 
     def alive(self) -> bool:
         return self.launcher.alive() or any(server.alive() for server in self.servers)
@@ -98,14 +103,14 @@ def find(name: str) -> LaunchedFleet:
     """Return the fleet of a name.
 
     Raises:
-        UnavailableError: there is none, or it is on another host; says what to do.
+        UnavailableError: there is none, or it is on another host.
     """
     fleet = _read(name)
     if fleet is None:
-        others = ", ".join(f"--name {other}" for other in names())
-        known = f"; known here: {others}" if others else ""
+        other_names = ", ".join(f"--name {other}" for other in names())
+        hint = f"; known here: {other_names}" if other_names else ""
         raise UnavailableError(
-            f"no fleet named {name!r} was launched here{known}; start one with 'ps2 launch', or name one with --fleet"
+            f"no fleet named {name!r} was launched here{hint}; start one with 'ps2 launch', or name one with --fleet"
         )
     if fleet.host != socket.gethostname():
         addresses = ",".join(server.address for server in fleet.servers)
@@ -116,11 +121,12 @@ def find(name: str) -> LaunchedFleet:
     return fleet
 
 
-def servers_of_others(name: str) -> list[LaunchedServer]:
+def other_servers(name: str) -> list[LaunchedServer]:
     """Return the running servers of this host's other fleets."""
-    fleets = [_read(other) for other in names() if other != name]
-    here = [fleet for fleet in fleets if fleet is not None and fleet.host == socket.gethostname()]
-    return [server for fleet in here for server in fleet.servers if server.alive()]
+    fleets = [fleet for other in names() if other != name and (fleet := _read(other)) is not None]
+    return [
+        server for fleet in fleets if fleet.host == socket.gethostname() for server in fleet.servers if server.alive()
+    ]
 
 
 def claim(name: str, launcher: ProcessId, token_file: Path | None, tls: TlsFiles | None = None) -> LaunchedFleet:
@@ -132,10 +138,12 @@ def claim(name: str, launcher: ProcessId, token_file: Path | None, tls: TlsFiles
     folder = folder_of(name)
     fleet = LaunchedFleet(name, launcher, token_file or folder / "token", tls=tls)
     with _locked():
-        found = _read(name)
-        if found is not None and found.host != fleet.host:
-            raise LaunchError(f"fleet {name!r} was launched on {found.host}: choose another --name, or remove {folder}")
-        if found is not None and found.alive():
+        earlier = _read(name)
+        if earlier is not None and earlier.host != fleet.host:
+            raise LaunchError(
+                f"fleet {name!r} was launched on {earlier.host}: choose another --name, or remove {folder}"
+            )
+        if earlier is not None and earlier.alive():
             raise LaunchError(
                 f"fleet {name!r} is running; end it with '{command('stop', name)}', or choose another --name"
             )
@@ -148,8 +156,8 @@ def claim(name: str, launcher: ProcessId, token_file: Path | None, tls: TlsFiles
 def remove(fleet: LaunchedFleet) -> None:
     """Remove a fleet's folder, unless a later fleet of the same name has it now."""
     with _locked():
-        found = _read(fleet.name)
-        if found is not None and found.run == fleet.run:
+        current = _read(fleet.name)
+        if current is not None and current.run == fleet.run:
             shutil.rmtree(fleet.folder, ignore_errors=True)
 
 
@@ -158,14 +166,27 @@ def command(verb: str, name: str) -> str:
     return f"ps2 {verb}" + ("" if name == DEFAULT_NAME else f" --name {name}")
 
 
-def attaching(fleet: LaunchedFleet) -> str:
-    """Return the call by which a driver attaches."""
+def description(fleet: LaunchedFleet, state: str, server_texts: Iterable[str], detached: bool) -> list[str]:
+    """Return lines that describe a running fleet, with the commands for it."""
+    end = f"until '{command('stop', fleet.name)}'" if detached else "until Ctrl-C"
+    servers = (f"  {server.address}  {text}" for server, text in zip(fleet.servers, server_texts, strict=True))
+    return [
+        f"fleet {fleet.name!r}: {fleet.count_text} {state}, {end}",
+        *servers,
+        "",
+        f"attach  {_attaching(fleet)}",
+        f"look    {command('status', fleet.name)}",
+        f"stop    {command('stop', fleet.name)}",
+    ]
+
+
+def _attaching(fleet: LaunchedFleet) -> str:
     addresses = ",".join(server.address for server in fleet.servers)
     arguments = f"fleet={json.dumps(addresses)}, tokenFile={json.dumps(str(fleet.token_file), ensure_ascii=False)}"
     files = fleet.tls or TlsFiles()
     named = {"tlsCert": files.cert, "tlsKey": files.key, "tlsCa": files.ca, "tlsName": files.name}
-    if given := [f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in named.items() if value]:
-        arguments += f", conf=PS2Conf({', '.join(given)})"
+    if options := [f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in named.items() if value]:
+        arguments += f", conf=PS2Conf({', '.join(options)})"
     return f"PS2Context.getOrCreate(spark, {arguments})"
 
 
@@ -181,32 +202,31 @@ def _locked() -> Iterator[None]:
 def _read(name: str) -> LaunchedFleet | None:
     file = folder_of(name) / FILE
     try:
-        found = json.loads(file.read_text())
-        _check_current(found, file)
-        servers = tuple(LaunchedServer(s["address"], ProcessId(**s["process"])) for s in found["servers"])
-        tls = TlsFiles(**found["tls"]) if found.get("tls") else None
-        launcher, token_file = ProcessId(**found["launcher"]), Path(found["token_file"])
-        return LaunchedFleet(name, launcher, token_file, servers, found["host"], found["run"], tls)
+        record = json.loads(file.read_text())
+        _check_current(record, file)
+        servers = tuple(LaunchedServer(s["address"], ProcessId(**s["process"])) for s in record["servers"])
+        tls = TlsFiles(**record["tls"]) if record.get("tls") else None
+        launcher, token_file = ProcessId(**record["launcher"]), Path(record["token_file"])
+        return LaunchedFleet(name, launcher, token_file, servers, record["host"], record["run"], tls)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{file} cannot be read ({error}); remove {file.parent} if that fleet has ended") from error
 
 
-def _check_current(found: dict[str, Any], file: Path) -> None:
-    """Raise InputError for files of earlier versions, which identified processes by a clock that may have been set
-    since."""
-    processes = [found["launcher"], *(server["process"] for server in found["servers"])]
+def _check_current(record: dict[str, Any], file: Path) -> None:
+    """Raise InputError for a file of an earlier version, which identified processes by the system's clock."""
+    processes = [record["launcher"], *(server["process"] for server in record["servers"])]
     if any("created_s" in process for process in processes):
         pids = ", ".join(str(pid) for pid in dict.fromkeys(process["pid"] for process in processes))
         raise InputError(
-            f"{file} was written by an earlier version of PS2, which knew its processes by the system's clock; see "
-            f"that those it names have ended (pids {pids}), and remove {file.parent}"
+            f"{file} was written by an earlier version of PS2, which identified processes by the clock; "
+            f"make sure that its processes have ended (pids {pids}), and remove {file.parent}"
         )
 
 
 def _write(fleet: LaunchedFleet) -> None:
     file = fleet.folder / FILE
-    fresh = file.with_suffix(".new")
-    fresh.write_text(json.dumps({**asdict(fleet), "token_file": str(fleet.token_file)}, indent=2) + "\n")
-    fresh.replace(file)
+    new_file = file.with_suffix(".new")
+    new_file.write_text(json.dumps({**asdict(fleet), "token_file": str(fleet.token_file)}, indent=2) + "\n")
+    new_file.replace(file)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -32,11 +31,7 @@ ENDED = TransientError("its process has ended")
 
 @dataclass(frozen=True)
 class _Answer:
-    """The status of one server.
-
-    Attributes:
-        catalog: that its driver has left with it; b"" if there is none.
-    """
+    """The status of one server, and the catalog that its driver has published (b"" if none)."""
 
     status: ServerStatus
     catalog: bytes
@@ -48,28 +43,31 @@ class _Answer:
 def status(which: Which, output: Format) -> None:
     """Show matrices, memory and operations of a fleet's servers."""
     target = find_target(which)
-    # It imports numba, which takes half a second: to say that there is no fleet, nobody needs it.
+    # This imports numba, which takes half a second, so it comes after the check that there is a fleet.
     from ps2.coordinator.fleet_status import fleet_status
+    from ps2.dashboard.fleet_watcher import vector_names
 
     answers = _ask(target)
     catalogs = [answer.catalog for answer in answers.values() if isinstance(answer, _Answer)]
-    found = fleet_status(
+    fleet_status_now = fleet_status(
         {address: answer.status if isinstance(answer, _Answer) else answer for address, answer in answers.items()},
-        _names(catalogs),
+        vector_names(catalogs),
     )
     if output != "table":
-        print_data(found.as_data, output)
+        print_data(fleet_status_now.as_data, output)
     else:
-        for number, table in enumerate(found.tables):
+        for number, table in enumerate(fleet_status_now.tables):
             if number:
                 click.echo()
             print_table(table.columns, table.rows)
-    missing = [f"{server.address}: {_reason(server.error)}" for server in found.servers if server.error]
-    if missing:
-        has_ended = all(server.error == str(ENDED) for server in found.servers)
-        is_gone = has_ended and target.launched is not None and not target.launched.alive()
-        advice = "; 'ps2 launch' starts a new fleet" if is_gone else ""
-        text = f"{len(missing)} of {len(found.servers)} servers unreachable: {'; '.join(missing)}{advice}"
+    failed = [server for server in fleet_status_now.servers if server.error]
+    if failed:
+        # The end of a failed call's message is the relevant part.
+        missing = [f"{server.address}: {server.error.rsplit(': ', 1)[-1].strip(']')}" for server in failed]
+        has_ended = all(server.error == str(ENDED) for server in fleet_status_now.servers)
+        is_over = has_ended and target.launched is not None and not target.launched.alive()
+        advice = "; 'ps2 launch' starts a new fleet" if is_over else ""
+        text = f"{len(missing)} of {len(fleet_status_now.servers)} servers unreachable: {'; '.join(missing)}{advice}"
         click.echo(f"ps2: {text}", err=True)
         sys.exit(EXIT_UNREACHABLE)
 
@@ -86,18 +84,3 @@ def _ask(target: NamedFleet) -> Mapping[str, _Answer | TransientError]:
         [address for address in target.addresses if address not in ended],
     )
     return {address: ENDED if address in ended else answers[address] for address in target.addresses}
-
-
-def _names(catalogs: Iterable[bytes]) -> Mapping[int, Mapping[str, int]]:
-    """Return the rows of each matrix's vectors by name, from the catalog that the driver has published."""
-    from ps2.storage.manifest import matrices_from_json
-
-    left = [json.loads(catalog) for catalog in catalogs if catalog]
-    newest: Mapping[str, Any] = max(left, key=lambda catalog: catalog["number"], default={"matrices": []})
-    matrices = matrices_from_json(newest["matrices"], "the driver's catalog")
-    return {matrix.id: matrix.names for matrix in matrices}
-
-
-def _reason(error: str) -> str:
-    """Return the relevant part of a failed call's message: its end."""
-    return error.rsplit(": ", 1)[-1].strip("]")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ps2.certificates import TlsFiles, tls_files
-from ps2.cli.tls import add_tls_options, tls_of_environment
+from ps2.cli.tls import add_tls_options, tls_from_environment
 from ps2.config import TOKEN_FILE_VARIABLE, WireConfig, read_token, split_address
 from ps2.errors import AuthError, ConfigError, DeadlineError, PS2Error, TransientError
 
@@ -49,9 +49,9 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that name a fleet; the command gets one argument, ``which``."""
 
     @functools.wraps(command)
-    def call(**given: Any) -> Any:
-        which = Which(**{field.name: given.pop(field.name) for field in fields(Which)})
-        return command(**given, which=which)
+    def call(**arguments: Any) -> Any:
+        which = Which(**{field.name: arguments.pop(field.name) for field in fields(Which)})
+        return command(**arguments, which=which)
 
     options = [
         click.option("--fleet", metavar="HOST:PORT,...", help="Addresses of the servers."),
@@ -62,18 +62,18 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option("--name", metavar="NAME", help="A fleet that 'ps2 launch' started here  [default: default]."),
     ]
-    made = add_tls_options(call, environment=False)
+    decorated = add_tls_options(call, environment=False)
     for option in reversed(options):
-        made = option(made)
-    return made
+        decorated = option(decorated)
+    return decorated
 
 
 def find_target(which: Which) -> NamedFleet:
     """Return the fleet that the options name.
 
     Raises:
-        ConfigError: both ways to name one, or addresses that are none.
-        UnavailableError: nothing of that name was launched here.
+        ConfigError: the options name a fleet in both ways, or an address is wrong.
+        UnavailableError: no fleet of that name was launched here.
         AuthError: the token cannot be read.
     """
     import os
@@ -97,7 +97,7 @@ def find_target(which: Which) -> NamedFleet:
             raise ConfigError(f"--fleet: expected HOST:PORT,HOST:PORT..., got {fleet!r}: --name {address} takes a name")
         split_address(address, "--fleet")
     file = token_file or os.environ.get(TOKEN_FILE_VARIABLE)
-    return NamedFleet(addresses, read_token(file) if file else None, tls=tls or tls_of_environment())
+    return NamedFleet(addresses, read_token(file) if file else None, tls=tls or tls_from_environment())
 
 
 @contextmanager
@@ -119,7 +119,7 @@ def ask_all(
     """Ask all servers at the same time. The result has the error of each that does not answer.
 
     Raises:
-        PS2Error: a server answered that it will not; the message starts with its address.
+        PS2Error: a server refused; the message starts with its address.
     """
 
     from ps2.transport.concurrent_calls import call_concurrently
@@ -142,16 +142,16 @@ def ask_all(
 def replaced_servers(fleet: LaunchedFleet, token: str | None, tls: TlsFiles | None) -> set[str]:
     """Return the addresses where a server answers with the fleet's token, but the process launched there has ended.
 
-    One that takes connections and answers nothing in time, such as a stopped process, counts: it may be the fleet's.
-    The servers of other fleets that were launched on this host, which may share the token, do not count.
+    A server that takes connections but does not answer in time, such as a stopped process, counts: it may be the
+    fleet's. Servers of other fleets launched on this host, which may share the token, do not count.
     """
-    from ps2.cli.state import servers_of_others
+    from ps2.cli.state import other_servers
     from ps2.transport.concurrent_calls import call_concurrently
 
     ended = [server.address for server in fleet.servers if not server.alive()]
     if not ended:
         return set()
-    others = servers_of_others(fleet.name)
+    others = other_servers(fleet.name)
     pids = {server.process.pid for server in others}
     ended = [address for address in ended if address not in {server.address for server in others}]
 
@@ -165,7 +165,7 @@ def replaced_servers(fleet: LaunchedFleet, token: str | None, tls: TlsFiles | No
 
     with controlled(token, tls) as control:
         answers = call_concurrently(ended, is_replaced)
-    return {address for address, is_there in zip(ended, answers, strict=True) if is_there}
+    return {address for address, is_replaced_there in zip(ended, answers, strict=True) if is_replaced_there}
 
 
 def _hint(error: PS2Error, target: NamedFleet) -> str:

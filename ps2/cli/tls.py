@@ -12,7 +12,7 @@ import click
 from ps2.certificates import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE, NAME_VARIABLE, TlsFiles, tls_files
 
 Command = Callable[..., Any]
-# By the end of the option's name: environment variable, value, help.
+# Environment variable, value and help by the end of the option's name.
 OPTIONS = {
     "cert": (CERT_VARIABLE, "FILE", "Certificate of this process, and intermediate ones (PEM)."),
     "key": (KEY_VARIABLE, "FILE", "Its private key (PEM), readable by the owner only."),
@@ -25,9 +25,9 @@ def tls_options(command: Command) -> Command:
     """Add the options; the command gets one argument, ``tls``: TlsFiles, or None."""
 
     @functools.wraps(command)
-    def call(**given: Any) -> Any:
-        tls = tls_files(*(given.pop(f"tls_{name}") for name in OPTIONS))
-        return command(**given, tls=tls)
+    def call(**arguments: Any) -> Any:
+        tls = tls_files(*(arguments.pop(f"tls_{name}") for name in OPTIONS))
+        return command(**arguments, tls=tls)
 
     return add_tls_options(call, environment=True)
 
@@ -36,7 +36,7 @@ def add_tls_options(command: Command, environment: bool) -> Command:
     """Add the options as separate arguments: ``tls_cert``, ``tls_key``, ``tls_ca``, ``tls_name``.
 
     Args:
-        environment: each has a variable as its default.
+        environment: True if each option has a variable as its default.
     """
     for name, (variable, metavar, text) in reversed(OPTIONS.items()):
         kind = click.Path() if metavar == "FILE" else str
@@ -49,6 +49,6 @@ def add_tls_options(command: Command, environment: bool) -> Command:
     return command
 
 
-def tls_of_environment() -> TlsFiles | None:
+def tls_from_environment() -> TlsFiles | None:
     """Return the files that environment variables name; None if they name none."""
     return tls_files(*(os.environ.get(variable) for variable, _, _ in OPTIONS.values()))

@@ -54,10 +54,10 @@ def new(file: Path, output: Format) -> None:
 @format_option
 def rotate(file: Path, output: Format) -> None:
     """Put a new token into FILE, before the present one. Both are accepted until 'ps2 token retire'."""
-    known = read_token(file).split()
-    if len(known) > 1:
+    tokens = read_token(file).split()
+    if len(tokens) > 1:
         raise ConfigError(f"{file} holds two tokens already; end that rotation first, by 'ps2 token retire {file}'")
-    replace_token(file, f"{new_token()}\n{known[0]}")
+    replace_token(file, f"{new_token()}\n{tokens[0]}")
     _tell(file, output, "rotated")
 
 
@@ -66,10 +66,10 @@ def rotate(file: Path, output: Format) -> None:
 @format_option
 def retire(file: Path, output: Format) -> None:
     """Remove the old token from FILE: only the new one is accepted then."""
-    known = read_token(file).split()
-    if len(known) > 1:
-        replace_token(file, known[0])
-    _tell(file, output, "retired" if len(known) > 1 else "unchanged")
+    tokens = read_token(file).split()
+    if len(tokens) > 1:
+        replace_token(file, tokens[0])
+    _tell(file, output, "retired" if len(tokens) > 1 else "unchanged")
 
 
 @token.command(epilog=EPILOG)
@@ -80,13 +80,13 @@ def show(file: Path, output: Format) -> None:
     _tell(file, output, "unchanged")
 
 
-def _tell(file: Path, output: Format, done: str) -> None:
-    prints = [hashlib.sha256(line.encode()).hexdigest()[:FINGERPRINT_CHARS] for line in read_token(file).split()]
-    found: dict[str, Any] = {"file": str(file), "done": done, "fingerprints": prints}
+def _tell(file: Path, output: Format, change: str) -> None:
+    fingerprints = [hashlib.sha256(line.encode()).hexdigest()[:FINGERPRINT_CHARS] for line in read_token(file).split()]
+    record: dict[str, Any] = {"file": str(file), "done": change, "fingerprints": fingerprints}
     if output != "table":
-        print_data(found, output)
+        print_data(record, output)
         return
-    first, *before = prints
-    click.echo(f"{file}: token {first}" + (f", and {before[0]} before it: both are accepted" if before else ""))
-    if done == "rotated":
+    first, *older = fingerprints
+    click.echo(f"{file}: token {first}" + (f", and {older[0]} before it: both are accepted" if older else ""))
+    if change == "rotated":
         click.echo(f"copy it to all hosts; when all drivers that started before have ended: ps2 token retire {file}")

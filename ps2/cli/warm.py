@@ -1,7 +1,7 @@
 """Compile the kernels of all families, unless numba's cache already holds them (``python -m ps2.cli.warm``).
 
-Else each is compiled at its first use, which takes seconds. Some processes share the work; each compiles once what its
-kernels have in common.
+A kernel that is not compiled yet takes seconds at its first use. Several processes share the work, and each compiles
+functions that its kernels have in common only once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ps2.cgroups import usable_cores
 
 ROOT = Path(ps2.__file__).parent
 FAST_PATH = "ps2.server.fast_path_compiled"
-# They take longest.
+# The modules that take longest.
 FIRST = ("ps2.algorithms.trees.warm", "ps2.ops.warm", "ps2.algorithms.embeddings.warm", FAST_PATH)
 
 
@@ -24,15 +24,15 @@ def warmers() -> list[str]:
     """Return the modules that compile kernels, long ones first."""
     sizes = {
         ".".join(file.relative_to(ROOT.parent).with_suffix("").parts): file.stat().st_size
-        for room in ("algorithms", "data", "torch")
-        for file in (ROOT / room).rglob("warm.py")
+        for folder in ("algorithms", "data", "torch")
+        for file in (ROOT / folder).rglob("warm.py")
     }
-    rest = sorted(set(sizes) - set(FIRST), key=lambda module: (-sizes[module], module))
-    return [*FIRST, *rest]
+    others = sorted(set(sizes) - set(FIRST), key=lambda module: (-sizes[module], module))
+    return [*FIRST, *others]
 
 
 def compile_all(modules: Sequence[str], processes: int) -> None:
-    """Compile the kernels of modules, in some processes; what one of them raises is raised here."""
+    """Compile the kernels of modules in several processes; raises the error of any of them."""
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
         pool.map(_warm, modules, chunksize=1)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, get_args
 
 from ps2.certificates import TlsFiles, tls_files
-from ps2.config import ANY_PORT, MAX_BYTES, host_of, is_wildcard, said_of, split_listen
+from ps2.config import ANY_PORT, MAX_BYTES, host_of, is_wildcard, ports_text, split_listen
 from ps2.coordinator import settings
 from ps2.coordinator.launcher import Launcher, launcher_class
 from ps2.coordinator.recovery import Recover
@@ -272,7 +272,7 @@ class PS2Conf:
         """Convert each setting to one form, so that settings with the same meaning compare equal."""
         forms: dict[str, Any] = {"fleet": None if self.fleet is None else self.addresses}
         if self.ports is not None:
-            forms["ports"] = said_of(self.portRange)
+            forms["ports"] = ports_text(self.portRange)
         if not isinstance(self.ops, (str, Sequence)) or not all(isinstance(m, str) and m for m in self.modules):
             raise ConfigError(f"ops: expected names of modules, got {self.ops!r}")
         forms["ops"] = self.modules

@@ -16,7 +16,7 @@ from ps2.coordinator.fleet import Fleet
 from ps2.coordinator.recovery import Recovery, RecoveryLog
 from ps2.dashboard.event_log import EventLog
 from ps2.dashboard.figures import NO_COUNTS, DriverFigures, RunFigures, added
-from ps2.dashboard.fleet_view import CatalogMatrix, ServerHealth, fleet_of, operations_of, vectors_of
+from ps2.dashboard.fleet_view import CatalogMatrix, ServerHealth, fleet_view, operation_views, vectors_view
 from ps2.dashboard.run_view import RunWatcher
 from ps2.dashboard.server_reports import ServerReport
 from ps2.dashboard.snapshot import (
@@ -112,8 +112,8 @@ class DriverWatcher:
             return self._snapshot()
 
     def vectors(self, begin: int, find: str) -> VectorsView:
-        """Return a part of the table of vectors; see ``vectors_of``."""
-        return self._vectors_of(self._fleet.master.reports.all(), begin, find)
+        """Return a part of the table of vectors; see ``vectors_view``."""
+        return self._vectors_view(self._fleet.master.reports.all(), begin, find)
 
     def figures(self) -> DriverFigures:
         """Return the metrics' content. The servers' memory is that of their last reports."""
@@ -129,7 +129,7 @@ class DriverWatcher:
             self._ask(health)
         reports = master.reports.all()
         now_s = time.monotonic()
-        operations, left_out = operations_of(
+        operations, left_out = operation_views(
             report for index, report in reports.items() if now_s - report.at_s < ASK_TIMEOUT_S * 4
         )
         run = self._run_view()
@@ -140,8 +140,8 @@ class DriverWatcher:
             at_s=time.time(),
             version=__version__,
             where=f"{socket.gethostname()}, process {os.getpid()}",
-            fleet=fleet_of(health, reports, now_s, self._silent_after_s),
-            vectors=self._vectors_of(reports),
+            fleet=fleet_view(health, reports, now_s, self._silent_after_s),
+            vectors=self._vectors_view(reports),
             operations=operations,
             operations_left_out=left_out,
             replicas=self._fleet.replicas,
@@ -168,7 +168,7 @@ class DriverWatcher:
             master.reports.request()  # for the next scrape
         return DriverFigures(
             info={"version": __version__, "fleet": master.id},
-            fleet=fleet_of(master.registry.health(), {}, time.monotonic(), self._silent_after_s),
+            fleet=fleet_view(master.registry.health(), {}, time.monotonic(), self._silent_after_s),
             memory_bytes=sum(status.memory_bytes for status in statuses) if statuses else None,
             memory_limit_bytes=sum(status.memory_limit_bytes for status in statuses) if statuses else None,
             recoveries=Counter(recovery.source for recovery in self._recoveries.all()),
@@ -186,24 +186,24 @@ class DriverWatcher:
         def ask(server: ServerHealth) -> None:
             try:
                 master = self._fleet.master
-                master.reports.note(server.index, self._fleet.control.status(server.address))
+                master.reports.add(server.index, self._fleet.control.status(server.address))
             except TransientError:
                 pass  # the coordinator detects silent servers elsewhere
 
         call_concurrently([server for server in health if server.why is None], ask)
 
-    def _vectors_of(self, reports: dict[int, ServerReport], begin: int = 0, find: str = "") -> VectorsView:
+    def _vectors_view(self, reports: dict[int, ServerReport], begin: int = 0, find: str = "") -> VectorsView:
         master = self._fleet.master
         rows = master.rows_by_name()
         matrices = [
             CatalogMatrix(entry.id, entry.spec, len(entry.used), entry.owners, [*rows.get(entry.id, ())])
             for entry in master.entries()
         ]
-        return vectors_of(matrices, len(master.registry.addresses()), reports, begin, find)
+        return vectors_view(matrices, len(master.registry.addresses()), reports, begin, find)
 
     def _server_lost(self, index: int, why: str) -> None:
         reason = why.splitlines()[0].removesuffix("; its log ends:") if why else "it has ended"
-        self._events.note("lost", f"server {index} is lost: {reason}")
+        self._events.add("lost", f"server {index} is lost: {reason}")
 
     # -- runs ------------------------------------------------------------------------------------------------------
 
@@ -233,7 +233,7 @@ class DriverWatcher:
     def _log_retries(self, run: RunState) -> None:
         while run.lost_attempts:
             at_s, rank, clock, why = run.lost_attempts.popleft()
-            self._events.note("retry", f"an attempt of rank {rank} was lost in clock {clock}: {why}", at_s)
+            self._events.add("retry", f"an attempt of rank {rank} was lost in clock {clock}: {why}", at_s)
 
 
 def _checkpoint(at_s: float, checkpoint: Checkpoint) -> CheckpointView:

@@ -32,7 +32,7 @@ class MasterServicer:
     def Heartbeat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatReply:
         self._master.registry.heartbeat(request.index, request.server_id, request.mutations)
         if request.HasField("status"):
-            self._master.reports.note(request.index, status_from_pb(request.status))
+            self._master.reports.add(request.index, status_from_pb(request.status))
         return pb.HeartbeatReply(watched=self._master.reports.are_requested)
 
     def NewMatrix(self, request: pb.NewMatrixRequest) -> pb.Matrix:

@@ -1,4 +1,4 @@
-"""Who may see the page: a link's token admits one browser, which gets a cookie for later requests. Pure."""
+"""Access to the page: a link's token admits one browser, which gets a cookie for later requests. Pure."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class BrowserSessions:
 
     def __init__(self, secret: str, token: str | None = None) -> None:
         """Args:
-        secret: signs the cookies; they are valid wherever it is the same.
-        token: of all links; None: each link has a token of its own, which admits once.
+        secret: the key of the cookies' signatures; pages with one secret accept each other's cookies.
+        token: the token of all links; None: each link has its own token, which admits once.
         """
         self._key = secret.encode()
         self._fixed = token
@@ -33,7 +33,7 @@ class BrowserSessions:
         return self._fixed or self._current
 
     def admit(self, token: str) -> str | None:
-        """Return a cookie for a valid token, which admits nobody again; None for any other one."""
+        """Return a cookie for a valid token, which is used up then; None for an invalid one."""
         with self._lock:
             if not hmac.compare_digest(token.encode(), self.token.encode()):
                 return None

@@ -1,6 +1,6 @@
-"""A driver's metrics for Prometheus: one more reader of what the live page shows. See docs/metrics.md.
+"""A driver's metrics for Prometheus, from the data of the live page. See docs/metrics.md.
 
-Labels are ranks, and words of a fixed list: no name that a user gives becomes one.
+Labels are ranks and words of a fixed list, never names that users choose.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ps2.dashboard.figures import DriverFigures
 from ps2.dashboard.snapshot import TrainingView
 from ps2.run.accounting import CATEGORIES
 
-# Ranks with figures of their own. Further ranks are one, so that ``sum()`` stays right.
+# Number of ranks with figures of their own. The others share one label, so that ``sum()`` stays right.
 MAX_RANKS = 512
 OTHERS = "others"
 SERVER_STATES = ("running", "silent", "recovering", "lost")
@@ -34,18 +34,18 @@ class DriverCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         figures = self._read()
         yield InfoMetricFamily("ps2_driver", "Which driver this is", value=dict(figures.info))
-        yield from _of_fleet(figures)
-        yield from _of_run(figures)
-        yield from _of_ranks(figures)
-        yield from _of_training(figures.training)
+        yield from _fleet_metrics(figures)
+        yield from _run_metrics(figures)
+        yield from _rank_metrics(figures)
+        yield from _training_metrics(figures.training)
 
 
-def metric_of(category: str) -> str:
+def category_metric(category: str) -> str:
     """Return the name of a category's counter without "_total": ``ps2_run_on_clock_seconds`` for "onClock"."""
-    return f"ps2_run_{re.sub('([A-Z])', lambda found: '_' + found[1].lower(), category)}_seconds"
+    return f"ps2_run_{re.sub('([A-Z])', lambda match: '_' + match[1].lower(), category)}_seconds"
 
 
-def _of_fleet(figures: DriverFigures) -> Iterator[Metric]:
+def _fleet_metrics(figures: DriverFigures) -> Iterator[Metric]:
     newest = figures.checkpoint
     servers = GaugeMetricFamily("ps2_fleet_servers", "Servers by state", labels=["state"])
     yield _by_word(servers, SERVER_STATES, figures.fleet.states)
@@ -55,17 +55,17 @@ def _of_fleet(figures: DriverFigures) -> Iterator[Metric]:
     yield _by_word(recoveries, SOURCES, figures.recoveries)
     yield CounterMetricFamily("ps2_fleet_rollbacks", "Rollbacks of the whole fleet", figures.rollbacks)
     yield CounterMetricFamily("ps2_checkpoints", "Complete checkpoints", figures.checkpoints)
-    for name, what, value in (
+    for name, text, value in (
         ("timestamp_seconds", "When the newest checkpoint was complete", None if newest is None else newest.at_s),
         ("duration_seconds", "Time that the newest checkpoint took", None if newest is None else newest.seconds),
         ("pause_seconds", "Longest time that a server held requests", None if newest is None else newest.pause_s),
         ("size_bytes", "Size of the newest checkpoint", None if newest is None else newest.bytes),
     ):
-        yield _gauge(f"ps2_checkpoint_{name}", what, value)
+        yield _gauge(f"ps2_checkpoint_{name}", text, value)
     yield _by_word(CounterMetricFamily("ps2_events", "Events by kind", labels=["kind"]), EVENTS, figures.events)
 
 
-def _of_run(figures: DriverFigures) -> Iterator[Metric]:
+def _run_metrics(figures: DriverFigures) -> Iterator[Metric]:
     yield CounterMetricFamily("ps2_runs", "Runs that have begun", figures.runs)
     run, ranks = figures.run or (None, None)
     yield GaugeMetricFamily("ps2_run_active", "1 while a run is under way", int(run is not None and not run.is_over))
@@ -81,20 +81,20 @@ def _of_run(figures: DriverFigures) -> Iterator[Metric]:
     yield _gauge("ps2_run_duration_seconds", "Time since the run began", seconds)
 
 
-def _of_ranks(figures: DriverFigures) -> Iterator[Metric]:
+def _rank_metrics(figures: DriverFigures) -> Iterator[Metric]:
     clocks = [] if figures.run is None else figures.run[1].clocks
     yield _by_rank(GaugeMetricFamily("ps2_run_clock", "Clock that a worker is in", labels=["rank"]), clocks, min)
     counters = [
         ("ps2_run_clocks", "Clocks that a worker has ended"),
         ("ps2_run_lost_attempts", "Attempts of a worker that were lost"),
-        *((metric_of(category.name), f"Time of a worker: {category.meaning}") for category in CATEGORIES),
+        *((category_metric(category.name), f"Time of a worker: {category.meaning}") for category in CATEGORIES),
     ]
-    for column, (name, what) in enumerate(counters):
+    for column, (name, text) in enumerate(counters):
         values = figures.counts[:, column].tolist() if len(figures.counts) else []
-        yield _by_rank(CounterMetricFamily(name, what, labels=["rank"]), values, sum)
+        yield _by_rank(CounterMetricFamily(name, text, labels=["rank"]), values, sum)
 
 
-def _of_training(training: TrainingView | None) -> Iterator[Metric]:
+def _training_metrics(training: TrainingView | None) -> Iterator[Metric]:
     figures: dict[str, float | None] = {}
     if training is not None:
         figures = {
@@ -107,7 +107,7 @@ def _of_training(training: TrainingView | None) -> Iterator[Metric]:
             "remaining_seconds": training.left_s,
             "rows_per_second": training.rows_per_s,
         }
-    for name, what in (
+    for name, text in (
         ("step", "Steps that the training has done"),
         ("steps", "Most steps that it does"),
         ("loss", "What it minimises"),
@@ -117,12 +117,12 @@ def _of_training(training: TrainingView | None) -> Iterator[Metric]:
         ("remaining_seconds", "Time left, if all steps take as long"),
         ("rows_per_second", "Rows in each second"),
     ):
-        yield _gauge(f"ps2_training_{name}", what, figures.get(name))
+        yield _gauge(f"ps2_training_{name}", text, figures.get(name))
 
 
-def _gauge(name: str, what: str, value: float | None) -> Metric:
-    """Return a gauge; without a value, if there is nothing to tell."""
-    gauge = GaugeMetricFamily(name, what, labels=[])
+def _gauge(name: str, text: str, value: float | None) -> Metric:
+    """Return a gauge, which has no value if ``value`` is None."""
+    gauge = GaugeMetricFamily(name, text, labels=[])
     if value is not None:
         gauge.add_metric([], value)
     return gauge

@@ -1,4 +1,4 @@
-"""What happened, with times: the warnings of PS2's loggers, and what others note."""
+"""Events with times: the warnings of PS2's loggers, and events that the coordinator adds."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ps2.dashboard.snapshot import EventView
 from ps2.run.worker_log import WORKERS
 
 MAX_EVENTS = 500
-# Lost servers are noted by the coordinator, whether or not they are worth a warning.
-NOTED = "ps2.coordinator.server_registry"
+# The logger of lost servers. The coordinator adds these events itself, with or without a warning.
+LOST_SERVERS = "ps2.coordinator.server_registry"
 MAX_CHARS = 400
 LOGGER = "ps2"
-# What the warnings of some loggers are about.
+# The kinds of some loggers' warnings.
 KINDS = {
     "ps2.coordinator.supervisor": "recovery",
     "ps2.coordinator.checkpoints": "checkpoint",
@@ -39,29 +39,29 @@ class EventLog(logging.Handler):
         logging.getLogger(LOGGER).removeHandler(self)
         super().close()
 
-    def note(self, kind: str, text: str, at_s: float | None = None) -> None:
-        """Add an event; ``at_s``: when it happened, if not now."""
+    def add(self, kind: str, text: str, at_s: float | None = None) -> None:
+        """Add an event; ``at_s``: its time, if not now."""
         with self._events_lock:
             self._counts[kind] += 1
             self._events.append(EventView(time.time() if at_s is None else at_s, kind, text[:MAX_CHARS]))
 
-    def newest(self, most: int) -> tuple[tuple[EventView, ...], int]:
-        """Return the newest events, the newest first, and how many there were before them."""
+    def newest(self, limit: int) -> tuple[tuple[EventView, ...], int]:
+        """Return the newest events, the newest first, and the number of older ones."""
         with self._events_lock:
-            shown = tuple(reversed(self._events))[:most]
+            shown = tuple(reversed(self._events))[:limit]
             return shown, self._counts.total() - len(shown)
 
     def counts(self) -> dict[str, int]:
-        """Return how many events of each kind there were."""
+        """Return the number of events of each kind."""
         with self._events_lock:
             return dict(self._counts)
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.name != NOTED:
-            self.note(KINDS.get(record.name, "warning"), record.getMessage())
-        # A program without handlers of its own gets its warnings on stderr, as if this one were not there.
-        is_said = record.name == WORKERS  # by the worker
-        if logging.lastResort is not None and not is_said and not self._has_others(record.name):
+        if record.name != LOST_SERVERS:
+            self.add(KINDS.get(record.name, "warning"), record.getMessage())
+        # A program without handlers of its own gets its warnings on stderr, as it would without this handler.
+        is_logged = record.name == WORKERS  # the worker has logged it
+        if logging.lastResort is not None and not is_logged and not self._has_others(record.name):
             logging.lastResort.handle(record)
 
     def _has_others(self, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""What a driver knows as figures, for its metrics. Pure."""
+"""Figures of a driver for its metrics. Pure."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ class RunFigures:
     """A run as figures by rank.
 
     Attributes:
-        staleness: of the run; None for ASP.
-        clocks: that the workers are in, or were last in.
-        counts: of shape (workers, 2 + categories): clocks that each has ended, attempts that were lost, and seconds by
-            category.
+        staleness: the run's bound; None for ASP.
+        clocks: the current or last clock of each worker.
+        counts: shape (workers, 2 + categories): ended clocks, lost attempts, and seconds by category.
     """
 
     staleness: int | None
@@ -31,18 +30,18 @@ class RunFigures:
 
 @dataclass(frozen=True)
 class DriverFigures:
-    """What a driver knows.
+    """The figures of a driver.
 
     Attributes:
-        info: labels of ``ps2_driver_info``.
-        memory_bytes, memory_limit_bytes: of all servers; None: they have not reported.
-        recoveries: of lost servers, by where the data came from.
-        rollbacks: of the whole fleet.
-        checkpoints: number of complete ones; ``checkpoint`` is the newest.
-        runs: number of those that have begun.
-        run: the current or last one.
-        counts: of all runs so far, as ``RunFigures`` has them of one.
-        events: by kind.
+        info: the labels of ``ps2_driver_info``.
+        memory_bytes, memory_limit_bytes: sums over all servers; None: no server has reported.
+        recoveries: the number of recoveries of lost servers, by the source of the data.
+        rollbacks: the number of rollbacks of the whole fleet.
+        checkpoints: the number of complete checkpoints; ``checkpoint`` is the newest.
+        runs: the number of runs that have begun.
+        run: the current or last run.
+        counts: the ``counts`` of ``RunFigures``, summed over all runs.
+        events: the number of events by kind.
     """
 
     info: Mapping[str, str]
@@ -62,7 +61,7 @@ class DriverFigures:
 
 def added(first: Float64s, second: Float64s) -> Float64s:
     """Return the sum of the counts of runs; a run with fewer workers has zeros for the others."""
-    made = np.zeros((max(len(first), len(second)), max(first.shape[1], second.shape[1])))
-    for each in (first, second):
-        made[: each.shape[0], : each.shape[1]] += each
-    return made
+    total = np.zeros((max(len(first), len(second)), max(first.shape[1], second.shape[1])))
+    for counts in (first, second):
+        total[: counts.shape[0], : counts.shape[1]] += counts
+    return total

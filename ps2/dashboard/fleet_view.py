@@ -1,4 +1,4 @@
-"""Servers, operations and matrices as the page shows them: pure functions of what the coordinator knows."""
+"""Servers, operations and matrices for the page: pure functions of reports and catalog."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from ps2.dashboard.snapshot import FleetView, MatrixView, OperationView, ServerV
 from ps2.matrix.partition import DTYPES, MatrixSpec
 from ps2.rpc.server_status import MatrixStatus, OperationStatus
 
-# The longest tables; the page says how much they leave out.
+# Maximum lengths of tables; the page tells the number of rows left out.
 MAX_SERVERS = 128
 MAX_OPERATIONS = 40
 MAX_MATRICES = 100
 MAX_NAMES = 6
-# A report that is older does not say how things are now.
+# Maximum age of a report for the current state.
 STALE_S = 5.0
 
 
 @dataclass(frozen=True)
 class ServerHealth:
-    """What the coordinator knows of a server: ``why`` it is lost or being replaced, None if it is neither."""
+    """A server's health; ``why`` is the reason that it is lost or being replaced, None if it is neither."""
 
     index: int
     server_id: str
@@ -38,9 +38,9 @@ class CatalogMatrix:
     """A matrix of the catalog.
 
     Attributes:
-        rows: in use.
-        owners: index of the server of each partition.
-        names: of its vectors.
+        rows: the number of rows in use.
+        owners: the index of the server of each partition.
+        names: the names of its vectors.
     """
 
     id: int
@@ -50,14 +50,14 @@ class CatalogMatrix:
     names: Sequence[str]
 
 
-def fleet_of(
+def fleet_view(
     health: Sequence[ServerHealth], reports: Mapping[int, ServerReport], now_s: float, silent_after_s: float = STALE_S
 ) -> FleetView:
     """Return all servers.
 
     Args:
-        now_s: on the clock of the reports.
-        silent_after_s: a server without a sign of life for so long is silent.
+        now_s: the time, by the clock of the reports.
+        silent_after_s: the time without a sign of life after which a server is silent.
     """
     servers = [_server(one, reports.get(one.index), now_s, silent_after_s) for one in health]
     worst_first = sorted(servers, key=lambda server: (server.state == "running", server.index))
@@ -76,21 +76,23 @@ def fleet_of(
     )
 
 
-def operations_of(reports: Iterable[ServerReport]) -> tuple[tuple[OperationView, ...], int]:
-    """Sum the operations over all servers; return the slowest in total, and how many are left out."""
+def operation_views(reports: Iterable[ServerReport]) -> tuple[tuple[OperationView, ...], int]:
+    """Sum the operations over all servers; return the slowest in total, and the number of those left out."""
     sums: dict[str, list[float]] = {}
     for report in reports:
-        before = {} if report.before is None else {done.name: done for done in report.before.operations}
-        for done in report.status.operations:
-            earlier = before.get(done.name, OperationStatus(done.name, 0, 0, 0.0, 0))
+        before = {} if report.before is None else {operation.name: operation for operation in report.before.operations}
+        for operation in report.status.operations:
+            earlier = before.get(operation.name, OperationStatus(operation.name, 0, 0, 0.0, 0))
             interval_s = report.interval_s
             per_s, busy = (
-                ((done.count - earlier.count) / interval_s, (done.seconds - earlier.seconds) / interval_s)
+                ((operation.count - earlier.count) / interval_s, (operation.seconds - earlier.seconds) / interval_s)
                 if interval_s
                 else (0.0, 0.0)
             )
-            found = sums.setdefault(done.name, [0.0] * 6)
-            for place, number in enumerate((done.count, done.failures, done.seconds, done.keys, per_s, busy)):
+            found = sums.setdefault(operation.name, [0.0] * 6)
+            for place, number in enumerate(
+                (operation.count, operation.failures, operation.seconds, operation.keys, per_s, busy)
+            ):
                 found[place] += number
     views = [
         OperationView(name, int(count), int(failures), seconds, seconds / count if count else 0.0, int(keys), *rates)
@@ -100,32 +102,38 @@ def operations_of(reports: Iterable[ServerReport]) -> tuple[tuple[OperationView,
     return tuple(views[:MAX_OPERATIONS]), max(0, len(views) - MAX_OPERATIONS)
 
 
-def vectors_of(
-    held: Sequence[CatalogMatrix], servers: int, reports: Mapping[int, ServerReport], begin: int = 0, find: str = ""
+def vectors_view(
+    matrices: Sequence[CatalogMatrix], servers: int, reports: Mapping[int, ServerReport], begin: int = 0, find: str = ""
 ) -> VectorsView:
     """Return a page of the matrices, those with the most bytes first.
 
     Args:
-        begin: number of the first one on the page.
+        begin: number of the first matrix on the page.
         find: only matrices with this text in a vector's name, or in their id.
     """
     on_servers: dict[int, list[MatrixStatus]] = {}
     for report in reports.values():
-        for status in report.status.matrices:
-            on_servers.setdefault(status.matrix, []).append(status)
-    sizes = {one.id: _bytes(one, on_servers.get(one.id, ())) for one in held}
+        for matrix_status in report.status.matrices:
+            on_servers.setdefault(matrix_status.matrix, []).append(matrix_status)
+    sizes = {matrix.id: _bytes(matrix, on_servers.get(matrix.id, ())) for matrix in matrices}
     text = find.casefold()
-    found = [one for one in held if not text or text in f"{one.id:x}" or any(text in n.casefold() for n in one.names)]
-    begin = min(max(0, begin), max(0, len(found) - 1)) // MAX_MATRICES * MAX_MATRICES
-    largest = nlargest(begin + MAX_MATRICES, found, key=lambda one: (sizes[one.id] or 0, -one.id))
+    matching = [
+        matrix
+        for matrix in matrices
+        if not text or text in f"{matrix.id:x}" or any(text in name.casefold() for name in matrix.names)
+    ]
+    begin = min(max(0, begin), max(0, len(matching) - 1)) // MAX_MATRICES * MAX_MATRICES
+    largest = nlargest(begin + MAX_MATRICES, matching, key=lambda matrix: (sizes[matrix.id] or 0, -matrix.id))
     return VectorsView(
         servers=servers,
-        matrices=len(held),
-        rows=sum(one.rows for one in held),
+        matrices=len(matrices),
+        rows=sum(matrix.rows for matrix in matrices),
         bytes=sum(size or 0 for size in sizes.values()),
-        found=len(found),
+        found=len(matching),
         begin=begin,
-        shown=tuple(_matrix(one, sizes[one.id], on_servers.get(one.id, ()), servers) for one in largest[begin:]),
+        shown=tuple(
+            _matrix(matrix, sizes[matrix.id], on_servers.get(matrix.id, ()), servers) for matrix in largest[begin:]
+        ),
     )
 
 
@@ -162,29 +170,29 @@ def _server(health: ServerHealth, report: ServerReport | None, now_s: float, sil
     )
 
 
-def _bytes(held: CatalogMatrix, found: Sequence[MatrixStatus]) -> int | None:
-    """Return the size of a matrix: what its servers say, or of a dense one what follows from its shape."""
-    if len(found) == len(set(held.owners)):
-        return sum(status.bytes for status in found)
-    spec = held.spec
+def _bytes(matrix: CatalogMatrix, statuses: Sequence[MatrixStatus]) -> int | None:
+    """Return the size of a matrix as its servers report it; before that, a dense matrix's size by its shape."""
+    if len(statuses) == len(set(matrix.owners)):
+        return sum(status.bytes for status in statuses)
+    spec = matrix.spec
     return None if spec.kind == "sparse" else spec.rows * spec.dim * DTYPES[spec.dtype].itemsize
 
 
-def _matrix(held: CatalogMatrix, size: int | None, found: Sequence[MatrixStatus], servers: int) -> MatrixView:
+def _matrix(matrix: CatalogMatrix, size: int | None, statuses: Sequence[MatrixStatus], servers: int) -> MatrixView:
     partitions = [0] * servers
-    for owner in held.owners:
+    for owner in matrix.owners:
         partitions[owner] += 1
     return MatrixView(
-        id=f"{held.id:x}",
-        names=tuple(held.names[:MAX_NAMES]),
-        named=len(held.names),
-        kind=held.spec.kind,
-        layout=held.spec.layout,
-        dtype=held.spec.dtype,
-        dim=held.spec.dim,
-        rows=held.rows,
-        reserved=held.spec.rows,
+        id=f"{matrix.id:x}",
+        names=tuple(matrix.names[:MAX_NAMES]),
+        named=len(matrix.names),
+        kind=matrix.spec.kind,
+        layout=matrix.spec.layout,
+        dtype=matrix.spec.dtype,
+        dim=matrix.spec.dim,
+        rows=matrix.rows,
+        reserved=matrix.spec.rows,
         bytes=size,
-        keys=sum(status.active_keys for status in found) if held.spec.kind == "sparse" and found else None,
+        keys=sum(status.active_keys for status in statuses) if matrix.spec.kind == "sparse" and statuses else None,
         partitions=tuple(partitions[:MAX_SERVERS]),
     )

@@ -1,4 +1,4 @@
-"""Snapshots of a fleet without its driver: each server is asked, once a second, while somebody looks."""
+"""Snapshots of a fleet without its driver: the watcher asks each server once a second, while there are viewers."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import json
 import os
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ps2.dashboard.event_log import MAX_EVENTS, EventLog
-from ps2.dashboard.fleet_view import CatalogMatrix, ServerHealth, fleet_of, operations_of, vectors_of
+from ps2.dashboard.fleet_view import CatalogMatrix, ServerHealth, fleet_view, operation_views, vectors_view
 from ps2.dashboard.server_reports import ServerReports
 from ps2.dashboard.snapshot import Snapshot, to_json
 from ps2.errors import TransientError
@@ -19,7 +19,7 @@ from ps2.storage.manifest import matrices_from_json
 from ps2.transport.concurrent_calls import call_concurrently
 from ps2.version import __version__
 
-# Names of vectors change rarely: they are asked for this often.
+# Interval of requests for the names of vectors, which change rarely.
 NAMES_S = 10.0
 NOTE = "runs, trainings and recoveries are on the page of the fleet's driver (ps.dashboardUrl)"
 
@@ -32,8 +32,8 @@ class FleetWatcher:
         self._addresses = tuple(addresses)
         self._reports = ServerReports()
         self._events = EventLog()
-        self._heard_s = dict.fromkeys(addresses, time.monotonic())
-        self._why: dict[str, str | None] = dict.fromkeys(addresses)
+        self._answered_s = dict.fromkeys(addresses, time.monotonic())
+        self._faults: dict[str, str | None] = dict.fromkeys(addresses)
         self._ids: dict[str, str] = {}
         self._names: Mapping[int, Sequence[str]] = {}
         self._named_s = -NAMES_S
@@ -44,17 +44,19 @@ class FleetWatcher:
         call_concurrently(self._addresses, self._ask)
         if began_s - self._named_s >= NAMES_S:
             self._named_s = began_s
-            self._names = self._names_of([address for address, why in self._why.items() if why is None])
+            answering = [address for address, fault in self._faults.items() if fault is None]
+            names = vector_names(call_concurrently(answering, self._catalog))
+            self._names = {id: sorted(rows) for id, rows in names.items()}
         now_s, reports = time.monotonic(), self._reports.all()
         health = [
             ServerHealth(
-                *(index, self._ids.get(address, ""), address, now_s - self._heard_s[address]),
-                why=self._why[address],
+                *(index, self._ids.get(address, ""), address, now_s - self._answered_s[address]),
+                why=self._faults[address],
                 is_recoverable=False,
             )
             for index, address in enumerate(self._addresses)
         ]
-        operations, left_out = operations_of(reports.values())
+        operations, left_out = operation_views(reports.values())
         events, dropped = self._events.newest(MAX_EVENTS)
         return to_json(
             Snapshot(
@@ -63,8 +65,8 @@ class FleetWatcher:
                 version=__version__,
                 where=f"{socket.gethostname()}, process {os.getpid()}",
                 note=NOTE,
-                fleet=fleet_of(health, reports, now_s),
-                vectors=vectors_of(self._held(), len(self._addresses), reports),
+                fleet=fleet_view(health, reports, now_s),
+                vectors=vectors_view(self._matrices(), len(self._addresses), reports),
                 operations=operations,
                 operations_left_out=left_out,
                 events=events,
@@ -75,36 +77,29 @@ class FleetWatcher:
 
     def vectors(self, begin: int, find: str) -> bytes:
         """Return a part of the table of vectors as JSON, of the last snapshot."""
-        return to_json(vectors_of(self._held(), len(self._addresses), self._reports.all(), begin, find))
+        return to_json(vectors_view(self._matrices(), len(self._addresses), self._reports.all(), begin, find))
 
     def _ask(self, address: str) -> None:
-        index, before = self._addresses.index(address), self._why[address]
+        index, before = self._addresses.index(address), self._faults[address]
         try:
             status = self._control.status(address)
         except TransientError as error:
-            self._why[address] = why = str(error).removeprefix(f"{address}: ")
+            self._faults[address] = fault = str(error).removeprefix(f"{address}: ")
             if before is None:
-                self._events.note("lost", f"server {index} ({address}) does not answer: {why}")
+                self._events.add("lost", f"server {index} ({address}) does not answer: {fault}")
             return
         if before is not None:
-            self._events.note("recovery", f"server {index} ({address}) answers again")
-        self._why[address], self._heard_s[address], self._ids[address] = None, time.monotonic(), status.server_id
-        self._reports.note(index, status)
+            self._events.add("recovery", f"server {index} ({address}) answers again")
+        self._faults[address], self._answered_s[address], self._ids[address] = None, time.monotonic(), status.server_id
+        self._reports.add(index, status)
 
-    def _names_of(self, addresses: Sequence[str]) -> Mapping[int, Sequence[str]]:
-        """Return the names of each matrix's vectors, from the newest catalog that a driver has left on the servers."""
+    def _catalog(self, address: str) -> bytes:
+        try:
+            return self._control.hello(address).catalog
+        except TransientError:
+            return b""
 
-        def catalog(address: str) -> bytes:
-            try:
-                return self._control.hello(address).catalog
-            except TransientError:
-                return b""
-
-        left = [json.loads(found) for found in call_concurrently(addresses, catalog) if found]
-        newest: dict[str, Any] = max(left, key=lambda found: found["number"], default={"matrices": []})
-        return {matrix.id: sorted(matrix.names) for matrix in matrices_from_json(newest["matrices"], "the catalog")}
-
-    def _held(self) -> list[CatalogMatrix]:
+    def _matrices(self) -> list[CatalogMatrix]:
         owners: dict[int, dict[int, int]] = {}
         kinds = {}
         for index, report in self._reports.all().items():
@@ -117,3 +112,10 @@ class FleetWatcher:
             )
             for id, one in kinds.items()
         ]
+
+
+def vector_names(catalogs: Iterable[bytes]) -> Mapping[int, Mapping[str, int]]:
+    """Return the rows of each matrix's vectors by name, from the newest of the catalogs that a driver has published."""
+    published = [json.loads(catalog) for catalog in catalogs if catalog]
+    newest: Mapping[str, Any] = max(published, key=lambda catalog: catalog["number"], default={"matrices": []})
+    return {matrix.id: matrix.names for matrix in matrices_from_json(newest["matrices"], "the driver's catalog")}

@@ -20,7 +20,7 @@ from ps2.dashboard.browser_sessions import BrowserSessions
 from ps2.dashboard.publisher import MAX_VIEWERS, SnapshotPublisher
 
 KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-# A viewer that takes no data for so long is gone, or asleep: its browser connects again when it wakes.
+# A viewer that takes no data for this long is gone, or asleep: its browser connects again when it wakes.
 SEND_S = 20.0
 # Milliseconds until a browser connects again.
 RETRY_MS = 1500
@@ -54,12 +54,12 @@ ADMITTED = (
 
 @dataclass(frozen=True)
 class PageResources:
-    """What the application answers with.
+    """The parts of the application.
 
     Attributes:
-        vectors: returns a page of the table of vectors as JSON, from a number on, of those with a text in their names.
-        hosts: names that this page is reached by, beside addresses: another name may be made to mean this host.
-        port: that the page listens on; part of the cookie's name, as cookies are those of all ports.
+        vectors: a function that returns a page of the table of vectors as JSON, for its first number and a search text.
+        hosts: the names that requests may use beside addresses; an attacker may make other names resolve to this host.
+        port: the page's port; it is part of the cookie's name, as all ports of a host share cookies.
     """
 
     publisher: SnapshotPublisher
@@ -76,13 +76,13 @@ class PageResources:
 def application(site: PageResources) -> ASGIApp:
     """Return the ASGI application."""
     folder = files("ps2.dashboard") / "assets"
-    held = {f"/{file.name}": file.read_bytes() for file in folder.iterdir() if file.name.endswith(tuple(KINDS))}
-    held["/"] = held["/index.html"]
+    assets = {f"/{file.name}": file.read_bytes() for file in folder.iterdir() if file.name.endswith(tuple(KINDS))}
+    assets["/"] = assets["/index.html"]
 
     def asset(request: Request) -> Response:
         path = request.url.path
         kind = KINDS[path[path.rfind(".") :]] if path != "/" else "text/html"
-        return Response(held[path], media_type=kind)
+        return Response(assets[path], media_type=kind)
 
     async def vectors(request: Request) -> Response:
         begin, find = request.query_params.get("begin", "0"), request.query_params.get("find", "")
@@ -94,17 +94,17 @@ def application(site: PageResources) -> ASGIApp:
     def link(request: Request) -> Response:
         return PlainTextResponse(f"http://{request.headers['host']}/?token={site.sessions.token}")
 
-    routes = [Route(path, asset, methods=["GET"]) for path in held]
+    routes = [Route(path, asset, methods=["GET"]) for path in assets]
     routes += [Route("/vectors", vectors, methods=["GET"]), Route("/link", link, methods=["POST"])]
     routes.append(Route("/events", _EventStream(site.publisher), methods=["GET"]))
     return _AccessMiddleware(site, Starlette(routes=routes, exception_handlers={HTTPException: _http_error}))
 
 
 async def _http_error(request: Request, error: Exception) -> JSONResponse:
-    """Answer a request that no route takes."""
+    """Answer a request without a route."""
     assert isinstance(error, HTTPException)
-    said = {"error": f"{request.method} {request.url.path}: {error.detail}"}
-    return JSONResponse(said, error.status_code, dict(error.headers or {}))
+    content = {"error": f"{request.method} {request.url.path}: {error.detail}"}
+    return JSONResponse(content, error.status_code, dict(error.headers or {}))
 
 
 class _AccessMiddleware:
@@ -129,7 +129,7 @@ class _AccessMiddleware:
         await (self._inner if refused is None else refused)(scope, receive, with_headers)
 
     def _refused(self, request: HTTPConnection) -> Response | None:
-        """Return the answer instead of what was asked for; None: the request may pass."""
+        """Return the answer of refusal or admission; None: the request may pass."""
         site = self._site
         host = _host(request.headers.get("host", ""))
         if not _is_address(host) and host not in site.hosts:

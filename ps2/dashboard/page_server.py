@@ -94,8 +94,8 @@ class PageServer:
         with contextlib.suppress(OSError):
             self._wake.send(b"x")
         self._thread.join(STOP_S)
-        for each in (self._wake, self._woken, self._listener):
-            each.close()
+        for open_socket in (self._wake, self._woken, self._listener):
+            open_socket.close()
 
     def _run(self) -> None:
         with selectors.DefaultSelector() as selector:

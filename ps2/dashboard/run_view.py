@@ -1,4 +1,4 @@
-"""The state of a run as the page shows it. The sums over a long run grow by what is new at each look."""
+"""The state of a run for the page. Each look adds the new rows to the sums over the run."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ from ps2.run.records import COLUMNS
 from ps2.run.state import RunState
 from ps2.run.timeline import discipline
 
-# Of a run's workers, the table and the chart show so many: the busiest, and others at even distances.
+# Number of workers in the table and the chart: the busiest, and others at even distances.
 MAX_SHOWN = 32
-# Bars of one worker. Consecutive clocks share a bar where there are more.
+# Maximum number of bars of one worker. If there are more clocks, consecutive ones share a bar.
 MAX_BARS = 40
 MAX_TAIL = 2000
-# The chart shows about so many clocks, within these bounds of time.
+# The approximate number of clocks in the chart, and the lengths that its window of time may have.
 CLOCKS_SHOWN = 12
 WINDOWS_S = (2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)
 # Nobody waits longer for the end of a run.
 MAX_LEFT_S = 30 * 86400.0
-# A straggler's clocks take so many times the median.
+# Minimum duration of a straggler's clocks, as a multiple of the median.
 SLOW = 1.5
 # Weight of the newest clocks in the mean of recent ones.
 NEWEST = 0.3
 # Columns of a timeline's rows.
 CLOCK, BEGAN, OUTSIDE = (COLUMNS.index(name) for name in ("clock", "began", "outside"))
-# Of a clock's work, and of its waits, by category.
+# The categories of a clock's work and of its waits.
 BUSY = [NAMES.index(name) for name in ("compute", "pull", "push", "kernels")]
 WAITS = [NAMES.index(name) for name in ("wait", "onClock", "checkpoint", "coordinator")]
 
 
 @dataclass(frozen=True)
 class _Reading:
-    """What is read under the run's lock.
+    """The values that are read under the run's lock.
 
     Attributes:
         rows: by rank, the timeline's rows since the last look.
-        tails: of the ranks of the chart, their last rows.
-        live: by rank, what it does now: state, reason, and since when.
+        tails: by rank of the chart, the timeline's last rows.
+        live: by rank, the worker's state, its reason, and its beginning.
     """
 
     applied: list[int]
@@ -66,15 +66,15 @@ class RunWatcher:
     run: RunState
     number: int
     rollbacks: int = 0
-    _seen: list[int] = field(default_factory=list)
-    _seen_metrics: int = 0
+    _rows_read: list[int] = field(default_factory=list)
+    _metrics_read: int = 0
     _shown: list[int] = field(default_factory=list)
     _series: dict[str, ClockMeans] = field(default_factory=dict)
     _looks: list[tuple[float, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         workers = self.run.workers
-        self._seen = [0] * workers
+        self._rows_read = [0] * workers
         self._shown = list(range(min(workers, MAX_SHOWN)))
         self._sums: Float64s = np.zeros((workers, len(NAMES)))
         self._ends_s: Float64s = np.zeros(workers)
@@ -84,7 +84,7 @@ class RunWatcher:
         self._entered: list[int] = [self.run.first] * workers
 
     def view(self) -> RunView:
-        """Return the run as it is now."""
+        """Return the run's present state."""
         run = self.run
         with run.lock:
             now_s = time.monotonic() - run.began_s
@@ -92,40 +92,40 @@ class RunWatcher:
                 self.rollbacks, self._epoch = self.rollbacks + run.epoch - self._epoch, run.epoch
                 for series in self._series.values():
                     series.roll_back(min(run.clocks.applied))
-            seen = self._read(now_s)
+            reading = self._read(now_s)
             failures = dict(run.attempts_lost)
-        self._entered = seen.entered
-        self._add(seen.rows)
-        self._add_metrics(seen.metrics)
+        self._entered = entered = reading.entered
+        self._add(reading.rows)
+        self._add_metrics(reading.metrics)
         slowdowns = self._recent / (np.nanmedian(self._recent) if not np.isnan(self._recent).all() else np.nan)
         self._choose(slowdowns)
         window_s = self._window()
-        furthest = max(seen.entered)
+        furthest = max(entered)
         total = int(self._clocks.sum())
         per_s = self._rate(now_s, total)
         states: dict[str, int] = {}
-        for state, _, _ in seen.live:
+        for state, _, _ in reading.live:
             states[state] = states.get(state, 0) + 1
         workers = [
             WorkerView(
-                *(rank, seen.entered[rank], furthest - seen.entered[rank], *seen.live[rank], int(self._clocks[rank])),
+                *(rank, entered[rank], furthest - entered[rank], *reading.live[rank], int(self._clocks[rank])),
                 parts=_rounded(self._sums[rank]),
-                busy_s=_known(self._recent[rank]),
-                slowdown=_known(slowdowns[rank]),
+                busy_s=_finite(self._recent[rank]),
+                slowdown=_finite(slowdowns[rank]),
                 failures=failures.get(rank, 0),
                 bars=_bars(tail, now_s - window_s),
                 log=run.log_urls.get(rank, ""),
             )
-            for rank, tail in sorted(seen.tails.items())
+            for rank, tail in sorted(reading.tails.items())
         ]
         slow = np.flatnonzero((np.nan_to_num(slowdowns) >= SLOW) & (run.workers > 1))
         return RunView(
-            *(self.number, run.workers, discipline(run.clocks.staleness), now_s, seen.is_over),
-            finished=seen.finished,
+            *(self.number, run.workers, discipline(run.clocks.staleness), now_s, reading.is_over),
+            finished=reading.finished,
             first=run.first,
             furthest=furthest,
             per_s=per_s,
-            left_s=None if seen.is_over else self._left(seen.applied, per_s),
+            left_s=None if reading.is_over else self._left(reading.applied, per_s),
             parts=_rounded(np.append(sums := self._sums.sum(axis=0), max(0.0, self._ends_s.sum() - sums.sum()))),
             window_s=window_s,
             states=states,
@@ -143,10 +143,10 @@ class RunWatcher:
 
     def _read(self, now_s: float) -> _Reading:
         run, clocks = self.run, self.run.clocks
-        rows = [timeline.since(seen) for timeline, seen in zip(run.timeline, self._seen, strict=True)]
-        self._seen = [timeline.added for timeline in run.timeline]
-        metrics = run.metrics.since(self._seen_metrics)
-        self._seen_metrics = run.metrics.added
+        rows = [timeline.since(count) for timeline, count in zip(run.timeline, self._rows_read, strict=True)]
+        self._rows_read = [timeline.added for timeline in run.timeline]
+        metrics = run.metrics.since(self._metrics_read)
+        self._metrics_read = run.metrics.added
         absent = set(run.leases.absent())
         live = []
         for rank in range(run.workers):
@@ -157,16 +157,16 @@ class RunWatcher:
                 live.append(("no task", "Spark has not started its task yet, or starts it again", arrived_s))
             elif rank in clocks.waiting:
                 needed = clocks.needed(clocks.waiting[rank])
-                mine = clocks.finished >= needed
-                why = f"onClock of clock {clocks.called}" if mine else f"before clock {clocks.waiting[rank]}"
-                live.append(("onClock" if mine else "wait", why, arrived_s))
+                is_called = clocks.finished >= needed
+                reason = f"onClock of clock {clocks.called}" if is_called else f"before clock {clocks.waiting[rank]}"
+                live.append(("onClock" if is_called else "wait", reason, arrived_s))
             elif rank in run.blocked:
                 live.append(("wait", run.blocked[rank], now_s))
             else:
                 live.append(("working", "", run.released_s.get(rank, run.began_s) - run.began_s))
         return _Reading(
             applied=list(clocks.applied),
-            entered=[max(mine, clocks.applied[rank]) for rank, mine in enumerate(clocks.entered)],
+            entered=[max(pair) for pair in zip(clocks.entered, clocks.applied, strict=True)],
             finished=clocks.finished,
             rows=rows,
             tails={rank: run.timeline[rank].tail(MAX_TAIL) for rank in self._shown},
@@ -176,25 +176,25 @@ class RunWatcher:
         )
 
     def _add(self, by_rank: Sequence[NDArray[np.float64]]) -> None:
-        rows, workers = np.concatenate(by_rank), len(by_rank)
-        ranks = np.repeat(np.arange(workers), [len(mine) for mine in by_rank])
-        seconds = by_category(rows)
+        all_rows, workers = np.concatenate(by_rank), len(by_rank)
+        ranks = np.repeat(np.arange(workers), [len(rows) for rows in by_rank])
+        seconds = by_category(all_rows)
         np.add.at(self._sums, ranks, seconds)
-        np.maximum.at(self._ends_s, ranks, rows[:, BEGAN] + seconds.sum(axis=1))
-        inside = rows[:, OUTSIDE] == 0
+        np.maximum.at(self._ends_s, ranks, all_rows[:, BEGAN] + seconds.sum(axis=1))
+        inside = all_rows[:, OUTSIDE] == 0
         seconds, ranks = seconds[inside], ranks[inside]
         counts = np.bincount(ranks, minlength=workers)
         self._clocks += counts
-        there = counts > 0
-        busy_s = np.bincount(ranks, seconds[:, BUSY].sum(axis=1), workers)[there] / counts[there]
-        before_s = np.where(np.isnan(self._recent[there]), busy_s, self._recent[there])
-        self._recent[there] = before_s + NEWEST * (busy_s - before_s)
+        has_rows = counts > 0
+        busy_s = np.bincount(ranks, seconds[:, BUSY].sum(axis=1), workers)[has_rows] / counts[has_rows]
+        before_s = np.where(np.isnan(self._recent[has_rows]), busy_s, self._recent[has_rows])
+        self._recent[has_rows] = before_s + NEWEST * (busy_s - before_s)
 
     def _add_metrics(self, rows: NDArray[np.float64]) -> None:
         for number in np.unique(rows[:, 1]) if len(rows) else ():
-            mine = rows[rows[:, 1] == number]
+            metric_rows = rows[rows[:, 1] == number]
             series = self._series.setdefault(self.run.metrics.name(int(number)), ClockMeans(self.run.first))
-            series.add(mine[:, 2].astype(np.int64), mine[:, 3])
+            series.add(metric_rows[:, 2].astype(np.int64), metric_rows[:, 3])
 
     def _choose(self, slowdowns: Float64s) -> None:
         """Choose the workers to show at the next look: the slowest half, and others at even distances."""
@@ -206,15 +206,15 @@ class RunWatcher:
         self._shown = sorted(map(int, [*slowest, *spread]))
 
     def _window(self) -> float:
-        """Return how many seconds the chart shows: several of the longest workers' clocks."""
-        known = self._recent[~np.isnan(self._recent)]
+        """Return the length of the chart in seconds: several clocks of the slowest worker."""
+        recent_s = self._recent[~np.isnan(self._recent)]
         waits_s = self._sums[:, WAITS].sum() / max(1, self._clocks.sum())
-        wanted_s = CLOCKS_SHOWN * (float(known.max()) + float(waits_s)) if len(known) else 0.0
-        return next((window_s for window_s in WINDOWS_S if window_s >= wanted_s), WINDOWS_S[-1])
+        span_s = CLOCKS_SHOWN * (float(recent_s.max()) + float(waits_s)) if len(recent_s) else 0.0
+        return next((window_s for window_s in WINDOWS_S if window_s >= span_s), WINDOWS_S[-1])
 
     def _left(self, applied: Sequence[int], per_s: float) -> float | None:
-        """Return how long the rest of the workers' loops takes. Loops that ``STOP`` ends have any number of clocks."""
-        clocks = sum(max(0, self.run.until - mine) for mine in applied)
+        """Return the time for the rest of the workers' loops; None: unknown, as for loops that ``STOP`` ends."""
+        clocks = sum(max(0, self.run.until - clock) for clock in applied)
         if not clocks or clocks > MAX_LEFT_S * per_s:
             return None
         return clocks / per_s
@@ -227,7 +227,7 @@ class RunWatcher:
 
 
 def _bars(rows: NDArray[np.float64], from_s: float) -> tuple[Bar, ...]:
-    """Return a worker's bars: one a clock, or, of many clocks, equally many in each."""
+    """Return a worker's bars: one for each clock, or for each group of equally many clocks."""
     ends_s = rows[:, BEGAN] + rows[:, ROW_PARTS].sum(axis=1)
     rows = rows[ends_s >= from_s]
     if not len(rows):
@@ -239,8 +239,8 @@ def _bars(rows: NDArray[np.float64], from_s: float) -> tuple[Bar, ...]:
     began_s, clocks = np.round(rows[starts, BEGAN], 4).tolist(), rows[lasts, CLOCK].astype(int).tolist()
     counts, outside = (lasts - starts + 1).tolist(), (rows[starts, OUTSIDE] != 0).tolist()
     return tuple(
-        Bar(at_s, clock, count, tuple(mine), is_outside)
-        for at_s, clock, count, mine, is_outside in zip(began_s, clocks, counts, parts, outside, strict=True)
+        Bar(at_s, clock, count, tuple(seconds), is_outside)
+        for at_s, clock, count, seconds, is_outside in zip(began_s, clocks, counts, parts, outside, strict=True)
     )
 
 
@@ -248,5 +248,5 @@ def _rounded(numbers: Sequence[float] | Float64s) -> tuple[float, ...]:
     return tuple(np.round(numbers, 5).tolist())
 
 
-def _known(number: float) -> float | None:
+def _finite(number: float) -> float | None:
     return None if np.isnan(number) else round(float(number), 5)

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 from ps2.rpc.server_status import ServerStatus
 
-# Servers go on to report for so long after the last look.
+# Servers continue to report for this long after the last request.
 REQUESTED_S = 5.0
 
 
 @dataclass(frozen=True)
 class ServerReport:
-    """A server's status, when it came, and the one before of the same process (None: it is the first one)."""
+    """A server's status, its time of arrival, and the previous status of the same process (None: there is none)."""
 
     status: ServerStatus
     at_s: float
@@ -23,7 +23,7 @@ class ServerReport:
 
     @property
     def interval_s(self) -> float:
-        """Seconds between the two, by the server's own clock; 0 without a report before."""
+        """Seconds between the two, by the server's own clock; 0 without a previous status."""
         return 0.0 if self.before is None else self.status.uptime_s - self.before.uptime_s
 
 
@@ -44,8 +44,8 @@ class ServerReports:
     def are_requested(self) -> bool:
         return self._now_s() < self._requested_until_s
 
-    def note(self, index: int, status: ServerStatus) -> None:
-        """Keep a report; the one before it gives the rates, unless it is old or of another process."""
+    def add(self, index: int, status: ServerStatus) -> None:
+        """Add a report; the previous one gives the rates, unless it is old or of another process."""
         now_s = self._now_s()
         with self._lock:
             last = self._reports.get(index)
@@ -53,7 +53,7 @@ class ServerReports:
             is_recent = last is not None and now_s - last.at_s < 2 * REQUESTED_S
             before = last.status if last is not None and is_same and is_recent else None
             if before is not None and status.uptime_s <= before.uptime_s:
-                return  # an older one that came late
+                return  # an older report that arrived late
             self._reports[index] = ServerReport(status, now_s, before)
 
     def all(self) -> dict[int, ServerReport]:

@@ -1,4 +1,4 @@
-"""What the page shows: one immutable snapshot of fleet and run, as plain data. Times are seconds, sizes bytes."""
+"""The content of the page: an immutable snapshot of fleet and run, as plain data. Times are seconds, sizes bytes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class ServerView:
     Attributes:
         state: "running", "silent" (no sign of life for longer than usual), "recovering" (lost, and being brought back)
             or "lost".
-        reason: why it is lost; "".
-        silent_s: since its last sign of life.
-        requests_per_s, bytes_in_per_s, bytes_out_per_s: between its last two reports.
-        lock_wait: seconds that requests waited for locks of shards, in each second.
-        waiting: requests that wait for a lock now.
-        copies_bytes: of other servers' shards.
-        behind: its shards whose copies are not up to date.
-        node: of its container; "".
+        reason: the reason for its loss, or "".
+        silent_s: the time since its last sign of life.
+        requests_per_s, bytes_in_per_s, bytes_out_per_s: the rates between its last two reports.
+        lock_wait: the seconds in each second that requests waited for locks of shards.
+        waiting: the number of requests that wait for a lock now.
+        copies_bytes: the size of its copies of other servers' shards.
+        behind: the number of its shards whose copies are not up to date.
+        node: the node of its container, or "".
     """
 
     index: int
@@ -54,8 +54,8 @@ class FleetView:
     """All servers in sums, and those that the table shows: the ones that are not running first.
 
     Attributes:
-        running: number of servers in that state.
-        states: number of servers by state.
+        running: the number of servers in that state.
+        states: the number of servers by state.
     """
 
     servers: int
@@ -76,11 +76,11 @@ class MatrixView:
     """One matrix.
 
     Attributes:
-        names: of its vectors, the first ones; ``named`` is how many have a name.
-        rows: in use; ``reserved`` counts those that exist.
-        bytes: on all servers; None: its servers have not said.
-        keys: with a slot, of a sparse matrix; else None.
-        partitions: number of them on each server, by index; of the first servers, if there are very many.
+        names: the first names of its vectors; ``named`` is the number of all names.
+        rows: the number of rows in use; ``reserved`` counts all rows.
+        bytes: the size on all servers; None: its servers have not reported.
+        keys: the number of a sparse matrix's keys with a slot; else None.
+        partitions: the number of partitions on each server, by index; only the first servers, if there are very many.
     """
 
     id: str
@@ -102,10 +102,10 @@ class VectorsView:
     """A page of the table of matrices, the largest first.
 
     Attributes:
-        matrices, rows, bytes: in all.
-        found: number of matrices that the search has found; all of them without one.
-        begin: number of the first one shown.
-        servers: of the fleet.
+        matrices, rows, bytes: totals over all matrices.
+        found: the number of matrices that match the search; without a search, all.
+        begin: the number of the first matrix on the page.
+        servers: the number of servers in the fleet.
     """
 
     servers: int
@@ -122,8 +122,8 @@ class OperationView:
     """One operation, summed over all servers since they started.
 
     Attributes:
-        per_s: runs in each second, between the last two reports.
-        busy: seconds spent in it in each second, on all servers together.
+        per_s: the executions per second between the last two reports.
+        busy: the seconds spent in it per second, on all servers together.
     """
 
     name: str
@@ -151,7 +151,7 @@ class CheckpointView:
 
 @dataclass(frozen=True)
 class RecoveryView:
-    """What happened to lost servers."""
+    """A recovery of lost servers."""
 
     servers: tuple[int, ...]
     source: str
@@ -166,9 +166,9 @@ class Bar:
     """Consecutive clocks of one worker, drawn as one: ``parts`` are seconds, in the order of ``ROW_ORDER``.
 
     Attributes:
-        began_s: since the run began.
-        clock: the last of them.
-        outside: between loops, or reading rows.
+        began_s: the beginning, in seconds since the run began.
+        clock: the last clock.
+        outside: True for time between loops, or for reading rows.
     """
 
     began_s: float
@@ -183,18 +183,18 @@ class WorkerView:
     """One worker.
 
     Attributes:
-        clock: that it is in, or was last in.
-        behind: clocks behind the furthest worker.
+        clock: its current or last clock.
+        behind: the number of clocks behind the furthest worker.
         state: "working", "wait" (for others), "onClock" (for the driver's function), "no task" or "returned".
-        why: what it waits for; "".
-        since_s: when the state began, in seconds since the run began.
-        clocks: that it has ended; a repeated one counts again.
-        parts: seconds by category (``ps2.run.accounting``).
-        busy_s: of a recent clock, without waiting; None before the first one.
-        slowdown: that, over the median of all workers.
-        failures: attempts that have failed.
+        why: the reason for waiting, or "".
+        since_s: the beginning of the state, in seconds since the run began.
+        clocks: the number of clocks that it has ended; a repeated one counts again.
+        parts: the seconds by category (``ps2.run.accounting``).
+        busy_s: the seconds of a recent clock without waiting; None before the first one.
+        slowdown: ``busy_s`` divided by the median of all workers.
+        failures: the number of failed attempts.
         bars: its recent past; none if the chart does not show it.
-        log: URL of its executor's log; "": Spark does not say.
+        log: the URL of its executor's log; "": unknown.
     """
 
     rank: int
@@ -226,15 +226,15 @@ class RunView:
     """A run: the current one, or the last one.
 
     Attributes:
-        seconds: since it began.
-        finished: clocks that all workers have finished, from the first clock on.
-        per_s: clocks of all workers in each second, lately.
-        left_s: seconds until all have done the clocks of their loops, at this pace; None: it is not known.
-        parts: seconds of all workers by category, and of what nobody measured.
-        window_s: that the chart shows, up to ``seconds``.
-        states: number of workers by state.
+        seconds: the time since it began.
+        finished: the number of clocks that all workers have finished, counted from the first clock.
+        per_s: the recent rate of clocks of all workers, per second.
+        left_s: the seconds until the ends of all loops, at this rate; None: unknown.
+        parts: the seconds of all workers by category, and at the end the unmeasured ones.
+        window_s: the length of the chart, which ends at ``seconds``.
+        states: the number of workers by state.
         shown: the workers of table and chart.
-        stragglers: ranks whose clocks take much longer than others'.
+        stragglers: the ranks whose clocks take much longer than others'.
     """
 
     number: int
@@ -261,13 +261,13 @@ class TrainingView:
     """A training: the current one, or the last one.
 
     Attributes:
-        unit, objective: the family's words for a step, and for what it minimises.
-        left_s: seconds until the last step, if all take as long as those before; None: not known.
+        unit, objective: the family's words for a step and for the objective.
+        left_s: the seconds until the last step, at the mean time of the steps so far; None: unknown.
         state: "reading", "training", "done", or the error that ended it.
-        numbers: further values of this kind of training, as of the last step.
+        numbers: further values of this kind of training, after the last step.
         series: objective, validation, seconds of a step, and the further values.
-        value: of the objective, after the last step; ``validation`` likewise.
-        step_s: that the last step took.
+        value: the objective after the last step; ``validation`` likewise.
+        step_s: the seconds of the last step.
     """
 
     name: str
@@ -302,7 +302,7 @@ class HistoryView:
 
 @dataclass(frozen=True)
 class EventView:
-    """Something that happened: ``kind`` is "lost", "recovery", "retry", "checkpoint" or "warning"."""
+    """An event: ``kind`` is "lost", "recovery", "retry", "checkpoint", "worker" or "warning"."""
 
     at_s: float
     kind: str
@@ -311,14 +311,14 @@ class EventView:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All that the page shows.
+    """The page's content.
 
     Attributes:
-        fleet_id: of the coordinator; another one is another fleet.
-        at_s: time of the snapshot, since the epoch of Unix.
-        where: host and process that it is of.
-        note: what the page cannot know, if anything.
-        dropped_events: number of events that are not shown, as they are older.
+        fleet_id: the coordinator's id; each fleet has another one.
+        at_s: the time of the snapshot, since the epoch of Unix.
+        where: the host and the process of the snapshot.
+        note: a text about missing content, or "".
+        dropped_events: the number of older events that are not shown.
     """
 
     fleet_id: str
@@ -354,5 +354,5 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if is_dataclass(value):
-        return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     return value

@@ -24,7 +24,7 @@ MAX_NUMBERS = 6
 
 
 class Words(Protocol):
-    """A family's words for one step, and for what it minimises."""
+    """A family's words for a step and for the objective."""
 
     @property
     def step(self) -> str: ...
@@ -55,7 +55,7 @@ class Step(Protocol):
 
 @dataclass
 class _Training:
-    """A training as it grows; ``points`` are number, objective, validation, seconds so far, and further values."""
+    """A training; ``points`` are number, objective, validation, seconds so far, and further values of each step."""
 
     name: str
     steps: int
@@ -80,7 +80,7 @@ class TrainingLog:
     """Thread-safe. A process trains one model at a time.
 
     Attributes:
-        around: makes what a training is done within, of its name and its steps; None: nothing.
+        around: a function of name and steps that makes the context of each training; None: no context.
     """
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ class TrainingLog:
 
     @contextmanager
     def training(self, name: str, steps: int, params: Mapping[str, object]) -> Iterator[Callable[[Step], None]]:
-        """Note a training under way; yield the function to call after each step."""
+        """Record a training under way; yield the function to call after each step."""
         shown = tuple((key, _short(value)) for key, value in list(params.items())[:MAX_PARAMS])
         training = _Training(name, steps, shown, time.time(), time.monotonic())
         with self._lock:
@@ -100,14 +100,14 @@ class TrainingLog:
             self._current = training
             self._history.append(training)
 
-        def note(step: Step) -> None:
+        def add_step(step: Step) -> None:
             with self._lock:
                 training.add(step)
 
         outcome = "interrupted"
         try:
             with nullcontext() if self.around is None else self.around(name, steps):
-                yield note
+                yield add_step
             outcome = "done"
         except Exception as error:
             outcome = failure_outcome(error)
@@ -135,8 +135,8 @@ class TrainingLog:
         took_s = [after[3] - before[3] for before, after in pairwise(points)]
         series = [thinned("objective", numbers, [objective for _, objective, *_ in points])]
         if any(validation is not None for _, _, validation, *_ in points):
-            known = [(number, value) for number, _, value, *_ in points if value is not None]
-            series.append(thinned("validation", [n for n, _ in known], [value for _, value in known]))
+            measured = [(number, value) for number, _, value, *_ in points if value is not None]
+            series.append(thinned("validation", [n for n, _ in measured], [value for _, value in measured]))
         series.append(thinned("seconds of a step", numbers[1:], took_s))
         names = list(points[-1][4])[:MAX_NUMBERS] if points else []
         for name in names:
@@ -180,12 +180,12 @@ class TrainingLog:
             ]
 
 
-# Of this process.
+# The trainings of this process.
 TRAININGS = TrainingLog()
 
 
 def failure_outcome(error: Exception) -> str:
-    """Return what the history says of a run or a training that an error ended: its class and its first line."""
+    """Return the outcome, for the history, of a run or a training that an error ended: its class and first line."""
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"[:MAX_OUTCOME_CHARS]
 
 

@@ -79,7 +79,7 @@ def memory_left() -> Memory:
         soft, _ = resource.getrlimit(limit)
         if soft != resource.RLIM_INFINITY:
             of_process.append(max(0, soft - used))
-    return Memory(min(of_process, default=None), cgroups.memory_room_bytes(), psutil.virtual_memory().available)
+    return Memory(min(of_process, default=None), cgroups.free_memory_bytes(), psutil.virtual_memory().available)
 
 
 def tasks_here(workers: int, cores: int) -> int:

@@ -1,7 +1,7 @@
-"""``autolog``: fits log their params, losses, figures and models to MLflow by themselves.
+"""``autolog``: fits log their params, losses, figures and models to MLflow automatically.
 
-The fit's thread only takes note of steps; a thread of its own talks to the tracking server, so that a slow or failing
-server neither delays nor breaks a fit.
+The fit's thread only records steps. Another thread calls the tracking server, so that a slow or failing server neither
+delays nor breaks a fit.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from ps2.version import __version__
 log = logging.getLogger(__name__)
 
 FLUSH_S = 5.0
-# How long the end of a fit waits for the tracking server.
+# Time for which the end of a fit waits for the tracking server.
 WAIT_S = 30.0
-# What tracking servers take of one value, and in one request.
+# The limits of tracking servers: the length of a value, and the numbers of params and of metrics in a request.
 MAX_VALUE_CHARS, MAX_PARAMS, MAX_METRICS = 500, 100, 1000
 
 
@@ -58,8 +58,8 @@ def autolog(
     goes on.
 
     Args:
-        log_models: whether models are logged, too.
-        disable: log fits no longer.
+        log_models: True logs models, too.
+        disable: True ends the logging of fits.
         log_every_n_step: log every n-th step.
         extra_tags: tags of runs.
 
@@ -111,8 +111,8 @@ class _LoggedFit:
         self._waiting: list[Metric] = []
         self._flushed_s = self._began_s = time.monotonic()
         self._calls: SimpleQueue[Callable[[], None] | threading.Event | None] = SimpleQueue()
-        known = [param for param in estimator.params if estimator.isDefined(param)]
-        params = {param.name: _text(estimator.getOrDefault(param)) for param in known}
+        defined = [param for param in estimator.params if estimator.isDefined(param)]
+        params = {param.name: _text(estimator.getOrDefault(param)) for param in defined}
         tags = {
             "estimator_name": self._name,
             "estimator_class": f"{type(estimator).__module__}.{self._name}",
@@ -120,7 +120,7 @@ class _LoggedFit:
             **options.tags,
         }
         self._calls.put(lambda: self._begin(params, tags))
-        # A daemon: a server that does not answer keeps no program from ending.
+        # A daemon thread, so that a program can end although the server does not answer.
         threading.Thread(target=self._serve, name="ps2-mlflow", daemon=True).start()
 
     # -- in the fit's threads ----------------------------------------------------------------------------------------
@@ -155,12 +155,12 @@ class _LoggedFit:
         except Exception as error:  # no error of MLflow may break a fit, and it has any type
             log.warning("MLflow at %s: the model of %s is not logged: %s", self._uri, self._name, error)
 
-    def _call(self, what: Callable[[], None]) -> None:
+    def _call(self, function: Callable[[], None]) -> None:
         """Have the other thread call a function, and wait for its end."""
-        done = threading.Event()
-        self._calls.put(what)
-        self._calls.put(done)
-        if not self._failed and not done.wait(WAIT_S):
+        answered = threading.Event()
+        self._calls.put(function)
+        self._calls.put(answered)
+        if not self._failed and not answered.wait(WAIT_S):
             self._fail(f"no answer within {WAIT_S:g} s")
 
     # -- in the thread that talks to the server ----------------------------------------------------------------------
@@ -175,18 +175,18 @@ class _LoggedFit:
                 except Exception as error:  # no error of MLflow may break a fit, and it has any type
                     self._fail(f"{type(error).__name__}: {error}")
 
-    def _fail(self, why: str) -> None:
+    def _fail(self, reason: str) -> None:
         with self._lock:
             is_first, self._failed = not self._failed, True
         if is_first:
-            log.warning("MLflow at %s: the fit of %s goes on without being logged: %s", self._uri, self._name, why)
+            log.warning("MLflow at %s: the fit of %s goes on without being logged: %s", self._uri, self._name, reason)
 
     @property
     def _tracking(self) -> mlflow.MlflowClient:
         return mlflow.MlflowClient(self._uri)
 
     @property
-    def _known_run(self) -> str:
+    def _active_run_id(self) -> str:
         assert self._run_id is not None  # _begin comes first
         return self._run_id
 
@@ -194,9 +194,9 @@ class _LoggedFit:
         if self._run_id is None:
             self._run_id = mlflow.start_run(tags=dict(tags)).info.run_id
         client, run_id = self._tracking, self._run_id
-        given = [Param(self._prefix + name, value) for name, value in params.items()]
-        for begin in range(0, len(given), MAX_PARAMS):
-            client.log_batch(run_id, params=given[begin : begin + MAX_PARAMS])
+        entries = [Param(self._prefix + name, value) for name, value in params.items()]
+        for begin in range(0, len(entries), MAX_PARAMS):
+            client.log_batch(run_id, params=entries[begin : begin + MAX_PARAMS])
         if not self._is_own:
             client.log_batch(run_id, tags=[RunTag(self._prefix + name, value) for name, value in tags.items()])
 
@@ -204,11 +204,11 @@ class _LoggedFit:
         with self._lock:
             waiting, self._waiting = self._waiting, []
         for begin in range(0, len(waiting), MAX_METRICS):
-            self._tracking.log_batch(self._known_run, metrics=waiting[begin : begin + MAX_METRICS])
+            self._tracking.log_batch(self._active_run_id, metrics=waiting[begin : begin + MAX_METRICS])
 
     def _log_end(self, model: Any, seconds: float) -> None:
         values = {"fit_seconds": seconds}
-        history = None if model is None else _history_of(model)
+        history = None if model is None else _history(model)
         if history is not None:
             values.update(_figures(history))
             if len(history.objective) > history.steps:
@@ -217,7 +217,7 @@ class _LoggedFit:
             self._waiting += self._metrics(values, 0)
         self._flush()
         if history is not None:
-            self._tracking.set_tag(self._known_run, f"{self._prefix}reason", history.reason)
+            self._tracking.set_tag(self._active_run_id, f"{self._prefix}reason", history.reason)
             self._plot(model)
 
     def _plot(self, model: Any) -> None:
@@ -225,14 +225,14 @@ class _LoggedFit:
             figure = model.summary.plot().figure
         except ConfigError:  # no matplotlib, or no step to draw
             return
-        self._tracking.log_figure(self._known_run, figure, f"{self._prefix}loss.png")
+        self._tracking.log_figure(self._active_run_id, figure, f"{self._prefix}loss.png")
 
     def _metrics(self, values: Mapping[str, float], step: int) -> list[Metric]:
         now_ms = int(time.time() * 1000)
         return [Metric(self._prefix + name, float(value), now_ms, step) for name, value in values.items()]
 
 
-def _history_of(model: Any) -> TrainingHistory | None:
+def _history(model: Any) -> TrainingHistory | None:
     """Return the history of a model's training; None if it has none."""
     if not getattr(model, "hasSummary", False):
         return None
@@ -241,21 +241,21 @@ def _history_of(model: Any) -> TrainingHistory | None:
 
 
 def _figures(history: TrainingHistory) -> dict[str, float]:
-    """Return what a history says in single numbers."""
+    """Return the figures of a whole training."""
     seconds = math.fsum(history.seconds)
-    found: dict[str, float] = {
+    figures: dict[str, float] = {
         "training_seconds": seconds,
         "training_steps": history.steps,
         "training_rows": history.rows,
         "training_bytes": history.bytes,
     }
     if seconds:
-        found["training_rows_per_s"] = history.rows / seconds
+        figures["training_rows_per_s"] = history.rows / seconds
     if history.best is not None:
-        found["best_step"] = history.best
+        figures["best_step"] = history.best
     if history.oob_score is not None:
-        found["oob_score"] = history.oob_score
-    return found
+        figures["oob_score"] = history.oob_score
+    return figures
 
 
 def _text(value: Any) -> str:

@@ -31,16 +31,16 @@ def check_columns(frame: Any, names: Sequence[str]) -> None:
     """Raise InputError unless ``frame`` is a pandas DataFrame with these columns, each once."""
     if not isinstance(frame, pd.DataFrame):
         raise InputError(f"expected a pandas DataFrame with columns {listed(names)}, got {type(frame).__name__}")
-    there = Counter(map(str, frame.columns))
+    counts = Counter(map(str, frame.columns))
     for name in names:
-        if name not in there:
+        if name not in counts:
             raise InputError(f"there is no column {name!r}; there are: {listed(list(map(str, frame.columns)))}")
-        if there[name] > 1:
-            raise InputError(f"column {name!r}: expected one column of that name, got {there[name]}")
+        if counts[name] > 1:
+            raise InputError(f"column {name!r}: expected one column of that name, got {counts[name]}")
 
 
 def _named(frame: pd.DataFrame, name: str) -> pd.Series:
-    """Return a column; pandas may have a number for its name, as columns of an array have."""
+    """Return a column; pandas may have a number as its name, as for columns of an array."""
     if name in frame.columns:
         return frame[name]
     return frame.iloc[:, list(map(str, frame.columns)).index(name)]
@@ -63,7 +63,7 @@ def vector_column(frame: pd.DataFrame, name: str) -> pa.Array:
 
 
 def plain_column(frame: pd.DataFrame, name: str, kind: pa.DataType | None = None) -> pa.Array:
-    """Return a column as Arrow has it; null where pandas says that a value is missing, NaN in columns of floats.
+    """Return a column as an Arrow array; a missing value is null, and in columns of floats NaN.
 
     Args:
         kind: type of the result; None: the type of the values.
@@ -71,17 +71,17 @@ def plain_column(frame: pd.DataFrame, name: str, kind: pa.DataType | None = None
     Raises:
         InputError: the values have several types, or another one than ``kind``.
     """
-    given = _named(frame, name)
+    values = _named(frame, name)
     if kind is not None and pa.types.is_list(kind):  # Arrow would take a string for a list of its letters
-        for row, cell in enumerate(given):
+        for row, cell in enumerate(values):
             if isinstance(cell, (str, bytes)):
                 raise InputError(f"column {name!r}, row {row}: expected a list, got {cell!r:.80}")
     try:
-        found = as_arrow(given, kind, from_pandas=given.dtype.kind != "f")
+        array = as_arrow(values, kind, from_pandas=values.dtype.kind != "f")
     except (pa.ArrowException, TypeError, ValueError) as error:
         expected = "values of one type" if kind is None else f"values of type {kind}"
         raise InputError(f"column {name!r}: expected {expected}: {error}") from error
-    return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+    return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
 
 
 def no_nulls(column: pa.Array, name: str, expected: str) -> pa.Array:

@@ -1,4 +1,4 @@
-"""``save_model``, ``log_model`` and ``load_model``: PS2's models in MLflow's format, as ``mlflow.sklearn`` has them.
+"""``save_model``, ``log_model`` and ``load_model``: PS2's models in MLflow's format, like those of ``mlflow.sklearn``.
 
 A saved model has two flavours: ``ps2``, which ``load_model`` reads, and ``python_function``, which scores pandas
 DataFrames without Spark and servers.
@@ -53,15 +53,15 @@ def save_model(  # noqa: PLR0913 - most of them are keywords
     """Save a trained model to a local folder in MLflow's format.
 
     Args:
-        model: what ``fit`` or ``load`` returned.
+        model: a trained model, from ``fit`` or ``load``.
         path: local folder that does not exist yet, or is empty.
         mlflow_model: the ``mlflow.models.Model`` that gets the flavours; None: a new one.
-        signature: False: none; None: inferred of ``input_example`` if there is one, else of the model, as far as it
+        signature: False: none; None: inferred from ``input_example`` if there is one, else from the model, as far as it
             knows its columns.
         input_example: rows as a pandas DataFrame.
-        pip_requirements: instead of ``ps2-spark`` of this version, which brings NumPy, pandas and the others.
-        extra_pip_requirements: beside that.
-        metadata: kept with the model.
+        pip_requirements: requirements in place of ``ps2-spark`` of this version, which requires NumPy, pandas etc.
+        extra_pip_requirements: requirements in addition to ``ps2-spark``.
+        metadata: metadata to save with the model.
         sharedDir: folder or fsspec URL that this process and all servers reach, for weights that servers on other hosts
             hold; the files go from there to ``path``.
 
@@ -72,7 +72,7 @@ def save_model(  # noqa: PLR0913 - most of them are keywords
     """
     if pip_requirements is not None and extra_pip_requirements is not None:
         raise ConfigError("expected pip_requirements or extra_pip_requirements, got both")
-    scoring = _scoring_of(model)
+    scoring = _scoring(model)
     target = Model() if mlflow_model is None else mlflow_model
     if signature is None and input_example is None:
         signature = _signature(scoring)
@@ -80,7 +80,7 @@ def save_model(  # noqa: PLR0913 - most of them are keywords
         folder = Path(temporary) / DATA
         folder.mkdir()
         _write(model, scoring, folder, sharedDir)
-        if signature is None:  # of the example
+        if signature is None:
             signature = infer_signature(input_example, _load_pyfunc(str(folder)).predict(input_example))
         target.add_flavor(
             FLAVOR,
@@ -118,21 +118,21 @@ def log_model(  # noqa: PLR0913 - most of them are keywords
     """Log a trained model to MLflow, and to the active run if there is one, as ``mlflow.sklearn.log_model`` does.
 
     Args:
-        model: what ``fit`` or ``load`` returned.
-        name: name of the logged model; "model" if nothing is given.
-        artifact_path: the same, as MLflow 2 calls it.
+        model: a trained model, from ``fit`` or ``load``.
+        name: name of the logged model; default "model".
+        artifact_path: the name of this argument in MLflow 2.
         registered_model_name: registers the model as a new version of this name.
         run_id: logs to this run instead.
-        signature, input_example, pip_requirements, extra_pip_requirements, metadata, sharedDir: as of ``save_model``.
+        signature, input_example, pip_requirements, extra_pip_requirements, metadata, sharedDir: see ``save_model``.
 
     Returns:
         MLflow's ``ModelInfo``: ``mlflow.pyfunc.load_model(info.model_uri)`` scores DataFrames.
 
     Raises:
-        ConfigError, UsageError: as of ``save_model``, before a run begins.
+        ConfigError, UsageError: the errors of ``save_model``, before a run begins.
         MlflowException: the tracking server refuses.
     """
-    _scoring_of(model)
+    _scoring(model)
     named = name or artifact_path or "model"
     # MLflow 3 has renamed the argument.
     is_new = int(mlflow.__version__.partition(".")[0]) >= 3
@@ -179,7 +179,7 @@ def load_model(model_uri: str, dst_path: str | None = None) -> Any:
 
 
 class _Flavor:
-    """What ``Model.log`` calls."""
+    """The flavour for ``Model.log``."""
 
     save_model = staticmethod(save_model)
 
@@ -188,8 +188,8 @@ class _Flavor:
 _Flavor.__name__ = FLAVOR
 
 
-def _scoring_of(model: Any) -> Scoring:
-    """Return how a model scores rows; raise ConfigError or UsageError if it cannot be logged."""
+def _scoring(model: Any) -> Scoring:
+    """Return a model's scoring; raise ConfigError or UsageError if the model cannot be logged."""
     name = type(model).__name__
     if hasattr(model, "stages"):
         raise ConfigError(
@@ -256,7 +256,7 @@ def _is_on_servers(model: Any) -> bool:
 
 
 def _signature(scoring: Scoring) -> ModelSignature:
-    """Return what the model knows of its columns."""
+    """Return the signature, as far as the model knows its columns."""
     inputs = _inputs(scoring)
     outputs = Schema([ColSpec(TYPES[kind], name) for name, kind in output_types(scoring).items()])
     return ModelSignature(Schema(inputs) if inputs else None, outputs)

@@ -1,7 +1,7 @@
 """The pyfunc flavour: scores pandas DataFrames without Spark and servers. MLflow calls ``_load_pyfunc``.
 
-A folder of a model holds ``scoring.json``, which says what ``transform`` does, and ``model`` or ``export``, the files
-that the Spark-free model or ``ps2.serving.Scorer`` reads.
+A folder of a model holds ``scoring.json``, which describes ``transform``, and ``model`` or ``export``, the files for
+the Spark-free model or ``ps2.serving.Scorer``.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ FLOAT64 = np.dtype(np.float64)
 
 
 class Predictor(Protocol):
-    """A model as MLflow's pyfunc flavour has it."""
+    """A model of MLflow's pyfunc flavour."""
 
     def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> pd.DataFrame:
         """Return the columns that ``transform`` adds, for each row of a pandas DataFrame."""
 
 
 def write_scoring(folder: Path, scoring: Scoring) -> None:
-    """Write what ``_load_pyfunc`` reads beside the model's own files."""
+    """Write the file that ``_load_pyfunc`` reads beside the model's own files."""
     (folder / SCORING).write_text(json.dumps(to_json(scoring)))
 
 
@@ -85,9 +85,11 @@ def _load_pyfunc(path: str) -> Predictor:
 
 
 def _check_memory(folder: Path) -> None:
-    needed, there = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()), available_bytes()
-    if needed > there:
-        raise LimitError(f"{folder}: the model takes {needed:,} bytes of memory, and this process may use {there:,}")
+    needed, available = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()), available_bytes()
+    if needed > available:
+        raise LimitError(
+            f"{folder}: the model takes {needed:,} bytes of memory, and this process may use {available:,}"
+        )
 
 
 class FeaturePredictor:
@@ -127,17 +129,17 @@ class FeaturePredictor:
             batch = pa.record_batch([vector_column(frame, names)], [names])
         else:
             batch = pa.record_batch([plain_column(frame, name) for name in names], list(names))
-        found = read_features(batch, names, FLOAT64, 0, scoring.dim, scoring.missing)
-        indptr = np.concatenate([[0], np.cumsum(found.lengths)])
-        return sp.csr_array((found.values, found.columns, indptr), shape=(len(frame), scoring.dim))
+        features = read_features(batch, names, FLOAT64, 0, scoring.dim, scoring.missing)
+        indptr = np.concatenate([[0], np.cumsum(features.lengths)])
+        return sp.csr_array((features.values, features.columns, indptr), shape=(len(frame), scoring.dim))
 
     def _outputs(self, x: Any, starts: Any, index: Any) -> pd.DataFrame:
         scoring = self._scoring
-        wanted = {what for _, what in scoring.outputs}
-        found = predicted(self._fitted, scoring.head, x, starts, wanted & {"leaf", "contrib"})
+        kinds = {kind for _, kind in scoring.outputs}
+        predictions = predicted(self._fitted, scoring.head, x, starts, kinds & {"leaf", "contrib"})
         if isinstance(scoring.head, ClusterHead):
-            found["prediction"] = found["prediction"].astype(np.int32)
-        columns = {name: _cells(found[what]) for name, what in scoring.outputs}
+            predictions["prediction"] = predictions["prediction"].astype(np.int32)
+        columns = {name: _cells(predictions[kind]) for name, kind in scoring.outputs}
         return pd.DataFrame(columns, index=index)
 
 
@@ -168,13 +170,13 @@ class PairPredictor:
         scoring, names = self._scoring, self._embedding.names
         check_columns(model_input, (scoring.first, scoring.second))
         ends = [_id_column(model_input, name, names.are_integers) for name in (scoring.first, scoring.second)]
-        none = 0 if names.are_integers else ""
-        first, second = (names.positions(ids.fill_null(none)) for ids in ends)
-        known = (first >= 0) & (second >= 0)
+        filler = 0 if names.are_integers else ""
+        first, second = (names.positions(ids.fill_null(filler)) for ids in ends)
+        is_known = (first >= 0) & (second >= 0)
         for ids in ends:
-            known &= ids.is_valid().to_numpy(zero_copy_only=False)
-        scores = np.full(len(known), np.nan)
-        scores[known] = self._embedding.expected(first[known], second[known], scoring.directed)
+            is_known &= ids.is_valid().to_numpy(zero_copy_only=False)
+        scores = np.full(len(is_known), np.nan)
+        scores[is_known] = self._embedding.expected(first[is_known], second[is_known], scoring.directed)
         return pd.DataFrame({scoring.output: scores}, index=model_input.index)
 
 
@@ -219,14 +221,14 @@ class KeyPredictor:
 
 
 def _id_column(frame: pd.DataFrame, name: str, are_integers: bool) -> pa.Array:
-    found = plain_column(frame, name)
-    if pa.types.is_null(found.type):
-        return found.cast(pa.int64() if are_integers else pa.string())
-    is_right = pa.types.is_integer(found.type) if are_integers else are_strings(found.type)
-    if not is_right:
+    ids = plain_column(frame, name)
+    if pa.types.is_null(ids.type):
+        return ids.cast(pa.int64() if are_integers else pa.string())
+    is_expected = pa.types.is_integer(ids.type) if are_integers else are_strings(ids.type)
+    if not is_expected:
         expected = "integers" if are_integers else "strings"
-        raise InputError(f"column {name!r}: expected ids, {expected}, got {found.type}")
-    return found
+        raise InputError(f"column {name!r}: expected ids, {expected}, got {ids.type}")
+    return ids
 
 
 def _cells(values: Any) -> Any:
@@ -245,4 +247,4 @@ def output_types(scoring: Scoring) -> dict[str, str]:
     number = "integer" if isinstance(scoring.head, ClusterHead) else "double"
     if not scoring.outputs:
         raise UsageError("expected a model with columns of predictions, and all of their names are empty")
-    return {name: number if what == "prediction" else "vector" for name, what in scoring.outputs}
+    return {name: number if kind == "prediction" else "vector" for name, kind in scoring.outputs}

@@ -23,17 +23,17 @@ from ps2.onnx.graph import FEATURES
 
 log = logging.getLogger(__name__)
 
-# The sample: rows, and the most numbers in them.
+# The number of rows of the sample, and the maximum of numbers in it.
 ROWS, MAX_NUMBERS = 64, 1 << 20
-# Sums are rounded otherwise in another order: a difference that counts, as a share of an output's largest number.
+# Smallest difference that counts, as a share of an output's largest number. The order of a sum changes its rounding.
 TOLERANCE = 1e-9
-# The oldest ONNX Runtime for graphs without trees, with trees, and with sets of categories. Before the last one,
-# a set of n categories becomes n copies of what lies below it, so that deep trees do not load in a minute.
+# The oldest ONNX Runtime for graphs without trees, with trees, and with sets of categories. Older versions make n
+# copies of the nodes below a set of n categories, so that deep trees take minutes to load.
 OLDEST, OLDEST_TREES, OLDEST_SETS = (1, 18, 0), (1, 21, 0), (1, 23, 0)
 
 
 def check_scores(file: bytes, scoring: FeatureScoring, fitted: Any) -> None:
-    """Compare what ONNX Runtime and the model compute of a sample of rows. Without the runtime, nothing happens.
+    """Compare the scores of ONNX Runtime and of the model for a sample of rows. Without the runtime, do nothing.
 
     Raises:
         UsageError: they differ; the message names output, row and values.
@@ -58,21 +58,23 @@ def check_scores(file: bytes, scoring: FeatureScoring, fitted: Any) -> None:
     with np.errstate(all="ignore"):
         expected = predicted(fitted, scoring.head, x if scoring.missing else sp.csr_array(x), 0.0, ())
     names = [name for name, _ in scoring.outputs]
-    for (name, what), found in zip(scoring.outputs, session.run(names, {FEATURES: x}), strict=True):
-        right = expected[what].reshape(len(x), -1)
-        largest = np.max(np.abs(right), initial=0.0, where=np.isfinite(right))
-        same = np.isclose(found.reshape(right.shape), right, rtol=0.0, atol=TOLERANCE * largest, equal_nan=True)
-        is_other = ~same.all(axis=1)
-        if what == "prediction" and isinstance(scoring.head, (ClassHead, VotesHead)):
-            is_other &= ~_is_close(scoring.head, expected)
+    for (name, kind), scores in zip(scoring.outputs, session.run(names, {FEATURES: x}), strict=True):
+        reference = expected[kind].reshape(len(x), -1)
+        largest = np.max(np.abs(reference), initial=0.0, where=np.isfinite(reference))
+        is_same = np.isclose(
+            scores.reshape(reference.shape), reference, rtol=0.0, atol=TOLERANCE * largest, equal_nan=True
+        )
+        differs = ~is_same.all(axis=1)
+        if kind == "prediction" and isinstance(scoring.head, (ClassHead, VotesHead)):
+            differs &= ~_is_close(scoring.head, expected)
         if isinstance(fitted, KMeansClusters):
-            is_other &= ~_is_as_near(fitted, x, found, right[:, 0])
-        if is_other.any():
-            row = int(np.argmax(is_other))
+            differs &= ~_is_as_near(fitted, x, scores, reference[:, 0])
+        if differs.any():
+            row = int(np.argmax(differs))
             raise UsageError(
-                f"export: ONNX Runtime {onnxruntime.__version__} scores {is_other.sum()} of {len(x)} rows of a sample "
-                f"otherwise than the model, so nothing was written: output {name!r}: expected {right[row]}, got "
-                f"{found[row]}, of the row {x[row][:20]}"
+                f"export: ONNX Runtime {onnxruntime.__version__} scores {differs.sum()} of {len(x)} rows of a sample "
+                f"otherwise than the model, so nothing was written: output {name!r}: expected {reference[row]}, got "
+                f"{scores[row]}, of the row {x[row][:20]}"
             )
 
 
@@ -99,11 +101,11 @@ def _oldest(fitted: Any) -> tuple[int, int, int]:
 
 
 def _is_as_near(clusters: KMeansClusters, x: Float64s, *choices: Float64s) -> Bools:
-    """Find the rows whose two centres are equally near, up to rounding, of which that of float32 is the largest."""
+    """Find the rows whose two centres are equally near, up to the rounding of float32."""
     scale = max(float(np.abs(clusters.centres).max()), np.finfo(np.float64).tiny)
     x, centres = x / scale, clusters.centres.astype(np.float64) / scale
-    one, other = (np.linalg.norm(x - centres[choice.astype(int)], axis=1) for choice in choices)
-    return np.abs(one - other) <= 1e-6 * np.linalg.norm(x, axis=1)
+    first, second = (np.linalg.norm(x - centres[choice.astype(int)], axis=1) for choice in choices)
+    return np.abs(first - second) <= 1e-6 * np.linalg.norm(x, axis=1)
 
 
 def _is_close(head: ClassHead | VotesHead, expected: dict[str, Float64s]) -> Bools:

@@ -42,24 +42,24 @@ def export(model: Any, path: str) -> None:
     installed, it scores a sample of rows before the file is written; an older one logs a warning instead.
 
     Args:
-        model: what ``fit`` or ``load`` returned: a linear model (LogisticRegression, LinearSVC, LinearRegression), a
-            factorization machine, boosted trees, a random forest, or k-means by Euclidean distances.
-        path: file, local or a URL that fsspec knows; what is there is replaced, once all is written.
+        model: a trained linear model (LogisticRegression, LinearSVC, LinearRegression), factorization machine, boosted
+            trees, random forest, or k-means by Euclidean distances.
+        path: a local file or an fsspec URL; the new file replaces an existing one when it is complete.
 
     Raises:
-        UsageError: ONNX cannot say the same as the model, or ONNX Runtime scores the sample otherwise; the message says
-            why, and nothing is written.
-        RecoveryError: the file system refuses.
+        UsageError: ONNX cannot express the model, or ONNX Runtime scores the sample differently; the message gives the
+            reason, and nothing is written.
+        RecoveryError: the file system fails.
     """
-    made = as_onnx(model)
-    size = made.ByteSize()
+    proto = as_onnx(model)
+    size = proto.ByteSize()
     if size > MAX_BYTES:
         raise UsageError(f"export: expected at most {MAX_BYTES:,} bytes, which an ONNX file may have, got {size:,}")
-    onnx.checker.check_model(made)
-    fs, place_of_file = resolve_url(path, "path")
-    file = made.SerializeToString()
+    onnx.checker.check_model(proto)
+    fs, file_path = resolve_url(path, "path")
+    file = proto.SerializeToString()
     check_scores(file, model.scoring(), model.fitted)
-    write_whole(fs, place_of_file, [file])
+    write_whole(fs, file_path, [file])
 
 
 def as_onnx(model: Any) -> onnx.ModelProto:
@@ -72,28 +72,28 @@ def as_onnx(model: Any) -> onnx.ModelProto:
         raise UsageError("export: baseMarginCol is set, and the graph has no such input: clear it first")
     graph = Graph(scoring.dim)
     margins, unusable = _margins(graph, fitted)
-    found = add_head(graph, scoring.head, margins, unusable)
-    for name, what in scoring.outputs:
-        if what not in found:
+    predictions = add_head(graph, scoring.head, margins, unusable)
+    for name, kind in scoring.outputs:
+        if kind not in predictions:
             raise UsageError(f"export: column {name!r} cannot be computed by ONNX: set its param to '' first")
-        graph.output(name, *found[what])
+        graph.output(name, *predictions[kind])
     names = [scoring.features] if isinstance(scoring.features, str) else list(scoring.features)
     return graph.model(__version__, repr(model), {"model": type(model).__name__, "columns": json.dumps(names)})
 
 
 def _margins(graph: Graph, fitted: Any) -> tuple[str, str | None]:
-    """Add what the model computes of features; return the names of margins, and of what marks rows that it refuses."""
+    """Add the nodes for a model's margins; return their names, and the name of ``unusable`` (see ``add_head``)."""
     if isinstance(fitted, GBTModel):
         forest = fitted.forest
-        # The operator wants a tree at least.
+        # The operator needs at least one tree.
         trees = forest.trees or tuple(leaf_tree(0.0) for _ in range(forest.width))
         sums = add_trees(graph, trees, [[tree.value] for tree in trees], forest.width)
         return graph.node("Add", sums, graph.constant(forest.base)), None
     if isinstance(fitted, RandomForest):
         trees = fitted.forest.trees
         if fitted.shares:
-            said = [list(np.ascontiguousarray(shares.T)) for shares in fitted.shares]
-            return add_trees(graph, trees, said, fitted.classes or 1), None
+            values = [list(np.ascontiguousarray(shares.T)) for shares in fitted.shares]
+            return add_trees(graph, trees, values, fitted.classes or 1), None
         sums = add_trees(graph, trees, [[tree.value] for tree in trees], 1)
         return graph.node("Div", sums, graph.constant([float(len(trees))])), None
     # 0 times NaN or infinity is NaN.
@@ -141,12 +141,12 @@ def add_head(graph: Graph, head: object, margins: str, unusable: str | None) -> 
     """Add the nodes of a head; return the name and width of each kind of prediction.
 
     Args:
-        margins: of shape (n, outputs).
-        unusable: 0, or NaN for rows that ``transform`` refuses, shape (n, 1), which makes their predictions NaN; None:
+        margins: the margins, shape (n, outputs).
+        unusable: shape (n, 1), 0 or, for rows that ``transform`` refuses, NaN, which makes their predictions NaN; None:
             there are no such rows.
 
     Raises:
-        UsageError: ONNX has no such head here.
+        UsageError: the head has no counterpart in ONNX here.
     """
     if isinstance(head, ValueHead):
         raw = graph.node("Exp", margins) if head.link == "exp" else margins
@@ -161,13 +161,15 @@ def add_head(graph: Graph, head: object, margins: str, unusable: str | None) -> 
             decided = graph.node("Cast", above, to=TensorProto.DOUBLE)
         else:
             decided = _largest(graph, score, head.thresholds)
-        found = {"raw": (raw, head.classes), "prediction": (_marked(graph, decided, unusable), None)}
-        return found if probability is None else {**found, "probability": (probability, head.classes)}
+        predictions = {"raw": (raw, head.classes), "prediction": (_marked(graph, decided, unusable), None)}
+        return predictions if probability is None else {**predictions, "probability": (probability, head.classes)}
     if isinstance(head, VotesHead):
         total = graph.node("ReduceSum", margins, graph.constant([1], np.int64), keepdims=1)
-        none = graph.node("LessOrEqual", total, graph.constant([0.0]))
-        share = graph.node("Div", margins, graph.node("Where", none, graph.constant([1.0]), total))
-        probability = graph.node("Where", none, graph.constant(np.full((1, head.classes), 1.0 / head.classes)), share)
+        is_empty = graph.node("LessOrEqual", total, graph.constant([0.0]))
+        share = graph.node("Div", margins, graph.node("Where", is_empty, graph.constant([1.0]), total))
+        probability = graph.node(
+            "Where", is_empty, graph.constant(np.full((1, head.classes), 1.0 / head.classes)), share
+        )
         return {
             "raw": (margins, head.classes),
             "probability": (probability, head.classes),
@@ -183,8 +185,8 @@ def _class_scores(graph: Graph, head: ClassHead, margins: str) -> tuple[str, str
     raw = graph.node("Concat", graph.node("Neg", margins), margins, axis=1)
     if head.link is None:
         return raw, None
-    of_0 = graph.node("Sigmoid", graph.node("Neg", margins))
-    return raw, graph.node("Concat", of_0, graph.node("Sub", graph.constant([1.0]), of_0), axis=1)
+    first = graph.node("Sigmoid", graph.node("Neg", margins))
+    return raw, graph.node("Concat", first, graph.node("Sub", graph.constant([1.0]), first), axis=1)
 
 
 def _largest(graph: Graph, score: str, thresholds: tuple[float, ...] | None) -> str:

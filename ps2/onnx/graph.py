@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-# Operators of these versions, and a form of the file that runtimes of the time know.
+# The versions of the operators, and the form of the file that runtimes of the same time read.
 OPSET, ML_OPSET, IR_VERSION = 18, 5, 10
 ML = "ai.onnx.ml"
 FEATURES = "features"
@@ -43,10 +43,10 @@ class Graph:
         self._outputs.append(helper.make_tensor_value_info(name, TensorProto.DOUBLE, shape))
 
     def model(self, producer_version: str, doc: str, metadata: dict[str, str]) -> ModelProto:
-        """Return the model of all that was added."""
+        """Return the model of all nodes."""
         features = helper.make_tensor_value_info(FEATURES, TensorProto.DOUBLE, [None, self.dim])
         graph = helper.make_graph(self._nodes, "ps2", [features], self._outputs, self._constants)
-        made = helper.make_model(
+        model = helper.make_model(
             graph,
             producer_name="ps2",
             producer_version=producer_version,
@@ -54,5 +54,5 @@ class Graph:
             ir_version=IR_VERSION,
             opset_imports=[helper.make_opsetid("", OPSET), helper.make_opsetid(ML, ML_OPSET)],
         )
-        helper.set_model_props(made, metadata)
-        return made
+        helper.set_model_props(model, metadata)
+        return model

@@ -1,4 +1,4 @@
-"""Forests as ``TreeEnsemble`` of ai.onnx.ml 5: thresholds, sets and leaves in float64, as they are."""
+"""Forests as ``TreeEnsemble`` of ai.onnx.ml 5, with thresholds, sets and leaves in float64."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SUM, NO_TRANSFORM = 1, 0
 
 @dataclass
 class _Ensemble:
-    """The attributes of the operator, as they grow. A node's true branch is its first child."""
+    """The attributes of the operator while trees are added. A node's true branch is its first child."""
 
     roots: list[int] = field(default_factory=list)
     features: list[int] = field(default_factory=list)
@@ -38,19 +38,19 @@ class _Ensemble:
         self.roots.append(len(self.features))
         inner = np.flatnonzero(tree.feature != LEAF)
         # ONNX Runtime before 1.30 takes a root whose branches have one number, of a leaf or a node, for a leaf itself.
-        if not len(inner):  # the operator wants a node at least
+        if not len(inner):  # the operator needs at least one node
             self._node(0, LEQ, 0.0, False)
             self._link(0, [True, True], [self._leaf(float(values[0]), target) for _ in range(2)])
             return
         first = len(self.features)
-        places = {int(node): first + at for at, node in enumerate(inner)}
+        positions = {int(node): first + index for index, node in enumerate(inner)}
         for node in inner.tolist():
             children = [int(tree.left[node]), int(tree.right[node])]
             if self._split(tree, node):
                 children.reverse()
             are_leaves = [bool(tree.feature[child] == LEAF) for child in children]
             ends = [
-                self._leaf(float(values[child]), target) if is_leaf else places[child]
+                self._leaf(float(values[child]), target) if is_leaf else positions[child]
                 for child, is_leaf in zip(children, are_leaves, strict=True)
             ]
             if ends[0] == ends[1]:  # a leaf and a node: another leaf, and nothing leads to the first
@@ -91,23 +91,23 @@ class _Ensemble:
 
 
 def add_trees(graph: Graph, trees: Sequence[Tree], values: Sequence[Sequence[Float64s]], targets: int) -> str:
-    """Add trees; return the name of the sums of what their leaves say, shape (n, targets).
+    """Add trees; return the name of the sums of their leaves' values, shape (n, targets).
 
     Args:
-        values: for each tree, what its nodes add to each of the targets that it has, shape (nodes,); a tree with values
-            for one target adds to ``tree % targets``.
+        values: for each tree and each of its targets, the nodes' values, shape (nodes,); a tree with values for one
+            target adds to ``tree % targets``.
         targets: number of sums of a row.
 
     Raises:
         UsageError: a feature is split by a threshold and by a set.
     """
-    features, made = _with_whole_categories(graph, trees), _Ensemble()
-    for number, (tree, of_tree) in enumerate(zip(trees, values, strict=True)):
-        for target, said in enumerate(of_tree):
-            made.add(tree, said, target if len(of_tree) == targets else number % targets)
-    more = {}
-    if made.members:
-        more["membership_values"] = numpy_helper.from_array(np.array(made.members), "membership_values")
+    features, ensemble = _with_whole_categories(graph, trees), _Ensemble()
+    for number, (tree, target_values) in enumerate(zip(trees, values, strict=True)):
+        for target, node_values in enumerate(target_values):
+            ensemble.add(tree, node_values, target if len(target_values) == targets else number % targets)
+    attributes = {}
+    if ensemble.members:
+        attributes["membership_values"] = numpy_helper.from_array(np.array(ensemble.members), "membership_values")
     return graph.node(
         "TreeEnsemble",
         features,
@@ -115,31 +115,31 @@ def add_trees(graph: Graph, trees: Sequence[Tree], values: Sequence[Sequence[Flo
         n_targets=targets,
         aggregate_function=SUM,
         post_transform=NO_TRANSFORM,
-        tree_roots=made.roots,
-        nodes_featureids=made.features,
-        nodes_modes=numpy_helper.from_array(np.array(made.modes, np.uint8), "nodes_modes"),
-        nodes_splits=numpy_helper.from_array(np.array(made.splits), "nodes_splits"),
-        nodes_truenodeids=made.children[0],
-        nodes_trueleafs=made.leafs[0],
-        nodes_falsenodeids=made.children[1],
-        nodes_falseleafs=made.leafs[1],
-        nodes_missing_value_tracks_true=made.missing,
-        leaf_targetids=made.targets,
-        leaf_weights=numpy_helper.from_array(np.array(made.weights), "leaf_weights"),
-        **more,
+        tree_roots=ensemble.roots,
+        nodes_featureids=ensemble.features,
+        nodes_modes=numpy_helper.from_array(np.array(ensemble.modes, np.uint8), "nodes_modes"),
+        nodes_splits=numpy_helper.from_array(np.array(ensemble.splits), "nodes_splits"),
+        nodes_truenodeids=ensemble.children[0],
+        nodes_trueleafs=ensemble.leafs[0],
+        nodes_falsenodeids=ensemble.children[1],
+        nodes_falseleafs=ensemble.leafs[1],
+        nodes_missing_value_tracks_true=ensemble.missing,
+        leaf_targetids=ensemble.targets,
+        leaf_weights=numpy_helper.from_array(np.array(ensemble.weights), "leaf_weights"),
+        **attributes,
     )
 
 
 def _with_whole_categories(graph: Graph, trees: Sequence[Tree]) -> str:
-    """Return the features, categories that are not whole as NaN: as in PS2's trees, they then go to the default side.
+    """Return the features with NaN for categories that are not whole numbers, which then go to the default side.
 
-    ONNX Runtime would take 2.5 for category 2.
+    So do PS2's trees. ONNX Runtime would take 2.5 for category 2.
     """
     is_set, is_cut = (np.zeros(graph.dim, np.bool_) for _ in range(2))
     for tree in trees:
-        held = np.diff(tree.set_begin) > 0
-        is_set[tree.feature[held]] = True
-        is_cut[tree.feature[~held & (tree.feature != LEAF)]] = True
+        has_set = np.diff(tree.set_begin) > 0
+        is_set[tree.feature[has_set]] = True
+        is_cut[tree.feature[~has_set & (tree.feature != LEAF)]] = True
     if (is_set & is_cut).any():
         raise UsageError(
             f"export: feature {np.argmax(is_set & is_cut)} is split by thresholds and by sets of categories"
@@ -147,5 +147,5 @@ def _with_whole_categories(graph: Graph, trees: Sequence[Tree]) -> str:
     if not is_set.any():
         return FEATURES
     whole = graph.node("Equal", FEATURES, graph.node("Floor", FEATURES))
-    kept = graph.node("Or", whole, graph.constant(~is_set[None], np.bool_))
-    return graph.node("Where", kept, FEATURES, graph.constant([np.nan]))
+    is_usable = graph.node("Or", whole, graph.constant(~is_set[None], np.bool_))
+    return graph.node("Where", is_usable, FEATURES, graph.constant([np.nan]))

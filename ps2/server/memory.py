@@ -225,7 +225,7 @@ def available_bytes() -> int:
 
 def free_bytes() -> int:
     """Return the bytes that this process could still allocate, given what all processes have allocated."""
-    return _smallest(psutil.virtual_memory().available, cgroups.memory_room_bytes())
+    return _smallest(psutil.virtual_memory().available, cgroups.free_memory_bytes())
 
 
 def _smallest(machine_bytes: int, group_bytes: int | None) -> int:

@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 
+from ps2.certificates import file_stamp
 from ps2.config import read_token
 from ps2.errors import PS2Error
 from ps2.transport.proof import Tokens
@@ -21,7 +22,7 @@ def watch_token_file(path: str) -> Tokens:
     Raises:
         AuthError, ConfigError: the file is unusable. If it becomes unusable later, the previous tokens stay valid.
     """
-    stamp = _stamp(path)
+    stamp = file_stamp(path)
     tokens = Tokens(read_token(path))
     if os.path.isfile(path):
         threading.Thread(target=_keep, args=(path, stamp, tokens), name="ps2-token", daemon=True).start()
@@ -31,7 +32,7 @@ def watch_token_file(path: str) -> Tokens:
 def _keep(path: str, stamp: tuple[int, ...] | None, tokens: Tokens) -> None:
     pause = threading.Event()
     while not pause.wait(LOOK_S):
-        now = _stamp(path)
+        now = file_stamp(path)
         if now in (stamp, None):  # a missing file changes nothing: temporary files may be cleaned up
             continue
         stamp = now
@@ -43,11 +44,3 @@ def _keep(path: str, stamp: tuple[int, ...] | None, tokens: Tokens) -> None:
         if tuple(text.split()) != tokens.all:
             tokens.renew(text)
             log.info("the token file has changed; accepted tokens: %d", len(tokens.all))
-
-
-def _stamp(path: str) -> tuple[int, ...] | None:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_ino, status.st_size

@@ -22,7 +22,7 @@ def compact(path: str, cacheDir: str | None = None) -> Export:
 
     Args:
         path: the folder of the export, or any fsspec URL of one.
-        cacheDir: as for ``Scorer``.
+        cacheDir: the ``cacheDir`` of ``Scorer``.
 
     Raises:
         CheckpointMissingError: there is no export at this path.
@@ -34,12 +34,12 @@ def compact(path: str, cacheDir: str | None = None) -> Export:
     keys = np.concatenate([np.empty(0, np.int64), *(table.keys for table in loaded.base)])
     if (changes := merged_all(loaded.changes[::-1])) is not None:
         present = changes.keys[changes.gone == 0] if changes.gone.size else changes.keys
-        kept = keys[~found_in(changes.keys, keys)]
-        keys = np.sort(np.concatenate([kept, present]), kind="stable")  # a merge of two ascending runs
+        unchanged = keys[~found_in(changes.keys, keys)]
+        keys = np.sort(np.concatenate([unchanged, present]), kind="stable")  # a merge of two ascending runs
 
-    def read(some: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        values, known = loaded.look_up(readable(some))
-        assert (known == PRESENT).all()
+    def read(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        values, states = loaded.look_up(readable(keys))
+        assert (states == PRESENT).all()
         return values
 
     dense: dict[str, npt.NDArray[Any]] = dict(loaded.dense)

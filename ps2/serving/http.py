@@ -6,7 +6,6 @@ import asyncio
 import hmac
 import json
 import logging
-import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +16,7 @@ import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
+from ps2.certificates import file_stamp
 from ps2.config import LOOPBACK, is_loopback, read_token
 from ps2.errors import ConfigError, LaunchError, PS2Error, UsageError
 from ps2.listening import listening_socket
@@ -44,17 +44,17 @@ log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 16 << 20
 MAX_CONNECTIONS = 16_384
-# A client that has not sent its whole body by then is answered, so that it does not hold a connection for ever.
+# Time for a client to send its whole body. A later one gets an error, so that it does not hold a connection for ever.
 BODY_S = 30.0
-# The most numbers in an answer: a body of 16 MiB could ask for as many as no memory holds.
+# Maximum of numbers in an answer: a body of 16 MiB could ask for more than fit any memory.
 MAX_NUMBERS = 4 << 20
-# Requests of more rows or bytes than these are parsed and scored in a thread, so that other requests need not wait.
+# Larger requests are parsed and scored in a thread, so that other requests need not wait.
 INLINE_ROWS = 64
 INLINE_BYTES = 1 << 16
-# An answer of more numbers than these becomes text in pieces of so many numbers, in threads. Each piece takes some
-# milliseconds, for which it holds Python's lock.
+# A longer answer becomes text in pieces of this many numbers, in threads. Each piece holds Python's lock for some
+# milliseconds.
 PIECE_NUMBERS = 1 << 14
-# Seconds between two looks whether the token file has changed.
+# Seconds between two checks of the token file for changes.
 LOOK_S = 1.0
 
 # Returns the content of an answer by name: arrays and plain values.
@@ -66,7 +66,7 @@ BUCKETS_S = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.05, 0.2, 1.0)
 
 
 class ScoringMetrics:
-    """Counts requests, and reads what the scorer holds at each scrape."""
+    """Counts requests, and reads the scorer's figures at each scrape."""
 
     def __init__(self, scorer: Scorer) -> None:
         self._registry = CollectorRegistry()
@@ -121,18 +121,18 @@ class TokenFile:
     def __init__(self, path: str) -> None:
         """Read the file; raise AuthError or ConfigError if it is not usable."""
         self._path = path
-        self._tokens, self._stamp, self._looked_s = read_token(path).split(), _stamp(path), time.monotonic()
+        self._tokens, self._stamp, self._looked_s = read_token(path).split(), file_stamp(path), time.monotonic()
 
-    def accepts(self, given: str) -> bool:
+    def accepts(self, token_text: str) -> bool:
         """Return True for one of the tokens. The time does not tell how much of a wrong token is right."""
         if time.monotonic() - self._looked_s > LOOK_S:
             self._looked_s = time.monotonic()
             self._read_again()
-        known = [hmac.compare_digest(given.encode(), token.encode()) for token in self._tokens]
-        return any(known)
+        matches = [hmac.compare_digest(token_text.encode(), valid.encode()) for valid in self._tokens]
+        return any(matches)
 
     def _read_again(self) -> None:
-        stamp = _stamp(self._path)
+        stamp = file_stamp(self._path)
         if stamp in (None, self._stamp):
             return
         self._stamp = stamp
@@ -168,20 +168,20 @@ class ScoringService:
             scores, number = self._scorer.scoreAt(rows)
             return {"scores": scores, "export": number}
 
-        return await self._answered(request, "rows", answer)
+        return await self._answer(request, "rows", answer)
 
     async def _vectors(self, request: Request) -> Response:
         def answer(keys: Any) -> dict[str, Any]:
             vectors, present = self._scorer.lookUp(keys)
             return {"vectors": vectors, "present": present}
 
-        return await self._answered(request, "keys", answer, self._scorer.manifest.description.width)
+        return await self._answer(request, "keys", answer, self._scorer.manifest.description.width)
 
-    async def _answered(self, request: Request, field: str, answer: Answer, width: int = 0) -> Response:
+    async def _answer(self, request: Request, field: str, answer: Answer, width: int = 0) -> Response:
         """Answer a request whose body is ``{field: [...]}``.
 
         Args:
-            width: how many numbers the answer has for each number of the body; 0: it has at most as many.
+            width: the count of numbers in the answer for each number in the body; 0: at most one.
         """
         if (refused := self._refused(request)) is not None:
             return refused
@@ -208,7 +208,7 @@ class ScoringService:
         except TimeoutError:
             status, response = 408, _error(408, f"expected the whole body within {BODY_S:g} s", {"Connection": "close"})
         except asyncio.CancelledError:  # by uvicorn, some seconds after SIGTERM; it would log a traceback of each
-            status, response = 503, _error(503, "this endpoint has been told to end")
+            status, response = 503, _error(503, "this endpoint is ending")
         except ClientDisconnect:
             status, response = 400, _error(400, "the client has gone")
         except UsageError as error:
@@ -269,7 +269,7 @@ def http_server(service: ScoringService, keep_alive_s: int, certificate: tuple[s
     cert, key = certificate or (None, None)
     config = uvicorn.Config(
         service.application(),
-        # None: what uvicorn logs goes where the log of the process goes.
+        # None: uvicorn's records go to the log of the process.
         log_config=None if log_format() == JSON else uvicorn.config.LOGGING_CONFIG,
         log_level="warning",
         access_log=False,
@@ -334,7 +334,7 @@ def _json_pieces(content: Mapping[str, Any]) -> Iterator[str]:
 
 
 async def _http_error(request: Request, error: Exception) -> JSONResponse:
-    """Answer a request that no route takes, as all errors are answered."""
+    """Answer a request without a route in the form of all errors."""
     assert isinstance(error, HTTPException)
     return _error(error.status_code, f"{request.method} {request.url.path}: {error.detail}", dict(error.headers or {}))
 
@@ -342,11 +342,3 @@ async def _http_error(request: Request, error: Exception) -> JSONResponse:
 def _error(status: int, text: str, headers: dict[str, str] | None = None) -> JSONResponse:
     # JSON may hold half a character, as a column's name for example, and UTF-8 may not.
     return JSONResponse({"error": text.encode(errors="backslashreplace").decode()}, status, headers)
-
-
-def _stamp(path: str) -> tuple[int, ...] | None:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_ino, status.st_size

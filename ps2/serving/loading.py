@@ -1,4 +1,7 @@
-"""Loads an export: verifies files byte by byte, maps those of the base, merges deltas in memory."""
+"""Loads an export: verifies files byte by byte, maps those of the base, merges deltas in memory. Finds its scoring.
+
+Modules that score rows import neither pyspark nor ``ps2.client``.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ from ps2.storage.files import reported, resolve_url
 from ps2.storage.manifest import SavedFile
 from ps2.storage.shard_files import checked
 
-# A thread that waits for the interpreter's lock asks for it after so long; Python's own 5 ms are 50 scores.
+# Time after which a thread that waits for the interpreter's lock asks for it; Python's own 5 ms are 50 scores.
 TURN_S = 5e-4
 
 _lock = threading.Lock()
@@ -34,9 +37,9 @@ _state = {"users": 0, "before_s": 0.0}
 
 @contextmanager
 def short_turns() -> Iterator[None]:
-    """Let other threads have the interpreter's lock soon, in the whole process, until the last user of this has ended.
+    """Shorten the interpreter's switch interval, for the whole process, until the last user of this has ended.
 
-    A score gives the lock up for each of its kernels, and then waits for it as long as a turn of the loading thread.
+    A score releases the interpreter's lock for each kernel, and then waits for it as long as a turn of the loader.
     """
     with _lock:
         _state["users"] += 1
@@ -60,7 +63,7 @@ class LoadedExport:
         manifest: the manifest of the export.
         base: one table for each part of the base, which maps its files; in ascending order of their keys.
         changes: tables of the deltas, the newest first; most are merged, in memory.
-        dense: arrays that each export writes whole, of the newest one, by name.
+        dense: by name, arrays that each export writes whole; the newest export's.
     """
 
     manifest: ExportManifest
@@ -83,10 +86,10 @@ class LoadedExport:
             or REMOVED, uint8 of shape (m,).
         """
         values = np.zeros((len(keys), self.description.width), np.float32)
-        known = np.full(len(keys), UNKNOWN, np.uint8)
+        states = np.full(len(keys), UNKNOWN, np.uint8)
         for table in (*self.changes, *self.base):
-            table.look_up(keys, known, values)
-        return values, known
+            table.look_up(keys, states, values)
+        return values, states
 
 
 def load(url: str, manifest: ExportManifest, before: LoadedExport | None, cache: str | None) -> LoadedExport:
@@ -113,11 +116,11 @@ def load(url: str, manifest: ExportManifest, before: LoadedExport | None, cache:
     else:
         parts = [files.keyed(base.folder, part, width) for part in base.key_files]
         tables, old = tuple(key_table(*part, where=base.folder) for part in parts if len(part[0])), ()
-    begun = [entry.folder for entry in old[1:]]
-    follows = begun == [entry.folder for entry in deltas[: len(begun)]]
-    changes = before.changes if before is not None and old and follows else ()
-    fresh = [files.delta(delta, width) for delta in deltas[len(begun) if follows else 0 :]]
-    changes = stacked(changes, merged_all(fresh))
+    loaded_deltas = [entry.folder for entry in old[1:]]
+    is_extension = loaded_deltas == [entry.folder for entry in deltas[: len(loaded_deltas)]]
+    changes = before.changes if before is not None and old and is_extension else ()
+    new_tables = [files.delta(delta, width) for delta in deltas[len(loaded_deltas) if is_extension else 0 :]]
+    changes = stacked(changes, merged_all(new_tables))
     newest = manifest.newest
     dense = {name: files.array(newest.folder, file, copied=True) for name, file in newest.dense.items()}
     return LoadedExport(manifest, tables, changes, dense)
@@ -157,7 +160,7 @@ class _Files:
         root = f"{self._root}/{folder}"
         path = f"{root}/{file.name}"
         if isinstance(self._fs, LocalFileSystem):
-            # Opened before it is verified, as an export that replaces this one may remove the file's name.
+            # The file is opened before its verification, as an export that replaces this one may remove its name.
             with reported(path, "reading"), open(path, "rb") as local, checked(self._fs, root, file):
                 return _mapped(local, path, copied)
         try:
@@ -192,7 +195,7 @@ def _wrong(folder: str, file: SavedFile | None, expected: str, array: npt.NDArra
 # (config, rows: KeyRows, embeddings: float32 of shape (pairs, width), dense: arrays by name) -> float64 of shape (n,)
 Score = Callable[[Any, Any, Any, Any], Any]
 
-# Kind of an export without a model: a table of vectors, which has no scores.
+# The kind of an export without a model: a table of vectors, which has no scores.
 TABLE = "table"
 _HOME = {
     "logistic": "ps2.algorithms.online.scoring",
@@ -207,7 +210,7 @@ def score_of(kind: str) -> Score | None:
     """Return the function that scores rows of a kind of model; None for a table.
 
     Raises:
-        UsageError: this version has no such kind.
+        UsageError: this version does not know the kind.
     """
     if kind == TABLE:
         return None

@@ -1,4 +1,4 @@
-"""``Scorer``: scores rows with an exported model, and loads newer exports meanwhile."""
+"""``Scorer``: scores rows with an exported model while it loads newer exports."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ LOADS = 10
 
 @dataclass(frozen=True, eq=False)
 class _Model:
-    """Everything that one score needs; a refresh replaces it as a whole."""
+    """The parts of a model; a refresh replaces them all at once."""
 
     loaded: LoadedExport
     score: Score | None
@@ -61,11 +61,11 @@ class _Model:
 class Scorer:
     """Scores rows with an exported model. Thread-safe: scores go on during a refresh, and each uses one export only.
 
-    It pickles as its path and settings, so that it can be used in tasks of Spark: they load the export themselves.
+    A pickled scorer holds its path and settings. Tasks of Spark that unpickle it load the export themselves.
 
     Attributes:
         path: the folder of the export.
-        failure: error of the last refresh by the thread; None: it succeeded.
+        failure: the error of the thread's last refresh; None: it succeeded.
     """
 
     @hints_keywords
@@ -167,17 +167,17 @@ class Scorer:
 
     def lookUp(self, keys: Any) -> tuple[Float32s, npt.NDArray[np.bool_]]:
         """Return what ``vectors`` returns, and whether the export holds each key: bool of shape ``keys.shape``."""
-        wanted = _keys(keys)
-        values, present = _vectors(model := self._model, readable(wanted.reshape(-1)))
-        return values.reshape(*wanted.shape, model.loaded.description.width), present.reshape(wanted.shape)
+        array = _keys(keys)
+        values, present = _vectors(model := self._model, readable(array.reshape(-1)))
+        return values.reshape(*array.shape, model.loaded.description.width), present.reshape(array.shape)
 
     def refresh(self) -> bool:
         """Load the newest export, and use it from then on; return False if it is in use already.
 
-        Scores go on meanwhile, with the export before.
+        Scores use the previous export meanwhile.
 
         Raises:
-            PS2Error: as for the constructor; the export before stays in use.
+            PS2Error: the constructor's errors; the previous export stays in use.
         """
         with self._refreshing, short_turns():
             before = self._model.loaded.manifest
@@ -209,7 +209,7 @@ class Scorer:
         return f"Scorer({self.path!r}, kind={description.kind}, width={description.width}, export={self.number})"
 
     def _load(self, before: LoadedExport | None) -> _Model:
-        """Load the newest export. If another one replaces it meanwhile, its files may be gone: then load that one."""
+        """Load the newest export; if another export replaces it meanwhile and its files are gone, load that one."""
         for attempt in range(LOADS):
             manifest = read_manifest(self.path)
             description = manifest.description
@@ -223,7 +223,7 @@ class Scorer:
             try:
                 initial = None if description.initial is None else Initial(**description.initial)
                 model = _Model(loaded, score, hasher := _hasher(description.hasher), initial)
-                # One row without values: kernels are compiled now, and a model that cannot be scored is not taken.
+                # Scoring one row without values compiles the kernels now, and detects an unusable model.
                 _scores(model, _keyed([_empty_row(hasher)] if hasher else [[]], hasher, self.path))
             except (LookupError, TypeError, ValueError) as error:  # UsageError is a ValueError
                 raise CheckpointCorruptError(
@@ -248,9 +248,9 @@ class Scorer:
 
 
 def _refresh_every(scorer: weakref.ref[Scorer], ended: threading.Event, seconds: float) -> None:
-    while not ended.wait(seconds) and (found := scorer()) is not None:
-        found._try_refresh()
-        del found
+    while not ended.wait(seconds) and (current := scorer()) is not None:
+        current._try_refresh()
+        del current
 
 
 def _scores(model: _Model, rows: KeyRows) -> npt.NDArray[Any]:
@@ -262,12 +262,12 @@ def _scores(model: _Model, rows: KeyRows) -> npt.NDArray[Any]:
 
 
 def _vectors(model: _Model, keys: npt.NDArray[np.int64]) -> tuple[Float32s, npt.NDArray[np.bool_]]:
-    values, known = model.loaded.look_up(keys)
-    present = known == PRESENT
+    values, states = model.loaded.look_up(keys)
+    present = states == PRESENT
     if model.initial is not None and not present.all():
         absent, width = np.flatnonzero(~present), values.shape[1]
-        places = np.arange(width)
-        fill_initial(values.reshape(-1), model.initial, keys[absent], absent * width, places, places)
+        columns = np.arange(width)
+        fill_initial(values.reshape(-1), model.initial, keys[absent], absent * width, columns, columns)
     return values, present
 
 
@@ -280,7 +280,7 @@ def _hasher(content: Any) -> FieldHasher | None:
 
 
 def _empty_row(hasher: FieldHasher) -> dict[str, Any]:
-    """Return a row without values; where a model has as many keys in each row, they are 0."""
+    """Return a row without values; if a model has a fixed number of keys in each row, they are 0."""
     keyed = [field for field in hasher.fields if field.kind == "keys"]
     keys = {column: [0] * (field.width or 0) for field in keyed for column in field.columns}
     return {**dict.fromkeys(hasher.columns), **keys}
@@ -294,17 +294,17 @@ def _keyed(rows: Any, hasher: FieldHasher | None, path: str) -> KeyRows:
     if isinstance(rows, np.ndarray):
         if rows.ndim != 2:
             raise ShapeError(f"rows: expected keys of shape (n, keys of a row), got shape {rows.shape}")
-        field = _field_of_lists(hasher, len(rows), path)
-        return _rows_of(_keys(rows).reshape(-1), np.full(len(rows), rows.shape[1]), field)
+        field = _list_field(hasher, len(rows), path)
+        return _key_rows(_keys(rows).reshape(-1), np.full(len(rows), rows.shape[1]), field)
     if isinstance(rows, Sequence) and not (rows and isinstance(rows[0], Mapping)):
         if not all(issubclass(kind, (list, tuple)) for kind in set(map(type, rows))):
             wrong = next(row for row in rows if not isinstance(row, (list, tuple)))
             raise DTypeError(f"rows: expected dicts of columns, or lists of keys, got {wrong!r:.80}")
-        field = _field_of_lists(hasher, len(rows), path)
+        field = _list_field(hasher, len(rows), path)
         keys = _keys(list(chain.from_iterable(rows)))
         if keys.ndim != 1:
             raise DTypeError(f"rows: expected lists of keys, got lists of arrays of shape {keys.shape[1:]}")
-        return _rows_of(keys, np.array([len(row) for row in rows], np.int64), field)
+        return _key_rows(keys, np.array([len(row) for row in rows], np.int64), field)
     if hasher is None:
         raise UsageError(f"{path}: this model takes keys, not columns: KeyRows, or int64 of shape (n, keys of a row)")
     if isinstance(rows, Sequence):
@@ -320,11 +320,11 @@ def _keyed(rows: Any, hasher: FieldHasher | None, path: str) -> KeyRows:
     raise DTypeError(f"rows: expected dicts, keys, KeyRows or an Arrow batch, got {type(rows).__name__}{more}")
 
 
-def _field_of_lists(hasher: FieldHasher | None, rows: int, path: str) -> Field | None:
-    """Return the field that lists of keys are of; None: the model has no columns, or there are no rows.
+def _list_field(hasher: FieldHasher | None, rows: int, path: str) -> Field | None:
+    """Return the field of lists of keys; None: the model has no columns, or there are no rows.
 
     Raises:
-        UsageError: the model takes columns, whose values would be read as keys; or it takes values of the keys, too.
+        UsageError: the model takes columns, so that their values would be read as keys; or it takes values of keys.
     """
     if hasher is None or not rows:
         return None
@@ -339,12 +339,12 @@ def _field_of_lists(hasher: FieldHasher | None, rows: int, path: str) -> Field |
     return first
 
 
-def _rows_of(keys: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], field: Field | None) -> KeyRows:
+def _key_rows(keys: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], field: Field | None) -> KeyRows:
     """Return KeyRows of keys, row after row, with value 1.
 
     Args:
         counts: number of keys of each row.
-        field: the field of the keys; None: each place in a row is a field.
+        field: the field of the keys; None: each position in a row is a field.
 
     Raises:
         InputError: a row has another number of keys than the field.
@@ -365,19 +365,19 @@ def _keys(keys: Any) -> npt.NDArray[np.int64]:
     if isinstance(keys, (list, tuple)):
         _check_types(keys)
     try:
-        found = as_array("keys", keys)
+        array = as_array("keys", keys)
     except ShapeError as error:
         raise DTypeError(f"keys: expected integers, in lists of equal lengths: {error}") from error
-    if found.dtype.kind not in "iu" and found.size:
-        raise DTypeError(f"keys: expected int64, got {found.dtype}")
-    if found.size and (found.min() < 0 or found.max() > 2**63 - 1):
-        wrong = found.min() if found.min() < 0 else found.max()
+    if array.dtype.kind not in "iu" and array.size:
+        raise DTypeError(f"keys: expected int64, got {array.dtype}")
+    if array.size and (array.min() < 0 or array.max() > 2**63 - 1):
+        wrong = array.min() if array.min() < 0 else array.max()
         raise OutOfRangeError(f"keys: expected keys in [0, 2**63), got {wrong}")
-    return np.ascontiguousarray(found, np.int64)
+    return np.ascontiguousarray(array, np.int64)
 
 
 def _check_types(keys: Sequence[Any]) -> None:
-    """Refuse what NumPy would turn into other numbers: True is no key, and 2**63 beside -1 would become a float."""
+    """Raise an error for keys that NumPy would change: True is no key, and 2**63 beside -1 would become a float."""
     types = set(map(type, keys))
     if bool in types or np.bool_ in types:
         raise DTypeError("keys: expected int64, got bool")

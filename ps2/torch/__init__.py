@@ -5,6 +5,7 @@ Names load on first use: they need torch, which PS2 does not install by itself.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ps2.lazy_names import lazy_names
@@ -25,13 +26,4 @@ _HOME = {
 
 __all__ = ["Bags", "RemoteEmbedding", "RemoteOptimizer", "TorchEstimator", "TorchModel"]
 
-_load, __dir__ = lazy_names(__name__, _HOME)
-
-
-def __getattr__(name: str) -> object:
-    try:
-        return _load(name)
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise ImportError(f"ps2.torch.{name} needs PyTorch: pip install 'ps2-spark[torch]'", name="torch") from error
+__getattr__, __dir__ = lazy_names(__name__, _HOME, "PyTorch", partial(ImportError, name="torch"))

@@ -32,16 +32,16 @@ def read_tensors(batches: Iterable[pa.RecordBatch], names: Sequence[str], ragged
     parts: list[list[Any]] = [[] for _ in names]
     before = 0
     for batch in batches:
-        for name, found in zip(names, parts, strict=True):
+        for name, column_parts in zip(names, parts, strict=True):
             if name in ragged:
-                found.append(_read_ragged(batch, name, before))
+                column_parts.append(_read_ragged(batch, name, before))
             else:
-                width = found[0].shape[1] if found and found[0].ndim == 2 else None
-                found.append(read_array(batch, name, before, width))
+                width = column_parts[0].shape[1] if column_parts and column_parts[0].ndim == 2 else None
+                column_parts.append(read_array(batch, name, before, width))
         before += batch.num_rows
     if not before:
         return [torch.empty(0) for _ in names]
-    return [_joined(found, name in ragged) for name, found in zip(names, parts, strict=True)]
+    return [_joined(column_parts, name in ragged) for name, column_parts in zip(names, parts, strict=True)]
 
 
 def _joined(parts: Sequence[Any], are_ragged: bool) -> Any:
@@ -106,17 +106,17 @@ def _integers(column: Any, name: str, before: int, width: int | None) -> np.ndar
     if flat.null_count:
         entry = int(np.argmax(flat.is_null().to_numpy(zero_copy_only=False)))
         raise InputError(f"column {name!r}, row {before + entry // max(expected or 1, 1)}: null in the array")
-    found: np.ndarray[Any, Any] = flat.cast(pa.int64()).to_numpy(zero_copy_only=False)
-    return found.reshape(len(lengths), expected or 0)
+    values: np.ndarray[Any, Any] = flat.cast(pa.int64()).to_numpy(zero_copy_only=False)
+    return values.reshape(len(lengths), expected or 0)
 
 
 def _dense(batch: pa.RecordBatch, name: str, before: int, width: int | None) -> np.ndarray[Any, Any]:
-    found = read_features(batch, name, np.dtype(np.float32), before, width)
-    size = found.size or width or 0
-    if len(found.values) == batch.num_rows * size:
-        return found.values.reshape(batch.num_rows, size)
+    entries = read_features(batch, name, np.dtype(np.float32), before, width)
+    size = entries.size or width or 0
+    if len(entries.values) == batch.num_rows * size:
+        return entries.values.reshape(batch.num_rows, size)
     dense = np.zeros((batch.num_rows, size), np.float32)
-    dense[np.repeat(np.arange(batch.num_rows), found.lengths), found.columns] = found.values
+    dense[np.repeat(np.arange(batch.num_rows), entries.lengths), entries.columns] = entries.values
     return dense
 
 

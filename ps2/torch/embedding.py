@@ -98,7 +98,7 @@ class RemoteEmbedding(torch.nn.Module):
         The answer may lack steps that are taken between the two calls.
 
         Args:
-            keys: as for ``forward``.
+            keys: the keys for ``forward``.
         """
         keys = keys.values if isinstance(keys, Bags) else keys
         self._check(keys, None, None, is_ahead=True)
@@ -117,7 +117,7 @@ class RemoteEmbedding(torch.nn.Module):
 
     def _batch(self, keys: Any) -> _Batch:
         ahead, self._ahead = self._ahead, None
-        return ahead if ahead is not None and ahead.is_of(keys) else _Batch(keys)
+        return ahead if ahead is not None and torch.equal(ahead.keys, keys) else _Batch(keys)
 
     def _push(self, distinct: Int64s, gradients: Array) -> None:
         self.table.pushDistinct(distinct, gradients, wait=self.wait)
@@ -133,8 +133,8 @@ class RemoteEmbedding(torch.nn.Module):
         if self.mode == "none" and offsets is not None:
             raise UsageError("offsets: mode 'none' has no bags; use 'sum' or 'mean'")
         if self.mode != "none" and keys.dim() != (2 if offsets is None else 1):
-            wanted = "(bags, keys a bag), or one dimension with offsets"
-            raise ShapeError(f"keys: mode {self.mode!r} takes shape {wanted}, got shape {tuple(keys.shape)}")
+            shape = "(bags, keys a bag), or one dimension with offsets"
+            raise ShapeError(f"keys: mode {self.mode!r} takes shape {shape}, got shape {tuple(keys.shape)}")
         if weights is not None and self.mode != "sum":
             raise UsageError(f"per_sample_weights: only mode 'sum' takes them, and it is {self.mode!r}")
 
@@ -144,23 +144,20 @@ class _Batch:
 
     Attributes:
         distinct: the u distinct keys, int64 of shape (u,), in the order of their first appearance.
-        inverse: int64 tensor of the keys' shape: the place of each key in ``distinct``.
+        inverse: int64 tensor of the keys' shape: the position of each key in ``distinct``.
     """
 
     def __init__(self, keys: Any) -> None:
-        self._keys = keys
+        self.keys = keys
         self.distinct, inverse = number_distinct(keys.reshape(-1).numpy())
         self.inverse = torch.from_numpy(inverse).view(keys.shape)
-
-    def is_of(self, keys: Any) -> bool:
-        return torch.equal(self._keys, keys)
 
     def sums(self, gradients: Array, mode: Mode, offsets: Any) -> Array:
         """Return the summed gradient of each distinct key: float32 of shape (u, k).
 
         Args:
             gradients: float32 of shape ``keys.shape + (k,)`` for mode "none", else (bags, k).
-            offsets: as for ``RemoteEmbedding.forward``.
+            offsets: the ``offsets`` of ``RemoteEmbedding.forward``.
         """
         gradients, inverse = readable(gradients), readable(self.inverse.reshape(-1).numpy())
         k = gradients.shape[-1]

@@ -35,7 +35,7 @@ from ps2.torch.columns import read_tensors
 from ps2.torch.files import load_module, save_module
 from ps2.torch.optimizer import RemoteOptimizer
 from ps2.torch.settings import TorchSettings
-from ps2.torch.training import ModuleProgram, TorchOptions, TrainedModule, output_width, tables_of, train
+from ps2.torch.training import ModuleProgram, TorchOptions, TrainedModule, output_width, remote_embeddings, train
 
 Function = Callable[..., Any]
 
@@ -87,9 +87,9 @@ class TorchEstimator(TorchSettings, TrainingEstimator, Estimator["TorchModel"]):
                 DTypeError: an argument is not a function.
             """
             super().__init__(**params)
-            for name, given in (("modelFn", modelFn), ("lossFn", lossFn), ("outputFn", outputFn)):
-                if not callable(given) and not (name == "outputFn" and given is None):
-                    raise DTypeError(f"{name}: expected a function, got {given!r}")
+            for name, function in (("modelFn", modelFn), ("lossFn", lossFn), ("outputFn", outputFn)):
+                if not callable(function) and not (name == "outputFn" and function is None):
+                    raise DTypeError(f"{name}: expected a function, got {function!r}")
             self.modelFn, self.lossFn, self.outputFn = modelFn, lossFn, outputFn
 
     def write(self) -> Any:
@@ -102,10 +102,10 @@ class TorchEstimator(TorchSettings, TrainingEstimator, Estimator["TorchModel"]):
         inputs = _inputs(self)
         rows = dataset.select(*(_numbers(dataset, name).alias(name) for name in (*inputs, self.getLabelCol())))
         context = backend_of(dataset)
-        wanted = self.getNumWorkers() if self.isSet(self.numWorkers) else None
-        check_workers(context, wanted)
+        num_workers = self.getNumWorkers() if self.isSet(self.numWorkers) else None
+        check_workers(context, num_workers)
         loads = count_rows(rows)
-        workers = min(wanted or min(len(loads), cores_each(context, 1)), sum(load.rows for load in loads.values()))
+        workers = min(num_workers or min(len(loads), cores_each(context, 1)), sum(load.rows for load in loads.values()))
         rows = deal_rows(rows, loads, workers, F.lit(1.0))
         options = TorchOptions(
             inputs,
@@ -138,7 +138,7 @@ class TorchEstimator(TorchSettings, TrainingEstimator, Estimator["TorchModel"]):
 
 
 class TorchModel(TorchSettings, ByName, Model):
-    """What ``TorchEstimator.fit`` returns. The tables of its module stay on the servers."""
+    """A trained PyTorch module, from ``TorchEstimator``. The module's tables stay on the servers."""
 
     def __init__(self, module: Any, width: int | None = None, outputFn: Function | None = None) -> None:
         """Wrap a module.
@@ -146,7 +146,7 @@ class TorchModel(TorchSettings, ByName, Model):
         Args:
             module: a trained module.
             width: w, if its output has shape (rows, w); None: its output has shape (rows,).
-            outputFn: as for ``TorchEstimator``.
+            outputFn: see ``TorchEstimator``.
         """
         super().__init__()
         self.module, self.width, self.outputFn = module, width, outputFn
@@ -192,23 +192,23 @@ class TorchModel(TorchSettings, ByName, Model):
         Args:
             path: the folder, which the servers and the driver can read.
             modelFn: returns a module with the same parameters and remote embeddings; files hold no code.
-            outputFn: as for ``TorchEstimator``.
+            outputFn: see ``TorchEstimator``.
 
         Raises:
             CheckpointMissingError: there is no model at this path.
             CheckpointCorruptError: a file does not match the manifest.
             UsageError: ``modelFn`` returns a module with other parameters or remote embeddings.
         """
-        module, described = load_module(path, modelFn)
-        model = cls(module, described["width"], outputFn)._resetUid(described["uid"])
-        if described["inputCols"] is not None:
-            model.setInputCols(described["inputCols"])
-        model._set(raggedCols=described["raggedCols"])
+        module, record = load_module(path, modelFn)
+        model = cls(module, record["width"], outputFn)._resetUid(record["uid"])
+        if record["inputCols"] is not None:
+            model.setInputCols(record["inputCols"])
+        model._set(raggedCols=record["raggedCols"])
         return model
 
     def free(self) -> None:
         """Free the module's tables on the servers."""
-        for table in {part.table.matrix.number: part.table for _, part in tables_of(self.module)}.values():
+        for table in {part.table.matrix.number: part.table for _, part in remote_embeddings(self.module)}.values():
             table.free()
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
@@ -218,8 +218,8 @@ class TorchModel(TorchSettings, ByName, Model):
             raise InputError(f"column {output!r}: it is there already; choose another name for the predictions")
         kind = "double" if self.width is None or self.width == 1 else "array<double>"
         predict = _predictor(self.module, self.outputFn, (inputs, tuple(self.getRaggedCols())), kind)
-        given = F.struct(*(_numbers(dataset, name).alias(f"c{at}") for at, name in enumerate(inputs)))
-        return with_python(dataset).select("*", predict(given).alias(output))
+        inputs_column = F.struct(*(_numbers(dataset, name).alias(f"c{index}") for index, name in enumerate(inputs)))
+        return with_python(dataset).select("*", predict(inputs_column).alias(output))
 
 
 def _inputs(params: Any) -> tuple[str, ...]:
@@ -243,17 +243,15 @@ def _predictor(module: Any, output_fn: Function | None, columns: tuple[tuple[str
 
     def predict(batches: Iterator[pd.DataFrame]) -> Iterator[pd.Series]:
         module.eval()
-        before = 0
         for batch in batches:
-            arrays = [pa.array(batch[f"c{at}"], from_pandas=False) for at in range(len(names))]
+            arrays = [pa.array(batch[f"c{index}"], from_pandas=False) for index in range(len(names))]
             tensors = read_tensors([pa.record_batch(arrays, list(names))], names, ragged)
             with torch.no_grad():
-                found = module(*tensors)
-                output_width(found, len(batch))
-                found = found if output_fn is None else output_fn(found)
-            numbers = np.asarray(found.detach().numpy(), np.float64)
+                output = module(*tensors)
+                output_width(output, len(batch))
+                output = output if output_fn is None else output_fn(output)
+            numbers = np.asarray(output.detach().numpy(), np.float64)
             yield pd.Series(list(numbers) if kind.startswith("array") else numbers.reshape(-1))
-            before += len(batch)
 
     make: Any = pandas_udf
     return make(predict, kind)

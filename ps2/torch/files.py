@@ -12,18 +12,18 @@ import xxhash
 from ps2.client.embedding_table import EmbeddingTable
 from ps2.errors import CheckpointCorruptError, CheckpointMissingError, UsageError
 from ps2.storage.files import read_json, reported, resolve_url, write, write_json
-from ps2.torch.training import tables_of
+from ps2.torch.training import remote_embeddings
 
 FORMAT = "ps2.torch-module.1"
 MANIFEST, STATE = "module.json", "state_dict.pt"
 
 
-def save_module(path: str, module: Any, described: Mapping[str, Any]) -> None:
+def save_module(path: str, module: Any, record: Mapping[str, Any]) -> None:
     """Write a module to a new folder; the manifest comes last.
 
     Args:
         path: a path or any fsspec URL; the same place for the servers and this process.
-        described: JSON data that ``load_module`` returns.
+        record: JSON data that ``load_module`` returns.
 
     Raises:
         UsageError: something exists at this path.
@@ -35,17 +35,17 @@ def save_module(path: str, module: Any, described: Mapping[str, Any]) -> None:
     with reported(root, "making the folder"):
         fs.makedirs(root, exist_ok=True)
     tables: dict[str, str] = {}
-    written: dict[int, str] = {}
-    for name, part in tables_of(module):
+    folders: dict[int, str] = {}
+    for name, part in remote_embeddings(module):
         number = part.table.matrix.number
-        if number not in written:
-            written[number] = f"table-{len(written)}"
-            part.table.save(f"{str(path).rstrip('/')}/{written[number]}")
-        tables[name] = written[number]
+        if number not in folders:
+            folders[number] = f"table-{len(folders)}"
+            part.table.save(f"{str(path).rstrip('/')}/{folders[number]}")
+        tables[name] = folders[number]
     buffer = io.BytesIO()
     torch.save(module.state_dict(), buffer)
     _, digest = write(fs, f"{root}/{STATE}", [buffer.getvalue()])
-    manifest = {"format": FORMAT, "xxh3_128": digest, "tables": tables, **described}
+    manifest = {"format": FORMAT, "xxh3_128": digest, "tables": tables, **record}
     write_json(fs, f"{root}/{MANIFEST}", manifest)
 
 
@@ -69,7 +69,7 @@ def load_module(path: str, make: Callable[[], Any]) -> tuple[Any, dict[str, Any]
     if xxhash.xxh3_128(data).hexdigest() != manifest["xxh3_128"]:
         raise CheckpointCorruptError(f"{root}/{STATE}: its checksum is not that of the manifest: the file has changed")
     module = make()
-    parts, tables = dict(tables_of(module)), manifest["tables"]
+    parts, tables = dict(remote_embeddings(module)), manifest["tables"]
     if parts.keys() != tables.keys():
         raise UsageError(
             f"{path}: expected remote embeddings named {sorted(tables)}, and the module has {sorted(parts)}"

@@ -80,11 +80,11 @@ class RemoteOptimizer(torch.optim.Optimizer):
         Parameters without a gradient count as having zeros.
 
         Args:
-            closure: evaluates the model again and returns the loss, as for torch's optimizers.
+            closure: a function that evaluates the model again and returns the loss, as in torch's optimizers.
             pull: False does not read the new parameters; call ``pull`` later.
 
         Returns:
-            What ``closure`` returns; None without one.
+            The result of ``closure``; None without one.
 
         Raises:
             DivergedError: a gradient is not finite. Nothing has been sent.
@@ -95,12 +95,12 @@ class RemoteOptimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         name, _, scalars = STEPS[self.optimizer]
-        gradients = [remote.gradient(self.param_groups[at]["params"]) for at, remote in self._groups()]
+        gradients = [remote.gradient(self.param_groups[index]["params"]) for index, remote in self._groups()]
         answers = []
         with batch():
-            for at, remote in self._groups():
-                given = {scalar: float(self.param_groups[at][scalar]) for scalar in ("lr", *scalars)}
-                remote.weight.zip(*remote.states).apply(name, gradient=gradients[at], **given)
+            for index, remote in self._groups():
+                values = {scalar: float(self.param_groups[index][scalar]) for scalar in ("lr", *scalars)}
+                remote.weight.zip(*remote.states).apply(name, gradient=gradients[index], **values)
                 if pull:
                     answers.append(remote.weight.pull())
         if pull:
@@ -115,8 +115,8 @@ class RemoteOptimizer(torch.optim.Optimizer):
 
     def push(self) -> None:
         """Overwrite the parameters on the servers with those of the module; the optimizer's state stays."""
-        for at, remote in self._groups():
-            remote.weight.push(_flat(self.param_groups[at]["params"]))
+        for index, remote in self._groups():
+            remote.weight.push(_flat(self.param_groups[index]["params"]))
 
     def free(self) -> None:
         """Free parameters and state on the servers."""
@@ -145,12 +145,12 @@ class RemoteOptimizer(torch.optim.Optimizer):
         Raises:
             UsageError: ``state_dict`` is of another optimizer, or of groups with other numbers of parameters.
         """
-        found = state_dict.get("optimizer"), [len(rows.get(WEIGHT, ())) for rows in state_dict.get(REMOTE, ())]
+        state = state_dict.get("optimizer"), [len(rows.get(WEIGHT, ())) for rows in state_dict.get(REMOTE, ())]
         expected = self.optimizer, [remote.weight.dim for _, remote in self._groups()]
-        if found != expected:
+        if state != expected:
             raise UsageError(
                 f"load_state_dict: expected the optimizer {expected[0]!r} of groups of {expected[1]} parameters, got "
-                f"{found[0]!r} of {found[1]}"
+                f"{state[0]!r} of {state[1]}"
             )
         super().load_state_dict({name: state_dict[name] for name in ("state", "param_groups")})
         names = (WEIGHT, *STEPS[self.optimizer][1])
@@ -169,10 +169,10 @@ class RemoteOptimizer(torch.optim.Optimizer):
     def _write(self, answers: Sequence[Any]) -> None:
         with torch.no_grad():
             for group, answer in zip(self.param_groups, answers, strict=True):
-                flat, at = torch.from_numpy(answer.result()), 0
+                flat, begin = torch.from_numpy(answer.result()), 0
                 for param in group["params"]:
-                    param.copy_(flat[at : at + param.numel()].view_as(param))
-                    at += param.numel()
+                    param.copy_(flat[begin : begin + param.numel()].view_as(param))
+                    begin += param.numel()
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,15 +201,15 @@ class _RemoteGroup:
 
     def gradient(self, params: Sequence[Any]) -> np.ndarray[Any, Any]:
         """Return the gradients of all parameters, flattened, one after the other; zeros for a parameter without one."""
-        flat, at = np.zeros(self.weight.dim, self.weight.dtype), 0
+        flat, begin = np.zeros(self.weight.dim, self.weight.dtype), 0
         for number, param in enumerate(params):
             if param.grad is not None:
                 if param.grad.is_sparse:
                     raise UsageError(f"parameter {number} has a sparse gradient: embeddings belong in RemoteEmbedding")
-                flat[at : at + param.numel()] = param.grad.detach().reshape(-1).numpy()
-            at += param.numel()
-        if at != flat.size:
-            raise ShapeError(f"expected parameters of {flat.size} numbers in all, as the servers hold, got {at}")
+                flat[begin : begin + param.numel()] = param.grad.detach().reshape(-1).numpy()
+            begin += param.numel()
+        if begin != flat.size:
+            raise ShapeError(f"expected parameters of {flat.size} numbers in all, as the servers hold, got {begin}")
         if not np.isfinite(flat).all():
             raise DivergedError("a gradient of the dense parameters is not finite: lower lr, or clip gradients")
         return flat

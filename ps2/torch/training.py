@@ -25,15 +25,15 @@ CLOCKS = 2**40
 
 @dataclass(frozen=True)
 class TorchOptions:
-    """How to train a module.
+    """The options of a training.
 
     Attributes:
         inputs: names of the columns that the module gets, one tensor for each.
         ragged: names of those inputs whose arrays have any lengths.
         label: name of the column that the loss gets.
-        batch: most rows of a minibatch.
-        epochs: how often each row is used.
-        staleness: clocks that a worker may be ahead of the slowest one.
+        batch: the maximum number of rows of a minibatch.
+        epochs: the number of times that each row is used.
+        staleness: the number of clocks that a worker may be ahead of the slowest one.
         seed: seed of the order of rows and of dropout, in [0, 2**63).
         threads: torch's threads in each worker.
     """
@@ -83,7 +83,7 @@ def train(
     Raises:
         InputError: a row cannot be used.
         DivergedError: the loss is not finite.
-        SlotsError, WorkerError...: as ``ps.run`` raises.
+        SlotsError, WorkerError...: the errors of ``ps.run``.
     """
     options, record = program.options, Record(on_step, Words("minibatch", "loss"))
     record.completed = "all epochs are done"
@@ -114,7 +114,7 @@ class ModuleProgram:
         module: the user's module.
         optimizer: optimizer of its dense parameters; None: it has no dense parameters.
         loss: called with the module's output and the labels; returns the mean loss of the rows.
-        options: how to train.
+        options: the options of the training.
     """
 
     module: Any
@@ -132,7 +132,7 @@ class ModuleProgram:
         options, rows = self.options, len(tensors[-1])
         torch.set_num_threads(options.threads)
         self.module.train()
-        order, width, held = _Order(rows, options.seed, worker.rank), None, -1
+        order, width, pulled_epoch = _Order(rows, options.seed, worker.rank), None, -1
         for clock in worker.clocks(CLOCKS):
             if clock < options.first:
                 if clock == 0:
@@ -143,9 +143,9 @@ class ModuleProgram:
             if epoch < options.epochs:
                 torch.manual_seed(int(worker.rng().integers(2**63)))
                 # A single worker has the servers' parameters from its last step, unless the fleet rolled back since.
-                if self.optimizer is not None and (worker.workers > 1 or held != worker.epoch):
+                if self.optimizer is not None and (worker.workers > 1 or pulled_epoch != worker.epoch):
                     self.optimizer.pull()
-                    held = worker.epoch
+                    pulled_epoch = worker.epoch
                 part = order.part(epoch, step, steps)
                 loss, width = self._step([tensor[part] for tensor in tensors], worker.workers == 1)
                 worker.report(loss)
@@ -184,7 +184,7 @@ def output_width(output: Any, rows: int) -> int | None:
     return None if output.dim() == 1 else output.shape[1]
 
 
-def tables_of(module: Any) -> list[tuple[str, RemoteEmbedding]]:
+def remote_embeddings(module: Any) -> list[tuple[str, RemoteEmbedding]]:
     """Return the name and the module of each remote embedding within a module."""
     return [(name, part) for name, part in module.named_modules() if isinstance(part, RemoteEmbedding)]
 

@@ -14,7 +14,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
 from prometheus_client.registry import Collector
 
-from ps2.config import join_address, said_of
+from ps2.config import join_address, ports_text
 from ps2.errors import LaunchError
 from ps2.listening import listening_socket
 from ps2.transport.sockets import hang_up
@@ -60,7 +60,7 @@ class Exposition:
             self._server = _HttpServer(listening_socket(host, ports, BACKLOG), timeout_s)
         except OSError as error:
             raise LaunchError(
-                f"cannot serve metrics on port {said_of(ports)} of {host} ({setting}): {error}"
+                f"cannot serve metrics on port {ports_text(ports)} of {host} ({setting}): {error}"
             ) from error
         self._server.set_app(_with_ready(make_wsgi_app(registry), ready))
         self._thread = threading.Thread(target=self._server.serve_forever, name="ps2-metrics", daemon=True)

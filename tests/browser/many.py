@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from ps2.dashboard.fleet_view import CatalogMatrix, ServerHealth, fleet_of, operations_of, vectors_of
+from ps2.dashboard.fleet_view import CatalogMatrix, ServerHealth, fleet_view, operation_views, vectors_view
 from ps2.dashboard.run_view import RunWatcher
 from ps2.dashboard.snapshot import EventView, HistoryView, Snapshot
 from ps2.matrix.partition import MatrixSpec
@@ -48,9 +48,9 @@ def many_of_all():
         at_s=1.8e9,
         version="0",
         where="here",
-        fleet=fleet_of(health, {}, 0.0),
-        vectors=vectors_of(held, SERVERS, {}),
-        operations=operations_of([])[0],
+        fleet=fleet_view(health, {}, 0.0),
+        vectors=vectors_view(held, SERVERS, {}),
+        operations=operation_views([])[0],
         operations_left_out=0,
         run=watcher.view(),
         history=tuple(HistoryView("run", f"work {i}", 1.8e9 - i, 2.0, "done", "") for i in range(50)),

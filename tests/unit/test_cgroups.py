@@ -127,7 +127,7 @@ def test_memory_limit_when_there_is_no_proc_then_there_is_none(tmp_path):
     ids=["v2", "v1"],
 )  # fmt: skip
 def test_memory_room_when_group_is_nearly_full_then_counts(tmp_path, groups, mounts, files):
-    assert cgroups.memory_room_bytes(tree(tmp_path, groups, mounts, files)) == 300
+    assert cgroups.free_memory_bytes(tree(tmp_path, groups, mounts, files)) == 300
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from ps2.dashboard.fleet_view import (
     MAX_SERVERS,
     CatalogMatrix,
     ServerHealth,
-    fleet_of,
-    operations_of,
-    vectors_of,
+    fleet_view,
+    operation_views,
+    vectors_view,
 )
 from ps2.dashboard.server_reports import REQUESTED_S, ServerReports
 from ps2.dashboard.snapshot import to_json
@@ -52,17 +52,17 @@ class Reports(ServerReports):
 
 def test_rates_when_a_server_reports_twice_then_are_per_second():
     reports = Reports()
-    reports.note(0, status(10.0, bytes_in=1000, lock_wait_s=0.5))
-    reports.note(0, status(12.0, bytes_in=5000, lock_wait_s=1.5))
-    (server,) = fleet_of([ServerHealth(0, "a", "h:1", 0.1, None)], reports.all(), reports.now).shown
+    reports.add(0, status(10.0, bytes_in=1000, lock_wait_s=0.5))
+    reports.add(0, status(12.0, bytes_in=5000, lock_wait_s=1.5))
+    (server,) = fleet_view([ServerHealth(0, "a", "h:1", 0.1, None)], reports.all(), reports.now).shown
     assert (server.bytes_in_per_s, server.lock_wait) == (2000, 0.5)
 
 
 def test_rates_when_the_process_is_another_one_then_begin_anew():
     reports = Reports()
-    reports.note(0, status(10.0, bytes_in=1000))
-    reports.note(0, status(1.0, "b", bytes_in=10))
-    (server,) = fleet_of([ServerHealth(0, "b", "h:1", 0.1, None)], reports.all(), reports.now).shown
+    reports.add(0, status(10.0, bytes_in=1000))
+    reports.add(0, status(1.0, "b", bytes_in=10))
+    (server,) = fleet_view([ServerHealth(0, "b", "h:1", 0.1, None)], reports.all(), reports.now).shown
     assert server.bytes_in_per_s is None
 
 
@@ -86,12 +86,12 @@ def test_reports_when_nobody_looks_any_more_then_are_not_wanted():
 )
 def test_server_when_looked_at_then_has_one_state(why, silent_s, is_recoverable, state):
     health = ServerHealth(0, "a", "h:1", silent_s, why, is_recoverable)
-    assert fleet_of([health], {}, 0.0, silent_after_s=2.5).shown[0].state == state
+    assert fleet_view([health], {}, 0.0, silent_after_s=2.5).shown[0].state == state
 
 
 def test_servers_when_they_are_many_then_lost_ones_are_shown():
     health = [ServerHealth(i, f"{i}", f"h:{i}", 0.1, "gone" if i == 999 else None) for i in range(1000)]
-    fleet = fleet_of(health, {}, 0.0)
+    fleet = fleet_view(health, {}, 0.0)
     assert (fleet.servers, fleet.running, len(fleet.shown)) == (1000, 999, MAX_SERVERS)
     assert fleet.shown[-1].index == 999
 
@@ -107,9 +107,9 @@ def test_operations_when_summed_then_the_slowest_comes_first():
 
     reports = Reports()
     for index in range(2):
-        reports.note(index, status(10.0, operations=(Done("pull", 10, 1.0), Done("adam", 1, 5.0))))
-        reports.note(index, status(12.0, operations=(Done("pull", 30, 2.0), Done("adam", 1, 5.0))))
-    (adam, pull), left_out = operations_of(reports.all().values())
+        reports.add(index, status(10.0, operations=(Done("pull", 10, 1.0), Done("adam", 1, 5.0))))
+        reports.add(index, status(12.0, operations=(Done("pull", 30, 2.0), Done("adam", 1, 5.0))))
+    (adam, pull), left_out = operation_views(reports.all().values())
     assert (adam.name, adam.seconds, adam.busy) == ("adam", 10.0, 0.0)
     assert (pull.count, pull.per_s, pull.busy) == (60, 20.0, 1.0)
     assert left_out == 0
@@ -121,22 +121,22 @@ def held(id, names=(), dim=100, kind="dense"):
 
 def test_vectors_when_they_are_10000_then_are_paged_and_found():
     matrices = [held(i, [f"vector {i}"], dim=100 + i) for i in range(10_000)]
-    first = vectors_of(matrices, 2, {})
+    first = vectors_view(matrices, 2, {})
     assert (first.matrices, first.found, len(first.shown)) == (10_000, 10_000, MAX_MATRICES)
     assert first.shown[0].names == ("vector 9999",)
-    second = vectors_of(matrices, 2, {}, begin=MAX_MATRICES)
+    second = vectors_view(matrices, 2, {}, begin=MAX_MATRICES)
     assert second.shown[0].names == ("vector 9899",)
-    assert vectors_of(matrices, 2, {}, begin=1_000_000).begin == 9_900
-    assert [one.names for one in vectors_of(matrices, 2, {}, find="TOR 777").shown][-1] == ("vector 777",)
+    assert vectors_view(matrices, 2, {}, begin=1_000_000).begin == 9_900
+    assert [one.names for one in vectors_view(matrices, 2, {}, find="TOR 777").shown][-1] == ("vector 777",)
 
 
 def test_sparse_vector_when_servers_report_then_has_its_keys():
     reports, one = Reports(), held(5, kind="sparse")
-    assert vectors_of([one], 2, {}).shown[0].bytes is None
+    assert vectors_view([one], 2, {}).shown[0].bytes is None
     for index in range(2):
         found = MatrixStatus(5, one.spec, 1, 800, 7, (Partition(index, 0, 1),))
-        reports.note(index, status(matrices=[found]))
-    (matrix,) = vectors_of([one], 2, reports.all()).shown
+        reports.add(index, status(matrices=[found]))
+    (matrix,) = vectors_view([one], 2, reports.all()).shown
     assert (matrix.bytes, matrix.keys, matrix.partitions) == (1600, 14, (1, 1))
 
 

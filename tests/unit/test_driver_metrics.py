@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse
 
-from ps2.dashboard.driver_metrics import MAX_RANKS, DriverCollector, metric_of
+from ps2.dashboard.driver_metrics import MAX_RANKS, DriverCollector, category_metric
 from ps2.dashboard.figures import NO_COUNTS, added
 from ps2.run.accounting import NAMES
 from tests.driver_figures import figures_of, run_of
@@ -38,7 +38,7 @@ def test_figures_when_scraped_then_are_those_of_the_driver():
     table = run_of(3)[1].counts
     assert found["ps2_run_lost_attempts_total", "1"] == table[1, 1]
     for column, category in enumerate(NAMES):
-        assert found[f"{metric_of(category)}_total", "2"] == table[2, 2 + column]
+        assert found[f"{category_metric(category)}_total", "2"] == table[2, 2 + column]
     assert (found["ps2_training_loss",], found["ps2_training_remaining_seconds",]) == (0.5, 12)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ps2.dashboard.driver_metrics import metric_of
+from ps2.dashboard.driver_metrics import category_metric
 from ps2.run.accounting import NAMES
 from tests.promql import metric_names
 
@@ -41,7 +41,7 @@ def test_queries_when_read_then_ask_for_known_metrics():
     assert {
         name for name in unknown if not name.endswith(ENDINGS) or name.rpartition("_")[0] not in DOCUMENTED
     } == set()
-    assert {f"{metric_of(category)}_total" for category in NAMES} <= asked
+    assert {f"{category_metric(category)}_total" for category in NAMES} <= asked
 
 
 def test_promql_in_docs_when_read_then_asks_for_known_metrics():

@@ -117,5 +117,5 @@ class LocalHistograms:
 
 def _free_bytes() -> int:
     """Return the bytes of memory that are free for this process."""
-    free, room = int(psutil.virtual_memory().available), cgroups.memory_room_bytes()
+    free, room = int(psutil.virtual_memory().available), cgroups.free_memory_bytes()
     return free if room is None else min(free, room)

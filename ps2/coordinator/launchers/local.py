@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ps2.certificates import TlsFiles
-from ps2.config import Binding, said_of, write_token
+from ps2.config import Binding, ports_text, write_token
 from ps2.coordinator.launcher import Launcher, LaunchRequest
 from ps2.coordinator.launchers.processes.child import Child, end, how_it_ended
 from ps2.coordinator.launchers.processes.forking import ForkServer
@@ -107,7 +107,7 @@ class LocalLauncher(Launcher):
     def _arguments(self, index: int, master: str) -> list[str]:
         return [
             *("server", "--master", master, "--index", str(index), "--listen", self._binding.listen),
-            *("--data-port", said_of(self._binding.ports), "--advertise", self._binding.advertised),
+            *("--data-port", ports_text(self._binding.ports), "--advertise", self._binding.advertised),
             *("--token-file", str(self._token_file), "--memory-limit", str(self._memory)),
             *("--exit-with-parent", str(os.getpid()), "--scratch", str(self._folder)),
             *(word for module in self._ops for word in ("--ops", module)),
