@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,26 +24,29 @@ from benchmarks import frame
 from benchmarks.frame import Benchmark, Check, Line, Part, option, take_turns, tell
 from benchmarks.local_spark import DAEMON, WORKERS, cached, spark_and_servers
 from ps2.algorithms.factors.dealing import Deal, deal_ratings
+from ps2.algorithms.factors.estimator import train
 from ps2.algorithms.factors.grid import ordered
 from ps2.algorithms.factors.model import MatrixFactors
-from ps2.algorithms.factors.options import FactorOptions, FittedFactors
+from ps2.algorithms.factors.plan import FactorizationPlan, FittedFactors
 from ps2.algorithms.factors.ratings import RatingColumns, survey_ratings
-from ps2.algorithms.factors.sgd import BlockDescent, SgdSettings
+from ps2.algorithms.factors.rows import SgdPlan
+from ps2.algorithms.factors.settings import FactorizationSettings
+from ps2.algorithms.factors.sgd import BlockDescent
 from ps2.algorithms.factors.sgd_kernels import draw_rows
-from ps2.algorithms.factors.trainer import train
+from ps2.algorithms.frame.settings import with_values
 from ps2.algorithms.recommendation import MatrixFactorizationModel
 
 Array = npt.NDArray[Any]
 FILE = "ml-1m.ratings.txt.gz"
 # -- of the part movielens: goals are what libmf comes to in 30 iterations with a penalty of .05, and less with biases.
 WAYS = {
-    "plain": (FactorOptions(rank=32, reg=0.05, iterations=12), 0.851),
-    "biases": (FactorOptions(rank=32, reg=0.05, iterations=8, biases=True), 0.849),
+    "plain": (FactorizationSettings(rank=32, regParam=0.05, maxIter=12), 0.851),
+    "biases": (FactorizationSettings(rank=32, regParam=0.05, maxIter=8, biases=True), 0.849),
 }
 # -- of generated ratings: users and items for each rating, and powers of their number with which shares fall.
 USERS, ITEMS, USER_POWER, ITEM_POWER = 1 / 40, 1 / 200, 2, 3
 PLANTED, RANK, ITERATIONS = 8, 64, 5
-OPTIONS = FactorOptions(rank=RANK, reg=0.05, iterations=ITERATIONS, save_interval=0)
+SETTINGS = FactorizationSettings(rank=RANK, regParam=0.05, maxIter=ITERATIONS, checkpointInterval=-1)
 BARE_GOAL = 0.85
 # -- of the part recommend: users and items; of the large one, the work is by user.
 SIZES = {"MovieLens 1M": (6_040, 3_706), "500K x 100K, for 20,000 users": (20_000, 100_000)}
@@ -53,7 +56,7 @@ Lists = Mapping[int, list[tuple[int, float]]]
 K, RECOMMEND_GOAL = 10, 3.0
 # -- of the part implicit: a click's confidence is 2 in all of them: implicit's alpha is the confidence itself.
 LIKED, CLICKS_HELD_OUT, FIRST = 4, 0.2, 20
-CLICKS = FactorOptions(rank=RANK, iterations=15, solver="ccd", implicit=True, alpha=1.0)
+CLICKS = FactorizationSettings(rank=RANK, maxIter=15, solver="ccd", implicitPrefs=True, alpha=1.0)
 # Of ours and pyspark.ml's, per click; and of implicit's, per vector.
 PENALTIES, PENALTIES_OF_IMPLICIT = (0.03, 0.1, 0.2), (10.0, 30.0, 100.0)
 # The recall may be lower by this; seconds in process; seconds of pyspark.ml's.
@@ -88,12 +91,13 @@ def _started(args: Args) -> Any:
     return spark_and_servers("factors", args.memory, settings=DAEMON)
 
 
-def fit(ps: Any, frame: Any, options: FactorOptions) -> tuple[FittedFactors, float]:
+def fit(ps: Any, frame: Any, settings: FactorizationSettings) -> tuple[FittedFactors, float]:
     """Factorize; return the result, and the seconds that all took, from cached rows to vectors in the driver."""
     began_s = time.monotonic()
-    survey = survey_ratings(frame, RatingColumns(), options)
-    deal = Deal.of(survey, WORKERS, 1, 4 * SgdSettings(options, 1.0).width)
-    found = train(ps, deal_ratings(frame, survey, deal, options), survey, options)
+    plan = FactorizationPlan(settings=settings)
+    survey = survey_ratings(frame, RatingColumns(), settings)
+    deal = Deal.of(survey, WORKERS, 1, 4 * SgdPlan(settings=settings, scale=1.0).width)
+    found = train(ps, deal_ratings(frame, survey, deal, plan), survey, plan)
     return found, time.monotonic() - began_s
 
 
@@ -117,14 +121,14 @@ def movielens(args: Args) -> Part:
     ratings, checks, rows = read(args.data_dir), [], []
     with _started(args) as (spark, ps):
         frame = ratings.frame(spark)
-        fit(ps, frame, FactorOptions(rank=2, iterations=1))  # Python workers start
-        for way, (options, goal) in WAYS.items():
-            turns = [fit(ps, frame, options) for _ in range(args.rounds)]
+        fit(ps, frame, FactorizationSettings(rank=2, maxIter=1))  # Python workers start
+        for way, (settings, goal) in WAYS.items():
+            turns = [fit(ps, frame, settings) for _ in range(args.rounds)]
             checks.append(Check(f"{way}: RMSE of held-out rows", rmse_of(turns[0][0], ratings), goal))
             rows.append(
                 {
                     "way": way,
-                    "iterations": options.iterations,
+                    "iterations": settings.maxIter,
                     "s of fit": f"{np.median([seconds for _, seconds in turns]):.2f}",
                     "s of iterations": f"{np.median([sum(found.history.seconds) for found, _ in turns]):.2f}",
                 }
@@ -153,7 +157,7 @@ def generated(args: Args) -> Part:
 
 def _rate(ps: Any, frame: Any, ratings: Ratings) -> float:
     """Return millions of ratings a second, without the first iteration, which learns the first numbers of vectors."""
-    found, seconds = fit(ps, frame, OPTIONS)
+    found, seconds = fit(ps, frame, SETTINGS)
     tell(f"{seconds:.1f} s of fit")
     return len(ratings.users) / float(np.median(found.history.seconds[1:-1])) / 1e6
 
@@ -185,10 +189,10 @@ def implicit(args: Args) -> Part:
     clicks = _clicks(args.data_dir)
     with _started(args) as (spark, ps):
         frame = clicks.frame(spark)
-        fit(ps, frame, replace(CLICKS, rank=4, iterations=1))  # Python workers start
+        fit(ps, frame, with_values(CLICKS, rank=4, maxIter=1))  # Python workers start
 
         def ours(penalty: float) -> Factors:
-            found, seconds = fit(ps, frame, replace(CLICKS, reg=penalty))
+            found, seconds = fit(ps, frame, with_values(CLICKS, regParam=penalty))
             whole_s.append(seconds)
             sides = (clicks.users, found.users, found.user_factors), (clicks.items, found.items, found.item_factors)
             users, items = (_of_all(numbers, ids.values.to_numpy(), vectors) for numbers, ids, vectors in sides)
@@ -231,10 +235,10 @@ def generate(count: int) -> Ratings:
 
 def bare(ratings: Ratings) -> float:
     """Return millions of ratings a second in one process: a thread a worker, and arrays for servers."""
-    count, settings = len(ratings.users), SgdSettings(OPTIONS, 1.0)
-    deal = Deal.of_counts(np.bincount(ratings.users), np.bincount(ratings.items), WORKERS, 1, 4 * settings.width)
+    count, plan = len(ratings.users), SgdPlan(settings=SETTINGS, scale=1.0)
+    deal = Deal.of_counts(np.bincount(ratings.users), np.bincount(ratings.items), WORKERS, 1, 4 * plan.width)
     layout = deal.layout
-    users, items = (np.empty((n, settings.width), np.float32) for n in (layout.users, layout.items))
+    users, items = (np.empty((n, plan.width), np.float32) for n in (layout.users, layout.items))
     for rows, seed in ((users, 1), (items, 2)):
         draw_rows(np.arange(len(rows)), np.uint64(seed), RANK, -0.05, 0.05, rows)
     places = deal.user_places[ratings.users], deal.item_places[ratings.items]
@@ -244,7 +248,7 @@ def bare(ratings: Ratings) -> float:
         mine = (places[0] >= begin) & (places[0] < end)
         values = ratings.values[mine].astype(np.float32)
         given = (places[0][mine] - np.int32(begin), places[1][mine], values, np.empty(0, np.float32))
-        descents.append(BlockDescent(ordered(layout, (begin, end - begin), given), settings, rank, users[begin:end]))
+        descents.append(BlockDescent(ordered(layout, (begin, end - begin), given), plan, rank, users[begin:end]))
     seconds = []
 
     def take(rank: int, block: int, iteration: int) -> None:
@@ -269,7 +273,7 @@ def model_of(users: int, items: int) -> MatrixFactorizationModel:
     """Return a model of random vectors."""
     rng = np.random.default_rng(1)
     p, q = (rng.normal(size=(n, RANK)).astype(np.float32) for n in (users, items))
-    return MatrixFactorizationModel(
+    return MatrixFactorizationModel._of(
         MatrixFactors(np.arange(users, dtype=np.int32), np.arange(items, dtype=np.int32), p, q)
     )
 
@@ -357,7 +361,7 @@ def _implicit(clicks: Ratings, penalty: float) -> Factors:
         factors=RANK,
         regularization=penalty,
         alpha=2.0,
-        iterations=CLICKS.iterations,
+        iterations=CLICKS.maxIter,
         num_threads=WORKERS,
         random_state=1,
     )
@@ -370,7 +374,7 @@ def _pyspark(frame: Any, penalty: float) -> float:
     """Return the seconds of the fit of pyspark.ml's ALS."""
     from pyspark.ml.recommendation import ALS
 
-    als = ALS(rank=RANK, maxIter=CLICKS.iterations, regParam=penalty, implicitPrefs=True, alpha=CLICKS.alpha, seed=0)
+    als = ALS(rank=RANK, maxIter=CLICKS.maxIter, regParam=penalty, implicitPrefs=True, alpha=CLICKS.alpha, seed=0)
     began_s = time.monotonic()
     als.fit(frame).itemFactors.count()
     return time.monotonic() - began_s

@@ -3,23 +3,22 @@
 from dataclasses import replace
 
 import numpy as np
-from factors_training import COLUMNS, chunk_of, ratings, surveyed
+from factors_training import COLUMNS, chunk_of, plan_of, ratings, surveyed
 
 from ps2.algorithms.factors.ccd_descent import SideDescent, gram_of, padded
 from ps2.algorithms.factors.ccd_program import first_vectors
 from ps2.algorithms.factors.ccd_ratings import RatingRows, SideRatings
 from ps2.algorithms.factors.ccd_reading import read_ratings
 from ps2.algorithms.factors.dealing import Deal, keys_of, packed
-from ps2.algorithms.factors.options import FactorOptions
 
 KINDS = [
     {},
-    {"reg": 0.0},
+    {"regParam": 0.0},
     {"nonnegative": True},
     {"biases": True},
-    {"implicit": True},
-    {"implicit": True, "nonnegative": True},
-    {"implicit": True, "reg": 0.0},
+    {"implicitPrefs": True},
+    {"implicitPrefs": True, "nonnegative": True},
+    {"implicitPrefs": True, "regParam": 0.0},
 ]
 USERS, ITEMS, RANK = 30, 17, 5
 
@@ -40,28 +39,28 @@ class Vectors:
 class Descent:
     """Both sides in this process."""
 
-    def __init__(self, options, raw, mean=0.0, held_out=None, threads=1):
+    def __init__(self, plan, raw, mean=0.0, held_out=None, threads=1):
         users, items, r, w = raw
-        self.options = options
+        self.plan = plan
         of_users, of_items = RatingRows(users, items, r, w), RatingRows(items, users, r, w)
-        self.users = SideDescent(options, SideRatings.of(of_users, USERS, options), mean, None, threads)
-        self.items = SideDescent(options, SideRatings.of(of_items, ITEMS, options), mean, held_out, threads)
+        self.users = SideDescent(plan, SideRatings.of(of_users, USERS, plan), mean, None, threads)
+        self.items = SideDescent(plan, SideRatings.of(of_items, ITEMS, plan), mean, held_out, threads)
 
     def iterate(self):
         """Return the loss, the objective and the loss of held-out ratings."""
         p, q = self.users, self.items
         p.solve(Vectors(q.own), self._gram(q.own))
         loss, held = q.solve(Vectors(p.own), self._gram(p.own))
-        if self.options.implicit:
+        if self.plan.settings.implicitPrefs:
             loss += np.sum(gram_of(p.own) * gram_of(q.own))
         return loss, loss + p.penalty() + q.penalty(), held
 
     def _gram(self, vectors):
-        return gram_of(vectors) if self.options.implicit else np.zeros((0, 0))
+        return gram_of(vectors) if self.plan.settings.implicitPrefs else np.zeros((0, 0))
 
 
-def options_of(**given):
-    return FactorOptions(**{"rank": RANK, "reg": 0.1, "solver": "ccd", "alpha": 3.0, **given})
+def ccd_plan(**values):
+    return plan_of(**{"rank": RANK, "regParam": 0.1, "solver": "ccd", "alpha": 3.0, **values})
 
 
 def raw_of(weighted=False, seed=0):
@@ -75,26 +74,26 @@ def raw_of(weighted=False, seed=0):
     return users, items, r, w
 
 
-def begun(options, weighted=False, mean=0.0, **more):
+def begun(plan, weighted=False, mean=0.0, **more):
     raw = raw_of(weighted)
-    descent, rng = Descent(options, raw, mean, **more), np.random.default_rng(1)
+    descent, rng = Descent(plan, raw, mean, **more), np.random.default_rng(1)
     for side in (descent.items, descent.users):
         side.own = rng.normal(size=side.own.shape[::-1]).astype(np.float32).T.copy()
-        side.own[:, options.rank : padded(options.rank)] = 0
-        if options.nonnegative:
+        side.own[:, plan.settings.rank : padded(plan.settings.rank)] = 0
+        if plan.settings.nonnegative:
             np.abs(side.own, out=side.own)
     return raw, descent
 
 
-def cells_of(options, raw):
+def cells_of(plan, raw):
     """Return curvatures and targets of all cells, and the ridges, in float64: what the objective is made of."""
     users, items, r, w = raw
     a, b = np.zeros((USERS, ITEMS)), np.zeros((USERS, ITEMS))
     counts_u, counts_i = np.zeros(USERS), np.zeros(ITEMS)
     for e in range(len(r)):
         weight = 1.0 if w is None else float(w[e])
-        if options.implicit:
-            confidence = options.alpha * r[e]
+        if plan.settings.implicitPrefs:
+            confidence = plan.settings.alpha * r[e]
             terms, counted = (weight * confidence, weight * (1 + confidence)), weight
         else:
             terms, counted = (weight, weight * r[e]), weight
@@ -102,7 +101,7 @@ def cells_of(options, raw):
         b[users[e], items[e]] += terms[1]
         counts_u[users[e]] += counted
         counts_i[items[e]] += counted
-    return a + options.implicit, b, options.reg * counts_u, options.reg * counts_i
+    return a + plan.settings.implicitPrefs, b, plan.settings.regParam * counts_u, plan.settings.regParam * counts_i
 
 
 def positive(given):
@@ -110,38 +109,38 @@ def positive(given):
     return replace(given, values=np.abs(given.values))
 
 
-def dealt(options, columns=COLUMNS, workers=1):
+def dealt(plan, columns=COLUMNS, workers=1):
     """Survey the planted problem of positive ratings, and deal it; return also each worker's packed rows."""
     given = positive(ratings())
-    survey = surveyed(given, options, columns)
-    deal = replace(Deal.of(survey, workers, 1, 4 * (options.rank + 4)), by_item=True)
+    survey = surveyed(given, plan, columns)
+    deal = replace(Deal.of(survey, workers, 1, 4 * (plan.settings.rank + 4)), by_item=True)
     chunk = chunk_of(given.table(columns))
     rows = packed(chunk, survey.users, survey.items, deal, keys_of(workers), (0, 0))
     return survey, deal, [[rows.slice(rank, 1), rows.slice(workers + rank, 1)] for rank in range(workers)]
 
 
-def replayed_descent(options, columns=COLUMNS, workers=2):
+def replayed_descent(plan, columns=COLUMNS, workers=2):
     """Solve the planted problem in one process, worker after worker, with arrays for servers.
 
     Returns:
         Vectors of users and of items, by id.
     """
-    survey, deal, rows = dealt(options, columns, workers)
-    mean = survey.mean if options.biases else 0.0
-    p, q = (np.empty_like(drawn) for drawn in first_vectors(options, len(survey.users), len(survey.items)))
-    p[deal.user_places], q[deal.item_places] = first_vectors(options, len(survey.users), len(survey.items))
-    gram, sides = gram_of(q) if options.implicit else np.zeros((0, 0)), ([], [])
+    survey, deal, rows = dealt(plan, columns, workers)
+    mean = survey.mean if plan.settings.biases else 0.0
+    p, q = (np.empty_like(drawn) for drawn in first_vectors(plan, len(survey.users), len(survey.items)))
+    p[deal.user_places], q[deal.item_places] = first_vectors(plan, len(survey.users), len(survey.items))
+    gram, sides = gram_of(q) if plan.settings.implicitPrefs else np.zeros((0, 0)), ([], [])
     for rank in range(workers):
         bounds = tuple(deal.layout.users_of(rank)[[0, -1]].tolist()), deal.layout.items_owned_by(rank)
-        read = read_ratings(rows[rank], *bounds, options)
+        read = read_ratings(rows[rank], *bounds, plan)
         for side, of, vectors, some in zip(sides, (read.of_users, read.of_items), (p, q), bounds, strict=True):
-            side.append((SideDescent(options, of, mean), slice(*some)))
+            side.append((SideDescent(plan, of, mean), slice(*some)))
             side[-1][0].own = vectors[slice(*some)].copy()
-    for _ in range(options.iterations):
+    for _ in range(plan.settings.maxIter):
         for side, own, others in ((sides[0], p, q), (sides[1], q, p)):
             for descent, some in side:
                 descent.solve(Vectors(others), gram)
                 own[some] = descent.own
-            if options.implicit:
+            if plan.settings.implicitPrefs:
                 gram = sum(gram_of(descent.own) for descent, _ in side)
-    return p[deal.user_places][:, : options.rank], q[deal.item_places][:, : options.rank]
+    return p[deal.user_places][:, : plan.settings.rank], q[deal.item_places][:, : plan.settings.rank]

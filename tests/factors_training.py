@@ -13,20 +13,35 @@ import pyarrow.compute as pc
 
 from ps2.algorithms.factors.chunks import Chunk
 from ps2.algorithms.factors.dealing import Deal, DealtRatings, keys_of, packed
+from ps2.algorithms.factors.estimator import train
 from ps2.algorithms.factors.following import LOSS, WEIGHT
 from ps2.algorithms.factors.grid import read_grid
-from ps2.algorithms.factors.options import FactorOptions, FittedFactors
+from ps2.algorithms.factors.plan import FactorizationPlan, FittedFactors
 from ps2.algorithms.factors.ratings import RatingColumns, RatingsSurvey, _checked, surveyor_for
-from ps2.algorithms.factors.rows import Beginning, Scaling, default_step
-from ps2.algorithms.factors.sgd import BlockDescent, SgdSettings
+from ps2.algorithms.factors.rows import Beginning, Scaling, SgdPlan, default_step
+from ps2.algorithms.factors.settings import FactorizationSettings
+from ps2.algorithms.factors.sgd import BlockDescent
 from ps2.algorithms.factors.survey_rows import gathered
-from ps2.algorithms.factors.trainer import train
+from ps2.algorithms.frame.settings import with_values
 from ps2.run.rotation import schedule
 from tests.in_process import training_context
 
 USERS, ITEMS, RANK = 100, 80, 3
-OPTIONS = FactorOptions(rank=5, iterations=6, reg=0.02, seed=3, save_interval=2, step_size=0.1)
 COLUMNS = RatingColumns()
+
+
+def plan_of(**values: Any) -> FactorizationPlan:
+    """The plan of a training with these settings."""
+    return FactorizationPlan(settings=FactorizationSettings(**values))
+
+
+def changed(plan: FactorizationPlan, **values: Any) -> FactorizationPlan:
+    """A plan with other settings."""
+    return replace(plan, settings=with_values(plan.settings, **values))
+
+
+PLAN = plan_of(rank=5, maxIter=6, regParam=0.02, solver="sgd", seed=3, checkpointInterval=2, stepSize=0.1, patience=0)
+LONG = changed(PLAN, maxIter=40, stepSize=0.2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +89,7 @@ def frame_of(spark: Any, given: Ratings, columns: RatingColumns = COLUMNS, parts
 
 
 def fitted(
-    options: FactorOptions = OPTIONS,
+    plan: FactorizationPlan = PLAN,
     columns: RatingColumns = COLUMNS,
     workers: int = 2,
     groups: int = 1,
@@ -91,15 +106,15 @@ def fitted(
         ps: the context; None: a new one.
     """
     given = given or ratings()
-    survey = surveyed(surveyed_ratings or given, options, columns).together_with(start)
-    deal = Deal.of(survey, workers, groups, 4 * (options.rank + 4))
+    survey = surveyed(surveyed_ratings or given, plan, columns).together_with(start)
+    deal = Deal.of(survey, workers, groups, 4 * (plan.settings.rank + 4))
     with training_context() if ps is None else nullcontext(ps) as ps:
-        return train(ps, _dealt(given.table(columns), survey, deal, options), survey, options, start, on_step)
+        return train(ps, _dealt(given.table(columns), survey, deal, plan), survey, plan, start, on_step)
 
 
-def _dealt(table: pa.Table, survey: RatingsSurvey, deal: Deal, options: FactorOptions) -> DealtRatings:
+def _dealt(table: pa.Table, survey: RatingsSurvey, deal: Deal, plan: FactorizationPlan) -> DealtRatings:
     """Deal ratings to workers of this process, from three parts."""
-    deal, keys = replace(deal, by_item=options.solver == "ccd"), keys_of(deal.layout.ring.workers)
+    deal, keys = replace(deal, by_item=plan.solver == "ccd"), keys_of(deal.layout.ring.workers)
     parts = [table.slice(begin, len(table) // 3 + 1) for begin in range(0, len(table), len(table) // 3 + 1)]
     rows = [
         packed(chunk_of(part), survey.users, survey.items, deal, keys, (number, 0)) for number, part in enumerate(parts)
@@ -107,11 +122,11 @@ def _dealt(table: pa.Table, survey: RatingsSurvey, deal: Deal, options: FactorOp
     return DealtRatings([[some.filter(pc.equal(some["key"], key)) for some in rows] for key in keys], deal)
 
 
-def surveyed(given: Ratings, options: FactorOptions, columns: RatingColumns = COLUMNS) -> RatingsSurvey:
+def surveyed(given: Ratings, plan: FactorizationPlan, columns: RatingColumns = COLUMNS) -> RatingsSurvey:
     """Survey ratings in this process."""
-    surveyor = surveyor_for(columns, options)
+    surveyor = surveyor_for(columns, plan.settings)
     surveyor.add(given.table(columns))
-    return _checked(gathered([surveyor.part(0)]), columns, options)
+    return _checked(gathered([surveyor.part(0)]), columns, plan.settings)
 
 
 def chunk_of(table: pa.Table) -> Chunk:
@@ -120,7 +135,7 @@ def chunk_of(table: pa.Table) -> Chunk:
 
 
 def replayed(
-    options: FactorOptions = OPTIONS,
+    plan: FactorizationPlan = PLAN,
     columns: RatingColumns = COLUMNS,
     workers: int = 2,
     groups: int = 1,
@@ -133,12 +148,12 @@ def replayed(
         Vectors of users and of items, by id, and the RMSE of each iteration.
     """
     given = given or ratings()
-    survey = surveyed(given, options, columns).together_with(start)
-    deal, scaling = Deal.of(survey, workers, groups, 4 * (options.rank + 4)), Scaling.of(survey, options)
-    step = default_step(survey.rows) if options.step_size is None else options.step_size
-    layout, settings = deal.layout, SgdSettings(options, scaling.scale, step)
-    users, items = np.empty((layout.users, settings.width), np.float32), np.empty((layout.items, settings.width), "f4")
-    beginning = Beginning(settings, scaling, start)
+    survey = surveyed(given, plan, columns).together_with(start)
+    deal, scaling = Deal.of(survey, workers, groups, 4 * (plan.settings.rank + 4)), Scaling.of(survey, plan)
+    step = plan.settings.stepSize or default_step(survey.rows)
+    layout, sgd_plan = deal.layout, SgdPlan(settings=plan.settings, scale=scaling.scale, step_size=step)
+    users, items = np.empty((layout.users, sgd_plan.width), np.float32), np.empty((layout.items, sgd_plan.width), "f4")
+    beginning = Beginning(sgd_plan, scaling, start)
     users[deal.user_places] = beginning.rows("user", survey.users, slice(0, layout.users), survey.user_penalties)
     items[deal.item_places] = beginning.rows("item", survey.items, slice(0, layout.items), survey.item_penalties)
     rows = packed(chunk_of(given.table(columns)), survey.users, survey.items, deal, keys_of(workers), (0, 0))
@@ -146,11 +161,11 @@ def replayed(
     for rank in range(workers):
         grid = read_grid([rows.slice(rank, 1)], layout, rank, scaling.mean, scaling.scale, scaling.unit)
         begin, end = layout.users_of(rank)[[0, -1]]
-        descents.append(BlockDescent(grid, settings, rank, users[begin:end]))
+        descents.append(BlockDescent(grid, sgd_plan, rank, users[begin:end]))
     losses = []
-    for iteration in range(1, options.iterations + 1):
+    for iteration in range(1, plan.settings.maxIter + 1):
         loss = weight = 0.0
-        for turn in schedule(options.seed, iteration - 1, workers, layout.ring.blocks, layout.ring.slices):
+        for turn in schedule(plan.seed, iteration - 1, workers, layout.ring.blocks, layout.ring.slices):
             for rank, block in enumerate(turn.tolist()):
                 bounds = layout.items_of(block)
                 for piece in descents[rank].ordered(block, iteration):
@@ -158,8 +173,8 @@ def replayed(
                     loss, weight = loss + found[LOSS], weight + found[WEIGHT]
         losses.append(scaling.scale * (loss / weight) ** 0.5)
     of_users, of_items = (
-        scaling.restored(users[deal.user_places], options),
-        scaling.restored(items[deal.item_places], options),
+        scaling.restored(users[deal.user_places], plan),
+        scaling.restored(items[deal.item_places], plan),
     )
     return of_users, of_items, losses
 
@@ -175,6 +190,3 @@ def rmse_of(found: FittedFactors, given: Ratings, chosen: Any) -> float:
     if found.user_bias is not None and found.item_bias is not None:
         predicted = predicted + found.user_bias[u] + found.item_bias[i]
     return float(np.sqrt(np.mean((predicted - given.values[chosen]) ** 2)))
-
-
-LONG = replace(OPTIONS, iterations=40, step_size=0.2)

@@ -29,7 +29,7 @@ from ps2.algorithms.clusters.settings import KMeansSettings
 from ps2.algorithms.dictionary import program as dictionary
 from ps2.algorithms.dictionary.plan import DictionaryPlan
 from ps2.algorithms.dictionary.settings import DictionarySettings
-from ps2.algorithms.factors import trainer as factors
+from ps2.algorithms.factors import estimator as factors
 from ps2.algorithms.factors.dealing import Deal, deal_ratings
 from ps2.algorithms.factors.ratings import survey_ratings
 from ps2.algorithms.linear import trainer as linear
@@ -241,10 +241,11 @@ def fit_machine(ps: Any, frame: Any, call: Call) -> Result:
 # -- factors -----------------------------------------------------------------------------------------------------------
 
 # An iteration of "sgd" has four turns, and a worker that is lost goes back to the last saved vectors.
+CCD: dict[str, Any] = {"solver": "ccd", "rank": 6, "stepSize": None}
 FACTORS = {
-    "sgd": replace(factors_training.OPTIONS, save_interval=1),
-    "ccd": replace(factors_training.OPTIONS, solver="ccd", rank=6, biases=True),
-    "ccd, implicit": replace(factors_training.OPTIONS, solver="ccd", rank=6, implicit=True),
+    "sgd": factors_training.changed(factors_training.PLAN, checkpointInterval=1),
+    "ccd": factors_training.changed(factors_training.PLAN, **CCD, biases=True),
+    "ccd, implicit": factors_training.changed(factors_training.PLAN, **CCD, implicitPrefs=True),
 }
 HELD = replace(factors_training.COLUMNS, validation="held")
 
@@ -254,11 +255,12 @@ def ratings(spark: Any) -> Any:
 
 
 def factorize(ps: Any, frame: Any, call: Call, solver: str) -> Result:
-    options = FACTORS[solver]
-    options = replace(options, iterations=options.iterations + call.more, seed=call.seed, name=call.name)
-    survey = survey_ratings(frame, HELD, options)
-    deal = Deal.of(survey, 2, 1, 4 * (options.rank + 4))
-    fitted = factors.train(ps, deal_ratings(frame, survey, deal, options), survey, options, None, call.on_step)
+    plan = FACTORS[solver]
+    plan = factors_training.changed(plan, maxIter=plan.settings.maxIter + call.more, seed=call.seed)
+    plan = replace(plan, name=call.name)
+    survey = survey_ratings(frame, HELD, plan.settings)
+    deal = Deal.of(survey, 2, 1, 4 * (plan.settings.rank + 4))
+    fitted = factors.train(ps, deal_ratings(frame, survey, deal, plan), survey, plan, None, call.on_step)
     return Result({"users": fitted.user_factors, "items": fitted.item_factors}, fitted.history.objective)
 
 

@@ -59,7 +59,7 @@ PUBLIC_NAMES: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "recommendation": {
         "deep.estimator": ("TwoTower", "TwoTowerModel"),
-        "recommendation": ("MatrixFactorization", "MatrixFactorizationModel"),
+        "factors.estimator": ("MatrixFactorization", "MatrixFactorizationModel"),
     },
     "regression": {
         "regression": ("FMRegressionModel", "FMRegressor", "LinearRegression", "LinearRegressionModel"),

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from descents import ITEMS, USERS, begun, options_of
+from descents import ITEMS, USERS, begun, ccd_plan
 
 from ps2.algorithms.factors.ccd_descent import SideDescent
 from ps2.algorithms.factors.ccd_ratings import RatingRows, SideRatings
@@ -38,7 +38,7 @@ class Pulled:
         return self.rows
 
 
-def iterate(rank, barrier, vectors, options, raw, mean):
+def iterate(rank, barrier, vectors, plan, raw, mean):
     """Do the iterations of one worker, which has every third user and item or so."""
     users, items, r, w = raw
     places, sides = [], []
@@ -46,7 +46,7 @@ def iterate(rank, barrier, vectors, options, raw, mean):
         begin, end = (count * at // barrier.parties for at in (rank, rank + 1))
         mine = (own >= begin) & (own < end)
         rows = RatingRows(own[mine] - begin, others[mine], r[mine], None if w is None else w[mine])
-        sides.append(SideDescent(options, SideRatings.of(rows, end - begin, options), mean))
+        sides.append(SideDescent(plan, SideRatings.of(rows, end - begin, plan), mean))
         places.append(np.arange(begin, end))
     solver, worker = CcdWorker(vectors, tuple(places), tuple(sides)), ThreadWorker(rank, barrier)
     for iteration in range(ITERATIONS):
@@ -59,19 +59,19 @@ def iterate(rank, barrier, vectors, options, raw, mean):
     ("kind", "workers", "weighted"),
     [
         ({kind: True}, workers, (i + workers) % 2 == 0)
-        for i, kind in enumerate(("biases", "implicit", "nonnegative"))
+        for i, kind in enumerate(("biases", "implicitPrefs", "nonnegative"))
         for workers in (1, 2, 3)
     ],
     ids=str,
 )
 def test_vectors_when_on_servers_then_as_in_a_process(ps, kind, workers, weighted):
-    options, mean = options_of(**kind), 3.0 if "biases" in kind else 0.0
-    raw, descent = begun(options, weighted, mean)
-    vectors = CcdVectors.make(CcdSizes(options, USERS, ITEMS, workers), UNNAMED)
+    plan, mean = ccd_plan(**kind), 3.0 if "biases" in kind else 0.0
+    raw, descent = begun(plan, weighted, mean)
+    vectors = CcdVectors.make(CcdSizes(plan, USERS, ITEMS, workers), UNNAMED)
     vectors.write(descent.users.own, descent.items.own)
     barrier = threading.Barrier(workers)
     with ThreadPoolExecutor(workers) as pool:
-        for done in [pool.submit(iterate, rank, barrier, vectors, options, raw, mean) for rank in range(workers)]:
+        for done in [pool.submit(iterate, rank, barrier, vectors, plan, raw, mean) for rank in range(workers)]:
             done.result()
     for _ in range(ITERATIONS):
         descent.iterate()
@@ -84,4 +84,4 @@ def test_vectors_when_on_servers_then_as_in_a_process(ps, kind, workers, weighte
 
 def test_vectors_when_too_large_then_error_names_sizes(ps):
     with pytest.raises(LimitError, match=r"vectors of 2,000,000,000 users and 10 items of rank 5, in 2 copies"):
-        CcdVectors.make(CcdSizes(options_of(), 2_000_000_000, 10, 2), UNNAMED)
+        CcdVectors.make(CcdSizes(ccd_plan(), 2_000_000_000, 10, 2), UNNAMED)

@@ -20,7 +20,7 @@ from trainings import TRAININGS
 
 from ps2 import algorithms
 from ps2.algorithms.embeddings.settings import Strategy
-from ps2.algorithms.factors.trainer import SOLVERS as FACTOR_SOLVERS
+from ps2.algorithms.factors.estimator import SOLVERS as FACTOR_SOLVERS
 from ps2.algorithms.linear.trainer import SOLVERS as LINEAR_SOLVERS
 from ps2.algorithms.topics.options import OnlineSyncName, SyncName
 

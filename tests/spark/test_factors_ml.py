@@ -6,11 +6,10 @@ import doctest
 import gc
 import math
 import re
-from dataclasses import replace
 
 import numpy as np
 import pytest
-from factors_training import COLUMNS, OPTIONS, frame_of, ratings
+from factors_training import COLUMNS, PLAN, changed, frame_of, ratings
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.evaluation import RegressionEvaluator
 from pyspark.ml.recommendation import ALS, ALSModel
@@ -18,8 +17,8 @@ from pyspark.ml.tuning import CrossValidator, ParamGridBuilder
 
 from ps2.algorithms import MatrixFactorization, MatrixFactorizationModel, MatrixFactors
 from ps2.algorithms.factors.dealing import Deal, deal_ratings
+from ps2.algorithms.factors.estimator import train
 from ps2.algorithms.factors.ratings import survey_ratings
-from ps2.algorithms.factors.trainer import train
 from ps2.errors import ConfigError, InputError, SlotsError, UsageError
 
 # Tasks reach it, so all of them run in the same Python workers. pyspark leaves the threads of its validators to the
@@ -226,10 +225,10 @@ def test_cache_when_training_is_over_then_holds_no_ratings(ps, spark, until):
     frame = frame_of(spark, ratings(seed=9))  # Spark's cache takes the same steps on equal rows for one
     frame.count()
     before = cached(spark)
-    survey = survey_ratings(frame, COLUMNS, OPTIONS)
+    survey = survey_ratings(frame, COLUMNS, PLAN.settings)
     assert len(cached(spark) - before) == 1
-    train(ps, deal_ratings(frame, survey, Deal.of(survey, 2, 1, 36), OPTIONS), survey, replace(OPTIONS, iterations=1))
+    train(ps, deal_ratings(frame, survey, Deal.of(survey, 2, 1, 36), PLAN), survey, changed(PLAN, maxIter=1))
     until(lambda: cached(spark) <= before, "the ratings of the survey are gone")
     with pytest.raises(InputError, match="negative"):
-        survey_ratings(frame, COLUMNS, replace(OPTIONS, nonnegative=True))
+        survey_ratings(frame, COLUMNS, changed(PLAN, nonnegative=True).settings)
     until(lambda: cached(spark) <= before, "the ratings of a survey that failed are gone")

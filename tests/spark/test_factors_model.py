@@ -92,7 +92,7 @@ def test_recommend_when_for_a_subset_then_known_ones_come_once(model, pairs):
 def test_recommend_when_tasks_are_many_then_no_bit_changes(spark, monkeypatch):
     large = MatrixFactorizationModel(factors(users=3000, items=1500))
     expected = lists(large.recommendForAllUsers(6))
-    monkeypatch.setattr("ps2.algorithms.factors.ml.frames.MIN_USERS", 100)
+    monkeypatch.setattr("ps2.algorithms.factors.recommendation_frame.MIN_USERS", 100)
     assert large.recommendForAllUsers(6).rdd.getNumPartitions() > 2
     assert lists(large.recommendForAllUsers(6)) == expected
     some = large.factors.users[5]

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from descents import ITEMS, KINDS, USERS, Descent, Vectors, begun, cells_of, options_of, raw_of
+from descents import ITEMS, KINDS, USERS, Descent, Vectors, begun, ccd_plan, cells_of, raw_of
 
 from ps2.algorithms.factors import ccd_descent, ccd_kernels, ops, warm
 from ps2.algorithms.factors.ccd_descent import SideDescent, gram_of, padded
@@ -13,15 +13,15 @@ from ps2.algorithms.factors.ccd_ratings import RatingRows, SideRatings
 from ps2.errors import OutOfRangeError
 
 
-def dense_side(options, p, q, a, b, ridge, mean):
+def dense_side(plan, p, q, a, b, ridge, mean):
     """Solve the vectors p of shape (n, ranks) once, of all cells, in float64."""
-    rank = padded(options.rank)
+    rank = padded(plan.settings.rank)
 
     def prediction():
         x = p[:, :rank] @ q[:, :rank].T + mean
-        return x + p[:, [rank]] + q[:, rank] if options.biases else x
+        return x + p[:, [rank]] + q[:, rank] if plan.settings.biases else x
 
-    if options.biases:
+    if plan.settings.biases:
         rest = b - a * (prediction() - p[:, [rank]])
         p[:, rank] = rest.sum(axis=1) / np.maximum(a.sum(axis=1) + ridge, 1e-30)
     for first in range(0, rank, BLOCK):
@@ -33,28 +33,28 @@ def dense_side(options, p, q, a, b, ridge, mean):
                 above = (rest - a * others) @ q[:, f]
                 below = a @ q[:, f] ** 2 + ridge
                 p[:, f] = np.divide(above, below, out=np.zeros_like(above), where=below > 0)
-                p[:, f] = np.maximum(p[:, f], 0) if options.nonnegative else p[:, f]
+                p[:, f] = np.maximum(p[:, f], 0) if plan.settings.nonnegative else p[:, f]
 
 
-def dense_descent(options, raw, p, q, mean):
+def dense_descent(plan, raw, p, q, mean):
     """Return the vectors after one iteration."""
-    a, b, ridge_u, ridge_i = cells_of(options, raw)
+    a, b, ridge_u, ridge_i = cells_of(plan, raw)
     without = p[3].copy()
-    dense_side(options, p, q, a, b, ridge_u, mean)
+    dense_side(plan, p, q, a, b, ridge_u, mean)
     p[3] = without  # a user without ratings keeps its vector
-    dense_side(options, q, p, a.T, b.T, ridge_i, mean)
+    dense_side(plan, q, p, a.T, b.T, ridge_i, mean)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_descent_when_iterated_then_as_dense(kind, weighted):
-    options = options_of(**kind)
-    mean = 3.0 if options.biases else 0.0
-    raw, descent = begun(options, weighted, mean)
+    plan = ccd_plan(**kind)
+    mean = 3.0 if plan.settings.biases else 0.0
+    raw, descent = begun(plan, weighted, mean)
     p, q = (side.own.astype(np.float64) for side in (descent.users, descent.items))
     for _ in range(3):
         descent.iterate()
-        dense_descent(options, raw, p, q, mean)
+        dense_descent(plan, raw, p, q, mean)
     np.testing.assert_allclose(descent.users.own, p, rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(descent.items.own, q, rtol=1e-3, atol=1e-4)
 
@@ -62,18 +62,18 @@ def test_descent_when_iterated_then_as_dense(kind, weighted):
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_descent_when_iterated_then_objective_falls(kind, weighted):
-    _, descent = begun(options_of(**kind), weighted)
+    _, descent = begun(ccd_plan(**kind), weighted)
     objectives = [descent.iterate()[1] for _ in range(10)]
     assert all(after <= before * (1 + 1e-6) for before, after in pairwise(objectives))
 
 
-@pytest.mark.parametrize("kind", [{"biases": True}, {"implicit": True}], ids=str)
+@pytest.mark.parametrize("kind", [{"biases": True}, {"implicitPrefs": True}], ids=str)
 @pytest.mark.parametrize("changed", ["parts", "threads"])
 def test_descent_when_cut_then_same_bits(kind, changed, monkeypatch):
-    _, expected = begun(options_of(**kind))
+    _, expected = begun(ccd_plan(**kind))
     if changed == "parts":
         monkeypatch.setattr(ccd_descent, "MAX_FLOATS", 9 * 6)
-    _, found = begun(options_of(**kind), threads=3 if changed == "threads" else 1)
+    _, found = begun(ccd_plan(**kind), threads=3 if changed == "threads" else 1)
     assert len(found.items._parts) > 1 or changed == "threads"
     for descent in (expected, found):
         descent.iterate()
@@ -83,7 +83,7 @@ def test_descent_when_cut_then_same_bits(kind, changed, monkeypatch):
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_loss_when_explicit_then_squared_errors(weighted):
-    raw, descent = begun(options_of(), weighted)
+    raw, descent = begun(ccd_plan(), weighted)
     users, items, r, w = raw
     loss, _, _ = descent.iterate()
     errors = (r - (descent.users.own @ descent.items.own.T)[users, items]) ** 2
@@ -95,7 +95,7 @@ def test_loss_when_implicit_then_as_brute_force():
     users, items, r, _ = raw_of()
     first = np.unique(users * ITEMS + items, return_index=True)[1]  # of repeated cells, ALS has another loss
     raw = users[first], items[first], r[first], None
-    descent = Descent(options_of(implicit=True), raw)
+    descent = Descent(ccd_plan(implicitPrefs=True), raw)
     descent.items.own[:, :5] = np.random.default_rng(2).normal(size=(ITEMS, 5))
     loss, _, _ = descent.iterate()
     preference = np.zeros((USERS, ITEMS))
@@ -106,7 +106,7 @@ def test_loss_when_implicit_then_as_brute_force():
 
 def test_ratings_when_negative_implicit_then_not_liked():
     rows = RatingRows(np.array([0, 0]), np.array([0, 1]), np.float32([-2, 3]))
-    ratings = SideRatings.of(rows, 1, options_of(implicit=True))
+    ratings = SideRatings.of(rows, 1, ccd_plan(implicitPrefs=True))
     assert ratings.curvatures.tolist() == [6, 9]
     assert ratings.targets.tolist() == [0, 10]
     assert ratings.penalties.tolist() == [1]
@@ -115,23 +115,23 @@ def test_ratings_when_negative_implicit_then_not_liked():
 def test_ratings_when_shuffled_then_same():
     users, items, r, w = raw_of(weighted=True)
     order = np.random.default_rng(3).permutation(len(r))
-    ratings = SideRatings.of(RatingRows(users, items, r, w), USERS, options_of())
-    again = SideRatings.of(RatingRows(users[order], items[order], r[order], w[order]), USERS, options_of())
+    ratings = SideRatings.of(RatingRows(users, items, r, w), USERS, ccd_plan())
+    again = SideRatings.of(RatingRows(users[order], items[order], r[order], w[order]), USERS, ccd_plan())
     for name in ("ends", "others", "curvatures", "targets", "penalties"):
         assert np.array_equal(getattr(ratings, name), getattr(again, name)), name
 
 
 def test_held_out_when_given_then_its_loss():
-    options = options_of()
-    held = SideRatings.of(RatingRows(np.array([3, 5]), np.array([0, 2]), np.float32([4, 2])), ITEMS, options)
-    _, descent = begun(options, held_out=held)
+    plan = ccd_plan()
+    held = SideRatings.of(RatingRows(np.array([3, 5]), np.array([0, 2]), np.float32([4, 2])), ITEMS, plan)
+    _, descent = begun(plan, held_out=held)
     _, _, loss = descent.iterate()
     errors = np.array([4, 2]) - np.sum(descent.items.own[[3, 5]] * descent.users.own[[0, 2]], axis=1)
     assert (loss, descent.items.held_weight) == (pytest.approx(errors @ errors, rel=1e-5), 2)
 
 
 def test_user_when_without_ratings_then_keeps_vector():
-    _, descent = begun(options_of(reg=0.0))
+    _, descent = begun(ccd_plan(regParam=0.0))
     before = descent.users.own[3].copy()
     descent.iterate()
     assert np.array_equal(descent.users.own[3], before)
@@ -146,12 +146,12 @@ def test_kernels_when_warm_then_descent_compiles_nothing():
     kernels = ccd_kernels.descend, ccd_kernels.measure, ccd_kernels.multiply
     warm.warm()
     before = [len(kernel.signatures) for kernel in kernels]
-    for kind in ({"biases": True}, {"implicit": True}):
-        options = options_of(**kind)
-        ratings = SideRatings.of(RatingRows(*raw_of()), USERS, options)
-        side = SideDescent(options, ratings, held_out=ratings)
+    for kind in ({"biases": True}, {"implicitPrefs": True}):
+        plan = ccd_plan(**kind)
+        ratings = SideRatings.of(RatingRows(*raw_of()), USERS, plan)
+        side = SideDescent(plan, ratings, held_out=ratings)
         others = np.zeros((ITEMS, side.own.shape[1]), np.float32)
-        side.solve(Vectors(others), gram_of(others) if options.implicit else np.zeros((0, 0)))
+        side.solve(Vectors(others), gram_of(others) if plan.settings.implicitPrefs else np.zeros((0, 0)))
     assert [len(kernel.signatures) for kernel in kernels] == before
 
 

@@ -50,10 +50,12 @@ def test_setters_when_pyspark_has_one_then_it_sets_ours(name):
 
 def test_options_when_params_are_set_then_has_them():
     made = plan(rank=7, maxIter=3, regParam=0.2, solver="SGD", biases=True, stepSize=0.05, seed=-5, budgetS=1.5)
-    assert (made.rank, made.iterations, made.reg, made.solver, made.biases) == (7, 3, 0.2, "sgd", True)
-    assert (made.step_size, made.seed, made.budget_s, made.save_interval) == (0.05, 2**63 - 5, 1.5, 10)
+    settings = made.settings
+    assert (settings.rank, settings.maxIter, settings.regParam, settings.biases) == (7, 3, 0.2, True)
+    assert (settings.stepSize, settings.budgetS) == (0.05, 1.5)
+    assert (made.solver, made.seed, made.save_interval) == ("sgd", 2**63 - 5, 10)
     made = plan(implicitPrefs=True, alpha=4.0, checkpointInterval=-1)
-    assert (made.implicit, made.alpha, made.save_interval) == (True, 4.0, 0)
+    assert (made.settings.implicitPrefs, made.settings.alpha, made.save_interval) == (True, 4.0, 0)
 
 
 @pytest.mark.parametrize(
@@ -65,21 +67,17 @@ def test_solver_when_it_is_auto_then_chosen_by_the_task(params, solver):
 
 
 def test_budget_when_it_is_auto_in_any_case_then_named_so():
-    assert plan(budgetS="Auto").budget_s == "auto"
-    assert plan().budget_s is None
-
-
-def test_patience_when_no_rows_are_held_out_then_never_stops():
-    assert (plan(patience=5).patience, plan(patience=5, validationIndicatorCol="v").patience) == (0, 5)
+    assert plan(budgetS="Auto").settings.budgetS == "auto"
+    assert plan().settings.budgetS is None
 
 
 WRONG = [
-    ({"rank": 0}, "rank: expected a number from 1 to 4,096, got 0"),
-    ({"rank": 4097}, "rank: expected a number from 1 to 4,096, got 4097"),
+    ({"rank": 0}, r"rank: expected a number in \[1, 4096\], got 0"),
+    ({"rank": 4097}, r"rank: expected a number in \[1, 4096\], got 4097"),
     ({"maxIter": 0}, "maxIter: expected at least 1, got 0"),
-    ({"regParam": -0.1}, "regParam: expected a number from 0 to 1e.18"),
-    ({"regParam": math.nan}, "regParam: expected a number from 0 to 1e.18"),
-    ({"alpha": -1.0, "implicitPrefs": True}, "alpha: expected a number from 0 to 1e.18"),
+    ({"regParam": -0.1}, r"regParam: expected a number in \[0, 1e.18\]"),
+    ({"regParam": math.nan}, r"regParam: expected a number in \[0, 1e.18\]"),
+    ({"alpha": -1.0, "implicitPrefs": True}, r"alpha: expected a number in \[0, 1e.18\]"),
     ({"solver": "als"}, "solver: expected one of auto, sgd, ccd, got 'als'"),
     ({"coldStartStrategy": "mean"}, "coldStartStrategy: expected one of nan, drop, got 'mean'"),
     ({"stepSize": 0.0}, "stepSize: expected a finite positive number, got 0.0"),

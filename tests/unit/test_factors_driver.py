@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from factors_training import COLUMNS, OPTIONS, chunk_of, ratings, replayed, surveyed
+from factors_training import COLUMNS, PLAN, changed, chunk_of, ratings, replayed, surveyed
 
 from ps2.algorithms.factors.dealing import Deal, keys_of, packed
 from ps2.algorithms.factors.grid import read_grid
@@ -56,7 +56,7 @@ class OnlyWorker:
         self._lost, self._stops, self._read, self._reports = lost, stops, 0, []
 
     def rotate(self, blocks, slices, budgetS, fetch, at):
-        turns = Rotations(self, RotationSchedule(1, blocks, slices), OPTIONS.seed, 1, fetch, at)
+        turns = Rotations(self, RotationSchedule(1, blocks, slices), PLAN.seed, 1, fetch, at)
         while True:
             if self.clock in self._lost:
                 self.epoch, self._read = self.epoch + 1, 0
@@ -93,10 +93,10 @@ class Training:
     def _find(self, name):
         return self._vectors[int(name.split("/")[1])]
 
-    def run(self, options, clocks=0, messages=(), **happens):
-        survey = surveyed(ratings(), options, self.columns)
+    def run(self, plan, clocks=0, messages=(), **happens):
+        survey = surveyed(ratings(), plan, self.columns)
         deal = Deal.of(survey, 1, 1, 36)
-        names = CheckpointNames(options.name, self._find if clocks else None, (clocks, clocks), messages)
+        names = CheckpointNames(plan.name, self._find if clocks else None, (clocks, clocks), messages)
         give = names.give
 
         def kept(make, mend=None):
@@ -104,7 +104,7 @@ class Training:
             return self._vectors[-1]
 
         names.give = kept
-        program = SgdProgram(Problem(survey, deal, options), names, self.steps.append)
+        program = SgdProgram(Problem(survey, deal, plan), names, self.steps.append)
         driver = ProgramDriver(program, names)
         driver.start()
         if driver.is_over:
@@ -119,8 +119,8 @@ class Training:
         return driver.result() if driver.is_over else None
 
 
-def assert_same(found, options, columns=COLUMNS):
-    users, items, losses = replayed(options, columns, workers=1)
+def assert_same(found, plan, columns=COLUMNS):
+    users, items, losses = replayed(plan, columns, workers=1)
     np.testing.assert_array_equal(found.user_factors, users[0])
     np.testing.assert_array_equal(found.item_factors, items[0])
     np.testing.assert_allclose(found.history.objective, losses)
@@ -129,7 +129,7 @@ def assert_same(found, options, columns=COLUMNS):
 @pytest.mark.parametrize("lost", [(), (4,), (7, 8), (12, 21, 30)], ids=str)
 @pytest.mark.parametrize("columns", [COLUMNS, WEIGHTED], ids=["plain", "weights, held-out rows"])
 def test_vectors_when_fleet_rolls_back_then_match_serial(lost, columns):
-    assert_same(Training(columns).run(OPTIONS, lost=lost), OPTIONS, columns)
+    assert_same(Training(columns).run(PLAN, lost=lost), PLAN, columns)
 
 
 @pytest.mark.parametrize("stops", [1, 2, 5, 9, 14, 15, 16, 17])
@@ -137,10 +137,10 @@ def test_vectors_when_fleet_rolls_back_then_match_serial(lost, columns):
 @pytest.mark.parametrize("patience", [0, 5])
 def test_vectors_when_next_driver_goes_on_then_match_serial(stops, iterations, patience):
     columns = replace(COLUMNS, validation="held") if patience else COLUMNS
-    training, named = Training(columns), replace(OPTIONS, name="factors", patience=patience)
+    training, named = Training(columns), replace(changed(PLAN, patience=patience), name="factors")
     training.run(named, stops=stops)
     messages = training.worker.sent
-    more = replace(named, iterations=iterations)
+    more = changed(named, maxIter=iterations)
     found = training.run(more, clocks=stops, messages=messages)
     assert found.history.best is None
     assert_same(found, more, columns)
@@ -148,19 +148,19 @@ def test_vectors_when_next_driver_goes_on_then_match_serial(stops, iterations, p
 
 @pytest.mark.parametrize("lost", [(), (4, 9)], ids=str)
 def test_vectors_when_step_diverges_then_match_serial_halved(lost):
-    found = Training().run(replace(OPTIONS, step_size=3.0), lost=lost)
+    found = Training().run(changed(PLAN, stepSize=3.0), lost=lost)
     assert found.halvings > 0
     assert found.step_size == 3.0 / 2**found.halvings
-    assert_same(found, replace(OPTIONS, step_size=found.step_size))
+    assert_same(found, changed(PLAN, stepSize=found.step_size))
 
 
 @pytest.mark.parametrize("lost", [(), (7, 30, 31)], ids=str)
 def test_vectors_when_validation_is_stuck_then_best_ones(lost):
     columns = replace(COLUMNS, validation="held")
-    options = replace(OPTIONS, iterations=200, patience=2, reg=0.0, rank=12, step_size=0.3, seed=1)
-    history = (found := Training(columns).run(options, lost=lost)).history
+    plan = changed(PLAN, maxIter=200, patience=2, regParam=0.0, rank=12, stepSize=0.3, seed=1)
+    history = (found := Training(columns).run(plan, lost=lost)).history
     assert history.validation[history.best - 1] == min(history.validation)
     assert history.best < history.steps < 200
-    users, items, _ = replayed(replace(options, iterations=history.best), columns, workers=1)
+    users, items, _ = replayed(changed(plan, maxIter=history.best), columns, workers=1)
     np.testing.assert_array_equal(found.user_factors, users[0])
     np.testing.assert_array_equal(found.item_factors, items[0])

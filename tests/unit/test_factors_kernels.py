@@ -8,13 +8,13 @@ from itertools import product
 
 import numpy as np
 import pytest
-from factors_training import COLUMNS, OPTIONS, ratings, replayed, surveyed
+from factors_training import COLUMNS, PLAN, changed, ratings, replayed, surveyed
 
 from ps2.algorithms.factors import grid_kernels, sgd_kernels, warm
 from ps2.algorithms.factors.grid import Layout, ordered
-from ps2.algorithms.factors.options import FactorOptions
-from ps2.algorithms.factors.rows import Scaling
-from ps2.algorithms.factors.sgd import BlockDescent, SgdSettings
+from ps2.algorithms.factors.rows import Scaling, SgdPlan
+from ps2.algorithms.factors.settings import FactorizationSettings
+from ps2.algorithms.factors.sgd import BlockDescent
 from ps2.algorithms.factors.sgd_kernels import BIAS, BIAS_SUM, FAST, FIRST, SLOW, WIDTH, draw_rows, squared_errors
 from ps2.run.rotation import RotationSchedule
 
@@ -123,7 +123,7 @@ def test_threads_when_there_are_more_then_result_is_the_same(groups):
     with ThreadPoolExecutor(groups) as pool:
         for threads in (None, pool):
             p, q = rows(60, 5), rows(60, 5, 1)
-            descent = BlockDescent(grid, SgdSettings(FactorOptions(rank=5), 1.0), 0, p)
+            descent = BlockDescent(grid, SgdPlan(settings=FactorizationSettings(rank=5), scale=1.0), 0, p)
             done = [descent.take(0, piece, 2, q, threads) for piece in descent.ordered(0, 2)]
             found.append((p, q, done))
     assert sum(one["ratings"] for one in found[0][2]) == 9000
@@ -138,8 +138,8 @@ def test_pieces_when_turns_have_a_budget_then_they_are_smaller():
     grid = ordered(layout, (0, 60), (users, items, np.ones(9000, np.float32), np.empty(0, np.float32)))
     found = []
     for budget_s in (None, 1.0):
-        settings = SgdSettings(FactorOptions(rank=5, budget_s=budget_s), 1.0)
-        descent = BlockDescent(grid, settings, 0, rows(60, 5))
+        plan = SgdPlan(settings=FactorizationSettings(rank=5, budgetS=budget_s), scale=1.0)
+        descent = BlockDescent(grid, plan, 0, rows(60, 5))
         done = [descent.take(0, piece, 2, rows(60, 5, 1), None) for piece in descent.pieces(0)]
         found.append([one["ratings"] for one in done])
     assert [len(one) for one in found] == [1, 2]
@@ -156,28 +156,28 @@ def test_kernels_when_warm_then_training_compiles_nothing():
 
     before = compiled()
     assert all(before)
-    replayed(replace(OPTIONS, biases=True, iterations=1), replace(COLUMNS, weight="weight", validation="held"))
+    replayed(changed(PLAN, biases=True, maxIter=1), replace(COLUMNS, weight="weight", validation="held"))
     assert compiled() == before
 
 
 def test_scaling_when_all_ratings_are_equal_then_is_finite():
     given = ratings()
-    survey = surveyed(replace(given, values=np.full(len(given.values), 4.0)), OPTIONS)
-    assert Scaling.of(survey, OPTIONS) == Scaling(0.0, 4.0, 1.0)
-    assert Scaling.of(replace(survey, mean=0.0, std=0.0), OPTIONS).scale == 1.0
+    survey = surveyed(replace(given, values=np.full(len(given.values), 4.0)), PLAN)
+    assert Scaling.of(survey, PLAN) == Scaling(0.0, 4.0, 1.0)
+    assert Scaling.of(replace(survey, mean=0.0, std=0.0), PLAN).scale == 1.0
 
 
 def test_weights_when_all_are_larger_then_training_is_the_same():
     given, columns = ratings(), replace(COLUMNS, weight="weight")
-    plain = replayed(OPTIONS, columns, given=given)
-    heavy = replayed(OPTIONS, columns, given=replace(given, weights=given.weights * 4096))
+    plain = replayed(PLAN, columns, given=given)
+    heavy = replayed(PLAN, columns, given=replace(given, weights=given.weights * 4096))
     np.testing.assert_array_equal(heavy[0][0], plain[0][0])
     assert heavy[2] == plain[2]
 
 
 def test_unit_of_ratings_when_changed_then_training_is_the_same():
     given = ratings()
-    _, _, plain = replayed(OPTIONS, given=given)
+    _, _, plain = replayed(PLAN, given=given)
     scaled = replace(given, values=given.values * 1024)
-    _, _, large = replayed(replace(OPTIONS, reg=OPTIONS.reg * 1024), given=scaled)
+    _, _, large = replayed(changed(PLAN, regParam=PLAN.settings.regParam * 1024), given=scaled)
     np.testing.assert_allclose(large, 1024 * np.array(plain), rtol=1e-4)

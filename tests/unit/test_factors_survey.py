@@ -5,30 +5,31 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from factors_training import COLUMNS, OPTIONS, chunk_of, ratings, surveyed
+from factors_training import COLUMNS, PLAN, chunk_of, ratings, surveyed
 
 from ps2.algorithms.factors.chunks import CHUNKS, Chunk, tables
 from ps2.algorithms.factors.dealing import Deal, keys_of, murmur3, packed
 from ps2.algorithms.factors.grid import read_grid
-from ps2.algorithms.factors.options import FactorOptions, FittedFactors
+from ps2.algorithms.factors.plan import FittedFactors
 from ps2.algorithms.factors.ratings import RatingColumns, _checked, surveyor_for
+from ps2.algorithms.factors.settings import FactorizationSettings
 from ps2.algorithms.factors.survey_rows import gathered
 from ps2.data.ids import Ids
-from ps2.errors import ConfigError, InputError
+from ps2.errors import InputError
 
 ALL = RatingColumns(weight="weight", validation="held")
 
 
-def survey_of(table, columns=ALL, parts=1, **options):
+def survey_of(table, columns=ALL, parts=1, **values):
     """Survey the rows of a table in so many tasks."""
-    options = FactorOptions(**{"rank": 2, **options})
+    settings = FactorizationSettings(rank=2, **values)
     found = []
     for part in range(parts):
-        surveyor = surveyor_for(columns, options)
+        surveyor = surveyor_for(columns, settings)
         for begin in range(part * 10, table.num_rows, parts * 10):
             surveyor.add(table.slice(begin, 10))
         found.append(surveyor.part(part))
-    return _checked(gathered(reversed(found)), columns, options)
+    return _checked(gathered(reversed(found)), columns, settings)
 
 
 def one_row(**changed):
@@ -65,7 +66,7 @@ def test_survey_when_rows_are_cut_then_finds_the_same(parts):
 
 def test_survey_when_feedback_is_implicit_then_counts_positive():
     table = pa.table({"user": [1, 1, 2], "item": [5, 6, 5], "rating": [2.0, 0.0, 1.0]})
-    survey = survey_of(table, COLUMNS, implicit=True, solver="ccd")
+    survey = survey_of(table, COLUMNS, implicitPrefs=True)
     assert survey.user_penalties.tolist() == [1.0, 1.0]
     assert survey.item_penalties.tolist() == [2.0, 0.0]
     assert survey.user_counts.tolist() == [2, 1]
@@ -81,7 +82,7 @@ def test_survey_when_ids_are_far_apart_then_are_told_apart():
 
 
 @pytest.mark.parametrize(
-    ("changed", "options", "message"),
+    ("changed", "values", "message"),
     [
         ({"user": None}, {}, "column 'user': expected user ids, got 1 null in 1 rows; such a row: user=None"),
         ({"item": None}, {}, "column 'item': expected item ids, got 1 null"),
@@ -90,7 +91,7 @@ def test_survey_when_ids_are_far_apart_then_are_told_apart():
         ({"rating": float("-inf")}, {}, "got 1 infinite"),
         ({"rating": 1e30}, {}, "ratings up to 1e.18, got 1 too large"),
         ({"rating": -1.0}, {"nonnegative": True}, r"not negative \(nonnegative\), got 1 negative"),
-        ({"rating": -1.0}, {"implicit": True, "solver": "ccd"}, r"not negative \(implicitPrefs\), got 1 negative"),
+        ({"rating": -1.0}, {"implicitPrefs": True}, r"not negative \(implicitPrefs\), got 1 negative"),
         ({"weight": -1.0}, {}, "column 'weight': expected finite weights.* that are not negative, got 1 negative"),
         ({"weight": float("inf")}, {}, "column 'weight'.*got 1 infinite"),
         ({"weight": 1e300}, {}, "column 'weight'.*got 1 too large"),
@@ -99,41 +100,23 @@ def test_survey_when_ids_are_far_apart_then_are_told_apart():
         ({"weight": 0.0}, {}, "column 'weight': expected weights of which some are above 0"),
     ],
 )
-def test_survey_when_row_is_faulty_then_error_shows_it(changed, options, message):
+def test_survey_when_row_is_faulty_then_error_shows_it(changed, values, message):
     with pytest.raises(InputError, match=message):
-        survey_of(one_row(**changed), **options)
+        survey_of(one_row(**changed), **values)
 
 
 def test_survey_when_there_are_no_rows_then_is_refused():
     with pytest.raises(InputError, match="got an empty DataFrame"):
-        _checked(gathered([]), COLUMNS, OPTIONS)
+        _checked(gathered([]), COLUMNS, PLAN.settings)
 
 
 def test_ratings_when_negative_then_are_fine_by_default():
     assert survey_of(one_row(rating=-1.0)).mean == -1.0
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"rank": 0}, "rank: expected a number from 1 to 4,096, got 0"),
-        ({"rank": 4097}, "got 4097"),
-        ({"iterations": 0}, "iterations: expected at least 1"),
-        ({"reg": -0.1}, "reg: expected a number from 0"),
-        ({"step_size": 0.0}, "step_size"),
-        ({"budget_s": 0.0}, "budget_s: expected a positive number of seconds"),
-        ({"implicit": True}, "needs solver 'ccd'"),
-        ({"solver": "als"}, "solver: expected one of sgd, ccd"),
-    ],
-)
-def test_options_when_wrong_then_error_names_value(changed, message):
-    with pytest.raises(ConfigError, match=message):
-        FactorOptions(**changed)
-
-
 @pytest.mark.parametrize(("workers", "groups"), [(1, 1), (3, 1), (2, 3)])
 def test_deal_when_users_have_many_ratings_then_work_is_balanced(workers, groups):
-    survey = surveyed(ratings(), OPTIONS)
+    survey = surveyed(ratings(), PLAN)
     deal = Deal.of(survey, workers, groups, 36)
     layout = deal.layout
     assert layout.ring.blocks == 2 * workers
@@ -150,7 +133,7 @@ def test_deal_when_users_have_many_ratings_then_work_is_balanced(workers, groups
 
 
 def test_deal_when_items_are_large_then_blocks_are_more():
-    survey = surveyed(ratings(), OPTIONS)
+    survey = surveyed(ratings(), PLAN)
     assert Deal.of(survey, 2, 1, 32 << 20).layout.ring.blocks == 40
 
 

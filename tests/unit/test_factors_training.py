@@ -10,9 +10,21 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import scipy.optimize
-from factors_training import COLUMNS, ITEMS, LONG, OPTIONS, USERS, Ratings, fitted, ratings, replayed, rmse_of
+from factors_training import (
+    COLUMNS,
+    ITEMS,
+    LONG,
+    PLAN,
+    USERS,
+    Ratings,
+    changed,
+    fitted,
+    plan_of,
+    ratings,
+    replayed,
+    rmse_of,
+)
 
-from ps2.algorithms.factors.options import FactorOptions
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.data.ids import UNKNOWN
 from ps2.errors import ConfigError, InputError, PS2Error
@@ -31,26 +43,26 @@ def positive(given):
 
 
 @pytest.mark.parametrize(
-    ("options", "columns", "groups"),
+    ("plan", "columns", "groups"),
     [
-        (OPTIONS, COLUMNS, 1),
-        (replace(OPTIONS, biases=True), replace(COLUMNS, weight="weight"), 1),
-        (replace(OPTIONS, rank=20, nonnegative=True, save_interval=0), HELD, 2),
-        (OPTIONS, replace(COLUMNS, rating=None), 3),
+        (PLAN, COLUMNS, 1),
+        (changed(PLAN, biases=True), replace(COLUMNS, weight="weight"), 1),
+        (changed(PLAN, rank=20, nonnegative=True, checkpointInterval=-1), HELD, 2),
+        (PLAN, replace(COLUMNS, rating=None), 3),
     ],
     ids=["plain", "biases and weights", "not negative, held-out rows", "all ratings 1"],
 )
-def test_vectors_when_seed_is_fixed_then_match_serial_bitwise(options, columns, groups):
+def test_vectors_when_seed_is_fixed_then_match_serial_bitwise(plan, columns, groups):
     given = ratings()
-    if options.nonnegative:
+    if plan.settings.nonnegative:
         given = replace(given, values=np.abs(given.values))
-    found = fitted(options, columns, groups=groups, given=given)
-    users, items, losses = replayed(options, columns, groups=groups, given=given)
+    found = fitted(plan, columns, groups=groups, given=given)
+    users, items, losses = replayed(plan, columns, groups=groups, given=given)
     np.testing.assert_array_equal(found.user_factors, users[0])
     np.testing.assert_array_equal(found.item_factors, items[0])
-    if options.nonnegative:
+    if plan.settings.nonnegative:
         assert min(found.user_factors.min(), found.item_factors.min()) >= 0
-    if options.biases:
+    if plan.settings.biases:
         np.testing.assert_array_equal(found.user_bias, users[1])
         np.testing.assert_array_equal(found.item_bias, items[1])
     np.testing.assert_allclose(found.history.objective, losses)
@@ -59,7 +71,7 @@ def test_vectors_when_seed_is_fixed_then_match_serial_bitwise(options, columns, 
 def test_vectors_when_servers_roll_back_then_match_serial():
     with training_context() as ps, mock.patch.object(CheckpointNames, "of", return_value=CheckpointNames("mine")):
         ps.rollback_seed = 1
-        found = fitted(replace(OPTIONS, name="mine"), ps=ps)
+        found = fitted(replace(PLAN, name="mine"), ps=ps)
     users, items, losses = replayed()
     np.testing.assert_array_equal(found.user_factors, users[0])
     np.testing.assert_array_equal(found.item_factors, items[0])
@@ -69,35 +81,42 @@ def test_vectors_when_servers_roll_back_then_match_serial():
 @pytest.mark.parametrize("biases", [False, True])
 def test_planted_vectors_when_trained_then_predict_held_out_rows(biases):
     given, steps = ratings(), []
-    found = fitted(replace(LONG, biases=biases), HELD, on_step=steps.append)
+    found = fitted(changed(LONG, biases=biases), HELD, on_step=steps.append)
     assert len(found.users) == len(np.unique(given.users[~given.held])) < USERS
     assert len(found.items) == ITEMS
     spread = given.values[given.held].std()
     assert rmse_of(found, given, given.held) < 0.15 * spread
     assert found.history.validation[-1] == pytest.approx(rmse_of(found, given, given.held), rel=1e-4)
-    assert len(steps) == found.history.steps == len(found.history.validation) == LONG.iterations
+    assert len(steps) == found.history.steps == len(found.history.validation) == LONG.settings.maxIter
     assert steps[-1].metrics["ratings_per_s"] > 0
 
 
 def test_training_when_validation_is_stuck_then_best_stays():
-    options = replace(OPTIONS, iterations=200, patience=2, reg=0.0, rank=12, step_size=0.3, seed=1)
-    found = fitted(options, HELD)
+    plan = changed(PLAN, maxIter=200, patience=2, regParam=0.0, rank=12, stepSize=0.3, seed=1)
+    found = fitted(plan, HELD)
     best, losses = found.history.best, found.history.validation
     assert best < found.history.steps < 200
     assert losses[best - 1] == min(losses)
     assert found.history.reason.endswith(f"for 2 iterations; the vectors are those of iteration {best}")
-    users, items, _ = replayed(replace(options, iterations=best), HELD)
+    users, items, _ = replayed(changed(plan, maxIter=best), HELD)
     np.testing.assert_array_equal(found.user_factors, users[0])
     np.testing.assert_array_equal(found.item_factors, items[0])
+
+
+@pytest.mark.parametrize("columns", [COLUMNS, HELD], ids=["no column", "no row is marked"])
+def test_patience_when_no_rows_are_held_out_then_never_stops(columns):
+    given = ratings()
+    found = fitted(changed(PLAN, patience=1), columns, given=replace(given, held=np.zeros_like(given.held)))
+    assert found.history.steps == PLAN.settings.maxIter
 
 
 def test_training_when_model_is_given_then_its_vectors_continue():
     given = ratings()
     first = fitted(LONG, given=some(given, given.users < 90))
-    more = fitted(replace(OPTIONS, iterations=3), start=first)
+    more = fitted(changed(PLAN, maxIter=3), start=first)
     assert len(first.users) < len(more.users) == len(np.unique(given.users))
-    assert more.history.objective[0] < 0.5 * fitted(replace(OPTIONS, iterations=1)).history.objective[0]
-    users, _, _ = replayed(replace(OPTIONS, iterations=3), start=first)
+    assert more.history.objective[0] < 0.5 * fitted(changed(PLAN, maxIter=1)).history.objective[0]
+    users, _, _ = replayed(changed(PLAN, maxIter=3), start=first)
     np.testing.assert_array_equal(more.user_factors, users[0])
 
 
@@ -110,15 +129,15 @@ def few(users, items, values, held=False):
 @pytest.mark.parametrize("solver", ["sgd", "ccd"])
 def test_training_when_there_are_few_ratings_then_learns_them(items, solver):
     given = few(range(len(items)), items, [2.0, 3.0][: len(items)])
-    step = {"step_size": 0.3} if solver == "sgd" else {}
-    found = fitted(FactorOptions(5, 80, 0.001, solver=solver, seed=3, **step), given=given)
+    step = {"stepSize": 0.3} if solver == "sgd" else {}
+    found = fitted(plan_of(rank=5, maxIter=80, regParam=0.001, solver=solver, seed=3, **step), given=given)
     assert (len(found.users), len(found.items)) == (len(items), 1)
     np.testing.assert_allclose(found.user_factors @ found.item_factors[0], given.values, atol=0.1)
 
 
 def test_training_when_an_item_is_only_held_out_then_is_unknown():
     given = ratings()
-    found = fitted(replace(OPTIONS, iterations=1), HELD, given=replace(given, held=given.items == 7))
+    found = fitted(changed(PLAN, maxIter=1), HELD, given=replace(given, held=given.items == 7))
     assert len(found.items) == ITEMS - 1
     assert found.items.find(pa.array(["item 07"])).tolist() == [UNKNOWN]
 
@@ -135,27 +154,27 @@ def test_training_when_a_weight_is_0_then_rating_does_not_count():
 
 def test_descent_when_feedback_is_implicit_then_liked_items_lead():
     pairs = [(u, i) for u in range(20) for i in range(20) if u % 2 == i % 2 and (u + i) % 8]
-    options = FactorOptions(2, 10, 0.1, solver="ccd", implicit=True, alpha=10.0, seed=1)
-    found = fitted(options, replace(COLUMNS, rating=None), given=few(*zip(*pairs, strict=True), np.ones(len(pairs))))
+    plan = plan_of(rank=2, maxIter=10, regParam=0.1, solver="ccd", implicitPrefs=True, alpha=10.0, seed=1)
+    found = fitted(plan, replace(COLUMNS, rating=None), given=few(*zip(*pairs, strict=True), np.ones(len(pairs))))
     leading = np.argsort(-found.user_factors @ found.item_factors.T, axis=1)[:, :5]
     np.testing.assert_array_equal(leading % 2, np.repeat(np.arange(20)[:, None] % 2, 5, axis=1))
 
 
 def test_training_when_model_has_other_rank_then_is_refused():
-    model = fitted(replace(OPTIONS, iterations=1))
+    model = fitted(changed(PLAN, maxIter=1))
     with pytest.raises(ConfigError, match="rank: the model to go on from has rank 5, and the training 6"):
-        fitted(replace(OPTIONS, rank=6), start=model)
+        fitted(changed(PLAN, rank=6), start=model)
 
 
 def test_training_when_it_diverges_then_error_says_so():
     with pytest.raises(PS2Error, match=r"iteration 1: .*the training has diverged, also with a step of 1/1024"):
-        fitted(replace(OPTIONS, step_size=1e30))
+        fitted(changed(PLAN, stepSize=1e30))
 
 
 def test_training_when_step_is_too_large_then_it_is_halved():
-    found = fitted(replace(OPTIONS, step_size=3.0))
+    found = fitted(changed(PLAN, stepSize=3.0))
     assert found.step_size == 3.0 / 2**found.halvings < 3.0
-    users, _, losses = replayed(replace(OPTIONS, step_size=found.step_size))
+    users, _, losses = replayed(changed(PLAN, stepSize=found.step_size))
     np.testing.assert_array_equal(found.user_factors, users[0])
     np.testing.assert_allclose(found.history.objective, losses)
 
@@ -166,43 +185,44 @@ def test_ratings_when_ids_were_missing_at_first_then_are_told():
 
 
 def test_turns_when_they_end_by_time_then_training_still_learns():
-    found = fitted(replace(LONG, budget_s=0.01))
+    found = fitted(changed(LONG, budgetS=0.01))
     assert found.history.objective[-1] < 0.5 * found.history.objective[0]
 
 
-DESCENT = replace(OPTIONS, rank=4, iterations=3, reg=0.05, solver="ccd", seed=1)
-KINDS = [{}, {"implicit": True, "alpha": 2.0}, {"nonnegative": True}]
+DESCENT = changed(PLAN, rank=4, maxIter=3, regParam=0.05, solver="ccd", stepSize=None, seed=1)
+KINDS = [{}, {"implicitPrefs": True, "alpha": 2.0}, {"nonnegative": True}]
 
 
-def dense(given, options):
+def dense(given, plan):
     """Return the targets of all cells and their weights in the objective; and how many ratings users and items have."""
     users, items = (np.unique(ids, return_inverse=True)[1] for ids in (given.users, given.items))
     targets, weights = np.zeros((2, users.max() + 1, items.max() + 1))
     targets[users, items], weights[users, items] = given.values, 1
     counts = weights.sum(axis=1), weights.sum(axis=0)
-    if options.implicit:
-        targets, weights = weights, 1 + options.alpha * targets
+    if plan.settings.implicitPrefs:
+        targets, weights = weights, 1 + plan.settings.alpha * targets
     return targets, weights, *counts
 
 
-def objective(given, options, p, q):
+def objective(given, plan, p, q):
     """Return the objective of pyspark.ml's ALS."""
-    targets, weights, users, items = dense(given, options)
-    penalty = options.reg * (users @ (p**2).sum(axis=1) + items @ (q**2).sum(axis=1))
+    targets, weights, users, items = dense(given, plan)
+    penalty = plan.settings.regParam * (users @ (p**2).sum(axis=1) + items @ (q**2).sum(axis=1))
     return (weights * (targets - p.astype(float) @ q.T) ** 2).sum() + penalty
 
 
-def alternating_least_squares(given, options):
+def alternating_least_squares(given, plan):
     """Minimize the objective by turns of users and items, each of them exactly."""
-    targets, weights, users, items = dense(given, options)
-    q = np.abs(np.random.default_rng(1).normal(size=(len(items), options.rank)))
+    targets, weights, users, items = dense(given, plan)
+    reg, rank, nonnegative = plan.settings.regParam, plan.settings.rank, plan.settings.nonnegative
+    q = np.abs(np.random.default_rng(1).normal(size=(len(items), rank)))
 
     def solved(others, targets, weights, counts):
         rows = []
         for target, weight, count in zip(targets, weights, counts, strict=True):
-            a = np.vstack([np.sqrt(weight)[:, None] * others, np.sqrt(options.reg * count) * np.eye(options.rank)])
-            b = np.append(np.sqrt(weight) * target, np.zeros(options.rank))
-            rows.append(scipy.optimize.nnls(a, b)[0] if options.nonnegative else np.linalg.lstsq(a, b, rcond=None)[0])
+            a = np.vstack([np.sqrt(weight)[:, None] * others, np.sqrt(reg * count) * np.eye(rank)])
+            b = np.append(np.sqrt(weight) * target, np.zeros(rank))
+            rows.append(scipy.optimize.nnls(a, b)[0] if nonnegative else np.linalg.lstsq(a, b, rcond=None)[0])
         return np.array(rows)
 
     for _ in range(8):
@@ -213,17 +233,17 @@ def alternating_least_squares(given, options):
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_descent_when_done_then_objective_is_that_of_als(kind):
-    given, options = positive(ratings()), replace(DESCENT, iterations=30, **kind)
-    found = fitted(options, given=given)
-    expected = objective(given, options, *alternating_least_squares(given, options))
-    assert objective(given, options, found.user_factors, found.item_factors) <= 1.02 * expected
+    given, plan = positive(ratings()), changed(DESCENT, maxIter=30, **kind)
+    found = fitted(plan, given=given)
+    expected = objective(given, plan, *alternating_least_squares(given, plan))
+    assert objective(given, plan, found.user_factors, found.item_factors) <= 1.02 * expected
 
 
 @pytest.mark.parametrize("kind", KINDS[:2], ids=str)
 def test_descent_when_rows_are_in_other_order_then_same_bits(kind):
-    given, options = positive(ratings()), replace(DESCENT, **kind)
+    given, plan = positive(ratings()), changed(DESCENT, **kind)
     order = np.random.default_rng(0).permutation(len(given.users))
-    first, second = (fitted(options, given=one) for one in (given, some(given, order)))
+    first, second = (fitted(plan, given=one) for one in (given, some(given, order)))
     assert first.user_factors.tobytes() == second.user_factors.tobytes()
     assert first.item_factors.tobytes() == second.item_factors.tobytes()
 
@@ -235,7 +255,7 @@ def test_descent_when_one_worker_then_vectors_are_alike():
 
 def test_descent_when_it_has_biases_then_objective_falls():
     given = ratings()
-    found = fitted(replace(DESCENT, iterations=30, biases=True))
+    found = fitted(changed(DESCENT, maxIter=30, biases=True))
     assert found.mean == pytest.approx(given.values.mean(), rel=1e-5)
     objectives = found.history.metrics["objective"]
     assert all(after <= before * (1 + 1e-6) for before, after in pairwise(objectives))
@@ -252,24 +272,24 @@ def test_descent_when_weight_is_two_then_as_two_ratings():
 
 
 def test_descent_when_patience_ends_then_best_stays():
-    options = replace(DESCENT, iterations=60, patience=2, reg=0.0, rank=12)
-    found = fitted(options, HELD)
+    plan = changed(DESCENT, maxIter=60, patience=2, regParam=0.0, rank=12)
+    found = fitted(plan, HELD)
     best, losses = found.history.best, found.history.validation
     assert best < found.history.steps == len(losses) < 60
     assert losses[best - 1] == min(losses)
-    expected = fitted(replace(options, iterations=best, patience=0), HELD)
+    expected = fitted(changed(plan, maxIter=best, patience=0), HELD)
     assert found.user_factors.tobytes() == expected.user_factors.tobytes()
     assert found.item_factors.tobytes() == expected.item_factors.tobytes()
 
 
 def test_descent_when_started_from_model_then_goes_on():
     rest = fitted(DESCENT, start=fitted(DESCENT))
-    expected = fitted(replace(DESCENT, iterations=6))
+    expected = fitted(changed(DESCENT, maxIter=6))
     np.testing.assert_allclose(rest.item_factors, expected.item_factors, rtol=1e-3, atol=1e-4)
 
 
 def test_descent_when_a_user_is_new_then_it_gets_a_vector():
     given = ratings()
     known = fitted(DESCENT, given=some(given, given.users != 8))
-    found = fitted(replace(DESCENT, iterations=1), start=known)
+    found = fitted(changed(DESCENT, maxIter=1), start=known)
     assert found.user_factors[np.flatnonzero(np.unique(given.users) == 8)[0]].any()

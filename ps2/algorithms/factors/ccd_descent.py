@@ -12,7 +12,7 @@ import numpy as np
 
 from ps2.algorithms.factors.ccd_kernels import BLOCK, descend, measure, multiply
 from ps2.algorithms.factors.ccd_ratings import SideRatings
-from ps2.algorithms.factors.options import FactorOptions
+from ps2.algorithms.factors.plan import FactorizationPlan
 from ps2.array_types import Float32s, Float64s, Int32s, Int64s
 
 # Numbers of the other side's vectors that a worker holds at a time, at most; of one user, or item, all are held.
@@ -52,6 +52,11 @@ def padded(rank: int) -> int:
     return -(-rank // BLOCK) * BLOCK
 
 
+def num_coordinates(plan: FactorizationPlan) -> int:
+    """Return the number of coordinates of a vector: whole blocks, and then the bias, if there are biases."""
+    return padded(plan.settings.rank) + plan.settings.biases
+
+
 def gram_of(vectors: Float32s) -> Float64s:
     """Return the products of all numbers of vectors, float64, shape (ranks, ranks).
 
@@ -76,7 +81,7 @@ class SideDescent:
 
     def __init__(
         self,
-        options: FactorOptions,
+        plan: FactorizationPlan,
         ratings: SideRatings,
         mean: float = 0.0,
         held_out: SideRatings | None = None,
@@ -87,9 +92,9 @@ class SideDescent:
         held_out: ratings of the same users, or items.
         threads: that share the vectors; the result does not depend on it.
         """
-        self._mean, self._reg, self._threads = mean, options.reg, threads
-        self._kind = options.biases, options.nonnegative, options.implicit
-        ranks = padded(options.rank) + options.biases
+        settings, ranks = plan.settings, num_coordinates(plan)
+        self._mean, self._reg, self._threads = mean, settings.regParam, threads
+        self._kind = settings.biases, settings.nonnegative, settings.implicitPrefs
         self.own = np.zeros((ratings.own, ranks), np.float32)
         self.ratings = len(ratings)
         self.weight = ratings.weight

@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from ps2.algorithms.factors.ccd_descent import padded
+from ps2.algorithms.factors.ccd_descent import num_coordinates, padded
 from ps2.algorithms.factors.ccd_reading import WorkersRatings, read_ratings
 from ps2.algorithms.factors.ccd_vectors import CcdSizes, CcdVectors
 from ps2.algorithms.factors.ccd_worker import CcdWork, SolveAll
 from ps2.algorithms.factors.grid import Layout
-from ps2.algorithms.factors.options import FactorOptions, FittedFactors
+from ps2.algorithms.factors.plan import FactorizationPlan, FittedFactors
 from ps2.algorithms.factors.program import CheckAndTrain, FactorsProgram, Iteration, Problem
 from ps2.algorithms.factors.rows import Vectors
 from ps2.algorithms.frame.program import Ask, Steps, WorkerLoop
@@ -40,9 +40,9 @@ class CcdProgram(FactorsProgram):
     def __init__(self, problem: Problem, names: CheckpointNames, on_step: Callable[[StepReport], None]) -> None:
         super().__init__(problem, on_step)
         survey = problem.survey
-        self.mean = survey.mean if problem.options.biases else 0.0
+        self.mean = survey.mean if problem.plan.settings.biases else 0.0
         workers = problem.deal.layout.ring.workers
-        sizes = CcdSizes(problem.options, len(survey.users), len(survey.items), workers, problem.keeps_best)
+        sizes = CcdSizes(problem.plan, len(survey.users), len(survey.items), workers, problem.keeps_best)
         self._vectors = CcdVectors.make(sizes, names)
 
     # -- the algorithm -------------------------------------------------------------------------------------------------
@@ -53,12 +53,12 @@ class CcdProgram(FactorsProgram):
         ask.start()
         results: list[Iteration] = []
         while True:
-            iterations = ask.setting(lambda: self.options.iterations)
+            iterations = ask.setting(lambda: self.plan.settings.maxIter)
             last = self.last_iteration(results, iterations)
             if len(results) >= last:
                 return self.end(results, is_early=last < iterations), len(results)
             report = yield SolveAll(len(results))
-            result = Iteration.of(vars(report), self.options.implicit)
+            result = Iteration.of(vars(report), self.plan.settings.implicitPrefs)
             if not math.isfinite(result.objective):
                 raise PS2Error(
                     f"iteration {len(results) + 1}: the loss is {result.objective}: the numbers have left float32's "
@@ -70,7 +70,7 @@ class CcdProgram(FactorsProgram):
 
     def _write_first_vectors(self) -> None:
         problem, survey, model = self.problem, self.problem.survey, self.problem.initial_model
-        users, items = first_vectors(problem.options, len(survey.users), len(survey.items))
+        users, items = first_vectors(problem.plan, len(survey.users), len(survey.items))
         if model is not None:
             _copy_model(users, survey.users.find(model.users.values), model.user_factors, model.user_bias)
             _copy_model(items, survey.items.find(model.items.values), model.item_factors, model.item_bias)
@@ -86,12 +86,12 @@ class CcdProgram(FactorsProgram):
 
     def reader(self) -> ReadRatings:
         """Return the picklable function that reads a worker's ratings."""
-        return ReadRatings(self.problem.deal.layout, self.options)
+        return ReadRatings(self.problem.deal.layout, self.plan)
 
     def result(self, best_and_last: tuple[int, int]) -> FittedFactors:
         deal, (best, last) = self.problem.deal, best_and_last
         users, items = self._vectors.read(last) if best == last else self._vectors.read_best()
-        return self.fitted(_split(users[deal.user_places], self.options), _split(items[deal.item_places], self.options))
+        return self.fitted(_split(users[deal.user_places], self.plan), _split(items[deal.item_places], self.plan))
 
     def free(self) -> None:
         self._vectors.free()
@@ -102,23 +102,23 @@ class ReadRatings:
     """Reads a worker's ratings; picklable."""
 
     layout: Layout
-    options: FactorOptions
+    plan: FactorizationPlan
 
     def __call__(self, worker: Any, batches: Iterator[Any]) -> WorkersRatings:
         first, end = self.layout.users_of(worker.rank)[[0, -1]].tolist()
-        return read_ratings(batches, (first, end), self.layout.items_owned_by(worker.rank), self.options)
+        return read_ratings(batches, (first, end), self.layout.items_owned_by(worker.rank), self.plan)
 
 
-def first_vectors(options: FactorOptions, users: int, items: int) -> tuple[Float32s, Float32s]:
+def first_vectors(plan: FactorizationPlan, users: int, items: int) -> tuple[Float32s, Float32s]:
     """Draw vectors, with their biases: shape (users, ranks) and (items, ranks). The users' are solved first."""
-    ranks = padded(options.rank) + options.biases
+    settings, ranks = plan.settings, num_coordinates(plan)
     item_vectors = np.zeros((items, ranks), np.float32)
-    rng = np.random.default_rng(options.seed)
-    item_vectors[:, : options.rank] = rng.standard_normal((items, options.rank), np.float32)
-    item_vectors *= np.float32(INITIAL_STD / math.sqrt(options.rank))
+    rng = np.random.default_rng(plan.seed)
+    item_vectors[:, : settings.rank] = rng.standard_normal((items, settings.rank), np.float32)
+    item_vectors *= np.float32(INITIAL_STD / math.sqrt(settings.rank))
     # Most ratings have one sign, so the first rank begins with it.
     item_vectors[:, 0] = np.abs(item_vectors[:, 0])
-    if options.nonnegative:
+    if settings.nonnegative:
         np.abs(item_vectors, out=item_vectors)
     return np.zeros((users, ranks), np.float32), item_vectors
 
@@ -131,7 +131,7 @@ def _copy_model(vectors: Float32s, numbers: Any, factors: Float32s, bias: Float3
         vectors[numbers, padded(rank)] = bias
 
 
-def _split(vectors: Float32s, options: FactorOptions) -> Vectors:
+def _split(vectors: Float32s, plan: FactorizationPlan) -> Vectors:
     """Split vectors into factors, without the numbers that fill blocks of ranks, and biases."""
-    biases = vectors[:, padded(options.rank)].copy() if options.biases else None
-    return np.ascontiguousarray(vectors[:, : options.rank]), biases
+    biases = vectors[:, padded(plan.settings.rank)].copy() if plan.settings.biases else None
+    return np.ascontiguousarray(vectors[:, : plan.settings.rank]), biases

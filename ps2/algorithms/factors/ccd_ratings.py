@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ps2.algorithms.factors.ccd_kernels import Array
-from ps2.algorithms.factors.options import FactorOptions
+from ps2.algorithms.factors.plan import FactorizationPlan
 from ps2.array_types import Float32s, Float64s, Int32s, Int64s
 
 
@@ -61,7 +61,7 @@ class SideRatings:
         return len(self.ends) - 1
 
     @staticmethod
-    def of(rows: RatingRows, own: int, options: FactorOptions) -> SideRatings:
+    def of(rows: RatingRows, own: int, plan: FactorizationPlan) -> SideRatings:
         """Sort ratings, which come in any order.
 
         Args:
@@ -70,12 +70,12 @@ class SideRatings:
         order = _order(rows)
         ends = np.append(0, np.cumsum(np.bincount(rows.own, minlength=own)))
         weights = None if rows.weights is None else rows.weights[order]
-        curvatures, targets, counted = _terms(rows.ratings[order], weights, options)
+        curvatures, targets, counted = _terms(rows.ratings[order], weights, plan)
         penalties = np.diff(ends).astype(np.float64)
         if len(counted):
             penalties = np.bincount(rows.own[order], counted, minlength=own).astype(np.float64)
         others = rows.others[order].astype(np.int32)
-        return SideRatings(ends, others, curvatures, targets, penalties, options.implicit)
+        return SideRatings(ends, others, curvatures, targets, penalties, plan.settings.implicitPrefs)
 
     @property
     def weight(self) -> float:
@@ -113,12 +113,12 @@ def _order(rows: RatingRows) -> Int64s:
     return np.lexsort(last)
 
 
-def _terms(ratings: Float32s, weights: Float32s | None, options: FactorOptions) -> tuple[Float32s, Float32s, Float32s]:
+def _terms(ratings: Float32s, weights: Float32s | None, plan: FactorizationPlan) -> tuple[Float32s, Float32s, Float32s]:
     """Return a, b and the shares in the penalties of ratings; the latter are empty if all are 1."""
-    if options.implicit:
+    if plan.settings.implicitPrefs:
         # As pyspark.ml's ALS: only positive feedback counts in the penalties, and repeated ratings add up.
         weights = np.ones_like(ratings) if weights is None else weights
-        confidence, liked = np.float32(options.alpha) * np.abs(ratings), weights * (ratings > 0)
+        confidence, liked = np.float32(plan.settings.alpha) * np.abs(ratings), weights * (ratings > 0)
         return weights * confidence, liked * (1 + confidence), liked
     if weights is None:
         none = np.zeros(0, np.float32)

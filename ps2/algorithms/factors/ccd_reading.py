@@ -12,7 +12,7 @@ import pyarrow as pa
 from ps2.algorithms.factors.ccd_kernels import Array
 from ps2.algorithms.factors.ccd_ratings import RatingRows, SideRatings
 from ps2.algorithms.factors.chunks import HELD, ITEM, RATING, USER, WEIGHT
-from ps2.algorithms.factors.options import FactorOptions
+from ps2.algorithms.factors.plan import FactorizationPlan
 
 DTYPES = {USER: np.int32, ITEM: np.int32, RATING: np.float32, WEIGHT: np.float32, HELD: np.bool_}
 
@@ -38,7 +38,7 @@ class WorkersRatings:
 
 
 def read_ratings(
-    batches: Iterable[pa.RecordBatch], users: tuple[int, int], items: tuple[int, int], options: FactorOptions
+    batches: Iterable[pa.RecordBatch], users: tuple[int, int], items: tuple[int, int], plan: FactorizationPlan
 ) -> WorkersRatings:
     """Read packed ratings (``dealing.PACKED``).
 
@@ -63,10 +63,10 @@ def read_ratings(
     (of_users, held, users_here), (of_items, held_items, items_here) = sides
     held_out = None
     if held_items.any():
-        held_out = SideRatings.of(of_items.chosen(held_items), items_here, options)
+        held_out = SideRatings.of(of_items.chosen(held_items), items_here, plan)
     return WorkersRatings(
-        SideRatings.of(of_users.chosen(~held), users_here, options),
-        SideRatings.of(of_items.chosen(~held_items), items_here, options),
+        SideRatings.of(of_users.chosen(~held), users_here, plan),
+        SideRatings.of(of_items.chosen(~held_items), items_here, plan),
         held_out,
         strange,
         users,

@@ -9,8 +9,8 @@ from typing import Literal
 
 import numpy as np
 
-from ps2.algorithms.factors.ccd_descent import gram_of, padded
-from ps2.algorithms.factors.options import FactorOptions
+from ps2.algorithms.factors.ccd_descent import gram_of, num_coordinates
+from ps2.algorithms.factors.plan import FactorizationPlan
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.array_types import Float32s, Float64s, Int64s
 from ps2.client.batch import batch
@@ -26,14 +26,14 @@ USERS, ITEMS, KINDS = 0, 1, 3
 
 @dataclass(frozen=True)
 class CcdSizes:
-    """What decides about sizes on the servers.
+    """The sizes of a training by coordinate descent.
 
     Attributes:
-        users, items: how many there are.
+        users, items: the numbers of users and of items.
         keeps_best: whether the vectors of the best iteration are kept.
     """
 
-    options: FactorOptions
+    plan: FactorizationPlan
     users: int
     items: int
     workers: int
@@ -41,12 +41,12 @@ class CcdSizes:
 
     @property
     def ranks(self) -> int:
-        """Coordinates of a vector: whole blocks, and then the bias, if there are biases."""
-        return padded(self.options.rank) + self.options.biases
+        """The number of coordinates of a vector: whole blocks, and then the bias, if there are biases."""
+        return num_coordinates(self.plan)
 
     @property
     def copies(self) -> int:
-        """Copies of all vectors."""
+        """The number of copies of all vectors."""
         return 2 + self.keeps_best
 
 
@@ -80,7 +80,7 @@ class CcdVectors:
         with _explaining(sizes, made):
             for count in [sizes.users] * sizes.copies + [sizes.items] * sizes.copies:
                 made.append(_made(names, count, ranks, "float32", "column"))
-            if sizes.options.implicit:
+            if sizes.plan.settings.implicitPrefs:
                 made.append(_made(names, ranks * ranks, KINDS * (sizes.workers + 1), "float64", "row"))
         users, items, rest = made[: sizes.copies], made[sizes.copies : 2 * sizes.copies], made[2 * sizes.copies :]
         return CcdVectors(sizes, tuple(users), tuple(items), rest[0] if rest else None)
@@ -170,10 +170,10 @@ def _explaining(sizes: CcdSizes, made: list[DCVMatrix]) -> Iterator[None]:
         for matrix in made:
             matrix.free()
         size = 4 * sizes.copies * sizes.ranks * (sizes.users + sizes.items)
-        if sizes.options.implicit:
+        if sizes.plan.settings.implicitPrefs:
             size += 8 * KINDS * (sizes.workers + 1) * sizes.ranks**2
         raise LimitError(
-            f"vectors of {sizes.users:,} users and {sizes.items:,} items of rank {sizes.options.rank:,}, in "
+            f"vectors of {sizes.users:,} users and {sizes.items:,} items of rank {sizes.plan.settings.rank:,}, in "
             f"{sizes.copies} copies, take {size:,} bytes with what {sizes.workers} workers add, and they do not fit "
             f"the servers: {error}; start more servers, or with a larger memory limit"
         ) from error

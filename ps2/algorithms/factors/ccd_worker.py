@@ -47,9 +47,9 @@ class CcdWork:
     mean: float
 
     def __call__(self, ratings: WorkersRatings) -> DoTask:
-        options, groups = self.vectors.sizes.options, self.layout.groups
-        users = SideDescent(options, ratings.of_users, self.mean, None, groups)
-        items = SideDescent(options, ratings.of_items, self.mean, ratings.held_out, groups)
+        plan, groups = self.vectors.sizes.plan, self.layout.groups
+        users = SideDescent(plan, ratings.of_users, self.mean, None, groups)
+        items = SideDescent(plan, ratings.of_items, self.mean, ratings.held_out, groups)
         solver = CcdWorker(self.vectors, (np.arange(*ratings.users), np.arange(*ratings.items)), (users, items))
 
         def do(worker: Any, task: Any) -> None:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from ps2.algorithms.factors.chunks import HELD, ITEM, RATING, USER, WEIGHT, Chunk, Coded
 from ps2.algorithms.factors.grid import Layout
-from ps2.algorithms.factors.options import FactorOptions
+from ps2.algorithms.factors.plan import FactorizationPlan
 from ps2.algorithms.factors.ratings import RatingsSurvey, schema_of
 from ps2.algorithms.training.balance import deal_by_cost
 from ps2.array_types import Int32s, Int64s
@@ -96,15 +96,15 @@ class DealtRatings:
         return self.deal.layout.ring.workers
 
 
-def deal_ratings(frame: Any, survey: RatingsSurvey, deal: Deal, options: FactorOptions) -> DealtRatings:
+def deal_ratings(frame: Any, survey: RatingsSurvey, deal: Deal, plan: FactorizationPlan) -> DealtRatings:
     """Bring ratings to the workers; a shuffle of few large rows. Held-out rows of unknown ids are left out.
 
     Args:
         frame: the ratings.
-        survey: of them; they are read from its chunks.
-        options: of the training that they are for.
+        survey: their survey, from whose chunks they are read.
+        plan: the training that they are for.
     """
-    deal = replace(deal, by_item=options.solver == "ccd")
+    deal = replace(deal, by_item=plan.solver == "ccd")
     workers = deal.layout.ring.workers
     keys = keys_of(workers)
     spark = backend_of(frame)

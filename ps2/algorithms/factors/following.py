@@ -1,11 +1,11 @@
-"""A worker follows a plan, clock by clock: the same for all solvers that rotate items."""
+"""A worker follows a timetable, clock by clock: the same for all solvers that rotate items."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
-from ps2.algorithms.factors.plan import Begin, Kind, Place, Plan
+from ps2.algorithms.factors.timetable import Begin, Kind, Phase, Timetable
 from ps2.run.rotation import IDLE, RotationSchedule
 
 # Fields of a worker's report, which are added up over workers. ASKS: how many have no vectors to train, and ask for a
@@ -22,7 +22,7 @@ class PlannedWork(Protocol):
     def begin(self, begin: Begin) -> None:
         """Take the saved vectors that the message names. No other worker changes any meanwhile."""
 
-    def train(self, turn: Any, place: Place) -> Mapping[str, float]:
+    def train(self, turn: Any, phase: Phase) -> Mapping[str, float]:
         """Work on the block of a turn; return the report's fields that are not 0."""
 
     def close(self, saves: bool) -> Mapping[str, float]:
@@ -32,13 +32,13 @@ class PlannedWork(Protocol):
 
 def follow(
     worker: Any,
-    plan: Plan,
+    timetable: Timetable,
     work: PlannedWork,
     ring: RotationSchedule,
     fetch: Callable[[int], Any],
-    budget_s: float | Literal["auto"] | None = None,
+    budget_s: float | str | None = None,
 ) -> None:
-    """Follow a plan until the driver ends the run.
+    """Follow a timetable until the driver ends the run.
 
     A worker has no vectors when it begins, and when the fleet has rolled back to a checkpoint. Then it changes nothing
     until a clock in which all workers take saved vectors.
@@ -54,29 +54,29 @@ def follow(
         if clock == worker.clock:
             if worker.epoch != epoch:
                 epoch, has_vectors = worker.epoch, False
-                plan.forget_messages()
+                timetable.forget_messages()
             for message in worker.messages:
-                plan.read(message)
-        place = plan.place(clock)
-        if place.kind is not Kind.TURN:
+                timetable.read(message)
+        phase = timetable.phase(clock)
+        if phase.kind is not Kind.TURN:
             return None
-        rotations = plan.lengths.turns // ring.turns
-        rotation, number = divmod(place.turn, ring.turns)
-        return (place.iteration - 1) * rotations + rotation, number
+        rotations = timetable.lengths.turns // ring.turns
+        rotation, number = divmod(phase.turn, ring.turns)
+        return (phase.iteration - 1) * rotations + rotation, number
 
     for turn in worker.rotate(ring.blocks, slices=ring.slices, budgetS=budget_s, fetch=fetch, at=turn_of):
-        place = plan.place(worker.clock)
+        phase = timetable.phase(worker.clock)
         report: Mapping[str, float] = {}
-        if place.kind is Kind.BEGIN:
+        if phase.kind is Kind.BEGIN:
             worker.barrier()
-            work.begin(plan.begin(worker.clock))
+            work.begin(timetable.begin(worker.clock))
             worker.barrier()
             has_vectors = not worker.goesBack
-        elif place.kind is Kind.CLOSE:
+        elif phase.kind is Kind.CLOSE:
             worker.barrier()
             if has_vectors:
-                report = work.close(plan.lengths.saves(place.iteration, plan.last(worker.clock)))
+                report = work.close(timetable.lengths.saves(phase.iteration, timetable.last(worker.clock)))
             worker.barrier()
-        elif place.kind is Kind.TURN and has_vectors and turn.block != IDLE and not worker.goesBack:
-            report = work.train(turn, place)
+        elif phase.kind is Kind.TURN and has_vectors and turn.block != IDLE and not worker.goesBack:
+            report = work.train(turn, phase)
         worker.report({**NOTHING, **report, ASKS: float(not has_vectors)})

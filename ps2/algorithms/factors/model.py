@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from ps2.algorithms.estimators.array_files import load_content, save_without_spark
 from ps2.algorithms.factors.files import MODEL_CLASS, FactorsContent, SideContent, read_factors, write_factors
-from ps2.algorithms.factors.options import FittedFactors
+from ps2.algorithms.factors.plan import FittedFactors
 from ps2.algorithms.factors.top_k import Candidates, products_of
 from ps2.algorithms.training.record import TrainingHistory
 from ps2.array_types import Float32s, Int64s

@@ -9,7 +9,7 @@ from typing import Any
 
 from ps2.algorithms.factors.dealing import Deal
 from ps2.algorithms.factors.following import BYTES, HELD_LOSS, HELD_WEIGHT, LOSS, PENALTY, RATINGS, WEIGHT
-from ps2.algorithms.factors.options import FactorOptions, FittedFactors
+from ps2.algorithms.factors.plan import FactorizationPlan, FittedFactors
 from ps2.algorithms.factors.ratings import RatingsSurvey
 from ps2.algorithms.factors.rows import Vectors
 from ps2.algorithms.frame.program import Ask, NextClock, Program, Steps
@@ -29,19 +29,19 @@ class Problem:
     Attributes:
         survey: statistics of the ratings, and all users and items, those of ``initial_model`` included.
         deal: the users and items of each worker.
-        options: how to train.
+        plan: the plan of the training.
         initial_model: the model whose vectors the training begins with, or None.
     """
 
     survey: RatingsSurvey
     deal: Deal
-    options: FactorOptions
+    plan: FactorizationPlan
     initial_model: FittedFactors | None = None
 
     @property
     def keeps_best(self) -> bool:
         """Whether held-out rows choose the iteration whose vectors are the result."""
-        return self.survey.held_out > 0 and self.options.patience > 0
+        return self.survey.held_out > 0 and self.plan.settings.patience > 0
 
 
 @dataclass(frozen=True)
@@ -84,13 +84,16 @@ class FactorsProgram(Program[FittedFactors]):
         step_size: the first step size; None: the solver has none.
     """
 
+    number = 2
     first_clock = 0
     scale, mean = 1.0, 0.0
     step_size: float | None = None
 
     def __init__(self, problem: Problem, on_step: Callable[[StepReport], None]) -> None:
-        super().__init__(problem.options, None, Record(on_step, problem.options.words))
+        super().__init__(problem.plan, None, Record(on_step, problem.plan.words))
         self.problem = problem
+        # Without held-out rows there is no progress to wait for.
+        self._patience = problem.plan.settings.patience if problem.keeps_best else 0
 
     def settings(self) -> dict[str, Any]:
         survey, layout = self.problem.survey, self.problem.deal.layout
@@ -125,11 +128,11 @@ class FactorsProgram(Program[FittedFactors]):
         """
         best, since_best = math.inf, 0
         for number, result in enumerate(results, 1):
-            if result.validation < best * (1 - self.options.validation_tol):
+            if result.validation < best * (1 - self.plan.settings.validationTol):
                 best, since_best = result.validation, 0
             else:
                 since_best += 1
-            if self.options.patience and since_best >= self.options.patience:
+            if self._patience and since_best >= self._patience:
                 return min(iterations, number + (self.staleness or 0))
         return iterations
 
@@ -155,7 +158,7 @@ class FactorsProgram(Program[FittedFactors]):
         record, best = self.record, self.best_iteration(results)
         record.metrics = {name: tuple(each.metrics[name] for each in results) for name in results[-1].metrics}
         if is_early:
-            record.reason = f"no progress on the held-out rows for {self.options.patience} iterations"
+            record.reason = f"no progress on the held-out rows for {self._patience} iterations"
         if best < len(results):
             record.best = best
             record.reason = f"{record.reason or record.completed}; the vectors are those of iteration {best}"

@@ -11,7 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ps2.algorithms.factors.chunks import CHUNKS, HELD, ITEM, RATING, USER, WEIGHT, tables
-from ps2.algorithms.factors.options import MAX_VALUE, FactorOptions, FittedFactors
+from ps2.algorithms.factors.plan import FittedFactors
+from ps2.algorithms.factors.settings import MAX_VALUE, FactorizationSettings
 from ps2.algorithms.factors.survey_rows import FAULTS, PARTS, Surveyed, Surveyor, gathered
 from ps2.array_types import Float64s, Int64s
 from ps2.data.ids import UNKNOWN, Ids
@@ -58,7 +59,7 @@ class RatingsSurvey:
         users, items: ids.
         user_counts, item_counts: int64: ratings of each user and each item, held-out ones left out.
         user_penalties, item_penalties: float64: what each one's squared norm counts in the penalty, beside
-            ``FactorOptions.reg``: the summed weight of its ratings; with implicit feedback, of those
+            ``regParam``: the summed weight of its ratings; with implicit feedback, of those
             above 0.
         rows: ratings, held-out ones left out.
         held_out: rows that are held out.
@@ -109,7 +110,7 @@ class RatingsSurvey:
         )
 
 
-def survey_ratings(frame: Any, columns: RatingColumns, options: FactorOptions) -> RatingsSurvey:
+def survey_ratings(frame: Any, columns: RatingColumns, settings: FactorizationSettings) -> RatingsSurvey:
     """Survey ratings: one Spark job, which brings each task's distinct ids to the driver.
 
     The same pass leaves the ratings in compact form in Spark's cache, from which they go to the workers; ``train``
@@ -122,24 +123,24 @@ def survey_ratings(frame: Any, columns: RatingColumns, options: FactorOptions) -
     """
     from pyspark.sql import functions as F
 
-    chunks = _in_chunks(frame, columns, options).persist()
+    chunks = _in_chunks(frame, columns, settings).persist()
     try:
         parts = chunks.where(F.col("sums").isNotNull()).select(*PARTS.names).collect()
-        survey = _checked(gathered(parts), columns, options)
+        survey = _checked(gathered(parts), columns, settings)
     except BaseException:
         chunks.unpersist()
         raise
     return replace(survey, chunks=chunks.where(F.col("sums").isNull()).select(*CHUNKS.names), cached=chunks)
 
 
-def _in_chunks(frame: Any, columns: RatingColumns, options: FactorOptions) -> Any:
+def _in_chunks(frame: Any, columns: RatingColumns, settings: FactorizationSettings) -> Any:
     """Return a DataFrame with the rows of ``CHUNKS``, and a row of ``PARTS`` for each task."""
     schema = pa.unify_schemas([PARTS, CHUNKS])
 
     def survey(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
-        context, surveyor = TaskContext.get(), surveyor_for(columns, options)
+        context, surveyor = TaskContext.get(), surveyor_for(columns, settings)
         part = 0 if context is None else context.partitionId()
         for number, some in enumerate(tables(batches)):
             chunk = surveyor.add(some)
@@ -151,9 +152,9 @@ def _in_chunks(frame: Any, columns: RatingColumns, options: FactorOptions) -> An
     return with_python(in_one_wave(typed(frame, columns))).mapInArrow(survey, schema_of(schema))
 
 
-def surveyor_for(columns: RatingColumns, options: FactorOptions) -> Surveyor:
+def surveyor_for(columns: RatingColumns, settings: FactorizationSettings) -> Surveyor:
     """Return what surveys the rows of one task."""
-    return Surveyor(columns.by_role, options.nonnegative or options.implicit, options.implicit)
+    return Surveyor(columns.by_role, settings.nonnegative or settings.implicitPrefs, settings.implicitPrefs)
 
 
 def typed(frame: Any, columns: RatingColumns) -> Any:
@@ -204,12 +205,12 @@ def schema_of(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name} {words[field.type]}" for field in schema)
 
 
-def _checked(found: Surveyed, columns: RatingColumns, options: FactorOptions) -> RatingsSurvey:
+def _checked(found: Surveyed, columns: RatingColumns, settings: FactorizationSettings) -> RatingsSurvey:
     total = sum(found.rows_in.values())
     if not total:
         raise InputError("expected ratings, got an empty DataFrame")
     if found.faults.any():
-        _fail(found, columns, options, total)
+        _fail(found, columns, settings, total)
     if not found.sums.rows or found.users is None or found.items is None:
         raise InputError("expected ratings to train on, but all of them are held out (validationIndicatorCol)")
     if not found.sums.weight > 0:
@@ -224,7 +225,7 @@ def _checked(found: Surveyed, columns: RatingColumns, options: FactorOptions) ->
     return RatingsSurvey(columns, *of_ids, *sizes)
 
 
-def _fail(found: Surveyed, columns: RatingColumns, options: FactorOptions, total: int) -> NoReturn:
+def _fail(found: Surveyed, columns: RatingColumns, settings: FactorizationSettings, total: int) -> NoReturn:
     """Raise InputError for the first column with faults."""
     role = next(role for (role, _), count in zip(FAULTS, found.faults, strict=True) if count)
     told = ", ".join(
@@ -232,9 +233,9 @@ def _fail(found: Surveyed, columns: RatingColumns, options: FactorOptions, total
         for ((other, _), word), count in zip(FAULTS.items(), found.faults, strict=True)
         if other == role and count
     )
-    least = " that are not negative" if role == WEIGHT or _refuses(options) else ""
+    least = " that are not negative" if role == WEIGHT or _refuses(settings) else ""
     expected = {
-        RATING: f"finite ratings up to {MAX_VALUE:g}{least}" + (f" ({_refuses(options)})" if least else ""),
+        RATING: f"finite ratings up to {MAX_VALUE:g}{least}" + (f" ({_refuses(settings)})" if least else ""),
         WEIGHT: f"finite weights up to {MAX_VALUE:g}{least}",
         HELD: "true or false",
     }.get(role, ROLES[role])
@@ -243,9 +244,9 @@ def _fail(found: Surveyed, columns: RatingColumns, options: FactorOptions, total
     )
 
 
-def _refuses(options: FactorOptions) -> str:
-    """Return the option that needs ratings that are not negative; "": none does."""
-    return "implicitPrefs" if options.implicit else "nonnegative" if options.nonnegative else ""
+def _refuses(settings: FactorizationSettings) -> str:
+    """Return the param that needs ratings that are not negative; "": none does."""
+    return "implicitPrefs" if settings.implicitPrefs else "nonnegative" if settings.nonnegative else ""
 
 
 def _united(name: str, ids: Ids, others: Ids) -> tuple[Ids, Int64s]:

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ps2.algorithms.factors.options import MIN_STEP, FactorOptions, FittedFactors
-from ps2.algorithms.factors.sgd_kernels import BIAS, FAST, SLOW, draw_rows
+from ps2.algorithms.factors.plan import FactorizationPlan, FittedFactors
+from ps2.algorithms.factors.sgd_kernels import BIAS, FAST, SLOW, WIDTH, draw_rows
 from ps2.array_types import Float32s, Float64s
 from ps2.data.ids import UNKNOWN, Ids
 
 if TYPE_CHECKING:
     from ps2.algorithms.factors.ratings import RatingsSurvey
-    from ps2.algorithms.factors.sgd import SgdSettings
 
 # Vectors, shape (n, rank), and biases, if there are biases.
 Vectors = tuple[Float32s, Float32s | None]
@@ -26,8 +25,8 @@ OF_ITEMS = 0x5BF03635
 MIN_SPREAD = 1e-7
 # The largest number that is drawn, for vectors of rank 1.
 NOISE = 0.5
-# From so many ratings on, the default step is the least one; and the largest one.
-MANY_RATINGS, MAX_STEP = 100_000, 0.3
+# The default step sizes: the smallest, for this many ratings or more, and the largest.
+MIN_STEP, MANY_RATINGS, MAX_STEP = 0.1, 100_000, 0.3
 # Values with a mean nearer to 0 than this have none to begin with.
 MIN_LEVEL = 0.25
 
@@ -58,17 +57,44 @@ class Scaling:
     unit: float = 1.0
 
     @staticmethod
-    def of(survey: RatingsSurvey, options: FactorOptions) -> Scaling:
-        mean = survey.mean if options.biases else 0.0
+    def of(survey: RatingsSurvey, plan: FactorizationPlan) -> Scaling:
+        mean = survey.mean if plan.settings.biases else 0.0
         scale = survey.std if survey.std > MIN_SPREAD * abs(survey.mean) else abs(survey.mean) or 1.0
         unit = survey.rows / float(survey.user_penalties.sum()) if survey.columns.weight is not None else 1.0
         return Scaling(mean, scale, (survey.mean - mean) / scale, unit)
 
-    def restored(self, rows: Float32s, options: FactorOptions) -> Vectors:
+    def restored(self, rows: Float32s, plan: FactorizationPlan) -> Vectors:
         """Return the vectors and biases of rows, in the unit of ratings."""
-        rank = options.rank
+        rank = plan.settings.rank
         vectors = rows[:, :rank] * np.float32(math.sqrt(self.scale))
-        return vectors, rows[:, rank + BIAS] * np.float32(self.scale) if options.biases else None
+        return vectors, rows[:, rank + BIAS] * np.float32(self.scale) if plan.settings.biases else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SgdPlan(FactorizationPlan):
+    """A factorization to train by gradient descent.
+
+    Attributes:
+        scale: the number by which ratings are divided, and so is the penalty of vectors; that of biases is not.
+        step_size: the first step size.
+    """
+
+    scale: float
+    step_size: float = MIN_STEP
+
+    def rates(self, halvings: int = 0) -> Float32s:
+        """Return the first step size, and the weights of the penalties of vectors and of biases.
+
+        Args:
+            halvings: the number of times that the step was halved.
+        """
+        reg = self.settings.regParam
+        return np.array([self.step_size / 2**halvings, reg / self.scale, reg], np.float32)
+
+    @property
+    def width(self) -> int:
+        """The number of numbers in a row."""
+        return self.settings.rank + WIDTH
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +105,7 @@ class Beginning:
         start: a model whose vectors continue, with steps as after some passes; None: there is none.
     """
 
-    settings: SgdSettings
+    plan: SgdPlan
     scaling: Scaling
     start: FittedFactors | None = None
 
@@ -91,11 +117,12 @@ class Beginning:
             some: numbers of ids.
             ratings: of these: how many they have.
         """
-        options, scaling = self.settings.options, self.scaling
+        settings, scaling = self.plan.settings, self.scaling
         numbers = np.arange(some.start, some.stop)
-        rows = np.empty((len(numbers), self.settings.width), np.float32)
-        most = NOISE / math.sqrt(options.rank)
-        draw_rows(numbers, seed_of(options.seed, kind), options.rank, 0.0 if options.nonnegative else -most, most, rows)
+        rows = np.empty((len(numbers), self.plan.width), np.float32)
+        high = NOISE / math.sqrt(settings.rank)
+        low = 0.0 if settings.nonnegative else -high
+        draw_rows(numbers, seed_of(self.plan.seed, kind), settings.rank, low, high, rows)
         if abs(scaling.level) >= MIN_LEVEL:
             # The first numbers of two vectors have the mean of the values as their product: what is left to learn has
             # no mean, as with biases.
@@ -105,11 +132,11 @@ class Beginning:
         known, vectors, biases = _of_model(kind, self.start)
         at = known.find(ids.named(numbers))
         old = at != UNKNOWN
-        rows[old, : options.rank] = vectors[at[old]] / np.float32(math.sqrt(scaling.scale))
+        rows[old, : settings.rank] = vectors[at[old]] / np.float32(math.sqrt(scaling.scale))
         for sum_ in (SLOW, FAST):
-            rows[old, options.rank + sum_] += ratings[old]
-        if options.biases and biases is not None:
-            rows[old, options.rank + BIAS] = biases[at[old]] / np.float32(scaling.scale)
+            rows[old, settings.rank + sum_] += ratings[old]
+        if settings.biases and biases is not None:
+            rows[old, settings.rank + BIAS] = biases[at[old]] / np.float32(scaling.scale)
         return rows
 
 

@@ -19,48 +19,14 @@ import numpy.typing as npt
 
 from ps2.algorithms.factors.following import BYTES, HELD_LOSS, HELD_WEIGHT, LOSS, RATINGS, WEIGHT, follow
 from ps2.algorithms.factors.grid import Grid
-from ps2.algorithms.factors.options import MIN_STEP, FactorOptions
-from ps2.algorithms.factors.plan import Begin, Lengths, Place, Plan
-from ps2.algorithms.factors.sgd_kernels import WIDTH, descend, squared_errors
+from ps2.algorithms.factors.rows import SgdPlan
+from ps2.algorithms.factors.sgd_kernels import descend, squared_errors
 from ps2.algorithms.factors.shared_factors import SharedFactors, share
+from ps2.algorithms.factors.timetable import Begin, Lengths, Phase, Timetable
 from ps2.array_types import Float32s
 
 # Ratings of one thread between two draws of the order; between two checks of the time, if turns have a budget.
 PIECE_RATINGS, TIMED_RATINGS = 1 << 16, 1 << 12
-
-
-@dataclass(frozen=True)
-class SgdSettings:
-    """What determines the steps of a training.
-
-    Attributes:
-        options: of the factorization.
-        scale: ratings are divided by it. Then the penalty of vectors is, too; that of biases is not.
-        step_size: the first step.
-    """
-
-    options: FactorOptions
-    scale: float
-    step_size: float = MIN_STEP
-
-    def rates(self, halvings: int = 0) -> Float32s:
-        """Return the first step, and the weight of the penalties of vectors and of biases.
-
-        Args:
-            halvings: how often the step was halved.
-        """
-        reg = self.options.reg
-        return np.array([self.step_size / 2**halvings, reg / self.scale, reg], np.float32)
-
-    @property
-    def seed(self) -> int:
-        """The seed of all orders."""
-        return self.options.seed % 2**63
-
-    @property
-    def width(self) -> int:
-        """Numbers of a row."""
-        return self.options.rank + WIDTH
 
 
 def order_of(seed: int, iteration: int, block: int, rank: int, pieces: int) -> list[int]:
@@ -86,15 +52,15 @@ class BlockDescent:
     """Takes steps for the ratings of a block: the same in a worker as in a serial program.
 
     Attributes:
-        rates: see ``SgdSettings.rates``.
+        rates: see ``SgdPlan.rates``.
     """
 
-    def __init__(self, grid: Grid, settings: SgdSettings, rank: int, users: Float32s) -> None:
+    def __init__(self, grid: Grid, plan: SgdPlan, rank: int, users: Float32s) -> None:
         """Args:
         users: float32, shape (users, width): rows; changed.
         """
-        self.grid, self.settings, self.users = grid, settings, users
-        self.rates = settings.rates()
+        self.grid, self.plan, self.users = grid, plan, users
+        self.rates = plan.rates()
         self._rank = rank
         bounds = grid.layout.users_of(rank)
         self._groups = bounds - bounds[0]
@@ -102,14 +68,14 @@ class BlockDescent:
     def pieces(self, block: int) -> list[Piece]:
         """Return the work on a block, in a fixed order."""
         groups = self.grid.layout.groups
-        ratings = PIECE_RATINGS if self.settings.options.budget_s is None else TIMED_RATINGS
+        ratings = PIECE_RATINGS if self.plan.settings.budgetS is None else TIMED_RATINGS
         each = max(1, self.grid.ratings_in(block) // (groups * groups * ratings))
         return [Piece(turn, number) for turn in range(groups) for number in range(each)]
 
     def ordered(self, block: int, iteration: int) -> list[Piece]:
         """Return the work on a block in the order of an iteration."""
         pieces = self.pieces(block)
-        order = order_of(self.settings.seed, iteration, block, self._rank, len(pieces))
+        order = order_of(self.plan.seed, iteration, block, self._rank, len(pieces))
         return [pieces[at] for at in order]
 
     def take(
@@ -129,15 +95,15 @@ class BlockDescent:
         return self._of_group(*part)
 
     def _of_group(self, block: int, piece: Piece, group: int, iteration: int, rows: Float32s) -> dict[str, float]:
-        grid, options = self.grid, self.settings.options
+        grid, settings = self.grid, self.plan.settings
         groups = grid.layout.groups
         begins = grid.cells(block, (group + piece.round) % groups)
         first, end = self._part(begins, group, piece.number, len(self.pieces(block)) // groups)
         if first == end:
             return {LOSS: 0.0, WEIGHT: 0.0, RATINGS: 0}
         loss = descend(
-            *(begins, first, end, grid.items, grid.values, grid.weights, self.users, rows, options.rank),
-            *(self.rates, iteration > 1, options.biases, options.nonnegative),
+            *(begins, first, end, grid.items, grid.values, grid.weights, self.users, rows, settings.rank),
+            *(self.rates, iteration > 1, settings.biases, settings.nonnegative),
         )
         ratings = int(begins[end] - begins[first])
         weights = grid.weights[begins[first] : begins[end]]
@@ -161,10 +127,10 @@ class SgdLoop:
 
     Attributes:
         fleet: vectors on the servers.
-        lengths: of the plan.
+        lengths: the lengths of the timetable.
     """
 
-    settings: SgdSettings
+    plan: SgdPlan
     fleet: SharedFactors
     lengths: Lengths
 
@@ -173,19 +139,21 @@ class SgdLoop:
             threads = None
             if grid.layout.groups > 1:
                 threads = stack.enter_context(ThreadPoolExecutor(grid.layout.groups, "ps2-factors"))
-            plan = Plan(self.lengths)
-            work = _SgdWork(worker, self, plan, grid, threads)
-            follow(worker, plan, work, grid.layout.ring, work.fetch, self.settings.options.budget_s)
+            timetable = Timetable(self.lengths)
+            work = _SgdWork(worker, self, timetable, grid, threads)
+            follow(worker, timetable, work, grid.layout.ring, work.fetch, self.plan.settings.budgetS)
 
 
 class _SgdWork:
     """``PlannedWork`` of this solver."""
 
-    def __init__(self, worker: Any, loop: SgdLoop, plan: Plan, grid: Grid, threads: ThreadPoolExecutor | None) -> None:
-        self._worker, self._loop, self._plan, self._grid, self._threads = worker, loop, plan, grid, threads
+    def __init__(
+        self, worker: Any, loop: SgdLoop, timetable: Timetable, grid: Grid, threads: ThreadPoolExecutor | None
+    ) -> None:
+        self._worker, self._loop, self._timetable, self._grid, self._threads = worker, loop, timetable, grid, threads
         self._mine = np.arange(grid.first_user, grid.first_user + grid.users)
-        users = np.empty((0, loop.settings.width), np.float32)
-        self._descent = BlockDescent(grid, loop.settings, worker.rank, users)
+        users = np.empty((0, loop.plan.width), np.float32)
+        self._descent = BlockDescent(grid, loop.plan, worker.rank, users)
 
     def fetch(self, block: int) -> Any:
         """Request a block's rows."""
@@ -195,17 +163,17 @@ class _SgdWork:
         fleet = self._loop.fleet
         fleet.take_items(begin.copy, *share(self._grid.layout.items, self._worker.rank, self._worker.workers))
         self._descent.users = fleet.kept_users[begin.copy].pull(columns=self._mine)
-        self._descent.rates = self._loop.settings.rates(begin.halvings)
+        self._descent.rates = self._loop.plan.rates(begin.halvings)
 
-    def train(self, turn: Any, place: Place) -> Mapping[str, float]:
+    def train(self, turn: Any, phase: Phase) -> Mapping[str, float]:
         rows = turn.pull()
         descent, block = self._descent, turn.block
         sums = {LOSS: 0.0, WEIGHT: 0.0, RATINGS: 0.0}
         # Where time ends turns, pieces come in turn: those that were left over come first.
-        is_timed = self._loop.settings.options.budget_s is not None
-        pieces = descent.pieces(block) if is_timed else descent.ordered(block, place.iteration)
+        is_timed = self._loop.plan.settings.budgetS is not None
+        pieces = descent.pieces(block) if is_timed else descent.ordered(block, phase.iteration)
         for piece in turn.parts(pieces):
-            for name, value in descent.take(block, piece, place.iteration, rows, self._threads).items():
+            for name, value in descent.take(block, piece, phase.iteration, rows, self._threads).items():
                 sums[name] += value
         self._loop.fleet.items.push(columns=self._columns(block), values=rows, wait=False)
         return {**sums, BYTES: 2 * rows.nbytes}
@@ -215,8 +183,8 @@ class _SgdWork:
         if not saves:
             return report
         fleet, worker = self._loop.fleet, self._worker
-        fleet.kept_users[self._plan.free].push(columns=self._mine, values=self._descent.users)
-        fleet.keep_items(self._plan.free, *share(self._grid.layout.items, worker.rank, worker.workers))
+        fleet.kept_users[self._timetable.free].push(columns=self._mine, values=self._descent.users)
+        fleet.keep_items(self._timetable.free, *share(self._grid.layout.items, worker.rank, worker.workers))
         return {**report, BYTES: self._descent.users.nbytes}
 
     def _evaluate(self) -> dict[str, float]:
@@ -225,9 +193,9 @@ class _SgdWork:
         if held is None:
             return {HELD_LOSS: 0.0, HELD_WEIGHT: 0.0}
         rows = self._loop.fleet.items.pull(columns=held.columns)
-        options = self._loop.settings.options
+        settings = self._loop.plan.settings
         loss = squared_errors(
-            held.users, held.items, held.values, held.weights, self._descent.users, rows, options.rank, options.biases
+            held.users, held.items, held.values, held.weights, self._descent.users, rows, settings.rank, settings.biases
         )
         return {HELD_LOSS: loss, HELD_WEIGHT: held.weight}
 

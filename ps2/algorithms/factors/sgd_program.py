@@ -1,9 +1,9 @@
 """Stochastic gradient descent by rotation as a durable program.
 
 Gemulla et al., "Large-Scale Matrix Factorization with Distributed Stochastic Gradient Descent" (2011). An iteration is
-an epoch of the paper's algorithm 2, and a turn of ``plan.py`` is a subepoch: each worker takes steps for the ratings of
-its users and of a block of items, which no other worker has in the same turn. Blocks rotate through the servers
-(``sgd.py``). Workers follow the plan by themselves, and may be a clock ahead of each other.
+an epoch of the paper's algorithm 2, and a turn of ``timetable.py`` is a subepoch: each worker takes steps for the
+ratings of its users and of a block of items, which no other worker has in the same turn. Blocks rotate through the
+servers (``sgd.py``). Workers follow the timetable by themselves, and may be a clock ahead of each other.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import numpy as np
 
 from ps2.algorithms.factors.following import NOTHING, WEIGHT
 from ps2.algorithms.factors.grid import Grid, Layout, read_grid
-from ps2.algorithms.factors.options import FittedFactors
-from ps2.algorithms.factors.plan import STALENESS, Begin, Iterate, Lengths
+from ps2.algorithms.factors.plan import FittedFactors
 from ps2.algorithms.factors.program import CheckAndTrain, FactorsProgram, Iteration, Problem
-from ps2.algorithms.factors.rows import Beginning, Scaling, Vectors, default_step
-from ps2.algorithms.factors.sgd import SgdLoop, SgdSettings
+from ps2.algorithms.factors.rows import Beginning, Scaling, SgdPlan, Vectors, default_step
+from ps2.algorithms.factors.sgd import SgdLoop
 from ps2.algorithms.factors.shared_factors import FleetSizes, SharedFactors
+from ps2.algorithms.factors.timetable import STALENESS, Begin, Iterate, Lengths
 from ps2.algorithms.frame.program import Ask, NextClock, Steps
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.record import StepReport
@@ -78,18 +78,16 @@ class SgdProgram(FactorsProgram):
 
     def __init__(self, problem: Problem, names: CheckpointNames, on_step: Callable[[StepReport], None]) -> None:
         super().__init__(problem, on_step)
-        options, layout = problem.options, problem.deal.layout
-        self.scaling = Scaling.of(problem.survey, options)
+        plan, layout = problem.plan, problem.deal.layout
+        self.scaling = Scaling.of(problem.survey, plan)
         self.scale, self.mean = self.scaling.scale, self.scaling.mean
-        step = default_step(problem.survey.rows) if options.step_size is None else options.step_size
-        self.step_size: float | None = step
-        self._sgd = SgdSettings(options, self.scale, step)
+        step = plan.settings.stepSize or default_step(problem.survey.rows)
+        self.plan = SgdPlan(**vars(plan), scale=self.scale, step_size=step)
+        self.step_size = step
         # Twice the RMSE of predicting 0. An initial model may predict other ratings worse than that.
         self._max_rmse = 2 * math.hypot(1.0, self.scaling.level) if problem.initial_model is None else math.inf
-        self._lengths = Lengths(
-            layout.ring.turns, options.save_interval, problem.survey.held_out > 0, problem.keeps_best
-        )
-        sizes = FleetSizes(layout.users, layout.items, self._sgd.width, self._lengths.copies)
+        self._lengths = Lengths(layout.ring.turns, plan.save_interval, problem.survey.held_out > 0, problem.keeps_best)
+        sizes = FleetSizes(layout.users, layout.items, self.plan.width, self._lengths.copies)
         self._fleet = SharedFactors.make(sizes, names)
 
     # -- the algorithm -------------------------------------------------------------------------------------------------
@@ -101,7 +99,7 @@ class SgdProgram(FactorsProgram):
         yield NextClock()  # all workers take the first vectors
         descent = Descent()
         while True:
-            iterations = ask.setting(lambda: self.options.iterations)
+            iterations = ask.setting(lambda: self.plan.settings.maxIter)
             last = self.last_iteration(descent.results, iterations)
             if descent.saved >= last:
                 self._forget_unsaved(descent)  # there are some only if another driver wants fewer iterations
@@ -175,7 +173,7 @@ class SgdProgram(FactorsProgram):
             (self._fleet.kept_users[0], deal.user_places, survey.users, survey.user_penalties, "user"),
             (self._fleet.kept_items[0], deal.item_places, survey.items, survey.item_penalties, "item"),
         )
-        first_rows = Beginning(self._sgd, self.scaling, self.problem.initial_model)
+        first_rows = Beginning(self.plan, self.scaling, self.problem.initial_model)
         for matrix, places, ids, ratings, kind in sides:
             for rows in self._slices(len(places)):
                 vectors = first_rows.rows(kind, ids, rows, ratings[rows])
@@ -185,7 +183,7 @@ class SgdProgram(FactorsProgram):
     # -- what the frame calls ------------------------------------------------------------------------------------------
 
     def loop(self) -> CheckAndTrain:
-        return CheckAndTrain(SgdLoop(self._sgd, self._fleet, self._lengths))
+        return CheckAndTrain(SgdLoop(self.plan, self._fleet, self._lengths))
 
     def reader(self) -> ReadGrid:
         """Return the picklable function that reads a worker's ratings."""
@@ -200,13 +198,13 @@ class SgdProgram(FactorsProgram):
         self._fleet.free()
 
     def _read(self, matrix: Any, places: Any) -> Vectors:
-        vectors: Float32s = np.empty((len(places), self._sgd.width), np.float32)
+        vectors: Float32s = np.empty((len(places), self.plan.width), np.float32)
         for rows in self._slices(len(places)):
             vectors[rows] = matrix.pull(columns=places[rows].astype(np.int64))
-        return self.scaling.restored(vectors, self.options)
+        return self.scaling.restored(vectors, self.plan)
 
     def _slices(self, count: int) -> Iterator[slice]:
-        length = max(1, SLICE_BYTES // (4 * self._sgd.width))
+        length = max(1, SLICE_BYTES // (4 * self.plan.width))
         for begin in range(0, count, length):
             yield slice(begin, min(begin + length, count))
 

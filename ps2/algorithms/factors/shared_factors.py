@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ps2.algorithms.factors.plan import COPIES
+from ps2.algorithms.factors.timetable import COPIES
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.client.dcv import DCV
 from ps2.client.matrix import DCVMatrix

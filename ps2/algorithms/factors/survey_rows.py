@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ps2.algorithms.factors.chunks import HELD, ITEM, RATING, USER, WEIGHT, Chunk, Coded
-from ps2.algorithms.factors.options import MAX_VALUE
+from ps2.algorithms.factors.settings import MAX_VALUE
 from ps2.array_types import Float64s, Int64s
 from ps2.data.ids import Ids
 

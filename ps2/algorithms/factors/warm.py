@@ -9,8 +9,10 @@ from ps2.algorithms.factors.ccd_kernels import BLOCK
 from ps2.algorithms.factors.ccd_ratings import RatingRows, SideRatings
 from ps2.algorithms.factors.grid import Layout, ordered
 from ps2.algorithms.factors.model import MatrixFactors
-from ps2.algorithms.factors.options import FactorOptions
-from ps2.algorithms.factors.sgd import BlockDescent, SgdSettings
+from ps2.algorithms.factors.plan import FactorizationPlan
+from ps2.algorithms.factors.rows import SgdPlan
+from ps2.algorithms.factors.settings import FactorizationSettings
+from ps2.algorithms.factors.sgd import BlockDescent
 from ps2.algorithms.factors.sgd_kernels import draw_rows, squared_errors
 from ps2.algorithms.training.balance import deal_by_cost
 from ps2.array_types import Float32s, Int64s
@@ -30,9 +32,10 @@ def warm() -> None:
 def _descend() -> None:
     one = np.zeros(1, np.int32)
     for implicit in (False, True):
-        options = FactorOptions(rank=1, solver="ccd", implicit=implicit, biases=not implicit)
-        ratings = SideRatings.of(RatingRows(one, one, np.ones(1, np.float32)), 1, options)
-        side = SideDescent(options, ratings, held_out=ratings)
+        settings = FactorizationSettings(rank=1, solver="ccd", implicitPrefs=implicit, biases=not implicit)
+        plan = FactorizationPlan(settings=settings)
+        ratings = SideRatings.of(RatingRows(one, one, np.ones(1, np.float32)), 1, plan)
+        side = SideDescent(plan, ratings, held_out=ratings)
         side.solve(_Zeros, gram_of(np.zeros((1, BLOCK), np.float32)) if implicit else np.zeros((0, 0)))
 
 
@@ -45,13 +48,13 @@ class _Zeros:
 
 
 def _rotate() -> None:
-    settings = SgdSettings(FactorOptions(rank=1), 1.0)
-    rows = np.empty((1, settings.width), np.float32)
+    plan = SgdPlan(settings=FactorizationSettings(rank=1), scale=1.0)
+    rows = np.empty((1, plan.width), np.float32)
     draw_rows(np.zeros(1, np.int64), np.uint64(0), 1, 0.0, 1.0, rows)
     layout = Layout(RotationSchedule(1, 1, 1), 1, np.array([0, 1]), np.array([0, 1]))
     number, value = np.zeros(1, np.int32), np.ones(1, np.float32)
     grid = ordered(layout, (0, 1), (number, number, value, value))
-    descent = BlockDescent(grid, settings, 0, rows.copy())
+    descent = BlockDescent(grid, plan, 0, rows.copy())
     descent.take(0, descent.pieces(0)[0], 1, rows, None)
     squared_errors(number, number, value, value, rows, rows, 1, False)
 

@@ -6,7 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ps2.algorithms.frame.settings import Flexible, Setting, Settings, getter, param, setter
+from ps2.algorithms.frame.settings import Check, Flexible, Setting, Settings, getter, param, setter
+
+# The check of the seconds of a turn: see ``seconds_or_auto``.
+TURN_SECONDS: Check = (
+    lambda value: value == "auto" or (not isinstance(value, str) and 0 < value < math.inf),
+    "a finite positive number of seconds, or 'auto'",
+)
 
 
 class FleetSettings(Settings):
@@ -115,3 +121,10 @@ class ProbabilitySettings(LabelSettings):
     getRawPredictionCol, setRawPredictionCol = getter(rawPredictionCol), setter(rawPredictionCol)
     getProbabilityCol, setProbabilityCol = getter(probabilityCol), setter(probabilityCol)
     getThresholds, setThresholds = getter(thresholds), setter(thresholds)
+
+
+def seconds_or_auto(value: Any) -> float | str:
+    """Return seconds as a float, or "auto", which may be in any case."""
+    from pyspark.ml.param import TypeConverters
+
+    return value.lower() if isinstance(value, str) else TypeConverters.toFloat(value)

@@ -6,12 +6,12 @@ import math
 from types import SimpleNamespace
 
 import pytest
+from factors_training import plan_of
 
 from ps2.algorithms.factors.following import ASKS, HELD_LOSS, HELD_WEIGHT, LOSS, NOTHING, WEIGHT
-from ps2.algorithms.factors.options import FactorOptions
-from ps2.algorithms.factors.plan import Begin, Iterate, Kind, Lengths, Place, Plan
 from ps2.algorithms.factors.program import STRANGE, FactorsProgram
 from ps2.algorithms.factors.sgd_program import SgdProgram
+from ps2.algorithms.factors.timetable import Begin, Iterate, Kind, Lengths, Phase, Timetable
 from ps2.algorithms.frame.program import ProgramDriver, Task
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.run import FIRST_CLOCK as START
@@ -22,19 +22,19 @@ from ps2.run.message import STOP
 LENGTHS = Lengths(turns=2, save_interval=2, evaluates=False)
 
 
-def plan_of(lengths=LENGTHS, last=5):
-    plan = Plan(lengths)
-    plan.read(Iterate(last, free=1).encodable())
-    return plan
+def timetable_of(lengths=LENGTHS, last=5):
+    timetable = Timetable(lengths)
+    timetable.read(Iterate(last, free=1).encodable())
+    return timetable
 
 
-def places(plan, first, count):
-    return [(place.kind.name[0], place.iteration) for place in map(plan.place, range(first, first + count))]
+def phases(timetable, first, count):
+    return [(phase.kind.name[0], phase.iteration) for phase in map(timetable.phase, range(first, first + count))]
 
 
 class WithoutServers(SgdProgram):
-    def __init__(self, lengths, max_rmse=math.inf, **options):
-        problem = SimpleNamespace(options=FactorOptions(**options), keeps_best=lengths.keeps_best)
+    def __init__(self, lengths, max_rmse=math.inf, **settings):
+        problem = SimpleNamespace(plan=plan_of(solver="sgd", **settings), keeps_best=lengths.keeps_best)
         FactorsProgram.__init__(self, problem, lambda step: None)
         self._lengths, self._max_rmse = lengths, max_rmse
 
@@ -46,17 +46,18 @@ class WithoutServers(SgdProgram):
 
 
 class Run:
-    """The driver's program clock by clock, and the plan of a worker that reads its messages.
+    """The driver's program clock by clock, and the timetable of a worker that reads its messages.
 
     Attributes:
         begins: for each clock after which one was sent, the clock and the iteration that a ``Begin`` names.
     """
 
-    def __init__(self, lengths=LENGTHS, iterations=5, earlier=None, **more):
+    def __init__(self, lengths=LENGTHS, maxIter=5, earlier=None, **more):
         sent, self.called = ([], 0) if earlier is None else (earlier.sent, earlier.called)
         names = CheckpointNames("factors", None, (self.called, self.called), sent)
-        program = WithoutServers(lengths, iterations=iterations, **more)
-        self.driver, self.plan, self.sent, self.begins = ProgramDriver(program, names), Plan(lengths), [], {}
+        program = WithoutServers(lengths, maxIter=maxIter, **more)
+        self.driver, self.timetable = ProgramDriver(program, names), Timetable(lengths)
+        self.sent, self.begins = [], {}
         self.driver.start()
         for message in sent:
             self._read(message)
@@ -81,52 +82,54 @@ class Run:
             self._read(decode(message.encoded))
 
     def _read(self, message):
-        self.plan.read(message)
+        self.timetable.read(message)
         if isinstance(task := Task.of(message), Begin):
             self.begins[len(self.sent)] = task.clock, task.iteration
         self.sent.append(message)
 
 
-def test_plan_when_nothing_fails_then_saves_come_at_intervals():
+def test_timetable_when_nothing_fails_then_saves_come_at_intervals():
     expected = [("B", 0), ("T", 1), ("T", 1), ("T", 2), ("T", 2), ("C", 2), ("T", 3), ("T", 3), ("T", 4), ("T", 4)]
     expected += [("C", 4), ("T", 5), ("T", 5), ("C", 5), ("I", 5), ("I", 5)]
-    assert places(plan_of(), START, len(expected)) == expected
+    assert phases(timetable_of(), START, len(expected)) == expected
 
 
-def test_plan_when_it_evaluates_then_each_iteration_closes():
-    plan = plan_of(lengths := Lengths(2, 0, evaluates=True), last=2)
-    assert places(plan, START, 8) == [*[("B", 0), ("T", 1), ("T", 1), ("C", 1), ("T", 2), ("T", 2), ("C", 2), ("I", 2)]]
+def test_timetable_when_it_evaluates_then_each_iteration_closes():
+    timetable = timetable_of(lengths := Lengths(2, 0, evaluates=True), last=2)
+    assert phases(timetable, START, 8) == [
+        *[("B", 0), ("T", 1), ("T", 1), ("C", 1), ("T", 2), ("T", 2), ("C", 2), ("I", 2)]
+    ]
     assert not lengths.saves(1, 2)
     assert lengths.saves(2, 2)
 
 
-def test_plan_when_restarted_then_goes_on_from_saved_iteration():
-    plan = plan_of()
-    plan.read(Begin(START + 8, 2, 1).encodable())
-    plan.read(Iterate(5, 0).encodable())
-    assert places(plan, START + 6, 8) == [
+def test_timetable_when_restarted_then_goes_on_from_saved_iteration():
+    timetable = timetable_of()
+    timetable.read(Begin(START + 8, 2, 1).encodable())
+    timetable.read(Iterate(5, 0).encodable())
+    assert phases(timetable, START + 6, 8) == [
         *[("T", 3), ("T", 3), ("B", 2), ("T", 3), ("T", 3), ("T", 4), ("T", 4), ("C", 4)]
     ]
 
 
-def test_plan_when_last_iteration_is_told_then_it_is_saved():
-    plan = plan_of()
-    plan.read(Iterate(3, 0).encodable())
-    assert places(plan, START + 6, 4) == [("T", 3), ("T", 3), ("C", 3), ("I", 3)]
+def test_timetable_when_last_iteration_is_told_then_it_is_saved():
+    timetable = timetable_of()
+    timetable.read(Iterate(3, 0).encodable())
+    assert phases(timetable, START + 6, 4) == [("T", 3), ("T", 3), ("C", 3), ("I", 3)]
 
 
-def test_plan_when_a_restart_is_due_then_clocks_before_stay():
+def test_timetable_when_a_restart_is_due_then_clocks_before_stay():
     """Workers that have read the message and others meet at the same barriers."""
-    plan = plan_of(last=2)
-    expected = places(plan, START + 4, 4)
-    plan.read(Begin(START + 8, 2, 1).encodable())
-    assert places(plan, START + 4, 4) == expected
+    timetable = timetable_of(last=2)
+    expected = phases(timetable, START + 4, 4)
+    timetable.read(Begin(START + 8, 2, 1).encodable())
+    assert phases(timetable, START + 4, 4) == expected
 
 
 @pytest.mark.parametrize("interval", [0, 1, 2, 3, 7])
 def test_copies_when_saves_follow_then_they_alternate(interval):
     lengths = Lengths(2, interval, False)
-    run = Run(lengths, iterations=6)
+    run = Run(lengths, maxIter=6)
     run.clocks(range(START, START + 20))
     free = [message["fields"]["free"] for message in run.sent if "fields" in message]
     written = [copy for iteration, copy in enumerate(free, 1) if lengths.saves(iteration, 6)]
@@ -136,15 +139,15 @@ def test_copies_when_saves_follow_then_they_alternate(interval):
 
 def test_copies_when_extended_then_no_save_overwrites_the_last():
     lengths = Lengths(2, 4, False)
-    first = Run(lengths, iterations=6)
+    first = Run(lengths, maxIter=6)
     first.clocks(range(START, START + 15))
-    more = Run(lengths, iterations=9, earlier=first)
+    more = Run(lengths, maxIter=9, earlier=first)
     more.clocks(range(START + 15, START + 18), asks={START + 15})
-    assert more.plan.begin(START + 17) == Begin(START + 17, 6, first.copy)
-    assert more.plan.free == 1 - first.copy
+    assert more.timetable.begin(START + 17) == Begin(START + 17, 6, first.copy)
+    assert more.timetable.free == 1 - first.copy
 
 
-def test_plan_when_iteration_is_one_turn_then_is_refused():
+def test_timetable_when_iteration_is_one_turn_then_is_refused():
     with pytest.raises(UsageError, match="2 at least, got 1"):
         Lengths(1, 2, False)
 
@@ -155,7 +158,7 @@ def test_training_when_worker_asks_then_all_restart_from_save():
     run.clocks(range(START, START + 9), lambda clock: {LOSS: 4.0, WEIGHT: 1.0}, asks={START + 6})
     assert run.begins == {START + 6: (START + 8, 2)}
     assert len(run.record.objective) == 2
-    assert run.plan.place(START + 8) == Place(Kind.BEGIN, 2)
+    assert run.timetable.phase(START + 8) == Phase(Kind.BEGIN, 2)
     run.clocks(range(START + 9, START + 17), lambda clock: {LOSS: 4.0, WEIGHT: 1.0})
     assert run.driver.is_over
     assert run.record.objective == [2.0] * 5
@@ -177,12 +180,12 @@ def test_training_when_worker_asks_twice_then_restarts_once():
 @pytest.mark.parametrize("asks", [set(), {START + 17}], ids=["", "restarted"])
 @pytest.mark.parametrize(("tolerance", "end"), [(0.0, 6), (0.2, 5)])
 def test_training_when_validation_is_stuck_then_next_is_last(tolerance, end, asks):
-    run = Run(Lengths(2, 0, True, keeps_best=True), 20, validation_tol=tolerance, patience=2)
+    run = Run(Lengths(2, 0, True, keeps_best=True), 20, validationTol=tolerance, patience=2)
     errors = [3.0, 2.0, 1.9, 1.95, 1.96, 1.5, 1.4]
 
     def report(clock):
-        place = run.plan.place(clock)
-        return {HELD_LOSS: errors[place.iteration - 1] ** 2, HELD_WEIGHT: 1.0} if place.kind is Kind.CLOSE else {}
+        phase = run.timetable.phase(clock)
+        return {HELD_LOSS: errors[phase.iteration - 1] ** 2, HELD_WEIGHT: 1.0} if phase.kind is Kind.CLOSE else {}
 
     run.clocks(range(START, START + 3 * end + 1 + (9 if asks else 0)), report, asks)
     assert run.driver.is_over
@@ -195,17 +198,17 @@ def test_training_when_diverged_then_begins_anew_halved():
     rmse = {1: 2.0, 2: 11.0}
 
     def report(clock):
-        return {LOSS: rmse.get(run.plan.place(clock).iteration, 1.0) ** 2, WEIGHT: 1.0}
+        return {LOSS: rmse.get(run.timetable.phase(clock).iteration, 1.0) ** 2, WEIGHT: 1.0}
 
     run.clocks(range(START, START + 6), report)
     assert run.begins == {START + 5: (START + 7, 0)}
-    assert run.plan.begin(START + 7).halvings == 1
+    assert run.timetable.begin(START + 7).halvings == 1
     assert run.record.objective == []
-    assert places(run.plan, START + 7, 3) == [("B", 0), ("T", 1), ("T", 1)]
+    assert phases(run.timetable, START + 7, 3) == [("B", 0), ("T", 1), ("T", 1)]
 
 
 def test_training_when_half_step_diverges_too_then_fails():
-    run = Run(Lengths(2, 0, False), iterations=1)
+    run = Run(Lengths(2, 0, False), maxIter=1)
     with pytest.raises(
         PS2Error, match="iteration 1: the RMSE is nan: the training has diverged, also with a step of 1/1024"
     ):
@@ -216,13 +219,13 @@ def test_copies_when_best_is_kept_then_no_save_overwrites_it():
     run = Run(Lengths(2, 0, True, keeps_best=True), 7, patience=3)
     errors, held = [3.0, 1.0, 2.0, 0.5, 0.7, 0.8, 0.9], {}
     for clock in range(START, START + 1 + 3 * 7):
-        place = run.plan.place(clock)
-        if place.kind is Kind.CLOSE:
-            held[run.plan.free] = place.iteration
+        phase = run.timetable.phase(clock)
+        if phase.kind is Kind.CLOSE:
+            held[run.timetable.free] = phase.iteration
             losses = run.record.validation
             assert not losses or 1 + losses.index(min(losses)) in held.values()
-            assert place.iteration == 1 or place.iteration - 1 in held.values()
-        error = errors[place.iteration - 1] if place.kind is Kind.CLOSE else 0.0
+            assert phase.iteration == 1 or phase.iteration - 1 in held.values()
+        error = errors[phase.iteration - 1] if phase.kind is Kind.CLOSE else 0.0
         run.clocks([clock], lambda _, error=error: {HELD_LOSS: error**2, HELD_WEIGHT: float(error > 0)})
     assert held[run.copy] == 4
 
@@ -233,12 +236,12 @@ def test_training_when_next_driver_wants_more_then_goes_on(iterations, is_over, 
     first, end = Run(), START + 14 + idle
     first.clocks(range(START, end), lambda clock: {LOSS: 4.0, WEIGHT: 1.0})
     assert first.driver.is_over
-    run = Run(iterations=iterations, earlier=first)
+    run = Run(maxIter=iterations, earlier=first)
     assert run.driver.is_over == is_over
     if is_over:
         return
     run.clocks(range(end, end + 10), lambda clock: {LOSS: 4.0, WEIGHT: 1.0}, asks={end})
-    assert run.plan.begin(end + 2) == Begin(end + 2, 5, 1)
+    assert run.timetable.begin(end + 2) == Begin(end + 2, 5, 1)
     assert run.driver.is_over
     assert len(run.record.objective) == iterations
 
@@ -250,18 +253,18 @@ def test_training_when_a_page_is_lost_then_no_iteration_is(lost, iterations):
     first = Run()
     first.clocks(range(START, lost + 1), lambda clock: {LOSS: 4.0, WEIGHT: 1.0}, asks={START + 6})
     first.sent.pop()
-    run, has_vectors = Run(iterations=iterations, earlier=first), False
+    run, has_vectors = Run(maxIter=iterations, earlier=first), False
     for clock in range(lost + 1, lost + 25):
-        has_vectors |= run.plan.place(clock).kind is Kind.BEGIN
+        has_vectors |= run.timetable.phase(clock).kind is Kind.BEGIN
         run.clocks([clock], lambda clock: {LOSS: 4.0, WEIGHT: 1.0}, asks=set() if has_vectors else {clock})
     assert run.driver.is_over
     assert run.record.objective == [2.0] * iterations
 
 
 def test_training_when_saved_ones_are_enough_then_ends():
-    lengths, first = Lengths(2, 3, False), Run(Lengths(2, 3, False), iterations=9)
+    lengths, first = Lengths(2, 3, False), Run(Lengths(2, 3, False), maxIter=9)
     first.clocks(range(START, START + 10), lambda clock: {LOSS: 4.0, WEIGHT: 1.0})
     assert len(first.record.objective) == 4
-    run = Run(lengths, iterations=3, earlier=first)
+    run = Run(lengths, maxIter=3, earlier=first)
     assert run.copy == 1
     assert run.record.objective == [2.0] * 3

@@ -1,0 +1,362 @@
+"""The public estimator and model of matrix factorization, with the interface of pyspark.ml's ALS."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from pyspark.ml import Estimator, Model, recommendation
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from ps2.algorithms.estimators.anew import done_anew
+from ps2.algorithms.estimators.dealing import check_workers
+from ps2.algorithms.estimators.frames import check_frame
+from ps2.algorithms.estimators.initial_model import HasInitialModel
+from ps2.algorithms.estimators.models import FittedModel
+from ps2.algorithms.estimators.scoring import PairScoring
+from ps2.algorithms.estimators.summaries import HistorySummary
+from ps2.algorithms.factors import recommendation_frame as frames
+from ps2.algorithms.factors.ccd_program import CcdProgram
+from ps2.algorithms.factors.dealing import Deal, DealtRatings, deal_ratings
+from ps2.algorithms.factors.model import MatrixFactors, Side, check_k
+from ps2.algorithms.factors.program import Problem
+from ps2.algorithms.factors.ratings import RatingColumns, RatingsSurvey, survey_ratings
+from ps2.algorithms.factors.settings import (
+    FactorColumnSettings,
+    FactorizationPlan,
+    FactorizationSettings,
+    FittedFactors,
+)
+from ps2.algorithms.factors.sgd_program import SgdProgram
+from ps2.algorithms.frame.program import OwnRows, run_program
+from ps2.algorithms.training.checkpoint_names import CheckpointNames
+from ps2.algorithms.training.faults import ColumnNames
+from ps2.algorithms.training.placement import Placement
+from ps2.algorithms.training.record import StepReport, TrainingHistory
+from ps2.algorithms.training.table import Table
+from ps2.coordinator.context import PS2Context
+from ps2.errors import ConfigError, DivergenceWarning, UsageError
+from ps2.run.slots import cores_each
+from ps2.run.spark.backend_lookup import active_session, backend_of
+from ps2.run.spark.jvm import java_frame
+
+E = TypeVar("E", bound="MatrixFactorization")
+
+# Bytes of a number of a vector, and numbers that a vector has beside its rank in a training.
+NUMBER_BYTES, MORE = 4, 4
+SOLVERS: dict[str, type[SgdProgram | CcdProgram]] = {"sgd": SgdProgram, "ccd": CcdProgram}
+# pyspark.ml's ids.
+MIN_ID, MAX_ID = -(2**31), 2**31 - 1
+
+
+class FactorizationSummary(HistorySummary):
+    """The history of a factorization: RMSE, or loss, by iteration."""
+
+    @property
+    def bestIteration(self) -> int:
+        """The iteration, from 1, whose vectors the model has: the last one, or the best one on the held-out rows."""
+        history = self._history
+        return history.steps if history.best is None else history.best
+
+
+class MatrixFactorization(FactorizationSettings, HasInitialModel, Estimator["MatrixFactorizationModel"]):
+    """Matrix factorization: ``pyspark.ml.recommendation.ALS`` on servers, by gradient or coordinate descent.
+
+    Example::
+
+        model = MatrixFactorization(rank=32, maxIter=20, biases=True).fit(df)  # user, item: integers or strings; rating
+        model.recommendForAllUsers(10).show()
+    """
+
+    __module__ = "ps2.algorithms.recommendation"
+
+    if TYPE_CHECKING:  # a keyword, too
+        initialModel: MatrixFactorizationModel | MatrixFactors | None = None
+    # The model that the training begins with.
+    _initial: MatrixFactors | None = None
+
+    def setNumBlocks(self: E, value: int) -> E:
+        """Set numUserBlocks and numItemBlocks, which have no effect."""
+        return self._set(numUserBlocks=value, numItemBlocks=value)
+
+    def setInitialModel(self: E, value: MatrixFactorizationModel | MatrixFactors | None) -> E:
+        """Set a model to go on from; None: begin anew. New users and items are added; the model's own stay.
+
+        It is not part of the estimator's file.
+
+        Raises:
+            ConfigError: it is no such model.
+        """
+        return super().setInitialModel(value)
+
+    def _start_of(self, value: Any) -> MatrixFactors:
+        factors = value.factors if isinstance(value, MatrixFactorizationModel) else value
+        if not isinstance(factors, MatrixFactors):
+            raise ConfigError(f"initialModel: expected a MatrixFactorizationModel, got {type(value).__name__}")
+        return factors
+
+    def _plan(self) -> FactorizationPlan:
+        """Return the plan; raise ConfigError if params contradict each other or the initial model."""
+        plan, model = FactorizationPlan(settings=self._values(FactorizationSettings), name=self._name), self._initial
+        rank, biases = plan.settings.rank, plan.settings.biases
+        if model is not None and model.rank != rank:
+            raise ConfigError(f"rank: expected {model.rank}, as the initial model has, got {rank}")
+        if model is not None and model.hasBiases != biases:
+            raise ConfigError(f"biases: expected {model.hasBiases}, as the initial model has, got {biases}")
+        return plan
+
+    def _fit(self, dataset: DataFrame) -> MatrixFactorizationModel:
+        self._check_frame(dataset)
+        self._check()
+        plan = self._plan()
+        settings = plan.settings
+        optional = settings.ratingCol, settings.weightCol, settings.validationIndicatorCol
+        columns = RatingColumns(settings.userCol, settings.itemCol, *(name or None for name in optional))
+        check_workers(backend_of(dataset), settings.numWorkers)
+        fitted = done_anew(lambda: self._factorize(dataset, columns, plan))
+        if fitted.halvings and fitted.step_size is not None:
+            first = fitted.step_size * 2**fitted.halvings
+            warnings.warn(
+                f"stepSize: the training diverged with a step of {first:.3g}; the model was trained with "
+                f"{fitted.step_size:.3g}: set that, and the time of the first attempt is saved",
+                DivergenceWarning,
+                stacklevel=3,
+            )
+        kinds = [frames.id_kind(dataset, name) for name in (columns.user, columns.item)]
+        model = MatrixFactorizationModel._of(MatrixFactors.of(fitted, *kinds))._resetUid(self.uid)
+        model = self._copyValues(model)
+        model._remember(dataset, fitted.history)
+        return model
+
+    def _factorize(self, dataset: DataFrame, columns: RatingColumns, plan: FactorizationPlan) -> FittedFactors:
+        start = None if self._initial is None else self._initial.fitted()
+        survey = survey_ratings(dataset, columns, plan.settings)
+        try:
+            return self._surveyed(dataset, survey.together_with(start), plan, start)
+        finally:
+            survey.release()
+
+    def _surveyed(
+        self, dataset: DataFrame, survey: RatingsSurvey, plan: FactorizationPlan, start: FittedFactors | None
+    ) -> FittedFactors:
+        spark, settings = backend_of(dataset), plan.settings
+        workers = settings.numWorkers or spark.total_slots()
+        workers = min(workers, int(np.count_nonzero(survey.user_counts)))
+        threads = cores_each(spark, workers)
+        deal = Deal.of(survey, workers, threads, NUMBER_BYTES * (settings.rank + MORE))
+        dealt = deal_ratings(dataset, survey, deal, plan)
+
+        def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> FittedFactors:
+            return train(ps, dealt, survey, plan, start, on_step)
+
+        table = Table(dealt.frame, ColumnNames(survey.columns.user, label=None), dealt.workers)
+        fitted = self._train_in_context(table, settings.maxIter, run)
+        why = f"numWorkers is {settings.numWorkers}" if settings.numWorkers else "a worker for each task slot"
+        placement = Placement(dealt.workers, threads, "servers", f"{why}, and at most one for each user")
+        return replace(fitted, history=replace(fitted.history, placement=placement))
+
+
+def train(
+    ps: Any,
+    dealt: DealtRatings,
+    survey: RatingsSurvey,
+    plan: FactorizationPlan,
+    initial_model: FittedFactors | None = None,
+    on_step: Callable[[StepReport], None] = lambda step: None,
+) -> FittedFactors:
+    """Factorize, with the items' vectors on the servers; in a restored context, continue.
+
+    Args:
+        ps: the PS2Context.
+        dealt: the ratings at the workers, for this plan.
+        survey: their survey, together with the users and items of ``initial_model``.
+        initial_model: the model that the training begins with: its users and items keep their vectors, and new ones get
+            random ones.
+        on_step: called in the driver after each iteration.
+
+    Raises:
+        LimitError: the vectors do not fit on the servers.
+        NotFoundError, ConfigError: the context was restored from a checkpoint without a training of this name, or with
+            another one; or the model has another rank.
+        InputError: rows differ from those that were surveyed.
+        PS2Error: the training has diverged.
+        SlotsError, WorkerError...: as ``ps.run`` raises.
+    """
+    rank = plan.settings.rank
+    if initial_model is not None and initial_model.rank != rank:
+        raise ConfigError(f"rank: the model to go on from has rank {initial_model.rank}, and the training {rank}")
+    try:
+        names = CheckpointNames.of(plan.name, ps)
+        program = SOLVERS[plan.solver](Problem(survey, dealt.deal, plan, initial_model), names, on_step)
+        return run_program(ps, program, OwnRows(dealt.frame, dealt.workers, program.reader()), names)
+    finally:
+        survey.release()
+
+
+class MatrixFactorizationModel(FactorColumnSettings, FittedModel, Model):
+    """A trained ``MatrixFactorization``."""
+
+    __module__ = "ps2.algorithms.recommendation"
+
+    def __repr__(self) -> str:
+        factors = self.factors
+        sizes = f"users={len(factors.users):,}, items={len(factors.items):,}"
+        return f"{type(self).__name__}: uid={self.uid}, rank={self.rank}, {sizes}"
+
+    # -- factors ---------------------------------------------------------------------------------------------------
+
+    @property
+    def factors(self) -> MatrixFactors:
+        """The factors as arrays, usable without Spark."""
+        found: MatrixFactors = self._fitted
+        return found
+
+    @property
+    def rank(self) -> int:
+        """Size of the vectors."""
+        return self.factors.rank
+
+    @property
+    def mean(self) -> float:
+        """The mean rating, which predictions begin with; 0 without biases."""
+        return self.factors.mean
+
+    @property
+    def userFactors(self) -> DataFrame:
+        """All users' vectors, in order of the ids: columns id, features (array of floats) and, with biases, bias."""
+        return frames.factors_frame(*self._with_share(), self.factors.user, of_users=True)
+
+    @property
+    def itemFactors(self) -> DataFrame:
+        """All items' vectors; see ``userFactors``."""
+        return frames.factors_frame(*self._with_share(), self.factors.item, of_users=False)
+
+    # -- without Spark ---------------------------------------------------------------------------------------------
+
+    def recommend(self, user: Any, k: int = 10, **more: Any) -> list[tuple[Any, float]]:
+        """Return the best items for a user; see ``MatrixFactors.recommend``."""
+        return self.factors.recommend(user, k, **more)
+
+    def predict(self, users: Any, items: Any) -> Any:
+        """Predict the ratings of pairs of ids; see ``MatrixFactors.predict``."""
+        return self.factors.predict(users, items)
+
+    def similarItems(self, item: Any, k: int = 10) -> list[tuple[Any, float]]:
+        """Return the most similar items; see ``MatrixFactors.similarItems``."""
+        return self.factors.similarItems(item, k)
+
+    def similarUsers(self, user: Any, k: int = 10) -> list[tuple[Any, float]]:
+        """Return the most similar users; see ``MatrixFactors.similarUsers``."""
+        return self.factors.similarUsers(user, k)
+
+    # -- DataFrames ------------------------------------------------------------------------------------------------
+
+    def _transform(self, dataset: DataFrame) -> DataFrame:
+        check_frame(dataset)
+        name = self.getPredictionCol()
+        if not name:
+            return dataset
+        columns = self.getUserCol(), self.getItemCol()
+        share = self._share(backend_of(dataset))
+        rated = frames.with_ratings(dataset, share, self.factors, columns, name)
+        return rated.where(~F.isnan(F.col(f"`{name}`"))) if self.getColdStartStrategy() == "drop" else rated
+
+    def scoring(self) -> PairScoring:
+        """Return how ``transform`` scores rows, as plain data, for scorers without Spark; they drop no row."""
+        ends = self.getUserCol(), self.getItemCol()
+        integers = self.factors.users.are_integers, self.factors.items.are_integers
+        return PairScoring(f"{MatrixFactors.__module__}:MatrixFactors", *ends, self.getPredictionCol(), integers)
+
+    def recommendForAllUsers(self, numItems: int) -> DataFrame:
+        """Return the best items for every user, in order of the ids.
+
+        Returns:
+            Columns ``userCol`` and recommendations: an array of structs (``itemCol``, rating), the largest rating
+            first; of equal ones, the larger id first.
+
+        Raises:
+            ConfigError: ``numItems`` is below 1.
+        """
+        return self._recommended(None, numItems, of_users=True)
+
+    def recommendForAllItems(self, numUsers: int) -> DataFrame:
+        """Return the best users for every item; see ``recommendForAllUsers``."""
+        return self._recommended(None, numUsers, of_users=False)
+
+    def recommendForUserSubset(self, dataset: DataFrame, numItems: int) -> DataFrame:
+        """Return the best items for the users in ``userCol``, once each; unknown users are left out.
+
+        Returns:
+            See ``recommendForAllUsers``.
+
+        Raises:
+            InputError: the column is missing or has ids of another type.
+            ConfigError: ``numItems`` is below 1.
+        """
+        return self._recommended(dataset, numItems, of_users=True)
+
+    def recommendForItemSubset(self, dataset: DataFrame, numUsers: int) -> DataFrame:
+        """Return the best users for the items in ``itemCol``; see ``recommendForUserSubset``."""
+        return self._recommended(dataset, numUsers, of_users=False)
+
+    def _recommended(self, dataset: Any, k: int, of_users: bool) -> DataFrame:
+        check_k(k)
+        names = self.getUserCol(), self.getItemCol()
+        direction = frames.Direction(of_users, *(names if of_users else reversed(names)))
+        if dataset is None:
+            return frames.recommended_to_all(*self._with_share(), self.factors, direction, k)
+        check_frame(dataset)
+        share = self._share(backend_of(dataset))
+        return frames.recommended_to_some(dataset, share, self.factors, direction, k)
+
+    def _with_share(self) -> tuple[SparkSession, Callable[[], MatrixFactors]]:
+        spark = active_session()
+        return spark, self._share(backend_of(spark))
+
+    # -- files, summaries, pyspark.ml ------------------------------------------------------------------------------
+
+    def _write_content(self, url: str) -> Any:
+        return self.factors.write(url)
+
+    @classmethod
+    def _read_content(cls, path: str, url: str, content: Any) -> MatrixFactors:
+        return MatrixFactors.read(path, url, content)
+
+    def _remember(self, dataset: DataFrame, history: TrainingHistory) -> None:
+        self._summary = FactorizationSummary(history)
+
+    def toPyspark(self) -> recommendation.ALSModel:
+        """Return a pyspark.ml model with the same predictions.
+
+        Without biases it has the same vectors. With biases, vectors have two elements more: see
+        ``MatrixFactors.extended``.
+
+        Raises:
+            UsageError: ids are strings, or integers of more than 32 bits, which pyspark.ml does not have.
+        """
+        factors = self.factors
+        for side in (factors.user, factors.item):
+            _check_narrow(side)
+        # As those of pyspark.ml's own models are.
+        users = frames.extended_frame(*self._with_share(), factors.user, of_users=True).persist()
+        items = frames.extended_frame(*self._with_share(), factors.item, of_users=False).persist()
+        rank = factors.extended()[0].shape[1]
+        return self._as_pyspark(recommendation.ALSModel, rank, java_frame(users), java_frame(items))
+
+
+def _check_narrow(side: Side) -> None:
+    """Raise UsageError unless all ids are integers of 32 bits."""
+    expected = f"toPyspark: expected {side.names.what}s' ids that are integers of 32 bits, as pyspark.ml's are, got"
+    if not side.names.are_integers:
+        raise UsageError(f"{expected} strings")
+    for id in (side.names[0], side.names[-1]):
+        if not MIN_ID <= id <= MAX_ID:
+            raise UsageError(f"{expected} {id}")
+
+
+# isinstance() says yes; a real subclass would have to wrap a Java object.
+recommendation.ALSModel.register(MatrixFactorizationModel)

@@ -1,0 +1,142 @@
+"""The parameters of matrix factorization."""
+
+from __future__ import annotations
+
+from ps2.algorithms.frame.settings import Setting, getter, param, setter
+from ps2.algorithms.frame.shared_settings import TURN_SECONDS, FleetSettings, WeightSettings, seconds_or_auto
+
+MAX_RANK = 4096
+# Larger ratings, weights, penalties or confidences have squares that float32 does not hold.
+MAX_VALUE = 1e18
+
+
+class FactorColumnSettings(FleetSettings):
+    """The parameters that a trained model has. ``blockSize`` of pyspark.ml has no effect."""
+
+    userCol: Setting[str] = param(
+        "user", "the column of the users' ids: integers or strings", option=None, in_model=True
+    )
+    itemCol: Setting[str] = param(
+        "item", "the column of the items' ids: integers or strings", option=None, in_model=True
+    )
+    predictionCol: Setting[str] = param("prediction", "the column of the predicted ratings", option=None, in_model=True)
+    coldStartStrategy: Setting[str] = param(
+        "nan",
+        "the treatment of rows of unknown users or items by transform: 'nan' predicts NaN, 'drop' leaves them out",
+        one_of=("nan", "drop"),
+        option=None,
+        in_model=True,
+    )
+    blockSize: Setting[int] = param(4096, "no effect", at_least=1, option=None, in_model=True)
+
+    getUserCol, setUserCol = getter(userCol), setter(userCol)
+    getItemCol, setItemCol = getter(itemCol), setter(itemCol)
+    getPredictionCol, setPredictionCol = getter(predictionCol), setter(predictionCol)
+    getColdStartStrategy, setColdStartStrategy = getter(coldStartStrategy), setter(coldStartStrategy)
+    getBlockSize, setBlockSize = getter(blockSize), setter(blockSize)
+
+
+class FactorizationSettings(FactorColumnSettings, WeightSettings):
+    """The parameters of a factorization. Numbers of blocks and storage levels of pyspark.ml have no effect.
+
+    Explicit feedback minimises the sum over ratings of ``w (r - p.q)^2``, plus ``regParam`` times the sum of each
+    vector's squared norm times the summed weight of its ratings, which is their number without weights: the objective
+    of pyspark.ml's ALS (Zhou et al., "Large-scale Parallel Collaborative Filtering for the Netflix Prize", section
+    3.1). Implicit feedback is that of Hu, Koren and Volinsky, "Collaborative Filtering for Implicit Feedback Datasets",
+    as ALS has it.
+    """
+
+    rank: Setting[int] = param(10, "the number of factors in a vector", at_least=1, at_most=MAX_RANK)
+    maxIter: Setting[int] = param(10, "the number of passes over all ratings", at_least=1, option="iterations")
+    regParam: Setting[float] = param(
+        0.1, "the weight of the penalty of large factors (lambda)", at_least=0, at_most=MAX_VALUE, option="reg"
+    )
+    solver: Setting[str] = param(
+        "auto",
+        "'sgd': stochastic gradient descent; 'ccd': coordinate descent; 'auto': 'ccd' with implicitPrefs or "
+        "nonnegative, else 'sgd'",
+        one_of=("auto", "sgd", "ccd"),
+    )
+    biases: Setting[bool] = param(
+        False, "whether predictions add a mean, and a bias of each user and each item, to the product of vectors"
+    )
+    implicitPrefs: Setting[bool] = param(
+        False,
+        "whether ratings are amounts of positive feedback, and all other cells are weak negative feedback",
+        option="implicit",
+    )
+    alpha: Setting[float] = param(
+        1.0, "the growth of the confidence with an amount of feedback (implicitPrefs)", at_least=0, at_most=MAX_VALUE
+    )
+    nonnegative: Setting[bool] = param(False, "whether all factors are at least 0")
+    stepSize: Setting[float | None] = param(
+        None,
+        "the first step size of 'sgd'. Steps adapt to each vector, and a training that diverges restarts with half the "
+        "step. Not set: 0.1 for 100,000 ratings or more, else 0.1 * (100,000 / ratings)^(1/6), at most 0.3",
+        above=0,
+        type=float,
+        option="lr",
+    )
+    budgetS: Setting[float | str | None] = param(
+        None,
+        "the seconds of one turn of 'sgd'; 'auto': by measured times; not set: a turn ends when its block is done",
+        check=TURN_SECONDS,
+        type=seconds_or_auto,
+        option="budget",
+    )
+    validationTol: Setting[float] = param(
+        0.0,
+        "the smallest relative decrease of the held-out rows' RMSE that counts as progress",
+        at_least=0,
+        below=1,
+        option=None,
+    )
+    patience: Setting[int] = param(
+        3,
+        "stop after this many iterations without progress on the held-out rows, and return the best iteration's model; "
+        "0: run all iterations, and return the last one's model",
+        at_least=0,
+    )
+    checkpointInterval: Setting[int] = param(
+        10,
+        "the number of iterations between two saves of the vectors on the servers; -1: save at the end only",
+        check=(lambda value: value == -1 or value >= 1, "-1 or a number from 1 on"),
+        option=None,
+    )
+    seed: Setting[int] = param(0, "the seed of the first vectors, and of the order of ratings", bits=64)
+    ratingCol: Setting[str] = param(
+        "rating", "the column of the ratings; empty: each row is a rating of 1", option=None
+    )
+    validationIndicatorCol: Setting[str | None] = param(
+        None,
+        "the boolean column that marks rows to hold out of the training; not set or empty: none",
+        type=str,
+        option=None,
+    )
+    numUserBlocks: Setting[int] = param(10, "no effect", at_least=1, option=None)
+    numItemBlocks: Setting[int] = param(10, "no effect", at_least=1, option=None)
+    intermediateStorageLevel: Setting[str] = param("MEMORY_AND_DISK", "no effect", option=None)
+    finalStorageLevel: Setting[str] = param("MEMORY_AND_DISK", "no effect", option=None)
+
+    getRank, setRank = getter(rank), setter(rank)
+    getMaxIter, setMaxIter = getter(maxIter), setter(maxIter)
+    getRegParam, setRegParam = getter(regParam), setter(regParam)
+    getSolver, setSolver = getter(solver), setter(solver)
+    getBiases, setBiases = getter(biases), setter(biases)
+    getImplicitPrefs, setImplicitPrefs = getter(implicitPrefs), setter(implicitPrefs)
+    getAlpha, setAlpha = getter(alpha), setter(alpha)
+    getNonnegative, setNonnegative = getter(nonnegative), setter(nonnegative)
+    getStepSize, setStepSize = getter(stepSize), setter(stepSize)
+    getBudgetS, setBudgetS = getter(budgetS), setter(budgetS)
+    getValidationTol, setValidationTol = getter(validationTol), setter(validationTol)
+    getPatience, setPatience = getter(patience), setter(patience)
+    getCheckpointInterval, setCheckpointInterval = getter(checkpointInterval), setter(checkpointInterval)
+    getSeed, setSeed = getter(seed), setter(seed)
+    getRatingCol, setRatingCol = getter(ratingCol), setter(ratingCol)
+    getValidationIndicatorCol = getter(validationIndicatorCol)
+    setValidationIndicatorCol = setter(validationIndicatorCol)
+    getNumUserBlocks, setNumUserBlocks = getter(numUserBlocks), setter(numUserBlocks)
+    getNumItemBlocks, setNumItemBlocks = getter(numItemBlocks), setter(numItemBlocks)
+    getIntermediateStorageLevel = getter(intermediateStorageLevel)
+    setIntermediateStorageLevel = setter(intermediateStorageLevel)
+    getFinalStorageLevel, setFinalStorageLevel = getter(finalStorageLevel), setter(finalStorageLevel)

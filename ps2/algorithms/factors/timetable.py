@@ -1,0 +1,168 @@
+"""What each clock of a factorization by rotation is for: workers and driver agree on it without asking. Pure.
+
+Workers take the saved vectors of an iteration, and train from there. An iteration is some turns, and then a closing
+clock if vectors are saved or held-out rows evaluated after it. A worker that has lost its vectors asks for a restart.
+Then the driver's message names a clock in which all workers go back to the iteration that was saved last, and the
+iterations after that come once more, from the same vectors with the same draws.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from ps2.algorithms.frame.program import NextClock, Task
+from ps2.algorithms.training.run import FIRST_CLOCK
+from ps2.errors import UsageError
+
+# Clocks by which one worker may be ahead of another.
+STALENESS = 1
+# Saved copies of the vectors on the servers: the last complete one stays while the next one is made; and so does the
+# best one, where held-out rows choose it.
+COPIES, COPIES_WITH_BEST = 2, 3
+
+
+class Kind(Enum):
+    """What a clock is for.
+
+    BEGIN: workers take the vectors of an iteration; TURN: they train; CLOSE: they save and evaluate; IDLE: nothing.
+    """
+
+    BEGIN = "begin"
+    TURN = "turn"
+    CLOSE = "close"
+    IDLE = "idle"
+
+
+@dataclass(frozen=True)
+class Phase:
+    """The use of a clock.
+
+    Attributes:
+        iteration: from 1 on; of BEGIN: the finished iteration whose vectors are taken, 0 before the first one.
+        turn: of the iteration, from 0.
+    """
+
+    kind: Kind
+    iteration: int
+    turn: int = 0
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """What determines a timetable.
+
+    Attributes:
+        turns: clocks of an iteration: 2 at least, as a decision takes effect an iteration later.
+        save_interval: iterations between saves; 0: vectors are saved at the end only.
+        evaluates: whether held-out rows are evaluated after each iteration.
+        keeps_best: whether they choose the iteration whose vectors are the result. Then each iteration is saved.
+    """
+
+    turns: int
+    save_interval: int
+    evaluates: bool
+    keeps_best: bool = False
+
+    def __post_init__(self) -> None:
+        if self.turns < 2:
+            raise UsageError(f"timetable: turns: expected 2 at least, got {self.turns}")
+
+    @property
+    def copies(self) -> int:
+        """Copies of saved vectors."""
+        return COPIES_WITH_BEST if self.keeps_best else COPIES
+
+    def saves(self, iteration: int, last: int) -> bool:
+        """Return whether vectors are saved after an iteration.
+
+        Args:
+            last: the last iteration.
+        """
+        interval = 1 if self.keeps_best else self.save_interval
+        return iteration == last or (interval > 0 and iteration % interval == 0)
+
+    def clocks(self, iteration: int, last: int) -> int:
+        """Return how many clocks an iteration has: its turns, and a closing clock if it saves or evaluates."""
+        return self.turns + (self.evaluates or self.saves(iteration, last))
+
+
+@dataclass(frozen=True)
+class Begin(NextClock):
+    """Names a clock in which all workers take saved vectors.
+
+    Attributes:
+        clock: that clock. No worker enters it before it has the message.
+        iteration: the iteration after which the vectors were saved; 0: those of the beginning.
+        copy: the copy that holds them.
+        halvings: how often the step was halved.
+    """
+
+    clock: int = FIRST_CLOCK
+    iteration: int = 0
+    copy: int = 0
+    halvings: int = 0
+
+
+@dataclass(frozen=True)
+class Iterate(NextClock):
+    """Follows the clock before an iteration. Workers have it by the iteration's second clock.
+
+    Attributes:
+        last: the last iteration.
+        free: the copy that the next save writes.
+    """
+
+    last: int
+    free: int
+
+
+class Timetable:
+    """The use of each clock, as far as the messages that a worker has read decide it.
+
+    Attributes:
+        free: the copy that the next save writes.
+    """
+
+    def __init__(self, lengths: Lengths) -> None:
+        self.lengths = lengths
+        self.forget_messages()
+
+    def forget_messages(self) -> None:
+        self._begins = [Begin()]
+        self._lasts: dict[Begin, int] = {}
+        self.free = 1
+
+    def read(self, message: Mapping[str, Any]) -> None:
+        """Take the driver's decisions from a message; it may have none."""
+        task = Task.of(message)
+        if isinstance(task, Begin):
+            self._begins.append(task)
+        elif isinstance(task, Iterate):
+            self._lasts[self._begins[-1]], self.free = task.last, task.free
+
+    def begin(self, clock: int) -> Begin:
+        """Return the newest message that names this clock or an earlier one."""
+        return next(begin for begin in reversed(self._begins) if begin.clock <= clock)
+
+    def last(self, clock: int) -> int:
+        """Return the last iteration, as far as it is known in a clock."""
+        return self._lasts.get(self.begin(clock), sys.maxsize)
+
+    def phase(self, clock: int) -> Phase:
+        """Return the phase of a clock, from ``FIRST_CLOCK`` on."""
+        begin, last = self.begin(clock), self.last(clock)
+        iteration, left = begin.iteration, clock - begin.clock - 1
+        if left < 0:
+            return Phase(Kind.BEGIN, iteration)
+        while iteration < last:
+            iteration += 1
+            if left < self.lengths.turns:
+                return Phase(Kind.TURN, iteration, left)
+            left -= self.lengths.clocks(iteration, last)
+            if left < 0:
+                return Phase(Kind.CLOSE, iteration)
+        return Phase(Kind.IDLE, iteration)
