@@ -12,7 +12,6 @@ from ps2.algorithms import MatrixFactors
 from tests.commands import assert_one_line, newest_clock
 
 PNG = b"\x89PNG"
-NO_SPARK = "there is no such Spark"
 BEGUN = 10  # a clock when iterations have been made
 USERS, ITEMS = 30, 20
 SMALL = ["--rank", 2, "--iterations", 8, "--reg", 0.02]
@@ -106,30 +105,6 @@ def test_mf_when_ids_of_the_test_differ_in_type_then_it_says_so(train, files):
     assert (code, "expected ids of users and of items of types bigint and bigint" in stderr) == (1, True), stderr
 
 
-WRONG_OPTIONS = {
-    "no file": (["--test", "nowhere"], 1, "nowhere: there is no such file"),
-    "rank": (["--rank", "0"], 2, "--rank: expected a number from 1 to 4,096, got 0"),
-    "iterations": (["--iterations", "0"], 2, "--iterations: expected at least 1, got 0"),
-    "reg": (["--reg", "-1"], 2, "--reg: expected a number from 0 to 1e+18, got -1.0"),
-    "rate": (["--lr", "0"], 2, "--lr: expected a finite positive number"),
-    "budget": (["--budget", "soon"], 2, "--budget: expected seconds, or auto, got 'soon'"),
-    "budget of ccd": (["--budget", "1", "--solver", "ccd"], 2, "--budget: solver 'ccd' does not use it"),
-    "alpha": (["--alpha", "2"], 2, "--alpha: expected with --implicit only"),
-    "patience": (["--patience", "2"], 2, "--patience: expected with --held-out only"),
-    "held out": (["--held-out", "1"], 2, "--held-out"),
-    "solver": (["--solver", "als"], 2, "--solver"),
-    "column": (["--user", "u"], 2, "--user: expected a CSV file, whose columns have names, got the text"),
-    "implicit": (["--implicit", "--solver", "sgd"], 2, "implicit feedback needs solver 'ccd'"),
-}
-
-
-@pytest.mark.parametrize("name", WRONG_OPTIONS)
-def test_mf_when_option_is_invalid_then_named_before_spark(train, files, name):
-    options, code, told = WRONG_OPTIONS[name]
-    found, _, stderr = train("--input", files / "ratings", *options, master=NO_SPARK)
-    assert (found, told in stderr.splitlines()[-1]) == (code, True), stderr
-
-
 @pytest.mark.nightly
 def test_mf_when_driver_was_killed_then_restore_goes_on(start_program, ps2_command, train, files, until, tmp_path):
     folder = tmp_path / "checkpoints"
@@ -145,7 +120,7 @@ def test_mf_when_driver_was_killed_then_restore_goes_on(start_program, ps2_comma
     program.kill()
     program.wait()
     code, _, stderr = train(*options, "--reg", 0.5, "--restore", folder)
-    assert (code, "reg was 0.1, and is 0.5" in stderr) == (2, True), stderr
+    assert (code, "regParam was 0.1, and is 0.5" in stderr) == (2, True), stderr
     iterations = newest_clock(folder) + 3
     code, stdout, stderr = train(*options, "--iterations", iterations, "--restore", folder, "-o", "json")
     assert code == 0, stderr

@@ -88,7 +88,7 @@ class Run:
         self.sent.append(message)
 
 
-def test_timetable_when_nothing_fails_then_saves_come_at_intervals():
+def test_timetable_when_nothing_fails_then_saves_have_intervals():
     expected = [("B", 0), ("T", 1), ("T", 1), ("T", 2), ("T", 2), ("C", 2), ("T", 3), ("T", 3), ("T", 4), ("T", 4)]
     expected += [("C", 4), ("T", 5), ("T", 5), ("C", 5), ("I", 5), ("I", 5)]
     assert phases(timetable_of(), START, len(expected)) == expected
@@ -103,7 +103,7 @@ def test_timetable_when_it_evaluates_then_each_iteration_closes():
     assert lengths.saves(2, 2)
 
 
-def test_timetable_when_restarted_then_goes_on_from_saved_iteration():
+def test_timetable_when_restarted_then_saved_iteration_is_next():
     timetable = timetable_of()
     timetable.read(Begin(START + 8, 2, 1).encodable())
     timetable.read(Iterate(5, 0).encodable())

@@ -23,14 +23,10 @@ from ps2.algorithms.factors import recommendation_frame as frames
 from ps2.algorithms.factors.ccd_program import CcdProgram
 from ps2.algorithms.factors.dealing import Deal, DealtRatings, deal_ratings
 from ps2.algorithms.factors.model import MatrixFactors, Side, check_k
+from ps2.algorithms.factors.plan import FactorizationPlan, FittedFactors
 from ps2.algorithms.factors.program import Problem
 from ps2.algorithms.factors.ratings import RatingColumns, RatingsSurvey, survey_ratings
-from ps2.algorithms.factors.settings import (
-    FactorColumnSettings,
-    FactorizationPlan,
-    FactorizationSettings,
-    FittedFactors,
-)
+from ps2.algorithms.factors.settings import FactorColumnSettings, FactorizationSettings
 from ps2.algorithms.factors.sgd_program import SgdProgram
 from ps2.algorithms.frame.program import OwnRows, run_program
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
@@ -201,6 +197,7 @@ class MatrixFactorizationModel(FactorColumnSettings, FittedModel, Model):
     """A trained ``MatrixFactorization``."""
 
     __module__ = "ps2.algorithms.recommendation"
+    _ARRAYS = MatrixFactors
 
     def __repr__(self) -> str:
         factors = self.factors
@@ -212,8 +209,8 @@ class MatrixFactorizationModel(FactorColumnSettings, FittedModel, Model):
     @property
     def factors(self) -> MatrixFactors:
         """The factors as arrays, usable without Spark."""
-        found: MatrixFactors = self._fitted
-        return found
+        factors: MatrixFactors = self._fitted
+        return factors
 
     @property
     def rank(self) -> int:
@@ -318,13 +315,6 @@ class MatrixFactorizationModel(FactorColumnSettings, FittedModel, Model):
         return spark, self._share(backend_of(spark))
 
     # -- files, summaries, pyspark.ml ------------------------------------------------------------------------------
-
-    def _write_content(self, url: str) -> Any:
-        return self.factors.write(url)
-
-    @classmethod
-    def _read_content(cls, path: str, url: str, content: Any) -> MatrixFactors:
-        return MatrixFactors.read(path, url, content)
 
     def _remember(self, dataset: DataFrame, history: TrainingHistory) -> None:
         self._summary = FactorizationSummary(history)

@@ -15,7 +15,6 @@ from ps2.array_types import Float32s
 Array = npt.NDArray[Any]
 
 FORMAT = "ps2.factors.v1"
-MODEL_CLASS = "ps2.algorithms.recommendation.MatrixFactorizationModel"
 KINDS = ("int8", "int16", "int32", "int64", "string")
 
 
@@ -49,7 +48,7 @@ class FactorsContent:
     mean: float
 
 
-def write_factors(url: str, content: FactorsContent) -> Any:
+def write_factors(url: str, content: FactorsContent) -> dict[str, Any]:
     """Write factors; return their entry in the metadata.
 
     Raises:

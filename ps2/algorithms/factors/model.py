@@ -12,8 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ps2.algorithms.estimators.array_files import load_content, save_without_spark
-from ps2.algorithms.factors.files import MODEL_CLASS, FactorsContent, SideContent, read_factors, write_factors
+from ps2.algorithms.estimators.array_files import ArrayModel
+from ps2.algorithms.factors.files import FactorsContent, SideContent, read_factors, write_factors
 from ps2.algorithms.factors.plan import FittedFactors
 from ps2.algorithms.factors.top_k import Candidates, products_of
 from ps2.algorithms.training.record import TrainingHistory
@@ -83,7 +83,7 @@ class Side:
         return Side(names, _kind(ids, names), vectors, biases)
 
 
-class MatrixFactors:
+class MatrixFactors(ArrayModel):
     """The factors of a trained ``MatrixFactorization``; picklable.
 
     A rating is predicted as p . q, with the vectors p of the user and q of the item; with biases, as p . q + mean +
@@ -101,6 +101,8 @@ class MatrixFactors:
         factors.recommend(17, 10)  # [(item, rating), ...]
         factors.predict([17, 17], [3, 5])
     """
+
+    _MODEL_CLASS = "ps2.algorithms.recommendation.MatrixFactorizationModel"
 
     def __init__(  # noqa: PLR0913 - most of them are keywords
         self,
@@ -219,37 +221,15 @@ class MatrixFactors:
 
     # -- files -----------------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def load(path: str) -> MatrixFactors:
-        """Read factors that ``save`` or ``MatrixFactorizationModel.save`` wrote.
-
-        Raises:
-            CheckpointMissingError: there are none.
-            UsageError: the files are of something else, or of an unknown version.
-            CheckpointCorruptError: the files do not match the metadata.
-        """
-        return MatrixFactors.read(path, path, load_content(path))
-
-    @staticmethod
-    def read(path: str, url: str, content: Any) -> MatrixFactors:
-        """Read what ``write`` wrote; args and errors as in ``files.read_factors``."""
+    @classmethod
+    def read(cls, path: str, url: str, content: Any) -> MatrixFactors:
         found = read_factors(path, url, content)
         made = object.__new__(MatrixFactors)
         made._sides = (_side("user", found.user), _side("item", found.item))
         made.mean = found.mean
         return made
 
-    def save(self, path: str) -> None:
-        """Write the factors to a new folder, local or an fsspec URL; ``MatrixFactorizationModel.load`` reads it, too.
-
-        Raises:
-            UsageError: the folder exists.
-            RecoveryError: the file system refuses.
-        """
-        save_without_spark(path, MODEL_CLASS, {}, self.write)
-
-    def write(self, url: str) -> Any:
-        """Write the arrays to a folder; return their entry in the metadata."""
+    def write(self, url: str) -> dict[str, Any]:
         user, item = (SideContent(side.names.values, str(side.kind), side.factors, side.bias) for side in self._sides)
         return write_factors(url, FactorsContent(user, item, self.mean))
 

@@ -53,8 +53,8 @@ class FactorizationSettings(FactorColumnSettings, WeightSettings):
     )
     solver: Setting[str] = param(
         "auto",
-        "'sgd': stochastic gradient descent; 'ccd': coordinate descent; 'auto': 'ccd' with implicitPrefs or "
-        "nonnegative, else 'sgd'",
+        "'sgd': stochastic gradient descent; 'ccd': coordinate descent; 'auto': 'ccd' for implicit or nonnegative "
+        "factors, else 'sgd'",
         one_of=("auto", "sgd", "ccd"),
     )
     biases: Setting[bool] = param(
@@ -66,7 +66,7 @@ class FactorizationSettings(FactorColumnSettings, WeightSettings):
         option="implicit",
     )
     alpha: Setting[float] = param(
-        1.0, "the growth of the confidence with an amount of feedback (implicitPrefs)", at_least=0, at_most=MAX_VALUE
+        1.0, "the growth of the confidence with an amount of implicit feedback", at_least=0, at_most=MAX_VALUE
     )
     nonnegative: Setting[bool] = param(False, "whether all factors are at least 0")
     stepSize: Setting[float | None] = param(

@@ -124,7 +124,10 @@ class ProbabilitySettings(LabelSettings):
 
 
 def seconds_or_auto(value: Any) -> float | str:
-    """Return seconds as a float, or "auto", which may be in any case."""
+    """Return seconds, which may be text, as a float, or "auto", which may be in any case."""
     from pyspark.ml.param import TypeConverters
 
-    return value.lower() if isinstance(value, str) else TypeConverters.toFloat(value)
+    try:
+        return float(value) if isinstance(value, str) else TypeConverters.toFloat(value)
+    except ValueError:
+        return str(value).lower()

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from ps2.algorithms.factors.settings import FactorizationSettings
 from ps2.cli.finite import FiniteRange
 from ps2.cli.output import print_data, print_table
 from ps2.cli.training import printed
-from ps2.cli.training.options import Setting, gathered, setting_options
+from ps2.cli.training.options import Setting, gathered, param_options, setting_options
 from ps2.cli.training.running import check, in_spark, options_named, pictures, save_and_draw
 from ps2.errors import ConfigError, InputError
 from ps2.text_tables import Column
@@ -36,7 +37,6 @@ Use the model:
 # What the training is called in checkpoints.
 TRAINING = "ps2 train mf"
 PICTURE = "rmse.png"
-SOLVERS = ("auto", "sgd", "ccd")
 HELD_OUT = "held out"
 # Items printed for a user.
 ITEMS = 5
@@ -120,22 +120,7 @@ ratings_options = gathered(
 
 @click.command(epilog=EPILOG)
 @ratings_options
-@click.option("--rank", type=int, default=10, show_default=True, help="Numbers in a vector.")
-@click.option("--iterations", "maxIter", type=int, default=10, show_default=True, help="Passes over all ratings.")
-@click.option("--reg", "regParam", type=float, default=0.1, show_default=True, help="Weight of the penalty.")
-@click.option(
-    "--solver",
-    type=click.Choice(SOLVERS),
-    default="auto",
-    show_default=True,
-    help="Stochastic gradient descent or coordinate descent.",
-)
-@click.option("--biases", is_flag=True, help="Predict with a mean, and a bias per user and item.")
-@click.option("--implicit", "implicitPrefs", is_flag=True, help="Ratings are amounts of positive feedback.")
-@click.option("--alpha", type=float, help="Growth of the confidence with feedback (--implicit)  [default: 1].")
-@click.option("--nonnegative", is_flag=True, help="No number of a vector is negative.")
-@click.option("--lr", "stepSize", type=float, help="First step size (sgd)  [default: by the number of ratings].")
-@click.option("--budget", "budgetS", metavar="SECONDS", help="Duration of one turn, or auto (sgd).")
+@param_options(FactorizationSettings, alpha=None, patience=None)
 @click.option(
     "--held-out",
     "held_out",
@@ -143,14 +128,6 @@ ratings_options = gathered(
     metavar="SHARE",
     help="Share of the ratings that validates the training.",
 )
-@click.option(
-    "--patience",
-    type=int,
-    metavar="N",
-    help="Iterations without progress after which it ends, with the best one's model (--held-out); 0: it does not end  "
-    "[default: 3].",
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="Random seed.")
 @click.option(
     "--shown",
     type=click.IntRange(0),
@@ -186,8 +163,6 @@ def _estimator(job: _Job) -> Any:
         raise ConfigError("--alpha: expected with --implicit only")
     if "patience" in params and job.held_out is None:
         raise ConfigError("--patience: expected with --held-out only")
-    if "budgetS" in params:
-        params["budgetS"] = _budget(params["budgetS"])
     estimator = MatrixFactorization(**params)
     if job.held_out is not None:
         estimator.setValidationIndicatorCol(HELD_OUT)
@@ -195,13 +170,6 @@ def _estimator(job: _Job) -> Any:
         estimator._check()
         estimator._plan()
     return estimator._resumable(TRAINING)
-
-
-def _budget(text: str) -> float | str:
-    try:
-        return text if text == "auto" else float(text)
-    except ValueError as error:
-        raise ConfigError(f"--budget: expected seconds, or auto, got {text!r}") from error
 
 
 def _train(job: _Job, estimator: Any, spark: Any, workers: int) -> None:

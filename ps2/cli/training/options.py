@@ -6,6 +6,7 @@ import functools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from types import FunctionType
 from typing import Any, cast
 
 import click
@@ -99,6 +100,8 @@ def checked(setting: ParamSetting[Any]) -> Callable[[click.Context, click.Parame
             (kind,) = setting.kind.__args__
             base = click.types.convert_type(kind)
             value = [base.convert(item, option, context) for item in value.split(",")]
+        elif isinstance(value, str) and isinstance(setting.kind, FunctionType):
+            value = setting.kind(value)
         try:
             setting.check(value)
         except ConfigError as error:
