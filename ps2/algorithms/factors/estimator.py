@@ -105,9 +105,7 @@ class MatrixFactorization(FactorizationSettings, HasInitialModel, Estimator["Mat
             raise ConfigError(f"biases: expected {model.hasBiases}, as the initial model has, got {biases}")
         return plan
 
-    def _fit(self, dataset: DataFrame) -> MatrixFactorizationModel:
-        self._check_frame(dataset)
-        self._check()
+    def _train_on(self, dataset: DataFrame) -> tuple[MatrixFactorizationModel, TrainingHistory]:
         plan = self._plan()
         settings = plan.settings
         optional = settings.ratingCol, settings.weightCol, settings.validationIndicatorCol
@@ -120,13 +118,10 @@ class MatrixFactorization(FactorizationSettings, HasInitialModel, Estimator["Mat
                 f"stepSize: the training diverged with a step of {first:.3g}; the model was trained with "
                 f"{fitted.step_size:.3g}: set that, and the time of the first attempt is saved",
                 DivergenceWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
         kinds = [frames.id_kind(dataset, name) for name in (columns.user, columns.item)]
-        model = MatrixFactorizationModel._of(MatrixFactors.of(fitted, *kinds))._resetUid(self.uid)
-        model = self._copyValues(model)
-        model._remember(dataset, fitted.history)
-        return model
+        return MatrixFactorizationModel._of(MatrixFactors.of(fitted, *kinds)), fitted.history
 
     def _factorize(self, dataset: DataFrame, columns: RatingColumns, plan: FactorizationPlan) -> FittedFactors:
         start = None if self._initial is None else self._initial.fitted()
