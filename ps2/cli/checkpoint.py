@@ -18,7 +18,7 @@ from ps2.text_tables import Column
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ps2.storage.folders import Found
+    from ps2.storage.folders import CheckpointFolder
 
 LS_EPILOG = """\b
 Examples:
@@ -67,7 +67,7 @@ def ls(path: str, output: Format) -> None:
     """
     from ps2.storage import folders
 
-    checkpoints = [folders.at(path)] if folders.is_complete(path) else folders.find(path)
+    checkpoints = [folders.at_url(path)] if folders.is_complete(path) else folders.find(path)
     records = [_record(checkpoint) for checkpoint in checkpoints]
     if output != "table":
         print_data({"path": path, "checkpoints": records}, output)
@@ -113,7 +113,7 @@ def verify(path: str, output: Format) -> None:
         click.echo(f"\n{url}: all {len(verified)} files, {size(manifest.nbytes)}, are what was saved")
 
 
-def _record(found: Found) -> dict[str, Any]:
+def _record(found: CheckpointFolder) -> dict[str, Any]:
     from ps2.errors import RecoveryError
     from ps2.storage import folders
 

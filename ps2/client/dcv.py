@@ -18,7 +18,7 @@ from ps2.client.realign import colocated_copy, same_matrix_copy
 from ps2.client.rounding import warn_if_rounded
 from ps2.client.zipped import ZippedDCV
 from ps2.errors import DTypeError, UsageError
-from ps2.matrix.key_policy import ALL_ROWS, Clock, Initial, InitialKind, policy_of
+from ps2.matrix.key_policy import ALL_ROWS, Clock, Initial, InitialKind, make_policy
 from ps2.matrix.partition import Layout, MatrixSpec, Wire
 from ps2.name_hints import hints_keywords
 
@@ -127,7 +127,7 @@ class DCV(Handle):
             clock: "wall": the driver advances the matrix's time; "event": the program does, by ``advance``.
         """
         end = initEnd if initEnd is not None else ALL_ROWS if layout == "column" else 1
-        policy = policy_of(admitAfter, expireAfterS, maxKeys, Initial(init, initScale, seed, initBegin, end), clock)
+        policy = make_policy(admitAfter, expireAfterS, maxKeys, Initial(init, initScale, seed, initBegin, end), clock)
         spec = MatrixSpec(dim, rows, dtype_name(dtype), "sparse", 1, partitionsPerServer, wire, layout, policy)
         return create(DCV, spec, name, reuse)
 

@@ -103,7 +103,7 @@ class Checkpoints:
         checkpoint, may still be running and may have to roll back to them.
         """
         self._trusted.append(restored)
-        start = folders.at(restored.path)
+        start = folders.at_url(restored.path)
         if not folders.is_complete(folder):
             earlier = [old for old in folders.find(folder) if old.run == start.run and old.number < start.number]
             self._own[folder.rstrip("/")] = {old.url for old in earlier}

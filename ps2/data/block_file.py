@@ -1,6 +1,6 @@
-"""A file of blocks of arrays that has no name: written from the front, and mapped one block at a time.
+"""A file without a name that holds blocks of arrays: it grows at its end, and one block at a time is mapped.
 
-The system frees the file's blocks on disk when the process ends, however it ends: nothing has to be cleaned up.
+The system frees the file when the process ends, even if the process crashes.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ Array = npt.NDArray[Any]
 # Arrays begin at multiples of this, in bytes: a cache line.
 ALIGNMENT = 64
 PAGE_BYTES = mmap.PAGESIZE
-# Of a disk without room, a quota, and RLIMIT_FSIZE.
+# Errors of a full disk, a quota, and RLIMIT_FSIZE.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True)
-class ArrayPlace:
-    """The place of an array in its block: offset in bytes, dtype and number of elements."""
+class ArraySlice:
+    """The position of an array in its block: offset in bytes, dtype and number of elements."""
 
     offset: int
     dtype: np.dtype[Any]
@@ -39,20 +39,20 @@ class ArrayPlace:
 
 
 @dataclass(frozen=True)
-class BlockPlace:
-    """The place of a block in its file: offset, which begins a page, and size, both in bytes."""
+class BlockSlice:
+    """The position of a block in its file: offset, a multiple of the page size, and size, both in bytes."""
 
     offset: int
     size: int
-    arrays: Mapping[str, ArrayPlace]
+    arrays: Mapping[str, ArraySlice]
 
 
 class BlockFile:
-    """Blocks of named 1-D arrays in a file below a folder; it ends with the last reference to it.
+    """Blocks of named 1-D arrays in a file; the system frees the file with the last reference to this object.
 
     Attributes:
         folder: the folder whose disk holds the file.
-        size: of the file in bytes.
+        size: the size of the file in bytes.
     """
 
     def __init__(self, folder: str) -> None:
@@ -64,7 +64,7 @@ class BlockFile:
         self.folder = folder
         self.size = 0
         try:
-            # Without a name where the file system can do that (O_TMPFILE), else unlinked at once.
+            # Without a name if the file system supports that (O_TMPFILE), else unlinked immediately.
             with tempfile.TemporaryFile(dir=folder, prefix="ps2-rows-", buffering=0) as file:
                 self._fd = os.dup(file.fileno())
         except OSError as error:
@@ -72,40 +72,42 @@ class BlockFile:
         weakref.finalize(self, os.close, self._fd)
 
     def __reduce__(self) -> NoReturn:
-        raise UsageError("rows in a file stay in the process that wrote them: return what is computed of them instead")
+        raise UsageError(
+            "rows in a file stay in the process that wrote them: return results computed from them instead"
+        )
 
-    def append(self, arrays: Mapping[str, Array]) -> BlockPlace:
-        """Write a block behind the others.
+    def append(self, arrays: Mapping[str, Array]) -> BlockSlice:
+        """Append a block.
 
         Raises:
-            SpillError: the disk is full, or fails; names the folder, the bytes needed and those free.
+            SpillError: the disk is full, or fails; the error names the folder, the bytes needed and the bytes free.
         """
-        places, size = {}, 0
+        slices, size = {}, 0
         for name, array in arrays.items():
             size = _rounded(size, ALIGNMENT)
-            places[name] = ArrayPlace(size, array.dtype, len(array))
+            slices[name] = ArraySlice(size, array.dtype, len(array))
             size += array.nbytes
-        block = BlockPlace(self.size, size, places)
+        block = BlockSlice(self.size, size, slices)
         for name, array in arrays.items():
-            self._write(array, block.offset + places[name].offset, size)
+            self._write(array, block.offset + slices[name].offset, size)
         self.size = _rounded(block.offset + size, PAGE_BYTES)
         return block
 
-    def overwrite(self, block: BlockPlace, name: str, array: Array) -> None:
-        """Replace an array by another one of the same dtype and length."""
-        place = block.arrays[name]
-        assert (array.dtype, len(array)) == (place.dtype, place.length)
-        self._write(array, block.offset + place.offset, array.nbytes)
+    def overwrite(self, block: BlockSlice, name: str, array: Array) -> None:
+        """Replace an array by one of the same dtype and length."""
+        part = block.arrays[name]
+        assert (array.dtype, len(array)) == (part.dtype, part.length)
+        self._write(array, block.offset + part.offset, array.nbytes)
 
-    def arrays(self, block: BlockPlace) -> dict[str, Array]:
-        """Map a block; it stays mapped as long as one of the arrays is there. Changes of them do not reach the file."""
+    def arrays(self, block: BlockSlice) -> dict[str, Array]:
+        """Map a block; it stays mapped while one of its arrays exists. Changes of the arrays do not reach the file."""
         if not block.size:
-            return {name: np.empty(0, place.dtype) for name, place in block.arrays.items()}
+            return {name: np.empty(0, part.dtype) for name, part in block.arrays.items()}
         protection = mmap.PROT_READ | mmap.PROT_WRITE
         mapped = mmap.mmap(self._fd, block.size, flags=mmap.MAP_PRIVATE, prot=protection, offset=block.offset)
         mapped.madvise(mmap.MADV_SEQUENTIAL)
         return {
-            name: np.frombuffer(mapped, place.dtype, place.length, place.offset) for name, place in block.arrays.items()
+            name: np.frombuffer(mapped, part.dtype, part.length, part.offset) for name, part in block.arrays.items()
         }
 
     def _write(self, array: Array, offset: int, needed: int) -> None:
@@ -117,7 +119,7 @@ class BlockFile:
                 written = os.pwrite(self._fd, data, offset)
                 data, offset = data[written:], offset + written
         except OSError as error:
-            os.ftruncate(self._fd, self.size)  # what was written of the block takes no room
+            os.ftruncate(self._fd, self.size)  # drop the part of the block that was written
             raise SpillError(self._why(error, needed)) from error
 
     def _why(self, error: OSError, needed: int) -> str:

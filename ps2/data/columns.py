@@ -18,9 +18,9 @@ Array = npt.NDArray[Any]
 
 # The fields of a pyspark.ml (or mllib) vector in Arrow. Type 0 is sparse; type 1 is dense, without size and indices.
 VECTOR = {"type", "size", "indices", "values"}
-# The most names in a message.
+# The maximum number of names in a message.
 LISTED = 20
-# What to do with null and NaN where they are no missing values.
+# The advice for null and NaN if they are not missing values.
 IMPUTE = "impute null and NaN, or drop these rows"
 VECTORS = "a vector of pyspark.ml, an array of numbers, or the names of number columns"
 
@@ -28,19 +28,19 @@ VECTORS = "a vector of pyspark.ml, an array of numbers, or the names of number c
 def as_arrow(values: Any, kind: pa.DataType | None = None, from_pandas: bool | None = None) -> Any:
     """Return an array or a column of pandas as an Arrow array, perhaps in chunks; see ``pyarrow.array``.
 
-    Unlike there, numbers may have another byte order than this machine's, and columns of pandas may be sparse.
+    In addition, numbers may have another byte order than this machine's, and columns of pandas may be sparse.
     Categories become their values.
 
     Raises:
-        pyarrow.ArrowException, TypeError, ValueError, OverflowError: Arrow has no such values.
+        pyarrow.ArrowException, TypeError, ValueError, OverflowError: Arrow cannot represent the values.
     """
     if hasattr(values, "sparse"):
         values = values.sparse.to_dense()
     dtype = getattr(values, "dtype", None)
     if isinstance(dtype, np.dtype) and not dtype.isnative:
         values = np.asarray(values).astype(dtype.newbyteorder("="))
-    found = pa.array(values, kind, from_pandas=from_pandas)
-    return found.cast(found.type.value_type) if pa.types.is_dictionary(found.type) else found
+    array = pa.array(values, kind, from_pandas=from_pandas)
+    return array.cast(array.type.value_type) if pa.types.is_dictionary(array.type) else array
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +50,8 @@ class Features:
     Attributes:
         lengths: int64, shape (n,): number of entries of each row.
         columns: int32 or int64, shape (nnz,), ascending in each row, each once.
-        values: float32 or float64, shape (nnz,), finite; NaN for a missing value. Those of one place are added up.
+        values: float32 or float64, shape (nnz,), finite; NaN for a missing value. Values of the same index of a vector
+            have been added.
         size: number of columns of each row; None if there is no row.
     """
 
@@ -83,27 +84,27 @@ def read_features(
     if not isinstance(names, str):
         return _from_numbers(batch, names, dtype, before, missing)
     column = feature_column(batch, names)
-    place = _Place(names, before, size, missing)
-    place.check_no_nulls(column, VECTORS)
+    checks = _Checks(names, before, size, missing)
+    checks.check_no_nulls(column, VECTORS)
     if pa.types.is_struct(column.type):
-        return _from_vectors(column, dtype, place)
-    return _from_arrays(column, dtype, place)
+        return _from_vectors(column, dtype, checks)
+    return _from_arrays(column, dtype, checks)
 
 
 def read_numbers(batch: pa.RecordBatch, name: str, before: int) -> Float64s:
     """Read a column of numbers; null, NaN and infinity are errors."""
     column = number_column(batch, name)
-    place = _Place(name, before)
-    place.check_no_nulls(column, "a number")
+    checks = _Checks(name, before)
+    checks.check_no_nulls(column, "a number")
     values = column.to_numpy(zero_copy_only=False)
-    place.check_rows(~np.isfinite(values), values, "a finite number")
+    checks.check_rows(~np.isfinite(values), values, "a finite number")
     return values
 
 
 def read_weights(batch: pa.RecordBatch, name: str, before: int) -> Float64s:
     """Read a column of non-negative numbers."""
     values = read_numbers(batch, name, before)
-    _Place(name, before).check_rows(values < 0, values, "a non-negative weight")
+    _Checks(name, before).check_rows(values < 0, values, "a non-negative weight")
     return values
 
 
@@ -124,7 +125,7 @@ def number_column(batch: pa.RecordBatch, name: str) -> pa.Array:
     column = named_column(batch, name)
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int8())
-    # What has no rows may have no type.
+    # A column without rows may have no type.
     elif not (
         _is_number(column.type)
         or pa.types.is_decimal(column.type)
@@ -137,24 +138,24 @@ def number_column(batch: pa.RecordBatch, name: str) -> pa.Array:
 def named_column(batch: pa.RecordBatch, name: str) -> pa.Array:
     """Return a column; raise InputError unless there is exactly one of that name."""
     # A list of all names for each column would take as long as the square of their number.
-    place = batch.schema.get_field_index(name)
-    if place < 0:
+    index = batch.schema.get_field_index(name)
+    if index < 0:
         names = batch.schema.names
         if name in names:
             raise InputError(f"column {name!r}: expected one column of that name, got {names.count(name)}")
         raise InputError(f"there is no column {name!r}; there are: {listed(names)}")
-    return batch.column(place)
+    return batch.column(index)
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return names for a message: the first ones, and how many there are if they are many."""
+    """Return names for a message: the first ones, and their number if there are many."""
     if len(names) <= LISTED:
         return ", ".join(names)
     return f"{', '.join(names[:LISTED])}, ... ({len(names):,} in all)"
 
 
-class _Place:
-    """Names the row of a column in errors."""
+class _Checks:
+    """Checks of a column's rows; errors name the column and the row."""
 
     def __init__(self, name: str, before: int, size: int | None = None, missing: bool = False) -> None:
         self._name = name
@@ -184,14 +185,14 @@ class _Place:
         expected = f"finite features that fit {dtype}"
         if flat.null_count and not self._missing:
             entry = int(np.argmax(flat.is_null().to_numpy(zero_copy_only=False)))
-            self.fail(_row_of(entry, lengths), "null in it", expected)
-        given = flat.to_numpy(zero_copy_only=False)
+            self.fail(_find_row(entry, lengths), "null in it", expected)
+        numbers = flat.to_numpy(zero_copy_only=False)
         with np.errstate(over="ignore"):
-            values: Array = given.astype(dtype, copy=False)
+            values: Array = numbers.astype(dtype, copy=False)
         wild = np.isinf(values) if self._missing else ~np.isfinite(values)
         if wild.any():
             entry = int(np.argmax(wild))
-            self.fail(_row_of(entry, lengths), f"{given[entry]:g} in it", expected)
+            self.fail(_find_row(entry, lengths), f"{numbers[entry]:g} in it", expected)
         return values
 
     def one_size(self, sizes: Array) -> int | None:
@@ -212,53 +213,53 @@ def _from_numbers(
     values = np.empty((batch.num_rows, len(names)), dtype)
     for column, name in enumerate(names):
         if missing:
-            given = number_column(batch, name).to_numpy(zero_copy_only=False)
+            numbers = number_column(batch, name).to_numpy(zero_copy_only=False)
         else:
-            given = read_numbers(batch, name, before)
+            numbers = read_numbers(batch, name, before)
         with np.errstate(over="ignore"):
-            values[:, column] = given
+            values[:, column] = numbers
         wild = np.isinf(values[:, column])
-        _Place(name, before).check_rows(wild, given, f"a number that fits {dtype}")
+        _Checks(name, before).check_rows(wild, numbers, f"a number that fits {dtype}")
     lengths = np.full(batch.num_rows, len(names), np.int64)
     return Features(lengths, dense_columns(lengths), values.reshape(-1), len(names))
 
 
-def _from_arrays(column: pa.Array, dtype: np.dtype[Any], place: _Place) -> Features:
-    lengths = lengths_of(column)
+def _from_arrays(column: pa.Array, dtype: np.dtype[Any], checks: _Checks) -> Features:
+    lengths = list_lengths(column)
     return Features(
-        lengths, dense_columns(lengths), place.entries(column.flatten(), lengths, dtype), place.one_size(lengths)
+        lengths, dense_columns(lengths), checks.entries(column.flatten(), lengths, dtype), checks.one_size(lengths)
     )
 
 
-def _from_vectors(column: pa.StructArray, dtype: np.dtype[Any], place: _Place) -> Features:
+def _from_vectors(column: pa.StructArray, dtype: np.dtype[Any], checks: _Checks) -> Features:
     # field() respects the slice of a struct, and flatten() the slice of a list.
     kinds, sizes, indices, values = (column.field(name) for name in ("type", "size", "indices", "values"))
-    lengths = lengths_of(values)
-    entries = place.entries(values.flatten(), lengths, dtype)
+    lengths = list_lengths(values)
+    entries = checks.entries(values.flatten(), lengths, dtype)
     dense = kinds.to_numpy(zero_copy_only=False) == 1
     if dense.all():
-        return Features(lengths, dense_columns(lengths), entries, place.one_size(lengths))
-    given = indices.flatten().to_numpy(zero_copy_only=False)
-    malformed = np.where(dense, 0, lengths) != lengths_of(indices)
-    place.check_rows(malformed, lengths, "as many indices as values")
+        return Features(lengths, dense_columns(lengths), entries, checks.one_size(lengths))
+    sparse_columns = indices.flatten().to_numpy(zero_copy_only=False)
+    malformed = np.where(dense, 0, lengths) != list_lengths(indices)
+    checks.check_rows(malformed, lengths, "as many indices as values")
     sizes = np.where(dense, lengths, sizes.fill_null(-1).to_numpy(zero_copy_only=False))
-    size = place.one_size(sizes)
+    size = checks.one_size(sizes)
     if not dense.any():
-        columns = given
+        columns = sparse_columns
     else:
         columns = dense_columns(lengths)
-        columns[np.repeat(~dense, lengths)] = given
+        columns[np.repeat(~dense, lengths)] = sparse_columns
     if len(columns) and not 0 <= columns.min() <= columns.max() < sizes[0]:
         entry = int(np.argmax((columns < 0) | (columns >= sizes[0])))
-        place.fail(_row_of(entry, lengths), f"{columns[entry]}", f"indices in [0, {sizes[0]})")
+        checks.fail(_find_row(entry, lengths), f"{columns[entry]}", f"indices in [0, {sizes[0]})")
     x = sparse_matrix(entries, columns, np.concatenate([[0], np.cumsum(lengths)]), size or 0)
     if x.has_canonical_format:
         return Features(lengths, columns, entries, size)
     x = canonical(x)
     lengths = np.diff(x.indptr).astype(np.int64)
     if (wild := np.isinf(x.data)).any():
-        row = _row_of(int(np.argmax(wild)), lengths)
-        place.fail(row, "values of one index that add up to infinity", f"finite features that fit {dtype}")
+        row = _find_row(int(np.argmax(wild)), lengths)
+        checks.fail(row, "values of one index that add up to infinity", f"finite features that fit {dtype}")
     return Features(lengths, x.indices, x.data, size)
 
 
@@ -270,7 +271,7 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
-def lengths_of(lists: pa.Array) -> Int64s:
+def list_lengths(lists: pa.Array) -> Int64s:
     """Return the length of each list; 0 for null."""
     lengths: Int64s = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     return lengths
@@ -284,5 +285,5 @@ def dense_columns(lengths: Int64s) -> Array:
     return (np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - lengths, lengths)).astype(np.int32)
 
 
-def _row_of(entry: int, lengths: Int64s) -> int:
+def _find_row(entry: int, lengths: Int64s) -> int:
     return int(np.searchsorted(np.cumsum(lengths), entry, side="right"))

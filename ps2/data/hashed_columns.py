@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ps2.array_types import Float32s, Int64s
-from ps2.data.columns import lengths_of, named_column, number_column
-from ps2.data.hashing_kernels import keys_of_crosses, keys_of_integers, keys_of_texts, place_pairs
+from ps2.data.columns import list_lengths, named_column, number_column
+from ps2.data.hashing_kernels import keys_of_crosses, keys_of_integers, keys_of_texts, write_pairs
 from ps2.data.key_fields import Field, KeyFields
 from ps2.data.key_rows import KeyRows
 from ps2.errors import InputError
@@ -82,7 +82,7 @@ class _Batch:
     def pairs(self, field: Field) -> _Pairs:
         """Return the pairs of a field."""
         if field.kind == "keys":
-            return self._given_keys(field)
+            return self._read_keys(field)
         if field.kind == "numeric":
             numbers, mask = self._numbers(field.columns[0])
             keys = np.full(len(numbers), self._hasher.numeric_keys[field.columns[0]], np.int64)
@@ -101,22 +101,22 @@ class _Batch:
             return [None] * len(some)
         rows = some if pairs.lengths is None else np.repeat(np.arange(len(pairs.lengths)), pairs.lengths)[some]
         if field.kind == "cross":
-            parts = [self._texts_of(self._hasher.parts[column], rows) for column in field.columns]
+            parts = [self._plain_texts(self._hasher.parts[column], rows) for column in field.columns]
             return [" x ".join(map(str, texts)) for texts in zip(*parts, strict=True)]
         column = self.batch.column(field.columns[0])
         if _is_list(column.type) and field.kind == "categorical":
             return _as_texts(column.flatten().drop_null().take(pa.array(some)))
-        return self._texts_of(field, rows)
+        return self._plain_texts(field, rows)
 
-    def _texts_of(self, field: Field, rows: Int64s) -> list[str | None]:
+    def _plain_texts(self, field: Field, rows: Int64s) -> list[str | None]:
         if field.kind == "buckets":
             buckets = self._hasher.buckets[field.columns[0]]
             numbers = self._numbers(field.columns[0])[0][rows]
-            return [buckets.text(int(at)) for at in np.searchsorted(buckets.edges, numbers, "right")]
+            return [buckets.text(int(index)) for index in np.searchsorted(buckets.edges, numbers, "right")]
         return _as_texts(self.batch.column(field.columns[0]).take(pa.array(rows)))
 
     def _single(self, field: Field) -> tuple[Int64s, Mask | None]:
-        """Return the key of each row in a field with one value per row, and which rows have a value (None: all)."""
+        """Return each row's key in a field of one value per row, and a mask of the rows with a value (None: all)."""
         name = field.hashed_name
         if name not in self._singles:
             self._singles[name] = self._bucketed(field) if field.kind == "buckets" else self._categories(field)
@@ -130,13 +130,13 @@ class _Batch:
     def _categories(self, field: Field) -> tuple[Int64s, Mask | None]:
         column = _decoded(named_column(self.batch, field.columns[0]))
         mask = column.is_valid().to_numpy(zero_copy_only=False) if column.null_count else None
-        return self._keys_of(field.columns[0], column), mask
+        return self._hash_values(field.columns[0], column), mask
 
-    def _keys_of(self, name: str, column: pa.Array) -> Int64s:
+    def _hash_values(self, name: str, column: pa.Array) -> Int64s:
         """Return the key of each value of a column; the key of a null has no meaning."""
         seed, kind = np.uint64(self._hasher.seeds[name]), column.type
         if pa.types.is_dictionary(kind):
-            keys = self._keys_of(name, column.dictionary)
+            keys = self._hash_values(name, column.dictionary)
             numbers = column.indices.fill_null(0).to_numpy(zero_copy_only=False)
             return keys[numbers] if len(keys) else np.zeros(len(column), np.int64)
         if pa.types.is_null(kind):
@@ -150,7 +150,7 @@ class _Batch:
         return keys_of_texts(*_text_buffers(name, column), seed)
 
     def _numbers(self, name: str) -> tuple[npt.NDArray[np.float64], Mask | None]:
-        """Return a column's numbers, 0 for null, and which rows have a number (None: all)."""
+        """Return a column's numbers, 0 for null, and a mask of the rows with a number (None: all)."""
         column = number_column(self.batch, name)
         mask = column.is_valid().to_numpy(zero_copy_only=False) if column.null_count else None
         numbers = column.fill_null(0.0).to_numpy(zero_copy_only=False)
@@ -168,43 +168,45 @@ class _Batch:
                 raise InputError(
                     f"column {column!r}: expected one value a row, for the cross {field.name!r}, got lists"
                 )
-        found = [self._single(self._hasher.parts[column]) for column in field.columns]
-        masks = [mask for _, mask in found if mask is not None]
-        table = np.stack([keys for keys, _ in found], axis=1)
+        singles = [self._single(self._hasher.parts[column]) for column in field.columns]
+        masks = [mask for _, mask in singles if mask is not None]
+        table = np.stack([keys for keys, _ in singles], axis=1)
         keys = keys_of_crosses(table, np.uint64(self._hasher.seeds[field.hashed_name]))
         return _Pairs(keys).present(np.logical_and.reduce(masks) if masks else None)
 
     def _listed(self, field: Field, column: pa.Array) -> _Pairs:
-        lengths, elements = lengths_of(column), _decoded(column.flatten())
+        lengths, elements = list_lengths(column), _decoded(column.flatten())
         if elements.null_count:
             rows = np.repeat(np.arange(len(lengths)), lengths)
-            there = elements.is_valid().to_numpy(zero_copy_only=False)
-            lengths = np.bincount(rows[there], minlength=len(lengths)).astype(np.int64)
+            is_valid = elements.is_valid().to_numpy(zero_copy_only=False)
+            lengths = np.bincount(rows[is_valid], minlength=len(lengths)).astype(np.int64)
             elements = elements.drop_null()
-        return _Pairs(self._keys_of(field.columns[0], elements), lengths=lengths)
+        return _Pairs(self._hash_values(field.columns[0], elements), lengths=lengths)
 
-    def _given_keys(self, field: Field) -> _Pairs:
+    def _read_keys(self, field: Field) -> _Pairs:
         name = field.columns[0]
         lengths, elements = self._arrays(name, "an array of keys", pa.types.is_integer)
         keys = elements.cast(pa.int64(), safe=False).to_numpy(zero_copy_only=False)
         if keys.size and keys.min() < 0:
-            at = int(np.argmax(keys < 0))
-            self._fail(name, _row_of(at, lengths), "keys in [0, 2**63)", str(elements[at].as_py()))
+            wrong = int(np.argmax(keys < 0))
+            self._fail(name, _find_row(wrong, lengths), "keys in [0, 2**63)", str(elements[wrong].as_py()))
         if field.width is not None and (lengths != field.width).any():
             row = int(np.argmax(lengths != field.width))
             self._fail(name, row, f"{field.width} keys", str(lengths[row]))
         if len(field.columns) == 1:
             return _Pairs(keys, lengths=lengths)
-        sizes, given = self._arrays(field.columns[1], "an array of numbers", _is_number)
+        sizes, elements_of_values = self._arrays(field.columns[1], "an array of numbers", _is_number)
         if (sizes != lengths).any():
             row = int(np.argmax(sizes != lengths))
             self._fail(field.columns[1], row, f"{lengths[row]} values, one a key", str(sizes[row]))
-        numbers = given.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+        numbers = elements_of_values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
         with np.errstate(over="ignore"):
             values = numbers.astype(np.float32)
         if not np.isfinite(values).all():
-            at = int(np.argmax(~np.isfinite(values)))
-            self._fail(field.columns[1], _row_of(at, lengths), "finite numbers that fit float32", f"{numbers[at]:g}")
+            wrong = int(np.argmax(~np.isfinite(values)))
+            self._fail(
+                field.columns[1], _find_row(wrong, lengths), "finite numbers that fit float32", f"{numbers[wrong]:g}"
+            )
         return _Pairs(keys, values, lengths)
 
     def _arrays(self, name: str, what: str, fits: Any) -> tuple[Int64s, pa.Array]:
@@ -212,13 +214,13 @@ class _Batch:
         column = named_column(self.batch, name)
         if not (_is_list(column.type) and fits(column.type.value_type)):
             raise InputError(f"column {name!r}: expected {what} in each row, got {column.type}")
-        lengths, elements = lengths_of(column), column.flatten()
+        lengths, elements = list_lengths(column), column.flatten()
         if column.null_count:
             row = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
             self._fail(name, row, what, "null")
         if elements.null_count:
-            at = int(np.argmax(elements.is_null().to_numpy(zero_copy_only=False)))
-            self._fail(name, _row_of(at, lengths), what, "null in it")
+            wrong = int(np.argmax(elements.is_null().to_numpy(zero_copy_only=False)))
+            self._fail(name, _find_row(wrong, lengths), what, "null in it")
         return lengths, elements
 
     def _fail(self, name: str, row: int, expected: str, got: str) -> None:
@@ -228,25 +230,25 @@ class _Batch:
 def _joined(read: _Batch, hasher: KeyFields) -> KeyRows:
     """Return the rows with the pairs of all fields."""
     n = read.batch.num_rows
-    found = [read.pairs(field) for field in hasher.fields]
-    if all(pairs.lengths is None for pairs in found):
-        return _aligned(found, n)
-    lengths = [np.ones(n, np.int64) if pairs.lengths is None else pairs.lengths for pairs in found]
+    all_pairs = [read.pairs(field) for field in hasher.fields]
+    if all(pairs.lengths is None for pairs in all_pairs):
+        return _aligned(all_pairs, n)
+    lengths = [np.ones(n, np.int64) if pairs.lengths is None else pairs.lengths for pairs in all_pairs]
     indptr = np.concatenate([[0], np.cumsum(np.sum(lengths, axis=0))]).astype(np.int64)
     keys, values = np.empty(indptr[-1], np.int64), np.empty(indptr[-1], np.float32)
     fields, next_pair = np.empty(indptr[-1], np.int32), indptr[:-1].copy()
-    for pairs, theirs, number in zip(found, lengths, hasher.first_numbers, strict=True):
-        of_pairs = NO_VALUES if pairs.values is None else pairs.values
-        given = readable(pairs.keys), readable(of_pairs), readable(theirs)
-        place_pairs(*given, number, next_pair, (keys, values, fields))
-    _number_places(fields, indptr, lengths, hasher)
+    for pairs, theirs, number in zip(all_pairs, lengths, hasher.first_numbers, strict=True):
+        values_of_field = NO_VALUES if pairs.values is None else pairs.values
+        arrays = readable(pairs.keys), readable(values_of_field), readable(theirs)
+        write_pairs(*arrays, number, next_pair, (keys, values, fields))
+    _number_positions(fields, indptr, lengths, hasher)
     sizes = np.diff(indptr)
     width = int(sizes[0]) if n and (sizes == sizes[0]).all() else None
     return KeyRows(indptr, keys, values, fields, width)
 
 
-def _number_places(fields: Array, indptr: Int64s, lengths: list[Int64s], hasher: KeyFields) -> None:
-    """Add each key's place in its array to its field number, for fields with a width."""
+def _number_positions(fields: Array, indptr: Int64s, lengths: list[Int64s], hasher: KeyFields) -> None:
+    """Add each key's position in its array to its field number, for fields with a width."""
     begins = indptr[:-1].copy()
     for field, theirs in zip(hasher.fields, lengths, strict=True):
         if field.width is not None and len(begins):
@@ -254,11 +256,11 @@ def _number_places(fields: Array, indptr: Int64s, lengths: list[Int64s], hasher:
         begins += theirs
 
 
-def _aligned(found: list[_Pairs], n: int) -> KeyRows:
+def _aligned(all_pairs: list[_Pairs], n: int) -> KeyRows:
     """Return rows in which each field has one pair."""
-    width = len(found)
+    width = len(all_pairs)
     keys, values = np.empty((n, width), np.int64), np.ones((n, width), np.float32)
-    for number, pairs in enumerate(found):
+    for number, pairs in enumerate(all_pairs):
         keys[:, number] = pairs.keys
         if pairs.values is not None:
             values[:, number] = pairs.values
@@ -267,7 +269,7 @@ def _aligned(found: list[_Pairs], n: int) -> KeyRows:
 
 
 def _text_buffers(name: str, column: pa.Array) -> tuple[Array, Array]:
-    """Return the bytes of all texts, and where each text begins and the last one ends."""
+    """Return the bytes of all texts, and the n + 1 bounds of the texts."""
     kind = column.type
     if pa.types.is_uint64(kind) or pa.types.is_string_view(kind):
         column = column.cast(pa.large_string())
@@ -304,7 +306,7 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
-def _row_of(entry: int, lengths: Int64s) -> int:
+def _find_row(entry: int, lengths: Int64s) -> int:
     return int(np.searchsorted(np.cumsum(lengths), entry, side="right"))
 
 

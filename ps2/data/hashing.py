@@ -1,8 +1,8 @@
-"""Hashes columns to rows of keys. A key is a hash of a field's name and a value, so nothing counts a vocabulary.
+"""Hashes columns to rows of keys. A key is a hash of a field's name and a value, so no vocabulary is needed.
 
-The key of a text in a field is ``xxh3_64(text, seed=xxh3_64(field, seed)) >> 1``, which has 63 bits. Some two of n
-distinct values share a key with a probability of n**2 / 2**64: 5% for a billion values. The text of an integer is
-decimal, and that of a boolean is "true" or "false": a column of strings and one of integers give equal keys.
+The key of a text in a field is ``xxh3_64(text, seed=xxh3_64(field, seed)) >> 1``, which has 63 bits. With a probability
+of n**2 / 2**64, two of n distinct values share a key: 5% for a billion values. The text of an integer is decimal, and
+that of a boolean is "true" or "false": a column of strings and one of integers give equal keys.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class FieldHasher(KeyFields):
             InputError: a column is missing or has another type; a number is NaN, infinite or too large for float32; a
                 key is negative. The message names the column and the row.
         """
-        # Imported here, as a scorer of single rows needs neither pyarrow nor numba.
+        # A scorer of single rows needs neither pyarrow nor numba.
         from ps2.data.hashed_columns import hash_batch
 
         return hash_batch(self, batch, before)
@@ -60,7 +60,7 @@ class FieldHasher(KeyFields):
                 ``pandas.DataFrame.to_dict("records")`` writes them.
 
         Raises:
-            InputError: as ``rows`` does.
+            InputError: see ``rows``.
         """
         from ps2.data.hashed_dicts import hash_dicts
 
@@ -72,7 +72,7 @@ class FieldHasher(KeyFields):
         The value is a text; None for a numeric field. Fields of keys are left out.
 
         Raises:
-            InputError: as ``rows`` does.
+            InputError: see ``rows``.
         """
         from ps2.data.hashed_columns import name_keys
 

@@ -1,4 +1,4 @@
-"""Loops of hashing: texts, integers and pairs of keys to keys, and pairs of all fields to rows."""
+"""Kernels of hashing: they turn texts, integers and pairs of keys into keys, and all fields' pairs into rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def keys_of_texts(text: Bytes, ends: Any, seed: np.uint64) -> Int64s:
 
     Args:
         text: all texts, one after the other.
-        ends: where each begins, and the last ends: int32 or int64, shape (n + 1,).
+        ends: the n + 1 bounds of the texts, int32 or int64.
     """
     keys = np.empty(ends.size - 1, np.int64)
     for i in range(keys.size):
@@ -64,17 +64,17 @@ def keys_of_crosses(parts: npt.NDArray[np.int64], seed: np.uint64) -> Int64s:
 
 
 @kernel
-def place_pairs(
+def write_pairs(
     keys: Int64s, values: Float32s, lengths: Int64s, field: int, next_pair: Int64s, to: tuple[Int64s, Float32s, Int32s]
 ) -> None:
-    """Write a field's pairs into their rows, and move ``next_pair``, where each row's next pair belongs."""
+    """Write a field's pairs into their rows, and advance ``next_pair``, the position of each row's next pair."""
     to_keys, to_values, to_fields = to
-    at = 0
+    pair = 0
     for row in range(lengths.size):
         begin = next_pair[row]
         for i in range(lengths[row]):
-            to_keys[begin + i] = keys[at]
-            to_values[begin + i] = values[at] if values.size else np.float32(1)
+            to_keys[begin + i] = keys[pair]
+            to_values[begin + i] = values[pair] if values.size else np.float32(1)
             to_fields[begin + i] = field
-            at += 1
+            pair += 1
         next_pair[row] = begin + lengths[row]

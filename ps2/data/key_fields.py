@@ -21,12 +21,12 @@ Kind = Literal["categorical", "numeric", "buckets", "cross", "keys"]
 KINDS = ("categorical", "numeric", "buckets", "cross", "keys")
 # Separates the parts of a field's hashed name. No name of a column contains it.
 SEPARATOR = "\x1f"
-# Largest bound of buckets by logarithm.
+# The largest bound of buckets by logarithm.
 LARGEST = 1e18
 
 
 def suggested_cross(text: str) -> str:
-    """Return the columns of a malformed cross in its form: "user:ad" for "user-ad"."""
+    """Return the correct form of a malformed cross: "user:ad" for "user-ad"."""
     columns = re.findall(r"\w+", text)
     return ":".join(columns) if len(columns) > 1 else "user:ad"
 
@@ -41,7 +41,7 @@ class Field:
             their values.
         bounds: for buckets with bounds: bucket i holds the numbers in [bounds[i - 1], bounds[i]).
         base: for buckets by logarithm, the base; else None.
-        width: for keys, how many each row has; None: any number.
+        width: for keys, the number of keys in each row; None: any number.
     """
 
     kind: Kind
@@ -88,7 +88,7 @@ class Field:
         Args:
             column: the column of keys.
             values: a column with arrays of the keys' values; None: each value is 1.
-            width: how many keys each row has; each place in the array then has a field number of its own. None: any
+            width: the number of keys in each row; each position in the array then has its own field number. None: any
                 number of keys, and one field number for all.
         """
         return Field("keys", (column,) if values is None else (column, values), width=width)
@@ -145,8 +145,8 @@ class Field:
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON data from which ``from_json`` makes this field."""
-        given = {"bounds": list(self.bounds), "base": self.base, "width": self.width}
-        return {"kind": self.kind, "columns": list(self.columns)} | {k: v for k, v in given.items() if v}
+        optional = {"bounds": list(self.bounds), "base": self.base, "width": self.width}
+        return {"kind": self.kind, "columns": list(self.columns)} | {k: v for k, v in optional.items() if v}
 
     @staticmethod
     def from_json(content: Mapping[str, Any]) -> Field:
@@ -213,7 +213,7 @@ class KeyFields:
 
     @property
     def first_numbers(self) -> tuple[int, ...]:
-        """The field number of each field; for keys with a width, the number of the first place."""
+        """The field number of each field; for keys with a width, the number of the first position."""
         ends = np.cumsum([0, *(field.width or 1 for field in self.fields)])
         return tuple(map(int, ends[:-1]))
 
@@ -279,7 +279,7 @@ class Buckets:
         """Return the key of the number's bucket."""
         return self.keys[bisect_right(self.edges, number)]
 
-    def text(self, at: int) -> str:
+    def text(self, index: int) -> str:
         """Return a bucket's interval as text, such as "[1, 3)"."""
-        low = f"[{self.edges[at - 1]:g}" if at else "(-inf"
-        return f"{low}, {self.edges[at]:g})" if at < len(self.edges) else f"{low}, inf)"
+        low = f"[{self.edges[index - 1]:g}" if index else "(-inf"
+        return f"{low}, {self.edges[index]:g})" if index < len(self.edges) else f"{low}, inf)"

@@ -1,4 +1,4 @@
-"""Arrays that a caller gives, of which no element is hidden."""
+"""Conversion of a caller's values to plain NumPy arrays, without masked elements."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ import numpy.typing as npt
 from ps2.errors import ShapeError, UsageError
 
 
-def as_array(name: str, given: Any) -> npt.NDArray[Any]:
-    """Return ``given`` as a numpy array. Refuse a masked array, because its hidden values would be read as data."""
-    if is_masked(given):
+def as_array(name: str, value: Any) -> npt.NDArray[Any]:
+    """Return a value as a numpy array. Refuse a masked array, because its hidden values would be read as data."""
+    if is_masked(value):
         raise UsageError(
             f"{name}: expected a plain array, got a masked one: replace the masked elements with "
             ".filled(value), or drop them with .compressed()"
         )
     try:
-        return np.asarray(given)
+        return np.asarray(value)
     except ValueError as error:
         raise ShapeError(f"{name}: expected an array, but numpy cannot make one of this value: {error}") from error
 
 
 def as_numbers(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return an array of numbers; Python's objects become float64, None and pandas' NA among them NaN.
+    """Return an array of numbers. Python's objects become float64; None and pandas' NA become NaN.
 
-    pandas has objects where the columns of a DataFrame are of several types, of its nullable types, or of Arrow's.
+    pandas uses objects if a DataFrame's columns have several types, nullable types or Arrow's types.
 
     Raises:
-        TypeError: a value is no number, such as a text or a date; the message is the value.
+        TypeError: a value is not a number, for example a text or a date; the message is the value.
     """
     if values.dtype != object:
         if values.dtype.kind not in "biuf":
@@ -51,11 +51,11 @@ def as_numbers(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         raise TypeError(f"an integer beyond float64: {error}") from error
 
 
-def is_masked(given: Any) -> bool:
-    """Return True if ``given`` is a masked array, or a list that contains one."""
-    if not isinstance(given, (list, tuple)):
-        return isinstance(given, np.ma.MaskedArray)
-    kinds = set(map(type, given))  # a long list has few distinct types
+def is_masked(value: Any) -> bool:
+    """Return True if ``value`` is a masked array, or a list that contains one."""
+    if not isinstance(value, (list, tuple)):
+        return isinstance(value, np.ma.MaskedArray)
+    kinds = set(map(type, value))  # a long list has few distinct types
     if not any(issubclass(kind, (list, tuple, np.ma.MaskedArray)) for kind in kinds):
         return False
-    return any(map(is_masked, given))
+    return any(map(is_masked, value))

@@ -1,44 +1,48 @@
-"""Rows go to a file as they are read, once they exceed a limit, so that no more than that is in memory at any time."""
+"""Writes rows to a file while they are read, once they exceed a limit, so memory use stays below the limit."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from ps2.data.block_file import BlockFile
-from ps2.data.rows import Rows, are_dense
-from ps2.data.spilled_rows import RowBlock, RowFile, SpilledRows
-from ps2.data.spilling import Spill, folder_of, local_folders
+from ps2.data.rows import Float, RowParts, Rows, are_dense, checked_dtype
+from ps2.data.spilled_rows import KeptRows, RowBlock, RowFile, SpilledRows
+from ps2.data.spilling import Spill, local_folders, worker_folder
 from ps2.data.used_columns import UsedColumns
 from ps2.errors import LimitError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 log = logging.getLogger(__name__)
 
 Mask = npt.NDArray[np.bool_]
 
 MAX_COLUMNS = 2**31 - 1
-# Folders in a sentence.
+# The number of folders in the message.
 SHOWN = 3
 
 
 @dataclass(frozen=True)
 class Spilled:
-    """What a worker has written: bytes of rows, and the folder on whose disk they are."""
+    """A worker's rows in a file: their size in bytes, and the folder on whose disk they are."""
 
     bytes: int
     folder: str
 
 
-def said_of(spilled: Sequence[Spilled]) -> str:
-    """Say what workers have written, in a sentence."""
-    folders = sorted({one.folder for one in spilled})
+def spill_message(spilled: Sequence[Spilled]) -> str:
+    """Return a sentence about the files of all workers."""
+    folders = sorted({rows.folder for rows in spilled})
     more = f" and {len(folders) - SHOWN} more folders" if len(folders) > SHOWN else ""
     return (
-        f"{len(spilled)} workers keep rows in files, {sum(one.bytes for one in spilled):,} bytes in all, in "
+        f"{len(spilled)} workers keep rows in files, {sum(rows.bytes for rows in spilled):,} bytes in all, in "
         f"{', '.join(folders[:SHOWN])}{more}: they read these in each pass over their rows"
     )
 
@@ -48,24 +52,24 @@ class RowSpill:
 
     Attributes:
         spill: how the worker keeps its rows.
-        limit_bytes: that rows may take in memory.
-        is_begun: rows are in the file.
+        limit_bytes: the maximum size of rows in memory.
+        is_begun: True once rows are in the file.
     """
 
     def __init__(self, spill: Spill, rank: int, workers: int) -> None:
         self.spill = spill
-        self.limit_bytes = spill.limit_of(workers)
+        self.limit_bytes = spill.worker_limit_bytes(workers)
         self.is_begun = spill.mode == "always"
         self._rank = rank
         self._file: BlockFile | None = None
         self._used: UsedColumns | None = None
         self._is_any_dense = False
-        # Of rows to train on, and of those held out.
+        # Blocks of rows to train on, and of held-out rows.
         self._blocks: tuple[list[RowBlock], list[RowBlock]] = ([], [])
         self._rows = [0, 0]
 
     def is_due(self, waiting_bytes: int) -> bool:
-        """Return whether the rows that wait in memory are to be written now."""
+        """Return True if the rows that wait in memory must be written now."""
         if self.spill.mode == "never":
             return False
         return waiting_bytes > (min(self.spill.block_bytes, self.limit_bytes) if self.is_begun else self.limit_bytes)
@@ -74,21 +78,21 @@ class RowSpill:
         """Write rows.
 
         Args:
-            held_out: which of them are held out, shape (n,); None: none.
+            held_out: True for the held-out rows, shape (n,); None: there are none.
 
         Raises:
             SpillError: the disk is full, or fails.
-            LimitError: there are more columns than int32 counts.
+            LimitError: there are more columns than int32 holds.
         """
         self.is_begun = True
         if held_out is None:
             self._append(rows, 0)
             return
-        for of, mask in enumerate((~held_out, held_out)):
-            self._append(_some(rows, np.flatnonzero(mask)), of)
+        for part, mask in enumerate((~held_out, held_out)):
+            self._append(_some(rows, np.flatnonzero(mask)), part)
 
     def finished(self) -> tuple[SpilledRows, SpilledRows]:
-        """Number the used columns from 0; return the rows to train on, and those held out, with the same keys."""
+        """Number the used columns from 0; return the rows to train on and the held-out rows, with the same keys."""
         file = self._begun_file()
         size = 0 if self._used is None else self._used.size
         keys = np.arange(size)
@@ -98,21 +102,22 @@ class RowSpill:
                 self._renumber(file, self._used)
         log.info("rank %d: rows are in a file in %s, %s bytes", self._rank, file.folder, f"{file.size:,}")
         training, held_out = (
-            SpilledRows(keys, RowFile.of(keys, file, tuple(blocks), self.limit_bytes)) for blocks in self._blocks
+            SpilledRows(keys, RowFile.from_blocks(keys, file, tuple(blocks), self.limit_bytes))
+            for blocks in self._blocks
         )
         return training, held_out
 
     @property
     def spilled(self) -> Spilled | None:
-        """What was written; None: all rows are in memory."""
+        """The rows in the file; None: all rows are in memory."""
         return None if self._file is None else Spilled(self._file.size, self._file.folder)
 
     def _begun_file(self) -> BlockFile:
         if self._file is None:
-            self._file = BlockFile(folder_of(self._rank, local_folders()))
+            self._file = BlockFile(worker_folder(self._rank, local_folders()))
         return self._file
 
-    def _append(self, rows: Rows, of: int) -> None:
+    def _append(self, rows: Rows, part: int) -> None:
         file, size = self._begun_file(), rows.x.shape[1]
         if size > MAX_COLUMNS:
             raise LimitError(f"rows in a file have at most {MAX_COLUMNS:,} columns, got {size:,}; use spill='never'")
@@ -132,8 +137,8 @@ class RowSpill:
                 arrays["y"] = block.y
             if block.weights is not None:
                 arrays["weights"] = block.weights
-            self._blocks[of].append(RowBlock(self._rows[of], len(block), is_dense, file.append(arrays)))
-            self._rows[of] += len(block)
+            self._blocks[part].append(RowBlock(self._rows[part], len(block), is_dense, file.append(arrays)))
+            self._rows[part] += len(block)
 
     def _cut(self, rows: Rows) -> Iterator[Rows]:
         """Yield rows in blocks of about the same number of entries."""
@@ -149,10 +154,10 @@ class RowSpill:
                 yield _some(rows, slice(begin, end))
 
     def _renumber(self, file: BlockFile, used: UsedColumns) -> None:
-        places = used.places()
+        numbers = used.numbers()
         for block in (*self._blocks[0], *self._blocks[1]):
-            columns = places.of(file.arrays(block.place)["columns"])
-            file.overwrite(block.place, "columns", columns)
+            columns = numbers.number(file.arrays(block.location)["columns"])
+            file.overwrite(block.location, "columns", columns)
 
 
 def _some(rows: Rows, numbers: npt.NDArray[np.int64] | slice) -> Rows:
@@ -163,3 +168,32 @@ def _some(rows: Rows, numbers: npt.NDArray[np.int64] | slice) -> Rows:
         y=None if rows.y is None else rows.y[numbers],
         weights=None if rows.weights is None else rows.weights[numbers],
     )
+
+
+def keep_batches(
+    batches: Iterable[pa.RecordBatch],
+    features: str | Sequence[str],
+    label: str | None,
+    weight: str | None,
+    dtype: Float,
+    spill: RowSpill,
+) -> KeptRows:
+    """Read rows like ``Rows.fromBatches``, and number their columns; see ``Worker.keep``."""
+    parts = RowParts(checked_dtype(dtype))
+    if not isinstance(features, str):
+        parts.size = len(features)
+    has_y, has_weights = label is not None, weight is not None
+
+    def write() -> None:
+        for rows in parts.drained(has_y, has_weights, spill.spill.block_bytes):
+            spill.append(rows)
+
+    for batch in batches:
+        parts.read(batch, features, label, weight)
+        if spill.is_due(parts.nbytes):
+            write()
+    if not spill.is_begun:
+        return parts.joined(has_y, has_weights).localize()
+    write()
+    training, _ = spill.finished()
+    return training

@@ -76,7 +76,7 @@ class Rows:
                 in any order; values of the same index are added up.
             label: column of numbers or booleans; None if there is none.
             weight: column of non-negative numbers; None if there is none.
-            dtype: of the features.
+            dtype: the dtype of the features.
 
         Raises:
             InputError: a column is missing or has another type; a value is null, NaN, infinite or too large for the
@@ -97,7 +97,7 @@ class Rows:
         A record takes some microseconds; a DataFrame's batches are many times faster.
 
         Raises:
-            InputError: a record is something else, or has a value that ``fromBatches`` refuses.
+            InputError: a record has another form, or a value that ``fromBatches`` refuses.
         """
         parts = RowParts(checked_dtype(dtype))
         indices: list[Array] = []
@@ -106,9 +106,9 @@ class Rows:
         numbers: list[tuple[float, ...]] = []
         for record in records:
             try:
-                vector, *of_record = _unpacked(record)
+                vector, *label_and_weight = _unpacked(record)
                 columns, entries, size = _entries(vector)
-                numbers.append(tuple(map(float, of_record)))
+                numbers.append(tuple(map(float, label_and_weight)))
             except (TypeError, ValueError, AttributeError) as error:
                 raise InputError(
                     f"record {len(sizes)}: expected (label, vector), (label, vector, weight) or a LabeledPoint, "
@@ -138,7 +138,7 @@ class Rows:
         """
         columns = self.x.indices
         if are_dense(columns, *self.x.shape):
-            # Most tables of numbers: no column is left out, so none gets another number.
+            # Most tables of numbers: all columns are used, so each keeps its number.
             return LocalRows(np.arange(self.x.shape[1]), self.x, self.y, self.weights)
         if len(columns) and not 0 <= columns.min() <= columns.max() < self.x.shape[1]:
             raise OutOfRangeError(
@@ -154,11 +154,11 @@ class LocalRows:
     """Rows in a compact space of the columns that they use.
 
     Attributes:
-        keys: the used columns, int64, shape (k,), sorted, unique: what to pull and to add to.
+        keys: the used columns, int64, shape (k,), sorted, unique: the keys to pull and to add to.
         x: scipy csr_array of float32 or float64, shape (n, k): its columns are positions in ``keys``.
         y: labels, float64, shape (n,); None if there are none.
         weights: float64, shape (n,); None: all weights are equal.
-        margins: what rows' predictions begin with, float64, shape (n,); None: all begin alike.
+        margins: the initial predictions of the rows, float64, shape (n,); None: all rows have the same.
         groups: the group of each row, int64, shape (n,); None: there are none.
     """
 
@@ -186,22 +186,22 @@ class LocalRows:
         indptr, columns, values = take_rows(self.x.indptr, self.x.indices, self.x.data, rows)
         used = renumber(columns, columns, len(self.keys))
         x = sparse_matrix(values, columns, indptr, len(used))
-        return LocalRows(self.keys[used], x, *self._of_rows(rows))
+        return LocalRows(self.keys[used], x, *self._row_fields(rows))
 
     def gathered(self, rows: Int64s) -> LocalRows:
         """Return some rows, unchecked, in the order given, with all keys."""
         indptr, columns, values = take_rows(self.x.indptr, self.x.indices, self.x.data, rows)
-        return LocalRows(self.keys, sparse_matrix(values, columns, indptr, len(self.keys)), *self._of_rows(rows))
+        return LocalRows(self.keys, sparse_matrix(values, columns, indptr, len(self.keys)), *self._row_fields(rows))
 
     def chosen(self, numbers: npt.ArrayLike) -> LocalRows:
-        """Return some rows, in the order given, with all keys; raises as ``take`` does."""
+        """Return some rows, in the order given, with all keys; raises like ``take``."""
         rows = row_numbers(numbers, len(self))
-        return LocalRows(self.keys, self.x[rows], *self._of_rows(rows))
+        return LocalRows(self.keys, self.x[rows], *self._row_fields(rows))
 
-    def _of_rows(self, rows: Int64s) -> tuple[Any, ...]:
+    def _row_fields(self, rows: Int64s) -> tuple[Any, ...]:
         """Return labels, weights, margins and groups of some rows."""
-        kept = (self.y, self.weights, self.margins, self.groups)
-        return tuple(None if one is None else one[rows] for one in kept)
+        arrays = (self.y, self.weights, self.margins, self.groups)
+        return tuple(None if one is None else one[rows] for one in arrays)
 
     def sample(self, fraction: float, rng: np.random.Generator) -> LocalRows:
         """Return a random minibatch with the keys that it uses; it may be empty.
@@ -213,7 +213,7 @@ class LocalRows:
         Raises:
             ConfigError: ``fraction`` is outside (0, 1].
         """
-        rows = drawn_rows(len(self), fraction, rng)
+        rows = sample_rows(len(self), fraction, rng)
         return self if rows is None else self.take(rows)
 
     @property
@@ -222,7 +222,7 @@ class LocalRows:
         return float(len(self) if self.weights is None else self.weights.sum())
 
     def blocks(self) -> Iterator[LocalRows]:
-        """Yield all rows, in one block: as of rows in a file (``ps2.data.spilled_rows``)."""
+        """Yield all rows in one block; see ``SpilledRows.blocks``."""
         yield self
 
     def mapped(self, change: Callable[[LocalRows], LocalRows]) -> LocalRows:
@@ -230,7 +230,7 @@ class LocalRows:
         return change(self)
 
 
-def drawn_rows(rows: int, fraction: float, rng: np.random.Generator) -> Int64s | None:
+def sample_rows(rows: int, fraction: float, rng: np.random.Generator) -> Int64s | None:
     """Draw the numbers of a minibatch's rows, ascending; None: all rows.
 
     Raises:
@@ -246,36 +246,36 @@ def drawn_rows(rows: int, fraction: float, rng: np.random.Generator) -> Int64s |
 
 
 def number_columns(columns: Array) -> tuple[Int64s, Int32s]:
-    """Return the sorted unique columns (int64), and the place of each entry's column among them (int32)."""
+    """Return the sorted unique columns (int64), and the position of each entry's column among them (int32)."""
     span = int(columns.max()) + 1 if len(columns) else 0
     if span > SPAN_PER_ENTRY * len(columns):
-        keys, found = np.unique(columns, return_inverse=True)
-        return keys.astype(np.int64, copy=False), found.astype(np.int32)
+        keys, positions = np.unique(columns, return_inverse=True)
+        return keys.astype(np.int64, copy=False), positions.astype(np.int32)
     inverse = np.empty(len(columns), np.int32)
     keys = renumber(columns, inverse, span)
     return keys, inverse
 
 
 def are_dense(columns: Array, rows: int, size: int) -> bool:
-    """Return whether each row has all columns, in order."""
+    """Return True if each row has all columns, in order."""
     if columns.dtype != np.int32 or not rows or len(columns) != rows * size:
         return False
-    of_row, table = np.arange(size, dtype=np.int32), columns.reshape(rows, size)
+    all_columns, table = np.arange(size, dtype=np.int32), columns.reshape(rows, size)
     blocks = range(0, rows, DENSE_BLOCK)
-    return all(bool((table[begin : begin + DENSE_BLOCK] == of_row).all()) for begin in blocks)
+    return all(bool((table[begin : begin + DENSE_BLOCK] == all_columns).all()) for begin in blocks)
 
 
 def row_numbers(numbers: npt.ArrayLike, count: int) -> Int64s:
     """Return numbers of rows as an array, checked.
 
     Raises:
-        DTypeError: they are not integers, as those of a mask.
+        DTypeError: they are not integers, for example a mask.
         OutOfRangeError: one is not in ``[0, count)``.
     """
-    given = np.asarray(numbers)
-    if given.size and given.dtype.kind not in "iu":
-        raise DTypeError(f"rows: expected row numbers, integers, got {given.dtype}; a mask has np.flatnonzero(mask)")
-    rows = given.astype(np.int64)
+    array = np.asarray(numbers)
+    if array.size and array.dtype.kind not in "iu":
+        raise DTypeError(f"rows: expected row numbers, integers, got {array.dtype}; a mask has np.flatnonzero(mask)")
+    rows = array.astype(np.int64)
     if len(rows) and not 0 <= rows.min() <= rows.max() < count:
         raise OutOfRangeError(f"rows: expected numbers in [0, {count}), got {rows.min()} to {rows.max()}")
     return rows
@@ -284,22 +284,22 @@ def row_numbers(numbers: npt.ArrayLike, count: int) -> Int64s:
 @kernel
 def take_rows(indptr: Array, columns: Array, values: Array, rows: Int64s) -> tuple[Array, Array, Array]:
     """Copy the entries of some rows, one row after the other; return the row starts, the columns and the values."""
-    taken = np.zeros(len(rows) + 1, np.int64)
+    new_indptr = np.zeros(len(rows) + 1, np.int64)
     for row in range(len(rows)):
-        taken[row + 1] = taken[row] + indptr[rows[row] + 1] - indptr[rows[row]]
-    taken_columns, taken_values = np.empty(taken[-1], columns.dtype), np.empty(taken[-1], values.dtype)
+        new_indptr[row + 1] = new_indptr[row] + indptr[rows[row] + 1] - indptr[rows[row]]
+    new_columns, new_values = np.empty(new_indptr[-1], columns.dtype), np.empty(new_indptr[-1], values.dtype)
     for row in range(len(rows)):
         begin, end = indptr[rows[row]], indptr[rows[row] + 1]
-        taken_columns[taken[row] : taken[row + 1]] = columns[begin:end]
-        taken_values[taken[row] : taken[row + 1]] = values[begin:end]
-    return taken, taken_columns, taken_values
+        new_columns[new_indptr[row] : new_indptr[row + 1]] = columns[begin:end]
+        new_values[new_indptr[row] : new_indptr[row + 1]] = values[begin:end]
+    return new_indptr, new_columns, new_values
 
 
 class RowParts:
     """Collects the arrays of rows that come in several parts.
 
     Attributes:
-        dtype: of the values.
+        dtype: the dtype of the values.
         rows: number of rows so far.
         size: number of columns of each row; None until it is known.
         y, weights: labels and weights of the parts, appended by the caller.
@@ -317,7 +317,7 @@ class RowParts:
 
     def read(self, batch: pa.RecordBatch, features: str | Sequence[str], label: str | None, weight: str | None) -> None:
         """Append the rows of a batch; see ``Rows.fromBatches``."""
-        # Imported here, as pyarrow takes half a second to import and records do not need it.
+        # Importing pyarrow takes half a second, and records do not need it.
         from ps2.data.columns import read_features, read_numbers, read_weights
 
         if not hasattr(batch, "schema"):
@@ -326,8 +326,8 @@ class RowParts:
                 f"{type(batch).__name__}; Rows.fromRecords reads records of an RDD"
             )
         before = self.rows
-        found = read_features(batch, features, self.dtype, before)
-        self.add(found.lengths, found.columns, found.values, found.size)
+        entries = read_features(batch, features, self.dtype, before)
+        self.add(entries.lengths, entries.columns, entries.values, entries.size)
         if label is not None:
             self.y.append(read_numbers(batch, label, before))
         if weight is not None:
@@ -350,7 +350,7 @@ class RowParts:
         return sum(part.nbytes for parts in kinds for part in parts)
 
     def drained(self, has_y: bool, has_weights: bool, piece_bytes: int) -> Iterator[Rows]:
-        """Yield the rows in pieces of about a size, and forget them; their number and size stay known."""
+        """Yield the rows in pieces of about ``piece_bytes``, and drop them; ``rows`` and ``size`` keep their values."""
         while self.lengths:
             piece = RowParts(self.dtype)
             piece.size = self.size
@@ -421,6 +421,6 @@ def _check_records(parts: RowParts, sizes: list[int], numbers: list[tuple[float,
     first(np.array(list(map(len, numbers))) != len(numbers[0]), "expected a weight in all records or in none")
     first_entry(~np.isfinite(values), f"expected finite features that fit {parts.dtype}")
     first_entry((columns < 0) | (columns >= sizes[0]), f"expected indices in [0, {sizes[0]})")
-    given = np.array(numbers)
-    first(np.any(~np.isfinite(given), axis=1), "expected a finite label and weight")
-    first(np.any(given[:, 1:] < 0, axis=1), "expected a non-negative weight")
+    table = np.array(numbers)
+    first(np.any(~np.isfinite(table), axis=1), "expected a finite label and weight")
+    first(np.any(table[:, 1:] < 0, axis=1), "expected a non-negative weight")

@@ -19,9 +19,9 @@ def sparse_matrix(values: Array, columns: Array, indptr: Array, size: int) -> sp
 
 
 def canonical(x: sp.csr_array) -> sp.csr_array:
-    """Return the same rows with ascending columns, each once in a row: values of one place are added up, as scipy does.
+    """Return the same rows with ascending columns, each once in a row: values of the same entry are added.
 
-    The given arrays are not changed.
+    The argument's arrays are not changed.
     """
     if not x.has_canonical_format:
         x = x.copy()

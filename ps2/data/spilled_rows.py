@@ -1,4 +1,4 @@
-"""Rows in a file, of which a few blocks are in memory at a time: read in order, the next while one is computed on."""
+"""Rows in a file, read in order: while one block is in use, the next one is read."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from ps2.array_types import Int32s, Int64s
-from ps2.data.block_file import BlockFile, BlockPlace, load
-from ps2.data.rows import LocalRows, drawn_rows, row_numbers
+from ps2.data.block_file import BlockFile, BlockSlice, load
+from ps2.data.rows import LocalRows, row_numbers, sample_rows
 from ps2.data.sparse_rows import sparse_matrix
-from ps2.data.used_columns import Places, UsedColumns
+from ps2.data.used_columns import ColumnNumbers, UsedColumns
 from ps2.errors import OutOfRangeError
 
 Array = npt.NDArray[Any]
@@ -26,15 +26,15 @@ class RowBlock:
     """Some rows of a file.
 
     Attributes:
-        begin, rows: number of the first row, and how many there are.
+        begin, rows: the number of the first row, and the number of rows.
         is_dense: each row has all columns, in order, so that only values are stored.
-        place: where the arrays are.
+        location: the position of the arrays in the file.
     """
 
     begin: int
     rows: int
     is_dense: bool
-    place: BlockPlace
+    location: BlockSlice
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,10 +43,10 @@ class RowFile:
 
     Attributes:
         keys: the used columns, int64, shape (k,), sorted, unique.
-        file: where they are.
-        blocks: in order.
-        limit_bytes: that a selection of rows may take in memory.
-        dense_indptr, dense_columns: of as many dense rows as a block has at most; blocks share them.
+        file: the file.
+        blocks: the blocks in order.
+        limit_bytes: the maximum size of a selection of rows in memory.
+        dense_indptr, dense_columns: the index arrays of the largest dense block; all dense blocks use a part of them.
     """
 
     keys: Int64s
@@ -57,7 +57,7 @@ class RowFile:
     dense_columns: Int32s
 
     @staticmethod
-    def of(keys: Int64s, file: BlockFile, blocks: tuple[RowBlock, ...], limit_bytes: int) -> RowFile:
+    def from_blocks(keys: Int64s, file: BlockFile, blocks: tuple[RowBlock, ...], limit_bytes: int) -> RowFile:
         rows, columns = max((block.rows for block in blocks if block.is_dense), default=0), len(keys)
         indptr = (np.arange(rows + 1) * columns).astype(np.int32)
         return RowFile(keys, file, blocks, limit_bytes, indptr, np.tile(np.arange(columns, dtype=np.int32), rows))
@@ -68,11 +68,11 @@ class RowFile:
 
     @property
     def nbytes(self) -> int:
-        return sum(block.place.size for block in self.blocks)
+        return sum(block.location.size for block in self.blocks)
 
     def read(self, block: RowBlock, chosen: Int64s | None) -> LocalRows:
-        """Return a block's rows, or some of them, by their number in it."""
-        arrays, columns = self.file.arrays(block.place), len(self.keys)
+        """Return a block's rows, or those with some numbers, counted within the block."""
+        arrays, columns = self.file.arrays(block.location), len(self.keys)
         if block.is_dense:
             indptr, indices = self.dense_indptr[: block.rows + 1], self.dense_columns[: block.rows * columns]
         else:
@@ -90,13 +90,13 @@ class RowFile:
 class SpilledRows:
     """Rows in a file, in a compact space of the columns that they use.
 
-    They are as ``LocalRows``, but for ``x``, ``y`` and ``weights``, which only their blocks have.
+    They have the methods of ``LocalRows``. Only their blocks have ``x``, ``y`` and ``weights``.
 
     Attributes:
         keys: the used columns, int64, shape (k,), sorted, unique.
         stored: the file's rows.
-        changes: made to each block as it is read, in this order.
-        numbers: of the selected rows, ascending; None: all.
+        changes: functions that change each block when it is read, in order.
+        numbers: the numbers of the selected rows, ascending; None: all rows.
     """
 
     keys: Int64s
@@ -109,7 +109,7 @@ class SpilledRows:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of these rows in the file, about."""
+        """Approximate size of these rows in the file, in bytes."""
         return self.stored.nbytes * len(self) // max(1, self.stored.rows)
 
     @property
@@ -118,13 +118,13 @@ class SpilledRows:
         return sum(block.weight for block in self.blocks())
 
     def blocks(self) -> Iterator[LocalRows]:
-        """Yield all rows in order, in blocks of some megabytes with all keys; the next one is read meanwhile."""
-        wanted = [(block, chosen) for block, chosen in self._selected() if chosen is None or len(chosen)]
-        if not wanted:
+        """Yield all rows in order, in blocks of some megabytes with all keys; the next block is read meanwhile."""
+        parts = [(block, chosen) for block, chosen in self._selected() if chosen is None or len(chosen)]
+        if not parts:
             return
         with ThreadPoolExecutor(1, "ps2-rows") as reader:
-            coming = reader.submit(self._read, *wanted[0])
-            for block, chosen in wanted[1:]:
+            coming = reader.submit(self._read, *parts[0])
+            for block, chosen in parts[1:]:
                 rows, coming = coming.result(), reader.submit(self._read, block, chosen)
                 yield rows
                 del rows
@@ -150,21 +150,23 @@ class SpilledRows:
             raise OutOfRangeError(
                 f"rows in a file: expected ascending numbers without repeats, got {after} after {before}"
             )
-        found = replace(self, numbers=rows if self.numbers is None else self.numbers[rows])
-        return found if found.nbytes > self.stored.limit_bytes else found._in_memory()
+        selected = replace(self, numbers=rows if self.numbers is None else self.numbers[rows])
+        return selected if selected.nbytes > self.stored.limit_bytes else selected._in_memory()
 
     def take(self, numbers: npt.ArrayLike) -> LocalRows | SpilledRows:
-        """Return some rows as ``chosen`` does, with only the keys that they use."""
-        found = self.chosen(numbers)
-        return found.take(np.arange(len(found))) if isinstance(found, LocalRows) else found._with_used_keys()
+        """Return some rows like ``chosen``, with only the keys that they use."""
+        selected = self.chosen(numbers)
+        return (
+            selected.take(np.arange(len(selected))) if isinstance(selected, LocalRows) else selected._with_used_keys()
+        )
 
     def sample(self, fraction: float, rng: np.random.Generator) -> LocalRows | SpilledRows:
-        """Return a random minibatch with the keys that it uses, of the rows that ``LocalRows.sample`` draws."""
-        rows = drawn_rows(len(self), fraction, rng)
+        """Return the random minibatch that ``LocalRows.sample`` would return, with the keys that it uses."""
+        rows = sample_rows(len(self), fraction, rng)
         return self if rows is None else self.take(rows)
 
     def _selected(self) -> Iterator[tuple[RowBlock, Int64s | None]]:
-        """Yield the blocks, each with the selected rows by their number in it; None: all."""
+        """Yield each block with the numbers of its selected rows, counted within the block; None: all rows."""
         for block in self.stored.blocks:
             if self.numbers is None:
                 yield block, None
@@ -189,31 +191,31 @@ class SpilledRows:
         indptr = np.concatenate([[0], np.cumsum(lengths)])
         values, columns = (np.concatenate([getattr(part, name) for part in x]) for name in ("data", "indices"))
         matrix = sparse_matrix(values, columns, indptr, len(self.keys))
-        return LocalRows(self.keys, matrix, *(_joined([getattr(one, name) for one in blocks]) for name in OF_ROWS))
+        return LocalRows(self.keys, matrix, *(_joined([getattr(one, name) for one in blocks]) for name in ROW_FIELDS))
 
     def _with_used_keys(self) -> SpilledRows:
         used = UsedColumns(len(self.keys))
         for block in self.blocks():
             used.add(block.x.indices)
-        at = used.keys()
-        return replace(self.mapped(_Renumbered(self.keys[at], used.places())), keys=self.keys[at])
+        columns = used.keys()
+        return replace(self.mapped(_Renumbering(self.keys[columns], used.numbers())), keys=self.keys[columns])
 
 
 # A worker's rows: in memory, or in a file.
 KeptRows = LocalRows | SpilledRows
-OF_ROWS = ("y", "weights")
+ROW_FIELDS = ("y", "weights")
 
 
 @dataclass(frozen=True, eq=False)
-class _Renumbered:
+class _Renumbering:
     """Numbers the columns that a selection of rows uses from 0."""
 
     keys: Int64s
-    places: Places
+    numbers: ColumnNumbers
 
     def __call__(self, rows: LocalRows) -> LocalRows:
         x = rows.x
-        columns = self.places.of(x.indices)
+        columns = self.numbers.number(x.indices)
         return replace(
             rows, keys=self.keys, x=sp.csr_array((x.data, columns, x.indptr), shape=(len(rows), len(self.keys)))
         )
@@ -224,5 +226,5 @@ def no_rows(keys: Int64s) -> LocalRows:
 
 
 def _joined(parts: list[Array | None]) -> Array | None:
-    given = [part for part in parts if part is not None]
-    return np.concatenate(given) if given else None
+    arrays = [part for part in parts if part is not None]
+    return np.concatenate(arrays) if arrays else None

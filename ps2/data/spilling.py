@@ -1,4 +1,4 @@
-"""When rows go to a file, and where: pure decisions, and what they are made of."""
+"""Decides when the rows of a worker go to a file, and to which folder. Pure, except for measuring memory."""
 
 from __future__ import annotations
 
@@ -17,30 +17,32 @@ from ps2.errors import ConfigError
 SpillName = Literal["auto", "always", "never"]
 SPILL: tuple[SpillName, ...] = get_args(SpillName)
 
-# Of a worker's memory, for rows: reading and the first clocks of a training hold them twice, and models need the rest.
+# The share of a worker's memory for rows. Reading and the first clocks of a training hold rows twice, and models need
+# the rest.
 SHARE = 0.25
-# Of rows that are read, written and computed on at a time; a worker holds up to three such blocks.
+# The size of a block of rows: one is read, one is written and one is in use, so a worker holds up to three.
 BLOCK_BYTES = 8 << 20
-# Set by Spark for its Python workers: the block manager's folders, one on each local disk.
+# Spark sets this variable for its Python workers: the block manager's folders, one on each local disk.
 LOCAL_DIRS = "SPARK_LOCAL_DIRS"
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Memory that is left, in bytes; None: there is no limit.
+    """Free memory in bytes; None: there is no limit.
 
     Attributes:
-        process: to this process alone (RLIMIT_AS, which spark.executor.pyspark.memory sets; RLIMIT_DATA).
-        group: to the control groups that this process is in.
-        machine: to all processes of the machine.
+        process: the memory that this process alone may still take (RLIMIT_AS, which spark.executor.pyspark.memory sets;
+            RLIMIT_DATA).
+        group: the memory that the process's control groups may still take.
+        machine: the free memory of the machine.
     """
 
     process: int | None
     group: int | None
     machine: int
 
-    def of_worker(self, tasks: int) -> int:
-        """Return the share of one of so many workers on this machine."""
+    def worker_share(self, tasks: int) -> int:
+        """Return one worker's share if ``tasks`` workers run on this machine."""
         shared = self.machine if self.group is None else min(self.machine, self.group)
         share = shared // max(1, tasks)
         return share if self.process is None else min(share, self.process)
@@ -52,8 +54,8 @@ class Spill:
 
     Attributes:
         mode: "auto": in a file once they exceed ``limit_bytes``; "always": in a file; "never": in memory.
-        limit_bytes: that rows may take in memory; None: ``SHARE`` of the worker's memory as it begins to read.
-        block_bytes: of rows, in a block of the file, about.
+        limit_bytes: the maximum size of rows in memory; None: ``SHARE`` of the worker's memory when it begins to read.
+        block_bytes: the approximate size of a block of the file.
     """
 
     mode: SpillName = "auto"
@@ -64,36 +66,36 @@ class Spill:
         if self.mode not in SPILL:
             raise ConfigError(f"spill: expected one of {', '.join(SPILL)}, got {self.mode!r}")
 
-    def limit_of(self, workers: int) -> int:
-        """Return the bytes that the rows of one of so many workers of a run may take in memory."""
+    def worker_limit_bytes(self, workers: int) -> int:
+        """Return the maximum size in memory of the rows of one worker, in a run of ``workers`` workers."""
         if self.limit_bytes is not None:
             return self.limit_bytes
-        return int(memory_left().of_worker(tasks_here(workers, cgroups.usable_cores())) * SHARE)
+        return int(memory_left().worker_share(max_tasks(workers, cgroups.usable_cores())) * SHARE)
 
 
 def memory_left() -> Memory:
-    """Measure the memory that is left."""
-    taken = psutil.Process().memory_info()
-    of_process = []
-    for limit, used in ((resource.RLIMIT_AS, taken.vms), (resource.RLIMIT_DATA, taken.data)):
+    """Measure the free memory."""
+    used_by_process = psutil.Process().memory_info()
+    process_limits = []
+    for limit, used in ((resource.RLIMIT_AS, used_by_process.vms), (resource.RLIMIT_DATA, used_by_process.data)):
         soft, _ = resource.getrlimit(limit)
         if soft != resource.RLIM_INFINITY:
-            of_process.append(max(0, soft - used))
-    return Memory(min(of_process, default=None), cgroups.free_memory_bytes(), psutil.virtual_memory().available)
+            process_limits.append(max(0, soft - used))
+    return Memory(min(process_limits, default=None), cgroups.free_memory_bytes(), psutil.virtual_memory().available)
 
 
-def tasks_here(workers: int, cores: int) -> int:
-    """Return the most workers of a run that are expected on a machine: two a core."""
+def max_tasks(workers: int, cores: int) -> int:
+    """Return the expected maximum number of a run's workers on one machine: two for each core."""
     return max(1, min(workers, 2 * cores))
 
 
 def local_folders(environ: Mapping[str, str] = os.environ) -> list[str]:
-    """Return the folders of Spark's local disks; outside of Spark's tasks, that of temporary files."""
+    """Return the folders of Spark's local disks; outside of Spark's tasks, the folder of temporary files."""
     folders = [folder for folder in environ.get(LOCAL_DIRS, "").split(",") if folder]
     return folders or [tempfile.gettempdir()]
 
 
-def folder_of(rank: int, folders: Sequence[str]) -> str:
-    """Return a worker's folder: ranks take turns at the disks; folders of disks that have failed are left out."""
+def worker_folder(rank: int, folders: Sequence[str]) -> str:
+    """Return a worker's folder: ranks use the disks in turn, except disks that have failed."""
     usable = [folder for folder in folders if os.access(folder, os.W_OK | os.X_OK)] or list(folders)
     return usable[rank % len(usable)]

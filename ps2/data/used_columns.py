@@ -1,4 +1,4 @@
-"""The columns that rows use, in a bitmap: of an array, or collected block after block."""
+"""Bitmaps of the columns that rows use, for one array or collected from several blocks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WORD_BITS = 64
 
 
 class UsedColumns:
-    """A set of columns in ``[0, size)``: one bit each."""
+    """A set of columns in ``[0, size)``, with one bit for each column."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -31,12 +31,12 @@ class UsedColumns:
         bits = np.unpackbits(self._words.view(np.uint8), bitorder="little")
         return np.flatnonzero(bits)
 
-    def places(self) -> Places:
-        """Return what numbers the columns from 0."""
-        return Places(self._words)
+    def numbers(self) -> ColumnNumbers:
+        """Return the numbering of the columns from 0."""
+        return ColumnNumbers(self._words)
 
 
-class Places:
+class ColumnNumbers:
     """Numbers the columns of a set from 0, in order; picklable."""
 
     def __init__(self, words: Words) -> None:
@@ -44,16 +44,16 @@ class Places:
         self._before = np.empty(len(words), np.int32)
         _sum_before(words, self._before)
 
-    def of(self, columns: Int32s) -> Int32s:
-        """Return the number of each column, int32, of the same shape; all are in the set."""
-        found = np.empty(len(columns), np.int32)
-        _place(columns, self._words, self._before, found)
-        return found
+    def number(self, columns: Int32s) -> Int32s:
+        """Return the number of each column, which must be in the set."""
+        numbers = np.empty(len(columns), np.int32)
+        _look_up(columns, self._words, self._before, numbers)
+        return numbers
 
 
 @kernel
 def renumber(ids: Array, inverse: Int32s, size: int) -> Int64s:
-    """Return the sorted unique ids in [0, size); write each entry's place among them. ``inverse`` may be ``ids``.
+    """Return the sorted unique ids in [0, size); write each entry's position among them. ``inverse`` may be ``ids``.
 
     A bitmap of ids, with the number of bits before each word, makes small minibatches of millions of ids cheap.
     """
@@ -70,15 +70,15 @@ def renumber(ids: Array, inverse: Int32s, size: int) -> Int64s:
         id = ids[i]
         word = id // WORD_BITS
         lower = words[word] & ((np.uint64(1) << np.uint64(id % WORD_BITS)) - np.uint64(1))
-        place = before[word] + count_bits(lower)
-        used[place] = id
-        inverse[i] = place
+        number = before[word] + count_bits(lower)
+        used[number] = id
+        inverse[i] = number
     return used
 
 
 @inline
 def count_bits(word: np.uint64) -> int:
-    """Count set bits in pairs, fours, bytes, then all bytes at once. LLVM makes one instruction of this form."""
+    """Count set bits in pairs, fours, bytes, then all bytes at once. LLVM compiles this form into one instruction."""
     word -= (word >> np.uint64(1)) & np.uint64(0x5555555555555555)
     word = (word & np.uint64(0x3333333333333333)) + ((word >> np.uint64(2)) & np.uint64(0x3333333333333333))
     word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
@@ -101,9 +101,9 @@ def _sum_before(words: Words, before: Int32s) -> None:
 
 
 @kernel
-def _place(columns: Int32s, words: Words, before: Int32s, places: Int32s) -> None:
+def _look_up(columns: Int32s, words: Words, before: Int32s, numbers: Int32s) -> None:
     for position in range(len(columns)):
         column = columns[position]
         word = column // WORD_BITS
         lower = words[word] & ((np.uint64(1) << np.uint64(column % WORD_BITS)) - np.uint64(1))
-        places[position] = before[word] + count_bits(lower)
+        numbers[position] = before[word] + count_bits(lower)

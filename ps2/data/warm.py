@@ -1,4 +1,4 @@
-"""Compile the kernels of hashing (``python -m ps2.data.warm``), instead of at first use."""
+"""Compile the kernels of hashing in advance (``python -m ps2.data.warm``)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ps2.data.hashing import Field, FieldHasher
 
 
 def warm() -> None:
-    """Hash one row of each type that has a loop of its own."""
+    """Hash one row of each type that has its own kernel."""
     texts = {"short": pa.array(["a"]), "large": pa.array(["a"], pa.large_string())}
     batch = pa.RecordBatch.from_pydict(texts | {"number": pa.array([1]), "list": pa.array([["a"]])})
     each = map(Field.categorical, batch.schema.names)

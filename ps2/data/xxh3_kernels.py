@@ -43,11 +43,11 @@ SHORT = 240
 
 
 def _reader(bits: int) -> Any:
-    def read(_: Any, text: Any, at: Any) -> Any:
+    def read(_: Any, text: Any, offset: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             array = context.make_array(signature.args[0])(context, builder, arguments[0])
-            place = builder.gep(builder.bitcast(array.data, cgutils.voidptr_t), [arguments[1]])
-            word = builder.load(builder.bitcast(place, ir.IntType(bits).as_pointer()), align=1)
+            address = builder.gep(builder.bitcast(array.data, cgutils.voidptr_t), [arguments[1]])
+            word = builder.load(builder.bitcast(address, ir.IntType(bits).as_pointer()), align=1)
             return builder.zext(word, ir.IntType(64)) if bits < 64 else word
 
         return types.uint64(text, types.intp), generate
@@ -55,7 +55,7 @@ def _reader(bits: int) -> Any:
     return read
 
 
-# The 8 and the 4 bytes that begin at a place, as little-endian numbers.
+# Read the 8 or the 4 bytes at an offset as a little-endian number.
 read64: Any = intrinsic(_reader(64))
 read32: Any = intrinsic(_reader(32))
 
@@ -129,23 +129,23 @@ def _up_to_16(text: Bytes, begin: int, length: int, seed: np.uint64) -> np.uint6
 
 @inline
 def _up_to_128(text: Bytes, begin: int, length: int, seed: np.uint64) -> np.uint64:
-    found = np.uint64(length) * PRIME64_1
+    word = np.uint64(length) * PRIME64_1
     end = begin + length
     for pair in range((length - 1) // 32, -1, -1):
-        found += _mix(text, begin + 16 * pair, 32 * pair, seed)
-        found += _mix(text, end - 16 * (pair + 1), 32 * pair + 16, seed)
-    return avalanche(found)
+        word += _mix(text, begin + 16 * pair, 32 * pair, seed)
+        word += _mix(text, end - 16 * (pair + 1), 32 * pair + 16, seed)
+    return avalanche(word)
 
 
 @inline
 def _up_to_240(text: Bytes, begin: int, length: int, seed: np.uint64) -> np.uint64:
-    found = np.uint64(length) * PRIME64_1
+    word = np.uint64(length) * PRIME64_1
     for step in range(8):
-        found += _mix(text, begin + 16 * step, 16 * step, seed)
-    found = avalanche(found)
+        word += _mix(text, begin + 16 * step, 16 * step, seed)
+    word = avalanche(word)
     for step in range(8, length // 16):
-        found += _mix(text, begin + 16 * step, 16 * (step - 8) + 3, seed)
-    return avalanche(found + _mix(text, begin + length - 16, 136 - 17, seed))
+        word += _mix(text, begin + 16 * step, 16 * (step - 8) + 3, seed)
+    return avalanche(word + _mix(text, begin + length - 16, 136 - 17, seed))
 
 
 @inline
@@ -166,26 +166,26 @@ def _long(text: Bytes, begin: int, length: int, seed: np.uint64) -> np.uint64:
     for stripe in range((length - 1 - BLOCK * blocks) // STRIPE):
         _accumulate(sums, text, begin + BLOCK * blocks + STRIPE * stripe, secret, 8 * stripe)
     _accumulate(sums, text, begin + length - STRIPE, secret, 128 - 7)
-    found = np.uint64(length) * PRIME64_1
+    word = np.uint64(length) * PRIME64_1
     for pair in range(4):
         low = sums[2 * pair] ^ read64(secret, 11 + 16 * pair)
-        found += fold_product(low, sums[2 * pair + 1] ^ read64(secret, 19 + 16 * pair))
-    return avalanche(found)
+        word += fold_product(low, sums[2 * pair + 1] ^ read64(secret, 19 + 16 * pair))
+    return avalanche(word)
 
 
 @inline
-def _accumulate(sums: UInt64s, text: Bytes, at: int, secret: Bytes, place: int) -> None:
+def _accumulate(sums: UInt64s, text: Bytes, offset: int, secret: Bytes, secret_offset: int) -> None:
     for lane in range(8):
-        word = read64(text, at + 8 * lane)
-        keyed = word ^ read64(secret, place + 8 * lane)
+        word = read64(text, offset + 8 * lane)
+        keyed = word ^ read64(secret, secret_offset + 8 * lane)
         sums[lane ^ 1] += word
         sums[lane] += (keyed & LOW_HALF) * (keyed >> np.uint64(32))
 
 
 @inline
-def _mix(text: Bytes, at: int, place: int, seed: np.uint64) -> np.uint64:
-    low = read64(text, at) ^ (read64(SECRET, place) + seed)
-    return fold_product(low, read64(text, at + 8) ^ (read64(SECRET, place + 8) - seed))
+def _mix(text: Bytes, offset: int, secret_offset: int, seed: np.uint64) -> np.uint64:
+    low = read64(text, offset) ^ (read64(SECRET, secret_offset) + seed)
+    return fold_product(low, read64(text, offset + 8) ^ (read64(SECRET, secret_offset + 8) - seed))
 
 
 @inline

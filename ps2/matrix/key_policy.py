@@ -17,15 +17,15 @@ MAX_TOUCHES = 255
 # ``Initial.end`` for "all rows".
 ALL_ROWS = 2**31 - 1
 
-# All draws of this standard deviation fit float32.
+# Normal numbers of this standard deviation fit float32.
 LARGEST_SCALE = 1e37
 
 
 @dataclass(frozen=True)
 class Initial:
-    """The values that a key without a slot reads as, and that its slot begins with.
+    """The initial values of a key: reads return them while the key has no slot, and its slot begins with them.
 
-    A value depends only on the seed, the key and the row of the matrix. So every fleet makes the same values.
+    A value depends only on the seed, the key and the row of the matrix. So every fleet computes the same values.
 
     Attributes:
         kind: "zeros"; "normal" with mean 0 and standard deviation ``scale``; or "uniform" on ``[-scale, scale)``.
@@ -42,16 +42,16 @@ class Initial:
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(InitialKind):
-            raise ConfigError(f"init: expected {_one_of(InitialKind)}, got {self.kind!r}")
+            raise ConfigError(f"init: expected {_choices(InitialKind)}, got {self.kind!r}")
         object.__setattr__(self, "scale", _number("initScale", self.scale))
         if self.scale > LARGEST_SCALE:
             raise ConfigError(f"initScale: expected at most {LARGEST_SCALE:g}, got {self.scale:g}")
-        for name, least, most in (
+        for name, low, high in (
             ("seed", -(2**63), 2**63 - 1),
             ("begin", 0, ALL_ROWS),
             ("end", 0, ALL_ROWS),
         ):
-            object.__setattr__(self, name, _integer(name, getattr(self, name), least, most))
+            object.__setattr__(self, name, _integer(name, getattr(self, name), low, high))
         if self.begin > self.end:
             raise ConfigError(f"begin and end: expected begin <= end, got {self.begin} and {self.end}")
 
@@ -72,7 +72,7 @@ class KeyPolicy:
         admit_after: number of the touch at which a key gets its slot. A touch is a change that names the key and would
             create it. Earlier changes are dropped, and reads return the initial values.
         expire_after_s: seconds after its last touch at which a key is removed, by the matrix's time; None: never.
-        max_keys: the most keys of the matrix; the least recently touched ones are removed first; None: no limit.
+        max_keys: the maximum number of keys; the least recently touched keys are removed first; None: no limit.
         initial: values of keys without a slot.
         clock: "wall": the driver advances the matrix's time; "event": the program does.
     """
@@ -93,20 +93,20 @@ class KeyPolicy:
         if self.max_keys is not None:
             object.__setattr__(self, "max_keys", _integer("maxKeys", self.max_keys, 1, 2**62))
         if self.clock not in get_args(Clock):
-            raise ConfigError(f"clock: expected {_one_of(Clock)}, got {self.clock!r}")
+            raise ConfigError(f"clock: expected {_choices(Clock)}, got {self.clock!r}")
 
 
-def policy_of(
+def make_policy(
     admit_after: int, expire_after_s: float | None, max_keys: int | None, initial: Initial, clock: Clock
 ) -> KeyPolicy | None:
-    """Return the ``KeyPolicy`` of a new matrix; None if its keys stay forever and begin at 0, as without one."""
+    """Return the ``KeyPolicy`` of a new matrix; None if its keys stay forever and begin at 0."""
     policy = KeyPolicy(admit_after, expire_after_s, max_keys, initial, clock)
     return None if policy == KeyPolicy(initial=initial, clock=clock) and initial.kind == "zeros" else policy
 
 
-def _integer(name: str, value: Any, least: int, most: int) -> int:
-    if not is_whole(value) or not least <= value <= most:
-        raise ConfigError(f"{name}: expected an integer from {least} to {most}, got {value!r}")
+def _integer(name: str, value: Any, low: int, high: int) -> int:
+    if not is_whole(value) or not low <= value <= high:
+        raise ConfigError(f"{name}: expected an integer from {low} to {high}, got {value!r}")
     return int(value)
 
 
@@ -116,5 +116,5 @@ def _number(name: str, value: Any) -> float:
     return float(value)
 
 
-def _one_of(kind: Any) -> str:
+def _choices(kind: Any) -> str:
     return " or ".join(map(repr, get_args(kind)))

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-# With more ticks than MAX_TIMES some times are forgotten: an age becomes too long by one part in ACCURACY at most.
+# With more than MAX_TIMES ticks, some times are forgotten. An age then becomes too long by at most one part in
+# ACCURACY.
 MAX_TIMES = 1 << 14
 ACCURACY = 1000
 FIRST_TICK = 1
-# The latest time of a matrix, in seconds: float64 still tells seconds apart.
+# The latest time of a matrix, in seconds: float64 still distinguishes seconds.
 LATEST_S = 1e15
 
 
@@ -37,7 +38,7 @@ class MatrixTime:
 
         Args:
             now_s: the new time in seconds.
-            tick: the new tick's number, at least.
+            tick: the smallest number for the new tick.
             touched: keys that were touched since the last advance count as touched at the new time.
         """
         if now_s < self.now_s or (now_s == self.now_s and not touched):
@@ -54,25 +55,26 @@ class MatrixTime:
             self._forget()
 
     def mark(self, tick: int) -> None:
-        """Begin a tick at the current time, at least at number ``tick``."""
+        """Begin a tick at the current time; its number is at least ``tick``."""
         self.tick = max(self.tick + 1, tick)
 
     def lower(self, by: int) -> None:
-        """Lower the numbers of all ticks by ``by``, to FIRST_TICK at least."""
+        """Lower the numbers of all ticks by ``by``, but not below FIRST_TICK."""
         self.ticks = [max(tick - by, FIRST_TICK) for tick in self.ticks]
         self.tick = max(self.tick - by, FIRST_TICK)
 
     def first_after(self, time_s: float) -> int:
         """Return the first tick that began after a time; the current tick plus 1 if none did."""
-        at = bisect_right(self.times_s, time_s)
-        return self.ticks[at] if at < len(self.ticks) else self.tick + 1
+        index = bisect_right(self.times_s, time_s)
+        return self.ticks[index] if index < len(self.ticks) else self.tick + 1
 
     def _forget(self) -> None:
-        kept = [0]
-        for at in range(1, len(self.times_s) - 1):
-            # If this time is forgotten, a touch before the following one counts as a touch at the last kept time.
-            following_s = self.times_s[at + 1]
-            if following_s - self.times_s[kept[-1]] > (self.now_s - following_s) / ACCURACY:
-                kept.append(at)
-        kept.append(len(self.times_s) - 1)
-        self.ticks, self.times_s = [self.ticks[at] for at in kept], [self.times_s[at] for at in kept]
+        indexes = [0]
+        for index in range(1, len(self.times_s) - 1):
+            # If this time is forgotten, a touch before the following one counts as a touch at the last time in the
+            # list.
+            following_s = self.times_s[index + 1]
+            if following_s - self.times_s[indexes[-1]] > (self.now_s - following_s) / ACCURACY:
+                indexes.append(index)
+        indexes.append(len(self.times_s) - 1)
+        self.ticks, self.times_s = [self.ticks[index] for index in indexes], [self.times_s[index] for index in indexes]

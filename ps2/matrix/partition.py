@@ -44,8 +44,8 @@ class MatrixSpec:
         align: dense only: partitions begin at multiples of this many columns, so that blocks of columns stay together.
         partitions_per_server: more than 1 allows moving load between servers later.
         wire: dtype of values in messages, "float16" or "bfloat16"; None: ``dtype``.
-        layout: what is contiguous in memory: "row": a row of a partition; "column": a column's block, its values in all
-            rows.
+        layout: the contiguous unit in memory: "row": a row of a partition; "column": a column's block, which holds its
+            values in all rows.
         key_policy: sparse only: when managed keys get and lose their slots, and their initial values. None: a key gets
             its slot at its first touch, with zeros, and keeps it.
     """
@@ -113,7 +113,7 @@ class MatrixSpec:
 
     @property
     def space(self) -> int:
-        """The size of what is partitioned: the number of columns, or of hash buckets."""
+        """The size of the partitioned range: the number of columns, or of hash buckets."""
         return HASH_SPACE if self.kind == "sparse" else self.dim
 
 
@@ -170,5 +170,5 @@ def check_columns(spec: MatrixSpec, columns: Int64s) -> None:
     low, high = int(columns.min()), int(columns.max())
     if low < 0 or high >= spec.dim:
         bad = low if low < 0 else high
-        at = int(np.argmax(columns == bad))
-        raise OutOfRangeError(f"index {bad} (at position {at}) is outside [0, {spec.dim})")
+        position = int(np.argmax(columns == bad))
+        raise OutOfRangeError(f"index {bad} (at position {position}) is outside [0, {spec.dim})")

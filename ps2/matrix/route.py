@@ -32,7 +32,7 @@ class Route:
 
 
 def why_not_colocated(spec: MatrixSpec, route: Route, other_spec: MatrixSpec, other_route: Route) -> str:
-    """Return why two matrices of a fleet are not co-located (equal columns in equal places); "" if they are."""
+    """Return why two matrices of a fleet are not co-located (equal columns on the same servers); "" if they are."""
     if spec.kind != other_spec.kind:
         return f"one is {spec.kind}, the other {other_spec.kind}"
     if spec.kind == "sparse":
@@ -42,7 +42,8 @@ def why_not_colocated(spec: MatrixSpec, route: Route, other_spec: MatrixSpec, ot
     if route.bounds != other_route.bounds:
         one, other = (f"align={s.align}, partitionsPerServer={s.partitions_per_server}" for s in (spec, other_spec))
         return f"their columns are cut differently, {one} and {other}"
-    # ``place`` assigns equal cuts to the same servers; addresses of different route versions are not comparable.
+    # ``assign_owners`` assigns equal cuts to the same servers; addresses of different route versions are not
+    # comparable.
     if route.version == other_route.version and route.addresses != other_route.addresses:
         return "their partitions are on different servers"
     return ""

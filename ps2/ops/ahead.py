@@ -1,4 +1,4 @@
-"""Kernels that another process compiles while this one, or who it waits for, does what comes before."""
+"""Compiles kernels in another process before this process, or one that it waits for, calls them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ PARENT_POLL_S = 0.5
 def compile_ahead(kernel: Any, warmer: str) -> None:
     """Start a process that compiles a kernel, if there is a core for it and numba's cache holds no form of the kernel.
 
-    Who calls the kernel meanwhile waits for it (``KernelCache``). If the process ends early, they compile it.
+    A caller of the kernel waits for that process meanwhile (``KernelCache``), and compiles it if the process ends
+    early.
 
     Args:
         warmer: "module:function"; the function calls the kernel.
@@ -26,14 +27,14 @@ def compile_ahead(kernel: Any, warmer: str) -> None:
     if isinstance(kernel._cache, KernelCache) and kernel._cache.is_empty() and usable_cores() > 1:
         module, _, function = warmer.partition(":")
         process = compiling_process(f"from {module} import {function}; {function}()")
-        # Else it would stay a zombie.
+        # Without the wait, the process would stay a zombie.
         threading.Thread(target=process.wait, daemon=True).start()
 
 
 def compiling_process(statements: str, niceness: int = 0) -> subprocess.Popen[bytes]:
     """Start a process that finds the same modules as this one, and runs statements that compile kernels.
 
-    It ends when this process does.
+    It ends with this process.
     """
     begin = f"import os, sys; os.nice({niceness}); sys.path[:] = {sys.path!r}; from ps2.ops import ahead"
     program = f"{begin}; ahead.end_with({os.getpid()}); {statements}"
@@ -42,7 +43,7 @@ def compiling_process(statements: str, niceness: int = 0) -> subprocess.Popen[by
 
 
 def end_with(parent: int) -> None:
-    """End this process soon after its parent, of that process id."""
+    """End this process soon after its parent, given the parent's process id."""
 
     def watch() -> None:
         while os.getppid() == parent:

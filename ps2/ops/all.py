@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from importlib import import_module
 
 from ps2.errors import ConfigError, NotFoundError
-from ps2.ops import (  # noqa: F401 - each puts its own into the table
+from ps2.ops import (  # noqa: F401 - each module adds its operations to the table
     access,
     blocks,
     boxes,
@@ -31,7 +31,7 @@ KEY_CHANGES = ("keys_advance", "keys_mark", "keys_expire", "keys_evict", "keys_r
 # Operations that the server implements itself: run a user's function that may write, run one that only reads, return
 # the keys of a sparse shard, and those on managed keys.
 SERVERS = ("map", "look", "keys", *KEY_READS, *KEY_CHANGES)
-# How many similar names an error for an unknown operation lists.
+# The number of similar names that an error for an unknown operation lists.
 CLOSEST = 4
 LIKENESS = 0.5
 MATCHED_CHARS = 64
@@ -78,7 +78,7 @@ def lookup_at(name: str) -> Op:
     """
     lookup(name)
     if f"{name}_at" not in TABLE:
-        known = ", ".join(sorted(at for at in TABLE if f"{at}_at" in TABLE))
+        known = ", ".join(sorted(known_name for known_name in TABLE if f"{known_name}_at" in TABLE))
         raise ConfigError(f"operation {name!r} takes no indices; these do: {known}")
     return TABLE[f"{name}_at"]
 

@@ -25,7 +25,7 @@ from ps2.ops.table import Array, Blocks, Slots, Tiny, Unsigned, Values, op
 BlockValues = Annotated[Values, along(SLOTS, BLOCK)]
 BySlot = Annotated[Unsigned, along(SLOTS)]
 ByChange = Annotated[Unsigned, along(SLOTS, by="sizes")]
-Places = Annotated[ByChange, Tiny(lambda dtype: np.zeros(1, np.uint8))]
+Positions = Annotated[ByChange, Tiny(lambda dtype: np.zeros(1, np.uint8))]
 UNSIGNED = (np.uint8, np.uint16, np.uint32)
 
 # Cost of finding a block anywhere in memory, in element additions; the cost of its values comes on top.
@@ -64,35 +64,35 @@ def columns_add(m: Blocks, slots: Slots, values: BlockValues) -> None:
 
 
 @op(writes=("m",), dtypes=("int32",), creates=True)
-def columns_add_some(m: Blocks, slots: Slots, sizes: BySlot, places: Places, changes: ByChange) -> None:
-    """Add to some values of the blocks at the slots, as where few of a word's counts change.
+def columns_add_some(m: Blocks, slots: Slots, sizes: BySlot, positions: Positions, changes: ByChange) -> None:
+    """Add to some values of the blocks at the slots, for example if few of a word's counts change.
 
     Args:
-        sizes: of each slot, how many values of its block change.
-        places: of each of these, a block's side by side, where it is in the block.
-        changes: by how much, as ``fold`` has it.
+        sizes: the number of values that change in each slot's block.
+        positions: the position of each changed value in its block; those of one block follow each other.
+        changes: the changes of these values, encoded by ``fold``.
 
     Raises:
-        OutOfRangeError: a slot is not in the shard, or a place is not in a block.
-        ShapeError: there are not as many places and changes as the sizes say.
+        OutOfRangeError: a slot is not in the shard, or a position is not in a block.
+        ShapeError: the numbers of positions and changes are not the sum of the sizes.
     """
     slots = check_slots(slots, m.shape[0])
-    if len(places) != sizes.sum() or len(changes) != len(places):
-        raise ShapeError(f"expected {sizes.sum()} places and changes, got {len(places)} and {len(changes)}")
-    if len(places) and places.max() >= m.shape[1]:
-        raise OutOfRangeError(f"places: expected numbers below {m.shape[1]}, got {places.max()}")
+    if len(positions) != sizes.sum() or len(changes) != len(positions):
+        raise ShapeError(f"expected {sizes.sum()} positions and changes, got {len(positions)} and {len(changes)}")
+    if len(positions) and positions.max() >= m.shape[1]:
+        raise OutOfRangeError(f"positions: expected numbers below {m.shape[1]}, got {positions.max()}")
     by = np.empty(len(changes), np.int32)
     unfold(readable(changes.astype(np.uint32)).view(np.int32), by)
-    add_some(m, slots, readable(sizes.astype(np.int32)), readable(places.astype(np.int32)), by)
+    add_some(m, slots, readable(sizes.astype(np.int32)), readable(positions.astype(np.int32)), by)
 
 
-def narrow_unsigned(numbers: npt.NDArray[Any], most: int) -> npt.NDArray[Any]:
-    """Return numbers that are not negative as the narrowest unsigned integers that hold ``most``."""
-    return numbers.astype(next(dtype for dtype in UNSIGNED if most <= np.iinfo(dtype).max))
+def narrow_unsigned(numbers: npt.NDArray[Any], limit: int) -> npt.NDArray[Any]:
+    """Return numbers from 0 to ``limit`` as the narrowest unsigned integers that hold ``limit``."""
+    return numbers.astype(next(dtype for dtype in UNSIGNED if limit <= np.iinfo(dtype).max))
 
 
 def fold(changes: Int32s) -> npt.NDArray[Any]:
-    """Return signed numbers as unsigned ones, as narrow as they can be: 0, -1, 1, -2 ... as 0, 1, 2, 3 ..."""
+    """Return signed numbers as the narrowest unsigned ones: 0, -1, 1, -2 ... become 0, 1, 2, 3 ..."""
     folded = ((changes << 1) ^ (changes >> 31)).view(np.uint32)
     return narrow_unsigned(folded, int(folded.max(initial=0)))
 
@@ -151,15 +151,15 @@ def add(m: Array, slots: Int64s, values: Array) -> None:
 
 
 @kernel
-def add_some(m: Array, slots: Int64s, sizes: Int32s, places: Int32s, changes: Int32s) -> None:
-    """Add to the values at the places of each block, as many as its size says; not where the slot is -1."""
-    at = 0
+def add_some(m: Array, slots: Int64s, sizes: Int32s, positions: Int32s, changes: Int32s) -> None:
+    """Add to ``sizes[i]`` values at the given positions of each block; skip a slot of -1."""
+    first = 0
     for i in range(slots.size):
         if slots[i] >= 0:
             block = m[slots[i]]
-            for j in range(at, at + sizes[i]):
-                block[places[j]] += changes[j]
-        at += sizes[i]
+            for j in range(first, first + sizes[i]):
+                block[positions[j]] += changes[j]
+        first += sizes[i]
 
 
 @kernel
@@ -170,12 +170,12 @@ def unfold(folded: Int32s, changes: Int32s) -> None:
 
 
 @inline
-def fit(sizes: Int32s, places: Int32s, width: int) -> bool:
-    """Return True if sizes, all below 2**31, add up to the number of places, and each place is in a block."""
+def fit(sizes: Int32s, positions: Int32s, width: int) -> bool:
+    """Return True if sizes below 2**31 add up to the number of positions, and each position is in a block."""
     total, fine = 0, True
     for i in range(sizes.size):
         total += sizes[i]
         fine &= sizes[i] >= 0
-    for i in range(places.size):
-        fine &= 0 <= places[i] < width
-    return fine and total == places.size
+    for i in range(positions.size):
+        fine &= 0 <= positions[i] < width
+    return fine and total == positions.size

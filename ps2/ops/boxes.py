@@ -43,18 +43,18 @@ def box_gradient(out: Row, weight: Row, gradient: Row, lower: Row, upper: Row) -
     """
     check_same_width(out, weight, gradient, lower, upper)
     rows = (out, readable(weight), readable(gradient), readable(lower), readable(upper))
-    over_blocks(_box_gradient, rows, steps.in_dtype_of(out, 0))
+    over_blocks(_box_gradient, rows, steps.in_row_dtype(out, 0))
 
 
 @op(writes=("u",), dtypes=FLOATS)
 def clip(u: Row, lower: Row, upper: Row) -> None:
     """Clip ``u`` to the bounds; NaN stays NaN."""
     check_same_width(u, lower, upper)
-    over_blocks(_clip, (u, readable(lower), readable(upper)), steps.in_dtype_of(u, 0))
+    over_blocks(_clip, (u, readable(lower), readable(upper)), steps.in_row_dtype(u, 0))
 
 
 @op(writes=("u",), dtypes=FLOATS)
 def mask(u: Row, by: Row) -> None:
     """Set ``u`` to 0 where ``by`` is 0."""
     check_same_width(u, by)
-    over_blocks(_mask, (u, readable(by)), steps.in_dtype_of(u, 0))
+    over_blocks(_mask, (u, readable(by)), steps.in_row_dtype(u, 0))

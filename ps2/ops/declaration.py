@@ -1,4 +1,4 @@
-"""Checks of an operation's declaration: an error names the operation, what was expected and what came."""
+"""Checks of an operation's declaration."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from ps2.errors import ConfigError
 
-# Kinds of positional parameters. Those of the shard:
+# Kinds of positional parameters: arrays of the shard.
 SHARD_KINDS = ("row", "block", "blocks")
 # Kinds that do not travel with the request.
 LOCAL = (*SHARD_KINDS, "partition")
@@ -39,12 +39,12 @@ def check_annotations(
 
 
 def check_declared(
-    name: str, of_shard: Sequence[str], writes: tuple[str, ...], reduce: str | None, hints: Mapping[str, Any]
+    name: str, operands: Sequence[str], writes: tuple[str, ...], reduce: str | None, hints: Mapping[str, Any]
 ) -> None:
     """Raise ConfigError for a declaration that contradicts the function."""
-    if unknown := [each for each in writes if each not in of_shard]:
+    if unknown := [each for each in writes if each not in operands]:
         raise ConfigError(
-            f"operation {name!r}: writes: expected vectors or matrices of it ({', '.join(of_shard) or 'it has none'}), "
+            f"operation {name!r}: writes: expected vectors or matrices of it ({', '.join(operands) or 'it has none'}), "
             f"got {', '.join(map(repr, unknown))}"
         )
     if reduce is not None and reduce not in get_args(Reduce):

@@ -1,4 +1,4 @@
-"""Distinct keys of a batch, keys by their partition, and rows that go with them: what a client does to a batch."""
+"""Kernels for a client's batch of keys: distinct keys, keys by partition, and sums of the rows of equal keys."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from ps2.ops.prefetch import prefetch
 from ps2.ops.sorting import sort_keys
 from ps2.ops.table import Array
 
-# Cells of the hash table of keys at first: a batch of clicks has few distinct keys, and a small table stays in cache.
-# A table that is half full grows by this factor.
+# The initial number of cells in the hash table of keys: a batch of clicks has few distinct keys, and a small table
+# stays in cache. A table that is half full grows by the factor GROWTH.
 CELLS, GROWTH = 4096, 8
 # How many rows ahead to prefetch.
 AHEAD = 8
 
 
 def find_distinct(keys: Int64s) -> tuple[Int64s, Int64s]:
-    """Return the distinct keys, ascending, and the inverse: the place of each key among them.
+    """Return the distinct keys, ascending, and the inverse: the position of each key among them.
 
     Args:
         keys: int64 of shape (n,), not negative.
@@ -32,7 +32,7 @@ def find_distinct(keys: Int64s) -> tuple[Int64s, Int64s]:
 
 
 def number_distinct(keys: Int64s) -> tuple[Int64s, Int64s]:
-    """Return the distinct keys in the order of their first appearance, and the inverse: each key's place among them.
+    """Return the distinct keys in the order of their first appearance, and the inverse: each key's position among them.
 
     Twice as fast as ``find_distinct``.
 
@@ -52,8 +52,8 @@ def group_by_partition(keys: Int64s, bounds: Int64s) -> tuple[Int64s, Int64s, In
         bounds: the p + 1 bounds of the partitions, in hash buckets.
 
     Returns:
-        The grouped keys, the position of each among the given ones, and where each partition begins, int64 of shape
-        (p + 1,).
+        The grouped keys; the position of each in ``keys``; and the position at which each partition begins, int64 of
+        shape (p + 1,).
     """
     grouped, order, begins = np.empty_like(keys), np.empty_like(keys), np.zeros(bounds.size, np.int64)
     _group(readable(keys), readable(bounds), np.empty(keys.size, np.int32), grouped, order, begins)
@@ -80,30 +80,30 @@ def sum_rows(values: Array, inverse: Int64s, count: int) -> Array:
 
 
 @kernel
-def _number(keys: Int64s, distinct: Int64s, inverse: Int64s, most: int) -> int:
-    """Number keys in the order of their first appearance; return how many are distinct.
+def _number(keys: Int64s, distinct: Int64s, inverse: Int64s, max_cells: int) -> int:
+    """Number keys in the order of their first appearance; return the number of distinct keys.
 
     Args:
         distinct, inverse: outputs, as long as ``keys``.
-        most: cells that suffice for all keys, a power of two.
+        max_cells: the number of cells that suffices for all keys, a power of two.
     """
-    size = min(CELLS, most)
+    size = min(CELLS, max_cells)
     cells = np.full(size, -1, np.int32)
     count = 0
     for i in range(keys.size):
         key = keys[i]
-        at = np.int64((np.uint64(key) * GOLDEN) >> np.uint64(32)) & (size - 1)
-        while cells[at] >= 0 and distinct[cells[at]] != key:
-            at = (at + 1) & (size - 1)
-        if cells[at] >= 0:
-            inverse[i] = cells[at]
+        cell = np.int64((np.uint64(key) * GOLDEN) >> np.uint64(32)) & (size - 1)
+        while cells[cell] >= 0 and distinct[cells[cell]] != key:
+            cell = (cell + 1) & (size - 1)
+        if cells[cell] >= 0:
+            inverse[i] = cells[cell]
             continue
-        cells[at] = count
+        cells[cell] = count
         distinct[count] = key
         inverse[i] = count
         count += 1
         if 2 * count > size:
-            size = min(GROWTH * size, most)
+            size = min(GROWTH * size, max_cells)
             cells = np.full(size, -1, np.int32)
             for number in range(count):
                 to = np.int64((np.uint64(distinct[number]) * GOLDEN) >> np.uint64(32)) & (size - 1)
@@ -130,10 +130,10 @@ def _group(keys: Int64s, bounds: Int64s, owners: Array, grouped: Int64s, order: 
         begins[owner + 1] += 1
     for owner in range(last + 1):
         begins[owner + 1] += begins[owner]
-    at = begins.copy()
+    next_position = begins.copy()
     for i in range(keys.size):
-        to = at[owners[i]]
-        at[owners[i]] = to + 1
+        to = next_position[owners[i]]
+        next_position[owners[i]] = to + 1
         grouped[to] = keys[i]
         order[to] = i
 

@@ -92,11 +92,11 @@ def fill_random(
         end = min(start + TILE - (begin + start) % 2, width)
         for i in range(rows.size):
             key = scrambled(scrambled(seed) + np.uint64(rows[i] + 1) * GOLDEN)
-            at = rows[i] * steps[0]
+            origin = rows[i] * steps[0]
             if not normal:
                 for column in range(start, end):
-                    drawn = scrambled(key + np.uint64(begin + column + 1) * GOLDEN)
-                    flat[at + column * steps[1]] = shift + scale * (np.float64(drawn >> np.uint64(11)) * TO_UNIT)
+                    bits = scrambled(key + np.uint64(begin + column + 1) * GOLDEN)
+                    flat[origin + column * steps[1]] = shift + scale * (np.float64(bits >> np.uint64(11)) * TO_UNIT)
                 continue
             # Box-Muller transform: two draws give two normal numbers.
             for even in range(start - (begin + start) % 2, end, 2):
@@ -105,6 +105,6 @@ def fill_random(
                 radius = scale * math.sqrt(-2.0 * math.log((np.float64(first >> np.uint64(11)) + 1.0) * TO_UNIT))
                 angle = TURN * TO_UNIT * np.float64(second >> np.uint64(11))
                 if even >= start:
-                    flat[at + even * steps[1]] = shift + radius * math.cos(angle)
+                    flat[origin + even * steps[1]] = shift + radius * math.cos(angle)
                 if even + 1 < end:
-                    flat[at + (even + 1) * steps[1]] = shift + radius * math.sin(angle)
+                    flat[origin + (even + 1) * steps[1]] = shift + radius * math.sin(angle)

@@ -15,7 +15,7 @@ from ps2.ops.parallel import SLOT_COST, assign, over_blocks, update
 from ps2.ops.table import FLOATS, Array, Columns, Nonzero, Row, op
 
 
-def _in_place(ufunc: np.ufunc, u: Array, v: Array) -> None:
+def _update(ufunc: np.ufunc, u: Array, v: Array) -> None:
     check_same_width(u, v)
     update(ufunc, u, v)
 
@@ -29,25 +29,25 @@ def _rounded(value: float, u: Array) -> Any:
 @op(writes=("u",))
 def add(u: Row, v: Row) -> None:
     """Add ``v`` to ``u``."""
-    _in_place(np.add, u, v)
+    _update(np.add, u, v)
 
 
 @op(writes=("u",))
 def sub(u: Row, v: Row) -> None:
     """Subtract ``v`` from ``u``."""
-    _in_place(np.subtract, u, v)
+    _update(np.subtract, u, v)
 
 
 @op(writes=("u",))
 def mul(u: Row, v: Row) -> None:
     """Multiply ``u`` by ``v``."""
-    _in_place(np.multiply, u, v)
+    _update(np.multiply, u, v)
 
 
 @op(writes=("u",), dtypes=FLOATS)
 def div(u: Row, v: Row) -> None:
     """Divide ``u`` by ``v``; x/0 is infinite and 0/0 is NaN."""
-    _in_place(np.divide, u, v)
+    _update(np.divide, u, v)
 
 
 @op(writes=("u",))

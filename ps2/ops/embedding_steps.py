@@ -112,7 +112,7 @@ def embedding_adagrad(
 
     Args:
         m: blocks of w and s.
-        gradients, lr, l1, l2: as for ``embedding_sgd``, which also says what this raises.
+        gradients, lr, l1, l2: see ``embedding_sgd``; it raises the same errors.
         eps: added outside the root.
     """
     slots, gradients = _checked(m, slots, gradients, adagrad_block(gradients.shape[1]))
@@ -139,7 +139,7 @@ def embedding_adam(
 
     Args:
         m: blocks of w, v, s, 1 - beta1^t and 1 - beta2^t.
-        gradients, lr, l1, l2: as for ``embedding_sgd``, which also says what this raises.
+        gradients, lr, l1, l2: see ``embedding_sgd``; it raises the same errors.
         beta1: decay of the gradients' mean.
         beta2: decay of the squared gradients' mean.
         eps: added outside the root.
@@ -163,13 +163,13 @@ def embedding_ftrl(
     eps: Positive = 1e-8,
     decay: NonNegative = 0.0,
 ) -> None:
-    """Take one step at the slots: of FTRL-Proximal for the first ``linear`` weights, and of Adagrad for the others.
+    """Take one step at the slots, by FTRL-Proximal for the first ``linear`` weights and by Adagrad for the others.
 
     FTRL (McMahan et al., 2013, Algorithm 1): sigma = (sqrt(n + g^2) - sqrt(n)) / alpha;  z <- z + g - sigma w;
     n <- n + g^2;  w <- 0 if abs(z) <= l1, else -(z - sign(z) l1) / ((beta + sqrt(n)) / alpha + l2).
 
-    At the first step of a weight that is not 0, z begins as the formula above has it for that weight. So a table may
-    begin with random weights.
+    At the first step of a weight that is not 0, z begins as the value from which the formula above gives that weight.
+    So a table may begin with random weights.
 
     Args:
         m: blocks of w, n (Adagrad's s), and z of the first ``linear`` weights.
@@ -289,9 +289,9 @@ def step_adam(m: Array, slots: Int64s, gradients: Array, scalars: Any) -> None:
         unbias1 = beta1 * block[3 * k] + rest1
         unbias2 = beta2 * block[3 * k + 1] + rest2
         block[3 * k], block[3 * k + 1] = unbias1, unbias2
-        of_step = lr, beta1, rest1, beta2, rest2, unbias1, unbias2, eps
+        step_scalars = lr, beta1, rest1, beta2, rest2, unbias1, unbias2, eps
         for j in range(k):
-            moved, v, s, rate = adam_one(w[j], velocity[j], square[j], gradient[j], of_step)
+            moved, v, s, rate = adam_one(w[j], velocity[j], square[j], gradient[j], step_scalars)
             velocity[j] = v
             square[j] = s
             w[j] = moved if is_plain else _shrink(moved, rate * l1, one + rate * l2)

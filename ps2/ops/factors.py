@@ -79,7 +79,7 @@ def add_factors(
         ShapeError: lengths do not match.
         OutOfRangeError: a feature's columns are not inside the row, or a sample is not in ``b``.
     """
-    rows = _rows_of(b, width)
+    rows = _sample_rows(b, width)
     check_length("counts", counts, slots.size)
     # Without this check, a sum of larger counts could overflow to a plausible number.
     if counts.size and int(counts.max()) > samples.size:
@@ -89,8 +89,8 @@ def add_factors(
     check_length("samples", samples, entries)
     check_length("x", x, entries)
     if entries and int(samples.max()) >= len(rows):
-        at = int(np.argmax(samples))
-        raise OutOfRangeError(f"sample {samples[at]} (at position {at}) is outside [0, {len(rows)})")
+        worst = int(np.argmax(samples))
+        raise OutOfRangeError(f"sample {samples[worst]} (at position {worst}) is outside [0, {len(rows)})")
     starts = readable(ends - counts.astype(np.int64))
 
     def add(slots: Int64s, starts: Int64s, ends: Int64s) -> None:
@@ -118,14 +118,14 @@ def add_dense_factors(
         ShapeError: lengths do not match.
         OutOfRangeError: a feature's columns are not inside the row.
     """
-    rows = _rows_of(b, width)
+    rows = _sample_rows(b, width)
     if x.shape != (slots.size, len(rows)):
         raise ShapeError(f"x: expected shape ({slots.size}, {len(rows)}), got {x.shape}")
     values = readable(x)
     _over_features(lambda slots, x: _add_dense(slots, x, u, rows), u, slots, (values,), width, x.size)
 
 
-def _rows_of(b: Array, width: int) -> Array:
+def _sample_rows(b: Array, width: int) -> Array:
     if b.ndim != 2 or b.shape[1] != width:
         raise ShapeError(f"b: expected shape (samples, {width}), got {b.shape}")
     return readable(b)

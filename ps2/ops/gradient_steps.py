@@ -1,4 +1,4 @@
-"""Optimizer steps whose gradient travels with the request, as where each worker takes steps of its own.
+"""Optimizer steps whose gradient travels with the request, for workers that take steps independently.
 
 A step is atomic on each partition, so steps of several workers at once all count. The formulas are those of
 ``ps2.ops.optimizers``.
@@ -22,7 +22,7 @@ Gradient = Annotated[Values, along("columns")]
 def sgd_step(weight: Row, gradient: Gradient, *, lr: Positive) -> None:
     """Take one step of gradient descent with a gradient that travels: w <- w - lr g."""
     check_length("gradient", gradient, weight.size)
-    over_blocks(steps.sgd, (weight, readable(gradient)), steps.in_dtype_of(weight, lr))
+    over_blocks(steps.sgd, (weight, readable(gradient)), steps.in_row_dtype(weight, lr))
 
 
 @op(writes=("weight", "velocity"), dtypes=FLOATS)
@@ -30,7 +30,7 @@ def momentum_step(weight: Row, velocity: Row, gradient: Gradient, *, lr: Positiv
     """Take one step of ``momentum`` with a gradient that travels: v <- momentum v + g; w <- w - lr v."""
     check_same_width(weight, velocity)
     check_length("gradient", gradient, weight.size)
-    over_blocks(steps.momentum, (weight, velocity, readable(gradient)), steps.in_dtype_of(weight, lr, momentum))
+    over_blocks(steps.momentum, (weight, velocity, readable(gradient)), steps.in_row_dtype(weight, lr, momentum))
 
 
 @op(writes=("weight", "square"), dtypes=FLOATS)
@@ -38,7 +38,7 @@ def adagrad_step(weight: Row, square: Row, gradient: Gradient, *, lr: Positive, 
     """Take one step of ``adagrad`` with a gradient that travels: s <- s + g^2; w <- w - lr g / (sqrt(s) + eps)."""
     check_same_width(weight, square)
     check_length("gradient", gradient, weight.size)
-    scalars = steps.in_dtype_of(weight, lr, eps)
+    scalars = steps.in_row_dtype(weight, lr, eps)
     over_blocks(steps.adagrad, (weight, square, readable(gradient)), scalars, cost=STEP_COST)
 
 
@@ -58,10 +58,10 @@ def adam_step(
     """Take one step of ``adam`` with a gradient that travels; t is the number of steps that the servers have taken.
 
     Args:
-        weight, velocity, square: as of ``adam``.
+        weight, velocity, square: see ``adam``.
         count: steps so far, the same number in all columns; changed. Zeros before the first step. Up to 2**24.
-        gradient: of the matrix's dtype, one number for each column.
-        lr, beta1, beta2, eps: as of ``adam``.
+        gradient: one number for each column, in the matrix's dtype.
+        lr, beta1, beta2, eps: see ``adam``.
     """
     check_same_width(weight, velocity, square, count)
     check_length("gradient", gradient, weight.size)

@@ -45,8 +45,8 @@ def rounded(name: str, values: Float64s, dtype: np.dtype[Any]) -> Array:
             return readable(values.astype(dtype))
     except FloatingPointError:
         largest = np.finfo(dtype).max
-        at = int(np.argmax(np.isfinite(values) & (np.abs(values) > largest)))
-        raise OutOfRangeError(f"{name}: {values[at]} (at position {at}) does not fit {dtype}") from None
+        index = int(np.argmax(np.isfinite(values) & (np.abs(values) > largest)))
+        raise OutOfRangeError(f"{name}: {values[index]} (at position {index}) does not fit {dtype}") from None
 
 
 def check_slots(slots: Int64s, width: int) -> Int64s:
@@ -69,7 +69,7 @@ def _check(what: str, indices: Int64s, low: int, high: int) -> tuple[Int64s, boo
     if not indices.size:
         return indices, True
     blocks = over_blocks(kernels.extent, (indices,))
-    if min(least for least, _, _ in blocks) < low or max(largest for _, largest, _ in blocks) >= high:
-        at = int(np.argmax((indices < low) | (indices >= high)))
-        raise OutOfRangeError(f"{what} {indices[at]} (at position {at}) is outside [{low}, {high})")
+    if min(smallest for smallest, _, _ in blocks) < low or max(largest for _, largest, _ in blocks) >= high:
+        index = int(np.argmax((indices < low) | (indices >= high)))
+        raise OutOfRangeError(f"{what} {indices[index]} (at position {index}) is outside [{low}, {high})")
     return indices, all(ascending for _, _, ascending in blocks) and all(a[1] < b[0] for a, b in pairwise(blocks))

@@ -18,54 +18,56 @@ from ps2.ops.normals import normal_pairs
 from ps2.ops.parallel import over_blocks
 from ps2.ops.table import Array
 
-# Pairs of normal numbers that are computed together: what is kept of them stays in the first-level cache.
+# Pairs of normal numbers that are computed together; their intermediate values fit the first-level cache.
 PAIRS = 512
 # Cost of one value, in element additions.
 COST = 24
 
 
-def fill_initial(flat: Array, initial: Initial, keys: Int64s, at: Int64s, rows: Int64s, offsets: Int64s) -> None:
+def fill_initial(flat: Array, initial: Initial, keys: Int64s, starts: Int64s, rows: Int64s, offsets: Int64s) -> None:
     """Write initial values into an array; other elements keep their values.
 
     Args:
         flat: the array, one-dimensional and contiguous.
         keys: the keys.
-        at: where in ``flat`` each key's values begin.
+        starts: the position in ``flat`` at which each key's values begin.
         rows: the rows of the matrix to write, ascending; those outside ``[begin, end)`` are skipped.
-        offsets: where each row's value is, from a key's ``at`` on.
+        offsets: the distance of each row's value from a key's start.
     """
-    drawn = (rows >= initial.begin) & (rows < initial.end)
-    if initial.is_zero or not drawn.any() or not keys.size:
+    is_random = (rows >= initial.begin) & (rows < initial.end)
+    if initial.is_zero or not is_random.any() or not keys.size:
         return
-    rows, offsets = readable(rows[drawn]), readable(offsets[drawn])
+    rows, offsets = readable(rows[is_random]), readable(offsets[is_random])
     seed, cost = np.uint64(initial.seed % 2**64), COST * rows.size
     if initial.kind == "normal":
-        pairs, of_row = np.unique(rows // 2, return_inverse=True)
+        pairs, row_pairs = np.unique(rows // 2, return_inverse=True)
         how = seed, initial.scale, readable(2 * pairs)
-        sides = readable(2 * of_row + rows % 2)
-        over_blocks(_fill_normal, (readable(keys), readable(at)), flat, sides, offsets, how, cost=cost)
+        sides = readable(2 * row_pairs + rows % 2)
+        over_blocks(_fill_normal, (readable(keys), readable(starts)), flat, sides, offsets, how, cost=cost)
     else:
         how = seed, initial.scale, rows
-        over_blocks(_fill_uniform, (readable(keys), readable(at)), flat, offsets, how, cost=cost)
+        over_blocks(_fill_uniform, (readable(keys), readable(starts)), flat, offsets, how, cost=cost)
 
 
 @kernel
-def _fill_uniform(keys: Int64s, at: Int64s, flat: Array, offsets: Int64s, how: tuple[Any, ...]) -> None:
+def _fill_uniform(keys: Int64s, starts: Int64s, flat: Array, offsets: Int64s, how: tuple[Any, ...]) -> None:
     seed, scale, rows = how
     start = scrambled(seed)
     for i in range(keys.size):
         state = scrambled(start + (np.uint64(keys[i]) + np.uint64(1)) * GOLDEN)
         for j in range(rows.size):
-            drawn = scrambled(state + np.uint64(rows[j] + 1) * GOLDEN)
-            flat[at[i] + offsets[j]] = scale * (2.0 * (np.float64(drawn >> np.uint64(11)) * TO_UNIT) - 1.0)
+            bits = scrambled(state + np.uint64(rows[j] + 1) * GOLDEN)
+            flat[starts[i] + offsets[j]] = scale * (2.0 * (np.float64(bits >> np.uint64(11)) * TO_UNIT) - 1.0)
 
 
 @kernel
-def _fill_normal(keys: Int64s, at: Int64s, flat: Array, sides: Int64s, offsets: Int64s, how: tuple[Any, ...]) -> None:
+def _fill_normal(
+    keys: Int64s, starts: Int64s, flat: Array, sides: Int64s, offsets: Int64s, how: tuple[Any, ...]
+) -> None:
     """Write normal numbers.
 
     Args:
-        sides: of each row, twice the number of its pair, and 1 more if it is the second one of it.
+        sides: twice the number of each row's pair, plus 1 for the second row of the pair.
         how: the seed, the scale, and the first row of each pair.
     """
     seed, scale, evens = how
@@ -83,6 +85,6 @@ def _fill_normal(keys: Int64s, at: Int64s, flat: Array, sides: Int64s, offsets: 
         size = count * pairs
         normal_pairs(draws[0, :size], draws[1, :size], scale, normals[1, :size], normals[0, :size])
         for i in range(count):
-            to = at[begin + i]
+            to = starts[begin + i]
             for j in range(sides.size):
                 flat[to + offsets[j]] = normals[sides[j] & 1, i * pairs + (sides[j] >> 1)]

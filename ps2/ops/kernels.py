@@ -52,14 +52,14 @@ def inline_reduction(fn: F) -> F:
 @kernel
 def extent(indices: Int64s) -> tuple[int, int, bool]:
     """Return the smallest and the largest of at least one index, and whether the indices ascend strictly."""
-    least = largest = indices[0]
+    smallest = largest = indices[0]
     ascending = True
     # No early exit: only then does LLVM turn this loop into SIMD instructions (4 times faster).
     for i in range(1, indices.size):
-        least = min(least, indices[i])
+        smallest = min(smallest, indices[i])
         largest = max(largest, indices[i])
         ascending &= indices[i - 1] < indices[i]
-    return least, largest, ascending
+    return smallest, largest, ascending
 
 
 @kernel
@@ -272,20 +272,27 @@ def number_rows(rows: Int64s, distinct: Int64s, numbers: Int64s, cells: Int32s) 
     count = 0
     for i in range(rows.size):
         row = rows[i]
-        at = np.int64((np.uint64(row) * GOLDEN) >> np.uint64(32)) & last
-        while cells[at] >= 0 and distinct[cells[at]] != row:
-            at = (at + 1) & last
-        if cells[at] < 0:
-            cells[at] = count
+        cell = np.int64((np.uint64(row) * GOLDEN) >> np.uint64(32)) & last
+        while cells[cell] >= 0 and distinct[cells[cell]] != row:
+            cell = (cell + 1) & last
+        if cells[cell] < 0:
+            cells[cell] = count
             distinct[count] = row
             count += 1
-        numbers[i] = cells[at]
+        numbers[i] = cells[cell]
     return count
 
 
 @kernel
 def rows_pair_update(
-    block: Array, begin: int, rows_a: Int64s, rows_b: Int64s, old: Array, at_a: Int64s, at_b: Int64s, scales: Array
+    block: Array,
+    begin: int,
+    rows_a: Int64s,
+    rows_b: Int64s,
+    old: Array,
+    positions_a: Int64s,
+    positions_b: Int64s,
+    scales: Array,
 ) -> None:
     """Add ``scale * old b`` to row a and ``scale * old a`` to row b of each pair, in columns from ``begin`` on.
 
@@ -293,17 +300,17 @@ def rows_pair_update(
         block: changed.
         rows_a, rows_b: rows of ``block``.
         old: values before any pair, with one column for each changed column.
-        at_a, at_b: rows of ``old`` that belong to ``rows_a`` and ``rows_b``.
-        scales: of the block's dtype.
+        positions_a, positions_b: the rows of ``old`` that belong to ``rows_a`` and ``rows_b``.
+        scales: one number for each pair, in the block's dtype.
     """
     width = old.shape[1]
     end = begin + width
     for i in range(rows_a.size):
         scale = scales[i]
         # Rows as slices: if ``begin + j`` were the index, the compiler would not use SIMD lanes.
-        to, source = block[rows_a[i], begin:end], old[at_b[i]]
+        to, source = block[rows_a[i], begin:end], old[positions_b[i]]
         for j in range(width):
             to[j] += scale * source[j]
-        to, source = block[rows_b[i], begin:end], old[at_a[i]]
+        to, source = block[rows_b[i], begin:end], old[positions_a[i]]
         for j in range(width):
             to[j] += scale * source[j]

@@ -80,10 +80,10 @@ class KeyIndex:
         if keys.size and keys.min() < 0:
             raise OutOfRangeError(f"key {keys.min()} is outside [0, 2**63)")
         slots = np.empty(keys.size, dtype=np.int64)
-        done = 0
+        next_key = 0
         while True:
-            done, self._count = _insert(self._cells, self._keys, self._count, keys, slots, done)
-            if done == keys.size:
+            next_key, self._count = _insert(self._cells, self._keys, self._count, keys, slots, next_key)
+            if next_key == keys.size:
                 return slots
             self._grow()
 
@@ -123,10 +123,10 @@ def _mix(key: int) -> np.int64:
 def _cell(cells: Int64s, key: int) -> int:
     """Return the cell that holds the key, or else the empty cell where the key belongs."""
     last = cells.shape[0] - 1
-    at: int = int(_mix(key)) & last
-    while cells[at, 0] != key and cells[at, 0] != EMPTY:
-        at = (at + 1) & last
-    return at
+    cell: int = int(_mix(key)) & last
+    while cells[cell, 0] != key and cells[cell, 0] != EMPTY:
+        cell = (cell + 1) & last
+    return cell
 
 
 @kernel
@@ -150,15 +150,15 @@ def find(cells: Int64s, keys: Int64s) -> bool:
 def _insert(cells: Int64s, slot_keys: Int64s, count: int, keys: Int64s, slots: Int64s, start: int) -> tuple[int, int]:
     """Insert ``keys[start:]`` until the table is half full; return the position of the next key, and the new count."""
     for i in range(start, keys.size):
-        at = _cell(cells, keys[i])
-        if cells[at, 0] == EMPTY:
+        cell = _cell(cells, keys[i])
+        if cells[cell, 0] == EMPTY:
             if count == slot_keys.size:
                 return i, count
-            cells[at, 0] = keys[i]
-            cells[at, 1] = count
+            cells[cell, 0] = keys[i]
+            cells[cell, 1] = count
             slot_keys[count] = keys[i]
             count += 1
-        slots[i] = cells[at, 1]
+        slots[i] = cells[cell, 1]
     return keys.size, count
 
 
@@ -166,6 +166,6 @@ def _insert(cells: Int64s, slot_keys: Int64s, count: int, keys: Int64s, slots: I
 def _fill(cells: Int64s, slot_keys: Int64s, count: int) -> None:
     """Insert distinct keys into an empty table."""
     for slot in range(count):
-        at = _cell(cells, slot_keys[slot])
-        cells[at, 0] = slot_keys[slot]
-        cells[at, 1] = slot
+        cell = _cell(cells, slot_keys[slot])
+        cells[cell, 0] = slot_keys[slot]
+        cells[cell, 1] = slot

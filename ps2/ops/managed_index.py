@@ -180,25 +180,25 @@ def hash_bits(key: int) -> Any:
 def _find(cells: Int64s, slot_keys: Int64s, key: int, bits: Any) -> Any:
     """Return the cell of a key, or -1."""
     last = np.int64(cells.size - 1)
-    at = bits & last
-    while cells[at] != EMPTY:
-        cell = cells[at]
+    position = bits & last
+    while cells[position] != EMPTY:
+        cell = cells[position]
         if (cell & HASH_MASK) == bits and cell > HASH_MASK and slot_keys[(cell >> HASH_BITS) - 1] == key:
-            return at
-        at = (at + 1) & last
+            return position
+        position = (position + 1) & last
     return -1
 
 
 @inline
 def _slot(cells: Int64s, old: Int64s, slot_keys: Int64s, key: int) -> Any:
     bits = hash_bits(key)
-    at = _find(cells, slot_keys, key, bits)
-    if at >= 0:
-        return (cells[at] >> HASH_BITS) - 1
+    position = _find(cells, slot_keys, key, bits)
+    if position >= 0:
+        return (cells[position] >> HASH_BITS) - 1
     if old.size:
-        at = _find(old, slot_keys, key, bits)
-        if at >= 0:
-            return (old[at] >> HASH_BITS) - 1
+        position = _find(old, slot_keys, key, bits)
+        if position >= 0:
+            return (old[position] >> HASH_BITS) - 1
     return ABSENT
 
 
@@ -215,11 +215,11 @@ def _lookup(cells: Int64s, old: Int64s, slot_keys: Int64s, keys: Int64s, slots: 
             if old.size:
                 prefetch_short(old, bits[i] & old_last)
         for i in range(count):
-            at = bits[i] & last
-            cell = cells[at]
+            position = bits[i] & last
+            cell = cells[position]
             while cell != EMPTY and (cell & HASH_MASK) != bits[i]:
-                at = (at + 1) & last
-                cell = cells[at]
+                position = (position + 1) & last
+                cell = cells[position]
             slots[begin + i] = (cell >> HASH_BITS) - 1
             if cell != EMPTY:
                 prefetch_short(slot_keys, (cell >> HASH_BITS) - 1)
@@ -237,10 +237,10 @@ def _lookup(cells: Int64s, old: Int64s, slot_keys: Int64s, keys: Int64s, slots: 
 def _put(cells: Int64s, bits: Any, cell: Any) -> None:
     """Write a cell to the first empty place from its hash bits on."""
     last = np.int64(cells.size - 1)
-    at = bits & last
-    while cells[at] != EMPTY:
-        at = (at + 1) & last
-    cells[at] = cell
+    position = bits & last
+    while cells[position] != EMPTY:
+        position = (position + 1) & last
+    cells[position] = cell
 
 
 @kernel
@@ -257,27 +257,27 @@ def _insert(cells: Int64s, slot_keys: Int64s, keys: Int64s, count: int) -> None:
 @kernel
 def _move(old: Int64s, cells: Int64s, begin: int, end: int) -> None:
     last = np.int64(cells.size - 1)
-    for at in range(begin, end):
-        if at + AHEAD < end:
-            prefetch_short(cells, old[at + AHEAD] & last)
-        if old[at] > HASH_MASK:
-            _put(cells, old[at] & HASH_MASK, old[at])
+    for position in range(begin, end):
+        if position + AHEAD < end:
+            prefetch_short(cells, old[position + AHEAD] & last)
+        if old[position] > HASH_MASK:
+            _put(cells, old[position] & HASH_MASK, old[position])
 
 
 @inline
 def _close_gap(cells: Int64s, gap: Any) -> None:
     """Empty a cell, and move cells back so that none is behind an empty cell on its way (Knuth, 6.4, Algorithm R)."""
     last = np.int64(cells.size - 1)
-    at = gap
+    position = gap
     while True:
-        at = (at + 1) & last
-        cell = cells[at]
+        position = (position + 1) & last
+        cell = cells[position]
         if cell == EMPTY:
             break
         home = cell & last
-        if ((at - home) & last) >= ((at - gap) & last):
+        if ((position - home) & last) >= ((position - gap) & last):
             cells[gap] = cell
-            gap = at
+            gap = position
     cells[gap] = EMPTY
 
 
@@ -291,25 +291,25 @@ def _remove(cells: Int64s, old: Int64s, slot_keys: Int64s, count: int, slots: In
             prefetch_short(cells, hash_bits(slot_keys[count - 1 - AHEAD]) & last)
         slot = slots[i]
         bits = hash_bits(slot_keys[slot])
-        at = _find(cells, slot_keys, slot_keys[slot], bits)
-        if at >= 0:
-            _close_gap(cells, at)
+        position = _find(cells, slot_keys, slot_keys[slot], bits)
+        if position >= 0:
+            _close_gap(cells, position)
         if old.size:
-            at = _find(old, slot_keys, slot_keys[slot], bits)
-            if at >= 0:
-                old[at] = DEAD
+            position = _find(old, slot_keys, slot_keys[slot], bits)
+            if position >= 0:
+                old[position] = DEAD
         count -= 1
         sources[i] = count
         if count != slot:
             key = slot_keys[count]
             bits = hash_bits(key)
             cell = ((slot + 1) << HASH_BITS) | bits
-            at = _find(cells, slot_keys, key, bits)
-            if at >= 0:
-                cells[at] = cell
+            position = _find(cells, slot_keys, key, bits)
+            if position >= 0:
+                cells[position] = cell
             if old.size:
-                at = _find(old, slot_keys, key, bits)
-                if at >= 0:
-                    old[at] = cell
+                position = _find(old, slot_keys, key, bits)
+                if position >= 0:
+                    old[position] = cell
             slot_keys[slot] = key
         slot_keys[count] = 0

@@ -1,4 +1,4 @@
-"""Arrays whose columns come and go without copying: their memory is mapped, and its pages are moved.
+"""Arrays that gain and lose columns without copying: their memory is mapped, and its pages are moved.
 
 A resize of a mapped array takes time for its page tables, about a hundredth of the time that copying would take, and
 gives freed pages back to the system. Where the system has no ``mremap``, the columns are copied.
@@ -20,10 +20,10 @@ from ps2.ops.table import Array
 log = logging.getLogger(__name__)
 
 PAGE = mmap.PAGESIZE
-# Of Linux's mman.h.
+# Constants of Linux's mman.h.
 PRIVATE_ANONYMOUS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 MAY_MOVE, FIXED, KEEP_OLD_RANGE = 1, 2, 4
-AT = 0x10  # MAP_FIXED
+MAP_FIXED = 0x10
 WITH_HUGE_PAGES, HUGE_PAGE = 14, 2 << 20
 FAILED = ctypes.c_void_p(-1).value
 
@@ -44,21 +44,21 @@ class _Region:
     def __init__(self, size: int) -> None:
         """Raises MemoryError if the system refuses."""
         self.size = max(-(-size // PAGE), 1) * PAGE
-        # Where pages that were moved here begin and end. Linux before 6.17 moves no range across such a border.
+        # The borders of page ranges that were moved into this region. Linux before 6.17 moves no range across one.
         self._borders: set[int] = set()
         aligned = self.size >= HUGE_PAGE
         mapped = self.size + HUGE_PAGE * aligned
-        at = _libc.mmap(None, mapped, mmap.PROT_READ | mmap.PROT_WRITE, PRIVATE_ANONYMOUS, -1, 0)
-        if at == FAILED:
+        start = _libc.mmap(None, mapped, mmap.PROT_READ | mmap.PROT_WRITE, PRIVATE_ANONYMOUS, -1, 0)
+        if start == FAILED:
             self.size = 0
             raise MemoryError(f"the system refuses {size:,} bytes")
-        self.address = at
+        self.address = start
         if aligned:
             # Huge pages halve the time of look-ups all over a large array, and are moved one by one if aligned.
-            self.address = -(-at // HUGE_PAGE) * HUGE_PAGE
-            before, after = self.address - at, at + mapped - self.address - self.size
+            self.address = -(-start // HUGE_PAGE) * HUGE_PAGE
+            before, after = self.address - start, start + mapped - self.address - self.size
             if before:
-                _libc.munmap(at, before)
+                _libc.munmap(start, before)
             if after:
                 _libc.munmap(self.address + self.size, after)
             _libc.madvise(self.address, self.size, WITH_HUGE_PAGES)
@@ -69,31 +69,34 @@ class _Region:
             "data": (self.address, False),
         }
 
-    def take(self, other: _Region, begin: int, size: int, at: int) -> int:
-        """Move whole pages of another region to this one; return how many bytes the system has moved.
+    def take(self, other: _Region, begin: int, size: int, target: int) -> int:
+        """Move whole pages of another region to this one; return the number of bytes that the system has moved.
 
-        The rest are zeros here. The other region keeps its range of addresses, with zeros in place of what was moved,
-        so that an array that still views it stays safe.
+        The rest of the target stays zeros. The other region keeps its range of addresses, with zeros instead of the
+        moved pages, so an array that still views it stays valid.
         """
         inner = [border for border in other._borders if begin < border < begin + size]
         borders = sorted({begin, begin + size, *inner})
-        self._borders.update(at + border - begin for border in borders)
+        self._borders.update(target + border - begin for border in borders)
         for one, following in pairwise(borders):
-            if not self._take_piece(other, one, following - one, at + one - begin):
+            if not self._take_piece(other, one, following - one, target + one - begin):
                 return one - begin
         return size
 
-    def _take_piece(self, other: _Region, begin: int, size: int, at: int) -> bool:
+    def _take_piece(self, other: _Region, begin: int, size: int, target: int) -> bool:
         if _moves is None or self.address is None or other.address is None:
             return False
-        to = _moves(other.address + begin, size, size, MAY_MOVE | FIXED | KEEP_OLD_RANGE, self.address + at)
-        if to == self.address + at:
+        to = _moves(other.address + begin, size, size, MAY_MOVE | FIXED | KEEP_OLD_RANGE, self.address + target)
+        if to == self.address + target:
             return True
         # A move that fails may have unmapped its target before.
-        again = _libc.mmap(self.address + at, size, mmap.PROT_READ | mmap.PROT_WRITE, PRIVATE_ANONYMOUS | AT, -1, 0)
-        if again != self.address + at:
-            # Rows that were moved before would be lost without a word: another server has a copy of them.
-            log.critical("the system gives an unmapped range of %d bytes to nobody: this process ends", size)
+        again = _libc.mmap(
+            self.address + target, size, mmap.PROT_READ | mmap.PROT_WRITE, PRIVATE_ANONYMOUS | MAP_FIXED, -1, 0
+        )
+        if again != self.address + target:
+            # Rows that were moved before would be lost silently; as this process ends, a copy or checkpoint restores
+            # them.
+            log.critical("the system does not map a range of %d bytes again: this process ends", size)
             os.abort()
         return False
 
@@ -122,13 +125,13 @@ class MappedArray:
     def nbytes(self) -> int:
         return self._region.size
 
-    def nbytes_of(self, columns: int) -> int:
-        """Return the bytes that the array takes with so many columns."""
-        return self.bytes_of(len(self.array), columns, self._dtype)
+    def nbytes_for(self, columns: int) -> int:
+        """Return the size of the array in bytes if it had this many columns."""
+        return self.size_bytes(len(self.array), columns, self._dtype)
 
     @classmethod
-    def bytes_of(cls, rows: int, columns: int, dtype: np.dtype[Any]) -> int:
-        """Return the bytes that an array takes."""
+    def size_bytes(cls, rows: int, columns: int, dtype: np.dtype[Any]) -> int:
+        """Return the size of an array in bytes."""
         return max(-(-rows * cls.rounded(rows, columns, dtype) * dtype.itemsize // PAGE), 1) * PAGE
 
     @staticmethod
@@ -141,15 +144,15 @@ class MappedArray:
         """Change the number of columns: new ones are zeros, and the memory of dropped ones is given back."""
         before, old = self._region, self.array
         region, array = self._allocate(len(old), columns)
-        kept = min(old.shape[1], array.shape[1]) * self._dtype.itemsize
+        used_bytes = min(old.shape[1], array.shape[1]) * self._dtype.itemsize
         for row in range(len(old)):
-            begin, at = row * old.shape[1] * self._dtype.itemsize, row * array.shape[1] * self._dtype.itemsize
-            moved = region.take(before, begin, -(-kept // PAGE) * PAGE, at) // self._dtype.itemsize
-            rest = slice(moved, kept // self._dtype.itemsize)
+            begin, target = row * old.shape[1] * self._dtype.itemsize, row * array.shape[1] * self._dtype.itemsize
+            moved = region.take(before, begin, -(-used_bytes // PAGE) * PAGE, target) // self._dtype.itemsize
+            rest = slice(moved, used_bytes // self._dtype.itemsize)
             array[row, rest] = old[row, rest]
-        if kept % PAGE:
+        if used_bytes % PAGE:
             # The last page may hold values of dropped columns.
-            array.reshape(-1).view(np.uint8)[kept : array.nbytes][: PAGE - kept % PAGE] = 0
+            array.reshape(-1).view(np.uint8)[used_bytes : array.nbytes][: PAGE - used_bytes % PAGE] = 0
         self._region, self.array = region, array
 
     def _allocate(self, rows: int, columns: int) -> tuple[_Region, Array]:

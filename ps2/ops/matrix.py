@@ -194,11 +194,11 @@ def rows_pair_update(m: Block, rows_a: PairRows, rows_b: PairRows, coefficients:
     check_length("coefficients", coefficients, rows_a.size)
     a, b = check_row_ids(rows_a, m.shape[0]), check_row_ids(rows_b, m.shape[0])
     scales = rounded("coefficients", coefficients, m.dtype)
-    distinct, at_a, at_b = number_pairs(a, b)
+    distinct, positions_a, positions_b = number_pairs(a, b)
     width = max(SCRATCH_BYTES // max(distinct.size, 1), LINE_BYTES) // m.itemsize
     for begin in range(0, m.shape[1], width):
         old = readable(m[distinct, begin : begin + width])
-        kernels.rows_pair_update(m, begin, a, b, old, at_a, at_b, scales)
+        kernels.rows_pair_update(m, begin, a, b, old, positions_a, positions_b, scales)
 
 
 def number_pairs(rows_a: Int64s, rows_b: Int64s) -> tuple[Int64s, Int64s, Int64s]:
@@ -211,9 +211,9 @@ def number_pairs(rows_a: Int64s, rows_b: Int64s) -> tuple[Int64s, Int64s, Int64s
     return distinct[:count], numbers[: rows_a.size], numbers[rows_a.size :]
 
 
-def pair_changes(old: Array, at_a: Int64s, at_b: Int64s, coefficients: Float64s) -> Array:
+def pair_changes(old: Array, positions_a: Int64s, positions_b: Int64s, coefficients: Float64s) -> Array:
     """Return the changes that ``rows_pair_update`` adds to the distinct rows ``old``; pairs must be in range."""
     changes = np.zeros_like(old)
     scales = rounded("coefficients", coefficients, old.dtype)
-    kernels.rows_pair_update(changes, 0, at_a, at_b, readable(old), at_a, at_b, scales)
+    kernels.rows_pair_update(changes, 0, positions_a, positions_b, readable(old), positions_a, positions_b, scales)
     return changes

@@ -29,16 +29,16 @@ def load_modules(names: Iterable[str]) -> None:
 
 def digests() -> dict[str, str]:
     """Return a digest for each operation of users' modules, by name."""
-    return {op.name: _digest(op) for ops in brought().values() for op in ops}
+    return {op.name: _digest(op) for ops in user_operations().values() for op in ops}
 
 
-def brought() -> dict[str, list[Op]]:
+def user_operations() -> dict[str, list[Op]]:
     """Return the operations of users' modules, by module."""
-    found: dict[str, list[Op]] = {}
+    by_module: dict[str, list[Op]] = {}
     for op in TABLE.values():
         if not is_own(op.module):
-            found.setdefault(op.module, []).append(op)
-    return found
+            by_module.setdefault(op.module, []).append(op)
+    return by_module
 
 
 def check_same(theirs: Mapping[str, str], where: str) -> None:
@@ -80,5 +80,5 @@ def _load(name: str, where: str) -> None:
 
 
 def _digest(op: Op) -> str:
-    said = (op.names, op.operands, op.axes, op.answers, op.writes, op.reduce, op.blocks, dict(op.params))
-    return xxhash.xxh3_128_hexdigest(f"{op.name}{said}{op.source}".encode())
+    declaration = (op.names, op.operands, op.axes, op.answers, op.writes, op.reduce, op.blocks, dict(op.params))
+    return xxhash.xxh3_128_hexdigest(f"{op.name}{declaration}{op.source}".encode())

@@ -60,11 +60,11 @@ def _mark(words: Words, row: Array) -> None:
 
 @kernel
 def _list(words: Words, columns: Int64s) -> None:
-    found = 0
+    count = 0
     for i in range(words.size):
         word = words[i]
         while word:
             # Counts the zeros below the lowest 1.
-            columns[found] = i * WORD_BITS + np.int64(_popcount(~word & (word - ONE)))
-            found += 1
+            columns[count] = i * WORD_BITS + np.int64(_popcount(~word & (word - ONE)))
+            count += 1
             word &= word - ONE

@@ -18,7 +18,7 @@ from ps2.ops.kernels import Float64s, inline
 FRACTION_BITS, BIAS = 52, 1023
 FRACTION = (1 << FRACTION_BITS) - 1
 ONE = BIAS << FRACTION_BITS
-DRAWN_BITS = 53
+RANDOM_BITS = 53
 ROOT_2, LOG_2 = math.sqrt(2.0), math.log(2.0)
 QUARTER_TURN = math.pi / 2
 
@@ -36,7 +36,7 @@ def normal_pairs(first: Any, second: Any, scale: float, sine: Float64s, cosine: 
         sine[i] = np.float64(first[i] >> np.uint64(11)) + 1.0
     bits = sine.view(np.int64)
     for i in range(first.size):
-        exponent = np.float64((bits[i] >> FRACTION_BITS) - (BIAS + DRAWN_BITS))
+        exponent = np.float64((bits[i] >> FRACTION_BITS) - (BIAS + RANDOM_BITS))
         bits[i] = (bits[i] & FRACTION) | ONE
         fraction = sine[i]
         is_large = fraction > ROOT_2

@@ -51,7 +51,7 @@ class Answer:
     """One array that an operation returns.
 
     Attributes:
-        axes: of its dimensions.
+        axes: the axes of its dimensions.
         dtype: None: the matrix's dtype.
     """
 
@@ -59,26 +59,26 @@ class Answer:
     dtype: np.dtype[Any] | None
 
 
-def axes_of(name: str, notes: Sequence[Any]) -> Along:
-    """Return the axes of an operand: as annotated, else "slots" for slots, else an axis of its own name."""
-    said = (note for note in notes if isinstance(note, Along))
-    return next(said, Along((SLOTS if SLOTS in notes else name,)))
+def operand_axes(name: str, annotations: Sequence[Any]) -> Along:
+    """Return an operand's axes: the annotated ones; else "slots" for slots, or an axis with the operand's name."""
+    annotated = (note for note in annotations if isinstance(note, Along))
+    return next(annotated, Along((SLOTS if SLOTS in annotations else name,)))
 
 
-def answers_of(hint: Any) -> tuple[Answer, ...]:
+def read_answers(hint: Any) -> tuple[Answer, ...]:
     """Return the arrays that a function returns, from its return annotation; empty for a number or None."""
     if hint in (None, types.NoneType, float, int):
         return ()
     if get_origin(hint) is tuple:
-        return tuple(answer for part in get_args(hint) for answer in answers_of(part))
-    said, array = Along(("",)), hint
+        return tuple(answer for part in get_args(hint) for answer in read_answers(part))
+    axes, array = Along(("",)), hint
     if not isinstance(hint, types.GenericAlias):  # Annotated, or an alias of it
-        array, *notes = get_args(hint) or (hint,)
-        said = next((note for note in notes if isinstance(note, Along)), said)
+        array, *annotations = get_args(hint) or (hint,)
+        axes = next((note for note in annotations if isinstance(note, Along)), axes)
     # NDArray[T] is ndarray[shape, dtype[T]]; since NumPy 2.5 it is an alias of its own, with T alone.
     *_, last = get_args(array)
     dtype = get_args(last)[0] if get_args(last) else last
-    return (Answer(said.axes, None if dtype is Any else np.dtype(dtype)),)
+    return (Answer(axes.axes, None if dtype is Any else np.dtype(dtype)),)
 
 
 def lengths(where: str, arrays: Shapes, known: Mapping[str, int]) -> dict[str, int]:
@@ -93,19 +93,19 @@ def lengths(where: str, arrays: Shapes, known: Mapping[str, int]) -> dict[str, i
         ShapeError: an array has the wrong number of dimensions, or two arrays have different lengths along one axis.
     """
     lengths, source = dict(known), dict.fromkeys(known, "the call")
-    for name, (said, shape) in arrays.items():
-        if said.by is not None:
+    for name, (along, shape) in arrays.items():
+        if along.by is not None:
             if len(shape) != 1:
                 raise ShapeError(f"{where}: {name}: expected one dimension, got shape {shape}")
             continue
-        if len(shape) != len(said.axes):
-            axes = ", ".join(map(str, said.axes))
+        if len(shape) != len(along.axes):
+            axes = ", ".join(map(str, along.axes))
             raise ShapeError(f"{where}: {name}: expected shape ({axes}), got {shape}")
-        for axis, length in zip(said.axes, shape, strict=True):
+        for axis, length in zip(along.axes, shape, strict=True):
             expected = axis if isinstance(axis, int) else lengths.get(axis, length)
             if length != expected:
-                of = "" if isinstance(axis, int) else f" as {source[axis]} has"
-                raise ShapeError(f"{where}: {name}: expected {expected} along {axis!r}{of}, got {length}")
+                source_text = "" if isinstance(axis, int) else f" as {source[axis]} has"
+                raise ShapeError(f"{where}: {name}: expected {expected} along {axis!r}{source_text}, got {length}")
             if isinstance(axis, str) and axis not in lengths:
                 lengths[axis], source[axis] = length, name
     return lengths

@@ -10,14 +10,16 @@ by. The fixed points of such steps minimise loss + l1 |w|_1 + l2/2 |w|^2.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 from ps2.errors import ConfigError
 from ps2.ops import proximal, steps
 from ps2.ops.guards import check_same_width, check_slots, readable
-from ps2.ops.lazy import over_nonzero
+from ps2.ops.kernels import Int64s
+from ps2.ops.nonzero import nonzero
 from ps2.ops.parallel import SLOT_COST, over_blocks
-from ps2.ops.table import FLOATS, Columns, Nonzero, Optimizer, Range, Row, Slots, op
+from ps2.ops.table import FLOATS, Array, Columns, Nonzero, Optimizer, Range, Row, Slots, op
 
 Positive = Annotated[float, Range(above=0)]
 NonNegative = Annotated[float, Range(at_least=0)]
@@ -26,6 +28,8 @@ Step = Annotated[int, Range(at_least=1)]
 
 # Cost of a root and two divisions, for ``over_blocks``.
 STEP_COST = 4
+# Columns that a lazy step scans at a time, so that the list of nonzero columns takes at most 8 MiB a core.
+SCAN = 1 << 20
 LAZY = Nonzero("gradient", when=lambda scalars: bool(scalars["lazy"]))
 
 
@@ -75,7 +79,7 @@ def adam(
     scalars = steps.adam_scalars(weight, lr, beta1, beta2, eps, step)
     if lazy:
         _check_unpenalised("adam", l1, l2)
-        over_nonzero(steps.adam_at, rows, scalars, columns)
+        _over_nonzero(steps.adam_at, rows, scalars, columns)
     elif l1 or l2:
         over_blocks(proximal.adam, rows, (*scalars, *proximal.scaled(weight, l1, l2)), cost=STEP_COST)
     else:
@@ -95,7 +99,7 @@ def sgd(weight: Row, gradient: Row, *, lr: Positive, l1: NonNegative = 0.0, l2: 
     """
     check_same_width(weight, gradient)
     rows = (weight, readable(gradient))
-    scalars = steps.in_dtype_of(weight, lr)
+    scalars = steps.in_row_dtype(weight, lr)
     if l1 or l2:
         over_blocks(proximal.sgd, rows, (*scalars, *proximal.constant(weight, lr, l1, l2)))
     else:
@@ -126,7 +130,7 @@ def momentum(
     """
     check_same_width(weight, velocity, gradient)
     rows = (weight, velocity, readable(gradient))
-    scalars = steps.in_dtype_of(weight, lr, momentum)
+    scalars = steps.in_row_dtype(weight, lr, momentum)
     if l1 or l2:
         over_blocks(proximal.momentum, rows, (*scalars, *proximal.constant(weight, lr / (1 - momentum), l1, l2)))
     else:
@@ -163,10 +167,10 @@ def adagrad(
     """
     check_same_width(weight, square, gradient)
     rows = (weight, square, readable(gradient))
-    scalars = steps.in_dtype_of(weight, lr, eps)
+    scalars = steps.in_row_dtype(weight, lr, eps)
     if lazy:
         _check_unpenalised("adagrad", l1, l2)
-        over_nonzero(steps.adagrad_at, rows, scalars, columns)
+        _over_nonzero(steps.adagrad_at, rows, scalars, columns)
     elif l1 or l2:
         over_blocks(proximal.adagrad, rows, (*scalars, *proximal.scaled(weight, l1, l2)), cost=STEP_COST)
     else:
@@ -199,7 +203,7 @@ def rmsprop(
     """
     check_same_width(weight, square, gradient)
     rows = (weight, square, readable(gradient))
-    scalars = steps.in_dtype_of(weight, lr, rho, 1 - rho, eps)
+    scalars = steps.in_row_dtype(weight, lr, rho, 1 - rho, eps)
     if l1 or l2:
         over_blocks(proximal.rmsprop, rows, (*scalars, *proximal.scaled(weight, l1, l2)), cost=STEP_COST)
     else:
@@ -246,9 +250,9 @@ def ftrl(
     """
     check_same_width(weight, z, square, gradient)
     rows = (weight, z, square, readable(gradient))
-    scalars = steps.in_dtype_of(weight, alpha, beta, l1, l2, 0)
+    scalars = steps.in_row_dtype(weight, alpha, beta, l1, l2, 0)
     if lazy:
-        over_nonzero(steps.ftrl_at, rows, scalars, columns)
+        _over_nonzero(steps.ftrl_at, rows, scalars, columns)
     else:
         over_blocks(steps.ftrl, rows, scalars, cost=STEP_COST)
 
@@ -266,17 +270,17 @@ def ftrl_weights(
 ) -> None:
     """Recompute all weights from FTRL's sums z and n with the given penalties.
 
-    If penalties grow with the number of steps, lazy steps leave weights whose gradient is 0 as the penalties of an
-    earlier step made them. This operation brings such weights up to date.
+    If penalties grow with the number of steps, lazy steps leave weights whose gradient is 0 with the penalties
+    of an earlier step. This operation updates such weights.
 
     Args:
         weight: w, changed, including weights that FTRL did not make.
-        z, square, alpha, beta: as for ``ftrl``.
+        z, square, alpha, beta: see ``ftrl``.
         l1: strength of the L1 penalty.
         l2: strength of the L2 penalty.
     """
     check_same_width(weight, z, square)
-    scalars = steps.in_dtype_of(weight, alpha, beta, l1, l2, 0)
+    scalars = steps.in_row_dtype(weight, alpha, beta, l1, l2, 0)
     over_blocks(steps.ftrl_weights, (weight, readable(z), readable(square)), scalars, cost=STEP_COST)
 
 
@@ -298,7 +302,7 @@ def ftrl_weights_at(
         OutOfRangeError: a slot is not inside the rows.
     """
     check_same_width(weight, z, square)
-    rest = (weight, readable(z), readable(square), steps.in_dtype_of(weight, alpha, beta, l1, l2, 0))
+    rest = (weight, readable(z), readable(square), steps.in_row_dtype(weight, alpha, beta, l1, l2, 0))
     # Two blocks may share a column: both write the same value.
     over_blocks(steps.ftrl_weights_at, (check_slots(slots, weight.size),), *rest, cost=SLOT_COST)
 
@@ -309,3 +313,23 @@ def _check_unpenalised(name: str, l1: float, l2: float) -> None:
             f"operation {name!r}: lazy=True takes neither l1 nor l2, as penalties also change columns without a "
             f"gradient; use 'ftrl'; got l1={l1:g}, l2={l2:g}"
         )
+
+
+def _over_nonzero(
+    loop: Callable[..., None], rows: Sequence[Array], scalars: steps.Scalars, columns: Int64s | None
+) -> None:
+    """Take an optimizer step at the columns where the gradient, the last of the rows, is not 0.
+
+    Args:
+        columns: int64, distinct: the columns to visit, because the gradient is 0 elsewhere; None for all.
+    """
+    if columns is None:
+        over_blocks(lambda *block: _scan(loop, block, scalars), rows)
+    else:
+        over_blocks(loop, (readable(columns),), *rows, scalars, cost=SLOT_COST)
+
+
+def _scan(loop: Callable[..., None], rows: Sequence[Array], scalars: steps.Scalars) -> None:
+    for start in range(0, rows[-1].size, SCAN):
+        block = [row[start : start + SCAN] for row in rows]
+        loop(readable(nonzero(block[-1])), *block, scalars)

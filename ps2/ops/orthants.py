@@ -53,14 +53,14 @@ def pseudo_gradient(out: Row, weight: Row, gradient: Row, *, l1: NonNegative) ->
         l1: strength of the L1 penalty.
     """
     check_same_width(out, weight, gradient)
-    over_blocks(_pseudo_gradient, (out, readable(weight), readable(gradient)), steps.in_dtype_of(weight, l1, 0))
+    over_blocks(_pseudo_gradient, (out, readable(weight), readable(gradient)), steps.in_row_dtype(weight, l1, 0))
 
 
 @op(writes=("direction",), dtypes=FLOATS)
 def align(direction: Row, pseudo: Row) -> None:
     """Set ``direction`` to 0 where it is no descent direction of the pseudo-gradient: where direction * pseudo >= 0."""
     check_same_width(direction, pseudo)
-    over_blocks(_align, (direction, readable(pseudo)), steps.in_dtype_of(direction, 0))
+    over_blocks(_align, (direction, readable(pseudo)), steps.in_row_dtype(direction, 0))
 
 
 @op(writes=("trial",), dtypes=FLOATS)
@@ -78,4 +78,4 @@ def orthant_step(trial: Row, weight: Row, direction: Row, pseudo: Row, *, t: flo
     """
     check_same_width(trial, weight, direction, pseudo)
     rows = (trial, readable(weight), readable(direction), readable(pseudo))
-    over_blocks(_orthant_step, rows, steps.in_dtype_of(weight, t, 0))
+    over_blocks(_orthant_step, rows, steps.in_row_dtype(weight, t, 0))

@@ -82,11 +82,11 @@ def unpack_keys(first: int, deltas: Array) -> Int64s:
         raise ProtocolError(f"packed keys: expected deltas that are integers, got {deltas.dtype}")
     keys = np.empty(deltas.size + 1, dtype=np.int64)
     keys[0] = first
-    at = _unpack(readable(deltas), keys)
-    if at >= 0:
+    wrong = _unpack(readable(deltas), keys)
+    if wrong >= 0:
         raise ProtocolError(
-            f"packed keys: the delta at position {at} is {deltas[at]}, "
-            f"and the key before it is {keys[at]}; expected a delta from 1 to {MAX_KEY - int(keys[at])}"
+            f"packed keys: the delta at position {wrong} is {deltas[wrong]}, "
+            f"and the key before it is {keys[wrong]}; expected a delta from 1 to {MAX_KEY - int(keys[wrong])}"
         )
     return keys
 

@@ -1,4 +1,5 @@
-"""Run a loop over long rows on several cores: rows are cut into contiguous blocks, which threads take one by one.
+"""Run a loop over long rows on several cores: rows are cut into contiguous blocks, and each thread takes the next
+block.
 
 The calling thread works too. It does not wait for threads that have not begun, so on a busy machine it processes all
 blocks itself. Plain threads suffice, as kernels and NumPy loops run without the GIL. Numba's own ``parallel=True`` is
@@ -32,18 +33,18 @@ _cores: int | None = None
 
 
 def set_cores(count: int) -> None:
-    """Set how many cores this process uses; the default is all cores that the process is allowed to use."""
+    """Set the number of cores that this process uses; the default is all that it may use."""
     global _cores
     _cores = count
 
 
 def cores() -> int:
-    """Return how many cores this process uses."""
+    """Return the number of cores that this process uses."""
     return _cores or usable_cores()
 
 
 def over_blocks(
-    fn: Callable[..., Any], rows: Sequence[Array], *rest: Any, cost: int = 1, most: int | None = None
+    fn: Callable[..., Any], rows: Sequence[Array], *rest: Any, cost: int = 1, max_cores: int | None = None
 ) -> list[Any]:
     """Call ``fn(*blocks, *rest)`` for each block of the rows, in parallel; return the results in the blocks' order.
 
@@ -52,7 +53,7 @@ def over_blocks(
         rows: arrays of one length, cut along their first axis.
         rest: further arguments of every call.
         cost: cost of one element for ``fn``, in element additions.
-        most: maximum number of cores; None: all that the process may use.
+        max_cores: maximum number of cores; None: all that the process may use.
 
     Raises:
         Exception: the exception of a block. By then no block is running; some blocks may have been processed.
@@ -62,7 +63,7 @@ def over_blocks(
         return [fn(*rows, *rest)]
     count = min(length, length * cost // MIN_BLOCK, MAX_BLOCKS)
     bounds = [length * i // count for i in range(count + 1)]
-    return _run([partial(fn, *(row[begin:end] for row in rows), *rest) for begin, end in pairwise(bounds)], most)
+    return _run([partial(fn, *(row[begin:end] for row in rows), *rest) for begin, end in pairwise(bounds)], max_cores)
 
 
 def sum_blocks(fn: Callable[..., Any], rows: Sequence[Array]) -> float:
@@ -92,17 +93,17 @@ def _update(ufunc: np.ufunc, u: Array, v: Any) -> None:
         ufunc(u, v, out=u)
 
 
-def _run(calls: Sequence[Callable[[], Any]], most: int | None) -> list[Any]:
+def _run(calls: Sequence[Callable[[], Any]], max_cores: int | None) -> list[Any]:
     """Run the calls in this thread and in free threads of the pool; return their results in order."""
     results: list[Any] = [None] * len(calls)
-    turns = iter(range(len(calls)))  # shared: to take the next is one step under the GIL
+    turns = iter(range(len(calls)))  # shared between threads: ``next`` is atomic under the GIL
 
     def take_turns() -> None:
         for turn in turns:
             results[turn] = calls[turn]()
 
     used = cores()
-    count = min(used, len(calls), most or used)
+    count = min(used, len(calls), max_cores or used)
     helpers = [_pool(os.getpid(), used - 1).submit(take_turns) for _ in range(count - 1)]
     try:
         take_turns()

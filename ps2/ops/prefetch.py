@@ -43,7 +43,7 @@ prefetch: Any = intrinsic(_prefetch)  # numba infers the type
 
 
 def _prefetch_short(_: Any, blocks: Any, number: Any) -> Any:
-    """Prefetch the line in which a block of a C-contiguous array of shape (n, k) begins; as ``_prefetch``."""
+    """Prefetch the line in which a block of a C-contiguous array of shape (n, k) begins; like ``_prefetch``."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -57,5 +57,5 @@ def _prefetch_short(_: Any, blocks: Any, number: Any) -> Any:
     return types.void(blocks, types.intp), generate
 
 
-# For blocks of a line at most, which the hardware does not foresee either where they are visited with gaps.
+# For blocks of at most one line. The hardware does not predict visits of such blocks with gaps between them.
 prefetch_short: Any = intrinsic(_prefetch_short)

@@ -13,18 +13,18 @@ from math import sqrt
 from typing import Any
 
 from ps2.ops.kernels import inline, kernel
-from ps2.ops.steps import Scalars, adam_one, in_dtype_of
+from ps2.ops.steps import Scalars, adam_one, in_row_dtype
 from ps2.ops.table import Array
 
 
 def constant(weight: Array, rate: float, l1: float, l2: float) -> Scalars:
     """Return the penalty scalars of steps with one rate lr / h for all columns, in the weight's dtype."""
-    return in_dtype_of(weight, rate * l1, 1 + rate * l2, 0)
+    return in_row_dtype(weight, rate * l1, 1 + rate * l2, 0)
 
 
 def scaled(weight: Array, l1: float, l2: float) -> Scalars:
     """Return the penalty scalars of steps whose rate differs by column, in the weight's dtype."""
-    return in_dtype_of(weight, l1, l2, 1, 0)
+    return in_row_dtype(weight, l1, l2, 1, 0)
 
 
 @inline

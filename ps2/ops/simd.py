@@ -1,6 +1,6 @@
 """Pieces of kernels that use SIMD instructions explicitly: eight float32 numbers at a time, as LLVM's vectors.
 
-LLVM vectorizes simple loops by itself; intrinsics made of these are for those that it does not.
+LLVM vectorizes simple loops by itself. Intrinsics built from these functions are for the other loops.
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ from llvmlite import ir
 from numba import types as numba_types
 from numba.core import cgutils as numba_cgutils
 
-# Numba has annotations for some of its functions only.
+# Numba annotates only some of its functions.
 types: Any = numba_types
 cgutils: Any = numba_cgutils
 
-# Numbers that an instruction takes.
+# The number of float32 numbers in one instruction.
 LANES = 8
 FLOAT_BYTES = 4
 VECTOR = ir.VectorType(ir.FloatType(), LANES)
-# Sums may be evaluated in any order, and a product may be fused with a sum; NaN and infinity stay what they are.
+# Sums may be evaluated in any order, and a product may be fused with a sum; NaN and infinity are kept.
 FLAGS = ("reassoc", "contract", "nsz")
 
 
 def row_of(context: Any, builder: Any, kind: Any, matrix: Any, number: Any) -> Any:
-    """Return where a row of a C-contiguous matrix begins."""
+    """Return a pointer to a row of a C-contiguous matrix."""
     array = context.make_array(kind)(context, builder, matrix)
     offset = builder.mul(number, builder.extract_value(array.strides, 0))
     return builder.gep(builder.bitcast(array.data, cgutils.voidptr_t), [offset])
 
 
 def place_of(builder: Any, row: Any, at: Any) -> Any:
-    """Return where ``LANES`` numbers of a row begin."""
+    """Return a pointer to ``LANES`` numbers of a row."""
     offset = builder.mul(at, ir.Constant(at.type, FLOAT_BYTES))
     return builder.bitcast(builder.gep(row, [offset]), VECTOR.as_pointer())
 

@@ -1,4 +1,4 @@
-"""Choosing slots by the ticks at which they were touched, and moving slots."""
+"""Choose slots by the ticks of their last touch, and move slots."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ Ticks = npt.NDArray[np.uint32]
 
 # Buckets of ``oldest``: exact if the slots were touched in no more ticks.
 BUCKETS = 1 << 16
-# Of more slots than MANY, ``oldest`` takes those of the oldest part, 1 / PART of all, that it finds first, as
-# SAMPLE slots tell: it need not look at all slots then.
+# Among more than MANY slots, ``oldest`` takes the first ones whose tick is among the oldest 1 / PART of all ticks,
+# estimated from SAMPLE slots. So it need not examine all slots.
 MANY, PART, SAMPLE = 1 << 21, 64, 1 << 14
 
 
-def older(ticks: Ticks, before: int, end: int, scan: int, most: int) -> tuple[Int64s, int]:
+def older(ticks: Ticks, before: int, end: int, scan: int, limit: int) -> tuple[Int64s, int]:
     """Return slots below ``end`` that were last touched before a tick, in descending order.
 
     Args:
-        scan: how many slots to look at.
-        most: how many slots to return at most.
+        scan: the number of slots to examine.
+        limit: the maximum number of slots to return.
 
     Returns:
-        The slots, and the slot that all slots not looked at are below.
+        The slots, and the slot below which no slot was examined.
     """
-    out = np.empty(min(most, scan, end), np.int64)
-    count, at = _older(readable(ticks), before, end, max(0, end - scan), out)
-    return out[:count], at
+    out = np.empty(min(limit, scan, end), np.int64)
+    count, next_end = _older(readable(ticks), before, end, max(0, end - scan), out)
+    return out[:count], next_end
 
 
 def oldest(ticks: Ticks, count: int, newest: int, start: int = 0) -> Int64s:
     """Return ``count`` slots that were touched least recently, in descending order; at most all slots.
 
     Args:
-        newest: the newest tick; slots with a greater one are taken last.
-        start: among many slots, those below this one are looked at first.
+        newest: the newest tick; slots with a greater tick are taken last.
+        start: among many slots, those below this one are examined first.
     """
     count = min(count, ticks.size)
     out = np.empty(count, np.int64)
@@ -52,17 +52,17 @@ def oldest(ticks: Ticks, count: int, newest: int, start: int = 0) -> Int64s:
         if below.size + above.size == count:
             return np.concatenate((above + start, below))
     if count:
-        least = int(ticks.min())
-        shift = max((newest + 1 - least).bit_length() - BUCKETS.bit_length() + 1, 0)
-        _oldest(readable(ticks), (least, newest + 1, shift), np.zeros(BUCKETS, np.int64), out)
+        first_tick = int(ticks.min())
+        shift = max((newest + 1 - first_tick).bit_length() - BUCKETS.bit_length() + 1, 0)
+        _oldest(readable(ticks), (first_tick, newest + 1, shift), np.zeros(BUCKETS, np.int64), out)
     return out
 
 
-def newer(ticks: Ticks, since: int, end: int, scan: int, most: int) -> tuple[Int64s, int]:
-    """Return slots below ``end`` that were touched in or after a tick; else as ``older``."""
-    out = np.empty(min(most, scan, end), np.int64)
-    count, at = _newer(readable(ticks), since, end, max(0, end - scan), out)
-    return out[:count], at
+def newer(ticks: Ticks, since: int, end: int, scan: int, limit: int) -> tuple[Int64s, int]:
+    """Return slots below ``end`` that were touched in or after a tick; otherwise like ``older``."""
+    out = np.empty(min(limit, scan, end), np.int64)
+    count, next_end = _newer(readable(ticks), since, end, max(0, end - scan), out)
+    return out[:count], next_end
 
 
 @kernel
@@ -91,9 +91,9 @@ def _older(ticks: Ticks, before: int, end: int, begin: int, out: Int64s) -> tupl
 
 @kernel
 def _oldest(ticks: Any, span: tuple[Any, Any, int], buckets: Int64s, out: Int64s) -> None:
-    least, most, shift = span
+    first_tick, newest, shift = span
     for slot in range(ticks.size):
-        buckets[(min(np.int64(ticks[slot]), most) - least) >> shift] += 1
+        buckets[(min(np.int64(ticks[slot]), newest) - first_tick) >> shift] += 1
     last, before = 0, 0
     while before + buckets[last] < out.size:
         before += buckets[last]
@@ -101,7 +101,7 @@ def _oldest(ticks: Any, span: tuple[Any, Any, int], buckets: Int64s, out: Int64s
     # All of the older buckets; of this one, those in the last slots.
     rest, count = out.size - before, 0
     for slot in range(ticks.size - 1, -1, -1):
-        bucket = (min(np.int64(ticks[slot]), most) - least) >> shift
+        bucket = (min(np.int64(ticks[slot]), newest) - first_tick) >> shift
         if bucket < last or (bucket == last and rest > 0):
             rest -= bucket == last
             out[count] = slot

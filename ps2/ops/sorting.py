@@ -52,8 +52,8 @@ def _sort_by_digit(
         starts[next_digit] += starts[next_digit - 1]
     for i in range(keys.size):
         digit = (np.uint64(keys[i]) - low) >> shift & mask
-        at = starts[digit]
-        starts[digit] = at + 1
-        keys_after[at] = keys[i]
-        order_after[at] = order[i]
+        target = starts[digit]
+        starts[digit] = target + 1
+        keys_after[target] = keys[i]
+        order_after[target] = order[i]
     return True

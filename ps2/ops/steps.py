@@ -18,7 +18,7 @@ from ps2.ops.table import Array
 Scalars = tuple[Any, ...]
 
 
-def in_dtype_of(row: Array, *values: float) -> Scalars:
+def in_row_dtype(row: Array, *values: float) -> Scalars:
     """Return the numbers in the row's dtype; a single float64 would widen the whole loop."""
     with np.errstate(all="ignore"):
         return tuple(row.dtype.type(value) for value in values)
@@ -27,7 +27,7 @@ def in_dtype_of(row: Array, *values: float) -> Scalars:
 def adam_scalars(weight: Array, lr: float, beta1: float, beta2: float, eps: float, step: int) -> Scalars:
     """Return the scalars of ``adam``, in the weight's dtype."""
     unbias1, unbias2 = 1 - beta1**step, 1 - beta2**step
-    return in_dtype_of(weight, lr, beta1, 1 - beta1, beta2, 1 - beta2, unbias1, unbias2, eps)
+    return in_row_dtype(weight, lr, beta1, 1 - beta1, beta2, 1 - beta2, unbias1, unbias2, eps)
 
 
 @inline

@@ -25,7 +25,7 @@ from ps2.errors import ConfigError, DTypeError, ShapeError
 from ps2.matrix import partition
 from ps2.matrix.partition import DTYPES
 from ps2.ops.declaration import LOCAL, SHARD_KINDS, Reduce, check_annotations, check_declared
-from ps2.ops.operands import Along, Answer, answers_of, axes_of
+from ps2.ops.operands import Along, Answer, operand_axes, read_answers
 
 Array = npt.NDArray[Any]
 
@@ -140,16 +140,16 @@ class Optimizer:
 
     def check(self, name: str, signature: inspect.Signature, writes: tuple[str, ...]) -> None:
         """Raise ConfigError unless the operation has the parameters of an optimizer step."""
-        given, parameters = list(signature.parameters), signature.parameters.values()
+        names, parameters = list(signature.parameters), signature.parameters.values()
         rows = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
-        if rows[:1] != ["weight"] or rows[-1:] != ["gradient"] or not {self.rate, "l1", "l2"} <= set(given):
+        if rows[:1] != ["weight"] or rows[-1:] != ["gradient"] or not {self.rate, "l1", "l2"} <= set(names):
             raise ConfigError(
                 f"operation {name!r}: an optimizer step takes weight, its state, gradient, and the scalars "
-                f"{self.rate}, l1 and l2, got {', '.join(given)}"
+                f"{self.rate}, l1 and l2, got {', '.join(names)}"
             )
-        if kept := [row for row in rows[:-1] if row not in writes]:
+        if unwritten := [row for row in rows[:-1] if row not in writes]:
             raise ConfigError(
-                f"operation {name!r}: writes: expected weight and its state, of which {', '.join(kept)} is missing"
+                f"operation {name!r}: writes: expected weight and its state, of which {', '.join(unwritten)} is missing"
             )
         known = {self.rate, "l1", "l2", "step", "lazy"}
         if foreign := [
@@ -251,7 +251,7 @@ class Op:
 
         Args:
             rows: number of rows that the call names.
-            dtype: of the first operand's matrix.
+            dtype: the dtype of the first operand's matrix.
             params: the call's scalars.
             others: dtypes of the operands after the first; None: all operands belong to one matrix.
 
@@ -264,8 +264,8 @@ class Op:
             ConfigError: a scalar is unknown, missing or out of range.
         """
         if rows != self.rows:
-            wanted = ", ".join(self.reads)
-            raise ShapeError(f"operation {self.name!r} takes {self.rows} vectors ({wanted}), got {rows}")
+            expected = ", ".join(self.reads)
+            raise ShapeError(f"operation {self.name!r} takes {self.rows} vectors ({expected}), got {rows}")
         if dtype not in self.dtypes:
             raise DTypeError(f"operation {self.name!r} works on {' or '.join(self.dtypes)}, got {dtype}")
         if others is not None or self.own_dtypes:
@@ -278,8 +278,8 @@ class Op:
 
     def _check_dtypes(self, first: str, others: Sequence[str]) -> None:
         if len(others) != len(self.reads) - 1:
-            wanted = ", ".join(self.reads)
-            raise ShapeError(f"operation {self.name!r} takes {wanted}, got {len(others) + 1} vectors or matrices")
+            operands = ", ".join(self.reads)
+            raise ShapeError(f"operation {self.name!r} takes {operands}, got {len(others) + 1} vectors or matrices")
         for name, dtype in zip(self.reads, (first, *others), strict=True):
             expected = self.own_dtypes.get(name, first)
             if dtype != expected:
@@ -327,10 +327,10 @@ class Op:
             return number
         if isinstance(value, (float, np.floating)) and (not math.isfinite(value) or value != math.floor(value)):
             raise DTypeError(f"{where}: expected a whole number, got {value!r}")
-        wanted = "int64" if param.type is int else dtype
-        least, most = LIMITS[wanted]
-        if not least <= int(value) <= most:
-            raise DTypeError(f"{where}: expected an {wanted}, got {value!r}")
+        integer_dtype = "int64" if param.type is int else dtype
+        low, high = LIMITS[integer_dtype]
+        if not low <= int(value) <= high:
+            raise DTypeError(f"{where}: expected an {integer_dtype}, got {value!r}")
         return int(value)
 
 
@@ -372,10 +372,12 @@ def op(
             fn=fn,
             operands=tuple(notes[p.name][0] for p in arrays),
             names=tuple(p.name for p in arrays),
-            axes=tuple(axes_of(p.name, notes[p.name]) for p in arrays),
+            axes=tuple(operand_axes(p.name, notes[p.name]) for p in arrays),
             own_dtypes=_own_dtypes(name, notes),
-            tiny={name: note.make for name, said in notes.items() for note in said if isinstance(note, Tiny)},
-            answers=answers_of(hints.get("return")),
+            tiny={
+                name: note.make for name, annotations in notes.items() for note in annotations if isinstance(note, Tiny)
+            },
+            answers=read_answers(hints.get("return")),
             writes=writes,
             reduce=reduce,
             blocks=blocks,
@@ -415,7 +417,9 @@ def _named(fn: Callable[..., Any]) -> str:
 
 
 def _own_dtypes(name: str, notes: Mapping[str, Sequence[Any]]) -> dict[str, str]:
-    dtypes = {operand: note.dtype for operand, said in notes.items() for note in said if isinstance(note, Of)}
+    dtypes = {
+        operand: note.dtype for operand, annotations in notes.items() for note in annotations if isinstance(note, Of)
+    }
     for operand in dtypes:
         if notes[operand][0] not in SHARD_KINDS:
             raise ConfigError(f"operation {name!r}: {operand}: Of is for vectors and matrices of the shard only")

@@ -22,14 +22,14 @@ class Touched:
 
     def __init__(self, width: int) -> None:
         self._width = width
-        self._bits = np.zeros(_words_of(width), np.uint64)
-        self._list = np.empty(_places_of(width), np.int64)
+        self._bits = np.zeros(_count_words(width), np.uint64)
+        self._list = np.empty(_list_capacity(width), np.int64)
         self._count = 0
 
     @staticmethod
     def bytes_for(width: int) -> int:
         """Return the size in bytes of a set for ``width`` columns."""
-        return 8 * (_words_of(width) + _places_of(width))
+        return 8 * (_count_words(width) + _list_capacity(width))
 
     @property
     def columns(self) -> Int64s:
@@ -54,11 +54,11 @@ class Touched:
         self._count = 0
 
 
-def _words_of(width: int) -> int:
+def _count_words(width: int) -> int:
     return -(-width // WORD_BITS)
 
 
-def _places_of(width: int) -> int:
+def _list_capacity(width: int) -> int:
     return width // SHARE + 1  # ``_mark`` writes one place beyond the last
 
 

@@ -27,13 +27,13 @@ NO_KEY = -1
 COUNT_BITS = 8
 COUNT_MASK = (1 << COUNT_BITS) - 1
 LATEST = 2**62
-# Up to so many touches, a counter of the sketch has four bits.
+# Counters of the sketch have four bits if ``admit_after`` is at most FEW, else eight.
 FEW = 15
-# The touches that are expected of a window: at most so many times those that have come.
+# The touches expected in a window are at most this many times those so far.
 MAX_EXPECTED = 16
-# What the kernel counts: keys in the exact table, and touches in the sketch's current window.
+# Positions of the kernel's counts: keys in the exact table, and touches in the sketch's current window.
 EXACT, SKETCHED = 0, 1
-# What a touch did to a key that had no cell before it: gave it one, raised its counters, or nothing.
+# The effect of a touch on a key without a cell: a new cell, raised counters, or none.
 NEW_CELL, RAISED, UNCHANGED = -1, -2, -3
 # How many keys ahead the loop prefetches.
 AHEAD = 12
@@ -41,15 +41,15 @@ AHEAD = 12
 
 @dataclass(frozen=True)
 class Touch:
-    """One touch of keys, and what takes it back.
+    """One touch of keys, with all that is needed to undo it.
 
     Attributes:
         keys: the distinct keys.
-        admitted: which of them get their slots now.
-        before: of each key, its cell's second number before the touch, or ``NEW_CELL``, ``RAISED`` or ``UNCHANGED``.
-        counters: of each key that ``RAISED`` its counters, these before the touch.
+        admitted: True for the keys that get their slots now.
+        before: for each key, its cell's second number before the touch, or ``NEW_CELL``, ``RAISED`` or ``UNCHANGED``.
+        counters: the counters before the touch, for each key that ``RAISED`` its counters.
         sketched: touches in the sketch's current window before this one.
-        had_sketch: whether there was a sketch before.
+        had_sketch: True if there was a sketch before.
     """
 
     keys: Int64s
@@ -71,7 +71,7 @@ class WaitingKeys:
         self._counts = np.zeros(2, np.int64)
 
     def __len__(self) -> int:
-        """Number of waiting keys; that of those in the sketch is an estimate."""
+        """Number of waiting keys; the number of keys in the sketch is an estimate."""
         return int(self._counts[EXACT]) + self._sketch.keys()
 
     @property
@@ -79,21 +79,21 @@ class WaitingKeys:
         return self._cells.nbytes + self._sketch.nbytes
 
     def touch(self, keys: Int64s, tick: int, fresh: int) -> Touch:
-        """Count a touch of distinct keys; those that get their slots now are no longer counted.
+        """Count a touch of distinct keys; keys that get their slots now are no longer counted.
 
         Args:
             tick: the current tick.
-            fresh: the first tick that still counts: a key that was touched before it last begins anew.
+            fresh: the first tick that still counts: a key whose last touch is older starts again at 1.
         """
         keys = readable(keys)
         admitted, before = np.zeros(keys.size, np.bool_), np.empty(keys.size, np.int64)
         counters = np.empty((keys.size, DEPTH), self._sketch.dtype)
         touched = Touch(keys, admitted, before, counters, int(self._counts[SKETCHED]), bool(self._sketch.lines))
-        rule, done = (self._admit_after, tick, fresh, self._exact_keys), 0
+        rule, next_key = (self._admit_after, tick, fresh, self._exact_keys), 0
         while True:
             sketch = self._sketch.array, self._sketch.lines, self._sketch.bits
-            done = _touch(self._cells, sketch, self._counts, keys, (admitted, before, counters), rule, done)
-            if done == keys.size:
+            next_key = _touch(self._cells, sketch, self._counts, keys, (admitted, before, counters), rule, next_key)
+            if next_key == keys.size:
                 self._shrink()
                 return touched
             if self._counts[EXACT] >= self._exact_keys:
@@ -111,24 +111,24 @@ class WaitingKeys:
         if not touched.had_sketch:
             self._sketch.end()
 
-    def settle(self, keys: int, most_bytes: int) -> None:
-        """Let the width of the sketch go on changing, after a touch of so many keys that is not taken back.
+    def settle(self, keys: int, max_bytes: int) -> None:
+        """Continue to adjust the sketch's width after a touch of ``keys`` keys that is not undone.
 
         Args:
-            most_bytes: the most that the sketch should take.
+            max_bytes: the maximum size of the sketch.
         """
-        self._sketch.widen(int(self._counts[SKETCHED]), most_bytes)
+        self._sketch.widen(int(self._counts[SKETCHED]), max_bytes)
         self._sketch.step(keys)
 
-    def expect(self, passed: float, most_bytes: int) -> None:
-        """Let the sketch become as wide as the window's touches so far let expect.
+    def expect(self, passed: float, max_bytes: int) -> None:
+        """Widen the sketch for the touches that the window will have, given those so far.
 
         Args:
-            passed: the part of the window that has passed, above 0.
-            most_bytes: the most that the sketch should take.
+            passed: the fraction of the window that has passed, above 0.
+            max_bytes: the maximum size of the sketch.
         """
         touches = int(self._counts[SKETCHED]) * min(1 / passed, MAX_EXPECTED)
-        self._sketch.widen(int(touches), most_bytes)
+        self._sketch.widen(int(touches), max_bytes)
 
     def expire(self, fresh: int) -> None:
         """Forget the exact counts of keys that were not touched in or after a tick."""
@@ -142,18 +142,18 @@ class WaitingKeys:
         ticks = np.maximum((numbers >> COUNT_BITS) - by, 1)
         self._cells[used, 1] = (ticks << COUNT_BITS) | (numbers & COUNT_MASK)
 
-    def rotate(self, all_windows: bool, most_bytes: int) -> None:
-        """Begin a window of the sketch: touches of the last but one are forgotten, or of all windows.
+    def rotate(self, all_windows: bool, max_bytes: int) -> None:
+        """Begin a window of the sketch, and forget the touches of the oldest window or of all windows.
 
         Args:
-            most_bytes: the most that the sketch should take.
+            max_bytes: the maximum size of the sketch.
         """
         touches = int(self._counts[SKETCHED])
         self._counts[SKETCHED] = 0
         if all_windows or not touches:
             self._sketch.end()
         else:
-            self._sketch.rotate(touches, most_bytes)
+            self._sketch.rotate(touches, max_bytes)
 
     def exact(self) -> tuple[Int64s, Int64s]:
         """Return the exactly counted keys, and tick << 8 | count of each."""
@@ -165,20 +165,20 @@ class WaitingKeys:
         keys, counts = self.exact()
         order = np.argsort(keys)
         keys, counts = keys[order], counts[order]
-        sketched = np.array([self._counts[SKETCHED], self._sketch.wanted])
+        sketched = np.array([self._counts[SKETCHED], self._sketch.target_lines])
         return {"waiting": keys, "counts": counts, "sketch": self._sketch.used, "sketched": sketched}
 
     def adopt(self, state: dict[str, Array], mine: Bools) -> None:
         """Take over counts of another shard.
 
         Args:
-            mine: which of the exactly counted keys belong here. All of the sketch is taken over, as it does not know
-                its keys.
+            mine: True for the exactly counted keys that belong to this shard. The sketch does not know its keys, so it
+                is taken over as a whole.
         """
         keys, counts = self.exact()
         self._restore(np.append(keys, state["waiting"][mine]), np.append(counts, state["counts"][mine]))
-        touches, wanted = state["sketched"].tolist()
-        self._sketch.adopt(state["sketch"], wanted)
+        touches, target_lines = state["sketched"].tolist()
+        self._sketch.adopt(state["sketch"], target_lines)
         self._counts[SKETCHED] += touches
 
     def _restore(self, keys: Int64s, counts: Int64s) -> None:
@@ -207,53 +207,53 @@ def _empty_cells(count: int) -> Int64s:
 
 @inline
 def _cell(cells: Int64s, key: int) -> int:
-    """Return the cell that holds the key, or else the empty cell where the key belongs."""
+    """Return the cell that holds the key, else the empty cell for it."""
     return _cell_from(cells, key, int(_mix(key)) & (cells.shape[0] - 1))
 
 
 @inline
-def _cell_from(cells: Int64s, key: int, at: int) -> int:
+def _cell_from(cells: Int64s, key: int, cell: int) -> int:
     last = cells.shape[0] - 1
-    while cells[at, 0] != key and cells[at, 0] != NO_KEY:
-        at = (at + 1) & last
-    return at
+    while cells[cell, 0] != key and cells[cell, 0] != NO_KEY:
+        cell = (cell + 1) & last
+    return cell
 
 
 @kernel
 def _fill(cells: Int64s, keys: Int64s, counts: Int64s) -> None:
     for i in range(keys.size):
-        at = _cell(cells, keys[i])
-        cells[at, 0] = keys[i]
-        cells[at, 1] = counts[i]
+        cell = _cell(cells, keys[i])
+        cells[cell, 0] = keys[i]
+        cells[cell, 1] = counts[i]
 
 
 @inline
 def _drop(cells: Int64s, gap: int) -> None:
-    """Empty a cell, and move cells back so that none is behind an empty cell on its way (Knuth, 6.4, Algorithm R)."""
+    """Empty a cell, and move later cells so that no probe sequence has a gap (Knuth, 6.4, Algorithm R)."""
     last = cells.shape[0] - 1
-    at = gap
+    cell = gap
     while True:
-        at = (at + 1) & last
-        if cells[at, 0] == NO_KEY:
+        cell = (cell + 1) & last
+        if cells[cell, 0] == NO_KEY:
             break
-        home = int(_mix(cells[at, 0])) & last
-        if ((at - home) & last) >= ((at - gap) & last):
-            cells[gap, 0], cells[gap, 1] = cells[at, 0], cells[at, 1]
-            gap = at
+        home = int(_mix(cells[cell, 0])) & last
+        if ((cell - home) & last) >= ((cell - gap) & last):
+            cells[gap, 0], cells[gap, 1] = cells[cell, 0], cells[cell, 1]
+            gap = cell
     cells[gap, 0], cells[gap, 1] = NO_KEY, LATEST
 
 
 @kernel
 def _expire(cells: Int64s, fresh: int) -> int:
-    """Drop the keys that were not touched in or after a tick; return how many."""
-    dropped, at, oldest = 0, 0, fresh << COUNT_BITS
-    while at < cells.shape[0]:
+    """Drop the keys that were not touched in or after a tick; return their number."""
+    dropped, cell, oldest = 0, 0, fresh << COUNT_BITS
+    while cell < cells.shape[0]:
         # Another key may move into the cell.
-        if cells[at, 1] < oldest:
-            _drop(cells, at)
+        if cells[cell, 1] < oldest:
+            _drop(cells, cell)
             dropped += 1
         else:
-            at += 1
+            cell += 1
     return dropped
 
 
@@ -263,19 +263,19 @@ def _touch(
     sketch: tuple[Counters, int, int],
     counts: Int64s,
     keys: Int64s,
-    found: tuple[Bools, Int64s, Counters],
+    outputs: tuple[Bools, Int64s, Counters],
     rule: tuple[int, int, int, int],
     start: int,
 ) -> int:
-    """Count touches of ``keys[start:]`` until there is no room; return the position of the next key.
+    """Count touches of ``keys[start:]`` until a table is full; return the position of the next key.
 
     Args:
         sketch: its array, its lines, and the bits of a counter.
-        found: ``admitted``, ``before`` and ``counters`` of ``Touch``.
+        outputs: the arrays ``admitted``, ``before`` and ``counters`` of ``Touch``.
     """
-    admit_after, tick, fresh, most_exact = rule
+    admit_after, tick, fresh, max_exact = rule
     numbers, lines, bits = sketch
-    admitted, before, counters = found
+    admitted, before, counters = outputs
     last, power, mask = cells.shape[0] - 1, power_above(lines), (np.int64(1) << bits) - 1
     hashes = np.empty(keys.size - start, np.int64)
     for i in range(hashes.size):
@@ -290,18 +290,18 @@ def _touch(
                 if bits == 8:
                     prefetch_short(numbers, line + LINE // 2)
         mixed = hashes[i - start]
-        at = _cell_from(cells, keys[i], mixed & last)
-        if cells[at, 0] != NO_KEY:
-            before[i] = cells[at, 1]
-            count = (cells[at, 1] & COUNT_MASK) + 1 if cells[at, 1] >> COUNT_BITS >= fresh else 1
+        cell = _cell_from(cells, keys[i], mixed & last)
+        if cells[cell, 0] != NO_KEY:
+            before[i] = cells[cell, 1]
+            count = (cells[cell, 1] & COUNT_MASK) + 1 if cells[cell, 1] >> COUNT_BITS >= fresh else 1
             if count >= admit_after:
                 admitted[i] = True
-                _drop(cells, at)
+                _drop(cells, cell)
                 counts[EXACT] -= 1
             else:
-                cells[at, 1] = (tick << COUNT_BITS) | count
+                cells[cell, 1] = (tick << COUNT_BITS) | count
             continue
-        is_full = counts[EXACT] >= most_exact
+        is_full = counts[EXACT] >= max_exact
         if (is_full and lines == 0) or (not is_full and 2 * counts[EXACT] >= cells.shape[0]):
             return i
         line = first_counter(mixed, lines, power)
@@ -310,7 +310,7 @@ def _touch(
         if count >= admit_after:
             admitted[i] = True
         elif not is_full:
-            cells[at, 0], cells[at, 1] = keys[i], (tick << COUNT_BITS) | count
+            cells[cell, 0], cells[cell, 1] = keys[i], (tick << COUNT_BITS) | count
             counts[EXACT] += 1
             before[i] = NEW_CELL
         else:
@@ -318,7 +318,7 @@ def _touch(
                 where = line + counter(mixed, row)
                 pair = np.int64(numbers[where])
                 counters[i, row] = pair
-                # Stored in any case: nobody can foresee a branch here.
+                # Always stored, because a CPU cannot predict a branch here.
                 numbers[where] = (pair & ~mask) | max(pair & mask, count)
             counts[SKETCHED] += 1
             before[i] = RAISED
@@ -339,10 +339,10 @@ def _take_back(
             for row in range(DEPTH):
                 numbers[begin + counter(mixed, row)] = counters[i, row]
         elif before[i] != UNCHANGED:
-            at = _cell(cells, keys[i])
+            cell = _cell(cells, keys[i])
             if before[i] == NEW_CELL:
-                _drop(cells, at)
+                _drop(cells, cell)
                 counts[EXACT] -= 1
                 continue
-            counts[EXACT] += cells[at, 0] == NO_KEY
-            cells[at, 0], cells[at, 1] = keys[i], before[i]
+            counts[EXACT] += cells[cell, 0] == NO_KEY
+            cells[cell, 0], cells[cell, 1] = keys[i], before[i]

@@ -26,7 +26,7 @@ from ps2.ops.initial import fill_initial
 from ps2.ops.kernels import FEW
 from ps2.ops.keyindex import KeyIndex
 from ps2.ops.managed_index import ManagedIndex
-from ps2.ops.modules import brought
+from ps2.ops.modules import user_operations
 from ps2.ops.operands import Along
 from ps2.ops.table import FLOATS, Op
 from ps2.ops.touch_sketch import LINE, TouchSketch
@@ -61,14 +61,16 @@ def warm() -> None:
     """
     folder = kernels.gather.stats.cache_path  # type: ignore[attr-defined]
     # Without a cache folder, each process compiles for itself, so it need not wait.
-    with compiling_alone(Path(folder)) if folder else nullcontext(True) as wanted:
-        if wanted:
+    with compiling_alone(Path(folder)) if folder else nullcontext(True) as must_compile:
+        if must_compile:
             compile_all()
-    for module, ops in brought().items():
+    for module, ops in user_operations().items():
         file = getattr(sys.modules[module], "__file__", None)
         lock = f"ps2-{hashlib.sha256(str(file).encode()).hexdigest()[:16]}.lock"
-        with compiling_alone(Path(folder), lock, [Path(file)]) if folder and file else nullcontext(True) as wanted:
-            if wanted:
+        with (
+            compiling_alone(Path(folder), lock, [Path(file)]) if folder and file else nullcontext(True) as must_compile
+        ):
+            if must_compile:
                 _compile_theirs(ops)
 
 
@@ -152,7 +154,7 @@ def _compile_managed() -> None:
         for _ in range(2):
             sketch.adopt(np.zeros(2 * LINE, sketch.dtype), 4)
             sketch.step(1)
-        sketch.wanted = 1
+        sketch.target_lines = 1
         sketch.step(1)
     ticks = np.ones(1, np.uint32)
     slots.stamp(ticks, one, 1)
@@ -163,18 +165,18 @@ def _compile_managed() -> None:
 
 def _arguments(op: Op, dtype: np.dtype[Any]) -> list[Any]:
     return [
-        _argument(op.tiny.get(name), kind, said, DTYPES[op.own_dtypes[name]] if name in op.own_dtypes else dtype)
-        for name, kind, said in zip(op.names, op.operands, op.axes, strict=True)
+        _argument(op.tiny.get(name), kind, along, DTYPES[op.own_dtypes[name]] if name in op.own_dtypes else dtype)
+        for name, kind, along in zip(op.names, op.operands, op.axes, strict=True)
     ]
 
 
-def _argument(tiny: Maker | None, kind: str, said: Along, dtype: np.dtype[Any]) -> Any:
+def _argument(tiny: Maker | None, kind: str, along: Along, dtype: np.dtype[Any]) -> Any:
     if kind == "partition":
         return Partition(0, 0, 1)
-    made = (tiny or TINY[kind])(dtype)
-    if kind == "block" or (len(said.axes) == 1 and not isinstance(said.axes[0], int)):
-        return made
-    return np.broadcast_to(made, [axis if isinstance(axis, int) else 1 for axis in said.axes]).copy()
+    tiny_array = (tiny or TINY[kind])(dtype)
+    if kind == "block" or (len(along.axes) == 1 and not isinstance(along.axes[0], int)):
+        return tiny_array
+    return np.broadcast_to(tiny_array, [axis if isinstance(axis, int) else 1 for axis in along.axes]).copy()
 
 
 def _scalars(op: Op) -> Iterator[dict[str, Any]]:
@@ -205,16 +207,16 @@ def compiling_alone(folder: Path, lock: str = LOCK, sources: Sequence[Path] | No
             file = opened.enter_context(open(folder / lock, "ab+", buffering=0))
             fcntl.flock(file, fcntl.LOCK_EX)
             file.seek(0)
-            compiled, wanted = file.read().decode(), _fingerprint(sources)
+            compiled, fingerprint = file.read().decode(), _fingerprint(sources)
         except OSError as error:
             warn_once(error)
             yield True
             return
-        yield compiled != wanted
-        if compiled != wanted:
+        yield compiled != fingerprint
+        if compiled != fingerprint:
             try:
                 file.truncate(0)
-                file.write(wanted.encode())
+                file.write(fingerprint.encode())
             except OSError as error:  # the disk is full
                 warn_once(error)
 

@@ -91,8 +91,7 @@ class Worker:
             SpillError: the disk is full, or fails.
         """
         # Imported here, as scipy takes a quarter of a second to import.
-        from ps2.data.keeping import keep_batches
-        from ps2.data.row_spill import RowSpill
+        from ps2.data.row_spill import RowSpill, keep_batches
         from ps2.data.spilling import Spill
 
         return keep_batches(batches, features, label, weight, dtype, RowSpill(Spill(spill), self.rank, self.workers))

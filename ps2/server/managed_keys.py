@@ -87,7 +87,7 @@ class ManagedKeys:
 
     def nbytes_after(self, added: int) -> int:
         """Return an upper bound of ``nbytes`` after ``added`` more keys."""
-        ticks = self._ticks.nbytes_of(self._capacity(added)) if len(self.index) + added > self._ticks.columns else 0
+        ticks = self._ticks.nbytes_for(self._capacity(added)) if len(self.index) + added > self._ticks.columns else 0
         return self.nbytes - self.index.nbytes + self.index.nbytes_after(added) + ticks
 
     def fresh(self, older_s: float | None) -> int:

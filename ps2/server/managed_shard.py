@@ -210,7 +210,7 @@ class ManagedShard(Shard):
     def _bytes(self, rows: int, columns: int, index_bytes: int | None = None) -> int:
         shape = (rows, columns) if self.spec.layout == "row" else (1, rows * columns)
         own = self.managed.nbytes if index_bytes is None else index_bytes
-        return MappedArray.bytes_of(*shape, self.spec.np_dtype) + own
+        return MappedArray.size_bytes(*shape, self.spec.np_dtype) + own
 
     # -- values --------------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """Writes exports: first the files, then the manifest that names them. One program at a time writes to a folder.
 
-Of two programs that write to one folder all the same, one fails. On local file systems a lock makes sure of it; on
-others, both may succeed if they replace the manifest in the same moment, and one of the exports is lost.
+If two programs write to one folder anyway, one of them fails. On local file systems a lock ensures this. On other file
+systems, both may succeed if they replace the manifest at the same moment; then one of the exports is lost.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from ps2.array_types import Int64s
 from ps2.errors import CheckpointMissingError, ConfigError, DivergedError, RecoveryError, ShapeError, UsageError
 from ps2.storage.arrays import npy, npy_header
 from ps2.storage.exports import (
+    ARRAY_NAME,
     FOLDER,
     MANIFEST,
-    NAME_OF_ARRAY,
     Description,
     ExportEntry,
     ExportManifest,
@@ -36,7 +36,7 @@ from ps2.version import __version__
 
 Values = npt.NDArray[np.float32]
 
-# Most bytes of values in one file, and in one read.
+# Maximum bytes of values in one file, and in one read.
 PART_BYTES = 1 << 30
 READ_BYTES = 16 << 20
 ONE = "one at a time may"
@@ -50,7 +50,7 @@ class Export:
         url: the folder.
         number: number of this export in the folder.
         keys: number of keys with values that it holds.
-        removed: number of keys that it says are gone.
+        removed: number of keys that it lists as removed.
         nbytes: size of its files in bytes.
         full: True: it holds all keys. False: it is a delta.
         reason: why all keys were written although the caller asked for a delta; else None.
@@ -75,7 +75,7 @@ class Content:
             it.
         removed: keys that were removed since the export before, int64 of shape (m,), ascending.
         dense: arrays that are written whole, by name.
-        source: what the keys are exported from, as JSON data for the next delta.
+        source: the origin of the keys as JSON data, for the next delta.
     """
 
     keys: Int64s
@@ -89,7 +89,7 @@ def continued(url: str, since: Export | int | str) -> ExportManifest:
     """Return the export that a delta adds to: the base, and the deltas up to ``since``.
 
     Args:
-        since: what ``export`` returned, its number, or "last" for the newest one.
+        since: the result of ``export``, its number, or "last" for the newest export.
 
     Raises:
         UsageError: the folder has no such export.
@@ -100,17 +100,17 @@ def continued(url: str, since: Export | int | str) -> ExportManifest:
             raise UsageError(f"since: expected an export to {url}, got one to {since.url}")
         since = since.number
     if since != "last" and (isinstance(since, (str, bool)) or not isinstance(since, int)):
-        raise ConfigError(f"since: expected what export returned, its number, or 'last', got {since!r}")
+        raise ConfigError(f"since: expected the result of export, its number, or 'last', got {since!r}")
     manifest = find_manifest(url)
     if manifest is None:
         raise CheckpointMissingError(f"{url}: there is no export yet that a delta could go on from; leave out since=")
     if isinstance(since, str):
         return manifest
-    kept = tuple(one for one in manifest.entries if one.number <= since)
-    if not kept or kept[-1].number != since:
-        there = ", ".join(str(one.number) for one in manifest.entries)
-        raise UsageError(f"{url}: since: expected one of the exports {there}, got {since}")
-    return ExportManifest(manifest.description, kept, manifest.version)
+    entries = tuple(one for one in manifest.entries if one.number <= since)
+    if not entries or entries[-1].number != since:
+        numbers = ", ".join(str(one.number) for one in manifest.entries)
+        raise UsageError(f"{url}: since: expected one of the exports {numbers}, got {since}")
+    return ExportManifest(manifest.description, entries, manifest.version)
 
 
 def write_export(
@@ -132,7 +132,7 @@ def write_export(
         content: keys, values and arrays.
         after: the export that this one is a delta to, from ``continued``; None: write a base.
         reason: why this is a base although the caller asked for a delta; None: no reason is needed.
-        replaces: the export that the folder must have, as the content was made from it; None: any.
+        replaces: the export that the folder must hold, because the content was derived from it; None: any.
 
     Raises:
         ShapeError, UsageError: keys, values or names are wrong, or the delta is of another kind of model.
@@ -172,7 +172,7 @@ def _check(description: Description, content: Content, after: ExportManifest | N
         if keys.size and (keys[0] < 0 or not (keys[1:] > keys[:-1]).all()):
             raise UsageError(f"{name}: expected distinct keys, ascending, none of them negative")
     for name, array in content.dense.items():
-        if not NAME_OF_ARRAY.fullmatch(name):
+        if not ARRAY_NAME.fullmatch(name):
             raise UsageError(f"dense: expected names of letters, digits, dots and hyphens, got {name!r}")
         if array.dtype.kind not in "fiu":
             raise UsageError(f"dense: {name}: expected numbers, got {array.dtype}")
@@ -207,11 +207,11 @@ def _values(keys: Int64s, read: Callable[[Int64s], Values], width: int) -> Itera
     blocks = [keys[begin : begin + rows] for begin in range(0, len(keys), rows)]
     with ThreadPoolExecutor(1, "ps2-export") as pool:  # reads the next block while this one is written
         coming = pool.submit(read, blocks[0]) if blocks else None
-        for number, wanted in enumerate(blocks):
+        for number, block in enumerate(blocks):
             assert coming is not None
             values = coming.result()
             coming = pool.submit(read, blocks[number + 1]) if number + 1 < len(blocks) else None
-            _check_values(wanted, values, width)
+            _check_values(block, values, width)
             yield np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
 
 

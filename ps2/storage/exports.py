@@ -1,6 +1,6 @@
 """The format of an export: a folder with a base of all keys, deltas of changed keys, and a manifest.
 
-``manifest.json`` names all files and is renamed into place last, so an export is whole, or it does not count::
+``manifest.json`` names all files and is renamed into place last, so an incomplete export is never read::
 
     manifest.json
     base-00000001-3f9a2c1d77ab/keys-0.npy      int64 (n,), ascending
@@ -27,7 +27,7 @@ from ps2.storage.manifest import SavedFile, saved_file
 FORMAT = "ps2.export.v1"
 MANIFEST = "manifest.json"
 FOLDER = re.compile(r"(base|delta)-(\d{8,})-[0-9a-f]{12}")
-NAME_OF_ARRAY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+ARRAY_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Description:
         width: number of values of a key.
         config: data of the scoring function.
         hasher: how columns become keys (``FieldHasher.to_json``); None: rows come as keys.
-        initial: values of keys that the export does not hold (``ps2.matrix.key_policy.Initial``); None: zeros.
+        initial: values of keys that are not in the export (``ps2.matrix.key_policy.Initial``); None: zeros.
     """
 
     kind: str
@@ -72,7 +72,7 @@ class ExportEntry:
         key_files: files of keys and values.
         removed: file of the keys that were removed since the export before; None: no key was.
         dense: files of arrays, by name.
-        source: what the keys were exported from, as the writer's JSON data, for the next delta: fleet, matrix and mark.
+        source: the origin of the keys as the writer's JSON data, for the next delta: fleet, matrix and mark.
         created_s: Unix time in seconds.
     """
 
@@ -149,7 +149,7 @@ def find_manifest(url: str) -> ExportManifest | None:
     """Return the manifest of an export; None if there is none.
 
     Raises:
-        CheckpointCorruptError: the folder's manifest is damaged, or is not of an export.
+        CheckpointCorruptError: the folder's manifest is damaged, or is not an export's manifest.
         RecoveryError: the file system refuses.
     """
     fs, root = resolve_url(url, "path")
@@ -193,7 +193,7 @@ def _entry(fields: Fields) -> ExportEntry:
         raise fields.wrong("folder", f"base-{number:08d}-... or delta-{number:08d}-...")
     dense = fields.object("dense")
     names = fields.get("dense", dict)
-    if not all(NAME_OF_ARRAY.fullmatch(name) for name in names):
+    if not all(ARRAY_NAME.fullmatch(name) for name in names):
         raise fields.wrong("dense", "names of letters, digits, dots and hyphens")
     return ExportEntry(
         number=number,

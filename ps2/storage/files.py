@@ -29,7 +29,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 # fsspec's chains: an archive in a file system, or a layer over one. Any other "::" belongs to the path.
 LAYERS = "zip|tar|libarchive|reference|dir|simplecache|filecache|blockcache|cached"
 CHAIN = re.compile(rf"(?:{LAYERS})(?:://|::(?:/|.*://))")
-# As Hadoop and Databricks write paths of a scheme's default host; fsspec would take them for local ones.
+# Hadoop and Databricks write paths on a scheme's default host like this. Fsspec would read them as local paths.
 NO_HOST = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
 LOCAL_HOST = re.compile(r"(?:file|local)://([^/]+)")
 
@@ -38,11 +38,11 @@ def resolve_url(url: str | os.PathLike[str], name: str = "url") -> tuple[Any, st
     """Return the file system of a URL, and the path on it.
 
     Args:
-        name: of the setting that holds the URL, for errors.
+        name: the setting that holds the URL, for errors.
 
     Raises:
-        ConfigError: the URL is empty (which would mean the current folder), is of another host's files, has one slash
-            behind its scheme, or fsspec does not support it.
+        ConfigError: the URL is empty (which would mean the current folder), names files of another host, has only one
+            slash after its scheme, or fsspec does not support it.
         RecoveryError: the file system cannot be opened.
     """
     if not isinstance(url, str | os.PathLike):
@@ -55,13 +55,13 @@ def resolve_url(url: str | os.PathLike[str], name: str = "url") -> tuple[Any, st
     if re.fullmatch(r"(file|local):(//)?", plain):
         raise ConfigError(f"{name}: expected a path behind {plain}, got none")
     if host := LOCAL_HOST.match(plain):
-        # RFC 8089, as Hadoop reads it; fsspec would take the host for a folder in the current one.
+        # RFC 8089, like Hadoop. Fsspec would read the host as a folder in the current one.
         if host[1].lower() != "localhost":
             raise ConfigError(f"{name}: expected a path, or file:///PATH of this host, got {url!r}")
         plain = plain[host.end() :] or "/"
     if (short := NO_HOST.match(plain)) and short[1] not in ("file", "local"):
         raise ConfigError(f"{name}: expected {short[1]}://..., or ./{plain} for a local path, got {url!r}")
-    # fsspec splits at "::" wherever it is. There is no NUL in the URL.
+    # Fsspec splits at every "::". The URL contains no NUL.
     whole = plain if CHAIN.match(plain) else plain.replace("::", "\0")
     try:
         fs, root = fsspec.core.url_to_fs(whole)
@@ -77,17 +77,17 @@ def resolve_url(url: str | os.PathLike[str], name: str = "url") -> tuple[Any, st
 
 
 def shared_url(url: str | os.PathLike[str]) -> str:
-    """Return the URL to give to another process, whose current folder may be another: an absolute path, if local."""
+    """Return the URL for another process, which may have another current folder: a local path becomes absolute."""
     fs, root = resolve_url(url)
     return root if isinstance(fs, LocalFileSystem) else str(url)
 
 
 def check_encodable(path: str, name: str, is_local: bool) -> None:
-    """Raise ConfigError if a path has no bytes in the locale's encoding, or was made of bytes that are none of it.
+    """Raise ConfigError if a path cannot be encoded in the locale's encoding, or was decoded from other bytes.
 
     Args:
-        name: of the setting that holds the path, for errors.
-        is_local: the path is one of this machine; others are UTF-8 whatever the locale is.
+        name: the setting that holds the path, for errors.
+        is_local: True for a path of this machine. Other paths are UTF-8 in any locale.
     """
     try:
         path.encode()
@@ -126,7 +126,7 @@ def remove(fs: Any, path: str) -> None:
 
 
 def remove_folder(fs: Any, path: str) -> None:
-    """Remove a folder and what is in it. ``fs.rm`` would remove all that the path matches as a pattern."""
+    """Remove a folder and its contents. ``fs.rm`` would remove everything that the path matches as a pattern."""
     if isinstance(fs, LocalFileSystem) or not glob.has_magic(path):
         fs.rm(path, recursive=True)
         return
@@ -137,7 +137,7 @@ def remove_folder(fs: Any, path: str) -> None:
 
 
 def _move(fs: Any, source: str, target: str) -> None:
-    """Rename a file; ``fs.mv`` would take its name as a pattern."""
+    """Rename a file; ``fs.mv`` would read its name as a pattern."""
     if isinstance(fs, LocalFileSystem) or not glob.has_magic(source):
         fs.mv(source, target)
         return
@@ -180,13 +180,13 @@ def write_whole(fs: Any, path: str, parts: Iterable[Any]) -> None:
     with reported(path, "writing"):
         if fs.isdir(path):
             raise RecoveryError(f"{path}: expected a file or no file, got a folder")
-    aside = f"{path}.{uuid.uuid4().hex[:12]}"
+    temporary = f"{path}.{uuid.uuid4().hex[:12]}"
     try:
-        write(fs, aside, parts, called=path)
+        write(fs, temporary, parts, called=path)
         with reported(path, "renaming it into place"):
-            _move(fs, aside, path)
+            _move(fs, temporary, path)
     except BaseException:
-        remove(fs, aside)
+        remove(fs, temporary)
         raise
 
 
@@ -235,8 +235,8 @@ def read_json(fs: Any, path: str, *formats: str) -> dict[str, Any] | None:
             return None
         except ValueError as error:
             raise CheckpointCorruptError(f"{path}: not JSON: {error}") from error
-    found = content.get("format") if isinstance(content, dict) else None
-    if found not in formats:
+    format = content.get("format") if isinstance(content, dict) else None
+    if format not in formats:
         expected = " or ".join(map(repr, formats))
-        raise CheckpointCorruptError(f"{path}: expected format {expected}, got {found!r}")
+        raise CheckpointCorruptError(f"{path}: expected format {expected}, got {format!r}")
     return content

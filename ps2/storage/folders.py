@@ -1,8 +1,8 @@
-"""Folders of checkpoints. Each checkpoint has a folder of its own, and is complete once its manifest is there.
+"""Folders of checkpoints. Each checkpoint has its own folder, and is complete once the folder has a manifest.
 
-The name of a checkpoint's folder, ``checkpoint-00000012-3f9a2c1d77ab``, holds a number and the run that made it. A new
-checkpoint gets a larger number than all that its run can see. Not every file system can arbitrate between two writers,
-so two runs may choose the same number; their folders still differ.
+The name of a checkpoint's folder, ``checkpoint-00000012-3f9a2c1d77ab``, holds a number and the run that wrote it. A new
+checkpoint gets a larger number than all checkpoints that its run can see. Not every file system can arbitrate between
+two writers, so two runs may choose the same number; their folders still differ.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ PROBE_BYTES = 4096
 
 
 @dataclass(frozen=True)
-class Found:
-    """A checkpoint's folder; ``run`` made it, and ``complete`` is True if its manifest is there."""
+class CheckpointFolder:
+    """A checkpoint's folder; ``run`` wrote it, and ``complete`` is True if it has a manifest."""
 
     url: str
     number: int
@@ -39,7 +39,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Verified:
-    """A file of a checkpoint that was read to its end; ``problem`` says what is wrong, None if nothing is."""
+    """A file of a checkpoint that was read to its end; ``problem`` is its fault, None if it has none."""
 
     name: str
     nbytes: int
@@ -74,7 +74,7 @@ def prepare(url: str) -> None:
     remove_file(fs, probe)
 
 
-def find(url: str) -> list[Found]:
+def find(url: str) -> list[CheckpointFolder]:
     """Return all checkpoints in a folder, oldest first, including incomplete ones and those of other runs.
 
     Raises:
@@ -87,14 +87,14 @@ def find(url: str) -> list[Found]:
         match = NAME.fullmatch(entry["name"].rstrip("/").rpartition("/")[2])
         if match and entry["type"] == "directory":
             mine = f"{url.rstrip('/')}/{match[0]}"
-            checkpoints.append(Found(mine, int(match[1]), match[2], is_complete(mine)))
+            checkpoints.append(CheckpointFolder(mine, int(match[1]), match[2], is_complete(mine)))
     return sorted(checkpoints, key=lambda checkpoint: (checkpoint.number, checkpoint.run))
 
 
-def at(url: str) -> Found:
+def at_url(url: str) -> CheckpointFolder:
     """Return the checkpoint at the URL of its folder; a renamed folder has number 0 and an empty run."""
     match = NAME.fullmatch(url.rstrip("/").rpartition("/")[2])
-    return Found(url, int(match[1]) if match else 0, match[2] if match else "", is_complete(url))
+    return CheckpointFolder(url, int(match[1]) if match else 0, match[2] if match else "", is_complete(url))
 
 
 def is_complete(url: str) -> bool:
@@ -108,10 +108,10 @@ def newest(url: str) -> str:
     """Return the folder of the newest complete checkpoint.
 
     Args:
-        url: of a checkpoint, or of a folder of checkpoints.
+        url: the folder of a checkpoint, or a folder of checkpoints.
 
     Raises:
-        CheckpointMissingError: there is none; the message says what the folder holds.
+        CheckpointMissingError: there is none; the message lists the folder's contents.
     """
     fs, root = resolve_url(url)
     entries = _entries(fs, root, url)
@@ -124,13 +124,13 @@ def newest(url: str) -> str:
         # Two runs may have chosen the same number: take the later checkpoint.
         return max(last, key=lambda url: read_manifest(url).created_s) if len(last) > 1 else last[0]
     if checkpoints:
-        there = f"{len(checkpoints)} checkpoint(s) without {MANIFEST}, which never became complete"
+        contents = f"{len(checkpoints)} checkpoint(s) without {MANIFEST}, which never became complete"
     elif entries:
-        there = f"{len(entries)} other file(s)"
+        contents = f"{len(entries)} other file(s)"
     else:
-        there = "nothing"
+        contents = "nothing"
     raise CheckpointMissingError(
-        f"{url}: expected a checkpoint, or a folder of checkpoint-NNNNNNNN-RUN; it holds {there}"
+        f"{url}: expected a checkpoint, or a folder of checkpoint-NNNNNNNN-RUN; it holds {contents}"
     )
 
 
@@ -165,7 +165,7 @@ def write_manifest(url: str, manifest: Manifest) -> None:
 
 
 def check_present(url: str, manifest: Manifest) -> None:
-    """Raise RecoveryError unless this process sees the files that servers wrote, of the sizes that they say."""
+    """Raise RecoveryError unless this process sees the files that servers wrote, in their reported sizes."""
     fs, root = resolve_url(url)
     fs.invalidate_cache()
     sizes: dict[str, int | None] = {}
@@ -175,7 +175,7 @@ def check_present(url: str, manifest: Manifest) -> None:
         path = f"{root}/{file.name}"
         if file.name not in sizes:
             raise RecoveryError(
-                f"{path}: there is no such file; a server wrote it, so {url} must be a place that the servers and this "
+                f"{path}: there is no such file; a server wrote it, so {url} must be a folder that servers and this "
                 "process share"
             )
         if sizes[file.name] not in (None, file.nbytes):
@@ -231,10 +231,10 @@ def prune(url: str, keep: int, mine: Collection[str]) -> list[str]:
     """
     checkpoints = [checkpoint for checkpoint in find(url) if checkpoint.url in mine]
     complete = [checkpoint for checkpoint in checkpoints if checkpoint.complete]
-    kept = complete[max(len(complete) - keep, 0) :]
+    newest_ones = complete[max(len(complete) - keep, 0) :]
     last = complete[-1].number if complete else 0
     # A run writes one checkpoint at a time, so no process still writes to an earlier one.
-    gone = [old.url for old in checkpoints if old not in kept and (old.complete or old.number < last)]
+    gone = [old.url for old in checkpoints if old not in newest_ones and (old.complete or old.number < last)]
     for old in gone:
         remove(old)
     return gone

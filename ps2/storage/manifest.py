@@ -130,12 +130,12 @@ class SavedMatrix:
     def nbytes(self) -> int:
         return sum(file.nbytes for shard in self.shards for file in shard.files.values())
 
-    def sources(self, wanted: Sequence[Partition]) -> tuple[SavedShard, ...]:
-        """Return the saved shards that overlap the wanted partitions, which may be cut differently."""
+    def sources(self, needed: Sequence[Partition]) -> tuple[SavedShard, ...]:
+        """Return the saved shards that overlap the needed partitions, which may be cut differently."""
         return tuple(
             shard
             for shard in self.shards
-            if any(p.begin < shard.partition.end and shard.partition.begin < p.end for p in wanted)
+            if any(p.begin < shard.partition.end and shard.partition.begin < p.end for p in needed)
         )
 
 
@@ -144,12 +144,12 @@ class Manifest:
     """The contents of a checkpoint. A checkpoint is complete once its folder holds the manifest.
 
     Attributes:
-        number: of the checkpoint; later ones have larger numbers. 0: saved rows.
+        number: the checkpoint's number; later ones have larger numbers. 0: saved rows.
         step: first step that the checkpoint does not include, if the driver's loop counts steps.
         created_s: Unix time of the cut.
         pause_s: longest time for which a server held requests.
         seconds: from the beginning of the cut until all files were written.
-        version: of ps2.
+        version: the version of ps2 that wrote it.
         messages: the file with the driver's messages to workers; None if there were none.
     """
 
@@ -193,14 +193,14 @@ class Manifest:
         """Read what ``to_json`` wrote.
 
         Args:
-            path: of the manifest, for errors.
+            path: the path of the manifest, for errors.
 
         Raises:
             CheckpointCorruptError: a part is missing, has the wrong type or format, or contradicts another part.
         """
         fields = Fields(path, content)
-        if (found := fields.get("format", str)) != FORMAT:
-            raise CheckpointCorruptError(f"{path}: expected format {FORMAT!r}, got {found!r}")
+        if (format := fields.get("format", str)) != FORMAT:
+            raise CheckpointCorruptError(f"{path}: expected format {FORMAT!r}, got {format!r}")
         return cls(
             number=fields.count("number"),
             step=None if fields.get("step", int, type(None)) is None else fields.count("step"),
@@ -216,10 +216,10 @@ class Manifest:
 def _with_shards(fields: Fields) -> SavedMatrix:
     matrix = _matrix_from_json(fields)
     if [shard.partition for shard in matrix.shards] != list(partitions(matrix.bounds)):
-        found = [shard.partition.index for shard in matrix.shards]
+        indexes = [shard.partition.index for shard in matrix.shards]
         raise CheckpointCorruptError(
             f"{fields.where}: shards: expected one for each of {len(matrix.bounds) - 1} partitions, in order, got "
-            f"{short(found)}"
+            f"{short(indexes)}"
         )
     return matrix
 
@@ -295,8 +295,8 @@ def _key_policy(fields: Fields) -> KeyPolicy:
     return KeyPolicy(**_scalars(fields, KeyPolicy, "initial"), initial=Initial(**_scalars(initial, Initial)))
 
 
-def _scalars(fields: Fields, of: type[KeyPolicy | Initial], *without: str) -> dict[str, Any]:
-    names = [field.name for field in dataclasses.fields(of) if field.name not in without]
+def _scalars(fields: Fields, cls: type[KeyPolicy | Initial], *without: str) -> dict[str, Any]:
+    names = [field.name for field in dataclasses.fields(cls) if field.name not in without]
     return {name: fields.get(name, int, float, str, type(None)) for name in names}
 
 

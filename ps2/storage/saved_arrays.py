@@ -23,9 +23,9 @@ def load_numpy(url: str, name: str | None = None) -> Array | tuple[Int64s, Array
     Every byte that is read is compared with the manifest's checksums. The arrays must fit into this process's memory.
 
     Args:
-        url: the folder, a path or any fsspec URL: of a save; or of a checkpoint, or of a folder of checkpoints (the
-            newest complete one).
-        name: of the vector in a checkpoint; None: it is a save.
+        url: the folder, a path or any fsspec URL: of a save, of a checkpoint, or a folder of checkpoints (whose newest
+            complete one is read).
+        name: the vector's name in a checkpoint; None: the folder is a save.
 
     Returns:
         In the stored dtype (float32, float64, int32 or int64): for a dense vector an array of shape (dim,), for a dense
@@ -33,21 +33,21 @@ def load_numpy(url: str, name: str | None = None) -> Array | tuple[Int64s, Array
         int64, ascending, shape (n,); and their values, shape (n,) or (rows, n). A matrix of one row is a vector.
 
     Raises:
-        UsageError: there is a checkpoint, and no name.
+        UsageError: the folder is a checkpoint, and ``name`` is None.
         NotFoundError: no vector of the checkpoint has this name.
-        CheckpointMissingError: there is no complete save or checkpoint at this place.
+        CheckpointMissingError: the folder has no complete save or checkpoint.
         CheckpointCorruptError: the files do not match the manifest.
         RecoveryError: the file system refuses.
     """
     url = folders.newest(str(url))
     manifest = folders.read_manifest(url)
-    matrix, rows = _wanted(url, manifest, name)
+    matrix, rows = _find_rows(url, manifest, name)
     arrays = _sparse(url, matrix, rows) if matrix.spec.kind == "sparse" else (_dense(url, matrix, rows),)
     values = arrays[-1][0] if len(rows) == 1 else arrays[-1]
     return values if len(arrays) == 1 else (arrays[0], values)
 
 
-def _wanted(url: str, manifest: Manifest, name: str | None) -> tuple[SavedMatrix, Int64s]:
+def _find_rows(url: str, manifest: Manifest, name: str | None) -> tuple[SavedMatrix, Int64s]:
     """Return the matrix to read, and its rows, ascending."""
     known = {known: (matrix, row) for matrix in manifest.matrices for known, row in matrix.names.items()}
     if name is None:
@@ -68,11 +68,11 @@ def _listed(names: Any) -> str:
 
 
 def _dense(url: str, matrix: SavedMatrix, rows: Int64s) -> Array:
-    found = np.empty((len(rows), matrix.spec.dim), matrix.spec.np_dtype)
+    values = np.empty((len(rows), matrix.spec.dim), matrix.spec.np_dtype)
     for shard in matrix.shards:
         begin, end = shard.partition.begin, shard.partition.end
-        _read(url, matrix, shard, rows, found[:, begin:end])
-    return found
+        _read(url, matrix, shard, rows, values[:, begin:end])
+    return values
 
 
 def _sparse(url: str, matrix: SavedMatrix, rows: Int64s) -> tuple[Int64s, Array]:
@@ -97,6 +97,6 @@ def _read(url: str, matrix: SavedMatrix, shard: SavedShard, rows: Int64s, out: A
     all_rows = np.array(matrix.rows, np.int64)
     with checked(fs, root, shard.files["values"]) as reading:
         for numbers, column, values in read_values(reading, matrix.spec, all_rows, out.shape[1]):
-            is_wanted = np.isin(numbers, rows)
-            at = np.searchsorted(rows, numbers[is_wanted])
-            out[at, column : column + values.shape[1]] = values[is_wanted]
+            is_read = np.isin(numbers, rows)
+            positions = np.searchsorted(rows, numbers[is_read])
+            out[positions, column : column + values.shape[1]] = values[is_read]

@@ -44,8 +44,8 @@ class CheckedFile:
             pass
         if self._size != expected.nbytes:
             raise CheckpointCorruptError(f"{self.path}: expected {expected.nbytes:,} bytes, got {self._size:,}")
-        if (found := self._digest.hexdigest()) != expected.xxh3:
-            raise CheckpointCorruptError(f"{self.path}: expected bytes with XXH3-128 {expected.xxh3}, got {found}")
+        if (digest := self._digest.hexdigest()) != expected.xxh3:
+            raise CheckpointCorruptError(f"{self.path}: expected bytes with XXH3-128 {expected.xxh3}, got {digest}")
 
 
 @contextlib.contextmanager
@@ -118,7 +118,7 @@ def read_values(reading: CheckedFile, spec: MatrixSpec, rows: Int64s, columns: i
     """Yield (row numbers, first column, values of shape (rows, columns)) of a file in blocks.
 
     Args:
-        spec: of the saved matrix.
+        spec: the saved matrix's spec.
         rows: rows in use at the checkpoint, ascending.
         columns: number of columns that the file must have.
 
@@ -141,13 +141,15 @@ def read_values(reading: CheckedFile, spec: MatrixSpec, rows: Int64s, columns: i
             yield rows[begin:end], first, values.T if every else values.T[rows[begin:end] - second]
 
 
-def verify(fs: Any, root: str, file: SavedFile, of: tuple[str, SavedMatrix, SavedShard], progress: Any = None) -> None:
+def verify(
+    fs: Any, root: str, file: SavedFile, source: tuple[str, SavedMatrix, SavedShard], progress: Any = None
+) -> None:
     """Read a file to its end; raise like ``checked``, ``read_keys`` and ``read_values``.
 
     Args:
-        of: the file's kind, matrix and shard.
+        source: the file's kind, matrix and shard.
     """
-    kind, matrix, shard = of
+    kind, matrix, shard = source
     if kind == "ids":
         read_json(fs, root, file)
         return
@@ -158,12 +160,12 @@ def verify(fs: Any, root: str, file: SavedFile, of: tuple[str, SavedMatrix, Save
         if kind == "life":
             read_bytes(reading)
             return
-        read = read_keys(reading) if kind == "keys" else _values_of(reading, matrix, columns)
+        read = read_keys(reading) if kind == "keys" else _read_matrix_values(reading, matrix, columns)
         for _ in read:
             pass
 
 
-def _values_of(reading: CheckedFile, matrix: SavedMatrix, columns: int) -> Iterator[Values]:
+def _read_matrix_values(reading: CheckedFile, matrix: SavedMatrix, columns: int) -> Iterator[Values]:
     return read_values(reading, matrix.spec, np.array(matrix.rows, np.int64), columns)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from ps2.data.columns import VECTOR, lengths_of, named_column, read_features, read_numbers
+from ps2.data.columns import VECTOR, list_lengths, named_column, read_features, read_numbers
 from ps2.errors import InputError
 from ps2.torch.bags import Bags
 
@@ -59,7 +59,7 @@ def _read_ragged(batch: pa.RecordBatch, name: str, before: int) -> tuple[np.ndar
     ):
         raise InputError(f"column {name!r}: expected arrays of numbers, as raggedCols names it, got {column.type}")
     _refuse_nulls(column, name, before)
-    flat, lengths = column.flatten(), lengths_of(column)
+    flat, lengths = column.flatten(), list_lengths(column)
     is_integer = pa.types.is_integer(flat.type)
     values = flat.cast(pa.int64() if is_integer else pa.float32(), safe=False).to_numpy(zero_copy_only=False)
     wrong = flat.is_null().to_numpy(zero_copy_only=False)
@@ -95,7 +95,7 @@ def read_array(batch: pa.RecordBatch, name: str, before: int, width: int | None 
 
 def _integers(column: Any, name: str, before: int, width: int | None) -> np.ndarray[Any, Any]:
     _refuse_nulls(column, name, before)
-    lengths = lengths_of(column)
+    lengths = list_lengths(column)
     expected = int(lengths[0]) if width is None and len(lengths) else width
     if (other := np.flatnonzero(lengths != expected)).size:
         raise InputError(

@@ -60,7 +60,7 @@ def test_fit_when_rows_are_in_files_then_same_weights(ps, frame, caplog):
 
 def test_fit_when_rows_fit_memory_then_none_in_files(ps, frame):
     assert LogisticRegression(maxIter=1, via="servers").fit(frame).summary.spilled == ()
-    assert spilling.SHARE * spilling.memory_left().of_worker(2) > 1 << 20
+    assert spilling.SHARE * spilling.memory_left().worker_share(2) > 1 << 20
 
 
 def test_fit_when_factors_are_asked_then_summary_says_bytes(ps, spark):

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from ps2.ops import elementwise, lazy, optimizers
+from ps2.ops import elementwise, optimizers
 
 WIDTH = 300
 STEPS = 5
@@ -21,7 +21,7 @@ ALL = pytest.mark.parametrize(("op", "changed", "scalars"), [ADAM, ADAGRAD, FTRL
 
 @pytest.fixture(autouse=True)
 def _looks_through_few_columns_at_a_time(monkeypatch):
-    monkeypatch.setattr(lazy, "SCAN", 128)
+    monkeypatch.setattr(optimizers, "SCAN", 128)
 
 
 def gradients(dtype):

@@ -302,7 +302,7 @@ def test_waiting_when_more_come_than_expected_then_widens(monkeypatch, time_pass
         counts.settle(keys.size, 1 << 19)
         if time_passes:
             counts.expect(push / 100, 1 << 19)
-    assert counts._sketch.lines == (1 << 17) // touch_sketch.OF_ROW
+    assert counts._sketch.lines == (1 << 17) // touch_sketch.ROW_COUNTERS
     assert early < most_early * 130_000
     assert counts.nbytes < (1 << 19) + 2048
 

@@ -12,7 +12,7 @@ from ps2.matrix.partition import MatrixSpec, Partition
 from ps2.ops import table
 from ps2.ops.all import TABLE
 from ps2.ops.kernels import Int64s
-from ps2.ops.operands import along, answers_of, axes_of
+from ps2.ops.operands import along, operand_axes, read_answers
 from ps2.ops.table import op
 from ps2.protocol import binary
 from ps2.protocol.messages import Operation, Request
@@ -101,9 +101,9 @@ def test_shape_when_element_count_differs_then_reads_nothing():
 
 
 def test_axes_when_nothing_is_said_then_array_has_its_own_length():
-    assert axes_of("counts", ("unsigned",)).axes == ("counts",)
-    assert axes_of("keys", ("slots",)).axes == ("slots",)
+    assert operand_axes("counts", ("unsigned",)).axes == ("counts",)
+    assert operand_axes("keys", ("slots",)).axes == ("slots",)
 
 
 def test_answers_when_they_are_numbers_then_there_are_no_arrays():
-    assert answers_of(float) == answers_of(type(None)) == ()
+    assert read_answers(float) == read_answers(type(None)) == ()

@@ -110,10 +110,10 @@ def oracle_columns_add(m, slots, values):
     np.add.at(m, slots[slots >= 0], values[slots >= 0])
 
 
-def oracle_columns_add_some(m, slots, sizes, places, changes):
+def oracle_columns_add_some(m, slots, sizes, positions, changes):
     signed = np.where(changes % 2, -1 - changes.astype(np.int32) // 2, changes // 2)
     at = np.repeat(slots, sizes)
-    np.add.at(m, (at[at >= 0], places[at >= 0]), signed[at >= 0])
+    np.add.at(m, (at[at >= 0], positions[at >= 0]), signed[at >= 0])
 
 
 def oracle_rows_gather(m, rows, slots):
@@ -447,7 +447,7 @@ def operands(op, dtype, width):
     fitting = {
         "counts": lambda: counts,
         "sizes": lambda: counts,
-        "places": lambda: rng.integers(0, BLOCK, counts.sum()).astype(np.uint8),
+        "positions": lambda: rng.integers(0, BLOCK, counts.sum()).astype(np.uint8),
         "changes": lambda: rng.integers(0, 9, counts.sum()).astype(np.uint16),
         "samples": lambda: rng.integers(0, SAMPLES, counts.sum()).astype(np.uint16),
         "x": lambda: numbers(rng, counts.sum() if "counts" in op.names else (slots, SAMPLES), dtype),

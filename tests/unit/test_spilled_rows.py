@@ -18,11 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ps2.data.block_file import BlockFile
-from ps2.data.keeping import keep_batches
-from ps2.data.row_spill import RowSpill
+from ps2.data.row_spill import RowSpill, keep_batches
 from ps2.data.rows import LocalRows, Rows
 from ps2.data.spilled_rows import SpilledRows
-from ps2.data.spilling import Memory, Spill, folder_of, local_folders, tasks_here
+from ps2.data.spilling import Memory, Spill, local_folders, max_tasks, worker_folder
 from ps2.errors import ConfigError, DTypeError, InputError, OutOfRangeError, SpillError, UsageError
 
 MANY = 1 << 30
@@ -159,14 +158,14 @@ def test_row_spill_when_auto_then_due_above_the_limit_only():
     ],
 )
 def test_memory_of_worker_when_limits_differ_then_the_least(memory, tasks, expected):
-    assert memory.of_worker(tasks) == expected
+    assert memory.worker_share(tasks) == expected
 
 
 def test_folders_when_there_are_several_then_ranks_take_turns(tmp_path):
     folders = local_folders({"SPARK_LOCAL_DIRS": f"{tmp_path}/gone,{tmp_path},/tmp"})
     assert folders == [f"{tmp_path}/gone", str(tmp_path), "/tmp"]
-    assert [folder_of(rank, folders) for rank in range(3)] == [str(tmp_path), "/tmp", str(tmp_path)]
-    assert [tasks_here(1, 8), tasks_here(100, 8)] == [1, 16]
+    assert [worker_folder(rank, folders) for rank in range(3)] == [str(tmp_path), "/tmp", str(tmp_path)]
+    assert [max_tasks(1, 8), max_tasks(100, 8)] == [1, 16]
 
 
 @pytest.mark.parametrize("mode", ["never", "always"])
@@ -249,7 +248,7 @@ from ps2.algorithms.linear.losses.choice import loss_of
 from ps2.algorithms.linear.problem import Problem
 from ps2.algorithms.training.faults import ColumnNames, Form
 from ps2.algorithms.training.reading import read_kept
-from ps2.data.keeping import keep_batches
+from ps2.data.row_spill import keep_batches
 from ps2.data.row_spill import RowSpill
 from ps2.data.spilling import Spill
 

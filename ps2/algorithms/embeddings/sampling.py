@@ -121,7 +121,7 @@ class SampledBatch:
         if threads == 1:
             statistics: Float64s = kernel(*bounds, *rest)
             return statistics
-        parts = over_blocks(kernel, bounds, *rest, cost=self._cost, most=threads)
+        parts = over_blocks(kernel, bounds, *rest, cost=self._cost, max_cores=threads)
         return np.sum(parts, axis=0)
 
     def renumbered(self, tokens: Int32s, targets: Int32s, negatives: Int32s) -> SampledBatch:

@@ -107,7 +107,7 @@ def draw_negatives(
     """
     negatives = np.empty(shape, np.int32)
     rows, table = readable(np.arange(len(negatives))), (readable(thresholds), readable(aliases))
-    over_blocks(fill_negatives, (rows, negatives), key, *table, cost=DRAW_COST * shape[1], most=threads)
+    over_blocks(fill_negatives, (rows, negatives), key, *table, cost=DRAW_COST * shape[1], max_cores=threads)
     return negatives
 
 

@@ -227,7 +227,7 @@ class SamplingWorker:
         topics = narrow_unsigned(changes.topics, self.options.topics - 1)
         if len(words):
             self._shared.counts.apply(
-                "columns_add_some", wait=False, slots=words, sizes=sizes, places=topics, changes=deltas
+                "columns_add_some", wait=False, slots=words, sizes=sizes, positions=topics, changes=deltas
             )
         self._bytes += words.nbytes + sizes.nbytes + topics.nbytes + deltas.nbytes
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ps2.array_types import Float64s, Int64s
-from ps2.data.columns import IMPUTE, dense_columns, feature_column, lengths_of, named_column, number_column
+from ps2.data.columns import IMPUTE, dense_columns, feature_column, list_lengths, named_column, number_column
 from ps2.data.rows import Float
 from ps2.errors import InputError
 
@@ -271,16 +271,16 @@ class _Lists:
     @staticmethod
     def of(column: pa.Array) -> _Lists:
         if not pa.types.is_struct(column.type):
-            flat, lengths = column.flatten(), lengths_of(column)
+            flat, lengths = column.flatten(), list_lengths(column)
             return _Lists(lengths, lengths, flat.to_numpy(zero_copy_only=False), _nulls(flat))
         kinds, sizes, indices, values = (column.field(name) for name in ("type", "size", "indices", "values"))
-        flat, lengths = values.flatten(), lengths_of(values)
+        flat, lengths = values.flatten(), list_lengths(values)
         dense = kinds.to_numpy(zero_copy_only=False) == 1
         given = np.where(dense, lengths, sizes.fill_null(-1).to_numpy(zero_copy_only=False))
         entries = flat.to_numpy(zero_copy_only=False)
         if dense.all():
             return _Lists(given, lengths, entries, _nulls(flat))
-        of_row = lengths_of(indices)
+        of_row = list_lengths(indices)
         places = dense_columns(np.where(dense, lengths, of_row)).astype(np.int64)
         sparse = np.repeat(~dense, np.where(dense, lengths, of_row))
         # A dense row has no indices; where it has some anyway, they are not asked for.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ps2.algorithms.training.placement import Placement
-from ps2.data.row_spill import Spilled, said_of
+from ps2.data.row_spill import Spilled, spill_message
 
 log = logging.getLogger(__name__)
 
@@ -195,7 +195,7 @@ class Record:
     def add_spilled(self, spilled: Sequence[Spilled]) -> None:
         """Note, and log, that workers have written rows to files."""
         self.spilled = tuple(spilled)
-        log.warning("%s", said_of(spilled))
+        log.warning("%s", spill_message(spilled))
 
     @property
     def lap_s(self) -> float:
