@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,12 +10,12 @@ import numpy as np
 
 from ps2.algorithms.factors.ccd_descent import gram_of, num_coordinates
 from ps2.algorithms.factors.plan import FactorizationPlan
+from ps2.algorithms.frame.memory import fitting_servers
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.array_types import Float32s, Float64s, Int64s
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
 from ps2.client.matrix import DCVMatrix
-from ps2.errors import LimitError
 
 # Floats of vectors that travel at a time.
 MAX_FLOATS = 1 << 24
@@ -49,6 +48,12 @@ class CcdSizes:
         """The number of copies of all vectors."""
         return 2 + self.keeps_best
 
+    @property
+    def bytes(self) -> int:
+        """The bytes of vectors and of sums of products."""
+        products = 8 * KINDS * (self.workers + 1) * self.ranks**2 if self.plan.settings.implicitPrefs else 0
+        return 4 * self.copies * self.ranks * (self.users + self.items) + products
+
 
 @dataclass(frozen=True, eq=False)
 class CcdVectors:
@@ -77,7 +82,11 @@ class CcdVectors:
             LimitError: they do not fit.
         """
         ranks, made = sizes.ranks, list[DCVMatrix]()
-        with _explaining(sizes, made):
+        what = (
+            f"vectors of {sizes.users:,} users and {sizes.items:,} items of rank {sizes.plan.settings.rank:,}, in "
+            f"{sizes.copies} copies, take {sizes.bytes:,} bytes with what {sizes.workers} workers add, and they"
+        )
+        with fitting_servers(what, made):
             for count in [sizes.users] * sizes.copies + [sizes.items] * sizes.copies:
                 made.append(_made(names, count, ranks, "float32", "column"))
             if sizes.plan.settings.implicitPrefs:
@@ -159,21 +168,3 @@ class CcdVectors:
 
 def _made(names: CheckpointNames, dim: int, rows: int, dtype: str, layout: Literal["row", "column"]) -> DCVMatrix:
     return names.give(lambda name: DCV.dense(dim, rows, dtype, layout=layout, name=name)).matrix()
-
-
-@contextmanager
-def _explaining(sizes: CcdSizes, made: list[DCVMatrix]) -> Iterator[None]:
-    """Turn LimitError into one that says what does not fit, and free what was made."""
-    try:
-        yield
-    except LimitError as error:
-        for matrix in made:
-            matrix.free()
-        size = 4 * sizes.copies * sizes.ranks * (sizes.users + sizes.items)
-        if sizes.plan.settings.implicitPrefs:
-            size += 8 * KINDS * (sizes.workers + 1) * sizes.ranks**2
-        raise LimitError(
-            f"vectors of {sizes.users:,} users and {sizes.items:,} items of rank {sizes.plan.settings.rank:,}, in "
-            f"{sizes.copies} copies, take {size:,} bytes with what {sizes.workers} workers add, and they do not fit "
-            f"the servers: {error}; start more servers, or with a larger memory limit"
-        ) from error

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ps2.algorithms.factors.timetable import COPIES
+from ps2.algorithms.frame.memory import fitting_servers
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.client.dcv import DCV
 from ps2.client.matrix import DCVMatrix
-from ps2.errors import LimitError
 
 
 @dataclass(frozen=True)
@@ -56,17 +56,10 @@ class SharedFactors:
             return names.give(lambda name: DCV.dense(dim, sizes.width, layout="column", name=name)).matrix()
 
         matrices: list[DCVMatrix] = []
-        try:
+        what = f"vectors of {sizes.users:,} users and {sizes.items:,} items, {sizes.width} numbers each, take"
+        with fitting_servers(f"{what} {sizes.bytes:,} bytes with their saved copies, and they", matrices):
             for dim in (sizes.items, *([sizes.users, sizes.items] * sizes.copies)):
                 matrices.append(matrix(dim))
-        except LimitError as error:
-            for one in matrices:
-                one.free()
-            raise LimitError(
-                f"vectors of {sizes.users:,} users and {sizes.items:,} items, {sizes.width} numbers each, take "
-                f"{sizes.bytes:,} bytes with their saved copies, and they do not fit the servers: {error}; start more "
-                "servers, or with a larger memory limit"
-            ) from error
         return SharedFactors(matrices[0], tuple(matrices[1::2]), tuple(matrices[2::2]))
 
     def keep_items(self, copy: int, begin: int, end: int) -> None:
