@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,15 +21,14 @@ from ps2.algorithms.embeddings.sentences import InMemorySentences, number_words,
 from ps2.algorithms.embeddings.settings import EmbeddingPlan, FittedEmbeddings, Word2VecSettings
 from ps2.algorithms.estimators.loads import COST, PART, ROWS, SQUARES, Load, loads_of
 from ps2.algorithms.estimators.tables import TableSurvey, column, field
-from ps2.algorithms.training.in_process import in_process
-from ps2.algorithms.training.outcome import Outcome, outcome_of
-from ps2.algorithms.training.record import StepReport
+from ps2.algorithms.training.only_worker import OnStep, train_in_process
+from ps2.algorithms.training.outcome import Outcome
 from ps2.data.names import Names
 from ps2.errors import InputError
 from ps2.ops.kernels import Int64s
 from ps2.run.message import STOP, Message, Stop
 from ps2.run.spark.backend_lookup import with_python
-from ps2.server.memory import available_bytes, free_bytes
+from ps2.server.memory import available_bytes
 
 SHOWN_CHARS = 200
 # The columns of a partition's survey, beside its work: rows that are no sentences, and its words as an Arrow stream.
@@ -42,8 +41,6 @@ MAX_COUNTED = 1 << 22
 BLOCK_WORDS = 1 << 20
 # The largest size of both tables that a worker trains and returns in one job.
 MAX_RESULT_BYTES = 32 << 20
-# The share of the worker's free memory that its servers may use.
-MEMORY_SHARE = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -296,13 +293,13 @@ class TrainHeldSentences:
     only_worker: OnlyWorker
 
     def __call__(self, held: HeldSentences, message: Mapping[str, Any]) -> Outcome:
-        def run(on_step: Callable[[StepReport], None]) -> FittedEmbeddings:
-            longest = self.settings.maxSentenceLength
-            words, counts = vocabulary_of(unpack(held.words), self.settings)
-            plan = EmbeddingPlan(settings=self.settings, vocabulary=len(words), total=int(counts.sum()))
-            sentences = encode(held.batches, words, longest)
-            corpus = Corpus(None, 1, lambda worker, rows: sentences, frequencies=counts, longest=longest)
-            with in_process(self.servers, int(free_bytes() * MEMORY_SHARE), sentences) as ps:
-                return train(ps, corpus, plan, on_step, self.only_worker)
+        longest = self.settings.maxSentenceLength
+        words, counts = vocabulary_of(unpack(held.words), self.settings)
+        plan = EmbeddingPlan(settings=self.settings, vocabulary=len(words), total=int(counts.sum()))
+        sentences = encode(held.batches, words, longest)
+        corpus = Corpus(None, 1, lambda worker, rows: sentences, frequencies=counts, longest=longest)
 
-        return outcome_of(run)
+        def run(ps: Any, on_step: OnStep) -> FittedEmbeddings:
+            return train(ps, corpus, plan, on_step, self.only_worker)
+
+        return train_in_process(self.servers, sentences, run)

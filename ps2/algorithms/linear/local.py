@@ -10,18 +10,14 @@ from ps2.algorithms.linear.problem import Bounds, Problem, SolverOptions
 from ps2.algorithms.linear.program import form_of
 from ps2.algorithms.linear.trainer import train
 from ps2.algorithms.linear.weights import Weights
-from ps2.algorithms.training.in_process import in_process
-from ps2.algorithms.training.outcome import Outcome, outcome_of, result_of
+from ps2.algorithms.training.only_worker import train_in_process
+from ps2.algorithms.training.outcome import Outcome, result_of
 from ps2.algorithms.training.reading import KeptReading, Reading
 from ps2.algorithms.training.record import Record, StepReport, TrainingHistory
 from ps2.algorithms.training.run import Training, run_alone
 from ps2.algorithms.training.table import Facts, Table
 from ps2.data.rows import LocalRows
 from ps2.run.message import Message
-from ps2.server.memory import free_bytes
-
-# Of the worker's free memory, for the vectors of the training.
-SHARE_OF_MEMORY = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,12 +57,11 @@ class _Program:
     def __call__(self, worker: Any, reading: Reading | KeptReading) -> Outcome:
         problem, options, facts = self.task.problem, self.task.options, self.task.facts
 
-        def trained(on_step: Callable[[StepReport], None]) -> tuple[Weights, TrainingHistory]:
-            with in_process(self.servers, int(free_bytes() * SHARE_OF_MEMORY), reading) as ps:
-                found = train(ps, self.table, problem, options, facts, on_step)
-                return Weights.of(problem, found.weight, found.biases), found.history
+        def run(ps: Any, on_step: Callable[[StepReport], None]) -> tuple[Weights, TrainingHistory]:
+            model = train(ps, self.table, problem, options, facts, on_step)
+            return Weights.of(problem, model.weight, model.biases), model.history
 
-        return outcome_of(trained)
+        return train_in_process(self.servers, reading, run)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,21 +1,30 @@
 """A training in the process of the only worker, which has all rows.
 
-The family's own programs run, with servers in the same process, so no clock waits for the network.
+The programs are the same as on a fleet. The worker's loop calls the driver's ``on_clock`` directly, and sends requests
+to servers in the same process, so no clock waits for the network.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+import numpy as np
+
 from ps2.algorithms.training.faults import Form
-from ps2.algorithms.training.in_process import in_process
 from ps2.algorithms.training.outcome import Outcome, outcome_of, result_of
 from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.training.record import StepReport
 from ps2.algorithms.training.run import Training, run_alone
 from ps2.algorithms.training.table import Table
+from ps2.client.session import Session
+from ps2.coordinator.in_process import InProcessServers, in_process_session
+from ps2.protocol.plain_data import decode
+from ps2.rpc.run_control import Report
+from ps2.run.message import STOP, Message
+from ps2.run.reports import merged, report
 from ps2.server.memory import free_bytes
 
 # The share of the worker's free memory that the model and its training state may take.
@@ -31,6 +40,108 @@ class Train(Protocol):
         """Train on the servers of a context, and return the result."""
 
 
+class InProcessContext:
+    """What a training needs of a ``PS2Context``: ``servers``, ``memory`` and ``run``."""
+
+    def __init__(self, network: InProcessServers, session: Session, reading: Any) -> None:
+        self._network, self._session, self._reading = network, session, reading
+
+    @property
+    def servers(self) -> list[str]:
+        """Addresses of the servers."""
+        return list(self._network.engines)
+
+    def memory(self) -> list[tuple[int, int]]:
+        """Return the memory limit of each server and the memory in use, in bytes."""
+        return [(engine.memory.limit_bytes, engine.memory.used_bytes) for engine in self._network.engines.values()]
+
+    def run(  # noqa: PLR0913 - as PS2Context.run
+        self,
+        data: None,
+        worker_fn: Callable[..., Any],
+        workers: int = 1,
+        staleness: int | None = 0,
+        *,
+        read: Callable[..., Any],
+        onClock: Callable[[int, list[Any]], object],
+        onEnd: Callable[[], object],
+        firstClock: int = 0,
+        seed: int = 0,
+    ) -> list[Any]:
+        """Run the one worker with the rows that it has read."""
+        result = worker_fn(InProcessWorker(self._session, onClock, firstClock, seed), self._reading)
+        onEnd()
+        return [result]
+
+
+@contextmanager
+def in_process(servers: int, memory_limit_bytes: int, reading: Any) -> Iterator[InProcessContext]:
+    """Start servers in this process, and yield a context for them.
+
+    Args:
+        servers: number of servers. With the fleet's number, sums are the fleet's, because each shard adds up its own.
+        memory_limit_bytes: limit of all servers together.
+        reading: the rows that the worker has read.
+    """
+    network = InProcessServers(servers, memory_limit_bytes // servers)
+    with in_process_session(network) as session:
+        yield InProcessContext(network, session, reading)
+
+
+class InProcessWorker:
+    """What a program needs of a ``ps2.Worker`` where it is the only one."""
+
+    rank, workers, epoch = 0, 1, 0
+
+    def __init__(
+        self, session: Session, on_clock: Callable[[int, list[Any]], object], first_clock: int, seed: int
+    ) -> None:
+        self.clock = first_clock
+        self.message: Any = None
+        self._session, self._on_clock, self._seed = session, on_clock, seed
+        self._reports: list[Report] = []
+        self._is_over = False
+
+    def clocks(self, n: int) -> Iterator[int]:
+        """Yield the clocks below ``n``, and call the driver's function after each one."""
+        assert self._session.ids.run is not None
+        while self.clock < n and not self._is_over:
+            phase = 2 * self.clock + 1
+            self._session.ids.run.settled = phase
+            self._session.ids.run.enter(phase)
+            yield self.clock
+            self._session.dispatch.flush()
+            reports, self._reports = merged(self.clock, {0: self._reports}), []
+            returned = self._on_clock(self.clock, reports)
+            self._session.dispatch.flush()
+            if isinstance(returned, Message):
+                self.message = decode(returned.encoded)
+            self._is_over = returned is STOP
+            self.clock += 1
+
+    def report(self, value: Any, merge: str = "sum") -> None:
+        """See ``ps2.Worker.report``."""
+        self._reports.append(report(self.clock, value, merge))
+
+    def barrier(self) -> None:
+        """Wait for no one."""
+
+    def rng(self, *key: int) -> np.random.Generator:
+        """See ``ps2.Worker.rng``: the same numbers as those of rank 0."""
+        sequence = np.random.SeedSequence(self._seed, spawn_key=(self.rank, self.clock, *key))
+        return np.random.Generator(np.random.Philox(sequence))
+
+
+def train_in_process(servers: int, reading: Any, train: Callable[[InProcessContext, OnStep], Any]) -> Outcome:
+    """Train in the process of the only worker; see ``in_process``."""
+
+    def run(on_step: OnStep) -> Any:
+        with in_process(servers, int(free_bytes() * SHARE_OF_MEMORY), reading) as ps:
+            return train(ps, on_step)
+
+    return outcome_of(run)
+
+
 @dataclass(frozen=True, eq=False)
 class _Program:
     train: Train
@@ -39,11 +150,10 @@ class _Program:
     servers: int
 
     def __call__(self, worker: Any, reading: Reading) -> Outcome:
-        def trained(on_step: OnStep) -> Any:
-            with in_process(self.servers, int(free_bytes() * SHARE_OF_MEMORY), reading) as ps:
-                return self.train(ps, self.table, self.options, on_step=on_step)
+        def train(ps: InProcessContext, on_step: OnStep) -> Any:
+            return self.train(ps, self.table, self.options, on_step=on_step)
 
-        return outcome_of(trained)
+        return train_in_process(self.servers, reading, train)
 
 
 def train_in_only_worker(ps: Any, table: Table, form: Form, train: Train, options: Any, on_step: OnStep) -> Any:
