@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -75,14 +74,12 @@ from ps2.algorithms.estimators.tables import SMALL_BYTES
 from ps2.algorithms.frame.params import ByName
 from ps2.algorithms.frame.settings import with_values
 from ps2.algorithms.training.faults import ColumnNames
-from ps2.algorithms.training.outcome import result_of
-from ps2.algorithms.training.record import StepReport, TrainingHistory
-from ps2.algorithms.training.run import SurveyedTraining, run_surveyed
+from ps2.algorithms.training.record import TrainingHistory
+from ps2.algorithms.training.run import SurveyedTraining
 from ps2.algorithms.training.table import Table
 from ps2.array_types import Float32s, Int64s
-from ps2.coordinator.context import PS2Context
 from ps2.data.names import Names
-from ps2.errors import ConfigError, InputError, WorkerError
+from ps2.errors import ConfigError, InputError
 from ps2.run.slots import cores_of_one, count_executors
 from ps2.run.spark.backend_lookup import backend_of
 
@@ -145,7 +142,7 @@ class Word2Vec(Word2VecParams, EmbeddingEstimator, Estimator["Word2VecModel"]):
         if workers is None and self.isSet(self.numPartitions):
             workers = settings.numPartitions
         check_sentences(dataset, name)
-        if (result := self._train_in_one_job(dataset, settings, workers)) is not None:
+        if (result := self._train_few_sentences(dataset, settings, workers)) is not None:
             return result
         survey = survey_sentences(dataset, settings)
         table = deal(dataset, ColumnNames(name, label=None), survey, _count_workers(dataset, workers, survey.rows))
@@ -155,7 +152,7 @@ class Word2Vec(Word2VecParams, EmbeddingEstimator, Estimator["Word2VecModel"]):
         fitted = self._train_corpus(corpus, self._plan(settings, survey.dim, int(survey.counts.sum())))
         return Embedding(survey.words, fitted.vectors, survey.counts), fitted.history
 
-    def _train_in_one_job(
+    def _train_few_sentences(
         self, dataset: DataFrame, settings: Word2VecSettings, workers: int | None
     ) -> tuple[Embedding, TrainingHistory] | None:
         """Count words and train in one worker's process; None: the data or the settings forbid it."""
@@ -171,18 +168,11 @@ class Word2Vec(Word2VecParams, EmbeddingEstimator, Estimator["Word2VecModel"]):
         settings = with_values(settings, via="local")
         check, table = VocabularyCheck(settings), Table(sentences, ColumnNames(name, label=None), 1)
 
-        def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> FittedEmbeddings | None:
-            program = TrainHeldSentences(settings, len(ps.servers), only_worker)
-            read, report = HeldSentences.read, HeldSentences.report
-            outcome = run_surveyed(ps, SurveyedTraining(table, read, report, check.decide, program, self._seed))
-            return None if outcome is None else result_of(outcome, on_step)
+        def training(servers: int) -> SurveyedTraining:
+            program = TrainHeldSentences(settings, servers, only_worker)
+            return SurveyedTraining(table, HeldSentences.read, HeldSentences.report, check.decide, program, self._seed)
 
-        try:
-            fitted = self._train_in_context(table, settings.maxIter, run)
-        except WorkerError:
-            if dataset.isEmpty():
-                return None
-            raise
+        fitted = self._train_in_one_job(dataset, table, settings.maxIter, training)
         if fitted is None:
             return None
         assert check.vocabulary is not None

@@ -24,13 +24,15 @@ from ps2.algorithms.frame.placement import Request, Work, place
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.observing import current_watch, watched_fit
 from ps2.algorithms.training.only_worker import OnStep, Train, train_in_only_worker
+from ps2.algorithms.training.outcome import result_of
 from ps2.algorithms.training.placement import Placement, Via
 from ps2.algorithms.training.progress import progress
 from ps2.algorithms.training.record import StepReport, TrainingHistory
+from ps2.algorithms.training.run import SurveyedTraining, run_surveyed
 from ps2.algorithms.training.table import Table
 from ps2.coordinator.context import PS2Context
 from ps2.dashboard.training_log import TRAININGS
-from ps2.errors import SlotsError, StoppedError
+from ps2.errors import SlotsError, StoppedError, WorkerError
 from ps2.run.slots import free_slots
 from ps2.run.spark.backend import SparkBackend
 from ps2.run.spark.backend_lookup import backend_of
@@ -123,6 +125,28 @@ class TrainingEstimator(ByName, MLReadable[Any], MLWritable):
                     return train(ps, on_step)
 
             return when_free(spark, table.workers, run)
+
+    def _train_in_one_job(
+        self, dataset: DataFrame, table: Table, steps: int, training: Callable[[int], SurveyedTraining]
+    ) -> Any:
+        """Survey rows and train on them in one Spark job; return the result, None if the training was not for that.
+
+        Args:
+            table: rows in one rdd_partition.
+            steps: the largest number of steps.
+            training: called with the number of servers.
+        """
+
+        def run(ps: PS2Context, on_step: OnStep) -> Any:
+            outcome = run_surveyed(ps, training(len(ps.servers)))
+            return None if outcome is None else result_of(outcome, on_step)
+
+        try:
+            return self._train_in_context(table, steps, run)
+        except WorkerError:
+            if dataset.isEmpty():
+                return None
+            raise
 
     @contextmanager
     def _shown(self, spark: SparkBackend, steps: int) -> Iterator[Callable[[StepReport], None]]:
