@@ -257,11 +257,7 @@ def _check_ports(servers: int, first: Mapping[str, int | None]) -> None:
 
 
 def _wait_answering(fleet: LaunchedFleet, processes: ServerProcesses, stop_request: StopRequest) -> None:
-    """Wait until every server answers with the pid of the process that was started here.
-
-    Raises:
-        LaunchError: a server has ended, or takes too long.
-    """
+    """Wait until every server answers with the pid of its process; raise LaunchError if one ends, or takes too long."""
     timeout_s = FleetConfig().start_timeout_s
     deadline_s = time.monotonic() + timeout_s
     waiting = dict(enumerate(fleet.servers))
@@ -281,12 +277,7 @@ def _wait_answering(fleet: LaunchedFleet, processes: ServerProcesses, stop_reque
 
 
 def _watch(fleet: LaunchedFleet, processes: ServerProcesses, stop_request: StopRequest) -> None:
-    """Wait until the user asks for the end, or 'ps2 stop' was called.
-
-    Raises:
-        LaunchError: a server died.
-        KeyboardInterrupt: the user pressed Ctrl-C.
-    """
+    """Wait until the user asks for the end, or 'ps2 stop' was called; raise LaunchError if a server died."""
     stopping_s: float | None = None
     while not stop_request.received:
         codes = [processes.exit_code(index) for index in range(len(fleet.servers))]

@@ -79,7 +79,16 @@ def _record(op: Op) -> dict[str, Any]:
         "vectors": list(op.reads),
         "writes": list(op.writes),
         "arrays": [name for name, _, _ in op.request_operands],
-        "parameters": [_parameter_record(param) for param in op.params.values()],
+        "parameters": [
+            {
+                "name": param.name,
+                "type": param.type.__name__,
+                "required": param.required,
+                "default": param.default,
+                "range": str(param.range) if param.range is not None else None,
+            }
+            for param in op.params.values()
+        ],
         "dtypes": list(op.dtypes),
         "reduce": op.reduce,
         "doc": op.doc,
@@ -104,16 +113,6 @@ def _range(range: Range | None) -> str:
     if isfinite(range.below):
         return f" < {range.below:g}"
     return f" {'>' if isfinite(range.above) else '>='} {low:g}" if isfinite(low) else ""
-
-
-def _parameter_record(param: Param) -> dict[str, Any]:
-    return {
-        "name": param.name,
-        "type": param.type.__name__,
-        "required": param.required,
-        "default": param.default,
-        "range": str(param.range) if param.range is not None else None,
-    }
 
 
 def _text(doc: str) -> str:

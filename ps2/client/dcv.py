@@ -14,8 +14,7 @@ from ps2.client.batch import hold, in_batch, submit_all
 from ps2.client.declared import DeclaredStep, declared, extreme
 from ps2.client.handle import Handle, create
 from ps2.client.matrix import DCVMatrix
-from ps2.client.realign import colocated_copy, same_matrix_copy
-from ps2.client.rounding import warn_if_rounded
+from ps2.client.realign import colocated_copy, same_matrix_copy, warn_if_rounded
 from ps2.client.zipped import ZippedDCV
 from ps2.errors import DTypeError, UsageError
 from ps2.matrix.key_policy import ALL_ROWS, Clock, Initial, InitialKind, make_policy

@@ -1,4 +1,4 @@
-"""Realigns vectors that are not co-located: copies their data through this process, window by window."""
+"""Realigns vectors that are not co-located: copies their data through this process, window by window. Warnings."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from ps2.client import plans
 from ps2.client.batch import in_batch
 from ps2.client.declared import declared
 from ps2.client.handle import H, Handle, create
-from ps2.client.plans import Target
+from ps2.client.plans import Plan, Target
 from ps2.client.session import Session
-from ps2.errors import DTypeError, NotColocatedError, NotColocatedWarning, ShapeError, UsageError
+from ps2.errors import DTypeError, NotColocatedError, NotColocatedWarning, PrecisionWarning, ShapeError, UsageError
 from ps2.ops.table import Array
 
 # Bytes, or keys, of one vector that this process holds at a time.
 WINDOW_BYTES = 64 << 20
 WINDOW_KEYS = 8 << 20
+# Float64 holds all whole numbers below it.
+EXACT_BELOW = 2.0**53
 
 
 def colocated_copy(base: H, other: H, dtype: str | None = None) -> H:
@@ -154,3 +156,21 @@ def caller_depth() -> int:
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("ps2."):
         depth, frame = depth + 1, frame.f_back
     return depth
+
+
+def warn_if_rounded(name: str, plan: Plan[float], target: Target) -> Plan[float]:
+    """Return the plan of a scalar that warns if the scalar is of integers, and too large for float64 to be exact."""
+    if target.spec.np_dtype.kind != "i":
+        return plan
+
+    def check(value: float) -> float:
+        if abs(value) >= EXACT_BELOW:
+            warnings.warn(
+                f"{name} of a vector of {target.spec.dtype}: {value:.17g} is rounded, as float64 holds whole numbers "
+                "below 2**53 exactly; pull the vector for more digits",
+                PrecisionWarning,
+                stacklevel=caller_depth(),
+            )
+        return value
+
+    return plan.then(check)

@@ -217,7 +217,7 @@ class Steps:
         """Return True if the current run or step can continue from a checkpoint by itself."""
         run = self._active.run
         if run is not None:
-            return run.has_cut(checkpoint)
+            return checkpoint in run.cuts
         return (self._inside or self.streams.are_open) and checkpoint in self._cuts
 
     @contextmanager

@@ -52,7 +52,9 @@ def vector_column(frame: pd.DataFrame, name: str) -> pa.Array:
     Raises:
         InputError: a value is none of these; the message names column and row.
     """
-    cells = [None if _is_null(cell) else cell for cell in _named(frame, name)]
+    cells = [
+        None if cell is pd.NA or (isinstance(cell, float) and cell != cell) else cell for cell in _named(frame, name)
+    ]
     try:
         if any(hasattr(cell, "indices") or sp.issparse(cell) or isinstance(cell, dict) for cell in cells):
             return pa.array([None if cell is None else _as_struct(cell) for cell in cells], _STRUCT)
@@ -90,10 +92,6 @@ def no_nulls(column: pa.Array, name: str, expected: str) -> pa.Array:
         row = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
         raise InputError(f"column {name!r}, row {row}: expected {expected}, got null")
     return column
-
-
-def _is_null(cell: Any) -> bool:
-    return cell is None or cell is pd.NA or (isinstance(cell, float) and cell != cell)
 
 
 def _as_array(cell: Any) -> Any:

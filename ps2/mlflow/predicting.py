@@ -57,12 +57,7 @@ def write_scoring(folder: Path, scoring: Scoring) -> None:
 
 
 def _load_pyfunc(path: str) -> Predictor:
-    """Load a model that ``save_model`` or ``log_model`` wrote.
-
-    Raises:
-        CheckpointCorruptError, CheckpointMissingError: its files are not as they were written.
-        LimitError: the model is larger than this process's memory.
-    """
+    """Load a model that ``save_model`` or ``log_model`` wrote; raise LimitError if it is larger than the memory."""
     folder = Path(path)
     try:
         scoring = from_json(json.loads((folder / SCORING).read_text()))
@@ -72,7 +67,14 @@ def _load_pyfunc(path: str) -> Predictor:
         from ps2.serving.scorer import Scorer
 
         return KeyPredictor(scoring, Scorer(str(folder / EXPORT)))
-    _check_memory(folder / MODEL)
+    needed, available = (
+        sum(file.stat().st_size for file in (folder / MODEL).rglob("*") if file.is_file()),
+        available_bytes(),
+    )
+    if needed > available:
+        raise LimitError(
+            f"{folder / MODEL}: the model takes {needed:,} bytes of memory, and this process may use {available:,}"
+        )
     module, _, name = scoring.loader.partition(":")
     if not module.startswith("ps2."):
         raise CheckpointCorruptError(f"{folder / SCORING}: expected a loader of ps2, got {scoring.loader!r}")
@@ -82,14 +84,6 @@ def _load_pyfunc(path: str) -> Predictor:
     if isinstance(scoring, PairScoring):
         return (RatingPredictor if name == "MatrixFactors" else PairPredictor)(scoring, loaded)
     return FeaturePredictor(scoring, loaded if scoring.rounds is None else loaded.first(scoring.rounds))
-
-
-def _check_memory(folder: Path) -> None:
-    needed, available = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()), available_bytes()
-    if needed > available:
-        raise LimitError(
-            f"{folder}: the model takes {needed:,} bytes of memory, and this process may use {available:,}"
-        )
 
 
 class FeaturePredictor:

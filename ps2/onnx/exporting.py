@@ -157,7 +157,8 @@ def add_head(graph: Graph, head: object, margins: str, unusable: str | None) -> 
         raw, probability = _class_scores(graph, head, margins)
         score = raw if probability is None else probability
         if head.threshold is not None:
-            above = graph.node("Greater", _column(graph, score, 1), graph.constant([head.threshold]))
+            second = graph.node("Gather", score, graph.constant(1, np.int64), axis=1)
+            above = graph.node("Greater", second, graph.constant([head.threshold]))
             decided = graph.node("Cast", above, to=TensorProto.DOUBLE)
         else:
             decided = _largest(graph, score, head.thresholds)
@@ -199,10 +200,6 @@ def _largest(graph: Graph, score: str, thresholds: tuple[float, ...] | None) -> 
 
 def _marked(graph: Graph, prediction: str, unusable: str | None) -> str:
     return prediction if unusable is None else graph.node("Add", prediction, _flat(graph, unusable))
-
-
-def _column(graph: Graph, values: str, number: int) -> str:
-    return graph.node("Gather", values, graph.constant(number, np.int64), axis=1)
 
 
 def _flat(graph: Graph, values: str) -> str:

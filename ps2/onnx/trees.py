@@ -131,10 +131,7 @@ def add_trees(graph: Graph, trees: Sequence[Tree], values: Sequence[Sequence[Flo
 
 
 def _with_whole_categories(graph: Graph, trees: Sequence[Tree]) -> str:
-    """Return the features with NaN for categories that are not whole numbers, which then go to the default side.
-
-    So do PS2's trees. ONNX Runtime would take 2.5 for category 2.
-    """
+    """Return the features with NaN for 2.5 as a category, for example, which ONNX Runtime would take for category 2."""
     is_set, is_cut = (np.zeros(graph.dim, np.bool_) for _ in range(2))
     for tree in trees:
         has_set = np.diff(tree.set_begin) > 0

@@ -212,7 +212,8 @@ class _RunDriver:
         )
         tag = f"ps2-run-{ref.fleet.id}-{number}"
         self._tasks = WorkerTasks(self._spark, tag, self._run)
-        self._calls = CallbackJobs(self._spark, f"{tag}-onClock", self._job.workers)
+        calls_tag = f"{tag}-onClock"
+        self._calls = CallbackJobs(self._spark, calls_tag, self._job.workers)
         began_s = time.monotonic()
         self._before.lap("coordinator")
         self._run.spans = Spans(self._before.seconds, self._before.last_s - self._run.began_s)
@@ -220,7 +221,7 @@ class _RunDriver:
         try:
             self._job.start(ref, self._function, tag, self._ended)
             guard.start()
-            with self._calls.tagged():
+            with self._spark.job_tag(calls_tag):
                 self._watch_with_progress()
             self._raise_failure()
             self._record_epoch(self._run.epoch)
@@ -288,7 +289,12 @@ class _RunDriver:
     def _watch(self) -> None:
         """Handle events until the tasks have ended."""
         while not self._over and self._run.error is None:
-            self._next_event()()
+            try:
+                event = self._events.queue.get(timeout=INTERRUPT_S)
+            except Empty:
+                check()
+            else:
+                event()
             if self._line is not None:
                 self._line.show()
         while self._run.error is None and not self._events.queue.empty():
@@ -305,14 +311,6 @@ class _RunDriver:
                 self._watch()
             finally:
                 self._line = None
-
-    def _next_event(self) -> Callable[[], object]:
-        while True:
-            with suppress(Empty):
-                return self._events.queue.get(timeout=INTERRUPT_S)
-            check()
-            if self._line is not None:
-                self._line.show()
 
     def _ended(self) -> None:
         self._run.spans.ended_s = time.monotonic() - self._run.began_s

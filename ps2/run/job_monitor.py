@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from contextlib import AbstractContextManager
 
 from ps2.errors import SlotsError
 from ps2.interrupts import sleep
@@ -97,10 +96,6 @@ class CallbackJobs:
         self._tag = tag
         self._workers = workers
         self._since_s: float | None = None
-
-    def tagged(self) -> AbstractContextManager[None]:
-        """Count the jobs that this thread starts inside a ``with`` block."""
-        return self._spark.job_tag(self._tag)
 
     def check(self) -> None:
         """Raise SlotsError if a job has had no task for long."""

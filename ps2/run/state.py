@@ -95,7 +95,7 @@ class RunState:
         self.lines = RunLines()
         self.log_urls: dict[int, str] = {}  # rank -> log of its executor, if Spark knows the URL
         self.turn_budget = TurnBudget(self.workers)
-        self._cuts = CutLog()
+        self.cuts = CutLog()
         self.entries: dict[int, Entered] = {}
         self.polling: dict[Wake, int] = {}  # rank by the wake of its progress request
         self.blocked: dict[int, str] = {}  # rank -> what it waits for, other than a clock
@@ -113,8 +113,8 @@ class RunState:
         self._requested: list[tuple[str | None, int | None]] = []  # checkpoints that this call has asked for
         self._holding = 0
         self._end_announced = self._end_called = False
-        self._error: PS2Error | None = None
-        self._paused = False
+        self.error: PS2Error | None = None  # the reason of the run's end
+        self.is_paused = False
         self.journal_before = self.journal  # the journal of the previous epoch
 
     def resume(self, journal: Journal) -> None:
@@ -142,7 +142,7 @@ class RunState:
             self.spans.released(lease.rank, time.monotonic() - self.began_s)
             if self.clocks.has_returned(rank := lease.rank):
                 return
-            if self._error is None:
+            if self.error is None:
                 _, traceback = self.failures.get(rank, (0, "its connection has ended"))
                 reason = traceback.strip().splitlines()[-1]
                 self.lost_attempts.append((time.time(), rank, self.clocks.applied[rank], reason))
@@ -186,7 +186,7 @@ class RunState:
     def call_due(self) -> tuple[int, int] | None:
         """Return the clock for which ``onClock`` must be called now, and the epoch; ``called_back`` ends the call."""
         with self.lock:
-            may_call = self._error is None and not self._paused and not self._holding
+            may_call = self.error is None and not self.is_paused and not self._holding
             self._calling = self.clocks.due() if may_call else None
             self._caller, self._requested = get_ident(), []
             return None if self._calling is None else (self._calling, self.epoch)
@@ -254,21 +254,21 @@ class RunState:
     def end_due(self) -> int | None:
         """Return the epoch if ``onEnd`` must be called now. The caller calls ``end_called`` afterwards."""
         with self.lock:
-            is_due = self._all_returned() and not self.is_over and self._error is None and not self._paused
+            is_due = self._all_returned() and not self.is_over and self.error is None and not self.is_paused
             return self.epoch if is_due else None
 
     def end_called(self, epoch: int) -> None:
         """Record that ``onEnd`` has returned. A call that began before a rollback does not count."""
         with self.lock:
-            if epoch == self.epoch and not self._paused and self._all_returned():
+            if epoch == self.epoch and not self.is_paused and self._all_returned():
                 self._end_called = True
                 self._let_go()
 
     def fail(self, error: PS2Error) -> None:
         """End the run. Every waiting worker gets the error, and so does each later request."""
         with self.lock:
-            if self._error is None:
-                self._error = error
+            if self.error is None:
+                self.error = error
                 self.listener.failed()
                 self._wake_all()
 
@@ -277,10 +277,6 @@ class RunState:
         """True if all workers and all calls of ``onClock`` and ``onEnd`` have returned."""
         with self.lock:
             return self._all_returned() and (self._end_called or not self.calls_end)
-
-    @property
-    def error(self) -> PS2Error | None:
-        return self._error
 
     def absent(self) -> list[int]:
         """Return the ranks without a running attempt and without a result."""
@@ -293,14 +289,10 @@ class RunState:
         with self.lock:
             return self.leases.count
 
-    @property
-    def is_paused(self) -> bool:
-        return self._paused
-
     def pause(self) -> None:
         """Hold all workers until ``roll_back``. Some may already know of the rollback, and have stopped working."""
         with self.lock:
-            self._paused = not self.is_over
+            self.is_paused = not self.is_over
 
     def applied(self) -> list[int]:
         """Return, by rank, the number of clocks whose changes are all on the servers."""
@@ -316,12 +308,7 @@ class RunState:
     def note_cut(self, checkpoint: str, cut: Cut) -> None:
         """Record the cut that belongs to a checkpoint."""
         with self.lock:
-            self._cuts.note(checkpoint, cut)
-
-    def has_cut(self, checkpoint: str) -> bool:
-        """Return True if the cut of a checkpoint is recorded."""
-        with self.lock:
-            return checkpoint in self._cuts
+            self.cuts.note(checkpoint, cut)
 
     def roll_back(self, epoch: int, checkpoint: str) -> bool:
         """Go back to a checkpoint with the fleet. A checkpoint from before this run ends the run.
@@ -330,13 +317,13 @@ class RunState:
             True if the run continues from the checkpoint.
         """
         with self.lock:
-            if self._error is not None or self.is_over:
+            if self.error is not None or self.is_over:
                 return False
-            self.epoch, self._paused = epoch, False
+            self.epoch, self.is_paused = epoch, False
             self._calling = self._due_announced = None
             self._end_announced = False
             self._finished_s.clear()
-            cut = self._cuts.roll_back(checkpoint)
+            cut = self.cuts.roll_back(checkpoint)
             if isinstance(cut, PS2Error):
                 self.fail(cut)
                 return False
@@ -419,11 +406,11 @@ class RunState:
 
     def wait(self, lease: RankLease, until: Callable[[], bool]) -> Coroutine[None]:
         while True:
-            if self._error is not None:
-                raise RunEndedError(f"the run has ended: {self._error}")
+            if self.error is not None:
+                raise RunEndedError(f"the run has ended: {self.error}")
             if lease.revoked:
                 raise StoppedError(f"this attempt of rank {lease.rank} has lost its rank: its connection was cut")
-            if until() and not self._paused:
+            if until() and not self.is_paused:
                 return
             yield None
 
@@ -450,7 +437,7 @@ class RunState:
     def _check_deadlock(self) -> None:
         """End a run in which all workers wait for each other, or one waits for a worker that has returned."""
         waiting, unfinished = self.clocks.waiting, self.clocks.unfinished
-        if self._error is not None or not self.blocked:
+        if self.error is not None or not self.blocked:
             return
         all_wait = len(waiting) + len(self.blocked) == unfinished and self.clocks.due() is None
         if all_wait or (self.points.open_barriers and unfinished < self.workers):

@@ -178,11 +178,7 @@ class ScoringService:
         return await self._answer(request, "keys", answer, self._scorer.manifest.description.width)
 
     async def _answer(self, request: Request, field: str, answer: Answer, width: int = 0) -> Response:
-        """Answer a request whose body is ``{field: [...]}``.
-
-        Args:
-            width: the count of numbers in the answer for each number in the body; 0: at most one.
-        """
+        """Answer a request with the body ``{field: [...]}``, by ``width`` numbers for each number (0: at most one)."""
         if (refused := self._refused(request)) is not None:
             return refused
         began_s, rows, status = time.perf_counter(), 0, 500

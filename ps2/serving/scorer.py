@@ -321,11 +321,7 @@ def _keyed(rows: Any, hasher: FieldHasher | None, path: str) -> KeyRows:
 
 
 def _list_field(hasher: FieldHasher | None, rows: int, path: str) -> Field | None:
-    """Return the field of lists of keys; None: the model has no columns, or there are no rows.
-
-    Raises:
-        UsageError: the model takes columns, so that their values would be read as keys; or it takes values of keys.
-    """
+    """Return the field of lists of keys, None without columns or rows; raise UsageError if the model takes columns."""
     if hasher is None or not rows:
         return None
     first, *others = hasher.fields
@@ -340,15 +336,7 @@ def _list_field(hasher: FieldHasher | None, rows: int, path: str) -> Field | Non
 
 
 def _key_rows(keys: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], field: Field | None) -> KeyRows:
-    """Return KeyRows of keys, row after row, with value 1.
-
-    Args:
-        counts: number of keys of each row.
-        field: the field of the keys; None: each position in a row is a field.
-
-    Raises:
-        InputError: a row has another number of keys than the field.
-    """
+    """Return KeyRows of value 1 for ``counts`` keys a row; without ``field``, each position in a row is a field."""
     indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
     if field is not None and field.width is None:
         fields = np.zeros(len(keys), np.int32)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from typing import Any, TypeVar
 
-from ps2.errors import ConfigError
 from ps2.run.slots import is_dynamic, most_slots
 from ps2.run.spark.backend import SparkBackend
 
@@ -75,9 +74,3 @@ def in_one_wave(frame: Any) -> Any:
     spark = backend_of(frame)
     slots = most_slots(spark) or (None if is_dynamic(spark) else spark.total_slots())
     return frame if slots is None else frame.coalesce(slots)
-
-
-def require_classic(subject: str, value: Any, instead: str) -> None:
-    """Raise ConfigError if an object belongs to Spark Connect: ``subject`` begins the message, ``instead`` ends it."""
-    if is_connect(value):
-        raise ConfigError(f"{subject} needs a SparkContext, which a client of Spark Connect does not have: {instead}")
