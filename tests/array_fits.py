@@ -15,8 +15,8 @@ from pyspark.sql.types import DoubleType, StructField, StructType
 from ps2.algorithms.estimators.label_groups import PART_COLUMN, ReadAndSurvey
 from ps2.algorithms.estimators.labels import Labels
 from ps2.algorithms.estimators.tables import Survey, field, survey_of
+from ps2.algorithms.linear.fit import NO_TRAINING, LinearEstimator
 from ps2.algorithms.linear.local import AfterSurvey, Task
-from ps2.algorithms.linear.ml.estimator import NO_TRAINING, LinearEstimator
 from ps2.algorithms.linear.trainer import train
 from ps2.algorithms.linear.weights import Weights
 from ps2.algorithms.training.faults import Form
@@ -46,15 +46,15 @@ def fit_arrays(
         return ArrayTable.of(x, workers=workers, columns=names, **scaled)
 
     reading, survey, frame = _survey(estimator, table(1.0), metadata)
-    problem, options = estimator._objective(plan, survey)
-    weights, history = estimator._known(problem, survey), NO_TRAINING
+    problem, plan = estimator._objective(plan, survey)
+    weights, history = estimator._trivial_weights(problem, survey), NO_TRAINING
     if weights is None and estimator.getVia() == "local":
-        task = decode(Task(problem, options, survey.facts).message().encoded)
+        task = decode(Task(problem, plan, survey.facts).message().encoded)
         outcome = AfterSurvey(replace(table(1.0), frame=None), SERVERS)((reading, None), task)
         weights, history = result_of(outcome, lambda step: None)
     elif weights is None:
         with training_context(SERVERS) as ps:
-            model = train(ps, table(survey.weight_unit), problem, options, survey.facts)
+            model = train(ps, table(survey.weight_unit), problem, plan, survey.facts)
             weights, history = Weights.of(problem, model.weight, model.biases), model.history
     return estimator._finish_model(estimator._model(weights), frame, history)
 

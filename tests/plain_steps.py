@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from training import Rows, logistic_gradient
+from training import Rows, logistic_gradient, plan_of
 
 from ps2.algorithms.linear.losses.choice import loss_of
-from ps2.algorithms.linear.problem import Problem, SolverOptions
+from ps2.algorithms.linear.plan import LinearPlan
+from ps2.algorithms.linear.problem import Problem
 
 STEPS = 8
 EPS, LR = 1e-8, 0.3
@@ -63,5 +64,5 @@ def expected(rows: Rows, problem: Problem, name: str) -> tuple[Any, Any]:
     return w.w, b.w
 
 
-def options_of(optimizer: str, lazy: bool = False, steps: int = STEPS, **more: Any) -> SolverOptions:
-    return SolverOptions(solver="minibatch", optimizer=optimizer, lazy=lazy, steps=steps, step_size=LR, **more)
+def minibatches(optimizer: str, lazy: bool = False, steps: int = STEPS, **more: Any) -> LinearPlan:
+    return plan_of("minibatch", optimizer=optimizer, lazy=lazy, maxIter=steps, stepSize=LR, **more)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,9 @@ import scipy.sparse as sp
 from in_process import ArrayTable, training_context
 from scipy.special import expit, logsumexp
 
-from ps2.algorithms.linear.coordinates.path import PathPoint
-from ps2.algorithms.linear.problem import Problem, SolverOptions
+from ps2.algorithms.linear.plan import LinearPlan, PathPoint
+from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.settings import SolverName, SolverSettings
 from ps2.algorithms.linear.trainer import TrainedModel, train
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.record import TrainingHistory
@@ -109,6 +110,17 @@ def make(n: int = 60, dim: int = 5, cuts: tuple[int, ...] = (30,), classes: int 
     return Rows(x, margins.argmax(axis=1).astype(float), rng.integers(1, 4, n).astype(float), cuts)
 
 
+def plan_of(solver: SolverName = "l-bfgs", **values: Any) -> LinearPlan:
+    """Return a plan with values of settings and of the plan's own fields."""
+    return change_plan(LinearPlan(settings=SolverSettings(), solver=solver), **values)
+
+
+def change_plan(plan: LinearPlan, **values: Any) -> LinearPlan:
+    """Return the plan with other values of settings and of its own fields."""
+    own = {field.name: values.pop(field.name) for field in fields(plan) if field.name in values}
+    return replace(plan.with_settings(**values), **own)
+
+
 @dataclass(frozen=True, eq=False)
 class Fit:
     """The result of a training on arrays.
@@ -127,7 +139,7 @@ class Fit:
 
 
 def fit(
-    rows: Rows, problem: Problem, options: SolverOptions, columns: ColumnNames = WEIGHTED, stride: int | None = None
+    rows: Rows, problem: Problem, plan: LinearPlan, columns: ColumnNames = WEIGHTED, stride: int | None = None
 ) -> Fit:
     """Train on two servers of this process.
 
@@ -135,7 +147,7 @@ def fit(
         stride: as of ``Rows.table``.
     """
     with training_context() as ps:
-        model = train(ps, rows.table(columns, stride), problem, options, _facts(rows, problem, columns))
+        model = train(ps, rows.table(columns, stride), problem, plan, _facts(rows, problem, columns))
         features = np.arange(rows.x.shape[1]) * (stride or 1)
         keys = features[:, None] * problem.width + np.arange(problem.width)
         w = model.weight.pull(keys.reshape(-1)).reshape(keys.shape)
@@ -143,10 +155,10 @@ def fit(
 
 
 def trained(
-    ps: Any, frame: Any, rows: Rows, problem: Problem, recipe: SolverOptions, columns: ColumnNames = COLUMNS
+    ps: Any, frame: Any, rows: Rows, problem: Problem, plan: LinearPlan, columns: ColumnNames = COLUMNS
 ) -> TrainedModel:
     """Train on a frame of the rows."""
-    return train(ps, Table(frame, columns, len(rows.cuts) + 1), problem, recipe, _facts(rows, problem, columns))
+    return train(ps, Table(frame, columns, len(rows.cuts) + 1), problem, plan, _facts(rows, problem, columns))
 
 
 def _facts(rows: Rows, problem: Problem, columns: ColumnNames) -> Facts:

@@ -20,7 +20,7 @@ import numpy as np
 import topics_training
 from descents import positive
 from faults.while_training import TASK_FAILURES, Death, DyingProgram, dying_workers
-from training import Rows, make
+from training import Rows, change_plan, make, plan_of
 
 from ps2.algorithms import DeepFM, FMRegressor, OnlineLogisticRegression, TwoTower
 from ps2.algorithms.clusters import program as clusters
@@ -33,8 +33,8 @@ from ps2.algorithms.factors import estimator as factors
 from ps2.algorithms.factors.dealing import Deal, deal_ratings
 from ps2.algorithms.factors.ratings import survey_ratings
 from ps2.algorithms.linear import trainer as linear
-from ps2.algorithms.linear.coordinates.path import PathOptions
-from ps2.algorithms.linear.problem import Problem, SolverOptions
+from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.settings import PathSettings
 from ps2.algorithms.metric import program as metric
 from ps2.algorithms.metric.plan import MetricPlan
 from ps2.algorithms.metric.settings import MetricSettings
@@ -188,12 +188,12 @@ def learn_metric(ps: Any, table: Table, call: Call) -> Result:
 # -- linear models -----------------------------------------------------------------------------------------------------
 
 LINEAR = {
-    "l-bfgs": SolverOptions(steps=8, tol=0.0, fraction=0.5),
-    "normal": SolverOptions(solver="normal"),
-    "minibatch": SolverOptions(solver="minibatch", optimizer="ftrl", lazy=True, steps=8, step_size=0.5, fraction=0.5),
-    "ma-sgd": SolverOptions(solver="ma-sgd", steps=6, step_size=1.0, local_batch=8),
-    "ftsgd": SolverOptions(solver="ftsgd", steps=8, step_size=12.0, local_steps=4),
-    "sap": SolverOptions(solver="sap", tol=1e-9, path=PathOptions((9.0, 3.0, 1.0)), set_size=2),
+    "l-bfgs": plan_of(maxIter=8, tol=0.0, miniBatchFraction=0.5),
+    "normal": plan_of("normal"),
+    "minibatch": plan_of("minibatch", optimizer="ftrl", lazy=True, maxIter=8, stepSize=0.5, miniBatchFraction=0.5),
+    "ma-sgd": plan_of("ma-sgd", maxIter=6, stepSize=1.0, localBatchSize=8),
+    "ftsgd": plan_of("ftsgd", maxIter=8, stepSize=12.0, localSteps=4),
+    "sap": plan_of("sap", tol=1e-9, path=PathSettings(lambdaPath=[9.0, 3.0, 1.0]), set_size=2),
 }
 
 
@@ -204,10 +204,10 @@ def linear_rows() -> Rows:
 def fit_linear(ps: Any, frame: Any, call: Call, solver: str) -> Result:
     loss = "squared" if solver == "normal" else "logistic"
     problem = Problem(loss, 5, l1=0.01 if solver == "sap" else 0.0, l2=0.001)
-    options = LINEAR[solver]
-    options = replace(options, steps=options.steps + call.more, seed=call.seed, name=call.name)
+    plan = LINEAR[solver]
+    plan = change_plan(plan, maxIter=plan.settings.maxIter + call.more, seed=call.seed, name=call.name)
     table, facts = Table(frame, ColumnNames(), 2), linear_rows().facts(None if loss == "squared" else 2)
-    model = linear.train(ps, table, problem, options, facts, call.on_step)
+    model = linear.train(ps, table, problem, plan, facts, call.on_step)
     weight = model.weight.pull()
     model.weight.free()
     return Result({"weight": weight, "biases": model.biases}, model.history.objective)

@@ -25,11 +25,9 @@ PUBLIC_NAMES: dict[str, dict[str, tuple[str, ...]]] = {
         "trees.model": ("GBTModel",),
     },
     "classification": {
-        "classification": (
-            *("FMClassificationModel", "FMClassifier", "LinearSVC", "LinearSVCModel"),
-            *("LogisticRegression", "LogisticRegressionModel"),
-        ),
         "deep.estimator": ("DeepFM", "DeepFMModel", "WideAndDeep", "WideAndDeepModel"),
+        "linear.estimator": ("FMClassifier", "LinearSVC", "LogisticRegression"),
+        "linear.models": ("FMClassificationModel", "LinearSVCModel", "LogisticRegressionModel"),
         "online.estimator": (
             *("OnlineFM", "OnlineFMModel", "OnlineLogisticRegression", "OnlineLogisticRegressionModel"),
         ),
@@ -62,7 +60,8 @@ PUBLIC_NAMES: dict[str, dict[str, tuple[str, ...]]] = {
         "factors.estimator": ("MatrixFactorization", "MatrixFactorizationModel"),
     },
     "regression": {
-        "regression": ("FMRegressionModel", "FMRegressor", "LinearRegression", "LinearRegressionModel"),
+        "linear.estimator": ("FMRegressor", "LinearRegression"),
+        "linear.models": ("FMRegressionModel", "LinearRegressionModel"),
         "trees.models": ("GBTRegressionModel",),
         "trees.estimator": ("GBTRegressor",),
         "trees.forests.estimator": ("RandomForestRegressor",),

@@ -7,7 +7,7 @@ import pytest
 from pyspark.ml.linalg import Vectors
 
 from ps2.algorithms.classification import LogisticRegression
-from ps2.algorithms.linear.ml import estimator
+from ps2.algorithms.frame import placement as placing
 from ps2.algorithms.regression import LinearRegression
 from ps2.errors import DivergedError, WorkerError
 
@@ -40,7 +40,7 @@ def test_fit_when_local_then_model_is_that_of_servers(ps, rows, name):
 def test_fit_when_rows_are_few_then_summary_says_where_and_why(ps, rows):
     placement = LogisticRegression(maxIter=2).fit(rows).summary.placement
     assert (placement.workers, placement.via) == (1, "local")
-    assert "by itself" in placement.reason
+    assert placement.reason.startswith("chosen by predicted time: 'local' ")
 
 
 def test_fit_when_rows_are_few_then_spark_runs_one_job(spark, ps, rows):
@@ -52,7 +52,7 @@ def test_fit_when_rows_are_few_then_spark_runs_one_job(spark, ps, rows):
 
 
 def test_fit_when_model_is_too_large_for_local_then_servers(ps, rows, monkeypatch):
-    monkeypatch.setattr(estimator, "MAX_LOCAL_WEIGHTS", 5)
+    monkeypatch.setattr(placing, "MAX_LOCAL_WEIGHTS", 5)
     placement = LinearRegression().fit(rows).summary.placement
     assert (placement.via, placement.reason) == ("servers", "the model has 12 weights")
 

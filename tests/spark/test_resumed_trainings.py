@@ -13,12 +13,12 @@ import pytest
 from boosting import PROBLEM, RECIPE, digest, facts_of, table
 from faults import processes
 from faults.while_training import DriverLost
-from training import make
+from training import make, plan_of
 from trainings import TRAININGS
 
 from ps2 import DCV, PS2Conf, PS2Context
 from ps2.algorithms.graph import LINE
-from ps2.algorithms.linear.problem import Problem, SolverOptions
+from ps2.algorithms.linear.problem import Problem
 from ps2.algorithms.linear.trainer import train as train_linear
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Table
@@ -30,7 +30,7 @@ from ps2.storage import folders
 pytestmark = pytest.mark.usefixtures("no_fleet")
 
 TREES = replace(RECIPE, rounds=6, rate=0.7, validate=True, validation_tol=0.001, name="trees")
-LINEAR = SolverOptions(solver="minibatch", optimizer="ftrl", steps=60, step_size=0.5, validate=True, name="linear")
+LINEAR = plan_of("minibatch", optimizer="ftrl", maxIter=60, stepSize=0.5, validationIndicatorCol="held", name="linear")
 
 
 # -- trainings of which the driver says when they end -----------------------------------------------------------------

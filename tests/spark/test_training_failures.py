@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from training import make, minimum, objective, trained
+from training import change_plan, make, minimum, objective, plan_of, trained
 
-from ps2.algorithms.linear.problem import Problem, SolverOptions
+from ps2.algorithms.linear.problem import Problem
 from ps2.algorithms.linear.trainer import train
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Table
@@ -17,11 +17,12 @@ from ps2.errors import ConfigError, InputError
 HELD = ColumnNames(validation="held")
 PROBLEM = Problem("logistic", 5, l2=0.01)
 SOLVERS = {
-    "l-bfgs": SolverOptions(steps=20, tol=0.0),
-    "lazy minibatch": SolverOptions(solver="minibatch", optimizer="ftrl", lazy=True, steps=20, step_size=0.5),
-    "ma-sgd": SolverOptions(solver="ma-sgd", steps=10, step_size=0.5, local_batch=8),
-    "ftsgd": SolverOptions(solver="ftsgd", steps=10, step_size=0.5),
+    "l-bfgs": plan_of(maxIter=20, tol=0.0),
+    "lazy minibatch": plan_of("minibatch", optimizer="ftrl", lazy=True, maxIter=20, stepSize=0.5),
+    "ma-sgd": plan_of("ma-sgd", maxIter=10, stepSize=0.5, localBatchSize=8),
+    "ftsgd": plan_of("ftsgd", maxIter=10, stepSize=0.5),
 }
+HOLDING_OUT = {solver: change_plan(plan, validationIndicatorCol="held") for solver, plan in SOLVERS.items()}
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +57,10 @@ def test_training_when_validation_worsens_then_keeps_best_model(ps, spark, rows,
     held = np.arange(60) % 3 == 0
     rng = np.random.default_rng(3)
     noisy = replace(rows, y=np.where(held & (rng.random(60) < 0.4), 1 - rows.y, rows.y), held=held)
-    problem, recipe = replace(PROBLEM, l1=0.001), replace(SOLVERS[solver], validate=True, steps=60)
+    problem, recipe = (
+        replace(PROBLEM, l1=0.001),
+        change_plan(HOLDING_OUT[solver], maxIter=60),
+    )
     if solver in ("ma-sgd", "ftsgd"):
         problem = replace(problem, l1=0.0)
     made = trained(ps, noisy.frame(spark), noisy, problem, recipe, HELD)
@@ -71,7 +75,7 @@ def test_training_when_validation_worsens_then_keeps_best_model(ps, spark, rows,
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_training_when_worker_has_only_held_out_rows_then_learns(ps, spark, rows, solver):
     alone = replace(rows, held=np.arange(60) >= 20)
-    recipe = replace(SOLVERS[solver], validate=True, validation_tol=-1e9)
+    recipe = change_plan(HOLDING_OUT[solver], validation_tol=-1e9)
     made = trained(ps, alone.frame(spark), alone, PROBLEM, recipe, HELD)
     history = made.history
     assert history.objective[-1] < 0.6
@@ -81,7 +85,14 @@ def test_training_when_worker_has_only_held_out_rows_then_learns(ps, spark, rows
 
 def test_training_when_no_row_is_held_out_then_takes_all_steps(ps, spark, rows):
     none = replace(rows, held=np.full(60, False))
-    made = trained(ps, none.frame(spark), none, PROBLEM, replace(SOLVERS["l-bfgs"], tol=1e-9, validate=True), HELD)
+    made = trained(
+        ps,
+        none.frame(spark),
+        none,
+        PROBLEM,
+        change_plan(HOLDING_OUT["l-bfgs"], tol=1e-9),
+        HELD,
+    )
     plain = replace(rows, c=np.ones(60))
     reached = objective(PROBLEM, plain, made.weight.pull()[:, None], made.biases)
     assert reached == pytest.approx(minimum(PROBLEM, plain), abs=1e-6)
@@ -92,7 +103,7 @@ def test_training_when_no_row_is_held_out_then_takes_all_steps(ps, spark, rows):
 @pytest.mark.parametrize("more", [{"solver": "l-bfgs"}, {"solver": "minibatch", "validate": True}])
 def test_recipe_when_staleness_is_unsupported_then_config_error(more):
     with pytest.raises(ConfigError, match=r"staleness: .* got 2"):
-        SolverOptions(staleness=2, **more)
+        plan_of(staleness=2, **more)
 
 
 # -- what is left ------------------------------------------------------------------------------------------------------
@@ -101,7 +112,7 @@ def test_recipe_when_staleness_is_unsupported_then_config_error(more):
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_training_when_model_is_freed_then_servers_are_empty(ps, rows, frame, allocated, solver):
     before = allocated()
-    made = trained(ps, frame, rows, PROBLEM, replace(SOLVERS[solver], steps=2))
+    made = trained(ps, frame, rows, PROBLEM, change_plan(SOLVERS[solver], maxIter=2))
     assert allocated() != before
     made.weight.free()
     assert allocated() == before
@@ -134,5 +145,5 @@ def test_training_when_objective_overflows_then_fails_early(ps, spark, allocated
     large = replace(rows, y=rows.y * 1e200)
     problem, before = Problem("squared", 1, fit_intercept=False), allocated()
     with pytest.raises(InputError, match="the objective is inf before the first step"):
-        train(ps, Table(large.frame(spark), ColumnNames(), 2), problem, SolverOptions(), rows.facts(None))
+        train(ps, Table(large.frame(spark), ColumnNames(), 2), problem, plan_of(), rows.facts(None))
     assert allocated() == before

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from plain_steps import expected, options_of
-from training import WEIGHTED, make, trained
+from plain_steps import expected, minibatches
+from training import WEIGHTED, make, plan_of, trained
 
 from ps2.algorithms.classification import LogisticRegression
-from ps2.algorithms.linear.problem import Problem, SolverOptions
+from ps2.algorithms.linear.problem import Problem
 from ps2.data import spilling
 
 
@@ -26,20 +26,20 @@ def frame(spark, rows):
     return rows.frame(spark)
 
 
-@pytest.mark.parametrize("staleness", [1, None])
+@pytest.mark.parametrize("staleness", [1, -1])
 def test_minibatches_when_workers_run_ahead_then_loss_falls(ps, rows, frame, staleness):
-    options = options_of("adagrad", False, 20, fraction=0.5, staleness=staleness)
+    options = minibatches("adagrad", False, 20, miniBatchFraction=0.5, staleness=staleness)
     made = trained(ps, frame, rows, Problem("logistic", 5), options)
     assert np.mean(made.history.objective[-10:]) < 0.8 * np.log(2)
     assert made.history.steps == 20
     made.weight.free()
 
 
-@pytest.mark.parametrize(("name", "staleness"), [("ftrl", 3), ("adam", None)])
+@pytest.mark.parametrize(("name", "staleness"), [("ftrl", 3), ("adam", -1)])
 def test_worker_when_ahead_of_driver_then_sees_own_steps(spark, ps, name, staleness):
     """A worker that waits for nobody takes NumPy's steps, one after the other, whatever the driver has got to."""
     shard, problem = make(cuts=()), Problem("logistic", 5, standardize=False)
-    options = options_of(name, lazy=True, staleness=staleness)
+    options = minibatches(name, lazy=True, staleness=staleness)
     made = trained(ps, shard.frame(spark), shard, problem, options, WEIGHTED)
     w, b = expected(shard, problem, name)
     np.testing.assert_allclose(made.weight.pull(), w, rtol=1e-7, atol=1e-12)
@@ -81,7 +81,7 @@ def test_ftsgd_when_search_is_never_then_equals_mllibs_sgd(ps, spark):
             points, 6, 0.5, regParam=0.2, regType="l2", convergenceTol=0.0, initialWeights=np.zeros(5)
         )
     problem = Problem("squared", 5, l2=0.2, standardize=False, fit_intercept=False)
-    options = SolverOptions(solver="ftsgd", steps=6, step_size=0.5, local_search="never")
+    options = plan_of("ftsgd", maxIter=6, stepSize=0.5, localSearch="never")
     made = trained(ps, rows.frame(spark), rows, problem, options, WEIGHTED)
     np.testing.assert_allclose(made.weight.pull(), theirs.weights.toArray(), rtol=1e-9)
     assert made.history.rows == 6 * 60

@@ -9,7 +9,6 @@ import scipy.sparse as sp
 from ps2.algorithms.linear.coordinates import columns as columns_module
 from ps2.algorithms.linear.coordinates.columns import LocalColumns
 from ps2.algorithms.linear.coordinates.kernels import slopes
-from ps2.algorithms.linear.coordinates.path import PathOptions
 from ps2.algorithms.linear.coordinates.subproblem import (
     NO_PRODUCTS,
     NO_SUPPORT,
@@ -18,6 +17,8 @@ from ps2.algorithms.linear.coordinates.subproblem import (
     minimise,
 )
 from ps2.algorithms.linear.losses.margin_kernels import HALF_SQUARED, LOGISTIC
+from ps2.algorithms.linear.settings import PathSettings
+from ps2.algorithms.linear.solvers.sap import strengths_of
 from ps2.data.rows import Rows
 from ps2.errors import ConfigError
 
@@ -156,12 +157,12 @@ def test_support_when_replaced_then_zeros_are_dropped():
 
 
 def test_path_when_resolved_then_ratios_are_equal():
-    path = PathOptions((), size=3, ratio=0.01).resolved(5.0)
+    path = strengths_of(PathSettings(lambdaCount=3, lambdaRatio=0.01), 5.0)
     np.testing.assert_allclose(path, [5.0, 0.5, 0.05])
-    assert PathOptions((), size=1).resolved(5.0) == (5.0,)
+    assert strengths_of(PathSettings(lambdaCount=1), 5.0) == (5.0,)
 
 
 @pytest.mark.parametrize("strengths", [(1.0, 1.0), (0.5, 1.0), (1.0, 0.0), (np.inf, 1.0)])
 def test_path_when_strengths_do_not_descend_then_error(strengths):
-    with pytest.raises(ConfigError, match="lambdaPath: expected positive numbers that descend"):
-        PathOptions(strengths)
+    with pytest.raises(ConfigError, match="lambdaPath: expected finite positive numbers, each smaller"):
+        PathSettings(lambdaPath=strengths)

@@ -11,6 +11,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from factors_training import OPTIONS, fitted
+from training import change_plan, plan_of
 
 from ps2.algorithms.factors.ccd_vectors import CcdVectors
 from ps2.algorithms.factors.shared_factors import SharedFactors
@@ -20,7 +21,7 @@ from ps2.algorithms.frame.settings import with_values
 from ps2.algorithms.linear import trainer as linear
 from ps2.algorithms.linear.parameters import Space
 from ps2.algorithms.linear.preparation import END
-from ps2.algorithms.linear.problem import Problem, SolverOptions
+from ps2.algorithms.linear.problem import Problem
 from ps2.algorithms.metric import program as metric
 from ps2.algorithms.metric.plan import MetricPlan
 from ps2.algorithms.metric.settings import MetricSettings
@@ -39,7 +40,7 @@ Y = (X[:, 0] + 0.5 * X[:, 1] > 0).astype(float)
 TABLE = ArrayTable.of(X, Y, workers=2, columns=ColumnNames())
 FACTS = Facts(30, 30.0, 30.0, (30 - Y.sum(), Y.sum()), Y.mean(), Y.std(ddof=1))
 METRIC = MetricSettings(rank=2, pairsPerRow=40, miniBatchFraction=0.5, optimizer="sgd", stepSize=0.1)
-BATCHES = SolverOptions(solver="minibatch", optimizer="adam", step_size=0.1, name="mine")
+BATCHES = plan_of("minibatch", optimizer="adam", stepSize=0.1, name="mine")
 
 
 def train_metric(ps, steps):
@@ -49,7 +50,7 @@ def train_metric(ps, steps):
 
 def train_batches(ps, steps, **options):
     model = linear.train(
-        ps, TABLE, Problem("logistic", 4, standardize=False), replace(BATCHES, steps=steps, **options), FACTS
+        ps, TABLE, Problem("logistic", 4, standardize=False), change_plan(BATCHES, maxIter=steps, **options), FACTS
     )
     return np.append(model.weight.pull(), model.biases)
 

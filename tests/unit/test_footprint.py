@@ -2,41 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from training import change_plan, plan_of
 
-from ps2.algorithms.linear.footprint import ROWS, Room, check_fleet, check_worker, fleet_bytes, rows_of, worker_bytes
+from ps2.algorithms.linear.footprint import ROWS, check_features, check_fleet, fleet_bytes, rows_of, worker_bytes
 from ps2.algorithms.linear.parameters import SPARSE_FROM
-from ps2.algorithms.linear.problem import Problem, SolverOptions
+from ps2.algorithms.linear.problem import Problem
 from ps2.algorithms.linear.trainer import SOLVERS
 from ps2.errors import LimitError
 
 GIB = 1 << 30
 MACHINE = Problem("fmLogistic", dim=2, width=1 + 10**9, standardize=False)
-ADAM = SolverOptions("minibatch")
+ADAM = plan_of("minibatch")
 
 
 def test_solvers_when_listed_then_each_has_a_footprint():
     assert set(ROWS) == set(SOLVERS)
-    assert all(worker_bytes(Problem("logistic", 1), SolverOptions(solver), 1) > 0 for solver in SOLVERS)
+    assert all(worker_bytes(Problem("logistic", 1), plan_of(solver), 1) > 0 for solver in SOLVERS)
 
 
 @pytest.mark.parametrize("solver", sorted(set(SOLVERS) - {"normal"}))
 def test_fleet_bytes_when_dense_then_all_rows_and_sums_count(solver):
-    rows = rows_of(SolverOptions(solver))
-    assert fleet_bytes(Problem("logistic", 1000), SolverOptions(solver)) == 8 * 1000 * (rows + 4)
+    rows = rows_of(plan_of(solver))
+    assert fleet_bytes(Problem("logistic", 1000), plan_of(solver)) == 8 * 1000 * (rows + 4)
     sums = 4 if solver == "l-bfgs" else 0
-    assert fleet_bytes(Problem("softmax", 1000, 5, standardize=False), SolverOptions(solver)) == 8 * 1000 * (
-        5 * rows + sums
-    )
+    assert fleet_bytes(Problem("softmax", 1000, 5, standardize=False), plan_of(solver)) == 8 * 1000 * (5 * rows + sums)
 
 
 def test_fleet_bytes_when_solver_is_normal_then_products_count():
     of_products = 1000 * 1001 // 2 + 1001
-    assert fleet_bytes(Problem("squared", 1000), SolverOptions("normal")) == 8 * (
-        1000 * (ROWS["normal"] + 4) + of_products
-    )
+    assert fleet_bytes(Problem("squared", 1000), plan_of("normal")) == 8 * (1000 * (ROWS["normal"] + 4) + of_products)
 
 
 def test_fleet_bytes_when_vectors_are_long_then_one_counts():
@@ -46,7 +41,7 @@ def test_fleet_bytes_when_vectors_are_long_then_one_counts():
 
 @pytest.mark.parametrize(("optimizer", "states"), [("sgd", 0), ("gd", 0), ("adagrad", 1), ("adam", 2), ("adamW", 2)])
 def test_rows_when_an_optimizer_keeps_state_then_count_it(optimizer, states):
-    assert rows_of(replace(ADAM, optimizer=optimizer)) == ROWS["minibatch"] + states
+    assert rows_of(change_plan(ADAM, optimizer=optimizer)) == ROWS["minibatch"] + states
 
 
 def test_fleet_when_factors_do_not_fit_then_error_names_sizes():
@@ -56,19 +51,19 @@ def test_fleet_when_factors_do_not_fit_then_error_names_sizes():
         r"are 17,179,869,184 together"
     )
     with pytest.raises(LimitError, match=said):
-        check_fleet(MACHINE, ADAM, [Room(8 * GIB, GIB), Room(8 * GIB, GIB)])
+        check_fleet(MACHINE, ADAM, [(8 * GIB, GIB), (8 * GIB, GIB)])
 
 
 def test_worker_when_features_do_not_fit_then_error_names_sizes():
     said = r"^5 classes and 10,000,000 features make 50,000,000 weights: the rows of one worker use 1,000,000 features"
     with pytest.raises(LimitError, match=said + r".* at least 100,000,000 bytes .* and 9,999 are left on its machine"):
-        check_worker(Problem("softmax", 10**7, 5), SolverOptions("minibatch"), 10**6, 9_999)
+        check_features(Problem("softmax", 10**7, 5), plan_of("minibatch"), 10**6, 9_999)
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_checks_when_a_training_just_fits_then_none_fails(solver):
-    problem, recipe = Problem("logistic", 1000), SolverOptions(solver)
-    check_fleet(problem, recipe, [Room(fleet_bytes(problem, recipe) + 7, 7)])
-    check_worker(problem, recipe, 1000, worker_bytes(problem, recipe, 1000))
+    problem, recipe = Problem("logistic", 1000), plan_of(solver)
+    check_fleet(problem, recipe, [(fleet_bytes(problem, recipe) + 7, 7)])
+    check_features(problem, recipe, 1000, worker_bytes(problem, recipe, 1000))
     with pytest.raises(LimitError, match=r"^1,000 features: "):
-        check_fleet(problem, recipe, [Room(fleet_bytes(problem, recipe), 1)])
+        check_fleet(problem, recipe, [(fleet_bytes(problem, recipe), 1)])

@@ -33,7 +33,6 @@ from ps2.algorithms import (
     Word2Vec,
 )
 from ps2.algorithms.estimators.params import check_ranges
-from ps2.algorithms.linear.ml.params import options_of
 from ps2.algorithms.linear.problem import Problem
 from ps2.errors import ConfigError
 
@@ -67,7 +66,7 @@ def test_names_when_written_in_any_case_then_are_the_same(maker, params):
 
 def recipe(estimator):
     estimator._check()
-    return options_of(estimator, estimator._strengths()[0])
+    return estimator._plan()
 
 
 @pytest.mark.parametrize(
@@ -79,7 +78,7 @@ def recipe(estimator):
         ({"solver": "minibatch"}, "minibatch", "adam"),
         ({"solver": "ma-sgd"}, "ma-sgd", "adam"),
         ({"solver": "ftsgd"}, "ftsgd", "adam"),
-        ({"solver": "sap"}, "sap", "adam"),
+        ({"solver": "sap", "regParam": 0.1, "elasticNetParam": 1.0}, "sap", "adam"),
     ],
 )
 def test_recipe_when_linear_model_names_solver_then_uses_it(params, solver, optimizer):
@@ -89,9 +88,9 @@ def test_recipe_when_linear_model_names_solver_then_uses_it(params, solver, opti
 
 def test_recipe_when_params_of_ftsgd_are_set_then_has_them():
     asked = {"momentum": 0.3, "localSteps": 7, "localSearch": "ALWAYS"}
-    made = recipe(LogisticRegression(solver="ftsgd", **asked))
-    assert (made.momentum, made.local_steps, made.local_search, made.adaptive_momentum) == (0.3, 7, "always", True)
-    assert not recipe(LogisticRegression(solver="ftsgd", adaptiveMomentum=False)).adaptive_momentum
+    made = recipe(LogisticRegression(solver="ftsgd", **asked)).settings
+    assert (made.momentum, made.localSteps, made.localSearch, made.adaptiveMomentum) == (0.3, 7, "always", True)
+    assert not recipe(LogisticRegression(solver="ftsgd", adaptiveMomentum=False)).settings.adaptiveMomentum
 
 
 @pytest.mark.parametrize(
@@ -123,13 +122,13 @@ def test_recipe_when_fm_names_solver_then_uses_it(params, solver, optimizer):
 )
 def test_recipe_when_regression_solver_is_auto_then_as_pyspark(params, dim, solver):
     estimator = LinearRegression(**params)
-    assert estimator._decided(recipe(estimator), Problem("squared", dim)).solver == solver
+    assert estimator._complete(recipe(estimator), Problem("squared", dim)).solver == solver
 
 
 def test_recipe_when_features_exceed_normal_then_names_both():
     estimator = LinearRegression(solver="normal")
     with pytest.raises(ConfigError, match="solver: 'normal' takes 4,096 features at most, got 4,097"):
-        estimator._decided(recipe(estimator), Problem("squared", 4097))
+        estimator._complete(recipe(estimator), Problem("squared", 4097))
 
 
 def test_recipe_when_staleness_is_minus_1_then_nobody_waits():
@@ -293,12 +292,12 @@ def test_recipe_when_option_conflicts_with_bounds_names_both(params, message):
 def test_recipe_when_bounds_cannot_be_then_the_error_names_them(params, message):
     estimator = LogisticRegression(**{"lowerBoundsOnCoefficients": COEFFICIENTS, **params})
     with pytest.raises(ConfigError, match=message):
-        estimator._decided(recipe(estimator), Problem("logistic", 2))
+        estimator._complete(recipe(estimator), Problem("logistic", 2))
 
 
 def test_recipe_when_some_bounds_are_set_then_rest_are_infinite():
     estimator = LogisticRegression(lowerBoundsOnCoefficients=COEFFICIENTS)
-    bounds = estimator._decided(recipe(estimator), Problem("logistic", 2)).bounds
+    bounds = estimator._complete(recipe(estimator), Problem("logistic", 2)).bounds
     assert bounds.lower.tolist() == [[0.0], [-1.0]]
     assert bounds.upper.tolist() == [[math.inf], [math.inf]]
     assert (bounds.lower_biases.tolist(), bounds.upper_biases.tolist()) == ([-math.inf], [math.inf])

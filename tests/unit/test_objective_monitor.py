@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 
 import pytest
+from training import plan_of
 
 from ps2.algorithms.linear.losses.choice import loss_of
-from ps2.algorithms.linear.problem import Problem, SolverOptions
+from ps2.algorithms.linear.problem import Problem
 from ps2.algorithms.linear.solvers.objective_monitor import ObjectiveMonitor
 from ps2.algorithms.linear.solvers.solver import SolverContext
 from ps2.algorithms.training.faults import ColumnNames
@@ -16,7 +17,7 @@ from ps2.errors import DivergedError, InputError
 
 
 def monitor(solver="ma-sgd", fraction=1.0):
-    options = SolverOptions(solver=solver, fraction=fraction, step_size=7.0)
+    options = plan_of(solver, miniBatchFraction=fraction, stepSize=7.0)
     problem, record = Problem("logistic", 3), Record(lambda step: None)
     # It needs no vectors, and no rows but their sums.
     context = SolverContext(problem, options, None, loss_of(problem), None, None, record, 2, ColumnNames())

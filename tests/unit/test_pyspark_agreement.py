@@ -15,7 +15,7 @@ from scipy.special import logsumexp
 
 from ps2 import algorithms
 from ps2.algorithms import LinearRegression, LogisticRegression
-from ps2.algorithms.linear.ml.models import as_matrix
+from ps2.algorithms.linear.models import as_matrix
 from ps2.errors import InputError
 
 RECORDED = theirs.recorded()

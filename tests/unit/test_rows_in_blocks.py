@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from training import plan_of
 
 from ps2.algorithms.linear.losses.choice import loss_of
-from ps2.algorithms.linear.problem import Problem, SolverOptions
+from ps2.algorithms.linear.problem import Problem
 from ps2.algorithms.linear.scaling import column_sums, scaled, shrinking, squared_distances
 from ps2.algorithms.linear.solvers.least_squares import products, slopes
 from ps2.algorithms.linear.solvers.solver import Data
@@ -83,5 +84,5 @@ def test_minibatch_when_rows_are_in_a_file_then_same_rows(both):
 @pytest.mark.parametrize("solver", ["ma-sgd", "sap"])
 def test_spill_when_solver_keeps_rows_then_config_error(solver):
     with pytest.raises(ConfigError, match=f"spill: solver '{solver}' keeps its rows in memory"):
-        SolverOptions(solver=solver, spill="always")
-    assert SolverOptions(solver=solver).spilling is None
+        plan_of(solver, spill="always")
+    assert plan_of(solver).spilling is None

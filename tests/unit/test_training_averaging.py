@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy.special import expit
-from training import Rows, fit, logistic_gradient, make, objective
+from training import Rows, fit, logistic_gradient, make, objective, plan_of
 
 from ps2.algorithms.linear.losses.choice import loss_of
 from ps2.algorithms.linear.preparation import END
-from ps2.algorithms.linear.problem import Problem, SolverOptions
+from ps2.algorithms.linear.problem import Problem
 from ps2.algorithms.linear.solvers.averaging import MIN_FALL
 from ps2.errors import ConfigError
 
@@ -46,7 +46,7 @@ def beginning(rows, problem=PROBLEM):
 @pytest.mark.parametrize("first", [30, 10], ids=["equal shards", "unequal shards"])
 def test_average_when_steps_use_all_rows_then_gradient_descent(first):
     rows = make(cuts=(first,))
-    options = SolverOptions(solver="ma-sgd", steps=3, step_size=0.5, local_batch=0)
+    options = plan_of("ma-sgd", maxIter=3, stepSize=0.5, localBatchSize=0)
     w, b, history = ended(rows, PROBLEM, options)
     expected, intercept = np.zeros(5), beginning(rows)
     for step in range(3):
@@ -59,7 +59,7 @@ def test_average_when_steps_use_all_rows_then_gradient_descent(first):
 
 
 def test_average_when_local_steps_use_few_rows_then_mean_of_both(uneven):
-    options = SolverOptions(solver="ma-sgd", steps=2, step_size=0.3, local_batch=4, local_passes=2, seed=5)
+    options = plan_of("ma-sgd", maxIter=2, stepSize=0.3, localBatchSize=4, localPasses=2, seed=5)
     w, b, history = ended(uneven, PROBLEM, options)
     expected, intercept = np.zeros(5), beginning(uneven)
     for clock in range(2):
@@ -91,7 +91,7 @@ def test_penalty_when_worker_lacks_feature_then_shrinks_it_too(l1):
     rows = make(n=40, dim=6, cuts=(15,))
     rows.x[:15, :2] = 0
     rows.x[15:, 4:] = 0
-    options = SolverOptions(solver="ma-sgd", steps=4, step_size=0.5, local_batch=0, local_passes=2)
+    options = plan_of("ma-sgd", maxIter=4, stepSize=0.5, localBatchSize=0, localPasses=2)
     problem = replace(PROBLEM, dim=6, l1=l1)
     w, b, _ = ended(rows, problem, options, stride=1)
     expected, intercept = np.zeros(6), beginning(rows, problem)
@@ -116,7 +116,7 @@ def test_average_when_workers_take_unlike_steps_then_exact_l1():
     rows = make(n=40, dim=4, cuts=(10,))
     rows.x[10:, 3] = 0
     problem = replace(PROBLEM, dim=4, l1=0.02, l2=0.0, fit_intercept=False)
-    options = SolverOptions(solver="ma-sgd", steps=3, step_size=0.2, local_batch=10)
+    options = plan_of("ma-sgd", maxIter=3, stepSize=0.2, localBatchSize=10)
     w, _, _ = ended(rows, problem, options, stride=1)
     assert w[3] == pytest.approx(alternated(rows, problem, options)[3], rel=1e-9)
     assert w[3] != 0
@@ -125,7 +125,7 @@ def test_average_when_workers_take_unlike_steps_then_exact_l1():
 def test_average_when_l1_objective_hardly_falls_then_halves_step():
     rows = make(n=40, dim=4, cuts=(10,))
     problem = replace(PROBLEM, dim=4, l1=0.05, l2=0.0, fit_intercept=False)
-    options = SolverOptions(solver="ma-sgd", steps=6, step_size=2.0, local_batch=5)
+    options = plan_of("ma-sgd", maxIter=6, stepSize=2.0, localBatchSize=5)
     w, _, history = ended(rows, problem, options)
     np.testing.assert_allclose(w, alternated(rows, problem, options), rtol=1e-9, atol=1e-12)
     objectives = np.array(history.objective)
@@ -163,7 +163,7 @@ def alternated(rows, problem, options):
 )
 def test_training_when_solver_cannot_do_it_then_config_error(uneven, problem, solver, message):
     with pytest.raises(ConfigError, match=message):
-        fit(uneven, problem, SolverOptions(solver=solver))
+        fit(uneven, problem, plan_of(solver))
 
 
 # -- ftsgd -------------------------------------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ def simulated(rows, problem, options):
 @pytest.mark.parametrize(("step_size", "momentum"), [(0.5, 0.45), (7.0, 0.45), (0.5, 0.9)])
 def test_ftsgd_when_all_rows_are_taken_then_equal_algorithm_3(uneven, step_size, momentum):
     """The second learning rate is so large that workers turn round and it is halved."""
-    options = SolverOptions(solver="ftsgd", steps=5, step_size=step_size, local_steps=4, momentum=momentum)
+    options = plan_of("ftsgd", maxIter=5, stepSize=step_size, localSteps=4, momentum=momentum)
     w, b, _ = ended(uneven, PROBLEM, options)
     expected, beta = simulated(uneven, PROBLEM, options)
     np.testing.assert_allclose(np.append(w, b), expected, rtol=1e-9, atol=1e-12)
@@ -218,7 +218,7 @@ def test_ftsgd_when_all_rows_are_taken_then_equal_algorithm_3(uneven, step_size,
 
 
 def test_ftsgd_when_momentum_is_not_adaptive_then_algorithm_2(uneven):
-    options = SolverOptions(solver="ftsgd", steps=3, step_size=0.5, local_steps=4, adaptive_momentum=False)
+    options = plan_of("ftsgd", maxIter=3, stepSize=0.5, localSteps=4, adaptiveMomentum=False)
     w, b, _ = ended(uneven, PROBLEM, options)
     np.testing.assert_allclose(np.append(w, b), descended(uneven, PROBLEM, [4, 4, 4]), rtol=1e-9, atol=1e-12)
 
@@ -227,9 +227,7 @@ def test_ftsgd_when_momentum_is_not_adaptive_then_algorithm_2(uneven):
 def test_ftsgd_when_shards_are_opposite_then_search_says(opposite, search):
     """With "auto" the training falls back to MLlib's SGD after the first step."""
     problem = replace(PROBLEM, dim=2, fit_intercept=False)
-    options = SolverOptions(
-        solver="ftsgd", steps=4, step_size=0.5, local_steps=3, adaptive_momentum=False, local_search=search
-    )
+    options = plan_of("ftsgd", maxIter=4, stepSize=0.5, localSteps=3, adaptiveMomentum=False, localSearch=search)
     w, _, history = ended(opposite, problem, options)
     local_steps = [3, 1, 1, 1] if search == "auto" else [3, 3, 3, 3]
     assert history.rows == 40 * sum(local_steps)
@@ -257,12 +255,12 @@ def descended(rows, problem, local_steps):
     ids=["softmax", "machine"],
 )
 def test_ftsgd_when_weights_are_wide_then_the_objective_falls(uneven, problem, search):
-    options = SolverOptions(solver="ftsgd", steps=5, step_size=0.3, local_search=search)
+    options = plan_of("ftsgd", maxIter=5, stepSize=0.3, localSearch=search)
     _, _, history = ended(uneven, problem, options)
     assert history.objective[-1] < history.objective[0]
 
 
 def test_ftsgd_when_minibatches_are_small_then_the_loss_falls(uneven):
-    options = SolverOptions(solver="ftsgd", steps=15, step_size=1.0, fraction=0.1)
+    options = plan_of("ftsgd", maxIter=15, stepSize=1.0, miniBatchFraction=0.1)
     _, _, history = ended(uneven, PROBLEM, options)
     assert history.objective[-1] < history.objective[0] - 0.05

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from array_fits import fit_arrays
-from training import fit, make
+from training import change_plan, fit, make, plan_of
 
 from ps2.algorithms import LogisticRegression
-from ps2.algorithms.linear.problem import Problem, SolverOptions
+from ps2.algorithms.linear.problem import Problem
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.errors import ConfigError
 
 # KD = 400 numbers as they are; as factors S (K + D) = 0.1 * 30 * 50 of them on each of two workers.
 CLASSES, DIM = 10, 40
 PROBLEM = Problem("softmax", DIM, CLASSES, l2=0.01, standardize=False)
-FEW, ALL = (SolverOptions("minibatch", "sgd", steps=5, fraction=share, seed=3) for share in (0.1, 1.0))
-LBFGS = SolverOptions(steps=5)
+FEW, ALL = (plan_of("minibatch", optimizer="sgd", maxIter=5, miniBatchFraction=share, seed=3) for share in (0.1, 1.0))
+LBFGS = plan_of(maxIter=5)
 FACTORS = "always", "never", "auto"
 
 
@@ -36,7 +34,7 @@ def ended(rows, options):
 @pytest.mark.parametrize("options", [FEW, ALL, LBFGS], ids=["few", "all", "l-bfgs"])
 def test_gradients_when_sent_either_way_then_same_weights(rows, options):
     (w, b, factors), (expected, intercepts, values), (_, _, auto) = (
-        ended(rows, replace(options, factors=asked)) for asked in FACTORS
+        ended(rows, change_plan(options, factors=asked)) for asked in FACTORS
     )
     np.testing.assert_allclose(w, expected, rtol=1e-6, atol=1e-9)
     np.testing.assert_allclose(b, intercepts, rtol=1e-6, atol=1e-9)
@@ -49,7 +47,7 @@ def test_gradients_when_sent_either_way_then_same_weights(rows, options):
 def test_gradients_when_model_is_large_then_sent_as_factors(rows, monkeypatch):
     """Models of more than 4 million weights are of float32, with all columns if the rows use these."""
     monkeypatch.setattr("ps2.algorithms.linear.parameters.SPARSE_FROM", 100)
-    w, _, factored = ended(rows, replace(FEW, all_columns=True))
+    w, _, factored = ended(rows, change_plan(FEW, all_columns=True))
     made = fit(rows, PROBLEM, FEW, ColumnNames(), stride=1)  # used columns alone
     assert made.is_sparse
     assert made.history.gradients is None

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from training import Rows, fit, make, minimum, objective
+from training import Rows, fit, make, minimum, objective, plan_of
 
 from ps2.algorithms.linear.parameters import SPARSE_FROM
-from ps2.algorithms.linear.problem import Problem, SolverOptions
+from ps2.algorithms.linear.problem import Problem
 from ps2.errors import InputError
 
-OPTIONS = SolverOptions(steps=200, tol=1e-10)
+OPTIONS = plan_of(maxIter=200, tol=1e-10)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def test_training_when_converged_then_is_at_scipys_minimum(rows, two, problem):
 
 @pytest.mark.parametrize("size", [1e9, 1e-9])
 def test_training_when_labels_are_scaled_then_weights_are_too(rows, size):
-    problem, recipe = Problem("squared", 5), SolverOptions()
+    problem, recipe = Problem("squared", 5), plan_of()
     w, b, history = found(rows, problem, recipe)
     other = replace(rows, y=rows.y * size)
     scaled, intercept, ended = found(other, problem, recipe)
@@ -103,7 +103,7 @@ def test_history_when_trained_then_starts_before_step_1(two):
 def test_training_when_millions_of_features_float32_converges(l1):
     rows, stride = make(n=40, dim=30, cuts=(25,), zeros=0.8), SPARSE_FROM // 20
     problem = Problem("logistic", 29 * stride + 1, l1=l1, l2=0.02)
-    made = fit(rows, problem, SolverOptions(steps=60, tol=1e-7), stride=stride)
+    made = fit(rows, problem, plan_of(maxIter=60, tol=1e-7), stride=stride)
     assert made.is_sparse
     alone = replace(problem, dim=30)
     assert objective(alone, rows, made.w, made.biases) == pytest.approx(minimum(alone, rows), abs=1e-5)
@@ -111,7 +111,7 @@ def test_training_when_millions_of_features_float32_converges(l1):
 
 @pytest.mark.parametrize("steps", [0, 1, 3])
 def test_training_when_steps_are_few_then_takes_no_more(two, steps):
-    _, _, history = found(two, Problem("logistic", 5, l2=1e-3), SolverOptions(steps=steps, tol=0.0))
+    _, _, history = found(two, Problem("logistic", 5, l2=1e-3), plan_of(maxIter=steps, tol=0.0))
     assert (history.steps, history.reason) == (steps, "all iterations were made")
 
 
@@ -133,7 +133,7 @@ def test_features_when_constant_then_intercept_is_class_prior():
 
 
 def test_features_when_means_are_large_then_few_extra_steps(two):
-    problem, recipe = Problem("logistic", 5, l2=1e-3), SolverOptions(steps=100, tol=1e-9)
+    problem, recipe = Problem("logistic", 5, l2=1e-3), plan_of(maxIter=100, tol=1e-9)
     far = replace(two, x=two.x + 100 * two.x.std(axis=0))
     w, b, near = found(two, problem, recipe)
     moved, shifted, history = found(far, problem, recipe)
@@ -144,7 +144,7 @@ def test_features_when_means_are_large_then_few_extra_steps(two):
 
 @pytest.mark.parametrize("l1", [0.0, 1e-4])
 def test_features_when_scales_differ_unscaled_then_few_steps(two, l1):
-    problem, recipe = Problem("logistic", 5, l1=l1, l2=1e-3, standardize=False), SolverOptions(steps=200, tol=1e-9)
+    problem, recipe = Problem("logistic", 5, l1=l1, l2=1e-3, standardize=False), plan_of(maxIter=200, tol=1e-9)
     different = replace(two, x=two.x * [1, 1e3, 1e-3, 1e5, 30])
     _, _, alike = found(two, problem, recipe)
     w, b, history = found(different, problem, recipe)
@@ -155,7 +155,7 @@ def test_features_when_scales_differ_unscaled_then_few_steps(two, l1):
 def test_training_when_feature_separates_class_then_stays_finite():
     """Without a penalty there is no minimum: weights grow until the tolerance or the steps end it."""
     rows = Rows(np.repeat([[-1.0], [1.0]], 10, axis=0), np.repeat([0.0, 1.0], 10), np.ones(20), (7,))
-    w, _, history = found(rows, Problem("logistic", 1), SolverOptions(steps=50, tol=1e-6))
+    w, _, history = found(rows, Problem("logistic", 1), plan_of(maxIter=50, tol=1e-6))
     assert np.isfinite(w).all()
     assert history.objective[-1] < 1e-3
 

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from plain_steps import STEPS, expected, options_of
+from plain_steps import STEPS, expected, minibatches
 from training import COLUMNS, Rows, fit, make, minimum, objective
 
 from ps2.algorithms.linear.parameters import SPARSE_FROM
@@ -36,7 +36,7 @@ CASES += [("ftrl", True, BOTH), ("adagrad", True, {}), ("adam", True, {})]
 @pytest.mark.parametrize(("name", "lazy", "penalties"), CASES)
 def test_full_steps_when_taken_then_equal_numpys(rows, name, lazy, penalties):
     problem = Problem("logistic", 5, standardize=False, **penalties)
-    made = fit(rows, problem, options_of(name, lazy))
+    made = fit(rows, problem, minibatches(name, lazy))
     w, b = expected(rows, problem, name)
     # The first gradient of the intercept is rounding, and Adam's step as long as for any other.
     tolerance = 1e-7 if name == "adam" else 1e-9
@@ -48,7 +48,8 @@ def test_full_steps_when_taken_then_equal_numpys(rows, name, lazy, penalties):
 def test_lazy_minibatches_when_columns_are_missing_then_as_plain(sparse, name, penalties):
     problem = Problem("logistic", 30, standardize=False, **penalties)
     plain, lazy = (
-        fit(sparse, problem, options_of(name, lazy, 20, fraction=0.2, seed=4), stride=1) for lazy in (False, True)
+        fit(sparse, problem, minibatches(name, lazy, 20, miniBatchFraction=0.2, seed=4), stride=1)
+        for lazy in (False, True)
     )
     np.testing.assert_allclose(lazy.w, plain.w, rtol=1e-9, atol=1e-12)
     assert np.count_nonzero(lazy.w) > 3
@@ -58,7 +59,7 @@ def test_lazy_minibatches_when_columns_are_missing_then_as_plain(sparse, name, p
 def test_full_steps_when_millions_of_features_then_little_memory(sparse, name, lazy):
     stride = SPARSE_FROM // 20
     problem = Problem("logistic", 29 * stride + 1, **BOTH)
-    made = fit(sparse, problem, options_of(name, lazy), COLUMNS, stride)
+    made = fit(sparse, problem, minibatches(name, lazy), COLUMNS, stride)
     plain = Rows(sparse.x, sparse.y, np.ones(40), sparse.cuts)
     std = np.sqrt(((plain.x - plain.x.mean(axis=0)) ** 2).sum(axis=0) / 39)
     std[std == 0] = np.inf
@@ -69,7 +70,7 @@ def test_full_steps_when_millions_of_features_then_little_memory(sparse, name, l
 
 
 def test_minibatches_when_worker_samples_no_row_then_goes_on(rows):
-    made = fit(rows, Problem("logistic", 5), options_of("adam", True, 10, fraction=0.03), COLUMNS)
+    made = fit(rows, Problem("logistic", 5), minibatches("adam", True, 10, miniBatchFraction=0.03), COLUMNS)
     assert made.history.steps == 10
     assert 0 < made.history.rows < 60
     assert np.isfinite(made.w).all()
@@ -82,12 +83,12 @@ def shard():
 
 @pytest.mark.parametrize(
     ("name", "lazy", "penalties", "staleness"),
-    [(*case, staleness) for case, staleness in zip(CASES, itertools.cycle([3, None]), strict=False)],
+    [(*case, staleness) for case, staleness in zip(CASES, itertools.cycle([3, -1]), strict=False)],
 )
 def test_worker_when_ahead_of_driver_then_sees_own_steps(shard, name, lazy, penalties, staleness):
     """A worker that waits for nobody takes NumPy's steps, one after the other, whatever the driver has got to."""
     problem = Problem("logistic", 5, standardize=False, **penalties)
-    made = fit(shard, problem, options_of(name, lazy, staleness=staleness))
+    made = fit(shard, problem, minibatches(name, lazy, staleness=staleness))
     w, b = expected(shard, problem, name)
     tolerance = 1e-7 if name == "adam" else 1e-9
     np.testing.assert_allclose(made.w[:, 0], w, rtol=tolerance, atol=1e-12)
@@ -99,14 +100,14 @@ def test_own_steps_when_of_two_workers_then_near_one_of_both(rows, name, penalti
     problem = Problem("logistic", 5, standardize=False, **penalties)
     worth = []
     for staleness in (0, 1):
-        options = options_of(name, steps=40, staleness=staleness)
+        options = minibatches(name, steps=40, staleness=staleness)
         made = fit(rows, problem, options)
         worth.append(objective(problem, rows, made.w, made.biases))
     assert worth[1] - minimum(problem, rows) < max(2 * (worth[0] - minimum(problem, rows)), 0.01)
 
 
 def test_minibatches_when_seeds_are_equal_then_bit_identical(rows):
-    options = options_of("adam", False, 10, fraction=0.5, seed=9)
+    options = minibatches("adam", False, 10, miniBatchFraction=0.5, seed=9)
     first, again = (fit(rows, Problem("logistic", 5), options) for _ in range(2))
     np.testing.assert_array_equal(first.w, again.w)
     np.testing.assert_array_equal(first.biases, again.biases)
@@ -114,7 +115,7 @@ def test_minibatches_when_seeds_are_equal_then_bit_identical(rows):
 
 
 def test_history_when_rows_are_few_then_counts_rows_and_bytes(rows):
-    made = fit(rows, Problem("logistic", 5), options_of("sgd"))
+    made = fit(rows, Problem("logistic", 5), minibatches("sgd"))
     history = made.history
     assert (history.steps, history.rows, len(history.seconds)) == (STEPS, STEPS * 60, STEPS)
     assert history.objective[0] == pytest.approx(0.69, abs=0.01)

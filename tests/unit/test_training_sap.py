@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 from array_fits import fit_arrays
 from lasso import correlated, largest_strength, violation
-from training import Rows, fit, minimum, objective
+from training import Rows, change_plan, fit, minimum, objective, plan_of
 
 from ps2.algorithms import LinearRegression, LinearSVC, LogisticRegression
-from ps2.algorithms.linear.coordinates.path import PathOptions
 from ps2.algorithms.linear.parameters import SPARSE_FROM
-from ps2.algorithms.linear.problem import SCHEDULES, Problem, SolverOptions
+from ps2.algorithms.linear.plan import SCHEDULES
+from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.settings import PathSettings
 from ps2.algorithms.linear.solvers import sap
 from ps2.errors import ConfigError, InputError
 
-EXACT = SolverOptions("sap", tol=1e-9)
+EXACT = plan_of("sap", tol=1e-9)
 SQUARED, LOGISTIC = Problem("squared", 12, l1=0.05), Problem("logistic", 12, l1=0.02)
 
 
@@ -62,7 +63,7 @@ def test_sap_when_converged_then_conditions_of_minimum_hold(rows, two, problem, 
 def test_sap_when_lbfgs_trains_too_then_objectives_agree(rows, two, problem):
     given = rows if problem.loss == "squared" else two
     _, _, ours = found(given, problem)
-    _, _, theirs = found(given, problem, SolverOptions(steps=300, tol=1e-12))
+    _, _, theirs = found(given, problem, plan_of(maxIter=300, tol=1e-12))
     assert ours.history.objective[-1] <= theirs.history.objective[-1] * (1 + 1e-9)
     assert ours.history.objective[-1] == pytest.approx(theirs.history.objective[-1], rel=1e-5)
 
@@ -78,7 +79,7 @@ def test_sap_when_rows_are_with_other_workers_then_same(problem, cuts):
 @pytest.mark.parametrize("problem", [SQUARED, LOGISTIC], ids=lambda p: p.loss)
 def test_sap_when_trained_again_then_bits_are_the_same(rows, two, problem):
     given = rows if problem.loss == "squared" else two
-    first, again = (found(given, problem, replace(EXACT, set_size=3, seed=4)) for _ in range(2))
+    first, again = (found(given, problem, change_plan(EXACT, set_size=3, seed=4)) for _ in range(2))
     assert (first[0].tobytes(), first[1]) == (again[0].tobytes(), again[1])
     assert first[2].history.objective == again[2].history.objective
 
@@ -89,7 +90,7 @@ def test_sap_when_sets_are_small_then_every_schedule_converges(rows, two, proble
     for limit in ("MAX_NEW", "MAX_CACHED", "MAX_NEW_LOGISTIC"):
         monkeypatch.setattr(sap, limit, 4)
     given = rows if problem.loss == "squared" else two
-    options = replace(EXACT, tol=1e-5, steps=2000, set_size=4, schedule=schedule)
+    options = change_plan(EXACT, tol=1e-5, maxIter=2000, set_size=4, schedule=schedule)
     w, b, made = found(given, problem, options)
     assert violation(problem, given, w, b) < 1e-2 * problem.l1
     assert made.history.reason == "the duality gap is within the tolerance"
@@ -109,7 +110,7 @@ def test_strength_when_above_the_largest_then_no_step(rows, two, problem, times)
 @pytest.mark.parametrize("l1", [0.05, 1e3])
 def test_sap_when_tolerance_is_0_then_stops_at_rounding(rows, l1):
     problem = replace(SQUARED, l1=l1)
-    made = fit(rows, problem, replace(EXACT, tol=0.0))
+    made = fit(rows, problem, change_plan(EXACT, tol=0.0))
     assert violation(problem, rows, made.w[:, 0], made.biases[0]) < 1e-9
     assert made.history.steps < 20
 
@@ -117,8 +118,8 @@ def test_sap_when_tolerance_is_0_then_stops_at_rounding(rows, l1):
 @pytest.mark.parametrize("problem", [replace(SQUARED, l2=0.02), LOGISTIC], ids=lambda p: p.loss)
 def test_path_when_trained_then_each_model_is_a_minimum(rows, two, problem):
     given = rows if problem.loss == "squared" else two
-    path = PathOptions((3.0, 1.0, 0.5, 0.1))
-    _, _, made = found(given, problem, replace(EXACT, path=path))
+    path = PathSettings(lambdaPath=[3.0, 1.0, 0.5, 0.1])
+    _, _, made = found(given, problem, change_plan(EXACT, path=path))
     assert [point.strength for point in made.path] == [3.0, 1.0, 0.5, 0.1]
     for point in made.path:
         w = np.zeros(12)
@@ -132,7 +133,9 @@ def test_path_when_trained_then_each_model_is_a_minimum(rows, two, problem):
 
 
 def test_path_when_only_counted_then_begins_at_the_largest(rows):
-    _, _, made = found(rows, replace(SQUARED, l1=1.0), replace(EXACT, path=PathOptions((), 5, 0.01)))
+    _, _, made = found(
+        rows, replace(SQUARED, l1=1.0), change_plan(EXACT, path=PathSettings(lambdaCount=5, lambdaRatio=0.01))
+    )
     strengths = np.array([point.strength for point in made.path])
     assert strengths[0] == pytest.approx(largest_strength(SQUARED, rows))
     np.testing.assert_allclose(strengths[1:] / strengths[:-1], 0.01**0.25)
@@ -194,7 +197,7 @@ def test_labels_when_all_equal_then_no_weight(rows):
 
 @pytest.mark.parametrize("steps", [0, 1])
 def test_sap_when_steps_are_few_then_takes_no_more(two, steps):
-    _, _, made = found(two, LOGISTIC, replace(EXACT, steps=steps))
+    _, _, made = found(two, LOGISTIC, change_plan(EXACT, maxIter=steps))
     assert made.history.steps == steps
     assert re.fullmatch(
         r"all iterations were made; the duality gap is \d\.\de.\d\d of the objective", made.history.reason

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 
 import numpy as np
 import pytest
-from training import fit, make
+from training import change_plan, fit, make, plan_of
 
-from ps2.algorithms.linear.problem import Problem, SolverOptions
+from ps2.algorithms.linear.problem import Problem
 
 TRAININGS = {
-    "l-bfgs": SolverOptions(steps=6),
-    "minibatch": SolverOptions("minibatch", "ftrl", steps=6, fraction=0.4, lazy=True),
-    "ftsgd": SolverOptions("ftsgd", steps=2, fraction=0.5),
+    "l-bfgs": plan_of(maxIter=6),
+    "minibatch": plan_of("minibatch", optimizer="ftrl", maxIter=6, miniBatchFraction=0.4, lazy=True),
+    "ftsgd": plan_of("ftsgd", maxIter=2, miniBatchFraction=0.5),
 }
 
 
@@ -24,7 +23,7 @@ def test_training_when_rows_are_in_files_then_same_weights(name):
     rows, stride = make(n=200, dim=dim, cuts=(90,), zeros=0.0 if dim == 5 else 0.9), None if dim == 5 else 7
     problem = Problem("logistic", dim if stride is None else (dim - 1) * stride + 1)
     spilled, expected = (
-        fit(rows, problem, replace(TRAININGS[name], spill=spill), stride=stride) for spill in ("always", "never")
+        fit(rows, problem, change_plan(TRAININGS[name], spill=spill), stride=stride) for spill in ("always", "never")
     )
     assert (spilled.w.tolist(), spilled.biases.tolist()) == (expected.w.tolist(), expected.biases.tolist())
     assert np.count_nonzero(spilled.w)

@@ -9,7 +9,7 @@ from pyspark.ml.linalg import DenseMatrix, DenseVector, SparseMatrix, SparseVect
 
 from ps2.algorithms.estimators.models import check_thresholds
 from ps2.algorithms.estimators.predict import rows_of
-from ps2.algorithms.linear.ml.models import as_matrix, as_vector
+from ps2.algorithms.linear.models import as_matrix, as_vector
 from ps2.algorithms.linear.problem import Problem
 from ps2.algorithms.linear.weights import Weights
 from ps2.errors import InputError, ShapeError, UsageError

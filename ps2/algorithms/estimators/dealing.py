@@ -76,12 +76,6 @@ class Dealer:
         return deal(self.frame, self.columns, self.survey, workers or self.requested_workers)
 
     @property
-    def slots(self) -> int:
-        """The number of tasks that Spark can run at once."""
-        spark = backend_of(self.frame)
-        return most_slots(spark) or spark.total_slots()
-
-    @property
     def cores(self) -> Cores:
         """The cores that Spark has for a training with these rows."""
         spark = backend_of(self.frame)

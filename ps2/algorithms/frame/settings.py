@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
@@ -48,6 +48,7 @@ U = TypeVar("U")
 S = TypeVar("S")
 T = TypeVar("T")
 N = TypeVar("N", bound="Settings")
+P = TypeVar("P", bound="Plan[Any]")
 
 # A predicate, and the values that it accepts, in words.
 Check = tuple[Callable[[Any], bool], str]
@@ -343,6 +344,10 @@ class Plan(Generic[N]):
     def seed(self) -> int:
         """The seed, not negative; pyspark.ml's default is a hash, of either sign."""
         return int(getattr(self.settings, "seed")) % 2**63  # noqa: B009 - a family declares it
+
+    def with_settings(self: P, **values: Any) -> P:
+        """Return the plan with other values of some settings."""
+        return replace(self, settings=with_values(self.settings, **values))
 
     def plain(self) -> dict[str, Any]:
         """Return the settings and facts that decide the model, by name.

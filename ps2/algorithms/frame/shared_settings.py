@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ps2.algorithms.frame.settings import Check, Flexible, Setting, Settings, getter, param, setter
 
@@ -13,6 +13,16 @@ TURN_SECONDS: Check = (
     lambda value: value == "auto" or (not isinstance(value, str) and 0 < value < math.inf),
     "a finite positive number of seconds, or 'auto'",
 )
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Floats = Sequence[float] | npt.NDArray[Any]
+
+
+def are_thresholds(values: Sequence[float]) -> bool:
+    """Return whether no value is negative and at most one is 0."""
+    return all(0 <= value < math.inf for value in values) and sum(value == 0 for value in values) <= 1
 
 
 class FleetSettings(Settings):
@@ -94,21 +104,23 @@ class LabelSettings(Settings):
     getPredictionCol, setPredictionCol = getter(predictionCol), setter(predictionCol)
 
 
-def are_thresholds(values: Sequence[float]) -> bool:
-    """Return True if no value is negative and at most one is 0."""
-    return all(0 <= value < math.inf for value in values) and sum(value == 0 for value in values) <= 1
-
-
-class ProbabilitySettings(LabelSettings):
-    """The columns of predictions of classes, and what the probabilities are compared with."""
+class ClassifierSettings(LabelSettings):
+    """The columns of a classifier."""
 
     rawPredictionCol: Setting[str] = param(
         "rawPrediction", "the column for raw predictions, one for each class; empty: none", option=None, in_model=True
     )
+
+    getRawPredictionCol, setRawPredictionCol = getter(rawPredictionCol), setter(rawPredictionCol)
+
+
+class ProbabilitySettings(ClassifierSettings):
+    """The columns of predictions of classes, and what the probabilities are compared with."""
+
     probabilityCol: Setting[str] = param(
         "probability", "the column for the probability of each class; empty: none", option=None, in_model=True
     )
-    thresholds: Flexible[Any, Sequence[float]] = param(
+    thresholds: Flexible[Any, Floats] = param(
         None,
         "one threshold for each class, of which one may be 0: the prediction is the class whose probability, divided "
         "by its threshold, is the largest; not set: the class of the largest probability",
@@ -118,7 +130,6 @@ class ProbabilitySettings(LabelSettings):
         in_model=True,
     )
 
-    getRawPredictionCol, setRawPredictionCol = getter(rawPredictionCol), setter(rawPredictionCol)
     getProbabilityCol, setProbabilityCol = getter(probabilityCol), setter(probabilityCol)
     getThresholds, setThresholds = getter(thresholds), setter(thresholds)
 

@@ -39,7 +39,7 @@ class GradientForm:
             x = rows.x.toarray() if rows.x.nnz == math.prod(rows.x.shape) else rows.x
             size = self.choice.factor_bytes(vector, loss.problem.width, x, rows.keys)
             if size is not None:
-                found = loss.factors(rows, w, b)
-                return found, SentFactors(found.slopes * scale, x, rows.keys, size)
+                factors = loss.factors(rows, w, b)
+                return factors, SentFactors(factors.slopes * scale, x, rows.keys, size)
         evaluated = loss.gradient(rows, w, b)
         return evaluated, SentValues(evaluated.dw * scale, columns)

@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ps2.algorithms.linear.problem import Bounds, Problem, SolverOptions
+from ps2.algorithms.linear.plan import Bounds, LinearPlan
+from ps2.algorithms.linear.problem import Problem
 from ps2.algorithms.linear.program import form_of
+from ps2.algorithms.linear.settings import SolverSettings
 from ps2.algorithms.linear.trainer import train
 from ps2.algorithms.linear.weights import Weights
 from ps2.algorithms.training.only_worker import train_in_process
@@ -22,30 +24,33 @@ from ps2.run.message import Message
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What the worker has to know to train.
+    """A training of the only worker.
 
     Attributes:
-        facts: of the rows' labels and weights.
+        facts: statistics of the rows' labels and weights.
     """
 
     problem: Problem
-    options: SolverOptions
+    plan: LinearPlan
     facts: Facts
 
     def message(self) -> Message:
-        """Return it as plain data."""
-        assert self.options.path is None
-        return Message(problem=asdict(self.problem), options=asdict(self.options), facts=asdict(self.facts))
+        """Return the task as plain data."""
+        assert self.plan.path is None
+        assert self.plan.start is None
+        plan = asdict(self.plan) | {"settings": vars(self.plan.settings)}
+        return Message(problem=asdict(self.problem), plan=plan, facts=asdict(self.facts))
 
     @staticmethod
     def of(message: Mapping[str, Any]) -> Task:
-        """Read what ``message`` has made."""
-        options, facts = dict(message["options"]), dict(message["facts"])
-        if options["bounds"] is not None:
-            options["bounds"] = Bounds(**options["bounds"])
+        """Return the task of a ``message``."""
+        plan, facts = dict(message["plan"]), dict(message["facts"])
+        plan["settings"] = SolverSettings(**plan["settings"])
+        if plan["bounds"] is not None:
+            plan["bounds"] = Bounds(**plan["bounds"])
         for name in ("class_weights", "label_range"):
             facts[name] = tuple(facts[name])
-        return Task(Problem(**message["problem"]), SolverOptions(**options), Facts(**facts))
+        return Task(Problem(**message["problem"]), LinearPlan(**plan), Facts(**facts))
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,10 +60,10 @@ class _Program:
     servers: int
 
     def __call__(self, worker: Any, reading: Reading | KeptReading) -> Outcome:
-        problem, options, facts = self.task.problem, self.task.options, self.task.facts
+        problem, plan, facts = self.task.problem, self.task.plan, self.task.facts
 
         def run(ps: Any, on_step: Callable[[StepReport], None]) -> tuple[Weights, TrainingHistory]:
-            model = train(ps, self.table, problem, options, facts, on_step)
+            model = train(ps, self.table, problem, plan, facts, on_step)
             return Weights.of(problem, model.weight, model.biases), model.history
 
         return train_in_process(self.servers, reading, run)
@@ -66,14 +71,14 @@ class _Program:
 
 @dataclass(frozen=True, eq=False)
 class AfterSurvey:
-    """Trains with rows that the worker has surveyed: the program of a ``SurveyedTraining``, told a ``Task``."""
+    """Trains with the rows that the worker has surveyed: the program of a ``SurveyedTraining``, for a ``Task``."""
 
     table: Table
     servers: int
 
     def __call__(self, held: tuple[Reading, Any], message: Mapping[str, Any]) -> Outcome:
         task = Task.of(message)
-        task = replace(task, options=replace(task.options, spill="never"))
+        task = replace(task, plan=task.plan.with_settings(spill="never"))
         return _Program(self.table, task, self.servers)(None, _times(held[0], task.facts.weight_unit))
 
 
@@ -93,7 +98,7 @@ def train_locally(
     ps: Any,
     table: Table,
     problem: Problem,
-    options: SolverOptions,
+    plan: LinearPlan,
     facts: Facts,
     on_step: Callable[[StepReport], None] = lambda step: None,
 ) -> tuple[Weights, TrainingHistory]:
@@ -104,14 +109,14 @@ def train_locally(
         on_step: called for each step when the training has ended.
     """
     # The rows are read before the training in the worker begins.
-    task = Task(problem, replace(options, spill="never"), facts)
+    task = Task(problem, plan.with_settings(spill="never"), facts)
     program = _Program(replace(table, frame=None), task, len(ps.servers))
     record = Record(on_step)
     training = Training(
         *(table, form_of(problem), program),
-        staleness=options.staleness,
-        seed=options.seed,
-        spill=options.spilling,
+        staleness=plan.staleness,
+        seed=plan.seed,
+        spill=plan.spilling,
         on_spilled=record.add_spilled,
     )
     weights, history = result_of(run_alone(ps, training), on_step)

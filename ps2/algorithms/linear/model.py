@@ -12,6 +12,7 @@ from ps2.algorithms.estimators.given_rows import finite_rows
 from ps2.algorithms.estimators.heads import ClassHead, ValueHead
 from ps2.algorithms.linear.files import read_without_servers
 from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.settings import threshold_of
 from ps2.algorithms.linear.weights import KeyedWeights, Weights
 from ps2.array_types import Float64s
 from ps2.errors import UsageError
@@ -56,21 +57,16 @@ class _Predictor:
         return self._weights.margins(sp.csr_array(finite_rows("x", x, self.dim)))
 
     def predict(self, x: Any) -> Float64s:
-        """Return classes or values, float64, shape (n,), by the thresholds that were saved; args and errors as of
-        ``margins``.
-        """
+        """Return classes or values, float64, shape (n,), by the saved thresholds; see ``margins``."""
         return self._head.prediction(self._head.raw(self.margins(x)))
 
     def predictProbability(self, x: Any) -> Float64s | None:
-        """Return the probability of each class, float64, shape (n, classes); None: the model has none.
-
-        Args and Raises: as of ``margins``.
-        """
+        """Return each class's probability, float64, shape (n, classes), or None: there is none; see ``margins``."""
         return self._head.probability(self._head.raw(self.margins(x)))
 
 
 class LinearModel(_Predictor):
-    """What ``LogisticRegression``, ``LinearSVC`` or ``LinearRegression`` has learnt; picklable.
+    """A trained ``LogisticRegression``, ``LinearSVC`` or ``LinearRegression``; picklable.
 
     Example::
 
@@ -111,7 +107,7 @@ class LinearModel(_Predictor):
 
 
 class FactorizationMachine(_Predictor):
-    """What ``FMClassifier`` or ``FMRegressor`` has learnt; picklable.
+    """A trained ``FMClassifier`` or ``FMRegressor``; picklable.
 
     Example::
 
@@ -156,10 +152,10 @@ def _load(path: str, name: str, other: str, is_machine: bool) -> tuple[Weights |
 
 
 def head_of(problem: Problem, params: Mapping[str, Any]) -> Head:
-    """Return what makes predictions of margins, by pyspark.ml's rules.
+    """Return the function from margins to predictions, by pyspark.ml's rules.
 
     Args:
-        params: of the model, with their defaults.
+        params: the params of the model, with their defaults.
     """
     thresholds = tuple(params["thresholds"]) if params.get("thresholds") else None
     if problem.classes is None:
@@ -169,13 +165,6 @@ def head_of(problem: Problem, params: Mapping[str, Any]) -> Head:
     if problem.loss == "fmLogistic":
         return ClassHead(2, "logistic", thresholds=thresholds)
     if problem.loss == "logistic":
-        return ClassHead(2, "logistic", threshold=_threshold(thresholds, params.get("threshold", 0.5)))
+        threshold = threshold_of(thresholds) if thresholds else params.get("threshold", 0.5)
+        return ClassHead(2, "logistic", threshold=threshold)
     return ClassHead(2, None, threshold=params.get("threshold", 0.0))
-
-
-def _threshold(thresholds: tuple[float, ...] | None, threshold: float) -> float:
-    """Return the threshold of two classes, as pyspark.ml's ``getThreshold``."""
-    if thresholds is None:
-        return threshold
-    of_0, of_1 = thresholds
-    return 1.0 / (1.0 + of_0 / of_1) if of_1 else 0.0

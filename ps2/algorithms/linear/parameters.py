@@ -17,7 +17,8 @@ from ps2.client.handle import derive_all, free_all
 
 Array = npt.NDArray[Any]
 
-# From here on, float32 has to do, and columns that the data do not use take no memory, unless all are asked for.
+# From this many weights on, vectors are float32, and columns that the rows do not use take no memory, unless a plan
+# says otherwise (``all_columns``).
 SPARSE_FROM = 1 << 22
 
 
@@ -26,9 +27,9 @@ class Parameters:
     """A vector in the space of a problem's weights and biases; picklable.
 
     Attributes:
-        weight: of ``dim * width`` columns, feature by feature.
-        bias: float64, of a few columns.
-        width: weights of a feature.
+        weight: a vector of ``dim * width`` columns, feature by feature.
+        bias: a float64 vector of a few columns.
+        width: the number of weights of a feature.
     """
 
     weight: DCV
@@ -61,12 +62,12 @@ class Space:
         self, problem: Problem, rows: int, names: CheckpointNames = UNNAMED, all_columns: bool = False
     ) -> None:
         """Args:
-        rows: number of vectors to reserve memory for.
-        names: of the vectors; a later driver asks for them in the same order.
-        all_columns: vectors hold all columns, however many there are.
+        rows: the number of vectors to reserve memory for.
+        names: the names of the vectors; a later driver asks for them in the same order.
+        all_columns: whether vectors hold all columns, however many there are.
 
         Raises:
-            NotFoundError: what was to be found is not there.
+            NotFoundError: a vector of an earlier driver is not there.
         """
         self._problem, self._names = problem, names
         self._bias = names.give(lambda name: DCV.dense(problem.biases, rows, "float64", name=name))
@@ -77,7 +78,7 @@ class Space:
         else:
             self._weight = names.give(lambda name: DCV.sparse(problem.size, rows, "float32", name=name))
         # Handles that travel to workers are freed only here.
-        self._made = [self._bias, self._weight]
+        self._vectors = [self._bias, self._weight]
 
     def new(self) -> Parameters:
         """Make zeros."""
@@ -85,34 +86,34 @@ class Space:
 
     def several(self, count: int) -> list[Parameters]:
         """Make several vectors of zeros by one call."""
-        weights, biases = self._beside(self._weight, count), self._beside(self._bias, count)
-        self._made += [*weights, *biases]
+        weights, biases = self._derive(self._weight, count), self._derive(self._bias, count)
+        self._vectors += [*weights, *biases]
         return [Parameters(w, b, self._problem.width) for w, b in zip(weights, biases, strict=True)]
 
     def weight(self) -> DCV:
         """Make zeros for weights alone."""
-        self._made += self._beside(self._weight, 1)
-        return self._made[-1]
+        self._vectors += self._derive(self._weight, 1)
+        return self._vectors[-1]
 
     def features(self, count: int) -> list[DCV]:
         """Make float64 zeros for features, co-located with each other alone."""
         make = DCV.dense if self._is_dense else DCV.sparse
         first = self._names.give(lambda name: make(self._problem.dim, count, "float64", name=name))
-        made = [first, *self._beside(first, count - 1)]
-        self._made += made
-        return made
+        vectors = [first, *self._derive(first, count - 1)]
+        self._vectors += vectors
+        return vectors
 
     def small(self, columns: int) -> DCV:
         """Make a short float64 vector of zeros."""
-        self._made.append(self._names.give(lambda name: DCV.dense(columns, 1, "float64", name=name)))
-        return self._made[-1]
+        self._vectors.append(self._names.give(lambda name: DCV.dense(columns, 1, "float64", name=name)))
+        return self._vectors[-1]
 
     def free(self, keep: DCV | None = None) -> None:
         """Free all vectors but one, which another call may free."""
-        free_all(vector for vector in self._made if vector is not keep)
-        self._made = [] if keep is None else [keep]
+        free_all(vector for vector in self._vectors if vector is not keep)
+        self._vectors = [] if keep is None else [keep]
 
-    def _beside(self, vector: DCV, count: int) -> list[DCV]:
+    def _derive(self, vector: DCV, count: int) -> list[DCV]:
         """Make zeros that are co-located with a vector."""
         if not self._names.prefix:
             return derive_all(vector, count)
@@ -120,10 +121,10 @@ class Space:
 
 
 def gram(left: Sequence[Parameters], right: Sequence[Parameters]) -> Callable[[], Float64s]:
-    """Ask for inner products within ``batch()``; the returned function gives them after it."""
-    of_weights = DCV.gram([one.weight for one in left], [one.weight for one in right])
-    of_biases = DCV.gram([one.bias for one in left], [one.bias for one in right])
-    return lambda: of_weights.result() + of_biases.result()
+    """Request inner products within ``batch()``; the returned function returns them after it."""
+    weights = DCV.gram([one.weight for one in left], [one.weight for one in right])
+    biases = DCV.gram([one.bias for one in left], [one.bias for one in right])
+    return lambda: weights.result() + biases.result()
 
 
 def columns_of(keys: Int64s, width: int) -> Int64s:

@@ -17,7 +17,7 @@ from ps2.algorithms.linear.centering import Center
 from ps2.algorithms.linear.footprint import feature_vectors
 from ps2.algorithms.linear.losses.loss import Loss
 from ps2.algorithms.linear.parameters import Parameters, columns_of
-from ps2.algorithms.linear.problem import Start
+from ps2.algorithms.linear.plan import Start
 from ps2.algorithms.linear.scaling import (
     Array,
     column_sums,
@@ -98,7 +98,7 @@ class Preparation:
         return Preparation(
             context.facts,
             context.loss,
-            context.options.seed,
+            context.plan.seed,
             context.initial_model,
             sums,
             context.scale,

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from ps2.algorithms.frame.program import Ask, DoTask, NextClock, Program, Steps, SummarizedTask, Task
-from ps2.algorithms.linear.coordinates.path import PathPoint
-from ps2.algorithms.linear.footprint import check_worker
+from ps2.algorithms.linear.footprint import check_features
 from ps2.algorithms.linear.parameters import SPARSE_FROM, Parameters
+from ps2.algorithms.linear.plan import LinearPlan, PathPoint
 from ps2.algorithms.linear.preparation import PREPARATION, Preparation, PreparationTask, begin_with
-from ps2.algorithms.linear.problem import Problem, SolverOptions
+from ps2.algorithms.linear.problem import Problem
 from ps2.algorithms.linear.solvers.objective_monitor import diverged
 from ps2.algorithms.linear.solvers.solver import Data, SolverContext
 from ps2.algorithms.training.faults import Form
@@ -29,9 +29,8 @@ from ps2.data.rows import Float
 from ps2.server.memory import free_bytes
 
 NO_SHIFTS = np.empty(0)
-# Fields of the problem and of the options that another driver must not change: vectors on the servers depend on them.
-PROBLEM_SETTINGS = "loss", "dim", "width", "fit_intercept", "standardize"
-OPTION_SETTINGS = "solver", "optimizer", "lazy", "validate"
+# Fields of the problem that another driver must not change: vectors on the servers depend on them.
+PROBLEM_FIELDS = "loss", "dim", "width", "fit_intercept", "standardize"
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,12 +59,12 @@ class LinearWork:
     """
 
     problem: Problem
-    options: SolverOptions
+    plan: LinearPlan
     preparation: Preparation
     solver: Callable[[Data], DoTask]
 
     def __call__(self, reading: Reading | KeptReading) -> DoTask:
-        check_worker(self.problem, self.options, len(reading.training.keys), free_bytes())
+        check_features(self.problem, self.plan, len(reading.training.keys), free_bytes())
         solve = cache(lambda: self.solver(self.preparation.data(reading)))
 
         def do(worker: Any, task: Any) -> None:
@@ -85,14 +84,14 @@ class LinearProgram(Program[TrainedModel]):
     """
 
     def __init__(self, context: SolverContext) -> None:
-        super().__init__(context.options, form_of(context.problem), context.record)
+        super().__init__(context.plan, form_of(context.problem), context.record)
         self.context, self.model = context, context.initial_model
-        self.spill, self.staleness = context.options.spilling, context.options.staleness
+        self.spill, self.staleness = context.plan.spilling, context.plan.staleness
         self._preparation = Preparation.make(context)
         self._result: DCV | None = None
 
     def settings(self) -> dict[str, Any]:
-        return settings_of(self.context.problem, self.options)
+        return journal_settings(self.context.problem, self.plan)
 
     # -- parts of algorithms -------------------------------------------------------------------------------------------
 
@@ -146,7 +145,7 @@ class LinearProgram(Program[TrainedModel]):
     # -- what the frame calls ------------------------------------------------------------------------------------------
 
     def worker(self) -> LinearWork:
-        return LinearWork(self.context.problem, self.options, self._preparation, self.solver_work())
+        return LinearWork(self.context.problem, self.plan, self._preparation, self.solver_work())
 
     @abstractmethod
     def solver_work(self) -> Callable[[Data], DoTask]:
@@ -165,12 +164,15 @@ class LinearProgram(Program[TrainedModel]):
         self.context.space.free(keep=self._result)
 
 
-def settings_of(problem: Problem, options: SolverOptions) -> dict[str, Any]:
-    """Return the values that another driver's must equal."""
-    parts = (problem, PROBLEM_SETTINGS), (options, OPTION_SETTINGS)
-    settings = {name: getattr(part, name) for part, names in parts for name in names}
-    # Workers that may be ahead of each other know their tasks: another driver cannot let them take more steps.
-    return settings if options.staleness == 0 else {**settings, "staleness": options.staleness, "steps": options.steps}
+def journal_settings(problem: Problem, plan: LinearPlan) -> dict[str, Any]:
+    """Return the values that another driver must share."""
+    settings = {name: getattr(problem, name) for name in PROBLEM_FIELDS}
+    settings |= {"solver": plan.solver, "optimizer": plan.optimizer, "lazy": plan.settings.lazy}
+    settings["validate"] = plan.validate
+    if plan.staleness != 0:
+        # Workers that may be ahead of each other know their tasks: another driver cannot let them take more steps.
+        settings |= {"staleness": plan.staleness, "steps": plan.settings.maxIter}
+    return settings
 
 
 def form_of(problem: Problem) -> Form:

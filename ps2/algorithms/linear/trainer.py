@@ -9,11 +9,12 @@ from typing import Any
 from ps2.algorithms.frame.journal import Journal
 from ps2.algorithms.frame.program import run_program
 from ps2.algorithms.linear.centering import Center
-from ps2.algorithms.linear.footprint import Room, check_fleet, rows_of
+from ps2.algorithms.linear.footprint import check_fleet, rows_of
 from ps2.algorithms.linear.losses.choice import loss_of
 from ps2.algorithms.linear.parameters import SPARSE_FROM, Space
-from ps2.algorithms.linear.problem import Problem, SolverOptions
-from ps2.algorithms.linear.program import LinearProgram, TrainedModel, settings_of
+from ps2.algorithms.linear.plan import LinearPlan
+from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.program import LinearProgram, TrainedModel, journal_settings
 from ps2.algorithms.linear.solvers.averaging import Averaging
 from ps2.algorithms.linear.solvers.ftsgd import Ftsgd
 from ps2.algorithms.linear.solvers.lbfgs import Lbfgs
@@ -40,7 +41,7 @@ def train(
     ps: Any,
     table: Table,
     problem: Problem,
-    options: SolverOptions,
+    plan: LinearPlan,
     facts: Facts,
     on_step: Callable[[StepReport], None] = lambda step: None,
 ) -> TrainedModel:
@@ -48,10 +49,10 @@ def train(
 
     Args:
         ps: the PS2Context.
-        table: rows.
+        table: the rows.
         problem: the objective.
-        options: how to find its minimum.
-        facts: of the rows' labels and weights.
+        plan: how to find its minimum.
+        facts: statistics of the rows' labels and weights.
         on_step: called in the driver after each step.
 
     Raises:
@@ -61,16 +62,16 @@ def train(
         DivergedError: the step size is too large.
         SlotsError, WorkerError...: as ``ps.run`` raises.
     """
-    names = CheckpointNames.of(options.name, ps)
-    # Before the vectors are looked for: with other settings there are others.
-    Journal.of(names, settings_of(problem, options), LinearProgram.number)
+    names = CheckpointNames.of(plan.name, ps)
+    # Checked first: a training with other settings has other vectors.
+    Journal.of(names, journal_settings(problem, plan), LinearProgram.number)
     if not names.begun:
-        check_fleet(problem, options, [Room(*room) for room in ps.memory()])
-    space = Space(problem, rows_of(options), names, options.all_columns)
+        check_fleet(problem, plan, ps.memory())
+    space = Space(problem, rows_of(plan), names, plan.all_columns)
     try:
         context = SolverContext(
             problem,
-            replace(options, start=None),  # weights do not travel to workers with the options
+            replace(plan, start=None),  # weights do not travel to workers with the plan
             facts,
             loss_of(problem),
             space,
@@ -78,26 +79,26 @@ def train(
             Record(on_step),
             table.workers,
             table.columns,
-            space.weight() if options.scales(problem) else None,
-            Center(space.weight(), problem.outputs) if _centers(problem, options) else None,
-            None if options.bounds is None else Box.make(options.bounds, space),
-            options.start,
+            space.weight() if plan.scales(problem) else None,
+            Center(space.weight(), problem.outputs) if _centers(problem, plan) else None,
+            None if plan.bounds is None else Box.make(plan.bounds, space),
+            plan.start,
         )
-        return run_program(ps, SOLVERS[options.solver](context), table, names)
+        return run_program(ps, SOLVERS[plan.solver](context), table, names)
     except BaseException:
         if not names.begun:  # else the vectors may be another training's
             space.free()
         raise
 
 
-def _centers(problem: Problem, options: SolverOptions) -> bool:
+def _centers(problem: Problem, plan: LinearPlan) -> bool:
     """Return whether the solver subtracts means; features of long sparse vectors have small ones."""
-    if options.solver == "normal":
+    if plan.solver == "normal":
         return problem.fit_intercept
     return (
-        options.solver == "l-bfgs"
-        and options.scales(problem)
+        plan.solver == "l-bfgs"
+        and plan.scales(problem)
         and problem.fit_intercept
         and problem.size < SPARSE_FROM
-        and not (options.bounds is not None and options.bounds.are_on_biases)
+        and not (plan.bounds is not None and plan.bounds.are_on_biases)
     )

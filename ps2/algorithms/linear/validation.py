@@ -8,7 +8,7 @@ from typing import Any
 
 from ps2.algorithms.frame.program import Ask
 from ps2.algorithms.linear.parameters import Parameters, Space
-from ps2.algorithms.linear.problem import SolverOptions
+from ps2.algorithms.linear.plan import LinearPlan
 from ps2.client.batch import batch
 
 # A loss this small counts as this large.
@@ -27,9 +27,9 @@ class Validation:
         self._tol, self._model, self._best, self._losses = tol, model, best, losses
 
     @staticmethod
-    def make(options: SolverOptions, space: Space, model: Parameters, losses: list[float]) -> Validation:
-        best = space.new() if options.validate else model
-        return Validation(options.validation_tol, model, best, losses)
+    def make(plan: LinearPlan, space: Space, model: Parameters, losses: list[float]) -> Validation:
+        best = space.new() if plan.validate else model
+        return Validation(plan.validation_tol, model, best, losses)
 
     @property
     def best(self) -> Parameters:

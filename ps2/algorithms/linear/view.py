@@ -10,7 +10,7 @@ from ps2.algorithms.training.sent_gradients import SentFactors, SentValues
 from ps2.array_types import Float64s, Int64s
 from ps2.client.batch import batch
 
-# A loss of no rows: its sum, and that of their weights.
+# The summed loss of no rows, and the sum of their weights.
 NOTHING = 0.0, 0.0
 
 
@@ -18,7 +18,7 @@ class ModelView:
     """One worker's access to a model, with one request per server each way, and to the driver.
 
     Attributes:
-        moved_bytes: size of the arrays that travelled since the last report.
+        moved_bytes: the size of the arrays that travelled since the last report.
     """
 
     def __init__(self, worker: Any) -> None:
@@ -70,10 +70,10 @@ class ModelView:
         """Report a clock to the driver, once.
 
         Args:
-            loss: of the rows, summed; and the sum of their weights.
-            held: likewise of the rows held out.
-            rows: that were computed with.
-            others: by the solver.
+            loss: the summed loss of the rows, and the sum of their weights.
+            held: the same two sums of the held-out rows.
+            rows: the number of rows that the worker has computed with.
+            others: the solver's own reports.
         """
         moved, self.moved_bytes = self.moved_bytes, 0
         sums = {"loss": loss[0], "weight": loss[1], "held_loss": held[0], "held_weight": held[1], "rows": rows}

@@ -34,7 +34,7 @@ class Weights:
     """The weights of a model; picklable.
 
     Attributes:
-        problem: what they are the solution of.
+        problem: the objective that they minimize.
         weight: float64, shape (dim, width); or a vector of dim * width columns on the fleet, feature by feature.
         biases: float64, shape (biases,).
     """
@@ -75,7 +75,7 @@ class Weights:
         """Return the weights of shape (dim, width).
 
         Args:
-            what: name of the value that is asked for, for messages.
+            what: the name of the requested value, for messages.
 
         Raises:
             UsageError: they are too many.
@@ -133,7 +133,7 @@ class KeyedWeights:
     """The weights of a model that were a sparse vector on the fleet; picklable.
 
     Attributes:
-        keys: columns as of ``Weights.weight`` that have a weight, int64, ascending, shape (n,); the others are 0.
+        keys: the columns of ``Weights.weight`` that have a weight, int64, ascending, shape (n,); the others are 0.
         values: shape (n,).
         biases: float64, shape (biases,).
     """
@@ -155,12 +155,12 @@ class KeyedWeights:
         return margins_by_key(self.problem, self.biases, x, self._pull)
 
     def _pull(self, columns: Int64s) -> npt.NDArray[Any]:
-        found = np.zeros(len(columns), self.values.dtype)
+        weights = np.zeros(len(columns), self.values.dtype)
         if len(self.keys):
-            at = np.minimum(np.searchsorted(self.keys, columns), len(self.keys) - 1)
-            is_there = self.keys[at] == columns
-            found[is_there] = self.values[at[is_there]]
-        return found
+            positions = np.minimum(np.searchsorted(self.keys, columns), len(self.keys) - 1)
+            is_stored = self.keys[positions] == columns
+            weights[is_stored] = self.values[positions[is_stored]]
+        return weights
 
 
 def margins_by_key(

@@ -81,7 +81,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Strengths:
-    """Of the penalties ``l1 |w|_1 + l2 / 2 |w|^2``."""
+    """The strengths of the penalties ``l1 |w|_1 + l2 / 2 |w|^2``."""
 
     l1: float
     l2: float

@@ -48,7 +48,7 @@ class Loss(Protocol):
 
     @property
     def problem(self) -> Problem:
-        """What it is a loss of."""
+        """The objective that the loss is part of."""
 
     def gradient(self, rows: KeptRows, w: Array, b: Float64s) -> Evaluated:
         """Compute loss and gradient, block by block; the blocks make no difference to the result."""

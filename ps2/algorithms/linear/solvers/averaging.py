@@ -21,7 +21,8 @@ from ps2.algorithms.frame.program import Ask, DoTask, Steps, Task
 from ps2.algorithms.linear.local_sgd import LocalSteps, local_sgd, takes
 from ps2.algorithms.linear.losses.loss import Loss
 from ps2.algorithms.linear.parameters import Parameters
-from ps2.algorithms.linear.problem import Problem, SolverOptions
+from ps2.algorithms.linear.plan import LinearPlan
+from ps2.algorithms.linear.problem import Problem
 from ps2.algorithms.linear.solvers.solver import Data, SolverContext
 from ps2.algorithms.linear.solvers.stepping import Evaluate, SteppingProgram
 from ps2.algorithms.linear.view import ModelView
@@ -52,7 +53,7 @@ class AveragingWork:
     """Makes a worker of its rows; picklable."""
 
     loss: Loss
-    options: SolverOptions
+    plan: LinearPlan
     model: Parameters
     changes: Parameters
     weight: float
@@ -66,8 +67,8 @@ class AveragingWork:
                 view.report(loss, held)
                 return
             share, rng, rows = data.weight / self.weight, worker.rng(), data.whole
-            order = np.concatenate([rng.permutation(len(rows)) for _ in range(self.options.local_passes)])
-            size = max(1, self.options.local_batch or len(rows))
+            order = np.concatenate([rng.permutation(len(rows)) for _ in range(self.plan.settings.localPasses)])
+            size = max(1, self.plan.settings.localBatchSize or len(rows))
             number = task.step * -(-len(order) // size)
             problem = self.loss.problem
             steps = LocalSteps(size, task.step_size, problem.l2, number, problem.l1)
@@ -112,7 +113,7 @@ class Averaging(SteppingProgram):
 
     def drive(self, ask: Ask) -> Steps[Parameters]:
         yield from self.prepare(ask)
-        step_size = float(self.options.step_size)
+        step_size = float(self.plan.settings.stepSize)
         for step in itertools.count():
             report, is_last = yield from self.step_or_evaluate(ask, step, PassLocally(step, step_size))
             if self.record_objective(ask, step, report, ask(self.penalty), is_last):
@@ -150,4 +151,4 @@ class Averaging(SteppingProgram):
 
     def solver_work(self) -> AveragingWork:
         context = self.context
-        return AveragingWork(context.loss, self.options, self.model, self._changes, context.facts.weight)
+        return AveragingWork(context.loss, self.plan, self.model, self._changes, context.facts.weight)

@@ -20,7 +20,7 @@ from ps2.algorithms.frame.program import Ask, DoTask, Steps, Task
 from ps2.algorithms.linear.ftsgd import LocalResult, cosine_of, descend, ftsgd, is_gaussian
 from ps2.algorithms.linear.losses.loss import Array, Loss
 from ps2.algorithms.linear.parameters import Parameters
-from ps2.algorithms.linear.problem import SolverOptions
+from ps2.algorithms.linear.plan import LinearPlan
 from ps2.algorithms.linear.solvers.solver import Data, SolverContext
 from ps2.algorithms.linear.solvers.stepping import Evaluate, SteppingProgram
 from ps2.algorithms.linear.view import NOTHING, ModelView
@@ -81,7 +81,7 @@ class FtsgdWork:
     """
 
     loss: Loss
-    options: SolverOptions
+    plan: LinearPlan
     model: Parameters
     changes: Parameters
     similarities: DCV
@@ -97,13 +97,13 @@ class FtsgdWork:
                 view.report(self.loss.loss(data.rows, w, b), held)
                 return
             # The first gradient comes with the loss, if it is of all rows.
-            loss = None if self.options.fraction == 1.0 else self.loss.loss(data.rows, w, b)
+            loss = None if self.plan.settings.miniBatchFraction == 1.0 else self.loss.loss(data.rows, w, b)
             memory = self.memories.setdefault(worker.rank, _Memory())
             begin, falls_back = np.concatenate([w, b]), task.falls_back
-            if task.step == 1 and self.options.local_search == "auto":
+            if task.step == 1 and self.plan.settings.localSearch == "auto":
                 falls_back = not self._agree(worker, memory.first, begin, task.norm)
             if falls_back:
-                rows = data.sample(self.options.fraction, worker.rng())
+                rows = data.sample(self.plan.settings.miniBatchFraction, worker.rng())
                 gradient = self.loss.gradient(rows, w, b)  # the driver takes the step (Algorithm 1)
                 view.add(self.changes, SentValues(gradient.dw, data.columns), gradient.db)
                 sampled = gradient.weight
@@ -116,7 +116,7 @@ class FtsgdWork:
                 )
                 return
             share = data.weight / self.weight
-            shard = _Shard(self.loss, data, self.options.fraction, worker.rng(), len(w))
+            shard = _Shard(self.loss, data, self.plan.settings.miniBatchFraction, worker.rng(), len(w))
             local = self._search(shard, begin, memory.slope if memory.step == task.step - 1 else None, task)
             memory.slope, memory.step = local.gradient, task.step
             if task.step == 0:
@@ -139,12 +139,12 @@ class FtsgdWork:
         Args:
             slope: the last gradient of the step before; None: it is not known.
         """
-        options, l2 = self.options, self.loss.problem.l2
+        plan, l2 = self.plan, self.loss.problem.l2
         # The driver raises an error if a model overflows.
         with np.errstate(over="ignore", invalid="ignore"):
-            if options.adaptive_momentum:
-                return ftsgd(shard, begin, slope, options.momentum, task.step_size, options.local_steps, l2)
-            return descend(shard, begin, decayed(options.step_size, task.step), options.local_steps, l2)
+            if plan.settings.adaptiveMomentum:
+                return ftsgd(shard, begin, slope, plan.settings.momentum, task.step_size, plan.settings.localSteps, l2)
+            return descend(shard, begin, decayed(plan.settings.stepSize, task.step), plan.settings.localSteps, l2)
 
     def _agree(self, worker: Any, first: Array | None, average: Array, norm: float) -> bool:
         """Return whether the workers' first models allow local iterations."""
@@ -196,7 +196,7 @@ class Ftsgd(SteppingProgram):
 
     def drive(self, ask: Ask) -> Steps[Parameters]:
         yield from self.prepare(ask)
-        step_size, falls_back, norm = float(self.options.step_size), self.options.local_search == "never", 0.0
+        step_size, falls_back, norm = float(self.plan.settings.stepSize), self.plan.settings.localSearch == "never", 0.0
         for step in itertools.count():
             task = SearchLocally(step, step_size, falls_back, norm)
             report, is_last = yield from self.step_or_evaluate(ask, step, task)
@@ -212,7 +212,7 @@ class Ftsgd(SteppingProgram):
         factor, rate = float(report.shrink), 1.0
         with batch():
             if report.fell_back:
-                step_size = decayed(self.options.step_size, step) if report.sampled else 0.0
+                step_size = decayed(self.plan.settings.stepSize, step) if report.sampled else 0.0
                 factor, rate = 1.0 - step_size * self.context.problem.l2, -step_size / max(report.sampled, MIN_NORM)
                 self._changes.bias.mul(rate)
             self.model.weight.combine([self.model.weight, self._changes.weight], [factor, rate])
@@ -224,4 +224,4 @@ class Ftsgd(SteppingProgram):
 
     def solver_work(self) -> FtsgdWork:
         weight = self.context.facts.weight
-        return FtsgdWork(self.context.loss, self.options, self.model, self._changes, self._similarities, weight)
+        return FtsgdWork(self.context.loss, self.plan, self.model, self._changes, self._similarities, weight)

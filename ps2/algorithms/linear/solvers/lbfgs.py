@@ -122,7 +122,7 @@ class Lbfgs(LinearProgram):
             self._pseudo, self._pseudo_at_trial = self._gradient, self._gradient_at_trial
         self._basis = [*self._steps, *self._changes, self._pseudo]
         self._basis_at_trial = [*self._steps, *self._changes, self._pseudo_at_trial]
-        self._validation = Validation.make(context.options, context.space, self._point, context.record.validation)
+        self._validation = Validation.make(context.plan, context.space, self._point, context.record.validation)
         facts, is_squared = context.facts, context.problem.loss == "squared"
         self._label_size = (facts.label_std or abs(facts.label_mean) or 1.0) if is_squared else 1.0
 
@@ -131,7 +131,7 @@ class Lbfgs(LinearProgram):
     def drive(self, ask: Ask) -> Steps[Parameters]:
         shifts = yield from self.prepare(ask)
         history, objectives = History(PAIRS), list[float]()
-        evaluations = iter(range(EVALUATIONS_PER_STEP * self.options.steps))  # after the first one
+        evaluations = iter(range(EVALUATIONS_PER_STEP * self.plan.settings.maxIter))  # after the first one
         trial = yield from self._evaluate(ask, history, shifts)
         history.begin(trial.square)
         while True:
@@ -200,7 +200,7 @@ class Lbfgs(LinearProgram):
 
     def _reason_to_stop(self, trial: _Evaluation, objectives: list[float]) -> str:
         """Return the reason to stop by the gradient and the last objectives, as in pyspark.ml; "": there is none."""
-        options, value = self.context.options, trial.value
+        plan, value = self.context.plan, trial.value
         if not math.isfinite(value):
             raise InputError(
                 f"the objective is {value} before the first step: labels, weights or features are too large"
@@ -209,14 +209,14 @@ class Lbfgs(LinearProgram):
             raise InputError(_too_steep(self._gradient_at_trial))
         # As if labels were of size 1: the tolerance must not depend on the unit of the labels.
         steepness = math.sqrt(trial.square) / self._label_size
-        if steepness <= max(options.tol * abs(value) / self._label_size**2, MIN_GRADIENT):
+        if steepness <= max(plan.settings.tol * abs(value) / self._label_size**2, MIN_GRADIENT):
             return "the gradient is 0 within the tolerance"
         window = objectives[-(WINDOW if self._region is None else WINDOW_IN_REGION) :]
         # Relative to the objective; if that goes to 0, as for separable rows, to its first value.
         scale = max(abs(value), NEGLIGIBLE * abs(objectives[0]))
-        if len(objectives) > 1 and abs(value - max(window)) <= options.tol * scale:
+        if len(objectives) > 1 and abs(value - max(window)) <= plan.settings.tol * scale:
             return "the objective does not change beyond the tolerance any more"
-        if len(objectives) > options.steps:
+        if len(objectives) > plan.settings.maxIter:
             return "all iterations were made"
         return ""
 
@@ -321,7 +321,7 @@ class Lbfgs(LinearProgram):
     # -- what the frame calls ------------------------------------------------------------------------------------------
 
     def solver_work(self) -> LbfgsWork:
-        form = GradientForm(self.context.loss, FormChoice(self.options.factors))
+        form = GradientForm(self.context.loss, FormChoice(self.plan.factors))
         return LbfgsWork(self.context.loss, form, self._trial, self._gradient_at_trial)
 
     def result(self, parameters: Parameters) -> TrainedModel:

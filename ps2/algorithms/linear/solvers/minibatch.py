@@ -117,7 +117,7 @@ class Minibatch(SteppingProgram):
         self._optimizer = Optimizer.make(context, context.initial_model, self._gradient)
         super().__init__(context, self._optimizer.decayed)
         self._catch_up = self._optimizer.catching_up()
-        self._every = math.ceil(1.0 / self.options.fraction)
+        self._every = math.ceil(1.0 / self.plan.settings.miniBatchFraction)
 
     def first_biases(self) -> Float64s:
         biases = super().first_biases()
@@ -135,7 +135,7 @@ class Minibatch(SteppingProgram):
             penalty = ask(partial(self._compute_penalty_and_step, step, is_last, penalty))
             if self.record_objective(ask, step, report, penalty, is_last):
                 return self.validation.best
-            if self.options.validate:
+            if self.plan.validate:
                 ask(partial(self._take_step, step))
             step += 1
 
@@ -153,7 +153,7 @@ class Minibatch(SteppingProgram):
             self._catch_up.to_step(step)(None)
         with batch():
             penalty = self.monitor.penalty(self.model) if is_due else None
-            if driver_steps and not (is_last or self.options.validate):
+            if driver_steps and not (is_last or self.plan.validate):
                 self._optimizer.step(step + 1)
         return last_penalty if penalty is None else penalty()
 
@@ -164,18 +164,18 @@ class Minibatch(SteppingProgram):
     # -- what the frame calls ------------------------------------------------------------------------------------------
 
     def solver_work(self) -> MinibatchWork:
-        context, options = self.context, self.options
+        context, plan = self.context, self.plan
         return MinibatchWork(
             context.loss,
-            GradientForm(context.loss, FormChoice(options.factors)),
+            GradientForm(context.loss, FormChoice(plan.factors)),
             self.model,
             self._gradient,
             None if self.staleness == 0 else self._optimizer,
             self._catch_up,
-            options.fraction,
-            1.0 / (options.fraction * context.facts.weight),
+            plan.settings.miniBatchFraction,
+            1.0 / (plan.settings.miniBatchFraction * context.facts.weight),
             self._every,
         )
 
     def loop(self) -> Any:
-        return super().loop() if self.staleness == 0 else OwnSteps(self.worker(), self.options.steps)
+        return super().loop() if self.staleness == 0 else OwnSteps(self.worker(), self.plan.settings.maxIter)

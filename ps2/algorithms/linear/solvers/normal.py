@@ -36,8 +36,6 @@ from ps2.client.dcv import DCV
 
 log = logging.getLogger(__name__)
 
-# As in pyspark.ml: their products are 64 MiB.
-MAX_FEATURES = 4096
 # With a smaller pivot, the weights have fewer than 9 digits.
 MIN_PIVOT = 1e-7
 # Maximum inverse standard deviation in penalties; its square is finite.
@@ -191,7 +189,9 @@ class Normal(LinearProgram):
         if self._equations is None:
             sums = Products.unpacked(self._sums.pull() / self.context.facts.weight, self.context.problem.dim)
             l1, l2 = self._penalties(self._inverse_std())
-            self._equations = _Equations(sums, l1, l2, solve(sums, l1, l2, self.options.steps, self.options.tol))
+            self._equations = _Equations(
+                sums, l1, l2, solve(sums, l1, l2, self.plan.settings.maxIter, self.plan.settings.tol)
+            )
         return self._equations
 
     def _inverse_std(self) -> Float64s:

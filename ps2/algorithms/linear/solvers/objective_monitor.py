@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ps2.algorithms.linear.parameters import Parameters
-from ps2.algorithms.linear.problem import SolverOptions
+from ps2.algorithms.linear.plan import LinearPlan
 from ps2.algorithms.linear.solvers.solver import SolverContext
 from ps2.errors import DivergedError, InputError
 
@@ -80,10 +80,10 @@ class ObjectiveMonitor:
         message = f"the objective has grown from {first:g} to {last:g}"
         if last > DIVERGED * before:
             raise diverged(self._context, message)
-        options = self._context.options
-        is_sample = options.solver == "minibatch" and options.fraction < 1.0
+        plan = self._context.plan
+        is_sample = plan.solver == "minibatch" and plan.settings.miniBatchFraction < 1.0
         if last > (WORSE_THAN_SAMPLE if is_sample else WORSE) * before:
-            log.warning("%s: %s; %s", _name(options), message, _advice(self._context))
+            log.warning("%s: %s; %s", _name(plan), message, _advice(self._context))
 
     @property
     def _first(self) -> float:
@@ -93,17 +93,17 @@ class ObjectiveMonitor:
 
 def diverged(context: SolverContext, cause: str) -> DivergedError:
     """Return the error of a training that has diverged, with the cause and advice."""
-    return DivergedError(f"{_name(context.options)}: the training has diverged: {cause}; {_advice(context)}")
+    return DivergedError(f"{_name(context.plan)}: the training has diverged: {cause}; {_advice(context)}")
 
 
-def _name(options: SolverOptions) -> str:
-    return f"solver {options.solver!r}" + (f" with {options.optimizer!r}" if options.solver == "minibatch" else "")
+def _name(plan: LinearPlan) -> str:
+    return f"solver {plan.solver!r}" + (f" with {plan.optimizer!r}" if plan.solver == "minibatch" else "")
 
 
 def _advice(context: SolverContext) -> str:
-    if context.options.solver in ("l-bfgs", "normal"):
+    if context.plan.solver in ("l-bfgs", "normal"):
         return "scale features and labels"
-    advice = f"stepSize {context.options.step_size:g} is too large for these features and labels"
+    advice = f"stepSize {context.plan.settings.stepSize:g} is too large for these features and labels"
     if context.problem.l2:
         advice += f", or for regParam (an L2 penalty of {context.problem.l2:g})"
     return f"{advice}: take a smaller one, or scale them"

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ps2.algorithms.linear.parameters import Parameters
-from ps2.algorithms.linear.problem import Problem, SolverOptions
+from ps2.algorithms.linear.plan import LinearPlan
+from ps2.algorithms.linear.problem import Problem
 from ps2.algorithms.linear.solvers.solver import SolverContext
 from ps2.array_types import Int64s
 from ps2.client.dcv import DCV
@@ -53,7 +54,7 @@ class Optimizer:
     """
 
     problem: Problem
-    options: SolverOptions
+    plan: LinearPlan
     model: Parameters
     gradient: Parameters
     states: Mapping[str, Parameters]
@@ -62,10 +63,10 @@ class Optimizer:
     @staticmethod
     def make(context: SolverContext, model: Parameters, gradient: Parameters) -> Optimizer:
         """Make the vectors that the optimizer needs."""
-        options = context.options
-        states = {name: context.space.new() for name in states_of(options.optimizer)}
-        steps = 1 if options.staleness == 0 else context.workers
-        return Optimizer(context.problem, options, model, gradient, states, steps)
+        plan = context.plan
+        states = {name: context.space.new() for name in states_of(plan.optimizer)}
+        steps = 1 if plan.staleness == 0 else context.workers
+        return Optimizer(context.problem, plan, model, gradient, states, steps)
 
     @property
     def follows_sums(self) -> bool:
@@ -75,7 +76,7 @@ class Optimizer:
     def step(self, number: int) -> None:
         """Take a step of clock ``number``, from 1, and zero the gradient; within ``batch()``."""
         self._decay(number)
-        states, name = self.states.values(), step_of(self.options.optimizer).name
+        states, name = self.states.values(), step_of(self.plan.optimizer).name
         weights, biases = [state.weight for state in states], [state.bias for state in states]
         self.model.weight.zip(*weights, self.gradient.weight).apply(name, **self._scalars(number, is_weight=True))
         self.model.bias.zip(*biases, self.gradient.bias).apply(name, **self._scalars(number, is_weight=False))
@@ -84,12 +85,12 @@ class Optimizer:
 
     def decayed(self, model: Parameters) -> tuple[DCV, ...]:
         """Return the vectors of a model to which an L2 penalty applies."""
-        return model.each if self.options.optimizer in DECAYING else (model.weight,)
+        return model.each if self.plan.optimizer in DECAYING else (model.weight,)
 
     def catching_up(self) -> CatchUp | None:
         """Return how to bring columns up to date before they are read; None: they always are."""
         problem, declared = self.problem, self._declared
-        if declared.catch_up is None or not self.options.lazy or not (problem.l1 or problem.l2):
+        if declared.catch_up is None or not self.plan.settings.lazy or not (problem.l1 or problem.l2):
             return None
         sums = tuple(state.weight for state in self.states.values())
         return CatchUp(
@@ -98,29 +99,29 @@ class Optimizer:
 
     @property
     def _declared(self) -> Declared:
-        declared = step_of(self.options.optimizer).optimizer
+        declared = step_of(self.plan.optimizer).optimizer
         assert declared is not None
         return declared
 
     def _decay(self, number: int) -> None:
-        if self.options.optimizer in DECAYING and self.problem.l2:
-            share = self.problem.l2 * (self._rate(number) if self.options.optimizer == "gd" else 1.0)
+        if self.plan.optimizer in DECAYING and self.problem.l2:
+            share = self.problem.l2 * (self._rate(number) if self.plan.optimizer == "gd" else 1.0)
             for vector in self.model.each:
                 vector.mul(1.0 - share / self.steps_per_clock)
 
     def _rate(self, number: int) -> float:
-        rate = self.options.step_size / (math.sqrt(number) if self.options.optimizer == "gd" else 1.0)
+        rate = self.plan.settings.stepSize / (math.sqrt(number) if self.plan.optimizer == "gd" else 1.0)
         return rate / self.steps_per_clock**self._declared.damping
 
     def _scalars(self, number: int, is_weight: bool) -> dict[str, Any]:
-        penalised = is_weight and self.options.optimizer not in DECAYING
+        penalised = is_weight and self.plan.optimizer not in DECAYING
         l1, l2 = (self.problem.l1, self.problem.l2) if penalised else (0.0, 0.0)
         # FTRL's penalties are those of all steps so far, others' those of one step.
         factor = number if self.follows_sums else 1.0 / self.steps_per_clock
         scalars: dict[str, Any] = {"l1": factor * l1, "l2": factor * l2}
-        if self.options.lazy and is_weight:
+        if self.plan.settings.lazy and is_weight:
             scalars["lazy"] = True
-        if "step" in step_of(self.options.optimizer).params:
+        if "step" in step_of(self.plan.optimizer).params:
             scalars["step"] = number * self.steps_per_clock
         return scalars | {self._declared.rate: self._rate(number)}
 

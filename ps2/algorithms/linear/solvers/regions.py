@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from ps2.algorithms.linear.parameters import Parameters, Space
-from ps2.algorithms.linear.problem import Bounds
+from ps2.algorithms.linear.plan import Bounds
 from ps2.client.dcv import DCV
 
 

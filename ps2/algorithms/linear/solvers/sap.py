@@ -25,7 +25,6 @@ import numpy as np
 
 from ps2.algorithms.frame.program import Ask, Steps
 from ps2.algorithms.linear.coordinates.columns import DENSE
-from ps2.algorithms.linear.coordinates.path import PathOptions, PathPoint
 from ps2.algorithms.linear.coordinates.subproblem import (
     NO_COLUMNS,
     NO_PRODUCTS,
@@ -37,8 +36,10 @@ from ps2.algorithms.linear.coordinates.subproblem import (
     minimise,
 )
 from ps2.algorithms.linear.parameters import SPARSE_FROM
-from ps2.algorithms.linear.problem import SCHEDULES, Problem
+from ps2.algorithms.linear.plan import SCHEDULES, PathPoint
+from ps2.algorithms.linear.problem import Problem
 from ps2.algorithms.linear.program import LinearProgram, TrainedModel
+from ps2.algorithms.linear.settings import PathSettings
 from ps2.algorithms.linear.solvers.sap_worker import (
     AddGradients,
     ColumnVectors,
@@ -72,6 +73,8 @@ ROUNDING, STALLED = 1e-14, 0.7
 NO_PROGRESS = "no step lowers the objective beyond rounding"
 CURVATURE = {"squared": 1.0, "logistic": 0.25}
 BY_CHANGE = ("sap", "greedy")
+# The path of a training with the problem's penalties alone.
+SOLE_STRENGTH = PathSettings(lambdaPath=[1.0])
 
 
 def check_problem(problem: Problem) -> None:
@@ -151,6 +154,18 @@ class _Fit:
         return *self.move.changed, self.bias
 
 
+def strengths_of(path: PathSettings, max_strength: float) -> tuple[float, ...]:
+    """Return the strengths of a path, as factors of the problem's penalties.
+
+    Args:
+        max_strength: the smallest strength whose model is all zeros.
+    """
+    if path.lambdaPath:
+        return tuple(path.lambdaPath)
+    shares = path.lambdaRatio ** (np.arange(path.lambdaCount) / max(path.lambdaCount - 1, 1))
+    return tuple((max_strength * shares).tolist())
+
+
 class Sap(LinearProgram):
     """Coordinate descent by schedule."""
 
@@ -158,9 +173,9 @@ class Sap(LinearProgram):
         check_problem(context.problem)
         super().__init__(context)
         self._vectors = ColumnVectors(*(context.space.weight() for _ in range(5)))
-        self._path = context.options.path or PathOptions()
+        self._path = context.plan.path or SOLE_STRENGTH
         self._is_squared = context.problem.loss == "squared"
-        self._by_change = context.options.schedule in BY_CHANGE
+        self._by_change = context.plan.schedule in BY_CHANGE
         self._products = NO_PRODUCTS  # the cache; a pass follows if it is lost
 
     # -- the algorithm -------------------------------------------------------------------------------------------------
@@ -173,7 +188,7 @@ class Sap(LinearProgram):
         report, initial_loss = yield from self._pass_over_columns(ask, fit)  # all weights are 0
         max_gradient = ask(partial(self._predict_changes, NO_STRENGTHS, 0.0))
         ask.evaluated(initial_loss)
-        factors = self._path.resolved((max_gradient or 1.0) / self.context.problem.l1)  # of l1 and l2
+        factors = strengths_of(self._path, (max_gradient or 1.0) / self.context.problem.l1)  # of l1 and l2
         loss = initial_loss
         for stage, factor in enumerate(factors):
             fit.begin(Strengths(self.context.problem.l1 * factor, self.context.problem.l2 * factor))
@@ -225,7 +240,7 @@ class Sap(LinearProgram):
             ask(partial(self._push_weights, fit))
             ask.evaluated(value)
             repeats = repeats - 1 if gain > MIN_GAIN * fit.gap else 0
-            if fit.steps >= self.options.steps:
+            if fit.steps >= self.plan.settings.maxIter:
                 return
             if repeats > 0 and not self._is_squared:  # the same set again, at the new quadratic model
                 task = ComputeBlock(*fit.change, block=move.columns, new=len(move.columns))
@@ -295,7 +310,7 @@ class Sap(LinearProgram):
         Args:
             max_gradient: max |gradient - l2 w|.
         """
-        options, w = self.options, fit.support.w
+        plan, w = self.plan, fit.support.w
         dual = float(report.dual) / self.context.facts.weight
         value = loss + fit.strengths.of(w)
         bound = lower_bound(dual, loss if self._is_squared else None, max_gradient, float(w @ w), fit.strengths)
@@ -304,9 +319,9 @@ class Sap(LinearProgram):
             raise InputError(f"the gradient overflows at an objective of {value:g}: features are too large, scale them")
         last_gap, last_value = fit.gap, fit.value_at_pass
         fit.value, fit.gap, fit.value_at_pass = value, gap, value
-        if gap <= options.tol * max(value, NEGLIGIBLE * initial_loss):
+        if gap <= plan.settings.tol * max(value, NEGLIGIBLE * initial_loss):
             return "the duality gap is within the tolerance"
-        if fit.steps >= options.steps:
+        if fit.steps >= plan.settings.maxIter:
             return f"all iterations were made; the duality gap is {gap / value:.1e} of the objective"
         if fit.steps and last_value - value <= ROUNDING * abs(value) and gap > STALLED * last_gap:
             return NO_PROGRESS
@@ -344,7 +359,7 @@ class Sap(LinearProgram):
     def _draw_set(self, ask: Ask, fit: _Fit) -> ComputeBlock | None:
         """Let the servers draw the next set; return the task for its products, None if the set is empty."""
         dim, support, cached = self.context.problem.dim, fit.support.columns, fit.cached
-        count, limit = self.options.set_size, MAX_NEW if self._is_squared else MAX_NEW_LOGISTIC
+        count, limit = self.plan.set_size, MAX_NEW if self._is_squared else MAX_NEW_LOGISTIC
         if self._by_change:
             count = min(max(count, len(support)), limit)
         drawn, rounds = ask(partial(self._draw_columns, count, fit.sets)), max(fit.rounds - 1, 0)
@@ -368,14 +383,14 @@ class Sap(LinearProgram):
 
     def _draw_columns(self, count: int, number: int) -> Int64s:
         """Let the servers draw coordinates for a set; return at most ``count``, ascending."""
-        options = self.options
+        plan = self.plan
         columns, keys = self._vectors.change.zip().apply(
             "linear.draw_coordinates",
             count=count,
-            seed=options.seed,
+            seed=plan.seed,
             round=number,
             dim=self.context.problem.dim,
-            schedule=SCHEDULES.index(options.schedule),
+            schedule=SCHEDULES.index(plan.schedule),
         )
         order = np.lexsort((columns, -keys))[:count]
         return np.sort(columns[order])
@@ -390,7 +405,7 @@ class Sap(LinearProgram):
         products = cached.extended(task.block, report.products, report.entries, curved)
         self._products = products if self._caches_products(fit) else NO_PRODUCTS
         w, strengths = fit.support.at(task.block), fit.strengths
-        tol = max(INEXACT * fit.gap / fit.value, OF_TOLERANCE * self.options.tol, EXACT) * strengths.l1
+        tol = max(INEXACT * fit.gap / fit.value, OF_TOLERANCE * self.plan.settings.tol, EXACT) * strengths.l1
         step = minimise(products, report.gradient, w, (float(report.down), curved), strengths, tol)
         expected = float(report.gradient @ step.change) + float(report.down) * step.intercept
         expected += strengths.of(w) - strengths.of(step.w)

@@ -10,7 +10,8 @@ import numpy as np
 from ps2.algorithms.linear.centering import Center
 from ps2.algorithms.linear.losses.loss import Array, Loss
 from ps2.algorithms.linear.parameters import Parameters, Space, columns_of
-from ps2.algorithms.linear.problem import Problem, SolverOptions, Start
+from ps2.algorithms.linear.plan import LinearPlan, Start
+from ps2.algorithms.linear.problem import Problem
 from ps2.algorithms.linear.solvers.regions import Box
 from ps2.algorithms.linear.view import NOTHING
 from ps2.algorithms.training.faults import ColumnNames
@@ -87,7 +88,7 @@ class SolverContext:
     """
 
     problem: Problem
-    options: SolverOptions
+    plan: LinearPlan
     facts: Facts
     loss: Loss
     space: Space
@@ -103,4 +104,4 @@ class SolverContext:
     @property
     def conditions(self) -> bool:
         """Whether ``scale`` only makes L-BFGS quick, while penalties are on the weights of unscaled features."""
-        return self.scale is not None and not self.problem.standardize and self.options.solver == "l-bfgs"
+        return self.scale is not None and not self.problem.standardize and self.plan.solver == "l-bfgs"

@@ -35,7 +35,7 @@ class SteppingProgram(LinearProgram):
         penalised: returns the vectors of a model to which the L2 penalty applies.
         """
         super().__init__(context)
-        self.validation = Validation.make(context.options, context.space, self.model, context.record.validation)
+        self.validation = Validation.make(context.plan, context.space, self.model, context.record.validation)
         self.monitor = ObjectiveMonitor(context, penalised)
 
     def step_or_evaluate(self, ask: Ask, step: int, task: Task) -> Steps[tuple[Any, bool]]:
@@ -52,12 +52,12 @@ class SteppingProgram(LinearProgram):
         return report, is_last
 
     def _is_last(self, ask: Ask, step: int) -> bool:
-        return step >= ask.setting(lambda: self.options.steps)
+        return step >= ask.setting(lambda: self.plan.settings.maxIter)
 
     def record_objective(self, ask: Ask, step: int, report: Any, penalty: float, is_last: bool) -> bool:
         """Record the objective before a step; return whether the training ends with this model."""
         ask.evaluated(self.monitor.objective(step, report.loss, report.weight, penalty))
-        reason = self.validation.add_loss(ask, report, self.model) if self.options.validate else ""
+        reason = self.validation.add_loss(ask, report, self.model) if self.plan.validate else ""
         if not (reason or is_last):
             return False
         ask(self.monitor.end)

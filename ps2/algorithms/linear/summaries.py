@@ -25,7 +25,7 @@ from ps2.algorithms.estimators.tables import column
 
 
 class LogisticRegressionSummary(ClassificationSummary, classification.LogisticRegressionSummary):
-    """Of a logistic regression."""
+    """The summary of a logistic regression."""
 
     @property
     def probabilityCol(self) -> str:
@@ -36,13 +36,13 @@ class LogisticRegressionSummary(ClassificationSummary, classification.LogisticRe
 class LogisticRegressionTrainingSummary(
     TrainingSummary, LogisticRegressionSummary, classification.LogisticRegressionTrainingSummary
 ):
-    """Of the training of a logistic regression."""
+    """The training summary of a logistic regression."""
 
 
 class BinaryLogisticRegressionSummary(
     BinaryClassificationSummary, LogisticRegressionSummary, classification.BinaryLogisticRegressionSummary
 ):
-    """Of a logistic regression of two classes."""
+    """The summary of a logistic regression of two classes."""
 
 
 class BinaryLogisticRegressionTrainingSummary(
@@ -50,29 +50,29 @@ class BinaryLogisticRegressionTrainingSummary(
     BinaryLogisticRegressionSummary,
     classification.BinaryLogisticRegressionTrainingSummary,
 ):
-    """Of the training of a logistic regression of two classes."""
+    """The training summary of a logistic regression of two classes."""
 
 
 class LinearSVCSummary(BinaryClassificationSummary, classification.LinearSVCSummary):
-    """Of a support vector machine."""
+    """The summary of a support vector machine."""
 
 
 class LinearSVCTrainingSummary(TrainingSummary, LinearSVCSummary, classification.LinearSVCTrainingSummary):
-    """Of the training of a support vector machine."""
+    """The training summary of a support vector machine."""
 
 
 class FMClassificationSummary(BinaryClassificationSummary, classification.FMClassificationSummary):
-    """Of a factorization machine for two classes."""
+    """The summary of a factorization machine for two classes."""
 
 
 class FMClassificationTrainingSummary(
     TrainingSummary, FMClassificationSummary, classification.FMClassificationTrainingSummary
 ):
-    """Of the training of a factorization machine for two classes."""
+    """The training summary of a factorization machine for two classes."""
 
 
 class LinearRegressionSummary(RegressionSummary, regression.LinearRegressionSummary):
-    """Of a linear regression."""
+    """The summary of a linear regression."""
 
     @property
     def degreesOfFreedom(self) -> int:
@@ -158,7 +158,7 @@ class LinearRegressionSummary(RegressionSummary, regression.LinearRegressionSumm
 class LinearRegressionTrainingSummary(
     TrainingSummary, LinearRegressionSummary, regression.LinearRegressionTrainingSummary
 ):
-    """Of the training of a linear regression."""
+    """The training summary of a linear regression."""
 
     @property
     def _inverse_diagonal(self) -> tuple[float, ...]:

@@ -5,20 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar, overload
+from typing import Any, overload
 
 import numpy as np
 from pyspark.ml import Estimator
-from pyspark.ml.param import Param, TypeConverters
+from pyspark.ml.param import Param
 from pyspark.sql import DataFrame
 
 from ps2.algorithms.estimators.anew import done_anew
-from ps2.algorithms.estimators.params import check_ranges, getter, own_param, setter
+from ps2.algorithms.estimators.params import check_ranges
 from ps2.algorithms.estimators.tables import Survey
-from ps2.algorithms.linear.coordinates.path import PathOptions, PathPoint
-from ps2.algorithms.linear.ml.estimator import NO_TRAINING, LinearEstimator
-from ps2.algorithms.linear.ml.params import TrainingParams
-from ps2.algorithms.linear.problem import Problem, SolverOptions
+from ps2.algorithms.linear.fit import NO_TRAINING, LinearEstimator
+from ps2.algorithms.linear.plan import LinearPlan, PathPoint
+from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.settings import ElasticNetSettings, PathSettings
 from ps2.algorithms.linear.solvers.sap import check_problem
 from ps2.algorithms.linear.trainer import train
 from ps2.algorithms.linear.weights import Weights
@@ -27,51 +27,15 @@ from ps2.algorithms.training.table import Table
 from ps2.coordinator.context import PS2Context
 from ps2.errors import ConfigError, InputError
 
-P = TypeVar("P", bound="PathParams")
 ParamMap = dict[Param[Any], Any]
 
 
-class PathParams(TrainingParams):
-    """The strengths of a regularization path."""
-
-    lambdaPath: Param[list[float]] = own_param(
-        "lambdaPath",
-        "descending values of regParam, for fitPath; not set: lambdaCount of them",
-        TypeConverters.toListFloat,
-    )
-    lambdaCount: Param[int] = own_param(
-        "lambdaCount",
-        "how many values of regParam fitPath takes, from the least one whose model is all zeros",
-        TypeConverters.toInt,
-    )
-    lambdaRatio: Param[float] = own_param(
-        "lambdaRatio", "the last of these values as a part of the first one", TypeConverters.toFloat
-    )
-
-    def _set_defaults(self) -> None:
-        super()._set_defaults()
-        self._setDefault(lambdaCount=100, lambdaRatio=1e-2)
-
-    def getLambdaPath(self) -> list[float]:
-        """Get the values of regParam; KeyError if they are not set."""
-        return list(self.getOrDefault("lambdaPath"))
-
-    getLambdaCount = getter(lambdaCount)
-    getLambdaRatio = getter(lambdaRatio)
-    setLambdaCount = setter(lambdaCount)
-    setLambdaRatio = setter(lambdaRatio)
-
-    def setLambdaPath(self: P, value: Sequence[float]) -> P:
-        """Set the values of regParam, descending."""
-        return self._set(lambdaPath=list(value))
-
-
 class ModelPath(Sequence[Any]):
-    """What ``fitPath`` returns: a sequence of models, each made when it is asked for.
+    """The result of ``fitPath``: a sequence of models, each made when it is asked for.
 
     Attributes:
-        lambdas: the value of ``regParam`` of each.
-        nonzeros: number of its coefficients that are not 0.
+        lambdas: the value of ``regParam`` of each model.
+        nonzeros: the number of coefficients of each model that are not 0.
     """
 
     def __init__(self, points: Sequence[PathPoint], make: Callable[[PathPoint], Any]) -> None:
@@ -100,7 +64,7 @@ class _Path:
     points: tuple[PathPoint, ...]
 
 
-class PathEstimator(LinearEstimator, PathParams):
+class PathEstimator(ElasticNetSettings, LinearEstimator):
     """An estimator with ``fitPath``."""
 
     def _check(self) -> None:
@@ -113,10 +77,10 @@ class PathEstimator(LinearEstimator, PathParams):
         """Train one model for each value of ``lambdaPath``, or for ``lambdaCount`` values, with solver "sap".
 
         The values descend, and each model begins with the one before (Friedman, Hastie and Tibshirani, 2010).
-        ``regParam`` has no effect; ``maxIter`` and ``tol`` are of each model.
+        ``regParam`` has no effect; ``maxIter`` and ``tol`` hold for each model.
 
         Args:
-            dataset: as for ``fit``.
+            dataset: the rows, with the columns that ``fit`` takes.
 
         Returns:
             The models in the order of the values; ``regParam`` of each is its value.
@@ -125,26 +89,23 @@ class PathEstimator(LinearEstimator, PathParams):
             ConfigError: the estimator has another solver, or no L1 penalty.
         """
         # A strength is a factor of the penalties of regParam 1.
-        unit = self.copy({self.getParam("regParam"): 1.0, self.solver: self._solver_of_path()})
-        given = tuple(self.getLambdaPath()) if self.isSet("lambdaPath") else ()
+        unit = self.copy({self.regParam: 1.0, self.getParam("solver"): self._solver_of_path()})
         for param in (unit.lambdaPath, unit.lambdaCount, unit.lambdaRatio):
             unit.clear(param)
         self._check_frame(dataset)
         check_ranges(self)
         unit._check()
-        path = PathOptions(given, self.getLambdaCount(), self.getLambdaRatio())
-        options = replace(unit._plan(), path=path)
-        found, dealt = unit._survey_and_deal(dataset)
-        trained: _Path = done_anew(lambda: unit._path(options, found, dealt))
+        plan = replace(unit._plan(), path=self._values(PathSettings))
+        survey, dealer = unit._survey_and_deal(dataset)
+        trained: _Path = done_anew(lambda: unit._path(plan, survey, dealer))
 
         def make(point: PathPoint) -> Any:
             weight = np.zeros((trained.problem.dim, 1))
             weight[point.columns, 0] = point.w
             problem = trained.problem
             scaled = replace(problem, l1=problem.l1 * point.strength, l2=problem.l2 * point.strength)
-            made = unit._model(Weights(scaled, weight, np.array([point.bias])))
-            model = unit._finish_model(made, dataset, point.history)
-            return model._set(regParam=point.strength)
+            model = unit._model(Weights(scaled, weight, np.array([point.bias])))
+            return unit._finish_model(model, dataset, point.history)._set(regParam=point.strength)
 
         return ModelPath(trained.points, make)
 
@@ -158,41 +119,41 @@ class PathEstimator(LinearEstimator, PathParams):
             single: Any = self  # every estimator is pyspark.ml's, too
             return Estimator.fitMultiple(single, dataset, paramMaps)
         descending = sorted(set(strengths), reverse=True)
-        path = self.copy({self.getParam("lambdaPath"): descending}).fitPath(dataset)
+        path = self.copy({self.lambdaPath: descending}).fitPath(dataset)
         models = dict(zip(descending, path, strict=True))
         return iter([(number, models[strength]) for number, strength in enumerate(strengths)])
 
     def _strengths_of(self, maps: Sequence[ParamMap]) -> list[float]:
         """Return the values of ``regParam`` if the maps have nothing else and are a path; else none."""
         names = {param.name for each in maps for param in each}
-        if self.getSolver() != "sap" or self.isSet("lambdaPath") or names != {"regParam"} or not all(maps):
+        if self.getOrDefault("solver") != "sap" or self.isSet("lambdaPath") or names != {"regParam"} or not all(maps):
             return []
         strengths = [float(value) for each in maps for value in each.values()]
         return strengths if min(strengths) > 0 and max(strengths) < math.inf else []
 
     def _solver_of_path(self) -> str:
-        asked: str = self.getSolver()
-        if asked not in ("auto", "sap"):
-            raise ConfigError(f"solver: fitPath trains with 'sap', got {asked!r}")
+        solver: str = self.getOrDefault("solver")
+        if solver not in ("auto", "sap"):
+            raise ConfigError(f"solver: fitPath trains with 'sap', got {solver!r}")
         return "sap"
 
-    def _path(self, options: SolverOptions, found: Survey, dealt: Callable[[], Table]) -> _Path:
-        problem = self._problem(found)
+    def _path(self, plan: LinearPlan, survey: Survey, dealer: Callable[[], Table]) -> _Path:
+        problem = self._problem(survey)
         check_problem(problem)
-        known, path = self._known(problem, found), options.path
+        weights, path = self._trivial_weights(problem, survey), plan.path
         assert path is not None
-        if known is not None:
-            if not path.strengths:
+        if weights is not None:
+            if not path.lambdaPath:
                 raise InputError("lambdaPath: expected values, as all models of rows of one class are the same")
-            bias = float(known.biases[0])
+            bias = float(weights.biases[0])
             none = np.empty(0, np.int64), np.empty(0)
-            return _Path(problem, tuple(PathPoint(one, *none, bias, NO_TRAINING) for one in path.strengths))
-        table = dealt()
+            return _Path(problem, tuple(PathPoint(one, *none, bias, NO_TRAINING) for one in path.lambdaPath))
+        table = dealer()
 
         def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> _Path:
-            trained = train(ps, table, problem, options, found.facts, on_step)
+            trained = train(ps, table, problem, plan, survey.facts, on_step)
             trained.weight.free()
             return _Path(problem, trained.path)
 
-        models = len(path.strengths) or path.size
-        return self._train_in_context(table, options.steps * models, run)
+        models = len(path.lambdaPath or ()) or path.lambdaCount
+        return self._train_in_context(table, plan.settings.maxIter * models, run)

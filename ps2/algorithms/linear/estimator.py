@@ -1,0 +1,325 @@
+"""The public estimators of linear models and factorization machines."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from pyspark.ml.classification import Classifier, ProbabilisticClassifier
+from pyspark.ml.regression import Regressor
+
+from ps2.algorithms.estimators.models import check_thresholds
+from ps2.algorithms.estimators.tables import Survey
+from ps2.algorithms.linear.fit import LinearEstimator
+from ps2.algorithms.linear.fit_path import PathEstimator
+from ps2.algorithms.linear.models import (
+    FMClassificationModel,
+    FMRegressionModel,
+    LinearRegressionModel,
+    LinearSVCModel,
+    LogisticRegressionModel,
+)
+from ps2.algorithms.linear.parameters import SPARSE_FROM
+from ps2.algorithms.linear.plan import Bounds, LinearPlan
+from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.settings import (
+    MAX_FEATURES,
+    REGRESSION_LOSSES,
+    FactorizationSettings,
+    FMClassifierSettings,
+    FMRegressorSettings,
+    LinearRegressionSettings,
+    LinearSVCSettings,
+    LogisticRegressionSettings,
+)
+from ps2.algorithms.linear.solver_choice import choose_solver
+from ps2.algorithms.linear.solvers.averaging import refused
+from ps2.algorithms.linear.weights import Weights
+from ps2.array_types import Float64s
+from ps2.errors import ConfigError, InputError
+
+log = logging.getLogger(__name__)
+
+COEFFICIENT_BOUNDS = ("lowerBoundsOnCoefficients", "upperBoundsOnCoefficients")
+INTERCEPT_BOUNDS = ("lowerBoundsOnIntercepts", "upperBoundsOnIntercepts")
+
+
+class LogisticRegression(LogisticRegressionSettings, PathEstimator, ProbabilisticClassifier):
+    """Logistic regression, binomial or multinomial: ``pyspark.ml.classification.LogisticRegression`` on servers.
+
+    Example::
+
+        model = LogisticRegression(regParam=0.01).fit(df)
+        model.transform(df).select("label", "probability", "prediction").show()
+    """
+
+    __module__ = "ps2.algorithms.classification"
+
+    _CLASSES = 0
+    _LOSSES = ("logistic", "softmax")
+    _MODEL = LogisticRegressionModel
+
+    def setParams(self, **params: Any) -> LogisticRegression:
+        super().setParams(**params)
+        self._check_threshold_consistency()
+        return self
+
+    def _check(self) -> None:
+        super()._check()
+        self._check_threshold_consistency()
+        solver, _ = choose_solver(self)
+        if self._bounds:
+            self._check_bounds(solver)
+        if solver == "ma-sgd" and self.getFamily() == "multinomial":
+            raise refused("family 'multinomial'")
+
+    @property
+    def _bounds(self) -> list[str]:
+        """The names of the bounds that are set."""
+        return [name for name in (*COEFFICIENT_BOUNDS, *INTERCEPT_BOUNDS) if self.isSet(name)]
+
+    def _check_bounds(self, solver: str) -> None:
+        """Raise ConfigError for params that do not go with bounds."""
+        name, *_ = self._bounds
+        if solver != "l-bfgs":
+            raise ConfigError(f"{name}: only solver 'l-bfgs' keeps to bounds, got {solver!r}")
+        if self.getElasticNetParam() != 0:
+            raise ConfigError(
+                f"{name}: bounds take L2 penalties only, got elasticNetParam {self.getElasticNetParam():g}"
+            )
+        if not self.getFitIntercept():
+            for name in INTERCEPT_BOUNDS:
+                if self.isSet(name):
+                    raise ConfigError(f"{name}: expected fitIntercept, there are no intercepts without")
+
+    def _problem(self, survey: Survey) -> Problem:
+        classes = len(survey.facts.class_weights)
+        family = self.getFamily()
+        if family == "multinomial" and survey.has_class_0_alone:
+            classes = 1
+        if family == "binomial" and classes > 2:
+            raise InputError(f"column {self.getLabelCol()!r}: expected 2 classes (family 'binomial'), got {classes}")
+        if self.isSet(self.thresholds):
+            check_thresholds(tuple(self.getThresholds()), classes)
+        multinomial = family == "multinomial" or classes > 2
+        if self.getFactors() == "always" and not multinomial:
+            raise ConfigError(
+                "factors: 'always' is for the multinomial model: the gradient of a binomial one has fewer numbers than "
+                "its factors"
+            )
+        l1, l2 = self._strengths()
+        return Problem(
+            loss="softmax" if multinomial else "logistic",
+            dim=survey.dim,
+            width=classes if multinomial else 1,
+            fit_intercept=self.getFitIntercept(),
+            l1=l1,
+            l2=l2,
+            standardize=self.getStandardization(),
+        )
+
+    def _complete(self, plan: LinearPlan, problem: Problem) -> LinearPlan:
+        return replace(plan, bounds=bounds_of(self, problem)) if self._bounds else plan
+
+    def _trivial_weights(self, problem: Problem, survey: Survey) -> Weights | None:
+        """Return infinite intercepts for rows of a single class, as pyspark.ml does; 0 if there is only one class."""
+        classes = np.flatnonzero(survey.facts.class_weights)
+        is_sole = problem.loss == "softmax" and problem.width == 1
+        if not is_sole and (len(classes) > 1 or not problem.fit_intercept or self._bounds):
+            return None
+        log.warning(
+            "column %r: all rows are of class %d, so the coefficients are 0%s",
+            self.getLabelCol(),
+            classes[0],
+            ", and its intercept is infinite" if problem.fit_intercept else "",
+        )
+        biases = np.zeros(problem.biases)
+        if not problem.fit_intercept:
+            return Weights(problem, np.zeros((problem.dim, problem.width)), biases)
+        if problem.loss == "softmax":
+            biases[classes[0]] = np.inf
+        else:
+            biases[0] = np.inf if classes[0] == 1 else -np.inf
+        return Weights(problem, np.zeros((problem.dim, problem.width)), biases)
+
+    def _model(self, weights: Weights) -> LogisticRegressionModel:
+        is_free = weights.problem.loss == "softmax" and not self._bounds
+        model: LogisticRegressionModel = super()._model(weights.centred() if is_free else weights)
+        return model
+
+
+class LinearSVC(LinearSVCSettings, LinearEstimator, Classifier["LinearSVCModel"]):
+    """Linear support vector machine: ``pyspark.ml.classification.LinearSVC`` on servers, with a squared hinge too.
+
+    Example::
+
+        model = LinearSVC(regParam=0.01, loss="squaredHinge").fit(df)
+    """
+
+    __module__ = "ps2.algorithms.classification"
+
+    _CLASSES = 2
+    _LOSSES = ("hinge", "squaredHinge")
+    _MODEL = LinearSVCModel
+
+    def _problem(self, survey: Survey) -> Problem:
+        return Problem(
+            loss=self.getLoss(),  # type: ignore[arg-type]
+            dim=survey.dim,
+            fit_intercept=self.getFitIntercept(),
+            l2=self.getRegParam(),
+            standardize=self.getStandardization(),
+        )
+
+
+class LinearRegression(LinearRegressionSettings, PathEstimator, Regressor["LinearRegressionModel"]):
+    """Linear regression with squared or Huber loss: ``pyspark.ml.regression.LinearRegression`` on servers.
+
+    Example::
+
+        model = LinearRegression(regParam=0.1, elasticNetParam=0.5).fit(df)
+    """
+
+    __module__ = "ps2.algorithms.regression"
+
+    _LOSSES = ("squared", "huber")
+    _MODEL = LinearRegressionModel
+
+    def _check(self) -> None:
+        super()._check()
+        if self.getLoss() == "huber" and self._strengths()[0] > 0:
+            raise ConfigError(
+                f"elasticNetParam: loss 'huber' takes L2 penalties only, got {self.getElasticNetParam():g}"
+            )
+        if self.getSolver() == "ma-sgd" and self.getLoss() == "huber":
+            raise refused("loss 'huber'")
+        if self.getSolver() == "normal":
+            if self.getLoss() == "huber":
+                raise ConfigError("solver: loss 'huber' has no normal equations, got 'normal'")
+            if self.isSet("validationIndicatorCol"):
+                raise ConfigError("validationIndicatorCol: solver 'normal' takes no steps that it could judge")
+
+    def _complete(self, plan: LinearPlan, problem: Problem) -> LinearPlan:
+        is_auto = plan.solver == "l-bfgs" and self.getSolver() == "auto" and self._initial is None
+        if is_auto and self.getLoss() == "squaredError" and problem.dim <= MAX_FEATURES and not plan.validate:
+            return replace(plan, solver="normal")
+        if plan.solver == "normal" and problem.dim > MAX_FEATURES:
+            raise ConfigError(f"solver: 'normal' takes {MAX_FEATURES:,} features at most, got {problem.dim:,}")
+        return plan
+
+    def _problem(self, survey: Survey) -> Problem:
+        l1, l2 = self._strengths()
+        if self.getLoss() == "squaredError":
+            l2 /= _label_scale(survey)
+        return Problem(
+            loss=REGRESSION_LOSSES[self.getLoss()],
+            dim=survey.dim,
+            fit_intercept=self.getFitIntercept(),
+            l1=l1,
+            l2=l2,
+            standardize=self.getStandardization(),
+            epsilon=self.getEpsilon(),
+        )
+
+
+def _label_scale(survey: Survey) -> float:
+    """Return the divisor of labels in pyspark.ml.
+
+    It minimises 1/2 |x w' - y / s|^2 + r (a |w'|_1 + (1 - a) / 2 |w'|^2) / s with w' = w / s; times s^2 that is
+    1/2 |x w - y|^2 + r a |w|_1 + (1 - a) r / (2 s) |w|^2: the L2 penalty is divided by s, the L1 penalty is not.
+    """
+    return survey.facts.label_std or abs(survey.facts.label_mean) or 1.0
+
+
+class MachineEstimator(FactorizationSettings, LinearEstimator):
+    """Base class of the estimators of factorization machines."""
+
+    def _problem(self, survey: Survey) -> Problem:
+        return Problem(
+            loss=self._LOSSES[0],
+            dim=survey.dim,
+            width=1 + self.getFactorSize(),
+            fit_intercept=self.getFitIntercept(),
+            fit_linear=self.getFitLinear(),
+            l2=self.getRegParam(),
+            standardize=False,
+            init_std=self.getInitStd(),
+        )
+
+
+class FMClassifier(FMClassifierSettings, MachineEstimator, ProbabilisticClassifier):
+    """Factorization machine for two classes: ``pyspark.ml.classification.FMClassifier`` on servers.
+
+    Example::
+
+        model = FMClassifier(factorSize=8, stepSize=0.05).fit(df)
+    """
+
+    __module__ = "ps2.algorithms.classification"
+
+    _CLASSES = 2
+    _LOSSES = ("fmLogistic",)
+    _MODEL = FMClassificationModel
+
+    def _problem(self, survey: Survey) -> Problem:
+        if self.isSet(self.thresholds):
+            check_thresholds(tuple(self.getThresholds()), 2)
+        return super()._problem(survey)
+
+
+class FMRegressor(FMRegressorSettings, MachineEstimator, Regressor["FMRegressionModel"]):
+    """Factorization machine for numbers: ``pyspark.ml.regression.FMRegressor`` on servers.
+
+    Example::
+
+        model = FMRegressor(factorSize=8, stepSize=0.05).fit(df)
+    """
+
+    __module__ = "ps2.algorithms.regression"
+
+    _LOSSES = ("fmSquared",)
+    _MODEL = FMRegressionModel
+
+
+def bounds_of(params: Any, problem: Problem) -> Bounds:
+    """Return the bounds that are set, infinite where there is none.
+
+    Raises:
+        ConfigError: they are of another shape than the coefficients, not numbers, or a lower one is above an upper one.
+    """
+    if problem.size >= SPARSE_FROM:
+        raise ConfigError(f"bounds: expected fewer than {SPARSE_FROM:,} coefficients, got {problem.size:,}")
+    lower, upper = (
+        _bound_of(params, name, (problem.width, problem.dim), sign).T
+        for name, sign in zip(COEFFICIENT_BOUNDS, (-1, 1), strict=True)
+    )
+    lower_biases, upper_biases = (
+        _bound_of(params, name, (problem.biases,), sign) for name, sign in zip(INTERCEPT_BOUNDS, (-1, 1), strict=True)
+    )
+    for names, low, high in ((COEFFICIENT_BOUNDS, lower, upper), (INTERCEPT_BOUNDS, lower_biases, upper_biases)):
+        wrong = np.argwhere(low > high)
+        if len(wrong):
+            index = tuple(wrong[0])
+            raise ConfigError(f"{names[0]}: expected none above {names[1]}, got {low[index]:g} above {high[index]:g}")
+    return Bounds(lower, upper, lower_biases, upper_biases)
+
+
+def _bound_of(params: Any, name: str, shape: tuple[int, ...], sign: int) -> Float64s:
+    if not params.isSet(name):
+        return np.full(shape, sign * np.inf)
+    values = np.asarray(params.getOrDefault(name).toArray(), np.float64)
+    if values.shape != shape:
+        raise ConfigError(f"{name}: expected {_sized(shape)}, one {_meaning(shape)}, got {_sized(values.shape)}")
+    if np.isnan(values).any():
+        raise ConfigError(f"{name}: expected numbers, got nan")
+    return values
+
+
+def _sized(shape: tuple[int, ...]) -> str:
+    return f"{shape[0]} x {shape[1]}" if len(shape) == 2 else f"{shape[0]} of them"
+
+
+def _meaning(shape: tuple[int, ...]) -> str:
+    return "for each class (binomial: 1) and feature" if len(shape) == 2 else "for each class (binomial: 1)"

@@ -1,0 +1,398 @@
+"""The parameters of linear models and factorization machines."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import zlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+
+from ps2.algorithms.frame.settings import Flexible, Setting, Settings, getter, param, setter
+from ps2.algorithms.frame.shared_settings import (
+    ClassifierSettings,
+    FeatureSettings,
+    LabelSettings,
+    ProbabilitySettings,
+    WeightSettings,
+)
+
+if TYPE_CHECKING:
+    from pyspark.ml.linalg import Matrix, Vector
+
+    from ps2.algorithms.frame.shared_settings import Floats
+
+S = TypeVar("S")
+
+LossName = Literal["logistic", "softmax", "hinge", "squaredHinge", "squared", "huber", "fmLogistic", "fmSquared"]
+SolverName = Literal["l-bfgs", "normal", "minibatch", "ma-sgd", "ftsgd", "sap"]
+When = Literal["auto", "always", "never"]
+WHEN: tuple[When, ...] = get_args(When)
+# The value of ``staleness`` at which no worker waits for another one (ASP).
+NO_BOUND = -1
+# The maximum number of features of normal equations, as in pyspark.ml: their products are 64 MiB.
+MAX_FEATURES = 4096
+# The parameters that each solver takes, of those that not every solver takes.
+TAKES: dict[SolverName, tuple[str, ...]] = {
+    "l-bfgs": ("factors",),
+    "minibatch": ("optimizer", "lazy", "staleness", "stepSize", "miniBatchFraction", "factors"),
+    "ma-sgd": ("stepSize", "localPasses", "localBatchSize"),
+    "ftsgd": ("stepSize", "miniBatchFraction", "localSteps", "momentum", "adaptiveMomentum", "localSearch"),
+    "sap": (),
+}
+LINEAR_SOLVERS = ("auto", "l-bfgs", "minibatch", "ma-sgd", "ftsgd")
+LASSO_SOLVERS = (*LINEAR_SOLVERS, "sap")
+LEAST_SQUARES_SOLVERS = (*LASSO_SOLVERS, "normal")
+MACHINE_SOLVERS = ("adamW", "gd", "l-bfgs", "minibatch", "ftsgd")
+REGRESSION_LOSSES: dict[str, LossName] = {"squaredError": "squared", "huber": "huber"}
+OPTIMIZERS = ("adam", "sgd", "momentum", "adagrad", "rmsprop", "ftrl")
+STEP_SIZE = "the learning rate (minibatch, ma-sgd, ftsgd)"
+AUTO = "auto is minibatch if an optimizer is set, else l-bfgs"
+
+
+def _optimizer_name(value: Any) -> str:
+    """Return the name of an optimizer, which may be in any case; users' modules may declare others."""
+    from ps2.ops.all import optimizer_steps
+
+    if not isinstance(value, str):
+        raise TypeError(f"expected the name of an optimizer, got {value!r}")
+    return next((name for name in optimizer_steps() if name.lower() == value.lower()), value)
+
+
+def _is_optimizer(name: str) -> bool:
+    from ps2.ops.all import optimizer_steps
+
+    return name in optimizer_steps()
+
+
+def _are_descending(values: Sequence[float]) -> bool:
+    return len(values) > 0 and all(math.inf > one > other for one, other in itertools.pairwise([*values, 0.0]))
+
+
+class SolverSettings(FeatureSettings, LabelSettings, WeightSettings):
+    """How a model is trained: the parameters of all estimators of the family but ``solver``."""
+
+    maxIter: Setting[int] = param(
+        100,
+        "the maximum number of iterations (l-bfgs), of minibatches, or of model averages (ma-sgd, ftsgd)",
+        at_least=0,
+        option="steps",
+    )
+    regParam: Setting[float] = param(0.0, "the strength of the penalty of large coefficients", at_least=0)
+    tol: Setting[float] = param(
+        1e-6, "stop when an iteration improves the objective by less than this share of it (l-bfgs, sap)", at_least=0
+    )
+    fitIntercept: Setting[bool] = param(True, "whether to fit an intercept", option="intercept")
+    optimizer: Setting[str] = param(
+        "adam",
+        f"the update rule of solver minibatch: {', '.join(OPTIMIZERS)}",
+        check=(_is_optimizer, f"one of {', '.join(OPTIMIZERS)}, or one of your own modules'"),
+        type=_optimizer_name,
+    )
+    stepSize: Setting[float] = param(0.1, STEP_SIZE, above=0, option="lr")
+    miniBatchFraction: Setting[float] = param(
+        1.0,
+        "the share of the rows that each step uses, chosen at random (minibatch, ftsgd)",
+        above=0,
+        at_most=1,
+        option="fraction",
+    )
+    lazy: Setting[bool] = param(
+        False, "whether a step updates only the weights of the minibatch's features (minibatch)"
+    )
+    staleness: Setting[int] = param(
+        0,
+        "how many steps a worker may be ahead of the slowest one: 0 is BSP, s is SSP, -1 is ASP (minibatch)",
+        check=(lambda value: value >= NO_BOUND, "the clocks to be ahead, or -1 for no bound"),
+    )
+    localPasses: Setting[int] = param(
+        1, "the number of passes over a worker's rows between two model averages (ma-sgd)", at_least=1
+    )
+    localBatchSize: Setting[int] = param(
+        1,
+        "the number of rows of a local step; 0: all rows of the worker (ma-sgd)",
+        check=(lambda value: value >= 0, "rows, or 0 for all of a worker's"),
+    )
+    localSteps: Setting[int] = param(
+        5, "the maximum number of local steps between two model averages (ftsgd)", at_least=1
+    )
+    momentum: Setting[float] = param(
+        0.45,
+        "the momentum of a local step is this times 1 + the cosine of the angle between its gradient and the one "
+        "before (ftsgd)",
+        at_least=0,
+        below=1,
+    )
+    adaptiveMomentum: Setting[bool] = param(
+        True,
+        "whether local steps have a momentum, and the step size is halved when they oscillate; else the step size is "
+        "stepSize / sqrt(step) (ftsgd)",
+    )
+    localSearch: Setting[When] = param(
+        "auto",
+        "whether there are local steps: 'auto' (after the first average, if the workers' models agree by the "
+        "68-95-99.7 rule), 'always' or 'never', which is MLlib's SGD (ftsgd)",
+        one_of=WHEN,
+    )
+    seed: Setting[int] = param(0, "the seed of minibatches, of the order of rows, and of initial factors", bits=64)
+    spill: Setting[When] = param(
+        "auto",
+        "whether workers keep their rows in files on Spark's local disks: 'auto' (those that exceed a quarter of a "
+        "worker's memory), 'always' or 'never'; solvers ma-sgd and sap keep rows in memory",
+        one_of=WHEN,
+    )
+    validationIndicatorCol: Setting[str | None] = param(
+        None,
+        "the column that is true for rows held out for validation: training stops when their loss does not get better; "
+        "not set: all rows are trained on",
+        type=str,
+        option=None,
+    )
+
+    getMaxIter, setMaxIter = getter(maxIter), setter(maxIter)
+    getRegParam, setRegParam = getter(regParam), setter(regParam)
+    getTol, setTol = getter(tol), setter(tol)
+    getFitIntercept, setFitIntercept = getter(fitIntercept), setter(fitIntercept)
+    getOptimizer, setOptimizer = getter(optimizer), setter(optimizer)
+    getStepSize, setStepSize = getter(stepSize), setter(stepSize)
+    getMiniBatchFraction, setMiniBatchFraction = getter(miniBatchFraction), setter(miniBatchFraction)
+    getLazy, setLazy = getter(lazy), setter(lazy)
+    getStaleness, setStaleness = getter(staleness), setter(staleness)
+    getLocalPasses, setLocalPasses = getter(localPasses), setter(localPasses)
+    getLocalBatchSize, setLocalBatchSize = getter(localBatchSize), setter(localBatchSize)
+    getLocalSteps, setLocalSteps = getter(localSteps), setter(localSteps)
+    getMomentum, setMomentum = getter(momentum), setter(momentum)
+    getAdaptiveMomentum, setAdaptiveMomentum = getter(adaptiveMomentum), setter(adaptiveMomentum)
+    getLocalSearch, setLocalSearch = getter(localSearch), setter(localSearch)
+    getSeed, setSeed = getter(seed), setter(seed)
+    getSpill, setSpill = getter(spill), setter(spill)
+    getValidationIndicatorCol = getter(validationIndicatorCol)
+    setValidationIndicatorCol = setter(validationIndicatorCol)
+
+
+class LinearSettings(SolverSettings):
+    """The parameters of linear models. ``aggregationDepth`` and ``maxBlockSizeInMB`` of pyspark.ml have no effect."""
+
+    standardization: Setting[bool] = param(
+        True, "whether to divide the features by their standard deviations before training"
+    )
+    aggregationDepth: Setting[int] = param(2, "no effect: servers aggregate", option=None)
+    maxBlockSizeInMB: Setting[float] = param(0.0, "no effect: a worker's rows are one block", option=None)
+
+    getStandardization, setStandardization = getter(standardization), setter(standardization)
+    getAggregationDepth, setAggregationDepth = getter(aggregationDepth), setter(aggregationDepth)
+    getMaxBlockSizeInMB, setMaxBlockSizeInMB = getter(maxBlockSizeInMB), setter(maxBlockSizeInMB)
+
+
+class PathSettings(Settings):
+    """The strengths of a regularization path."""
+
+    lambdaPath: Flexible[list[float] | None, Floats] = param(
+        None,
+        "descending values of regParam, for fitPath; not set: lambdaCount of them",
+        check=(_are_descending, "finite positive numbers, each smaller than the one before"),
+        type=list[float],
+        option=None,
+    )
+    lambdaCount: Setting[int] = param(
+        100,
+        "the number of values of regParam that fitPath takes, from the smallest one whose model is all zeros",
+        at_least=1,
+        option=None,
+    )
+    lambdaRatio: Setting[float] = param(
+        1e-2, "the last of these values as a share of the first one", above=0, below=1, option=None
+    )
+
+    getLambdaPath, setLambdaPath = getter(lambdaPath), setter(lambdaPath)
+    getLambdaCount, setLambdaCount = getter(lambdaCount), setter(lambdaCount)
+    getLambdaRatio, setLambdaRatio = getter(lambdaRatio), setter(lambdaRatio)
+
+
+class ElasticNetSettings(LinearSettings, PathSettings):
+    """The parameters of linear models with L1 penalties."""
+
+    elasticNetParam: Setting[float] = param(
+        0.0, "the share of the L1 penalty: 0 is an L2 penalty alone, 1 an L1 penalty alone", at_least=0, at_most=1
+    )
+
+    getElasticNetParam, setElasticNetParam = getter(elasticNetParam), setter(elasticNetParam)
+
+
+class LogisticRegressionSettings(ElasticNetSettings, ProbabilitySettings):
+    """The parameters of logistic regression."""
+
+    solver: Setting[str] = param("auto", f"how to train: {', '.join(LASSO_SOLVERS)}; {AUTO}", one_of=LASSO_SOLVERS)
+    family: Setting[str] = param(
+        "auto",
+        "the model: 'binomial' (two classes), 'multinomial' (weights for each class), or 'auto' (binomial for at most "
+        "two classes)",
+        one_of=("auto", "binomial", "multinomial"),
+    )
+    factors: Setting[When] = param(
+        "auto",
+        "whether gradients of the multinomial model travel as sufficient factors: 'auto' (where these take fewer bytes "
+        "than the values), 'always' or 'never' (l-bfgs, minibatch)",
+        one_of=WHEN,
+    )
+    threshold: Setting[float] = param(
+        0.5,
+        "of two classes, class 1 is predicted if its probability is above this; thresholds must be equivalent, if both "
+        "are set",
+        at_least=0,
+        at_most=1,
+        option=None,
+        in_model=True,
+    )
+    lowerBoundsOnCoefficients: Setting[Matrix | None] = param(
+        None,
+        "the lower bounds of the coefficients: a row for each class (binomial: one row) and a column for each feature; "
+        "not set: none (l-bfgs)",
+        type="toMatrix",
+        option=None,
+    )
+    upperBoundsOnCoefficients: Setting[Matrix | None] = param(
+        None,
+        "the upper bounds of the coefficients, of the same shape; not set: none (l-bfgs)",
+        type="toMatrix",
+        option=None,
+    )
+    lowerBoundsOnIntercepts: Setting[Vector | None] = param(
+        None,
+        "the lower bounds of the intercepts, one for each class (binomial: one); not set: none (l-bfgs)",
+        type="toVector",
+        option=None,
+    )
+    upperBoundsOnIntercepts: Setting[Vector | None] = param(
+        None,
+        "the upper bounds of the intercepts, one for each class (binomial: one); not set: none (l-bfgs)",
+        type="toVector",
+        option=None,
+    )
+
+    getSolver, setSolver = getter(solver), setter(solver)
+    getFamily, setFamily = getter(family), setter(family)
+    getFactors, setFactors = getter(factors), setter(factors)
+    getLowerBoundsOnCoefficients = getter(lowerBoundsOnCoefficients)
+    setLowerBoundsOnCoefficients = setter(lowerBoundsOnCoefficients)
+    getUpperBoundsOnCoefficients = getter(upperBoundsOnCoefficients)
+    setUpperBoundsOnCoefficients = setter(upperBoundsOnCoefficients)
+    getLowerBoundsOnIntercepts = getter(lowerBoundsOnIntercepts)
+    setLowerBoundsOnIntercepts = setter(lowerBoundsOnIntercepts)
+    getUpperBoundsOnIntercepts = getter(upperBoundsOnIntercepts)
+    setUpperBoundsOnIntercepts = setter(upperBoundsOnIntercepts)
+
+    # -- threshold and thresholds, of which each follows from the other for two classes, as in pyspark.ml --------------
+
+    def setThreshold(self: S, value: float) -> S:
+        """Set threshold, and clear thresholds."""
+        params: Any = self
+        params._set(threshold=value).clear(params.thresholds)
+        return self
+
+    def setThresholds(self: S, value: Floats) -> S:
+        """Set thresholds, and clear threshold."""
+        params: Any = self
+        params._set(thresholds=value).clear(params.threshold)
+        return self
+
+    def getThreshold(self: Any) -> float:
+        """Get threshold, or the one that thresholds of two classes are equivalent to."""
+        self._check_threshold_consistency()
+        if not self.isSet("thresholds"):
+            threshold: float = self.getOrDefault("threshold")
+            return threshold
+        return threshold_of(self.getOrDefault("thresholds"))
+
+    def getThresholds(self: Any) -> list[float]:
+        """Get thresholds, or those that a threshold is equivalent to; KeyError if neither is set."""
+        self._check_threshold_consistency()
+        if self.isSet("threshold") and not self.isSet("thresholds"):
+            threshold = self.getOrDefault("threshold")
+            return [1.0 - threshold, threshold]
+        thresholds: list[float] = self.getOrDefault("thresholds")
+        return thresholds
+
+    def _check_threshold_consistency(self: Any) -> None:
+        if self.isSet("threshold") and self.isSet("thresholds"):
+            threshold, equivalent = self.getOrDefault("threshold"), threshold_of(self.getOrDefault("thresholds"))
+            if abs(threshold - equivalent) >= 1e-5:
+                raise ValueError(
+                    f"inconsistent values for threshold ({threshold:g}) and thresholds (equivalent to {equivalent:g})"
+                )
+
+
+def threshold_of(thresholds: Sequence[float]) -> float:
+    """Return the threshold that thresholds of two classes are equivalent to."""
+    if len(thresholds) != 2:
+        raise ValueError(f"thresholds: expected two, as only two classes have a threshold, got {list(thresholds)}")
+    return 1.0 / (1.0 + thresholds[0] / thresholds[1]) if thresholds[1] else 0.0
+
+
+class LinearSVCSettings(LinearSettings, ClassifierSettings):
+    """The parameters of linear support vector machines."""
+
+    solver: Setting[str] = param("auto", f"how to train: {', '.join(LINEAR_SOLVERS)}; {AUTO}", one_of=LINEAR_SOLVERS)
+    loss: Setting[str] = param("hinge", "the loss to minimize", one_of=("hinge", "squaredHinge"))
+    threshold: Setting[float] = param(
+        0.0,
+        "class 1 is predicted if its score is above this; inf: never, -inf: always",
+        check=(lambda value: not math.isnan(value), "a number"),
+        option=None,
+        in_model=True,
+    )
+
+    getSolver, setSolver = getter(solver), setter(solver)
+    getLoss, setLoss = getter(loss), setter(loss)
+    getThreshold, setThreshold = getter(threshold), setter(threshold)
+
+
+class LinearRegressionSettings(ElasticNetSettings):
+    """The parameters of linear regression."""
+
+    solver: Setting[str] = param(
+        "auto",
+        f"how to train: {', '.join(LEAST_SQUARES_SOLVERS)}; auto is minibatch if an optimizer is set, else normal "
+        f"for the squared error of up to {MAX_FEATURES} features, else l-bfgs",
+        one_of=LEAST_SQUARES_SOLVERS,
+    )
+    loss: Setting[str] = param("squaredError", "the loss to minimize", one_of=REGRESSION_LOSSES)
+    epsilon: Setting[float] = param(
+        1.35, "the residual, in scales, at which Huber's loss turns from quadratic to linear (huber)", above=1
+    )
+
+    getSolver, setSolver = getter(solver), setter(solver)
+    getLoss, setLoss = getter(loss), setter(loss)
+    getEpsilon, setEpsilon = getter(epsilon), setter(epsilon)
+
+
+class FactorizationSettings(SolverSettings):
+    """The parameters of factorization machines, with pyspark.ml's defaults."""
+
+    solver: Setting[str] = param(
+        "adamW",
+        f"how to train: {', '.join(MACHINE_SOLVERS)}; gd and adamW (default) are pyspark.ml's, of minibatches",
+        one_of=MACHINE_SOLVERS,
+    )
+    stepSize: Setting[float] = param(1.0, STEP_SIZE, above=0, option="lr")
+    factorSize: Setting[int] = param(8, "the number of factors of each feature", at_least=1)
+    fitLinear: Setting[bool] = param(True, "whether to fit a linear weight of each feature, too")
+    initStd: Setting[float] = param(0.01, "the standard deviation of the initial factors", at_least=0)
+
+    getSolver, setSolver = getter(solver), setter(solver)
+    getFactorSize, setFactorSize = getter(factorSize), setter(factorSize)
+    getFitLinear, setFitLinear = getter(fitLinear), setter(fitLinear)
+    getInitStd, setInitStd = getter(initStd), setter(initStd)
+
+
+# pyspark.ml's default of these seeds is a hash of the class's name, another one in each process.
+class FMClassifierSettings(FactorizationSettings, ProbabilitySettings):
+    """The parameters of factorization machines for two classes."""
+
+    seed: Setting[int] = param(zlib.crc32(b"FMClassifier"), SolverSettings.seed.doc, bits=64)
+
+
+class FMRegressorSettings(FactorizationSettings):
+    """The parameters of factorization machines for numbers."""
+
+    seed: Setting[int] = param(zlib.crc32(b"FMRegressor"), SolverSettings.seed.doc, bits=64)
