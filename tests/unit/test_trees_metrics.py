@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ps2.algorithms.trees.boosting_record import EarlyStopping
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.metrics import CELLS, Metric
-from ps2.algorithms.trees.stopping import EarlyStopping
 from ps2.errors import ConfigError
 
 NONE = np.empty(0)

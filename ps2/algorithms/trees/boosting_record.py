@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,50 @@ from ps2.algorithms.frame.program import Ask
 from ps2.algorithms.training.record import Record, TrainingHistory
 from ps2.algorithms.trees.metrics import Metric
 from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem
-from ps2.algorithms.trees.stopping import EarlyStopping
 from ps2.algorithms.trees.tree import Forest, Tree
+
+# A value this small counts as this large, as in pyspark.ml.
+MIN_SIZE = 0.01
+
+
+@dataclass(frozen=True)
+class EarlyStopping:
+    """The rule by which the metric of the held-out rows ends a training.
+
+    Attributes:
+        patience: the training ends after this many consecutive rounds that do not improve the metric; 0: pyspark.ml's
+            rule, which is the same as 1, but a metric that stays the same improves with a tolerance of 0.
+        tolerance: the minimum improvement, relative to the metric.
+        is_larger_better: whether a larger value of the metric is better.
+    """
+
+    patience: int = 0
+    tolerance: float = 0.0
+    is_larger_better: bool = False
+
+    def is_over(self, values: Sequence[float]) -> bool:
+        """Return whether the training ends; values: of the metric after each round."""
+        return self._without_improvement(values) >= max(self.patience, 1)
+
+    def best(self, values: Sequence[float]) -> int:
+        """Return the number of the best round, from 0; the first one of equals."""
+        return int(np.argmin(self._falling(values)))
+
+    def _without_improvement(self, values: Sequence[float]) -> int:
+        """Return how many rounds have passed since the last one that improved."""
+        best, since = np.inf, 0
+        for value in self._falling(values):
+            gain = best - value
+            is_better = gain >= self.tolerance * self._size(value) and (gain > 0 or not self.patience)
+            best, since = (value, 0) if is_better else (best, since + 1)
+        return since
+
+    def _size(self, value: float) -> float:
+        """Return what a tolerance is relative to."""
+        return max(abs(value) if self.is_larger_better else value, MIN_SIZE)
+
+    def _falling(self, values: Sequence[float]) -> list[float]:
+        return [-value if self.is_larger_better else value for value in values]
 
 
 class BoostingRecord:

@@ -40,6 +40,7 @@ from ps2.algorithms.trees.models import (
 from ps2.algorithms.trees.problem import (
     BoostingPlan,
     TreeProblem,
+    TreeTraining,
     check_categories,
     check_features,
     check_initial,
@@ -48,6 +49,7 @@ from ps2.algorithms.trees.problem import (
 from ps2.algorithms.trees.program import TrainedForest
 from ps2.algorithms.trees.settings import (
     BoostingSettings,
+    EnsembleSettings,
     GBTClassifierSettings,
     GBTRankerSettings,
     GBTRegressorSettings,
@@ -79,10 +81,44 @@ def class_objective(estimator: Any, survey: Survey) -> Objective:
     return Objective("softmax", classes) if classes > 2 else Objective("logistic")
 
 
-class BoostingEstimator(BoostingSettings, HasInitialModel, FleetEstimator):
-    """Base class of the estimators of boosted trees."""
+class TreesEstimator(EnsembleSettings, FleetEstimator):
+    """Base class of all estimators of trees."""
 
     _LOCAL_IS_DURABLE = True
+    # The kernel that takes longest to compile, and the function that compiles it.
+    _SLOW_KERNEL: tuple[Any, str]
+
+    @abstractmethod
+    def _objective(self, survey: Survey) -> Objective:
+        """Return the loss for a table; of random forests, the kind of labels: classes, or numbers ("squared")."""
+
+    @abstractmethod
+    def _model(self, fitted: Any) -> Any:
+        """Return the model of trained trees."""
+
+    def _problem(self, survey: Survey, objective: Objective, initial: Forest | None = None) -> TreeProblem:
+        """Return the target of the prediction, without the facts of the dealt rows."""
+        absent: Absent = "missing" if self.getAbsentAsMissing() else "zero"
+        return TreeProblem(objective, survey.dim, (), absent, categories_of(survey.features), initial)
+
+    def _compile_ahead(self) -> None:
+        if self.getVia() != "servers":
+            compile_ahead(*self._SLOW_KERNEL)
+
+    def _began(self) -> Via | None:
+        return begun_via(PS2Context.getActive(), self._name)
+
+
+def size_of(survey: Survey) -> TableSize:
+    """Return the size of a table."""
+    return TableSize(survey.rows, survey.cost - survey.rows, survey.dim)
+
+
+class BoostingEstimator(BoostingSettings, HasInitialModel, TreesEstimator):
+    """Base class of the estimators of boosted trees."""
+
+    _SLOW_KERNEL = grow_boosted, "ps2.algorithms.trees.warm:warm_whole_trees"
+
     _on_round: Callable[[StepReport], Any] = staticmethod(lambda report: None)
 
     # The trees that the training resumes from.
@@ -117,14 +153,6 @@ class BoostingEstimator(BoostingSettings, HasInitialModel, FleetEstimator):
         self._on_round = function
         return self
 
-    @abstractmethod
-    def _objective(self, survey: Survey) -> Objective:
-        """Return the loss for a table."""
-
-    @abstractmethod
-    def _model(self, fitted: GBTModel) -> Any:
-        """Return the model of trained trees."""
-
     def _check(self) -> None:
         super()._check()
         for name in ("earlyStoppingRounds", "evalMetric"):
@@ -147,42 +175,32 @@ class BoostingEstimator(BoostingSettings, HasInitialModel, FleetEstimator):
             settings = with_values(settings, validationTol=0.0)
         return BoostingPlan(settings=settings, name=self._name)
 
-    def _compile_ahead(self) -> None:
-        if self.getVia() != "servers":
-            compile_ahead(grow_boosted, "ps2.algorithms.trees.warm:warm_whole_trees")
-
-    def _resolve(self, plan: BoostingPlan, survey: Survey) -> tuple[BoostingPlan, TreeProblem]:
+    def _resolve(self, plan: BoostingPlan, survey: Survey) -> TreeTraining:
         objective, initial = self._objective(survey), self._initial
         Metric.parsed(plan.settings.evalMetric or "").check(objective.loss)
         check_features(plan.settings, survey.dim)
         plan = with_facts(plan, objective, survey.facts, survey.dim, self._columns().weight is not None, initial)
-        categories = categories_of(survey.features)
-        check_categories(categories, plan.monotone)
-        absent: Absent = "missing" if plan.settings.absentAsMissing else "zero"
+        problem = self._problem(survey, objective, initial)
+        check_categories(problem.categories, plan.monotone)
         if initial is not None:
             check_initial(initial, objective, survey.dim)
-            if initial.absent != absent:
-                raise ConfigError(
-                    f"absentAsMissing: expected {not plan.settings.absentAsMissing}, as of the initial model"
-                )
-        return plan, TreeProblem(objective, survey.dim, (), absent, categories, initial)
+            if initial.absent != problem.absent:
+                raise ConfigError(f"absentAsMissing: expected {not self.getAbsentAsMissing()}, as of the initial model")
+        return TreeTraining(plan, problem)
 
-    def _work(self, plan: tuple[BoostingPlan, TreeProblem], survey: Survey) -> Work:
-        size = TableSize(survey.rows, survey.cost - survey.rows, survey.dim)
-        return work_of(size, plan[0], plan[0].settings.maxIter * plan[1].objective.width)
+    def _work(self, training: TreeTraining, survey: Survey) -> Work:
+        trees = training.plan.settings.maxIter * training.problem.objective.width
+        return work_of(size_of(survey), training.plan, trees)
 
-    def _began(self) -> Via | None:
-        return begun_via(PS2Context.getActive(), self._name)
-
-    def _with_rows(self, job: Job) -> tuple[BoostingPlan, TreeProblem]:
+    def _with_rows(self, job: Job) -> TreeTraining:
         plan, problem = job.plan
         warn_of_wide_integers(job.table.frame, job.survey.features)
         base = self._base(problem.objective, job.survey, job.table)
         reach = self._reach(job.table) if plan.settings.evalMetric else (0.0, 0.0)
-        return replace(plan, via=job.placement.via), replace(problem, base=base, reach=reach)
+        return TreeTraining(replace(plan, via=job.placement.via), replace(problem, base=base, reach=reach))
 
-    def _steps(self, plan: tuple[BoostingPlan, TreeProblem]) -> int:
-        return plan[0].settings.maxIter
+    def _steps(self, training: TreeTraining) -> int:
+        return int(training.plan.settings.maxIter)
 
     def _train(self, ps: PS2Context, job: Job, on_step: OnStep) -> TrainedForest[Forest]:
         def on_round(report: StepReport) -> Any:

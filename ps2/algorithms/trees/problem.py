@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -72,6 +72,18 @@ class TreeProblem:
     def classes(self) -> int | None:
         """The number of classes; None: labels are numbers."""
         return self.objective.classes
+
+
+class TreeTraining(NamedTuple):
+    """A training of trees that can start.
+
+    Attributes:
+        plan: a plan of boosted trees or of a random forest.
+        problem: the target of the prediction.
+    """
+
+    plan: Any
+    problem: TreeProblem
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import logging
-from abc import abstractmethod
 from dataclasses import replace
 from typing import Any
 
 from pyspark.ml.classification import ProbabilisticClassifier
 from pyspark.ml.regression import Regressor
 
-from ps2.algorithms.estimators.attributes import categories_of
-from ps2.algorithms.estimators.estimator import FleetEstimator, Job
+from ps2.algorithms.estimators.estimator import Job
 from ps2.algorithms.estimators.tables import Survey
 from ps2.algorithms.estimators.wide_integers import warn_of_wide_integers
 from ps2.algorithms.frame.placement import Work
 from ps2.algorithms.training.only_worker import OnStep
-from ps2.algorithms.training.placement import Via
 from ps2.algorithms.training.record import TrainingHistory
-from ps2.algorithms.trees.estimator import class_objective
+from ps2.algorithms.trees.estimator import TreesEstimator, class_objective, size_of
 from ps2.algorithms.trees.forests.forest_kernels import grow_forest_tree
 from ps2.algorithms.trees.forests.models import RandomForestClassificationModel, RandomForestRegressionModel
 from ps2.algorithms.trees.forests.out_of_bag import out_of_bag_score
@@ -28,7 +25,7 @@ from ps2.algorithms.trees.forests.trainer import grow
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.label_statistics import label_sums
 from ps2.algorithms.trees.ops import MAX_CHANNELS
-from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem, check_categories, without_last_digits
+from ps2.algorithms.trees.problem import BoostingPlan, TreeTraining, check_categories, without_last_digits
 from ps2.algorithms.trees.program import TrainedForest
 from ps2.algorithms.trees.settings import (
     BoostingSettings,
@@ -36,12 +33,9 @@ from ps2.algorithms.trees.settings import (
     RandomForestClassifierSettings,
     RandomForestRegressorSettings,
 )
-from ps2.algorithms.trees.trainer import begun_via
-from ps2.algorithms.trees.tree import Absent
-from ps2.algorithms.trees.work import TableSize, work_of
+from ps2.algorithms.trees.work import work_of
 from ps2.coordinator.context import PS2Context
 from ps2.errors import ConfigError, InputError, LimitError
-from ps2.ops.ahead import compile_ahead
 from ps2.run.spark.backend_lookup import backend_of
 
 log = logging.getLogger(__name__)
@@ -52,18 +46,10 @@ NODE_S = 0.3e-3
 MAX_CLASSES = MAX_CHANNELS - 2
 
 
-class ForestEstimator(ForestSettings, FleetEstimator):
+class ForestEstimator(ForestSettings, TreesEstimator):
     """Base class of the estimators of random forests."""
 
-    _LOCAL_IS_DURABLE = True
-
-    @abstractmethod
-    def _objective(self, survey: Survey) -> Objective:
-        """Return the kind of labels: classes, or numbers ("squared")."""
-
-    @abstractmethod
-    def _model(self, fitted: RandomForest) -> Any:
-        """Return the model of trained trees."""
+    _SLOW_KERNEL = grow_forest_tree, "ps2.algorithms.trees.forests.warming:warm_whole_trees"
 
     def _check(self) -> None:
         super()._check()
@@ -75,44 +61,49 @@ class ForestEstimator(ForestSettings, FleetEstimator):
     def _plan(self) -> ForestSettings:
         return self._values(ForestSettings)
 
-    def _compile_ahead(self) -> None:
-        if self.getVia() != "servers":
-            compile_ahead(grow_forest_tree, "ps2.algorithms.trees.forests.warming:warm_whole_trees")
+    def _resolve(self, plan: ForestSettings, survey: Survey) -> TreeTraining:
+        objective, facts = self._objective(survey), survey.facts
+        classes = objective.classes or 0
+        if classes > MAX_CLASSES:
+            raise LimitError(
+                f"column {self.getLabelCol()!r}: expected at most {MAX_CLASSES:,} classes, got {classes:,}"
+            )
+        problem = self._problem(survey, objective)
+        check_categories(problem.categories)
+        resolved = ForestPlan(
+            settings=plan,
+            name=self._name,
+            impurity=self.getOrDefault("impurity"),
+            classes=classes,
+            rows=facts.rows,
+            is_weighted=self._columns().weight is not None,
+            node_features=node_features_of(plan, survey.dim, classes),
+            min_node_weight=without_last_digits(plan.minWeightFractionPerNode * facts.weight * (1 - 1e-6)),
+        )
+        return TreeTraining(resolved, problem)
 
-    def _resolve(self, plan: ForestSettings, survey: Survey) -> tuple[ForestPlan, TreeProblem]:
-        objective = self._objective(survey)
-        resolved = self._with_facts(plan, survey, objective)
-        categories = categories_of(survey.features)
-        check_categories(categories)
-        absent: Absent = "missing" if plan.absentAsMissing else "zero"
-        return resolved, TreeProblem(objective, survey.dim, (0.0,), absent, categories)
-
-    def _work(self, plan: tuple[ForestPlan, TreeProblem], survey: Survey) -> Work:
+    def _work(self, training: TreeTraining, survey: Survey) -> Work:
         """Return the work of boosted trees with as many levels that look at as many features."""
-        settings = plan[0].settings
-        size = TableSize(survey.rows, survey.cost - survey.rows, survey.dim)
+        settings = training.plan.settings
         boosted = BoostingPlan(settings=BoostingSettings(maxDepth=settings.maxDepth, maxBins=settings.maxBins))
-        return work_of(size, boosted, settings.numTrees, NODE_S)
+        return work_of(size_of(survey), boosted, settings.numTrees, NODE_S)
 
-    def _began(self) -> Via | None:
-        return begun_via(PS2Context.getActive(), self._name)
-
-    def _with_rows(self, job: Job) -> tuple[ForestPlan, TreeProblem]:
+    def _with_rows(self, job: Job) -> TreeTraining:
         plan, problem = job.plan
         warn_of_wide_integers(job.table.frame, job.survey.features)
         # Labels that are numbers count from their mean, so that gains lose no digits.
         base = 0.0 if plan.classes else label_sums(job.table, of_classes=False).mean
-        return replace(plan, via=job.placement.via), replace(problem, base=(base,))
+        return TreeTraining(replace(plan, via=job.placement.via), replace(problem, base=(base,)))
 
-    def _steps(self, plan: tuple[ForestPlan, TreeProblem]) -> int:
-        return plan[0].settings.numTrees
+    def _steps(self, training: TreeTraining) -> int:
+        return int(training.plan.settings.numTrees)
 
     def _train(self, ps: PS2Context, job: Job, on_step: OnStep) -> TrainedForest[RandomForest]:
         plan, problem = job.plan
         return grow(ps, job.table, problem, plan, job.survey.facts, on_step)
 
     def _trained_model(self, trained: TrainedForest[RandomForest], job: Job) -> Any:
-        check_empty_trees(trained.forest, job.plan[0])
+        check_empty_trees(trained.forest, job.plan.plan)
         return self._model(trained.forest)
 
     def _history(self, trained: TrainedForest[RandomForest], job: Job, model: Any) -> TrainingHistory:
@@ -121,24 +112,6 @@ class ForestEstimator(ForestSettings, FleetEstimator):
             return trained.history
         score = out_of_bag_score(job.table, problem, plan, model._share(backend_of(job.table.frame)))
         return replace(trained.history, oob_score=score)
-
-    def _with_facts(self, settings: ForestSettings, survey: Survey, objective: Objective) -> ForestPlan:
-        """Return the plan, with what the rows decide."""
-        classes, facts = objective.classes or 0, survey.facts
-        if classes > MAX_CLASSES:
-            raise LimitError(
-                f"column {self.getLabelCol()!r}: expected at most {MAX_CLASSES:,} classes, got {classes:,}"
-            )
-        return ForestPlan(
-            settings=settings,
-            name=self._name,
-            impurity=self.getOrDefault("impurity"),
-            classes=classes,
-            rows=facts.rows,
-            is_weighted=self._columns().weight is not None,
-            node_features=node_features_of(settings, survey.dim, classes),
-            min_node_weight=without_last_digits(settings.minWeightFractionPerNode * facts.weight * (1 - 1e-6)),
-        )
 
 
 def check_empty_trees(forest: RandomForest, plan: ForestPlan) -> None:
