@@ -19,12 +19,12 @@ def quantiles_of(workers, share, leaves):
     """What the driver and workers, each with (leaves, residuals, weights), come to."""
 
     def round_of(cells):
-        return added([quantiles.sums_of(some, ordered_bits(x), weights, cells) for some, x, weights in workers])
+        return added([quantiles.sum_by_cell(some, ordered_bits(x), weights, cells) for some, x, weights in workers])
 
     keys, weights = round_of(None)
     cells, left = quantiles.found(keys, weights, share * quantiles._totals(keys, weights, leaves))
     fine, _ = quantiles.found(*round_of(cells), left)
-    return quantiles.value_of(cells, fine)
+    return quantiles.cell_values(cells, fine)
 
 
 def dealt(x, leaf, weights, workers, leaves):
@@ -54,7 +54,7 @@ def test_quantiles_when_found_in_two_steps_then_match_exact(share, weighted, lea
 def test_values_when_they_are_short_numbers_then_are_exact():
     x = np.array([-3.0, -0.5, 0.0, 0.25, 7.0, 1024.0])
     cells = (ordered_bits(x) >> np.uint64(quantiles.BELOW_FINE)).astype(np.int64)
-    values = quantiles.value_of(cells >> quantiles.CELL_BITS, cells & (quantiles.CELLS - 1))
+    values = quantiles.cell_values(cells >> quantiles.CELL_BITS, cells & (quantiles.CELLS - 1))
     np.testing.assert_array_equal(values, x)
 
 

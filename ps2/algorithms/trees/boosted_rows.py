@@ -30,9 +30,9 @@ class RowGroup:
     """Rows of one kind.
 
     Attributes:
-        y, weights: float64, shape (n,); without weights each counts 1.
+        y, weights: float64, shape (n,); weights are empty if each row counts 1.
         margins: float64, shape (n, width).
-        groups: of rankings.
+        groups: the groups of rankings.
     """
 
     rows: Binned
@@ -43,7 +43,7 @@ class RowGroup:
 
     @staticmethod
     def of(problem: TreeProblem, rows: LocalRows, bins: Bins, columns: FeatureColumns | None = None) -> RowGroup:
-        """Return rows to train with: those of a group are ordered by what they hold, so that trees are the same."""
+        """Return rows to train with. Rows of a group are ordered by their content, so that trees are the same."""
         assert rows.y is not None
         weights = NO_WEIGHTS if rows.weights is None else rows.weights
         margins = starting_margins(rows, problem.base, problem.initial)
@@ -58,15 +58,15 @@ class RowGroup:
 
 
 class BoostedRows:
-    """The rows of a worker, for training and held out, and the tree that is grown of them.
+    """The rows of a worker, for training and held out, and the tree that grows from them.
 
     Attributes:
-        metric: of the rows that are held out.
-        training, held_out: the rows, with their margins; None: there are none to hold out.
-        grown: the rows that the tree is grown of.
-        moving: all rows that move through it, with the margins that its leaves add to.
-        quantised: of the tree: hessians and gradients as whole numbers, shape (n, 2).
-        summed: what histograms sum up: these, and a third channel where nodes need one.
+        metric: the metric of the held-out rows.
+        training, held_out: the rows, with their margins; None: no rows are held out.
+        grown: the rows from which the tree grows.
+        moving: all rows that move through the tree, with the margins that its leaves add to.
+        quantised: the tree's hessians and gradients as whole numbers, shape (n, 2).
+        summed: the numbers that histograms sum up: these, and a third channel if nodes need one.
     """
 
     def __init__(
@@ -74,21 +74,22 @@ class BoostedRows:
         problem: TreeProblem,
         plan: BoostingPlan,
         bins: Bins,
-        given: tuple[LocalRows, LocalRows | None],
+        rows: tuple[LocalRows, LocalRows | None],
         columns: FeatureColumns | None = None,
         ids: Int64s | None = None,
     ) -> None:
         """Args:
-        given: rows to train with, and those held out.
-        columns: of the former, if they have been made; ids: ``row_ids`` of them.
+        rows: the rows to train with, and the held-out rows.
+        columns: the columns of the rows to train with; None: to make.
+        ids: the ``row_ids`` of the rows to train with; None: to compute.
         """
-        rows, held_out = given
+        training, held_out = rows
         self._problem, self._plan = problem, plan
-        self._ids = row_ids(rows, problem.absent) if ids is None else ids
+        self._ids = row_ids(training, problem.absent) if ids is None else ids
         self.metric = Metric.parsed(plan.settings.evalMetric or "")
-        # No margin is below the one, or above the other.
+        # The range of the margins.
         self._span = problem.span
-        self.training = RowGroup.of(problem, rows, bins, columns)
+        self.training = RowGroup.of(problem, training, bins, columns)
         # A feature without missing values in the training rows may have some here.
         lenient = replace(bins, missing=np.ones(bins.features, np.bool_), block=0)
         self.held_out = None if held_out is None else RowGroup.of(problem, held_out, lenient)
@@ -101,20 +102,19 @@ class BoostedRows:
         self.quantised: Array | None = None
         self.summed: Array = np.empty((0, 2), np.int64)
         self._pairs: Float64s | None = None  # hessians and gradients of a round
-        # Weights of rows as whole numbers, where the weight of nodes counts and hessians do not tell it.
+        # Weights of rows as whole numbers, if the weight of nodes counts and is not their sum of hessians.
         self._whole_weights: Array | None = None
         if plan.third == "weights":
             self._whole_weights = whole_weights(self.training.weights, readable(self._ids), plan.weight_unit)
 
     def compute_gradients(self) -> dict[str, Any]:
-        """Compute gradients of a round; return losses, sums of the metric of rows held out, and counts by exponent."""
-        of, objective = self.training, self._problem.objective
-        self._pairs, (loss, weight) = objective.gradients(of.margins, of.y, of.weights, self._pairs, of.groups)
+        """Compute gradients of a round; return losses, sums of the held-out rows' metric, and counts by exponent."""
+        rows, objective = self.training, self._problem.objective
+        self._pairs, (loss, weight) = objective.gradients(rows.margins, rows.y, rows.weights, self._pairs, rows.groups)
         sums: dict[str, Any] = {"loss": loss, "weight": weight}
         if (held := self.held_out) is not None:
-            given = held.margins, held.y, held.weights, self._span, held.groups
-            sums["held"] = self.metric.sums(objective, *given)
-        return {**sums, "rows": len(of.y), "exponents": exponents_of(self._pairs, of.weights)}
+            sums["held"] = self.metric.sums(objective, held.margins, held.y, held.weights, self._span, held.groups)
+        return {**sums, "rows": len(rows.y), "exponents": exponents_of(self._pairs, rows.weights)}
 
     def plant(self, tree: int, scales: tuple[float, float]) -> Int64s:
         """Begin a tree, with all rows in its root; return the root's totals, int64, shape (3,).
@@ -133,10 +133,10 @@ class BoostedRows:
             self.summed = np.column_stack([self.quantised, third])
         margins = self.training.margins[:, output]
         if plan.settings.subsamplingRate < 1:
-            # The trees of one round are grown of the same rows.
-            drawn = draw(self._ids, key_of(plan.seed, tree - output), plan.settings.subsamplingRate)
-            self.grown = self.training.in_root(np.flatnonzero(drawn).astype(np.int32))
-            self.moving = [(self.training.in_root(np.flatnonzero(~drawn).astype(np.int32)), margins)]
+            # The trees of one round grow from the same rows.
+            is_sampled = draw(self._ids, key_of(plan.seed, tree - output), plan.settings.subsamplingRate)
+            self.grown = self.training.in_root(np.flatnonzero(is_sampled).astype(np.int32))
+            self.moving = [(self.training.in_root(np.flatnonzero(~is_sampled).astype(np.int32)), margins)]
         else:
             self.grown, self.moving = self.training.in_root(np.arange(len(self._ids), dtype=np.int32)), []
         self.moving.append((self.grown, margins))
@@ -146,7 +146,7 @@ class BoostedRows:
         return self._totals()
 
     def _totals(self) -> Int64s:
-        """Sum up the rows that the tree is grown of."""
+        """Sum up the rows from which the tree grows."""
         assert self.grown is not None
         assert self.quantised is not None
         order = self.grown.of(0)
@@ -158,13 +158,13 @@ class BoostedRows:
         for rows, margins in self.moving:
             rows.end(nodes, margins)
         self.grown, self.moving = None, []
-        self.note_leaves(nodes.values[nodes.is_leaf])
+        self.widen_span(nodes.values[nodes.is_leaf])
 
-    def note_leaves(self, values: Float64s) -> None:
-        """Take in what the leaves of a tree have added to margins."""
+    def widen_span(self, values: Float64s) -> None:
+        """Widen the range of the margins by the leaves of a tree that have been added to them."""
         self._span = self._span[0] + float(values.min()), self._span[1] + float(values.max())
 
     @property
     def residuals(self) -> Float64s:
-        """Labels less margins, of objectives of one output."""
+        """Labels minus margins, for objectives of one output."""
         return self.training.y - self.training.margins[:, 0]

@@ -35,7 +35,7 @@ class EarlyStopping:
     is_larger_better: bool = False
 
     def is_over(self, values: Sequence[float]) -> bool:
-        """Return whether the training ends; values: of the metric after each round."""
+        """Return whether the training ends; values: the metric after each round."""
         return self._without_improvement(values) >= max(self.patience, 1)
 
     def best(self, values: Sequence[float]) -> int:
@@ -60,10 +60,10 @@ class EarlyStopping:
 
 
 class BoostingRecord:
-    """Trees by number, and what happened round by round.
+    """The trees, and the losses of each round.
 
     Attributes:
-        record: of the training.
+        record: the training's record.
         metric: the metric of the rows that are held out.
         trees: the finished trees.
     """
@@ -82,12 +82,12 @@ class BoostingRecord:
         return len(self.trees) // self._problem.objective.width
 
     def begin(self, losses: Any) -> None:
-        """Note the losses before the first round; see ``end_round``."""
+        """Record the losses before the first round; see ``end_round``."""
         self.record.add(losses.rows, losses.bytes)
         self.record.objective.append(float(losses.loss / losses.weight))
 
     def end_round(self, ask: Ask, losses: Any, seconds: float | None = None) -> bool:
-        """Note the losses after a round; return whether the training ends.
+        """Record the losses after a round; return whether the training ends.
 
         Args:
             losses: attributes: sums of all workers, "loss", "weight", "rows" and "bytes"; "held", the metric of the
@@ -122,9 +122,9 @@ class BoostingRecord:
 
     def forest(self) -> Forest:
         """Return the trees; where rows are held out, those up to the best metric of these."""
-        found = self.record.validation
+        validation = self.record.validation
         objective, base = self._problem.objective, np.array(self._problem.base)
-        trees = self.trees[: objective.width * (1 + self._stopping.best(found))] if found else self.trees
+        trees = self.trees[: objective.width * (1 + self._stopping.best(validation))] if validation else self.trees
         before = () if self._problem.initial is None else self._problem.initial.trees
         forest = Forest((*before, *trees), base, self._problem.dim, objective.loss, objective.shape)
         return replace(forest, absent=self._problem.absent)

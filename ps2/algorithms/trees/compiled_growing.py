@@ -126,24 +126,24 @@ class CompiledGrower:
         self._constraints = readable(np.array(plan.monotone, np.int64))
         self._max_splits = min(plan.max_leaves, max(count, 1)) - 1
 
-    def grow(self, of: BoostedRows, scales: tuple[float, float], totals: Int64s, rate: float) -> tuple[Tree, Moves]:
+    def grow(self, rows: BoostedRows, scales: tuple[float, float], totals: Int64s, rate: float) -> tuple[Tree, Moves]:
         """Grow the tree that has been planted, and move its rows; return how other rows move to its leaves.
 
         Args:
             scales: factors of hessians and gradients; totals: of the root; rate: factor of the leaves.
         """
-        assert of.grown is not None
+        assert rows.grown is not None
         plan, rules = self._plan, rules_of(self._plan, scales)
         max_nodes = 2 * self._max_splits + 1
         nodes = node_memory(max_nodes, 3, self._problem.words)
-        order, spare = of.grown.arrays
+        order, spare = rows.grown.arrays
         nodes.totals[0], nodes.bounds[0], nodes.ends[0, 1] = totals, plan.bounds, len(order)
         sums = self._flat.reshape(len(self._flat), -1, plan.channels)
         slots, free = np.full(max_nodes, -1), np.arange(len(self._flat))
         histograms = kernels.Histograms(self._flat, sums, slots, free, np.zeros(1, np.int64))
         limits = limits_of(plan, rules, totals, self._max_splits)
         count = kernels.grow_boosted(
-            *(order, spare, self._rows, self._columns, readable(of.summed), histograms, self._layout),
+            *(order, spare, self._rows, self._columns, readable(rows.summed), histograms, self._layout),
             *(self._constraints, rules, limits, nodes),
         )
         children, ends, best = nodes.children[:count], nodes.ends[:count], nodes.best
@@ -157,5 +157,5 @@ class CompiledGrower:
         splits[:, [FEATURE, BIN, DEFAULT_LEFT]], splits[:, FIELDS:] = where[inner], sets[inner]
         splits = splits[np.argsort(splits[:, LEFT])]
         leaf = children < 0
-        of.grown.settle(ends)
+        rows.grown.settle(ends)
         return tree, Moves(splits, FinalNodes(np.arange(count), leaf, np.where(leaf, tree.value, 0.0)))

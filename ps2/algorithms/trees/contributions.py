@@ -72,7 +72,7 @@ class Explainer:
         """Compute the SHAP values of rows.
 
         Args:
-            x: as of ``Predictor.margins``.
+            x: see ``Predictor.margins``.
 
         Returns:
             float64, shape (n, width, features + 1): the last ones are ``expected``; all of an output sum up to the
@@ -84,15 +84,15 @@ class Explainer:
         if not len(self._paths):
             return out
         lengths = self._paths["end"] - self._paths["players"]
-        cost, most = int((lengths**2).sum()) * 3 + len(self._splits), int(lengths.max())
+        cost, max_length = int((lengths**2).sum()) * 3 + len(self._splits), int(lengths.max())
         held = map(readable, (self._splits, self._flags, self._paths, self._players, *self._steps))
-        given = (*held, most)
+        arguments = (*held, max_length)
         size = max(LAID_OUT // (len(self._used) * self._forest.width), 1)
         for begin in range(0, x.shape[0], size):
             block = self._laid_out(x[begin : begin + size])
-            found = np.zeros((len(block), self._forest.width, len(self._used)))
-            over_blocks(kernels.contributions, (readable(block), found), *given, cost=cost)
-            out[begin : begin + size, :, self._used] = found
+            values = np.zeros((len(block), self._forest.width, len(self._used)))
+            over_blocks(kernels.contributions, (readable(block), values), *arguments, cost=cost)
+            out[begin : begin + size, :, self._used] = values
         return out
 
     def _laid_out(self, x: Any) -> Float64s:

@@ -72,8 +72,8 @@ def read_forest(path: str, url: str, content: Any) -> Forest:
     """Read a forest.
 
     Args:
-        path: what the user calls it.
-        content: what ``write_forest`` has returned.
+        path: the user's name of the folder.
+        content: the result of ``write_forest``.
 
     Raises:
         UsageError: it is of a version that is not known here.

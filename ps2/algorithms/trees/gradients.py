@@ -33,7 +33,7 @@ MAX_OF_POISSON = 0.7
 # Kinds whose exponents are counted: hessians, gradients, weights. A number of exponent e is below 2^(e - FROM_BITS).
 KINDS = 3
 FROM_BITS = 1022
-# Cost of a row's gradient, and of looking at its exponents, in additions of array elements.
+# The cost of a row's gradient, and of counting its exponents, in additions of array elements.
 ROW_COST, COUNT_COST = 16, 4
 # Covers are sums of whole numbers, with a smaller error than this.
 SLACK = 1 + 1e-6
@@ -48,10 +48,10 @@ class Objective:
     each group counts 1. The hessian of "absolute", "huber" and "quantile" counts as 1: a leaf is the mean of gradients.
 
     Attributes:
-        loss: its name.
-        width: margins of a row: the number of classes ("softmax"), else 1.
-        shape: where "huber" turns linear, above 0; which "quantile", in (0, 1); of "lambdarank", of how many rows at
-            the head of a group pairs are made.
+        loss: the loss's name.
+        width: the number of margins of a row: the number of classes ("softmax"), else 1.
+        shape: "huber": the residual beyond which the loss is linear, above 0; "quantile": the quantile, in (0, 1);
+            "lambdarank": the number of rows at the head of a group that pairs are made of.
     """
 
     loss: LossName
@@ -71,12 +71,12 @@ class Objective:
         Args:
             margins: shape (n, width).
             y: shape (n,).
-            weights: shape (n,), not negative; none: each row counts 1. A row of weight 0 has zeros.
-            out: what it returned before, to be written to: new memory costs as much as to compute them.
-            groups: of the rows ("lambdarank").
+            weights: shape (n,), not negative; empty: each row counts 1. A row of weight 0 has zeros.
+            out: an earlier result to overwrite: new memory costs as much as computing them.
+            groups: the groups of the rows ("lambdarank").
 
         Returns:
-            Shape (width, n, 2): hessian, then gradient; what ``losses`` returns.
+            Shape (width, n, 2): hessian, then gradient; and the result of ``losses``.
         """
         pairs = np.empty((self.width, len(y), 2)) if out is None else out
         if self.loss == "lambdarank":
@@ -86,17 +86,17 @@ class Objective:
             return pairs, kernels.softmax_gradients(readable(margins), readable(y), readable(weights), pairs)
 
         def compute(margins: Float64s, y: Float64s, out: Float64s, weights: Float64s = NO_WEIGHTS) -> Any:
-            given = readable(margins), readable(y), readable(weights)
-            return kernels.gradients(*given, CODES[self.loss], self.shape, out)
+            arrays = readable(margins), readable(y), readable(weights)
+            return kernels.gradients(*arrays, CODES[self.loss], self.shape, out)
 
         rows = (margins[:, 0], y, pairs[0], weights) if len(weights) else (margins[:, 0], y, pairs[0])
-        found = over_blocks(compute, rows, cost=ROW_COST)
-        return pairs, (math.fsum(loss for loss, _ in found), math.fsum(weight for _, weight in found))
+        sums = over_blocks(compute, rows, cost=ROW_COST)
+        return pairs, (math.fsum(loss for loss, _ in sums), math.fsum(weight for _, weight in sums))
 
     def losses(
         self, margins: Float64s, y: Float64s, weights: Float64s = NO_WEIGHTS, groups: RowGroups | None = None
     ) -> tuple[float, float]:
-        """Sum losses, each times its row's weight, and weights; args as of ``gradients``."""
+        """Sum losses, each times its row's weight, and weights; for the args, see ``gradients``."""
         if self.loss == "lambdarank":
             assert groups is not None
             return lost_ndcg(margins[:, 0], y, groups, int(self.shape))
@@ -111,9 +111,9 @@ class Objective:
         So a tree's scales are known before anybody has computed its gradients.
 
         Args:
-            bounds: before: of the sums of hessians, absolute gradients and weights (``sums_below``).
-            step: by how much any margin may have moved.
-            moved: what all rows' moves, each times the row's weight, sum up to, if that is known.
+            bounds: the bounds before, of the sums of hessians, absolute gradients and weights (``sums_below``).
+            step: the largest distance that a margin may have moved.
+            moved: the sum of all rows' moves, each times the row's weight; infinity: unknown.
         """
         h, g, weight = bounds.tolist()
         with np.errstate(over="ignore"):
@@ -121,25 +121,25 @@ class Objective:
             factor = float(np.exp(2 * step if self.loss == "softmax" else step))
         if self.loss in ("logistic", "softmax"):
             # The absolute gradients of a row's classes sum up to 2 at most.
-            most_g = min(self.width, 2) * weight
-            return min(h * factor, self.width * self.most_hessian * weight), min(g * factor, most_g)
+            max_g = min(self.width, 2) * weight
+            return min(h * factor, self.width * self.max_hessian * weight), min(g * factor, max_g)
         if self.loss == "lambdarank":
             # A row may come to be ranked in any other way.
             return MAX_OF_GROUP * weight, MAX_OF_GROUP * weight
         if self.loss == "poisson":
             return h * factor, g + h * (factor - 1)
-        of_one = {"huber": self.shape, "absolute": 1.0, "quantile": max(self.shape, 1 - self.shape)}.get(self.loss)
+        max_row = {"huber": self.shape, "absolute": 1.0, "quantile": max(self.shape, 1 - self.shape)}.get(self.loss)
         far = g + min(weight * step, moved * SLACK)
-        return weight, far if of_one is None else min(far, of_one * weight)
+        return weight, far if max_row is None else min(far, max_row * weight)
 
     @property
-    def most_weight(self) -> float:
-        """Largest absolute value of a leaf: small for "poisson", whose exponential grows fast."""
+    def max_leaf_value(self) -> float:
+        """The largest absolute value of a leaf: small for "poisson", whose exponential grows fast."""
         return MAX_OF_POISSON if self.loss == "poisson" else math.inf
 
     @property
     def classes(self) -> int | None:
-        """How many classes labels name; None: they are numbers."""
+        """The number of classes; None: labels are numbers."""
         return {"logistic": 2, "softmax": self.width}.get(self.loss)
 
     @property
@@ -158,18 +158,18 @@ class Objective:
         return self.loss in ("logistic", "softmax", "absolute", "quantile", "lambdarank")
 
     @property
-    def most_hessian(self) -> float:
+    def max_hessian(self) -> float:
         """The largest hessian that a row of weight 1 may have."""
         return {"logistic": 0.25, "softmax": 0.5, "poisson": math.inf, "lambdarank": math.inf}.get(self.loss, 1.0)
 
     @property
     def leaf_share(self) -> float | None:
-        """The quantile of its rows' residuals that a leaf is; None: a leaf comes from gradients and hessians."""
+        """The quantile of its rows' residuals that is a leaf's value; None: it comes from gradients and hessians."""
         return self.label_share if self.loss in ("absolute", "quantile") else None
 
     @property
     def label_share(self) -> float | None:
-        """Which quantile of the labels margins begin with; None: it is their mean, or shares of classes."""
+        """The quantile of the labels that margins begin with; None: they begin with the mean, or shares of classes."""
         return {"absolute": 0.5, "huber": 0.5, "quantile": self.shape}.get(self.loss)
 
     def base(
@@ -178,10 +178,11 @@ class Objective:
         """Return the margins that are best for a model without trees, float64, shape (width,).
 
         Args:
-            label_mean: by weight.
-            class_weights: of the labels 0, 1, ...: for "logistic" and "softmax"; a class without any counts as one row.
-            quantile: of the labels, by weight: ``label_share``.
-            row_weight: of a row, on average.
+            label_mean: the labels' mean, by weight.
+            class_weights: for "logistic" and "softmax", the weights of the labels 0, 1, ...; a class without any
+                counts as one row.
+            quantile: the labels' quantile ``label_share``, by weight.
+            row_weight: the mean weight of a row.
         """
         if self.loss in ("logistic", "softmax"):
             logs = np.log(np.where(class_weights > 0, class_weights, row_weight))
@@ -196,7 +197,7 @@ def exponents_of(pairs: Float64s, weights: Float64s) -> Int64s:
 
     Args:
         pairs: shape (width, n, 2).
-        weights: shape (n,); none: each row counts 1.
+        weights: shape (n,); empty: each row counts 1.
 
     Returns:
         int64, shape (KINDS, EXPONENTS).
@@ -204,9 +205,9 @@ def exponents_of(pairs: Float64s, weights: Float64s) -> Int64s:
     counts = np.zeros((KINDS, kernels.EXPONENTS), np.int64)
 
     def count(words: npt.NDArray[np.uint64]) -> Int64s:
-        found = np.zeros((words.shape[1], kernels.EXPONENTS), np.int64)
-        kernels.count_exponents(readable(words), found)
-        return found
+        block_counts = np.zeros((words.shape[1], kernels.EXPONENTS), np.int64)
+        kernels.count_exponents(readable(words), block_counts)
+        return block_counts
 
     counts[:2] = sum(over_blocks(count, (pairs.view(np.uint64).reshape(-1, 2),), cost=COUNT_COST))
     if len(weights):
@@ -220,13 +221,13 @@ def sums_below(counts: Int64s) -> Float64s:
     """Return bounds of the sums of hessians, absolute gradients and weights, at most twice these: float64, (KINDS,).
 
     Args:
-        counts: of all workers, as of ``exponents_of``.
+        counts: the sum of all workers' results of ``exponents_of``.
     """
     bounds = np.zeros(KINDS)
     for kind, exponent in zip(*np.nonzero(counts), strict=True):
-        # In this order always, so that not even the last bit depends on how rows lie.
-        most = math.inf if exponent == kernels.EXPONENTS - 1 else math.ldexp(1.0, int(exponent) - FROM_BITS)
-        bounds[kind] += int(counts[kind, exponent]) * most
+        # In a fixed order, so that not even the last bit depends on the order of the rows.
+        limit = math.inf if exponent == kernels.EXPONENTS - 1 else math.ldexp(1.0, int(exponent) - FROM_BITS)
+        bounds[kind] += int(counts[kind, exponent]) * limit
     return bounds
 
 
@@ -239,15 +240,16 @@ def quantised(
 ) -> Array:
     """Return hessians and gradients as whole numbers, int64, shape (n, 2).
 
-    What lies between two goes up as often as it is near the upper one: by a hash of the key and the row's number, so a
-    row has the same numbers wherever it lies. A hessian above 0 is at least 1; a row without one has zeros.
+    A number between two whole numbers is rounded up as often as it is near the upper one: by a hash of the key and the
+    row's number, so a row has the same numbers on any worker. A hessian above 0 is at least 1; a row without one has
+    zeros.
 
     Args:
         pairs: shape (n, 2).
-        ids: int64: of the rows, among all workers'.
-        key: of seed and tree.
-        scales: of hessians and gradients: ``growing.scales_of``.
-        out: what it returned before, to be written to.
+        ids: int64, the numbers of the rows among all workers'.
+        key: a hash of seed and tree.
+        scales: the factors of hessians and gradients: ``growing.scales_of``.
+        out: an earlier result to overwrite.
     """
     out = np.empty(pairs.shape, np.int64) if out is None else out
 

@@ -33,11 +33,12 @@ WEIGHT_BITS = 20
 
 @dataclass(frozen=True)
 class LabelSums:
-    """What labels and weights sum up to, rounded once.
+    """Sums of labels and weights, rounded once.
 
     Attributes:
-        weight: of all rows; mean: of labels, by weight.
-        class_weights: of each class that has rows, if labels are classes.
+        weight: the weight of all rows.
+        mean: the mean of the labels, by weight.
+        class_weights: the weight of each class that has rows; empty: labels are numbers.
     """
 
     weight: float
@@ -46,19 +47,19 @@ class LabelSums:
 
 
 def label_sums(table: Table, of_classes: bool) -> LabelSums:
-    """Sum up the rows that are trained on: one job, and the same answer however they lie.
+    """Sum up the rows that are trained on: one job, and the same answer in any order of the rows.
 
     Tasks add up the bits of weights, and of labels times weights, as whole numbers, by the exponents of these.
     """
     exact: dict[tuple[int, int], Fraction] = defaultdict(Fraction)
-    for label, kind, exponent, high, low in _parts(rows_of(table), of_classes):
+    for label, kind, exponent, high, low in _parts(labelled_rows(table), of_classes):
         exact[label, kind] += ((high << LOW_BITS) + low) * Fraction(2) ** (exponent - BITS)
-    weight, weighted = (sum(value for (_, kind), value in exact.items() if kind == wanted) for wanted in range(2))
+    weight, weighted = (sum(value for (_, kind), value in exact.items() if kind == each) for each in (WEIGHT, WEIGHTED))
     by_class = {label: float(value) for (label, kind), value in exact.items() if kind == WEIGHT}
     return LabelSums(float(weight), float(weighted / weight), by_class if of_classes else {})
 
 
-def rows_of(table: Table) -> DataFrame:
+def labelled_rows(table: Table) -> DataFrame:
     """Return labels y and weights w of the rows that are trained on, for Python tasks."""
     columns, rows = table.columns, table.frame
     assert columns.label is not None
@@ -85,57 +86,56 @@ def _parts(rows: DataFrame, of_classes: bool) -> Any:
 def _summed(labels: np.ndarray, kind: int, values: np.ndarray) -> pa.RecordBatch:
     fractions, exponents = np.frexp(values)
     wholes = np.ldexp(fractions, BITS).astype(np.int64)
-    keys, place = np.unique(np.column_stack([labels, exponents]), axis=0, return_inverse=True)
+    keys, key_index = np.unique(np.column_stack([labels, exponents]), axis=0, return_inverse=True)
     sums = np.zeros((2, len(keys)), np.int64)
     for out, bits in zip(sums, (wholes >> LOW_BITS, wholes & ((1 << LOW_BITS) - 1)), strict=True):
-        np.add.at(out, place.reshape(-1), bits)
-    found = (keys[:, 0], np.full(len(keys), kind), keys[:, 1].astype(np.int64), *sums)
-    return pa.RecordBatch.from_arrays([pa.array(one) for one in found], ["label", "kind", "exponent", "high", "low"])
+        np.add.at(out, key_index.reshape(-1), bits)
+    columns = (keys[:, 0], np.full(len(keys), kind), keys[:, 1].astype(np.int64), *sums)
+    return pa.RecordBatch.from_arrays(list(map(pa.array, columns)), ["label", "kind", "exponent", "high", "low"])
 
 
 def label_quantile(table: Table, share: float, facts: Facts) -> float:
-    """Return the smallest label that so large a share of the rows' weight does not exceed.
+    """Return the smallest label that this share of the rows' weight does not exceed.
 
     Tasks add up weights, as whole numbers, by the first part of labels' bits, then, in the part that has the quantile,
-    by the next, and then by the last: three jobs, and the same answer however rows lie.
+    by the next, and then by the last: three jobs, and the same answer in any order of the rows.
     """
     unit = 0.0 if table.columns.weight is None else unit_of(facts.weight / facts.rows, WEIGHT_BITS)
-    found, below, wanted = 0, 64, -1.0
+    prefix, below, target = 0, 64, -1.0
     for bits in PARTS:
         below -= bits
-        cells, weights = _weights_by_part(table, unit, found, below, bits)
-        if wanted < 0:
-            wanted = share * weights.sum()
+        cells, weights = _weights_by_part(table, unit, prefix, below, bits)
+        if target < 0:
+            target = share * weights.sum()
         ends = np.cumsum(weights)
-        at = min(int(np.searchsorted(ends, wanted)), len(cells) - 1)
-        wanted -= ends[at] - weights[at]
-        found = found << bits | int(cells[at])
-    return float(from_bits(np.array([found], np.uint64))[0])
+        index = min(int(np.searchsorted(ends, target)), len(cells) - 1)
+        target -= ends[index] - weights[index]
+        prefix = prefix << bits | int(cells[index])
+    return float(from_bits(np.array([prefix], np.uint64))[0])
 
 
-def _weights_by_part(table: Table, unit: float, before: int, below: int, bits: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return which of a part of labels' bits there are, ascending, and their weights.
+def _weights_by_part(table: Table, unit: float, prefix: int, below: int, bits: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the different values of a part of labels' bits, ascending, and their weights.
 
     Args:
-        before: the bits before the part, which labels have to have.
-        below, bits: how many there are below the part, and in it.
+        prefix: the bits above the part. Other labels do not count.
+        below, bits: the number of bits below the part, and in it.
     """
 
     def summed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            found = ordered_bits(batch["y"].to_numpy(zero_copy_only=False)) >> np.uint64(below)
-            counts = np.ones(len(found), np.int64)
+            heads = ordered_bits(batch["y"].to_numpy(zero_copy_only=False)) >> np.uint64(below)
+            counts = np.ones(len(heads), np.int64)
             if unit:
                 counts = whole(batch["w"].to_numpy(zero_copy_only=False), unit)
-            mine = found >> np.uint64(bits) == before
-            cells, place = np.unique(found[mine] & np.uint64((1 << bits) - 1), return_inverse=True)
+            has_prefix = heads >> np.uint64(bits) == prefix
+            cells, cell_index = np.unique(heads[has_prefix] & np.uint64((1 << bits) - 1), return_inverse=True)
             sums = np.zeros(len(cells), np.int64)
-            np.add.at(sums, place, counts[mine])
+            np.add.at(sums, cell_index, counts[has_prefix])
             yield pa.RecordBatch.from_pydict({"cell": cells.astype(np.int64), "weight": sums})
 
-    found = (
-        with_python(rows_of(table)).mapInArrow(summed, "cell long, weight long").groupBy("cell").agg(F.sum("weight"))
-    )
-    cells, weights = np.array(found.collect(), np.int64).reshape(-1, 2).T
+    parts = with_python(labelled_rows(table)).mapInArrow(summed, "cell long, weight long")
+    sums = parts.groupBy("cell").agg(F.sum("weight")).collect()
+    cells, weights = np.array(sums, np.int64).reshape(-1, 2).T
     order = np.argsort(cells)
     return cells[order], weights[order]

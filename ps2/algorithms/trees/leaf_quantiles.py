@@ -1,8 +1,8 @@
 """Leaf values of losses that a quantile minimises: the quantile of the leaf's residuals, as in LightGBM and xgboost.
 
 When a tree is grown, workers add up the weights of each leaf's residuals, as whole numbers: first by the first 16 of
-their ordered bits, then, in the cell of the quantile, by the next 16. So leaf values do not depend on how rows lie, and
-have a relative error of 2^-20 at most.
+their ordered bits, then, in the cell of the quantile, by the next 16. So leaf values do not depend on the order of
+the rows, and have a relative error of at most 2^-20.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class CoarseQuantiles:
     """The coarse cell of each leaf's quantile.
 
     Attributes:
-        cells: int64: the coarse cell that has the quantile; 0 where there is no row.
-        weights: float64: how much of its weight lies up to the quantile.
+        cells: int64, the coarse cell that has the quantile; 0 if the leaf has no row.
+        weights: float64, the part of the cell's weight that lies up to the quantile.
     """
 
     cells: Int64s
@@ -52,9 +52,9 @@ class LeafQuantiles:
     """Sums that workers add to; picklable.
 
     Attributes:
-        share: which quantile, in (0, 1).
-        weight_unit: weight of 1 as a whole number; 0: each row counts 1.
-        coarse, fine: sparse, int64: weights by leaf and cell.
+        share: the quantile, in (0, 1).
+        weight_unit: the whole number for a weight of 1; 0: each row counts 1.
+        coarse, fine: sparse, int64, the weights by leaf and cell.
     """
 
     share: float
@@ -64,7 +64,7 @@ class LeafQuantiles:
 
     @staticmethod
     def make(share: float, mean_weight: float | None) -> LeafQuantiles:
-        """Make empty sums; mean_weight: of the rows; None: all weights are 1."""
+        """Make empty sums; mean_weight: the rows' mean weight; None: all weights are 1."""
         return LeafQuantiles(share, unit_of_weights(mean_weight), *(DCV.sparse(2**63, 1, "int64") for _ in range(2)))
 
     def free(self) -> None:
@@ -76,13 +76,13 @@ class LeafQuantiles:
         """Add a worker's rows.
 
         Args:
-            leaves: of each the numbers of its rows, int32.
-            residuals: of all rows: label less margin.
-            weights: of all rows; none: each counts 1.
-            cells: of each leaf the coarse cell to look into; None: add to these.
+            leaves: int32, for each leaf the numbers of its rows.
+            residuals: the label minus the margin of each row.
+            weights: the weight of each row; empty: each counts 1.
+            cells: the coarse cell of each leaf whose fine cells to add to; None: add to the coarse cells.
         """
         units = whole(weights, self.weight_unit) if self.weight_unit and len(weights) else None
-        keys, sums = sums_of(leaves, ordered_bits(residuals), units, cells)
+        keys, sums = sum_by_cell(leaves, ordered_bits(residuals), units, cells)
         if len(keys):
             (self.coarse if cells is None else self.fine).add(sums, keys)
 
@@ -90,66 +90,65 @@ class LeafQuantiles:
 
     def find_coarse(self, leaves: int) -> CoarseQuantiles:
         """Return the coarse cell of each leaf's quantile, and zero the sums."""
-        keys, weights = _taken(self.coarse)
-        wanted = self.share * _totals(keys, weights, leaves)
-        return CoarseQuantiles(*found(keys, weights, wanted))
+        keys, weights = _pull_and_zero(self.coarse)
+        return CoarseQuantiles(*find_cells(keys, weights, self.share * _totals(keys, weights, leaves)))
 
-    def find_fine(self, sought: CoarseQuantiles) -> Float64s:
+    def find_fine(self, coarse: CoarseQuantiles) -> Float64s:
         """Return each leaf's quantile, 0 without rows, and zero the sums."""
-        cells, _ = found(*_taken(self.fine), sought.weights)
-        return np.where(sought.weights > 0, value_of(sought.cells, cells), 0.0)
+        cells, _ = find_cells(*_pull_and_zero(self.fine), coarse.weights)
+        return np.where(coarse.weights > 0, cell_values(coarse.cells, cells), 0.0)
 
 
-def quantiles_here(
+def local_quantiles(
     share: float, weight_unit: float, leaves: Sequence[Int32s], residuals: Float64s, weights: Float64s
 ) -> Float64s:
     """Return each leaf's quantile, 0 without rows, where one worker has all rows.
 
     Args:
-        share, weight_unit: as of ``LeafQuantiles``.
-        leaves, residuals, weights: as of ``LeafQuantiles.add``.
+        share, weight_unit: see ``LeafQuantiles``.
+        leaves, residuals, weights: see ``LeafQuantiles.add``.
     """
     units = whole(weights, weight_unit) if weight_unit and len(weights) else None
     bits = ordered_bits(residuals)
-    keys, sums = sums_of(leaves, bits, units, None)
-    cells, left = found(keys, sums, share * _totals(keys, sums, len(leaves)))
-    fine, _ = found(*sums_of(leaves, bits, units, cells), left)
-    return np.where(left > 0, value_of(cells, fine), 0.0)
+    keys, sums = sum_by_cell(leaves, bits, units, None)
+    cells, left = find_cells(keys, sums, share * _totals(keys, sums, len(leaves)))
+    fine, _ = find_cells(*sum_by_cell(leaves, bits, units, cells), left)
+    return np.where(left > 0, cell_values(cells, fine), 0.0)
 
 
 def unit_of_weights(mean_weight: float | None) -> float:
-    """Return the unit of weights as whole numbers; mean_weight: of the rows; None: all weights are 1."""
+    """Return the unit of weights as whole numbers; mean_weight: the rows' mean weight; None: all weights are 1."""
     return 0.0 if mean_weight is None else unit_of(mean_weight, WEIGHT_BITS)
 
 
-def _taken(sums: DCV) -> tuple[Int64s, Int64s]:
+def _pull_and_zero(sums: DCV) -> tuple[Int64s, Int64s]:
     with batch():
-        taken = sums.pull()
+        future = sums.pull()
         sums.zero()
-    keys, weights = taken.result()
+    keys, weights = future.result()
     return keys, weights
 
 
-def sums_of(
+def sum_by_cell(
     leaves: Sequence[Int32s], bits: UInt64s, weights: Int64s | None, cells: Int64s | None
 ) -> tuple[Int64s, Int64s]:
     """Sum up the weights of rows by leaf and cell.
 
     Args:
-        leaves: of each the numbers of its rows.
-        bits: ordered, of all rows' residuals.
-        weights: of all rows; None: each counts 1.
-        cells: of each leaf the coarse cell whose fine ones are summed up; None: coarse ones are.
+        leaves: for each leaf the numbers of its rows.
+        bits: the ordered bits of each row's residual.
+        weights: the weight of each row; None: each counts 1.
+        cells: the coarse cell of each leaf whose fine cells to sum up; None: sum up all coarse cells.
 
     Returns:
-        Keys, ascending: a leaf's number and a cell's; and the sums.
+        The keys, ascending, each of a leaf's number and a cell's; and the sums.
     """
     rows, leaf = np.concatenate(leaves), np.repeat(np.arange(len(leaves)), [len(some) for some in leaves])
     if cells is not None:
-        mine = (bits[rows] >> np.uint64(BELOW_COARSE)).astype(np.int64) == cells[leaf]
-        rows, leaf = rows[mine], leaf[mine]
-    at = bits[rows] >> np.uint64(BELOW_COARSE if cells is None else BELOW_FINE)
-    keys = leaf << CELL_BITS | (at.astype(np.int64) & (CELLS - 1))
+        is_inside = (bits[rows] >> np.uint64(BELOW_COARSE)).astype(np.int64) == cells[leaf]
+        rows, leaf = rows[is_inside], leaf[is_inside]
+    cell = bits[rows] >> np.uint64(BELOW_COARSE if cells is None else BELOW_FINE)
+    keys = leaf << CELL_BITS | (cell.astype(np.int64) & (CELLS - 1))
     counts = None if weights is None else weights[rows]
     if len(leaves) << CELL_BITS > CELLS_PER_ROW * len(rows):
         some, keys = np.unique(keys, return_inverse=True)
@@ -163,28 +162,28 @@ def _totals(keys: Int64s, weights: Int64s, leaves: int) -> Float64s:
     return np.bincount(keys >> CELL_BITS, weights, leaves)[:leaves].astype(np.float64)
 
 
-def found(keys: Int64s, weights: Int64s, wanted: Float64s) -> tuple[Int64s, Float64s]:
-    """Find in each leaf the cell up to which so much weight lies.
+def find_cells(keys: Int64s, weights: Int64s, targets: Float64s) -> tuple[Int64s, Float64s]:
+    """Find in each leaf the cell at which the cumulative weight reaches a target.
 
     Args:
-        keys, weights: as of ``sums_of``.
-        wanted: of each leaf, above 0; where it is 0, there is nothing to be found.
+        keys, weights: the result of ``sum_by_cell``.
+        targets: the target of each leaf; 0: the leaf has no rows.
 
     Returns:
-        Cells; and how much of the weight wanted lies in them: 0 where none is.
+        The cells; and the part of each target that lies in the cell: 0 if the target is 0.
     """
     ends = np.cumsum(weights)
-    before = np.append(0, ends)[np.searchsorted(keys, np.arange(len(wanted)) << CELL_BITS)]
-    some = np.flatnonzero(wanted > 0)
-    at = np.searchsorted(ends, before[some] + wanted[some])
-    cells, left = np.zeros(len(wanted), np.int64), np.zeros(len(wanted))
-    cells[some] = keys[at] & (CELLS - 1)
-    left[some] = wanted[some] - (ends[at] - weights[at] - before[some])
+    before = np.append(0, ends)[np.searchsorted(keys, np.arange(len(targets)) << CELL_BITS)]
+    some = np.flatnonzero(targets > 0)
+    index = np.searchsorted(ends, before[some] + targets[some])
+    cells, left = np.zeros(len(targets), np.int64), np.zeros(len(targets))
+    cells[some] = keys[index] & (CELLS - 1)
+    left[some] = targets[some] - (ends[index] - weights[index] - before[some])
     return cells, left
 
 
-def value_of(coarse: Int64s, fine: Int64s) -> Float64s:
-    """Return of each cell the number that is nearest to 0: whole numbers and short fractions are exact."""
+def cell_values(coarse: Int64s, fine: Int64s) -> Float64s:
+    """Return the number of each cell that is nearest to 0: whole numbers and short fractions are exact."""
     cells = (coarse << CELL_BITS | fine).astype(np.uint64)
     bits = cells << np.uint64(BELOW_FINE)
     return from_bits(np.where(bits < ZERO, bits | np.uint64((1 << BELOW_FINE) - 1), bits))

@@ -156,7 +156,7 @@ class LocalTreeWorker:
             for number, tree in enumerate(trees, self._num_trees):
                 group.margins[:, number % width] += tree.value[leaves[:, number - self._num_trees]]
         for tree in trees:
-            self._rows.note_leaves(tree.value[tree.leaves])
+            self._rows.widen_span(tree.value[tree.leaves])
         self._num_trees += len(trees)
 
     def _grow_rounds(self) -> list[dict[str, Any]]:

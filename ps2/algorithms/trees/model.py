@@ -17,7 +17,7 @@ from ps2.errors import ConfigError
 
 
 class GBTModel:
-    """Boosted trees: what a model of ``GBTClassifier`` or ``GBTRegressor`` has learnt; picklable.
+    """Boosted trees: the trained part of a model of ``GBTClassifier`` or ``GBTRegressor``; picklable.
 
     Example::
 
@@ -41,12 +41,12 @@ class GBTModel:
 
     @property
     def dim(self) -> int:
-        """How many features there are."""
+        """The number of features."""
         return self.forest.features
 
     @property
     def classes(self) -> int | None:
-        """How many classes there are; None: predictions are numbers."""
+        """The number of classes; None: predictions are numbers."""
         return {"logistic": 2, "softmax": self.forest.width}.get(self.forest.loss)
 
     @property
@@ -60,11 +60,11 @@ class GBTModel:
         return False
 
     def margins(self, x: Any) -> Float64s:
-        """Compute the margins of rows: the base, and what the trees add to it.
+        """Compute the margins of rows: the base plus the leaves of the trees.
 
         Args:
-            x: shape (n, features), NumPy, scipy CSR or pandas; NaN is missing. What a sparse row does not hold is 0
-                or, if the trees were grown so (``forest.absent``), missing.
+            x: shape (n, features), NumPy, scipy CSR or pandas; NaN is missing. An entry that a sparse row does not
+                store is 0 or, if the trees were grown so (``forest.absent``), missing.
 
         Returns:
             float64, shape (n, 1), or one column a class.
@@ -78,10 +78,10 @@ class GBTModel:
         """Return the model of the first trees.
 
         Args:
-            numTrees: trees of each output: rounds.
+            numTrees: the number of trees of each output, which is the number of rounds.
 
         Raises:
-            ConfigError: there are not so many.
+            ConfigError: the model has fewer trees.
         """
         rounds = len(self.forest.trees) // self.forest.width
         if not 1 <= numTrees <= rounds:
@@ -97,10 +97,10 @@ class GBTModel:
         return self._predictor.leaves(x)
 
     def contributions(self, x: Any, numTrees: int | None = None) -> Float64s:
-        """Compute SHAP values: what each feature contributes to the margins of rows (path-dependent TreeSHAP, exact).
+        """Compute SHAP values: each feature's contribution to the margins of rows (path-dependent TreeSHAP, exact).
 
         Args:
-            x, numTrees: as of ``predict``.
+            x, numTrees: see ``predict``.
 
         Returns:
             float64, shape (n, features + 1), of several classes (n, classes, features + 1), as xgboost's
@@ -108,48 +108,49 @@ class GBTModel:
             rows, by their hessians.
 
         Raises:
-            ConfigError, ShapeError, DTypeError: as of ``predict``.
+            ConfigError, ShapeError, DTypeError: see ``predict``.
         """
-        found = self._of(numTrees)._explainer.contributions(x)
-        return found[:, 0] if self.forest.width == 1 else found
+        contributions = self._limited(numTrees)._explainer.contributions(x)
+        return contributions[:, 0] if self.forest.width == 1 else contributions
 
     def predict(self, x: Any, numTrees: int | None = None) -> Float64s:
         """Return classes or values, float64, shape (n,).
 
         Args:
-            x: as of ``margins``.
-            numTrees: use the first so many trees (of each class); None: all.
+            x: see ``margins``.
+            numTrees: use this many trees (of each class) from the first one on; None: all.
 
         Raises:
-            ConfigError: there are not so many trees.
-            ShapeError, DTypeError: as of ``margins``.
+            ConfigError: the model has fewer trees.
+            ShapeError, DTypeError: see ``margins``.
         """
-        return self.head.prediction(self.head.raw(self._of(numTrees).margins(x)))
+        return self.head.prediction(self.head.raw(self._limited(numTrees).margins(x)))
 
     def predictProbability(self, x: Any, numTrees: int | None = None) -> Float64s | None:
         """Return the probability of each class, float64, shape (n, classes); None: predictions are numbers.
 
-        Args and Raises: as of ``predict``.
+        For Args and Raises, see ``predict``.
         """
-        return self.head.probability(self.head.raw(self._of(numTrees).margins(x)))
+        return self.head.probability(self.head.raw(self._limited(numTrees).margins(x)))
 
-    def _of(self, rounds: int | None) -> GBTModel:
+    def _limited(self, rounds: int | None) -> GBTModel:
         return self if rounds is None else self.first(rounds)
 
     def saveXGBoost(self, path: str) -> None:
-        """Write xgboost's JSON model: ``xgboost.Booster(model_file=path)`` predicts the same, as far as float32 goes.
+        """Write xgboost's JSON model: ``xgboost.Booster(model_file=path)`` predicts the same, up to float32's rounding.
 
-        xgboost takes what a sparse matrix does not hold for missing, whatever ``forest.absent`` is.
+        xgboost takes entries that a sparse matrix does not store for missing, whatever ``forest.absent`` is.
 
         Raises:
-            UsageError: xgboost, whose numbers are float32, would part rows of training otherwise, or round leaves away.
+            UsageError: xgboost, whose numbers are float32, would split rows of training otherwise, or round leaves
+                away.
             RecoveryError: the file system refuses.
         """
         save_xgboost(path, self.forest)
 
     @property
     def head(self) -> ClassHead | ValueHead:
-        """What makes predictions of margins."""
+        """The function from margins to predictions."""
         if self.classes is None:
             return ValueHead(link="exp" if self.forest.loss == "poisson" else None)
         return ClassHead(self.classes, "softmax" if self.forest.loss == "softmax" else "logistic")

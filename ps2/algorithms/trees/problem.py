@@ -201,7 +201,7 @@ def with_facts(
         initial: the forest that the training resumes from.
     """
     settings, mean_weight = plan.settings, facts.weight / facts.rows
-    min_gain, max_leaf_value, first_rate = MIN_GAIN, objective.most_weight, None
+    min_gain, max_leaf_value, first_rate = MIN_GAIN, objective.max_leaf_value, None
     if settings.defaults == "pyspark":
         # Relative to labels and weights, so that trees do not depend on their units.
         size = 1.0 if objective.has_bounded_gradients else max(map(abs, facts.label_range))

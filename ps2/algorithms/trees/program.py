@@ -283,7 +283,7 @@ def min_rows_to_split(problem: TreeProblem, plan: BoostingPlan, mean_weight: flo
     if mean_weight is not None:
         return 0
     # Each quantised hessian is rounded up by 1 / 32 of the largest one, at most.
-    max_hessian = problem.objective.most_hessian * (1 + 1 / 32)
+    max_hessian = problem.objective.max_hessian * (1 + 1 / 32)
     return max(1, plan.min_third, math.ceil(plan.min_hessian / max_hessian))
 
 

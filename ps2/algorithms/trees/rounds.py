@@ -1,4 +1,4 @@
-"""What follows from one round of trees for the next one: the scales of gradients. Pure."""
+"""The scales of gradients, from one round of trees to the next. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def next_scales(problem: TreeProblem, plan: BoostingPlan, below: Float64s, last:
     """Return the factors of hessians and gradients in a round, before anybody has computed these.
 
     Args:
-        below: of the round before it; last: its trees.
+        below: bounds of the sums of the last round's hessians and gradients.
+        last: the trees of the last round.
 
     Raises:
         ConfigError: a gradient is not finite.
@@ -40,8 +41,8 @@ def _moves(problem: TreeProblem, plan: BoostingPlan, last: Sequence[Tree]) -> tu
 
     The sum is known for losses whose hessian is the weight, if the tree was grown of all rows; else it is infinity.
     """
-    said = [abs(tree.value[tree.leaves]) for tree in last]
-    step = max(float(values.max()) for values in said)
+    leaves = [abs(tree.value[tree.leaves]) for tree in last]
+    step = max(float(values.max()) for values in leaves)
     if problem.objective.loss != "squared" or plan.settings.subsamplingRate < 1:
         return step, math.inf
-    return step, math.fsum(last[0].cover[last[0].leaves] * said[0])
+    return step, math.fsum(last[0].cover[last[0].leaves] * leaves[0])

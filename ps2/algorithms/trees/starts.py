@@ -1,4 +1,4 @@
-"""Where the margins of rows begin: at the base, at a margin of the row's own, or at what an earlier model says."""
+"""The margins of rows before the first new tree: the base, plus a margin of the row's own or an earlier model's."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def starting_margins(rows: LocalRows, base: tuple[float, ...], initial: Forest |
     """Return the margins of a worker's rows before the first new tree: float64, shape (n, width).
 
     Args:
-        rows: with margins of their own, perhaps, which are added.
-        base: of a model without trees.
-        initial: a forest that the training goes on from, with the same base; None: there is none.
+        rows: the rows; if they have margins of their own, these are added.
+        base: the margins of a model without trees.
+        initial: a forest that the training resumes from, with the same base; None: there is none.
     """
     if initial is None:
         margins = np.tile(np.array(base), (len(rows), 1))
@@ -30,13 +30,13 @@ def starting_margins(rows: LocalRows, base: tuple[float, ...], initial: Forest |
 
 
 def reach_of(forest: Forest) -> tuple[float, float]:
-    """Return by how much the trees can move a margin down, and up: of a forest with one output."""
+    """Return by how much the trees of a forest with one output can move a margin down, and up."""
     leaves = [tree.value[tree.feature == LEAF] for tree in forest.trees]
     return sum(float(one.min()) for one in leaves), sum(float(one.max()) for one in leaves)
 
 
 def fingerprint(forest: Forest) -> str:
-    """Return a hash of all that a forest says."""
+    """Return a hash of a forest."""
     hashed = hashlib.sha256(np.ascontiguousarray(forest.base).tobytes())
     for tree in forest.trees:
         for field in fields(tree):

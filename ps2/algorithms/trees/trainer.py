@@ -26,16 +26,16 @@ def train(
     facts: Facts,
     on_step: Callable[[StepReport], Any] = lambda step: None,
 ) -> TrainedForest[Forest]:
-    """Grow trees on the servers of a context, or go on in one that was restored: see ``BoostingPlan.name``.
+    """Grow trees on the servers of a context, or resume in a restored context: see ``BoostingPlan.name``.
 
-    They are the same, bit for bit, on any number of workers and servers, and in the only worker's process.
+    The trees are the same, bit for bit, on any number of workers and servers, and in the only worker's process.
 
     Args:
         ps: the PS2Context.
         table: rows.
         problem: the objective.
         plan: how to grow trees.
-        facts: of the rows' labels and weights.
+        facts: statistics of the rows' labels and weights.
         on_step: called in the driver after each round; returns True to end the training.
 
     Raises:

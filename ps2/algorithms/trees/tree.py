@@ -132,9 +132,9 @@ class Forest:
         trees: tree t adds to output ``t % width``.
         base: float64, shape (width,): the margins before any tree; one, or ("softmax") one a class.
         features: how many there are.
-        loss: that the trees were grown for.
-        shape: of the loss: where "huber" turns linear; which "quantile"; how many rows "lambdarank" ranks.
-        absent: what it is that sparse rows do not hold: 0, or missing, as NaN is.
+        loss: the loss that the trees were grown for.
+        shape: the loss's shape: see ``Objective``.
+        absent: how to read an entry that a sparse row does not store: as 0, or as missing, like NaN.
     """
 
     trees: tuple[Tree, ...]
@@ -155,11 +155,11 @@ class Forest:
 
     def to_debug_string(self, header: str, rate: float = 1.0) -> str:
         """Print all trees as pyspark.ml does, under a first line; rate: as of ``parts``."""
-        said = (
+        texts = (
             f"  Tree {t} (weight {java_number(weight)}):\n" + part.trees[0].to_debug_string(4, float(part.base[0]))
             for t, (weight, part) in enumerate(zip(self.weights(rate), self.parts(rate), strict=True))
         )
-        return f"{header}\n{''.join(said)}"
+        return f"{header}\n{''.join(texts)}"
 
     def weights(self, rate: float) -> list[float]:
         """Return the factors of ``parts`` in the margins: 1 for the first tree of an output, else the rate."""
@@ -169,7 +169,7 @@ class Forest:
         """Yield forests of one tree each, without learning rates; the first one of an output has its base.
 
         Args:
-            rate: that the trees were trained with.
+            rate: the learning rate with which the trees were trained.
         """
         for number, (tree, weight) in enumerate(zip(self.trees, self.weights(rate), strict=True)):
             base = self.base[number : number + 1] if number < self.width else np.zeros(1)

@@ -1,4 +1,4 @@
-"""What a worker does while boosted trees grow on servers: gradients, histograms, residuals of leaves."""
+"""A worker's part while boosted trees grow on servers: gradients, histograms, residuals of leaves."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Histogram = tuple[Int64s | None, npt.NDArray[Any]]
 
 
 class FleetWorker(ABC):
-    """What the workers of boosted trees and of random forests have in common."""
+    """Base class of the workers of boosted trees and of random forests."""
 
     def __init__(self, problem: TreeProblem, quantiles: Quantiles, rows: LocalRows) -> None:
         self._problem = problem

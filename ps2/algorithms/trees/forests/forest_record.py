@@ -18,7 +18,7 @@ class ForestRecord:
     """Trees by number.
 
     Attributes:
-        record: of the training: the mean impurity of the leaves of each tree, and before it that of a root.
+        record: the training's record: the impurity of a root, then the mean impurity of the leaves of each tree.
         trees: those that have grown.
     """
 

@@ -34,12 +34,12 @@ class ForestRows:
 
     Attributes:
         ids: ``row_ids``.
-        rows: by bins; None: they are not binned yet.
+        rows: the rows as bins; None: they are not binned yet.
     """
 
-    def __init__(self, problem: TreeProblem, plan: ForestPlan, given: LocalRows) -> None:
-        self._problem, self._plan, self._given = problem, plan, given
-        self.ids = row_ids(given, problem.absent)
+    def __init__(self, problem: TreeProblem, plan: ForestPlan, unbinned: LocalRows) -> None:
+        self._problem, self._plan, self._unbinned = problem, plan, unbinned
+        self.ids = row_ids(unbinned, problem.absent)
         self.rows: Binned | None = None
         self.whole: Array = np.empty((0, 2), np.int64)
 
@@ -49,9 +49,9 @@ class ForestRows:
     @cached_property
     def _pairs(self) -> Float64s:
         """Weights, and labels less the base times weights: float64, shape (n, 2)."""
-        assert self._given.y is not None
-        weights = np.ones(len(self)) if self._given.weights is None else self._given.weights
-        labels = np.zeros(len(self)) if self._plan.classes else self._given.y - self._problem.base[0]
+        assert self._unbinned.y is not None
+        weights = np.ones(len(self)) if self._unbinned.weights is None else self._unbinned.weights
+        labels = np.zeros(len(self)) if self._plan.classes else self._unbinned.y - self._problem.base[0]
         return np.column_stack([weights, labels * weights])
 
     def exponents(self) -> Int64s:
@@ -62,18 +62,18 @@ class ForestRows:
         """Bin the rows, and make whole numbers of weights and labels.
 
         Args:
-            columns: of dense rows, if they have been made.
+            columns: the columns of dense rows; None: they are not made yet.
             scales: factors of weights and labels.
         """
-        self.rows = binned(self._given, bins, self._problem.absent, columns)
-        assert self._given.y is not None
+        self.rows = binned(self._unbinned, bins, self._problem.absent, columns)
+        assert self._unbinned.y is not None
         plan = self._plan
         if plan.counts_alone:
-            whole = np.column_stack([np.ones(len(self)), self._given.y])
+            whole = np.column_stack([np.ones(len(self)), self._unbinned.y])
         else:
             whole = quantised(self._pairs, self.ids, key_of(plan.seed, ROUNDING % 2**63), scales)
             if plan.classes:
-                whole[:, 1] = self._given.y
+                whole[:, 1] = self._unbinned.y
         self.whole = readable(whole.astype(np.int64))
         self.__dict__.pop("_pairs", None)  # as large as the rows
 

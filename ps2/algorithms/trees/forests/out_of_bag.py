@@ -25,19 +25,19 @@ from ps2.run.spark.backend_lookup import in_one_wave, with_python
 
 log = logging.getLogger(__name__)
 
-# What rows sum up to: number; number that some tree has not drawn; of these the weight, the weight that is predicted
-# right (or the squared errors), labels less the base, and their squares, by weight.
-ROWS, SCORED, WEIGHT, FOUND, LABELS, SQUARES = range(6)
+# Sums over rows: the number of all rows, and of the rows that some tree has not drawn; of the latter the weight, the
+# weight that is predicted right (or the squared errors), labels minus the base, and their squares, by weight.
+ROWS, SCORED, WEIGHT, FITTED, LABELS, SQUARES = range(6)
 
 
 def out_of_bag_score(table: Table, problem: TreeProblem, plan: ForestPlan, share: Callable[[], RandomForest]) -> float:
-    """Return the accuracy of classes, or R2 of labels that are numbers, of rows by the trees that have not drawn them.
+    """Return the accuracy of classes, or R2 of numbers, by the trees that have not drawn a row.
 
-    Rows count by weight. Those that every tree has drawn do not count, and a warning says how many they are; NaN if
-    there are no others.
+    Rows count by weight. Rows that every tree has drawn do not count, and a warning has their number. NaN: every tree
+    has drawn every row.
 
     Args:
-        share: gives a task the forest.
+        share: returns the forest in a task.
     """
     columns, form = table.columns, Form(problem.dim, problem.classes, missing=True)
 
@@ -48,8 +48,8 @@ def out_of_bag_score(table: Table, problem: TreeProblem, plan: ForestPlan, share
         yield pa.RecordBatch.from_pydict({"sums": [sums.tolist()]})
 
     rows = table.frame.select(*map(column, names_of(columns)))
-    found = with_python(in_one_wave(rows)).mapInArrow(scored, "sums array<double>").collect()
-    sums = np.sum([row["sums"] for row in found], axis=0)
+    parts = with_python(in_one_wave(rows)).mapInArrow(scored, "sums array<double>").collect()
+    sums = np.sum([row["sums"] for row in parts], axis=0)
     if left := int(sums[ROWS] - sums[SCORED]):
         log.warning(
             "oobScore: each of the %d trees has drawn %d of %d rows, which do not count",
@@ -60,9 +60,9 @@ def out_of_bag_score(table: Table, problem: TreeProblem, plan: ForestPlan, share
     if not sums[WEIGHT] > 0:
         return float("nan")
     if plan.classes:
-        return float(sums[FOUND] / sums[WEIGHT])
+        return float(sums[FITTED] / sums[WEIGHT])
     total = sums[SQUARES] - sums[LABELS] ** 2 / sums[WEIGHT]
-    return float(1.0 - sums[FOUND] / total) if total > 0 else float("nan")
+    return float(1.0 - sums[FITTED] / total) if total > 0 else float("nan")
 
 
 def _rows(batch: pa.RecordBatch, columns: ColumnNames, form: Form) -> LocalRows:
@@ -79,15 +79,15 @@ def _sums(rows: LocalRows, forest: RandomForest, problem: TreeProblem, plan: For
         count_draws(ids, plan.keys(tree)[0], plan.draws_below, draws[tree])
     columns = rows.keys.astype(np.int32)[rows.x.indices]
     x = sp.csr_array((rows.x.data, columns, rows.x.indptr), shape=(len(rows), problem.dim))
-    said, trees = forest.votes(x, np.ascontiguousarray(draws.T) == 0)
+    votes, trees = forest.votes(x, np.ascontiguousarray(draws.T) == 0)
     some = trees > 0
     y, weights = rows.y[some], np.ones(int(some.sum())) if rows.weights is None else rows.weights[some]
     sums = np.zeros(SQUARES + 1)
     sums[[ROWS, SCORED, WEIGHT]] = len(rows), len(y), weights.sum()
     if plan.classes:
-        sums[FOUND] = weights[said[some].argmax(axis=1) == y].sum()
+        sums[FITTED] = weights[votes[some].argmax(axis=1) == y].sum()
         return sums
     labels = y - problem.base[0]
-    sums[FOUND] = weights @ (y - said[some, 0] / trees[some]) ** 2
+    sums[FITTED] = weights @ (y - votes[some, 0] / trees[some]) ** 2
     sums[[LABELS, SQUARES]] = weights @ labels, weights @ labels**2
     return sums

@@ -20,13 +20,13 @@ from ps2.ops.guards import readable
 from ps2.ops.parallel import over_blocks
 
 FORMAT = "ps2.random_forest.v1"
-# Cost of adding what a leaf says, in additions.
+# The cost of adding a leaf's vote, in additions.
 LEAF_COST = 8
 
 
 @dataclass(frozen=True, eq=False)
 class RandomForest:
-    """Trees that vote: what a model of ``RandomForestClassifier`` or ``RandomForestRegressor`` has learnt; picklable.
+    """Trees that vote: a trained ``RandomForestClassifier`` or ``RandomForestRegressor`` without Spark; picklable.
 
     Example::
 
@@ -34,8 +34,8 @@ class RandomForest:
         model.predictProbability(X)  # NumPy or scipy CSR
 
     Attributes:
-        forest: the trees: their values are means of labels, or the classes with the largest share.
-        shares: for classes, float64, shape (nodes, classes), of each tree: shares of its rows' weight; else empty.
+        forest: the trees. Their values are means of labels, or the classes with the largest share.
+        shares: for classes, float64, shape (nodes, classes) for each tree: the shares of its rows' weight; else empty.
     """
 
     forest: Forest
@@ -54,12 +54,12 @@ class RandomForest:
 
     @property
     def dim(self) -> int:
-        """How many features there are."""
+        """The number of features."""
         return self.forest.features
 
     @property
     def classes(self) -> int | None:
-        """How many classes there are; None: predictions are numbers."""
+        """The number of classes; None: predictions are numbers."""
         return self.shares[0].shape[1] if self.shares else None
 
     @property
@@ -73,7 +73,7 @@ class RandomForest:
         return False
 
     def margins(self, x: Any) -> Float64s:
-        """Compute what the trees say of rows: the mean of their values, or by class the sum of shares.
+        """Compute the margins of rows: the mean of the trees' values, or by class the sum of their shares.
 
         Args:
             x: shape (n, features), NumPy, scipy CSR or pandas; NaN is missing.
@@ -94,16 +94,16 @@ class RandomForest:
         return out
 
     def votes(self, x: Any, counts: npt.NDArray[np.bool_]) -> tuple[Float64s, Int64s]:
-        """Return the sum of what some trees say of each row, float64, shape (n, 1) or (n, classes), and their number.
+        """Return the sum of some trees' votes for each row, float64, shape (n, 1) or (n, classes), and their number.
 
         Args:
-            x: as of ``margins``.
-            counts: whether a tree counts for a row, shape (n, trees).
+            x: see ``margins``.
+            counts: bool, shape (n, trees), whether a tree counts for a row.
         """
-        nodes, (begins, said) = self.nodes(x), self._tables
+        nodes, (begins, votes) = self.nodes(x), self._tables
         out, trees = np.zeros((len(nodes), self.classes or 1)), np.zeros(len(nodes), np.int64)
         cost = LEAF_COST * max(nodes.shape[1], 1) * out.shape[1]
-        over_blocks(add_votes, (nodes, counts, out, trees), begins, readable(said.reshape(len(said), -1)), cost=cost)
+        over_blocks(add_votes, (nodes, counts, out, trees), begins, readable(votes.reshape(len(votes), -1)), cost=cost)
         return out, trees
 
     def nodes(self, x: Any) -> Int32s:
@@ -115,7 +115,7 @@ class RandomForest:
         return self._predictor.leaf_places(x)
 
     def predict(self, x: Any) -> Float64s:
-        """Return classes or values, float64, shape (n,); args and errors as of ``margins``."""
+        """Return classes or values, float64, shape (n,); for args and errors, see ``margins``."""
         return self.head.prediction(self.head.raw(self.margins(x)))
 
     def predictProbability(self, x: Any) -> Float64s | None:
@@ -124,7 +124,7 @@ class RandomForest:
 
     @property
     def head(self) -> VotesHead | ValueHead:
-        """What makes predictions of margins."""
+        """The function from margins to predictions."""
         return ValueHead() if self.classes is None else VotesHead(self.classes)
 
     def importances(self) -> Float64s:
@@ -135,9 +135,9 @@ class RandomForest:
         total = np.zeros(self.dim)
         for tree in self.forest.trees:
             inner = tree.feature >= 0
-            of_tree = np.bincount(tree.feature[inner], tree.gain[inner], self.dim)
-            if of_tree.sum() > 0:
-                total += of_tree / of_tree.sum()
+            gains = np.bincount(tree.feature[inner], tree.gain[inner], self.dim)
+            if gains.sum() > 0:
+                total += gains / gains.sum()
         return total / total.sum() if total.any() else total
 
     def part(self, tree: int) -> RandomForest:

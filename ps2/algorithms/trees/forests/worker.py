@@ -1,4 +1,4 @@
-"""What a worker does while a random forest grows on servers: it draws each tree's rows, and each node's features."""
+"""A worker's part while a random forest grows on servers: it draws each tree's rows, and each node's features."""
 
 from __future__ import annotations
 
