@@ -6,11 +6,13 @@ import inspect
 from importlib import import_module
 from typing import Any
 
-from pyspark.ml.param import Params
+from pyspark.ml.param import Param, Params
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.util import logging
 from sphinx.util.docstrings import prepare_docstring
+
+from ps2.algorithms.frame.settings import Setting
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +86,8 @@ def table(cls: type[Params]) -> list[str]:
 
 def params_of(cls: type[Params]) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the params of a class by their names, and the defaults of a new object of it."""
-    params = {name: value for name, value in inspect.getmembers_static(cls) if type(value).__name__ == "Param"}
+    kinds = (Param, Setting)
+    params = {name: getattr(cls, name) for name in dir(cls) if isinstance(inspect.getattr_static(cls, name), kinds)}
     try:
         made = cls()
     except TypeError:  # a model, which only a training makes

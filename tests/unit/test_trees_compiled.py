@@ -67,7 +67,8 @@ def grown(kind, by_kernel, monkeypatch):
     options = plans.boosting(maxIter=3, maxBins=40, seed=7, weight_unit=2.0**-6, **options)
     rows = rows_of(weighted, kind.startswith("sparse"))
     given = rows.chosen(np.flatnonzero(np.arange(700) % 3)), rows.chosen(np.arange(0, 700, 3))
-    bins, columns = Quantiles.here(problem, options.settings.maxBins, 1.0 if weighted else None).find_here(given[0])
+    quantiles = Quantiles.in_process(problem, options.settings.maxBins, 1.0 if weighted else None)
+    bins, columns = quantiles.find_bins(given[0])
     of = BoostedRows(problem, options, bins, given, columns)
     if not by_kernel:
         monkeypatch.setattr(local_growing, "is_compiled", lambda *_: False)
@@ -95,7 +96,7 @@ def test_tree_when_grown_by_kernel_then_the_one_by_steps(kind, monkeypatch):
 def test_histograms_when_memory_is_short_then_limit_error(monkeypatch):
     problem, options = TreeProblem(Objective("squared"), 1, (0.0,)), plans.boosting(maxDepth=3)
     rows = LocalRows(np.zeros(1, np.int64), sp.csr_array(np.arange(4.0)[:, None] + 1), np.arange(4.0))
-    bins, columns = Quantiles.here(problem, options.settings.maxBins, None).find_here(rows)
+    bins, columns = Quantiles.in_process(problem, options.settings.maxBins, None).find_bins(rows)
     of = BoostedRows(problem, options, bins, (rows, None), columns)
     made = LocalHistograms(problem, options, bins, of.training.rows)
     monkeypatch.setattr(local_histograms, "_free_bytes", lambda: 1000)

@@ -22,8 +22,8 @@ def quantiles_of(workers, share, leaves):
         return added([quantiles.sum_by_cell(some, ordered_bits(x), weights, cells) for some, x, weights in workers])
 
     keys, weights = round_of(None)
-    cells, left = quantiles.found(keys, weights, share * quantiles._totals(keys, weights, leaves))
-    fine, _ = quantiles.found(*round_of(cells), left)
+    cells, left = quantiles.find_cells(keys, weights, share * quantiles._totals(keys, weights, leaves))
+    fine, _ = quantiles.find_cells(*round_of(cells), left)
     return quantiles.cell_values(cells, fine)
 
 
@@ -59,7 +59,7 @@ def test_values_when_they_are_short_numbers_then_are_exact():
 
 
 def test_quantiles_when_leaf_has_no_row_then_finds_none():
-    cells, left = quantiles.found(
+    cells, left = quantiles.find_cells(
         np.array([5, (2 << quantiles.CELL_BITS) + 7]), np.array([4, 6]), np.array([2.0, 0.0, 3.0])
     )
     assert cells.tolist() == [5, 0, 7]

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from ps2.algorithms.trees.driver_messages import AddCells
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.problem import TreeProblem
-from ps2.algorithms.trees.quantiles import AddCells, CutPointWork, Quantiles
+from ps2.algorithms.trees.quantiles import Quantiles
+from ps2.algorithms.trees.worker import CutPointWork
 from ps2.data.rows import LocalRows
 from tests.in_process import training_context
 

@@ -63,7 +63,7 @@ def test_best_splits_when_on_servers_then_match_one_histogram(ps):
 
 
 def test_features_when_rows_exceed_int32_then_are_not_too_rare(ps):
-    quantiles = Quantiles.make(TreeProblem(Objective("logistic"), 2, (0.0,)), 16, None, least=4)
+    quantiles = Quantiles.make(TreeProblem(Objective("logistic"), 2, (0.0,)), 16, None, min_rows=4)
     quantiles.held.add(np.array([2**31 - 1, 3]))
     quantiles.held.add(np.array([2**31 - 1, 0]))
     rows = LocalRows(np.arange(2), sp.csr_array(np.ones((1, 2))), np.zeros(1))

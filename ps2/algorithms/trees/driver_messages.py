@@ -24,6 +24,32 @@ OPENED_FIELDS = 5
 NONE = -1
 
 
+class CutPointTask(Task):
+    """What workers do in one of the clocks that find cut points."""
+
+
+@dataclass(frozen=True)
+class CountRows(CutPointTask):
+    """Count the rows that hold each feature."""
+
+
+@dataclass(frozen=True)
+class AddValues(CutPointTask):
+    """Add the weights of values by the upper half of their bits."""
+
+
+@dataclass(frozen=True)
+class AddLowerHalves(CutPointTask):
+    """Add the weights of the values that the upper half does not tell apart."""
+
+
+@dataclass(frozen=True)
+class AddCells(CutPointTask):
+    """Add weights by the cells of a turn."""
+
+    turn: int
+
+
 @dataclass(frozen=True, eq=False)
 class FinalNodes:
     """The nodes of a tree whose splits are final, in the tree's order.

@@ -121,7 +121,7 @@ class LocalTreeWorker:
         self._problem, self._plan = problem, plan
         rows = rows_with_weight(reading.training)
         self._rows_as_read = rows, reading.held_out
-        bins, columns = Quantiles.here(problem, plan.settings.maxBins, mean_weight, min_rows).find_here(rows)
+        bins, columns = Quantiles.in_process(problem, plan.settings.maxBins, mean_weight, min_rows).find_bins(rows)
         self._rows = BoostedRows(problem, plan, bins, self._rows_as_read, columns)
         self._grower = LocalGrower(problem, plan, bins, self._rows, unit_of_weights(mean_weight))
         self._num_trees = 0

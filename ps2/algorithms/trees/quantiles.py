@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.frame.memory import fitting_servers
-from ps2.algorithms.frame.program import Ask, Steps, Task
+from ps2.algorithms.frame.program import Ask, Steps
 from ps2.algorithms.training.checkpoint_names import UNNAMED, CheckpointNames
 from ps2.algorithms.trees import feature_columns
 from ps2.algorithms.trees.ascending import are_in, distinct_of, runs
@@ -39,6 +38,7 @@ from ps2.algorithms.trees.cut_points import (
     value_counts,
     whole,
 )
+from ps2.algorithms.trees.driver_messages import AddCells, AddLowerHalves, AddValues, CountRows, CutPointTask
 from ps2.algorithms.trees.feature_columns import ZERO, Distinct, FeatureColumns, distinct
 from ps2.algorithms.trees.local_vectors import LocalDense, LocalSparse, SumsVector
 from ps2.algorithms.trees.problem import TreeProblem
@@ -61,37 +61,11 @@ HALF_BITS = np.uint64(32)
 LOW = (1 << FEATURE_BITS) - 1
 # Features whose cells are looked at together: 4,096 in the first turn each.
 CHUNK = 256
-# Bytes of cells that are kept from turn to turn, at most; others are made anew.
-KEPT_BYTES = 1 << 28
+# The maximum bytes of cells that are cached from turn to turn; others are computed again.
+MAX_CACHE_BYTES = 1 << 28
 # Bits of the mean weight as a whole number; and the count of each row beside its weight.
 WEIGHT_BITS = 8
-OF_ROW = 1 << WEIGHT_BITS
-
-
-class CutPointTask(Task):
-    """What workers do in one of the clocks that find cut points."""
-
-
-@dataclass(frozen=True)
-class CountRows(CutPointTask):
-    """Count the rows that hold each feature."""
-
-
-@dataclass(frozen=True)
-class AddValues(CutPointTask):
-    """Add the weights of values by the upper half of their bits."""
-
-
-@dataclass(frozen=True)
-class AddLowerHalves(CutPointTask):
-    """Add the weights of the values that the upper half does not tell apart."""
-
-
-@dataclass(frozen=True)
-class AddCells(CutPointTask):
-    """Add weights by the cells of a turn."""
-
-    turn: int
+ROW_COUNT = 1 << WEIGHT_BITS
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,26 +73,26 @@ class Quantiles:
     """Sums that workers add to; picklable.
 
     Attributes:
-        problem: describes the features.
-        bins: of a numeric feature, at most, that of missing values aside.
-        weight_unit: weight of 1 as a whole number; 0: each row counts 1.
-        least: least rows with a feature for it to get cut points.
-        held: int64, a column a feature: how many rows hold it.
+        problem: the problem, which describes the features.
+        bins: the maximum number of bins of a numeric feature, without the bin of missing values.
+        weight_unit: the whole number for a weight of 1; 0: each row counts 1.
+        min_rows: a feature gets cut points if at least this many rows hold it.
+        held: int64, a column for each feature: the number of rows that hold it.
         total: int64, one column: the weight of all rows.
-        missing: int64, a column a feature: the weight of its missing values, those aside that rows do not hold.
-        many: int32, a column a feature: above 0, where it has more values than bins.
-        values: sparse, int64: weights by feature and upper half.
-        numbers: sparse, int64: of such keys whose values are not known by it: numbers, from 1 on.
-        lows: sparse, int64: weights of these by number and lower half.
-        turns: sparse, int64: weights by feature and cell, of each turn.
-        heavy: int64, one column: how many features have cells that the next turn cuts.
-        _kept: by features, their cells after so many turns: what a turn has added is the same whenever it is repeated.
+        missing: int64, a column for each feature: the weight of its missing values that rows store.
+        many: int32, a column for each feature: above 0 if it has more values than bins.
+        values: sparse, int64, the weights by feature and upper half.
+        numbers: sparse, int64, the number, from 1 on, of each such key that several values share.
+        lows: sparse, int64, the weights of these values by number and lower half.
+        turns: for each turn: sparse, int64, the weights by feature and cell.
+        heavy: int64, one column: the number of features whose cells the next turn cuts.
+        _cached: for some features, the cells after a number of turns; a turn adds the same sums when it is repeated.
     """
 
     problem: TreeProblem
     bins: int
     weight_unit: float
-    least: int
+    min_rows: int
     held: SumsVector
     total: SumsVector
     missing: SumsVector
@@ -128,17 +102,17 @@ class Quantiles:
     lows: SumsVector
     turns: tuple[SumsVector, ...]
     heavy: SumsVector
-    _kept: dict[bytes, tuple[int, Cells]] = field(default_factory=dict)
+    _cached: dict[bytes, tuple[int, Cells]] = field(default_factory=dict)
 
     @staticmethod
     def make(
-        problem: TreeProblem, bins: int, mean_weight: float | None, names: CheckpointNames = UNNAMED, least: int = 0
+        problem: TreeProblem, bins: int, mean_weight: float | None, names: CheckpointNames = UNNAMED, min_rows: int = 0
     ) -> Quantiles:
-        """Make zero sums, or find those of a training that goes on.
+        """Make zero sums, or find those of a training that resumes.
 
         Args:
-            mean_weight: of the rows; None: all weights are 1.
-            least: least rows with a feature for it to get cut points.
+            mean_weight: the rows' mean weight; None: all weights are 1.
+            min_rows: a feature gets cut points if at least this many rows hold it.
         """
         unit = 0.0 if mean_weight is None else unit_of(mean_weight, WEIGHT_BITS)
         dim = problem.dim
@@ -152,17 +126,17 @@ class Quantiles:
         turns = tuple(names.give(lambda name: DCV.sparse(keys, 1, "int64", name=name)) for _ in range(TURNS))
         heavy = names.give(lambda name: DCV.dense(1, 1, "int64", name=name))
         dense = held, total, missing, many
-        return Quantiles(problem, bins, unit, least, *dense, values, numbers, lows, turns, heavy)
+        return Quantiles(problem, bins, unit, min_rows, *dense, values, numbers, lows, turns, heavy)
 
     @staticmethod
-    def here(problem: TreeProblem, bins: int, mean_weight: float | None, least: int = 0) -> Quantiles:
-        """Make zero sums in this process, for a worker that has all rows; args as of ``make``."""
+    def in_process(problem: TreeProblem, bins: int, mean_weight: float | None, min_rows: int = 0) -> Quantiles:
+        """Make zero sums in this process, for a worker that has all rows; for the args, see ``make``."""
         unit = 0.0 if mean_weight is None else unit_of(mean_weight, WEIGHT_BITS)
         dim = problem.dim
         dense = LocalDense(dim, "int64"), LocalDense(1, "int64"), LocalDense(dim, "int64"), LocalDense(dim, "int32")
         values, numbers, lows = (LocalSparse() for _ in range(3))
         turns = tuple(LocalSparse() for _ in range(TURNS))
-        return Quantiles(problem, bins, unit, least, *dense, values, numbers, lows, turns, LocalDense(1, "int64"))
+        return Quantiles(problem, bins, unit, min_rows, *dense, values, numbers, lows, turns, LocalDense(1, "int64"))
 
     def free(self) -> None:
         dense = [self.held, self.total, self.missing, self.many, self.heavy]
@@ -171,14 +145,14 @@ class Quantiles:
 
     # -- workers ---------------------------------------------------------------------------------------------------
 
-    def find_here(self, rows: LocalRows) -> tuple[Bins, FeatureColumns | None]:
-        """Find what workers and driver find in the clocks, with all rows; return the bins, and what ``take_part`` does.
+    def find_bins(self, rows: LocalRows) -> tuple[Bins, FeatureColumns | None]:
+        """Return the bins of all rows, which this process has, and the columns of dense rows.
 
-        Values are whole here: there are no halves to add up.
+        It finds the same bins as workers and driver in their clocks, but adds up values, not their halves.
         """
         self.count(rows)
         used = self.common(rows)
-        part = _Part.of(self, used)
+        part = RowsByFeature.of(self, used)
         part.add_total()
         few = part.numeric
         held = np.bincount(few.features, few.weights, self.problem.dim).astype(np.int64)
@@ -189,19 +163,19 @@ class Quantiles:
             part.add_cells(turn)
             if turn < TURNS - 1:
                 self.find_heavy(turn + 1)
-        return self._cut(few.without(many, len(few.features)), absent), part.dense_of(rows, used)
+        return self._cut(few.without(many, len(few.features)), absent), part.dense_columns(rows, used)
 
     def count(self, rows: LocalRows) -> None:
-        """Add how many rows hold each feature, and missing values, for which there is a bin however rare they are."""
+        """Add the number of rows with each feature, and the weight of missing values, which have a bin even if rare."""
         held = np.zeros(len(rows.keys), np.int64)
         is_lacking = count_values(readable(rows.x.indices), readable(rows.x.data), held)
         self.held.add(held, rows.keys)
         if is_lacking:
-            _Part.of(self, rows).add_missing()
+            RowsByFeature.of(self, rows).add_missing()
 
     def common(self, rows: LocalRows) -> LocalRows:
         """Return rows without the features that are too rare."""
-        common = np.flatnonzero(self.held.pull(rows.keys) >= self.least)
+        common = np.flatnonzero(self.held.pull(rows.keys) >= self.min_rows)
         if len(common) == len(rows.keys):
             return rows
         return LocalRows(rows.keys[common], rows.x[:, common], rows.y, rows.weights)
@@ -209,7 +183,7 @@ class Quantiles:
     # -- the driver ------------------------------------------------------------------------------------------------
 
     def find_cut_points(self, ask: Ask) -> Steps[None]:
-        """Let the workers add what ``cut`` needs, clock by clock."""
+        """Let the workers add the sums for ``cut``, clock by clock."""
         yield CountRows()
         yield AddValues()
         ask(self.number_values)
@@ -225,26 +199,26 @@ class Quantiles:
         self._number(self._set_many(*self._values(np.empty(0, np.int64))))
 
     def find_many(self) -> None:
-        """Find the features that have more values than bins, as far as is known."""
+        """Find the features that have more values than bins, by the sums so far."""
         self._set_many(*self._values(np.empty(0, np.int64)))
 
-    def _set_many(self, found: Distinct, absent: Int64s) -> Int64s:
-        """Note the features that have more values than bins; return them. Args: as of ``value_counts``."""
-        many = np.flatnonzero((self.many.pull() > 0) | (value_counts(found, absent) > self.bins))
+    def _set_many(self, values: Distinct, absent: Int64s) -> Int64s:
+        """Mark and return the features that have more values than bins; for the args, see ``value_counts``."""
+        many = np.flatnonzero((self.many.pull() > 0) | (value_counts(values, absent) > self.bins))
         self.many.zero()
         if len(many):
             self.many.push(np.ones(len(many), np.int32), many)
         return many
 
     def _number(self, many: Int64s) -> None:
-        """Number the keys of values that the lower half tells apart, but for those of features with many."""
+        """Number the keys that several values share, except those of features with many values."""
         keys, _ = self.numbers.pull()
         few = ~are_in(keys >> FEATURE_BITS, many, self.problem.dim)
         if len(keys):
             self.numbers.push(np.where(few, np.cumsum(few), 0), keys)
 
     def find_heavy(self, turn: int) -> None:
-        """Count the features whose cells the next turn cuts, after so many of them."""
+        """Count the features whose cells the next turn cuts; turn: the number of turns so far."""
         many = np.flatnonzero(self.many.pull())
         if turn == 1 and len(many) and self.problem.absent == "zero":
             # Rows that do not hold a feature are in the cell of zeros.
@@ -262,29 +236,29 @@ class Quantiles:
         return self._cut(*self._values(np.flatnonzero(self.many.pull())))
 
     def _cut(self, few: Distinct, absent: Int64s) -> Bins:
-        """Return the bins; args: as of ``cuts_of_few``."""
+        """Return the bins; for the args, see ``cuts_of_few``."""
         many = np.flatnonzero(self.many.pull())
-        of_values, begins = cuts_of_few(few, absent)
-        of_few = np.repeat(np.arange(self.problem.dim), np.diff(begins))
-        categories, of_categories = categories_of(self.problem)
-        cuts, of_features = [of_values, categories], [of_few, of_categories]
+        value_cuts, begins = cuts_of_few(few, absent)
+        categories, category_features = categories_of(self.problem)
+        cuts = [value_cuts, categories]
+        features = [np.repeat(np.arange(self.problem.dim), np.diff(begins)), category_features]
         for some, cells in self._cells(many, TURNS):
-            found, sizes = cuts_of_many(cells, self.bins)
-            cuts.append(found)
-            of_features.append(np.repeat(some, sizes))
-        at = np.concatenate(of_features)
-        offsets = np.append(0, np.cumsum(np.bincount(at, minlength=self.problem.dim)))
+            cell_cuts, sizes = cuts_of_many(cells, self.bins)
+            cuts.append(cell_cuts)
+            features.append(np.repeat(some, sizes))
+        feature = np.concatenate(features)
+        offsets = np.append(0, np.cumsum(np.bincount(feature, minlength=self.problem.dim)))
         missing = (self.missing.pull() > 0) | (self.problem.absent == "missing")
-        return bins_of(self.problem, np.concatenate(cuts)[np.argsort(at, kind="stable")], offsets, missing)
+        return bins_of(self.problem, np.concatenate(cuts)[np.argsort(feature, kind="stable")], offsets, missing)
 
     def _zeros(self, features: Int64s, held: Int64s) -> Int64s:
-        """Return the weight of features' zeros that rows do not hold, by that of the values that they hold."""
+        """Return the weight of features' zeros that rows do not store; held: the weight of the stored values."""
         if self.problem.absent == "missing":
             return np.zeros(len(features), np.int64)
         return self.total.pull()[0] - self.missing.pull()[features] - held
 
     def _values(self, many: Int64s) -> tuple[Distinct, Int64s]:
-        """Return the values of features, those of many left out, and the weight of zeros that rows do not hold."""
+        """Return the values of all features but ``many``, and the weight of zeros that rows do not store."""
         keys, weights = self.values.pull()
         every = np.arange(self.problem.dim)
         held = np.bincount(keys >> FEATURE_BITS, weights, self.problem.dim).astype(np.int64)
@@ -292,14 +266,14 @@ class Quantiles:
         bits = (keys & LOW).astype(np.uint64) << HALF_BITS
         features, low_keys = keys >> FEATURE_BITS, self.lows.pull()
         if len(low_keys[0]):
-            # In the place of those that have been numbered.
+            # Numbered keys are replaced by the values that share them.
             numbered, numbers = self.numbers.pull()
             numbered = numbered[numbers > 0]  # in this order
             known = np.ones(len(keys), np.bool_)
             known[np.searchsorted(keys, numbered)] = False
-            of = numbered[(low_keys[0] >> FEATURE_BITS) - 1]
-            lows = (of & LOW).astype(np.uint64) << HALF_BITS | (low_keys[0] & LOW).astype(np.uint64)
-            features = np.concatenate([features[known], of >> FEATURE_BITS])
+            upper = numbered[(low_keys[0] >> FEATURE_BITS) - 1]
+            lows = (upper & LOW).astype(np.uint64) << HALF_BITS | (low_keys[0] & LOW).astype(np.uint64)
+            features = np.concatenate([features[known], upper >> FEATURE_BITS])
             bits = np.concatenate([bits[known], lows])
             weights = np.concatenate([weights[known], low_keys[1]])
             order = np.lexsort((bits, features))
@@ -307,12 +281,12 @@ class Quantiles:
         return Distinct(features, bits, weights, many).without(many, len(keys) + len(low_keys[0])), absent
 
     def _cells(self, many: Int64s, turns: int) -> Iterator[tuple[Int64s, Cells]]:
-        """Yield some features at a time, and their cells after so many turns."""
+        """Yield some features at a time, and their cells after a number of turns."""
         pulled: dict[int, tuple[Int64s, Int64s]] = {}
         for begin in range(0, len(many), CHUNK):
             some = many[begin : begin + CHUNK]
             name = some.tobytes()
-            first, cells = self._kept.get(name, (0, Cells.whole(len(some))))
+            first, cells = self._cached.get(name, (0, Cells.whole(len(some))))
             if first > turns:
                 first, cells = 0, Cells.whole(len(some))
             for turn in range(first, turns):
@@ -320,69 +294,31 @@ class Quantiles:
                     pulled[turn] = self.turns[turn].pull()
                 keys, weights = pulled[turn]
                 refinement = Refinement.of(cells, self.bins, turn)
-                mine = _of_features(keys, some)
-                places = np.searchsorted(some, keys[mine] >> FEATURE_BITS)
-                at = refinement.begin[places] + (keys[mine] & LOW)
-                cells = cells.parted(refinement, at, weights[mine])
-            self._keep(name, turns, cells)
+                span = _span_of(keys, some)
+                index = np.searchsorted(some, keys[span] >> FEATURE_BITS)
+                children_of_cells = refinement.begin[index] + (keys[span] & LOW)
+                cells = cells.parted(refinement, children_of_cells, weights[span])
+            self._cache(name, turns, cells)
             yield some, cells
 
     def forget_cells(self) -> None:
         """Forget the cells of earlier turns: their sums may have been read as the fleet went back."""
-        self._kept.clear()
+        self._cached.clear()
 
-    def _keep(self, name: bytes, turns: int, cells: Cells) -> None:
-        """Keep cells of some features after so many turns, if there is room for them."""
-        self._kept.pop(name, None)
-        if cells.nbytes + sum(kept.nbytes for _, kept in self._kept.values()) <= KEPT_BYTES:
-            self._kept[name] = turns, cells
-
-
-class CutPointWork:
-    """A worker's part in finding cut points.
-
-    Args:
-        rows: of the worker.
-    """
-
-    def __init__(self, quantiles: Quantiles, rows: LocalRows) -> None:
-        self._quantiles, self._rows = quantiles, rows
-        self._part: _Part | None = None
-        self._used = rows
-        quantiles.forget_cells()
-
-    def __call__(self, task: CutPointTask) -> None:
-        """Do a task.
-
-        Raises:
-            LimitError: values, or cells, cannot fit the servers.
-        """
-        features = self._quantiles.problem.dim
-        with fitting_servers(f"the values of {features:,} features, of which cut points are made,"):
-            self._do(task)
-
-    @property
-    def columns(self) -> FeatureColumns | None:
-        """The columns of dense rows, if they were made for all features."""
-        return None if self._part is None else self._part.dense_of(self._rows, self._used)
-
-    def _do(self, task: CutPointTask) -> None:
-        if isinstance(task, CountRows):
-            self._quantiles.count(self._rows)
-            return
-        if self._part is None:
-            self._used = self._quantiles.common(self._rows)
-            self._part = _Part.of(self._quantiles, self._used)
-        self._part.do(task)
+    def _cache(self, name: bytes, turns: int, cells: Cells) -> None:
+        """Cache the cells of some features after a number of turns, if there is memory for them."""
+        self._cached.pop(name, None)
+        if cells.nbytes + sum(cached.nbytes for _, cached in self._cached.values()) <= MAX_CACHE_BYTES:
+            self._cached[name] = turns, cells
 
 
 @dataclass(frozen=True, eq=False)
-class _Part:
+class RowsByFeature:
     """A worker's rows, by feature.
 
     Attributes:
-        features: int64: the number of each feature in ``columns``.
-        weights: of rows, whole numbers; none: each counts 1.
+        features: int64, the number of each feature in ``columns``.
+        weights: the rows' weights as whole numbers; empty: each counts 1.
     """
 
     sums: Quantiles
@@ -391,16 +327,16 @@ class _Part:
     weights: Int64s
 
     @staticmethod
-    def of(sums: Quantiles, rows: LocalRows) -> _Part:
+    def of(sums: Quantiles, rows: LocalRows) -> RowsByFeature:
         weights = np.empty(0, np.int64)
         if sums.weight_unit and rows.weights is not None:
             # Else rows that weigh little beside others would have no cut among them.
-            weights = OF_ROW + whole(rows.weights, sums.weight_unit)
+            weights = ROW_COUNT + whole(rows.weights, sums.weight_unit)
         dim = sums.problem.dim
         if is_dense(rows.x, dim):
             x = dense_of(rows, dim, sums.problem.absent)
-            return _Part(sums, FeatureColumns.of_dense(x), np.arange(dim), readable(weights))
-        return _Part(sums, FeatureColumns.of_sparse(rows.x), rows.keys, readable(weights))
+            return RowsByFeature(sums, FeatureColumns.of_dense(x), np.arange(dim), readable(weights))
+        return RowsByFeature(sums, FeatureColumns.of_sparse(rows.x), rows.keys, readable(weights))
 
     def add_missing(self) -> None:
         lacking = feature_columns.missing(self.columns, self.weights)
@@ -416,13 +352,13 @@ class _Part:
         else:
             self._add_lows()
 
-    def dense_of(self, rows: LocalRows, used: LocalRows) -> FeatureColumns | None:
-        """Return the columns, if they are dense and of all rows' features; used: the rows that they are of."""
+    def dense_columns(self, rows: LocalRows, used: LocalRows) -> FeatureColumns | None:
+        """Return the columns if they are dense and have all features of the rows; used: the rows of the columns."""
         return self.columns if used is rows and self.columns.dense else None
 
     @cached_property
     def numeric(self) -> Distinct:
-        """The values of numeric features that have few here; their numbers are those of all workers."""
+        """The values of numeric features with few values in these rows; features are numbered as in all workers."""
         found = distinct(self.columns, self.sums.bins, self.weights)
         categories = np.array(list(self.sums.problem.categories), np.int64)
         dim = self.sums.problem.dim
@@ -474,8 +410,8 @@ def _keys(high: Int64s, low: Array) -> Int64s:
     return (high << FEATURE_BITS) | low.astype(np.int64)
 
 
-def _of_features(keys: Int64s, features: Int64s) -> slice:
-    """Return where sorted keys may be those of some ascending features: nothing is kept of the features between."""
+def _span_of(keys: Int64s, features: Int64s) -> slice:
+    """Return the slice of sorted keys that has those of some ascending features; no features between them have keys."""
     begin, end = np.searchsorted(keys, (features[0] << FEATURE_BITS, (features[-1] + 1) << FEATURE_BITS))
     return slice(int(begin), int(end))
 

@@ -126,7 +126,7 @@ def grow_here(plan: BoostingPlan) -> None:
     """Grow a tree of four rows in this process."""
     problem, y = TreeProblem(Objective("logistic"), 1, (0.0,)), np.array([0.0, 0.0, 1.0, 1.0])
     rows = LocalRows(np.zeros(1, np.int64), sp.csr_array(1 + y[:, None]), y)
-    bins, columns = Quantiles.here(problem, plan.settings.maxBins, None).find_here(rows)
+    bins, columns = Quantiles.in_process(problem, plan.settings.maxBins, None).find_bins(rows)
     of = BoostedRows(problem, plan, bins, (rows, rows), columns)
     scales = first_scales(plan, sums_below(of.compute_gradients()["exponents"]))
     LocalGrower(problem, plan, bins, of, 0.0).grow(0, scales)

@@ -8,15 +8,25 @@ from typing import Any
 
 import numpy.typing as npt
 
+from ps2.algorithms.frame.memory import fitting_servers
 from ps2.algorithms.frame.program import Task
 from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.boosted_rows import BoostedRows
-from ps2.algorithms.trees.driver_messages import NODE, ROW, AddResiduals, GrowTask, PlantTrees, SumGradients
+from ps2.algorithms.trees.driver_messages import (
+    NODE,
+    ROW,
+    AddResiduals,
+    CountRows,
+    CutPointTask,
+    GrowTask,
+    PlantTrees,
+    SumGradients,
+)
 from ps2.algorithms.trees.feature_columns import FeatureColumns
 from ps2.algorithms.trees.leaf_quantiles import LeafQuantiles
 from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem
-from ps2.algorithms.trees.quantiles import CutPointTask, CutPointWork, Quantiles
+from ps2.algorithms.trees.quantiles import Quantiles, RowsByFeature
 from ps2.algorithms.trees.rows import Histograms, row_ids, rows_with_weight
 from ps2.algorithms.trees.tree_matrices import add_histograms, read_bins
 from ps2.array_types import Int64s
@@ -26,6 +36,44 @@ from ps2.data.rows import LocalRows
 
 # The bins of a histogram that are not empty, None: all; and their sums.
 Histogram = tuple[Int64s | None, npt.NDArray[Any]]
+
+
+class CutPointWork:
+    """A worker's part in finding cut points.
+
+    Args:
+        rows: the worker's rows.
+    """
+
+    def __init__(self, quantiles: Quantiles, rows: LocalRows) -> None:
+        self._quantiles, self._rows = quantiles, rows
+        self._part: RowsByFeature | None = None
+        self._used = rows
+        quantiles.forget_cells()
+
+    def __call__(self, task: CutPointTask) -> None:
+        """Do a task.
+
+        Raises:
+            LimitError: values, or cells, cannot fit the servers.
+        """
+        features = self._quantiles.problem.dim
+        with fitting_servers(f"the values of {features:,} features, of which cut points are made,"):
+            self._do(task)
+
+    @property
+    def columns(self) -> FeatureColumns | None:
+        """The columns of dense rows, if they were made for all features."""
+        return None if self._part is None else self._part.dense_columns(self._rows, self._used)
+
+    def _do(self, task: CutPointTask) -> None:
+        if isinstance(task, CountRows):
+            self._quantiles.count(self._rows)
+            return
+        if self._part is None:
+            self._used = self._quantiles.common(self._rows)
+            self._part = RowsByFeature.of(self._quantiles, self._used)
+        self._part.do(task)
 
 
 class FleetWorker(ABC):

@@ -95,8 +95,8 @@ class LocalForestWorker:
 
     def __init__(self, problem: TreeProblem, plan: ForestPlan, mean_weight: float | None, reading: Reading) -> None:
         rows = rows_with_weight(reading.training)
-        quantiles = Quantiles.here(problem, plan.settings.maxBins, mean_weight, min_rows_to_split(plan))
-        bins, columns = quantiles.find_here(rows)
+        quantiles = Quantiles.in_process(problem, plan.settings.maxBins, mean_weight, min_rows_to_split(plan))
+        bins, columns = quantiles.find_bins(rows)
         forest_rows = ForestRows(problem, plan, rows)
         self._scales = plan.scales(sums_below(forest_rows.exponents()))
         forest_rows.begin(bins, columns, self._scales)

@@ -75,7 +75,7 @@ def _prepared(rows: LocalRows, plan: ForestPlan) -> tuple[Bins, ForestRows, tupl
     objective = Objective("softmax", classes) if classes > 2 else Objective("logistic" if classes else "squared")
     problem = TreeProblem(objective, len(rows.keys), (0.0,))
     mean = None if rows.weights is None else float(rows.weights.mean())
-    bins, columns = Quantiles.here(problem, plan.settings.maxBins, mean).find_here(rows)
+    bins, columns = Quantiles.in_process(problem, plan.settings.maxBins, mean).find_bins(rows)
     mine = ForestRows(problem, plan, rows)
     scales = plan.scales(sums_below(mine.exponents()))
     mine.begin(bins, columns, scales)
