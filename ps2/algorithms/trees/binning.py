@@ -139,7 +139,7 @@ class Bins:
 
 
 def shapes_of(bins: Bins) -> Int32s:
-    """Return how many cuts each feature has, times 2, and 1 more if it has a bin for missing values: int32."""
+    """Return each feature's number of cuts, times 2, plus 1 if it has a bin for missing values: int32."""
     return (np.diff(bins.offsets) << 1 | bins.missing).astype(np.int32)
 
 

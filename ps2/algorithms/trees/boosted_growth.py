@@ -155,7 +155,7 @@ class BoostedGrowth(Growth):
         return self._explored or [node for node in self._order.chosen if not node.is_parted]
 
     def _at_once(self) -> int:
-        """Return how many nodes a clock explores."""
+        """Return the number of nodes that a clock explores."""
         if self._plan.settings.growth == "level":
             return self._order.left
         return self.explores or max(BATCH, self._order.left // BATCH_SHARE)

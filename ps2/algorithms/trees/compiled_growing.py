@@ -59,7 +59,7 @@ def is_compiled(plan: BoostingPlan, rows: Binned) -> bool:
 
 
 def _histograms(plan: BoostingPlan, rows: int) -> int:
-    """Return how many histograms there are at once, at most: of leaves that may be split, and of one more node."""
+    """Return the maximum number of histograms at a time: those of leaves that may be split, and of one more node."""
     return min(plan.max_leaves, max(rows, 1)) + 1
 
 

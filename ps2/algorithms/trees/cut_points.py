@@ -37,8 +37,8 @@ class Cells:
 
     Attributes:
         begin: int64, shape (features + 1,): where each feature's cells begin.
-        first: uint64: the least bits of each; they ascend within a feature.
-        width: uint64: of each the logarithm, to base 2, of how many bits there are.
+        first: uint64, the smallest bits of each cell; they ascend within a feature.
+        width: uint64, the logarithm to base 2 of the number of bits of each cell.
         weights: int64: what each holds.
     """
 
@@ -132,7 +132,7 @@ class Refinement:
 
     @staticmethod
     def of(cells: Cells, bins: int, turn: int) -> Refinement:
-        """Decide by what the cells hold, for so many bins a feature.
+        """Decide by the cells' weights, for this number of bins of a feature.
 
         Args:
             turn: how often cells have been cut before.
@@ -198,7 +198,7 @@ def cuts_of_few(found: Distinct, absent: Int64s) -> tuple[Float64s, Int64s]:
 
 
 def value_counts(found: Distinct, absent: Int64s) -> Int64s:
-    """Return how many values each feature has, zeros that are not in ``found`` among them; args as ``cuts_of_few``."""
+    """Return each feature's number of values, with zeros that rows do not store; for the args, see ``cuts_of_few``."""
     some = found.weights > 0
     counts = np.bincount(found.features[some], minlength=len(absent))
     with_zero = np.zeros(len(absent), bool)
@@ -207,10 +207,10 @@ def value_counts(found: Distinct, absent: Int64s) -> Int64s:
 
 
 def cuts_of_many(cells: Cells, bins: int) -> tuple[Float64s, Int64s]:
-    """Return the cut points of features that have many values, feature by feature, and how many each has.
+    """Return the cut points of features that have many values, feature by feature, and each feature's number of them.
 
     Args:
-        bins: of a feature, at most.
+        bins: the maximum number of bins of a feature.
     """
     features = len(cells.begin) - 1
     low, high = np.empty(features * bins, np.uint64), np.empty(features * bins, np.uint64)

@@ -25,7 +25,7 @@ NONE = -1
 
 
 class CutPointTask(Task):
-    """What workers do in one of the clocks that find cut points."""
+    """A task of the clocks that find cut points."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Moves:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class GrowTask(Task):
-    """What workers do in a clock: they move their rows, do the task, and add the histograms of the opened nodes.
+    """A task while trees grow: workers move their rows, do the task, and add the histograms of the opened nodes.
 
     Attributes:
         matrices: the numbers of the matrices on the servers: histograms, cut points, sizes of features.
@@ -160,4 +160,4 @@ class AddResiduals(GrowTask):
 
 @dataclass(frozen=True)
 class SumRows(Task):
-    """Report how many rows a random forest has, and how large their weights and labels are."""
+    """Report the number of a random forest's rows, and the size of their weights and labels."""

@@ -33,7 +33,7 @@ class FeatureColumns:
         bits: uint64, those of a feature lie together; missing ones are the largest.
         begin: int64, shape (features + 1,).
         rows: int32, of sparse columns: the row of each value; dense ones have all rows, and this is empty.
-        count: of rows.
+        count: the number of rows.
     """
 
     bits: UInt64s
@@ -124,8 +124,8 @@ def distinct(columns: FeatureColumns, limit: int, weights: Int64s = NO_WEIGHTS) 
     """Find the distinct values of each feature, missing ones aside.
 
     Args:
-        limit: of values; a feature with more is one of ``many``.
-        weights: of rows, whole numbers, not negative; none: each counts 1.
+        limit: the maximum number of values; a feature with more is one of ``many``.
+        weights: the rows' weights as whole numbers, not negative; empty: each counts 1.
     """
     start = np.append(0, np.cumsum(np.minimum(np.diff(columns.begin), limit)))
     values, counts = np.empty(start[-1], np.uint64), np.empty(start[-1], np.int64)

@@ -16,7 +16,7 @@ from ps2.algorithms.trees.tree import Absent, Forest, Tree
 
 FORMAT = "ps2.forest.v2"
 SETS = ("set_begin", "set_flags")
-# A node's numbers, and how many categories its set tells of.
+# A node's numbers, and the number of categories of its set.
 NODE = np.dtype(
     [
         ("feature", "<i4"),

@@ -34,7 +34,7 @@ Bools = npt.NDArray[np.bool_]
 COST = 4
 # Features of a block, at most: their histogram stays in the second cache.
 BLOCK = 32
-# Pieces of a node's rows that threads add up apart, at most, and how many additions pay for that.
+# The maximum number of pieces of a node's rows that threads add up, and the number of additions from which it pays.
 MAX_PIECES, OF_PIECE = 8, 1 << 20
 # Largest exponent of a scale: its inverse is no subnormal number.
 MAX_EXPONENT = 1000
@@ -69,7 +69,7 @@ class DenseRows:
     """Rows that have a bin in every feature.
 
     Attributes:
-        bins: of all features.
+        bins: the bins of all features.
         columns: unsigned, shape (features, rows): ``Bins.bin_dense``.
     """
 
@@ -126,7 +126,8 @@ class DenseRows:
         """Move the rows of a node that go left to the front, in place; return their number.
 
         Args:
-            order: of the node; aside: int32, as long, overwritten.
+            order: the node's rows in order.
+            aside: int32, of the same length, overwritten.
         """
         return int(kernels.part_dense(order, self.columns[split.feature], split.lefts(self.bins), aside))
 
@@ -136,7 +137,7 @@ class SparseRows:
     """Sparse rows: one bin of each feature, of zeros or of missing values, is not stored.
 
     Attributes:
-        bins: of all features.
+        bins: the bins of all features.
         begins: int64, shape (rows + 1,); columns: int32, of the histogram: ``Bins.bin_sparse``.
         absent: meaning of a value that a row does not hold.
     """
@@ -178,7 +179,7 @@ class Scratch:
     """Room for the histogram of one node of sparse rows: zeros between two uses.
 
     Args:
-        bins: how many there are; channels: 2 or 3.
+        bins: the number of bins; channels: 2 or 3.
     """
 
     def __init__(self, bins: int, channels: int) -> None:

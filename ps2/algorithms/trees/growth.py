@@ -31,7 +31,7 @@ class Growth(ABC):
     """Some trees that grow at once.
 
     Args:
-        roots: by tree; workers add the histograms of those that may be split before the first answer.
+        roots: the trees' roots; workers add the histograms of roots that may be split before the first answer.
 
     Attributes:
         keeps_histograms: whether the histogram of a node serves its children; else it is cleared after the search.

@@ -36,11 +36,11 @@ def layout_of(sizes: Int64s, first: Int64s, implied: Int32s | None, flags: Int64
     """Return the layout row of a histogram.
 
     Args:
-        sizes: int64, shape (features,): how many bins each has.
+        sizes: int64, shape (features,): each feature's number of bins.
         first: int64, shape (features + 1,): where each one's begin, and the end; what lies between is never filled.
         implied: int32: which of a feature's bins is implied, -1: none; None: of no feature.
         flags: int64: CATEGORICAL, HAS_MISSING (it is the last bin), INCREASING or DECREASING (constraints).
-        channels: of the histogram: 2 or 3.
+        channels: the number of the histogram's channels: 2 or 3.
 
     Returns:
         int64, shape (first[-1] * channels,); all fit into int32.

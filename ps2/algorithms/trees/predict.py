@@ -1,4 +1,4 @@
-"""What a forest says of rows, without Spark and without servers: margins and leaves of NumPy and scipy arrays."""
+"""Margins and leaves of NumPy and scipy arrays, without Spark and servers."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ ROUNDED_PART = 1e-14
 # leaves, whose margins are half as large. Newton's step of rows that are alike is the inverse of a probability, which
 # may be tiny.
 MAX_CLASS_LEAF = 8.0
-# Bits of rows' weights as whole numbers: of the mean weight at most, and of their sum.
+# The maximum number of bits of the mean weight as a whole number, and of the sum of all weights.
 WEIGHT_BITS, WEIGHTS_BITS = 20, 29
 
 # The source of a node's weight.

@@ -276,7 +276,7 @@ def mean_weight_of(table: Table, facts: Facts) -> float | None:
 
 
 def min_rows_to_split(problem: TreeProblem, plan: BoostingPlan, mean_weight: float | None) -> int:
-    """Return how many rows must hold a feature, at least, so that it can split a node.
+    """Return the minimum number of rows that must hold a feature, so that it can split a node.
 
     One side of a split has only rows that hold the feature, and these must be heavy enough.
     """

@@ -28,7 +28,7 @@ def lambda_gradients(
 
 
 def lost_ndcg(margins: Float64s, y: Float64s, groups: RowGroups, at: int) -> tuple[float, float]:
-    """Return the sum of 1 - NDCG of groups, and how many there are."""
+    """Return the sum of 1 - NDCG of groups, and the number of groups."""
     return len(groups) - sum_of_ndcg(margins, y, groups, at), float(len(groups))
 
 

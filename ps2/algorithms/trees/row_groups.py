@@ -29,7 +29,7 @@ class RowGroups:
         Args:
             groups: int64: of each row.
             ids: int64: of each row, equal for equal rows.
-            weights: of each row; none: all weigh the same.
+            weights: each row's weight; empty: all weights are equal.
         """
         keys = (weights, ids, groups) if len(weights) else (ids, groups)
         order = np.lexsort(keys).astype(np.int64)

@@ -68,7 +68,7 @@ class SplitOrder:
     """The order of one tree.
 
     Args:
-        splits: the most splits.
+        splits: the maximum number of splits.
         by_gain: the largest gain comes first; else the oldest node.
 
     Attributes:

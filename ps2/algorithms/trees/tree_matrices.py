@@ -141,7 +141,7 @@ def boosting_matrices(bins: Bins, problem: TreeProblem, plan: BoostingPlan, rows
 
 
 def columns_of(bins: Bins, channels: int) -> int:
-    """Return how many columns a matrix of histograms has: whole blocks."""
+    """Return the number of columns of a matrix of histograms: whole blocks."""
     return max(-(-int(bins.first[-1]) // bins.block), 1) * bins.block * channels
 
 
@@ -170,10 +170,10 @@ def read_bins(problem: TreeProblem, numbers: Sequence[int]) -> Bins:
 
 
 def add_histograms(matrix: DCVMatrix, built: Iterable[tuple[int, Int64s | None, Array]]) -> int:
-    """Add a worker's histograms to those of all, by calls for a batch; return how many bytes of sums that takes.
+    """Add a worker's histograms to those of all, by calls for a batch; return the number of bytes of the sums.
 
     Args:
-        built: of each the row, and what ``Histograms.of`` returns. Those with all bins travel together.
+        built: each histogram's row, and the result of ``Histograms.of``. Histograms with all bins travel together.
     """
     moved, full = 0, []
     for row, bins, sums in built:
@@ -200,7 +200,7 @@ def _fitting(bins: Bins, rows: int, size: int) -> AbstractContextManager[None]:
 def check_memory(problem: TreeProblem, plan: BoostingPlan, rows: int, servers: Sequence[tuple[int, int]]) -> None:
     """Raise LimitError if the training cannot fit the servers, whatever its rows hold.
 
-    Of numeric features this counts what finds their cut points; how many have bins that can part rows is known then.
+    For numeric features, this counts the sums that find their cut points; their bins are not known yet.
 
     Args:
         rows: to train on.
@@ -217,14 +217,14 @@ def check_memory(problem: TreeProblem, plan: BoostingPlan, rows: int, servers: S
 
 
 def _least_bins(problem: TreeProblem) -> int:
-    """Return how many bins there are that can part rows, at least."""
+    """Return the minimum number of bins that can split rows."""
     lacks = problem.absent == "missing"  # a bin of its own, in each feature
     numeric = problem.dim - len(problem.categories)
     return 2 * numeric * lacks + sum(count + lacks for count in problem.categories.values() if count + lacks > 1)
 
 
 def first_rows(plan: BoostingPlan, rows: int) -> int:
-    """Return how many rows a matrix of histograms begins with: it grows as trees do.
+    """Return the initial number of rows of a matrix of histograms, which grows as trees do.
 
     One is the layout; the last level of a tree has no histograms, and no node is without rows. Marks come on top.
     """

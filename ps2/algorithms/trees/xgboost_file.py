@@ -40,8 +40,8 @@ def save_xgboost(url: str, forest: Forest, names: Sequence[str] = ()) -> None:
     xgboost takes what a sparse matrix does not hold for missing. A category beyond those of a set goes left there.
 
     Args:
-        url: of the file; what is there is replaced, once all is written.
-        names: of the features; none, or one for each.
+        url: the file's URL; an existing file is replaced when all is written.
+        names: the features' names; empty: they have none.
 
     Raises:
         ConfigError: the URL is none.
@@ -113,7 +113,7 @@ def _check(forest: Forest) -> None:
 
 
 def _range(trees: Sequence[Tree]) -> tuple[float, float]:
-    """Return the least and the most that trees may add up to."""
+    """Return the smallest and the largest possible sum of the trees' leaves."""
     leaves: list[Float64s] = [tree.value[tree.feature == LEAF] for tree in trees]
     return sum(float(one.min()) for one in leaves), sum(float(one.max()) for one in leaves)
 
