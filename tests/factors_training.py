@@ -22,9 +22,9 @@ from ps2.algorithms.factors.rows import Beginning, Scaling, SgdPlan, default_ste
 from ps2.algorithms.factors.settings import FactorizationSettings
 from ps2.algorithms.factors.sgd import BlockDescent
 from ps2.algorithms.factors.survey_rows import gathered
-from ps2.algorithms.frame.settings import with_values
 from ps2.run.rotation import schedule
 from tests.in_process import training_context
+from tests.plans import changed
 
 USERS, ITEMS, RANK = 100, 80, 3
 COLUMNS = RatingColumns()
@@ -33,11 +33,6 @@ COLUMNS = RatingColumns()
 def plan_of(**values: Any) -> FactorizationPlan:
     """The plan of a training with these settings."""
     return FactorizationPlan(settings=FactorizationSettings(**values))
-
-
-def changed(plan: FactorizationPlan, **values: Any) -> FactorizationPlan:
-    """A plan with other settings."""
-    return replace(plan, settings=with_values(plan.settings, **values))
 
 
 PLAN = plan_of(rank=5, maxIter=6, regParam=0.02, solver="sgd", seed=3, checkpointInterval=2, stepSize=0.1, patience=0)

@@ -15,8 +15,9 @@ from training import schema_of
 from ps2.algorithms.topics.assignments import Assignments
 from ps2.algorithms.topics.blocks import ring_of
 from ps2.algorithms.topics.corpus import Corpus, Prior, key_of, numbers_of
-from ps2.algorithms.topics.options import SamplingOptions
+from ps2.algorithms.topics.plan import SamplingPlan
 from ps2.algorithms.topics.saved_topics import hash_of
+from ps2.algorithms.topics.settings import LDASettings
 from ps2.algorithms.training.balance import deal_by_cost
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Table
@@ -24,9 +25,10 @@ from ps2.run.rotation import schedule
 from tests.in_process import ArrayTable
 
 WORDS, DOCUMENTS, TOPICS = 60, 40, 5
-OPTIONS = SamplingOptions(
-    TOPICS, WORDS, iterations=6, alpha=(0.1,), beta=0.05, slice_words=16, seed=3, save_interval=2, check=True
+SETTINGS = LDASettings(
+    k=TOPICS, maxIter=6, docConcentration=[0.1], topicConcentration=0.05, seed=3, checkpointInterval=2
 )
+PLAN = SamplingPlan(settings=SETTINGS, vocabulary=WORDS, slice_words=16, check=True)
 
 
 def documents(seed: int = 0) -> sp.csr_array:
@@ -63,19 +65,19 @@ def words_likelihood(counts: Any, beta: float) -> float:
     return float(of_topics.sum() + (gammaln(counts + beta) - gammaln(beta)).sum())
 
 
-def replayed(counts: sp.csr_array, options: SamplingOptions, workers: int) -> Any:
+def replayed(counts: sp.csr_array, plan: SamplingPlan, workers: int) -> Any:
     """Rotate in one process, turn by turn and rank by rank, with arrays for servers; return the counts of words."""
-    ring = ring_of(workers, WORDS, options.width)
+    ring = ring_of(workers, WORDS, plan.width)
     blocks = deal_by_cost(np.asarray(counts.sum(axis=0)).astype(np.int64), ring.blocks)
-    found, totals, before = np.zeros((WORDS, options.topics), np.int32), [], []
+    found, totals, before = np.zeros((WORDS, plan.topics), np.int32), [], []
     for corpus in corpora(counts, workers, blocks):
-        tokens = Assignments.random(corpus, options.topics, key_of(options.seed, 0))
+        tokens = Assignments.random(corpus, plan.topics, key_of(plan.seed, 0))
         _add(found, tokens.listed(0, len(corpus.words)))
         before.append(tokens)
-        totals.append([np.bincount(tokens.topics, minlength=options.topics)] * 2)
-    prior = Prior(options.alphas, options.beta, WORDS)
-    for rotation in range(options.iterations):
-        for turn in schedule(options.seed, rotation, workers, ring.blocks, ring.slices):
+        totals.append([np.bincount(tokens.topics, minlength=plan.topics)] * 2)
+    prior = Prior(plan.alphas, plan.beta, WORDS)
+    for rotation in range(plan.settings.maxIter):
+        for turn in schedule(plan.seed, rotation, workers, ring.blocks, ring.slices):
             now = [list(of_worker) for of_worker in totals]
             for rank, block in enumerate(turn):
                 tokens, corpus = before[rank], before[rank].corpus
@@ -85,9 +87,9 @@ def replayed(counts: sp.csr_array, options: SamplingOptions, workers: int) -> An
                 known = sum(now[other][0] for other in range(workers) if other != rank) + now[rank][1]
                 old = tokens.topics[corpus.begins[begin] : corpus.begins[end]].copy()
                 of_words = found[corpus.words[begin:end]]
-                tokens.sample(begin, end, of_words, known, prior, key_of(options.seed, rotation + 1))
+                tokens.sample(begin, end, of_words, known, prior, key_of(plan.seed, rotation + 1))
                 _add(found, tokens.changed(begin, end, old))
-                totals[rank] = [now[rank][1], np.bincount(tokens.topics, minlength=options.topics)]
+                totals[rank] = [now[rank][1], np.bincount(tokens.topics, minlength=plan.topics)]
     return found
 
 
@@ -100,11 +102,11 @@ def corpora(counts: sp.csr_array, workers: int, blocks: Any = None) -> Iterator[
         yield Corpus.of(sp.csr_array(part[:, used]), used, numbers_of(rank, len(part)), order)
 
 
-def saved_counts(fleet: Any, options: SamplingOptions, workers: int) -> Any:
+def saved_counts(fleet: Any, plan: SamplingPlan, workers: int) -> Any:
     """Return the counts of words by the topics that workers saved last."""
-    counts, found, blocks = documents(), np.zeros((WORDS, options.topics), np.int32), None
+    counts, found, blocks = documents(), np.zeros((WORDS, plan.topics), np.int32), None
     if fleet.frequencies is not None:
-        blocks = deal_by_cost(fleet.frequencies.pull(), ring_of(workers, WORDS, options.width).blocks)
+        blocks = deal_by_cost(fleet.frequencies.pull(), ring_of(workers, WORDS, plan.width).blocks)
     for rank, corpus in enumerate(corpora(counts, workers, blocks)):
         topics = fleet.saved.load(rank, hash_of(corpus), corpus.size)
         np.add.at(found, (np.repeat(corpus.words, np.diff(corpus.begins)), topics), 1)

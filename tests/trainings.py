@@ -42,7 +42,8 @@ from ps2.algorithms.online import models as online
 from ps2.algorithms.online.program import OnlineProgram
 from ps2.algorithms.topics import sampling as topics
 from ps2.algorithms.topics.online import train_online
-from ps2.algorithms.topics.options import OnlineOptions
+from ps2.algorithms.topics.plan import OnlinePlan
+from ps2.algorithms.topics.settings import LDASettings
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.observing import observe_fits
 from ps2.algorithms.training.record import StepReport
@@ -243,9 +244,9 @@ def fit_machine(ps: Any, frame: Any, call: Call) -> Result:
 # An iteration of "sgd" has four turns, and a worker that is lost goes back to the last saved vectors.
 CCD: dict[str, Any] = {"solver": "ccd", "rank": 6, "stepSize": None}
 FACTORS = {
-    "sgd": factors_training.changed(factors_training.PLAN, checkpointInterval=1),
-    "ccd": factors_training.changed(factors_training.PLAN, **CCD, biases=True),
-    "ccd, implicit": factors_training.changed(factors_training.PLAN, **CCD, implicitPrefs=True),
+    "sgd": plans.changed(factors_training.PLAN, checkpointInterval=1),
+    "ccd": plans.changed(factors_training.PLAN, **CCD, biases=True),
+    "ccd, implicit": plans.changed(factors_training.PLAN, **CCD, implicitPrefs=True),
 }
 HELD = replace(factors_training.COLUMNS, validation="held")
 
@@ -256,8 +257,7 @@ def ratings(spark: Any) -> Any:
 
 def factorize(ps: Any, frame: Any, call: Call, solver: str) -> Result:
     plan = FACTORS[solver]
-    plan = factors_training.changed(plan, maxIter=plan.settings.maxIter + call.more, seed=call.seed)
-    plan = replace(plan, name=call.name)
+    plan = plans.changed(plan, maxIter=plan.settings.maxIter + call.more, seed=call.seed, name=call.name)
     survey = survey_ratings(frame, HELD, plan.settings)
     deal = Deal.of(survey, 2, 1, 4 * (plan.settings.rank + 4))
     fitted = factors.train(ps, deal_ratings(frame, survey, deal, plan), survey, plan, None, call.on_step)
@@ -266,24 +266,26 @@ def factorize(ps: Any, frame: Any, call: Call, solver: str) -> Result:
 
 # -- topics ------------------------------------------------------------------------------------------------------------
 
-LONG = replace(topics_training.OPTIONS, iterations=8, save_interval=1)
+LONG = plans.changed(topics_training.PLAN, maxIter=8, checkpointInterval=1)
 SAMPLED = {
     "ssp": LONG,
-    "average": replace(LONG, sync="average"),
-    "rotation": replace(LONG, sync="rotation"),
-    "local": replace(LONG, via="local", threads=2),
+    "average": plans.changed(LONG, sync="average"),
+    "rotation": plans.changed(LONG, sync="rotation"),
+    "local": replace(LONG, is_local=True, threads=2),
 }
-ONLINE = {
-    "gradient": OnlineOptions(topics_training.TOPICS, topics_training.WORDS, 6, beta=0.05, offset=2.0, fraction=0.5),
-    "average": OnlineOptions(
-        *(topics_training.TOPICS, topics_training.WORDS, 6),
-        beta=0.05,
-        offset=2.0,
-        fraction=0.5,
-        sync="average",
-        local_batches=3,
-    ),
-}
+ONLINE_SETTINGS = LDASettings(
+    optimizer="online",
+    k=topics_training.TOPICS,
+    maxIter=6,
+    docConcentration=[0.1],
+    topicConcentration=0.05,
+    optimizeDocConcentration=True,
+    sync="gradient",
+    learningOffset=2.0,
+    subsamplingRate=0.5,
+)
+GRADIENT = OnlinePlan(settings=ONLINE_SETTINGS, vocabulary=topics_training.WORDS)
+ONLINE = {"gradient": GRADIENT, "average": plans.changed(GRADIENT, sync="average", localBatches=3)}
 
 
 def documents(spark: Any, workers: int = 2) -> Table:
@@ -292,18 +294,18 @@ def documents(spark: Any, workers: int = 2) -> Table:
 
 def sample_topics(ps: Any, table: Table, call: Call, kind: str) -> Result:
     """Return counts of words, and those that follow from the topics that the workers saved last."""
-    options, tokens = SAMPLED[kind], topics_training.documents().sum()
-    options = replace(options, iterations=options.iterations + call.more, seed=call.seed, name=call.name)
+    plan, tokens = SAMPLED[kind], topics_training.documents().sum()
+    plan = plans.changed(plan, maxIter=plan.settings.maxIter + call.more, seed=call.seed, name=call.name)
     if kind == "local":  # another machine may have other cores
-        options = replace(options, threads=options.threads + call.more)
+        plan = replace(plan, threads=plan.threads + call.more)
     saved: list[Any] = []
 
     def result(program: Any, returned: Any, original: Any = topics.SamplingProgram.result) -> Any:
-        saved.append(topics_training.saved_counts(program._shared, options, table.workers))
+        saved.append(topics_training.saved_counts(program._shared, plan, table.workers))
         return original(program, returned)
 
     with mock.patch.object(topics.SamplingProgram, "result", result):
-        found = topics.train(ps, table, options, int(tokens), call.on_step)
+        found = topics.train(ps, table, plan, int(tokens), call.on_step)
     return Result({"counts": found.counts, "saved": saved[-1]}, found.history.objective)
 
 
@@ -318,9 +320,9 @@ def assert_tokens_counted(result: Result, expected: Result, rtol: float) -> None
 
 
 def infer_topics(ps: Any, table: Table, call: Call, sync: str) -> Result:
-    options = ONLINE[sync]
-    options = replace(options, iterations=options.iterations + call.more, seed=call.seed, name=call.name)
-    fitted = train_online(ps, table, options, call.on_step)
+    plan = ONLINE[sync]
+    plan = plans.changed(plan, maxIter=plan.settings.maxIter + call.more, seed=call.seed, name=call.name)
+    fitted = train_online(ps, table, plan, call.on_step)
     return Result({"counts": fitted.counts, "alpha": fitted.alpha}, fitted.history.objective)
 
 

@@ -37,7 +37,7 @@ PUBLIC_NAMES: dict[str, dict[str, tuple[str, ...]]] = {
         "trees.forests.models": ("RandomForestClassificationModel",),
     },
     "clustering": {
-        "clustering": ("LDA", "LDAModel"),
+        "topics.estimator": ("LDA", "LDAModel"),
         "clusters.estimator": ("KMeans", "KMeansModel"),
     },
     "feature": {

@@ -22,7 +22,7 @@ from ps2 import algorithms
 from ps2.algorithms.embeddings.settings import Strategy
 from ps2.algorithms.factors.estimator import SOLVERS as FACTOR_SOLVERS
 from ps2.algorithms.linear.trainer import SOLVERS as LINEAR_SOLVERS
-from ps2.algorithms.topics.options import OnlineSyncName, SyncName
+from ps2.algorithms.topics.settings import OnlineSyncName, SyncName
 
 # A checkpoint that is under way as a server dies fails.
 pytestmark = pytest.mark.filterwarnings("ignore::ps2.errors.CheckpointWarning")

@@ -9,7 +9,7 @@ import re
 
 import numpy as np
 import pytest
-from factors_training import COLUMNS, PLAN, changed, frame_of, ratings
+from factors_training import COLUMNS, PLAN, frame_of, ratings
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.evaluation import RegressionEvaluator
 from pyspark.ml.recommendation import ALS, ALSModel
@@ -20,6 +20,7 @@ from ps2.algorithms.factors.dealing import Deal, deal_ratings
 from ps2.algorithms.factors.estimator import train
 from ps2.algorithms.factors.ratings import survey_ratings
 from ps2.errors import ConfigError, InputError, SlotsError, UsageError
+from tests.plans import changed
 
 # Tasks reach it, so all of them run in the same Python workers. pyspark leaves the threads of its validators to the
 # garbage collector.

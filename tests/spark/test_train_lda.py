@@ -13,7 +13,6 @@ from tests.commands import assert_one_line, newest_clock
 TREES, BEASTS = ("oak", "elm", "yew"), ("cat", "dog", "cow")
 PNG = b"\x89PNG"
 BEGUN = 10  # a clock when iterations have been made
-NO_SPARK = "there is no such Spark"
 
 
 def bag(documents, seed=0):
@@ -119,26 +118,6 @@ def test_lda_when_a_file_is_wrong_then_it_says_so(train, files, name):
     code, _, stderr = train(*(option.format(files) for option in options))
     assert_one_line(stderr)
     assert (code, told in stderr) == (1, True), stderr
-
-
-WRONG_OPTIONS = {
-    "no file": (["--vocab", "nowhere"], 1, "nowhere: there is no such file"),
-    "k": (["--k", "0"], 2, "--k: expected a number in [1, "),
-    "alpha": (["--alpha", "-1"], 2, "--alpha: expected"),
-    "beta": (["--beta", "0"], 2, "--beta: expected"),
-    "batch": (["--optimizer", "online", "--batch", "2"], 2, "--batch: expected a number in (0, 1], got 2.0"),
-    "staleness": (["--staleness", "-1"], 2, "--staleness: expected"),
-    "iterations": (["--iterations", "-1"], 2, "--iterations: expected"),
-    "sync": (["--sync", "none"], 2, "--sync"),
-    "top words": (["--top-words", "0"], 2, "--top-words"),
-}
-
-
-@pytest.mark.parametrize("name", WRONG_OPTIONS)
-def test_lda_when_option_is_invalid_then_named_before_spark(train, files, name):
-    options, code, told = WRONG_OPTIONS[name]
-    found, _, stderr = train("--input", files / "docword", *options, master=NO_SPARK)
-    assert (found, told in stderr.splitlines()[-1]) == (code, True), stderr
 
 
 @pytest.mark.nightly

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from factors_training import COLUMNS, PLAN, changed, chunk_of, ratings, replayed, surveyed
+from factors_training import COLUMNS, PLAN, chunk_of, ratings, replayed, surveyed
 
 from ps2.algorithms.factors.dealing import Deal, keys_of, packed
 from ps2.algorithms.factors.grid import read_grid
@@ -20,6 +20,7 @@ from ps2.run.prefetch import Prefetch
 from ps2.run.rotation import RotationSchedule
 from ps2.run.turns import Rotations
 from tests.fakes import FleetInProcess, installed, session_over
+from tests.plans import changed
 
 WEIGHTED = replace(COLUMNS, weight="weight", validation="held")
 

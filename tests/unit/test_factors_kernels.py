@@ -8,7 +8,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from factors_training import COLUMNS, PLAN, changed, ratings, replayed, surveyed
+from factors_training import COLUMNS, PLAN, ratings, replayed, surveyed
 
 from ps2.algorithms.factors import grid_kernels, sgd_kernels, warm
 from ps2.algorithms.factors.grid import Layout, ordered
@@ -17,6 +17,7 @@ from ps2.algorithms.factors.settings import FactorizationSettings
 from ps2.algorithms.factors.sgd import BlockDescent
 from ps2.algorithms.factors.sgd_kernels import BIAS, BIAS_SUM, FAST, FIRST, SLOW, WIDTH, draw_rows, squared_errors
 from ps2.run.rotation import RotationSchedule
+from tests.plans import changed
 
 RATES = np.array([0.1, 0.05, 0.02], np.float32)
 

@@ -17,7 +17,6 @@ from factors_training import (
     PLAN,
     USERS,
     Ratings,
-    changed,
     fitted,
     plan_of,
     ratings,
@@ -29,6 +28,7 @@ from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.data.ids import UNKNOWN
 from ps2.errors import ConfigError, InputError, PS2Error
 from tests.in_process import training_context
+from tests.plans import changed
 
 HELD = replace(COLUMNS, validation="held")
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from topics_training import OPTIONS, TOPICS, WORDS, documents, replayed
+from topics_training import PLAN, TOPICS, WORDS, documents, replayed
 
 from ps2.algorithms.topics.assignments import Assignments
 from ps2.algorithms.topics.corpus import Corpus, Prior, key_of, numbers_of
@@ -15,8 +13,9 @@ from ps2.algorithms.topics.local_sampling import LocalSampling
 from ps2.algorithms.topics.local_turns import document_bounds
 from ps2.data.rows import LocalRows
 from ps2.errors import ConfigError
+from tests.plans import changed
 
-PRIOR = Prior(OPTIONS.alphas, OPTIONS.beta, WORDS)
+PRIOR = Prior(PLAN.alphas, PLAN.beta, WORDS)
 SYNCS = ["ssp", "rotation", "average"]
 
 
@@ -25,9 +24,9 @@ def rows_of(counts):
     return LocalRows(used, sp.csr_array(counts[:, used]))
 
 
-def sampled(options, counts, threads, bounds=None):
-    sampling = LocalSampling(options, rows_of(counts), threads, bounds)
-    for iteration in range(1, options.iterations + 1):
+def sampled(plan, counts, threads, bounds=None):
+    sampling = LocalSampling(plan, rows_of(counts), threads, bounds)
+    for iteration in range(1, plan.settings.maxIter + 1):
         sampling.sample(iteration, PRIOR)
     sampling.close()
     return sampling
@@ -47,45 +46,45 @@ def of_topics(sampling):
 
 
 def test_rotation_when_threads_take_turns_then_equals_workers():
-    counts, options = documents(), replace(OPTIONS, sync="rotation")
+    counts, plan = documents(), changed(PLAN, sync="rotation")
     # As ``replayed`` deals them out: every second document.
     dealt = sp.csr_array(sp.vstack([counts[0::2], counts[1::2]]))
-    found = sampled(options, dealt, 2, [0, 20, 40])
-    np.testing.assert_array_equal(by_word(found), replayed(counts, options, 2))
+    found = sampled(plan, dealt, 2, [0, 20, 40])
+    np.testing.assert_array_equal(by_word(found), replayed(counts, plan, 2))
 
 
 @pytest.mark.parametrize("sync", SYNCS)
 def test_one_thread_when_counts_are_shared_then_equals_worker(sync):
-    counts, options = documents(), replace(OPTIONS, sync=sync)
+    counts, plan = documents(), changed(PLAN, sync=sync)
     if sync == "rotation":
-        expected = replayed(counts, options, 1)
+        expected = replayed(counts, plan, 1)
     else:
         rows = rows_of(counts)
         corpus = Corpus.of(rows.x, rows.keys, numbers_of(0, len(rows)))
-        tokens = Assignments.random(corpus, TOPICS, key_of(options.seed, 0))
+        tokens = Assignments.random(corpus, TOPICS, key_of(plan.seed, 0))
         expected = np.zeros((WORDS, TOPICS), np.int32)
         words = np.repeat(corpus.words, np.diff(corpus.begins))
         np.add.at(expected, (words, tokens.topics), 1)
         totals = expected.sum(axis=0).astype(np.int64)
-        for iteration in range(1, options.iterations + 1):
-            for begin, end in corpus.slices(options.width):
+        for iteration in range(1, plan.settings.maxIter + 1):
+            for begin, end in corpus.slices(plan.width):
                 of_words = expected[corpus.words[begin:end]]
-                tokens.sample(begin, end, of_words, totals, PRIOR, key_of(options.seed, iteration))
+                tokens.sample(begin, end, of_words, totals, PRIOR, key_of(plan.seed, iteration))
                 expected[corpus.words[begin:end]] = of_words
-    np.testing.assert_array_equal(by_word(sampled(options, counts, 1)), expected)
+    np.testing.assert_array_equal(by_word(sampled(plan, counts, 1)), expected)
 
 
 @pytest.mark.parametrize("sync", SYNCS)
 def test_threads_when_they_sample_then_counts_match_topics(sync):
-    found = sampled(replace(OPTIONS, sync=sync), documents(), 3)
+    found = sampled(changed(PLAN, sync=sync), documents(), 3)
     assert len(found._parts) == 3
     np.testing.assert_array_equal(by_word(found), of_topics(found))
     np.testing.assert_array_equal(by_word(found).sum(axis=1), documents().sum(axis=0))
 
 
 def test_topics_when_given_to_other_threads_then_counts_match():
-    two = sampled(OPTIONS, documents(), 2)
-    three = LocalSampling(OPTIONS, rows_of(documents()), 3)
+    two = sampled(PLAN, documents(), 2)
+    three = LocalSampling(PLAN, rows_of(documents()), 3)
     three.give(two.topics)
     np.testing.assert_array_equal(three.topics, two.topics)
     np.testing.assert_array_equal(by_word(three), by_word(two))
@@ -110,4 +109,4 @@ def test_documents_when_divided_then_each_thread_has_some(lengths, threads, boun
 
 def test_local_when_turns_end_by_time_then_error():
     with pytest.raises(ConfigError, match="budgetS: turns of one worker that has all counts do not end by time"):
-        replace(OPTIONS, via="local", sync="rotation", budget_s=0.1)
+        changed(PLAN, is_local=True, sync="rotation", budgetS=0.1)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -15,18 +13,31 @@ from ps2.algorithms.topics.averaging import check_lambda
 from ps2.algorithms.topics.corpus import key_of
 from ps2.algorithms.topics.evidence import alpha_after, ids_of
 from ps2.algorithms.topics.online import train_online
-from ps2.algorithms.topics.options import OnlineOptions
+from ps2.algorithms.topics.plan import OnlinePlan
+from ps2.algorithms.topics.settings import LDASettings
 from ps2.algorithms.topics.variational import ops as online_ops
 from ps2.data.rows import LocalRows
 from ps2.errors import LimitError
 from ps2.matrix.partition import Partition
 from ps2.ops.kernels import kernel
 from tests.in_process import training_context
+from tests.plans import changed
 
-ONLINE = OnlineOptions(
-    TOPICS, WORDS, iterations=6, alpha=(0.2,), beta=0.05, offset=2.0, fraction=0.5, local_batches=1, seed=3
+SETTINGS = LDASettings(
+    optimizer="online",
+    k=TOPICS,
+    maxIter=6,
+    docConcentration=[0.2],
+    topicConcentration=0.05,
+    optimizeDocConcentration=True,
+    sync="gradient",
+    learningOffset=2.0,
+    subsamplingRate=0.5,
+    localBatches=1,
+    seed=3,
 )
-AVERAGE = replace(ONLINE, fraction=0.3, sync="average", local_batches=3)
+ONLINE = OnlinePlan(settings=SETTINGS, vocabulary=WORDS)
+AVERAGE = changed(ONLINE, subsamplingRate=0.3, sync="average", localBatches=3)
 # Lambda is float32 on the servers.
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 # Python would warn of the overflow that its numbers are made by.
@@ -39,10 +50,10 @@ def counts_at_start():
     return counts
 
 
-def stepped(shard, lam, alpha, step, total, recipe):
+def stepped(shard, lam, alpha, step, total, plan):
     """Return lambda, alpha and minus the bound of a token after one more batch of a shard of all documents."""
-    ids, key = ids_of(LocalRows(np.arange(WORDS), shard)), key_of(recipe.seed, step)
-    drawn = online_kernels.draw(ids, key, recipe.fraction)
+    ids, key = ids_of(LocalRows(np.arange(WORDS), shard)), key_of(plan.seed, step)
+    drawn = online_kernels.draw(ids, key, plan.settings.subsamplingRate)
     some = shard.toarray()[drawn]
     if not len(some):
         return lam, alpha, np.nan
@@ -50,28 +61,28 @@ def stepped(shard, lam, alpha, step, total, recipe):
     for seed, gamma in zip(ids[drawn] + key, begun, strict=True):
         BEGIN_GAMMA(seed, gamma)
     gammas, stats, bound = inferred(some, np.exp(expectation(lam.T)).T, alpha, begun)
-    rho = (recipe.offset + step + 1) ** -recipe.decay
-    lam = (1 - rho) * lam + rho * (recipe.beta + total / len(some) * stats)
+    rho = (plan.settings.learningOffset + step + 1) ** -plan.settings.learningDecay
+    lam = (1 - rho) * lam + rho * (plan.beta + total / len(some) * stats)
     return lam, alpha_after(alpha, expectation(gammas).sum(axis=0), len(some), rho), -bound / some.sum()
 
 
-def reference(recipe, shards=1):
+def reference(plan, shards=1):
     """Return counts, alpha and the bounds of batches; each worker has a shard of the documents."""
     documents_of = [documents()[rank::shards] for rank in range(shards)]
     documents_of = [shard[np.diff(shard.indptr) > 0] for shard in documents_of]
     total = sum(shard.shape[0] for shard in documents_of)
-    lam, alpha, bounds = counts_at_start().astype(float) + recipe.beta, recipe.alphas, []
-    for iteration in range(recipe.iterations):
+    lam, alpha, bounds = counts_at_start().astype(float) + plan.beta, plan.alphas, []
+    for iteration in range(plan.settings.maxIter):
         models = []
         for shard in documents_of:
             model = lam, alpha
-            for step in range(iteration * recipe.local_batches, (iteration + 1) * recipe.local_batches):
-                *model, bound = stepped(shard, *model, step, total, recipe)
+            for step in range(iteration * plan.settings.localBatches, (iteration + 1) * plan.settings.localBatches):
+                *model, bound = stepped(shard, *model, step, total, plan)
                 bounds.append(bound)
             models.append(model)
         shares = np.array([shard.shape[0] / total for shard in documents_of])
         lam, alpha = (np.tensordot(shares, each, 1) for each in zip(*models, strict=True))
-    return lam - recipe.beta, alpha, bounds
+    return lam - plan.beta, alpha, bounds
 
 
 @pytest.fixture(scope="module")
@@ -79,9 +90,9 @@ def expected():
     return reference(ONLINE)
 
 
-def trained(recipe=ONLINE, workers=2, on_step=lambda step: None):
+def trained(plan=ONLINE, workers=2, on_step=lambda step: None):
     with training_context() as ps:
-        return train_online(ps, arrays(documents(), workers), recipe, on_step)
+        return train_online(ps, arrays(documents(), workers), plan, on_step)
 
 
 def assert_same(found, expected):
@@ -103,18 +114,18 @@ def test_online_when_weights_exceed_worker_then_splits_documents(expected, monke
 
 def test_online_when_batch_is_all_documents_then_bound_improves():
     steps = []
-    recipe = replace(ONLINE, fraction=1.0, iterations=10)
-    found = trained(recipe, on_step=steps.append)
+    plan = changed(ONLINE, subsamplingRate=1.0, maxIter=10)
+    found = trained(plan, on_step=steps.append)
     assert len(steps) == found.history.steps == 10
     assert found.history.objective[-1] < found.history.objective[0] - 0.1
-    assert found.counts.sum() + WORDS * TOPICS * recipe.beta > documents().sum() * 0.9
+    assert found.counts.sum() + WORDS * TOPICS * plan.beta > documents().sum() * 0.9
     assert {step.metrics["tokens_per_s"] > 0 for step in steps} == {True}
 
 
-@pytest.mark.parametrize("recipe", [ONLINE, AVERAGE], ids=lambda recipe: recipe.sync)
-def test_online_when_a_batch_has_no_document_then_lambda_stays(recipe):
-    found = trained(replace(recipe, fraction=1e-9, iterations=2))
-    np.testing.assert_allclose(found.counts, counts_at_start(), rtol=0 if recipe is ONLINE else 1e-6)
+@pytest.mark.parametrize("plan", [ONLINE, AVERAGE], ids=lambda plan: plan.settings.sync)
+def test_online_when_a_batch_has_no_document_then_lambda_stays(plan):
+    found = trained(changed(plan, subsamplingRate=1e-9, maxIter=2))
+    np.testing.assert_allclose(found.counts, counts_at_start(), rtol=0 if plan is ONLINE else 1e-6)
     assert np.isnan(found.history.objective).all()
 
 
@@ -128,7 +139,7 @@ def test_online_when_batches_are_empty_then_history_has_numbers():
 
     seed = next(seed for seed in range(100) if any(drawn(seed)) and not (drawn(seed)[0] or drawn(seed)[-1]))
     with training_context() as ps:
-        found = train_online(ps, arrays(one, 1), replace(ONLINE, fraction=0.2, iterations=12, seed=seed))
+        found = train_online(ps, arrays(one, 1), changed(ONLINE, subsamplingRate=0.2, maxIter=12, seed=seed))
     objective, known = found.history.objective, np.flatnonzero(drawn(seed))
     assert np.isfinite(objective).all()
     assert (objective[0], objective[-1]) == (objective[known[0]], objective[known[-1]])
@@ -138,7 +149,7 @@ def test_online_when_batches_are_empty_then_history_has_numbers():
 def test_averaging_when_workers_step_then_mean_of_their_lambdas(workers):
     found = trained(AVERAGE, workers)
     assert_same(found, reference(AVERAGE, workers))
-    assert found.history.steps == AVERAGE.iterations
+    assert found.history.steps == AVERAGE.settings.maxIter
 
 
 def test_averaging_when_lambda_exceeds_memory_then_limit_error():

@@ -1,15 +1,15 @@
-"""Params of LDA: what they refuse, and the recipe that they make."""
+"""Params of LDA: what they refuse, and the plan that they make."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import pytest
 from pyspark.ml import clustering
 
 from ps2.algorithms import LDA, LDAModel
-from ps2.algorithms.topics.options import OnlineOptions, SamplingOptions, check_room
+from ps2.algorithms.topics.estimator import inference_of
+from ps2.algorithms.topics.plan import OnlinePlan, SamplingPlan
 from ps2.errors import ConfigError, LimitError
+from tests.plans import changed
 
 
 def plan(**params):
@@ -18,26 +18,29 @@ def plan(**params):
     return lda._plan()
 
 
-def test_recipe_when_nothing_is_said_then_is_what_samplers_have():
+def test_plan_when_nothing_is_set_then_is_what_samplers_have():
     made = plan()
-    assert isinstance(made, SamplingOptions)
-    assert (made.topics, made.iterations, made.alpha, made.beta) == (10, 100, (0.1,), 0.01)
-    assert (made.sync, made.staleness, made.budget_s, made.save_interval) == ("ssp", 1, None, 10)
-    assert not made.optimize_alpha
+    settings = made.settings
+    assert isinstance(made, SamplingPlan)
+    assert (made.topics, settings.maxIter, set(made.alphas), made.beta) == (10, 100, {0.1}, 0.01)
+    assert (settings.sync, settings.staleness, settings.budgetS, made.save_interval) == ("ssp", 1, None, 10)
+    assert not settings.optimizeDocConcentration
 
 
-def test_recipe_when_online_then_is_what_pyspark_has():
+def test_plan_when_online_then_is_what_pyspark_has():
     made = plan(optimizer="online", k=4)
-    assert isinstance(made, OnlineOptions)
-    assert (made.iterations, made.alpha, made.beta, made.optimize_alpha) == (20, (0.25,), 0.25, True)
-    assert (made.offset, made.decay, made.fraction) == (1024.0, 0.51, 0.05)
+    settings = made.settings
+    assert isinstance(made, OnlinePlan)
+    assert (settings.maxIter, set(made.alphas), made.beta) == (20, {0.25}, 0.25)
+    assert settings.optimizeDocConcentration
+    assert (settings.learningOffset, settings.learningDecay, settings.subsamplingRate) == (1024.0, 0.51, 0.05)
 
 
-def test_recipe_when_em_then_concentrations_are_pysparks_less_1(caplog):
+def test_plan_when_em_then_concentrations_are_pysparks_less_1(caplog):
     made = plan(optimizer="EM", k=4)
-    assert isinstance(made, SamplingOptions)
-    assert (made.iterations, made.alpha, made.beta) == (20, (12.5,), pytest.approx(0.1))
-    assert plan(optimizer="em", k=2, docConcentration=[1.5, 3.0]).alpha == (0.5, 2.0)
+    assert isinstance(made, SamplingPlan)
+    assert (made.settings.maxIter, set(made.alphas), made.beta) == (20, {12.5}, pytest.approx(0.1))
+    assert plan(optimizer="em", k=2, docConcentration=[1.5, 3.0]).alphas.tolist() == [0.5, 2.0]
     assert "topics are found by collapsed Gibbs sampling" in caplog.text
 
 
@@ -46,21 +49,23 @@ def test_models_then_are_instances_of_pyspark_local_lda():
     assert not issubclass(LDAModel, clustering.DistributedLDAModel)
 
 
-def test_recipe_when_params_are_set_then_has_them():
+def test_plan_when_params_are_set_then_has_them():
     made = plan(k=2, docConcentration=[1, 2], topicConcentration=0.5, sync="rotation", budgetS=2, checkpointInterval=-1)
-    assert (made.alpha, made.beta, made.sync, made.budget_s, made.save_interval) == ((1, 2), 0.5, "rotation", 2.0, 0)
-    assert plan(docConcentration=3).alpha == (3.0,)
+    settings = made.settings
+    assert (made.alphas.tolist(), made.beta, settings.sync) == ([1, 2], 0.5, "rotation")
+    assert (settings.budgetS, made.save_interval) == (2.0, 0)
+    assert set(plan(docConcentration=3).alphas) == {3.0}
     assert plan(seed=-5).seed == 2**63 - 5
 
 
 @pytest.mark.parametrize("optimizer", ["cgs", "online"])
 def test_topics_when_the_driver_cannot_hold_them_then_k_is_named(optimizer):
-    recipe = replace(plan(optimizer=optimizer, k=2 * 10**9), vocabulary=1)
+    large = changed(plan(optimizer=optimizer, k=2 * 10**9), vocabulary=1)
     with pytest.raises(
         LimitError, match=r"k=2,000,000,000: so many topics of 1 words take [0-9,]+ bytes, and the driver"
     ):
-        check_room(recipe, 16 << 30)
-    check_room(replace(recipe, topics=1000), 16 << 30)
+        large.check_memory(16 << 30)
+    changed(large, k=1000).check_memory(16 << 30)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +73,7 @@ def test_topics_when_the_driver_cannot_hold_them_then_k_is_named(optimizer):
     [("cgs", "auto", "sampled"), ("online", "auto", "variational"), ("cgs", "variational", "variational")],
 )
 def test_inference_when_auto_then_is_as_topics_are_found(optimizer, inference, expected):
-    assert LDA(optimizer=optimizer, inference=inference)._inference == expected
+    assert inference_of(LDA(optimizer=optimizer, inference=inference)) == expected
 
 
 def test_defaults_when_optimizers_differ_then_are_each_ones_own():
@@ -93,6 +98,7 @@ def test_defaults_when_optimizers_differ_then_are_each_ones_own():
         ({"sync": "bsp"}, "sync: expected one of ssp, rotation, average, gradient, got 'bsp'"),
         ({"sync": "gradient"}, "sync: expected one of ssp, rotation, average with optimizer 'cgs', got 'gradient'"),
         ({"optimizer": "online", "sync": "ssp"}, "sync: expected one of gradient, average with optimizer 'online'"),
+        ({"optimizer": "online", "subsamplingRate": 0.0}, r"subsamplingRate: expected a number in \(0, 1\], got 0.0"),
         ({"optimizer": "online", "localBatches": 2}, "localBatches: only optimizer 'online' with sync 'average'"),
         ({"optimizer": "online", "sync": "average", "localBatches": 0}, "localBatches: expected at least 1, got 0"),
         ({"via": "local", "numWorkers": 2}, "via: expected 'servers' or 'auto' for 2 workers"),

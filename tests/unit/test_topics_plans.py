@@ -9,8 +9,9 @@ from scipy.special import gammaln
 from ps2.algorithms.topics.alpha import AlphaSchedule, fit_alpha, keys_of
 from ps2.algorithms.topics.blocks import ring_of
 from ps2.algorithms.topics.corpus import Corpus
-from ps2.algorithms.topics.options import SamplingOptions
+from ps2.algorithms.topics.plan import SamplingPlan
 from ps2.algorithms.topics.saved_topics import PAGE, SavedTopics, hash_of
+from ps2.algorithms.topics.settings import LDASettings
 from ps2.algorithms.topics.shared_counts import ClockRows
 from ps2.algorithms.topics.sharing import groups_of
 from ps2.algorithms.training.balance import deal_by_cost
@@ -34,12 +35,13 @@ def test_blocks_when_words_are_many_then_each_fits_worker(width, blocks):
 
 @pytest.mark.parametrize("each", [1, 4])
 def test_groups_when_workers_traverse_then_words_never_overlap(each):
-    recipe, rng = SamplingOptions(2, 100, slice_words=5), np.random.default_rng(0)
+    plan = SamplingPlan(settings=LDASettings(k=2), vocabulary=100, slice_words=5)
+    rng = np.random.default_rng(0)
     taken = []
     for rank in range(3):
         words = np.sort(rng.choice(100, 70, replace=False))
         corpus = Corpus(words, np.arange(71), np.zeros(70, np.int32), np.zeros(1, np.int64))
-        groups = groups_of(corpus, recipe, each, rank, 3)
+        groups = groups_of(corpus, plan, each, rank, 3)
         assert max(end - begin for group in groups for begin, end in group) <= 5
         taken.append([{*words[[at for bounds in group for at in range(*bounds)]].tolist()} for group in groups])
         assert set.union(*taken[-1]) == set(words.tolist())

@@ -11,10 +11,8 @@ from scipy.stats import kstest
 
 from ps2.algorithms.topics import online_kernels as kernels
 from ps2.algorithms.topics.evidence import alpha_after, ids_of
-from ps2.algorithms.topics.options import OnlineOptions
 from ps2.algorithms.topics.variational import ops
 from ps2.data.rows import LocalRows
-from ps2.errors import ConfigError
 from ps2.matrix.partition import Partition
 from ps2.ops.guards import readable
 from tests.variational import expectation, inferred
@@ -198,22 +196,6 @@ def test_step_when_taken_then_lambda_moves_and_statistics_are_0(dtype):
     np.testing.assert_allclose(m, expected, rtol=1e-6)
     np.testing.assert_allclose(totals, expected.sum(axis=0), rtol=1e-6)
     assert not stats.any()
-
-
-# -- what is asked -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"topics": 0}, "topics: expected a number in"),
-        ({"alpha": (0.1, 0.2)}, "alpha: expected 1 or 3 numbers, one a topic, got 2"),
-        ({"fraction": 0.0}, r"fraction: expected a number in \(0, 1\], got 0.0"),
-    ],
-)
-def test_recipe_when_it_cannot_be_then_says_so(given, message):
-    with pytest.raises(ConfigError, match=message):
-        OnlineOptions(**{"topics": 3, "vocabulary": 10, **given})
 
 
 def test_inference_when_seeded_then_random_start_is_reproducible():

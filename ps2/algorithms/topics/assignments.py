@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ps2.algorithms.topics import sampling_kernels as kernels
 from ps2.algorithms.topics.corpus import Corpus, Prior, dtype_of
-from ps2.algorithms.topics.options import SamplerName
+from ps2.algorithms.topics.settings import SamplerName
 from ps2.algorithms.topics.tallies import tally_of
 from ps2.array_types import Int32s, Int64s
 from ps2.ops.guards import readable

@@ -21,7 +21,7 @@ from ps2.algorithms.frame.program import DoTask, Task
 from ps2.algorithms.topics import online_kernels as kernels
 from ps2.algorithms.topics.corpus import key_of
 from ps2.algorithms.topics.evidence import BatchReport, InferBatch, alpha_after, ids_of, infer_statistics
-from ps2.algorithms.topics.options import OnlineOptions
+from ps2.algorithms.topics.plan import OnlinePlan
 from ps2.algorithms.training.reading import Reading
 from ps2.client.matrix import DCVMatrix
 from ps2.data.rows import LocalRows
@@ -57,16 +57,16 @@ class LocalLambda:
         alpha: float64, shape (topics,).
     """
 
-    def __init__(self, options: OnlineOptions, counts: kernels.Array, alpha: Float64s, totals: Float64s) -> None:
+    def __init__(self, plan: OnlinePlan, counts: kernels.Array, alpha: Float64s, totals: Float64s) -> None:
         """Args:
         counts: shape (words, topics): lambda minus beta of the worker's words.
         totals: shape (topics,): lambda's sums over all words.
         """
-        self._options = options
+        self._plan = plan
         self._initial = counts
         self._u = counts.astype(np.float64)
         self._scale = 1.0
-        self._rest = options.beta * options.vocabulary
+        self._rest = plan.beta * plan.vocabulary
         self._totals = totals - self._rest
         self._touched = np.zeros(len(counts), np.bool_)
         self.alpha, self.decay = alpha, 1.0
@@ -83,13 +83,13 @@ class LocalLambda:
             report: an ``AveragedReport`` to which the batch is added.
         """
         own = self._scale * self._u[words]
-        inferred = infer_statistics(part, own, self._options.beta, self.alpha, self._totals + self._rest, key)
+        inferred = infer_statistics(part, own, self._plan.beta, self.alpha, self._totals + self._rest, key)
         share = weight * documents / len(part)
         self._shrink(1.0 - weight)
         self._u[words] += share / self._scale * inferred.stats
         self._totals = (1.0 - weight) * self._totals + share * inferred.stats.sum(axis=0)
         self._touched[words] = True
-        if self._options.optimize_alpha:
+        if self._plan.settings.optimizeDocConcentration:
             self.alpha = alpha_after(self.alpha, inferred.log_shares, len(part), weight)
         report.bound += inferred.bound
         report.tokens += float(part.x.data.sum())
@@ -123,14 +123,14 @@ class AveragingWork:
         stats: the sum over workers of differences of lambda, times documents.
     """
 
-    options: OnlineOptions
+    plan: OnlinePlan
     counts: DCVMatrix
     stats: DCVMatrix
 
     def __call__(self, reading: Reading) -> DoTask:
         rows = reading.training
         rows = rows.chosen(np.flatnonzero(rows.x.sum(axis=1) > 0))
-        ids, topics = ids_of(rows), self.options.topics
+        ids, topics = ids_of(rows), self.plan.topics
         check_lambda(len(rows.keys), topics, free_bytes())
 
         def do(worker: Any, task: Any) -> None:
@@ -144,18 +144,18 @@ class AveragingWork:
         return do
 
     def _step(self, task: InferBatch, rows: LocalRows, ids: Any, report: AveragedReport) -> None:
-        options = self.options
-        first = task.iteration * options.local_batches
-        keys = [key_of(options.seed, first + number) for number in range(options.local_batches)]
-        drawn = [kernels.draw(ids, key, options.fraction) for key in keys]
+        plan, batches = self.plan, self.plan.settings.localBatches
+        first = task.iteration * batches
+        keys = [key_of(plan.seed, first + number) for number in range(batches)]
+        drawn = [kernels.draw(ids, key, plan.settings.subsamplingRate) for key in keys]
         used = rows.take(np.flatnonzero(np.any(drawn, axis=0)))
         counts = self.counts.pull(columns=used.keys)
-        local = LocalLambda(options, counts, task.alpha, task.totals)
+        local = LocalLambda(plan, counts, task.alpha, task.totals)
         for number, (key, mask) in enumerate(zip(keys, drawn, strict=True)):
             if mask.any():
                 part = rows.take(np.flatnonzero(mask))
                 words = np.searchsorted(used.keys, part.keys)
-                local.step(part, words, key, options.weight(first + number + 1), task.documents, report)
+                local.step(part, words, key, plan.weight(first + number + 1), task.documents, report)
         words, change = local.change()
         report.decay, report.alphas = len(rows) * local.decay, len(rows) * local.alpha
         sent = (len(rows) * change).astype(counts.dtype)

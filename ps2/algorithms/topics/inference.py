@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,6 @@ from ps2.ops.kernels import Float64s, Int64s
 from ps2.ops.parallel import over_blocks
 
 Array = npt.NDArray[Any]
-InferenceName = Literal["sampled", "variational"]
 
 # Sweeps over a new document's tokens: burn-in, and sweeps that are averaged.
 LEFT_OUT, KEPT = 10, 20

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from ps2.algorithms.topics.assignments import Assignments
 from ps2.algorithms.topics.corpus import Corpus, Prior, dtype_of, key_of, numbers_of
 from ps2.algorithms.topics.local_turns import ThreadTurns, document_bounds
-from ps2.algorithms.topics.options import SamplingOptions
+from ps2.algorithms.topics.plan import SamplingPlan
 from ps2.array_types import Int32s, Int64s
 from ps2.data.rows import LocalRows
 
@@ -49,9 +49,7 @@ class LocalSampling:
         counts: int32, shape (words, topics): tokens of each word in each topic.
     """
 
-    def __init__(
-        self, options: SamplingOptions, rows: LocalRows, threads: int, bounds: Sequence[int] | None = None
-    ) -> None:
+    def __init__(self, plan: SamplingPlan, rows: LocalRows, threads: int, bounds: Sequence[int] | None = None) -> None:
         """Give all tokens random topics.
 
         Args:
@@ -62,8 +60,8 @@ class LocalSampling:
         by_document = np.asarray(rows.x.sum(axis=1)).reshape(-1).astype(np.int64)
         bounds = document_bounds(by_document, threads) if bounds is None else bounds
         frequencies = np.asarray(rows.x.sum(axis=0)).reshape(-1).astype(np.int64)
-        self._options, self._rows = options, rows
-        self._turns = ThreadTurns.of(options, rows.keys, frequencies, len(bounds) - 1)
+        self._plan, self._rows = plan, rows
+        self._turns = ThreadTurns.of(plan, rows.keys, frequencies, len(bounds) - 1)
         self._order = np.argsort(self._turns.block_of, kind="stable")
         self._begins = np.append(0, np.cumsum(np.bincount(self._turns.block_of, minlength=self._turns.blocks)))
         self.words = rows.keys[self._order]
@@ -72,20 +70,20 @@ class LocalSampling:
         self._begin()
 
     def _part(self, rank: int, begin: int, end: int) -> _Part:
-        options = self._options
+        plan = self._plan
         numbers = numbers_of(rank, end - begin)
         corpus = Corpus.of(self._rows.x[begin:end], self._rows.keys, numbers, self._order, keeps=True)
-        tokens = Assignments.random(corpus, options.topics, key_of(options.seed, 0), options.sampler)
-        return _Part(corpus, tokens, np.zeros(options.topics, np.int64))
+        tokens = Assignments.random(corpus, plan.topics, key_of(plan.seed, 0), plan.settings.sampler)
+        return _Part(corpus, tokens, np.zeros(plan.topics, np.int64))
 
     def _begin(self) -> None:
         """Count all topics."""
-        self.counts: Int32s = np.zeros((len(self.words), self._options.topics), np.int32)
+        self.counts: Int32s = np.zeros((len(self.words), self._plan.topics), np.int32)
         for part in self._parts:
             listed = part.tokens.listed(0, len(self.words))
             at = np.repeat(np.arange(len(self.words)), listed.sizes)
             self.counts[at, listed.topics] += listed.by  # a word lists a topic once
-            part.own = np.bincount(part.tokens.topics, minlength=self._options.topics)
+            part.own = np.bincount(part.tokens.topics, minlength=self._plan.topics)
         own = [part.own for part in self._parts]
         # What each thread had in each topic when the last turns ended, the oldest first.
         self._past = deque([own] * max(self._turns.age, 1), maxlen=max(self._turns.age, 1))
@@ -101,7 +99,7 @@ class LocalSampling:
         Args:
             iteration: from 1 on.
         """
-        key = key_of(self._options.seed, iteration)
+        key = key_of(self._plan.seed, iteration)
         for blocks in self._turns.of_iteration(iteration):
             one = partial(self._sample, known=self._past[0], prior=prior, key=key)
             # A list: errors of threads are raised when results are taken.
@@ -141,7 +139,7 @@ class LocalSampling:
     @property
     def topics(self) -> Array:
         """The topic of each token of ``whole``."""
-        found = np.empty(self.size, dtype_of(self._options.topics))
+        found = np.empty(self.size, dtype_of(self._plan.topics))
         for part, at in zip(self._parts, self._places(), strict=True):
             found[at] = part.tokens.topics
         return found
@@ -149,7 +147,7 @@ class LocalSampling:
     def give(self, topics: Array) -> None:
         """Give all tokens topics, those of ``whole``; count them."""
         for part, at in zip(self._parts, self._places(), strict=True):
-            part.tokens = Assignments(part.corpus, self._options.topics, topics[at], self._options.sampler)
+            part.tokens = Assignments(part.corpus, self._plan.topics, topics[at], self._plan.settings.sampler)
         self._begin()
 
     def _places(self) -> list[Int64s]:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.topics.blocks import ring_of
-from ps2.algorithms.topics.options import SamplingOptions
+from ps2.algorithms.topics.plan import SamplingPlan
 from ps2.algorithms.training.balance import deal_by_cost
 from ps2.ops.kernels import Int64s
 from ps2.run.rotation import RotationSchedule
@@ -41,7 +41,7 @@ class ThreadTurns:
     threads: int
 
     @staticmethod
-    def of(options: SamplingOptions, words: Int64s, frequencies: Int64s, threads: int) -> ThreadTurns:
+    def of(plan: SamplingPlan, words: Int64s, frequencies: Int64s, threads: int) -> ThreadTurns:
         """Plan the turns by the training's way of sharing counts.
 
         "rotation" and "average" have the turns that as many workers have on servers; the threads of "ssp" pass on
@@ -51,19 +51,19 @@ class ThreadTurns:
             words: int64, ascending: numbers of the words that have tokens.
             frequencies: int64: tokens of each of these.
         """
-        vocabulary = options.vocabulary
-        if options.sync == "rotation":
-            ring = ring_of(threads, vocabulary, options.width)
+        vocabulary = plan.vocabulary
+        if plan.settings.sync == "rotation":
+            ring = ring_of(threads, vocabulary, plan.width)
             everywhere = np.zeros(vocabulary, np.int64)
             everywhere[words] = frequencies
             block_of = deal_by_cost(everywhere, ring.blocks)[words]
-            return ThreadTurns(block_of, ring.blocks, options.lateness + 1, ring, options.seed, threads)
-        if options.sync == "average":
+            return ThreadTurns(block_of, ring.blocks, plan.lateness + 1, ring, plan.seed, threads)
+        if plan.settings.sync == "average":
             bounds = vocabulary * np.arange(1, threads) // threads
             block_of = np.searchsorted(bounds, words, side="right").astype(np.int32)
-            return ThreadTurns(block_of, threads, 0, None, options.seed, threads)
+            return ThreadTurns(block_of, threads, 0, None, plan.seed, threads)
         block_of = deal_by_cost(frequencies, threads) if threads > 1 else np.zeros(len(words), np.int32)
-        return ThreadTurns(block_of, threads, 1, None, options.seed, threads)
+        return ThreadTurns(block_of, threads, 1, None, plan.seed, threads)
 
     def of_iteration(self, iteration: int) -> Sequence[Sequence[int]]:
         """Return the block of each thread, turn by turn; -1 where it has none.

@@ -17,7 +17,7 @@ from ps2.algorithms.topics import ops
 from ps2.algorithms.topics.alpha import AlphaSchedule
 from ps2.algorithms.topics.corpus import Prior
 from ps2.algorithms.topics.local_sampling import LocalSampling
-from ps2.algorithms.topics.options import SamplingOptions
+from ps2.algorithms.topics.plan import SamplingPlan
 from ps2.algorithms.topics.sampling_worker import NO_REQUEST, START, new_notices, report_histogram
 from ps2.algorithms.topics.saved_topics import hash_of
 from ps2.algorithms.topics.shared_counts import CountsSummary, SharedCounts
@@ -30,35 +30,35 @@ log = logging.getLogger(__name__)
 class LocalLoop:
     """What the only worker runs; picklable. An iteration is a clock, and there are as many parts as threads."""
 
-    options: SamplingOptions
+    plan: SamplingPlan
     shared: SharedCounts
 
     def __call__(self, worker: Any, reading: Reading) -> None:
-        options = self.options
-        with closing(LocalSampling(options, reading.training, options.threads)) as sampling:
+        plan, settings = self.plan, self.plan.settings
+        with closing(LocalSampling(plan, reading.training, plan.threads)) as sampling:
             whole, saved, is_first = hash_of(sampling.whole), self.shared.saved, False
-            fits = AlphaSchedule(options.optimize_alpha, options.lateness)
-            alphas = {fits.first - 1: options.alphas}
+            fits = AlphaSchedule(settings.optimizeDocConcentration, plan.lateness)
+            alphas = {fits.first - 1: plan.alphas}
             for _ in worker.clocks(START + 1):
                 is_first = True
                 if saved is not None:
                     saved.tell_size(worker.rank, sampling.size)
             if not is_first:  # an earlier attempt or another driver's worker has done the first clock
                 self._resume(worker.rank, sampling, whole)
-            for clock in worker.clocks(START + 1 + options.iterations):
+            for clock in worker.clocks(START + 1 + settings.maxIter):
                 iteration = clock - START
                 alphas.update({notice.fit: notice.alpha for notice in new_notices(worker)})
-                alpha = alphas[fits.fit_used_in(iteration)] if options.optimize_alpha else options.alphas
-                prior = Prior(alpha, options.beta, options.vocabulary)
+                alpha = alphas[fits.fit_used_in(iteration)] if settings.optimizeDocConcentration else plan.alphas
+                prior = Prior(alpha, plan.beta, plan.vocabulary)
                 sampling.sample(iteration, prior)
                 worker.report({"finished": iteration, "request": NO_REQUEST}, "max")
-                likelihood = sampling.likelihood(prior) + self._summarize(sampling, iteration).words_likelihood(options)
+                likelihood = sampling.likelihood(prior) + self._summarize(sampling, iteration).words_likelihood(plan)
                 worker.report({"likelihood": likelihood, "tokens": sampling.size, "bytes": 0})
                 if fits.fit_after(iteration) is not None:
-                    report_histogram(worker, options.topics, *sampling.histogram())
-                if saved is not None and iteration % options.save_interval == 0:
+                    report_histogram(worker, plan.topics, *sampling.histogram())
+                if saved is not None and iteration % plan.save_interval == 0:
                     saved.save(worker.rank, whole, sampling.topics)
-                if iteration == options.iterations:
+                if iteration == settings.maxIter:
                     self._push(sampling)
 
     def _resume(self, rank: int, sampling: LocalSampling, whole: int) -> None:
@@ -71,15 +71,15 @@ class LocalLoop:
             sampling.give(topics)
 
     def _summarize(self, sampling: LocalSampling, iteration: int) -> CountsSummary:
-        likelihood, totals, negative = ops.look(sampling.counts, np.array([self.options.beta]))
+        likelihood, totals, negative = ops.look(sampling.counts, np.array([self.plan.beta]))
         summary = CountsSummary(float(likelihood[0]), totals, int(negative[0]))
-        if self.options.check:
+        if self.plan.check:
             summary.check(sampling.size, iteration)
         return summary
 
     def _push(self, sampling: LocalSampling) -> None:
         """Bring the counts to the servers. An attempt that repeats this overwrites words, or finds them written."""
-        width = self.options.width
+        width = self.plan.width
         for begin in range(0, len(sampling.words), width):
             words = sampling.words[begin : begin + width]
             self.shared.counts.push(columns=words, values=sampling.counts[begin : begin + width])

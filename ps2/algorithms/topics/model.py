@@ -6,15 +6,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from ps2.algorithms.estimators.array_files import load_content, save_without_spark
-from ps2.algorithms.topics.files import MODEL_CLASS, read_topics, write_topics
-from ps2.algorithms.topics.inference import InferenceName, Sampling, Variational, documents_of, halves
+from ps2.algorithms.estimators.array_files import ArrayModel, read_array, reading, write_arrays
+from ps2.algorithms.topics.inference import Sampling, Variational, documents_of, halves
+from ps2.algorithms.topics.settings import InferenceName
 from ps2.data.plain_arrays import as_array
 from ps2.errors import ConfigError, InputError, ShapeError
 from ps2.ops.kernels import Float64s, Int64s
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 
+FORMAT = "ps2.topics.v1"
 # Documents per batch where only a sum over them is needed.
 AT_ONCE = 4096
 
@@ -44,7 +45,7 @@ class Seen:
     frequency: Float64s
 
 
-class LDATopics:
+class LDATopics(ArrayModel):
     """The topics of a trained ``LDA``; picklable.
 
     Attributes:
@@ -61,6 +62,8 @@ class LDATopics:
         model = LDATopics.load("models/news")
         shares = model.transform(X)  # counts, NumPy or scipy CSR
     """
+
+    _MODEL_CLASS = "ps2.algorithms.clustering.LDAModel"
 
     def __init__(
         self,
@@ -90,30 +93,32 @@ class LDATopics:
 
     # -- files -----------------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def load(path: str) -> LDATopics:
-        """Read topics that ``save`` or ``LDAModel.save`` wrote.
+    def _params(self) -> dict[str, Any]:
+        return {"k": self.topics, "inference": self.inference, "seed": self.seed}
 
-        Raises:
-            CheckpointMissingError: there are none.
-            UsageError: it is not a topic model, or its version is unknown.
-            CheckpointCorruptError: the files do not match the metadata.
-        """
-        return LDATopics(*read_topics(path, path, load_content(path)))
+    def write(self, url: str) -> dict[str, Any]:
+        counts = self.counts
+        if counts.dtype.kind != "f":
+            counts = counts.astype(np.min_scalar_type(int(counts.max(initial=0))))
+        return {
+            "format": FORMAT,
+            "beta": self.beta,
+            "inference": self.inference,
+            "seed": self.seed,
+            "shape": list(counts.shape),
+            "files": write_arrays(url, {"counts.npy": counts, "alpha.npy": self.alpha}),
+        }
 
-    def save(self, path: str) -> None:
-        """Write the topics to a new folder, local or a URL that fsspec knows; ``LDAModel.load`` reads it too.
-
-        Raises:
-            UsageError: the folder exists.
-            RecoveryError: the file system refuses.
-        """
-        params = {"k": self.topics, "inference": self.inference, "seed": self.seed}
-        save_without_spark(path, MODEL_CLASS, params, self.write)
-
-    def write(self, url: str) -> Any:
-        """Write the arrays to a folder; return their entries for the metadata."""
-        return write_topics(url, self.counts, self.alpha, self.beta, self.inference, self.seed)
+    @classmethod
+    def read(cls, path: str, url: str, content: Any) -> LDATopics:
+        with reading(path, content, FORMAT, "topics"):
+            counts, alpha = (read_array(url, f"{name}.npy", content["files"]) for name in ("counts", "alpha"))
+            if list(counts.shape) != content["shape"] or alpha.shape != counts.shape[1:]:
+                raise ValueError(f"shapes {counts.shape} and {alpha.shape}")
+            if content["inference"] not in get_args(InferenceName):
+                raise ValueError(f"inference: {content['inference']!r}")
+            beta, seed = float(content["beta"]), int(content["seed"])
+        return LDATopics(counts, alpha, beta, content["inference"], seed)
 
     # -- topics ----------------------------------------------------------------------------------------------------
 
@@ -131,11 +136,6 @@ class LDATopics:
     def classes(self) -> None:
         """None: documents have no class."""
         return None
-
-    @property
-    def takes_missing(self) -> bool:
-        """Whether NaN means a missing value rather than a fault."""
-        return False
 
     @property
     def is_light(self) -> bool:

@@ -25,7 +25,7 @@ from ps2.algorithms.topics import online_kernels as kernels
 from ps2.algorithms.topics.averaging import AveragingWork, CountDocuments
 from ps2.algorithms.topics.corpus import key_of
 from ps2.algorithms.topics.evidence import BatchReport, InferBatch, alpha_after, ids_of, infer_statistics
-from ps2.algorithms.topics.options import FittedTopics, OnlineOptions
+from ps2.algorithms.topics.plan import FittedTopics, OnlinePlan
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.training.record import Record, StepReport, Words
@@ -54,9 +54,9 @@ ONLINE_WORK = Work(0.0, 0, 0.0, why_servers="optimizer 'online' steps on the ser
 
 
 def train_online(
-    ps: Any, table: Table, options: OnlineOptions, on_step: Callable[[StepReport], None] = lambda step: None
+    ps: Any, table: Table, plan: OnlinePlan, on_step: Callable[[StepReport], None] = lambda step: None
 ) -> FittedTopics:
-    """Find topics on the servers of a context; in a restored context, continue: see ``OnlineOptions.name``.
+    """Find topics on the servers of a context; in a restored context, continue: see ``Plan.name``.
 
     The batches are the same for any number of workers and servers. So are the results, except for the order of sums;
     with ``sync`` "average" they depend on which worker has which documents.
@@ -64,7 +64,7 @@ def train_online(
     Args:
         ps: the PS2Context.
         table: documents; features are counts of words.
-        options: the options.
+        plan: the plan of the training.
         on_step: called in the driver after each iteration.
 
     Returns:
@@ -80,19 +80,21 @@ def train_online(
         PS2Error: the training has diverged: a result is not finite.
         SlotsError, WorkerError...: as ``ps.run`` raises.
     """
-    names = CheckpointNames.of(options.name, ps)
+    names = CheckpointNames.of(plan.name, ps)
     record = Record(on_step, Words("iteration", "-bound a token"))
-    return run_program(ps, OnlineProgram(options, record, names), table, names)
+    return run_program(ps, OnlineProgram(plan, record, names), table, names)
 
 
 class OnlineProgram(Program[FittedTopics]):
     """Online variational Bayes."""
 
-    def __init__(self, options: OnlineOptions, record: Record, names: CheckpointNames) -> None:
-        super().__init__(options, options.form, record)
+    number = 2
+
+    def __init__(self, plan: OnlinePlan, record: Record, names: CheckpointNames) -> None:
+        super().__init__(plan, plan.form, record)
 
         def matrix() -> DCVMatrix:
-            size = options.vocabulary, options.topics
+            size = plan.vocabulary, plan.topics
             return names.give(lambda name: DCV.dense(*size, DTYPE, layout="column", name=name)).matrix()
 
         self._counts, self._stats = matrix(), matrix()
@@ -100,23 +102,23 @@ class OnlineProgram(Program[FittedTopics]):
     # -- the algorithm -------------------------------------------------------------------------------------------------
 
     def drive(self, ask: Ask) -> Steps[Float64s]:
-        options, documents = self.options, 0
-        if options.sync == "average":
+        plan, documents = self.plan, 0
+        if plan.settings.sync == "average":
             report = yield CountDocuments()
             documents = report.documents
-        alpha, totals = options.alphas, ask(self._draw_lambda)
+        alpha, totals = plan.alphas, ask(self._draw_lambda)
         ask.start()
         iteration = 0
-        while iteration < ask.setting(lambda: options.iterations):
+        while iteration < ask.setting(lambda: plan.settings.maxIter):
             report = yield InferBatch(iteration, documents, alpha, totals)  # the E-step
             iteration += 1
-            if options.sync == "average" and documents:  # the workers took steps, and this is their average
+            if plan.settings.sync == "average" and documents:  # the workers took steps, and this is their average
                 totals = ask(partial(self._update_lambda, report.decay / documents, 1 / documents))
                 alpha = report.alphas / documents
             elif report.drawn:  # the M-step: lambda = (1 - rho) lambda + rho (beta + D / |batch| statistics)
-                rho = options.weight(iteration)
+                rho = plan.weight(iteration)
                 totals = ask(partial(self._update_lambda, 1 - rho, rho * report.documents / report.drawn))
-                if options.optimize_alpha:
+                if plan.settings.optimizeDocConcentration:
                     alpha = alpha_after(alpha, report.log_shares, report.drawn, rho)
             if not (math.isfinite(report.bound) and np.isfinite(report.log_shares).all() and np.isfinite(alpha).all()):
                 raise PS2Error(
@@ -126,13 +128,13 @@ class OnlineProgram(Program[FittedTopics]):
             objective = -report.bound / report.tokens if report.tokens else math.nan
             ask.stepped(self.record.known(objective), report.drawn, report.bytes, tokens=report.tokens)
         if iteration and not self.record.rows:
-            ask(partial(log.warning, NO_DOCUMENT, options.fraction))
+            ask(partial(log.warning, NO_DOCUMENT, plan.settings.subsamplingRate))
         return alpha
 
     def _draw_lambda(self) -> Float64s:
         """Draw lambda; return its sums over all words."""
-        options = self.options
-        return self._totals(self._counts.apply("variational.begin", seed=options.seed, beta=options.beta))
+        plan = self.plan
+        return self._totals(self._counts.apply("variational.begin", seed=plan.seed, beta=plan.beta))
 
     def _update_lambda(self, decay: float, scale: float) -> Float64s:
         """Add ``scale`` times the workers' statistics to ``decay`` times (lambda - beta); return lambda's sums."""
@@ -140,18 +142,18 @@ class OnlineProgram(Program[FittedTopics]):
 
     def _totals(self, sums: Float64s) -> Float64s:
         """Return lambda's sums over all words, by those of lambda minus beta."""
-        return sums + self.options.beta * self.options.vocabulary
+        return sums + self.plan.beta * self.plan.vocabulary
 
     # -- what the frame calls ------------------------------------------------------------------------------------------
 
     def worker(self) -> OnlineWork | AveragingWork:
-        work = AveragingWork if self.options.sync == "average" else OnlineWork
-        return work(self.options, self._counts, self._stats)
+        work = AveragingWork if self.plan.settings.sync == "average" else OnlineWork
+        return work(self.plan, self._counts, self._stats)
 
     def result(self, alpha: Float64s) -> FittedTopics:
-        options = self.options
-        counts = self._counts.pull(columns=np.arange(options.vocabulary)).astype(np.float64)
-        return FittedTopics(counts, alpha, options.beta, self.record.history())
+        plan = self.plan
+        counts = self._counts.pull(columns=np.arange(plan.vocabulary)).astype(np.float64)
+        return FittedTopics(counts, alpha, plan.beta, self.record.history())
 
     def free(self) -> None:
         for matrix in (self._counts, self._stats):
@@ -167,7 +169,7 @@ class OnlineWork:
         stats: the sum of the workers' statistics in a clock.
     """
 
-    options: OnlineOptions
+    plan: OnlinePlan
     counts: DCVMatrix
     stats: DCVMatrix
 
@@ -177,9 +179,9 @@ class OnlineWork:
         ids = ids_of(rows)
 
         def do(worker: Any, task: Any) -> None:
-            key = key_of(self.options.seed, task.iteration)
-            report = BatchReport(np.zeros(self.options.topics), documents=len(rows))
-            for part in self._parts(rows, kernels.draw(ids, key, self.options.fraction)):
+            key = key_of(self.plan.seed, task.iteration)
+            report = BatchReport(np.zeros(self.plan.topics), documents=len(rows))
+            for part in self._parts(rows, kernels.draw(ids, key, self.plan.settings.subsamplingRate)):
                 self._add_statistics(part, key, task, report)
             worker.report(asdict(report))
 
@@ -187,7 +189,7 @@ class OnlineWork:
 
     def _parts(self, rows: LocalRows, drawn: kernels.Mask) -> Iterator[LocalRows]:
         """Yield the drawn documents in parts; lambda at the words of a part takes little memory."""
-        words = max(1, MAX_PART_BYTES // (8 * self.options.topics))
+        words = max(1, MAX_PART_BYTES // (8 * self.plan.topics))
         if drawn.all() and len(rows.keys) <= words:
             yield rows
             return
@@ -204,7 +206,7 @@ class OnlineWork:
     def _add_statistics(self, part: LocalRows, key: np.uint64, task: InferBatch, report: BatchReport) -> None:
         """Read lambda at the words of some documents, and add the documents' statistics."""
         counts = self.counts.pull(columns=part.keys)
-        inferred = infer_statistics(part, counts, self.options.beta, task.alpha, task.totals, key)
+        inferred = infer_statistics(part, counts, self.plan.beta, task.alpha, task.totals, key)
         stats = inferred.stats.astype(counts.dtype)
         report.bound += inferred.bound
         report.tokens += float(part.x.data.sum())

@@ -2,7 +2,7 @@
 
 Griffiths and Steyvers, "Finding scientific topics" (2004). Workers may be ahead of each other, so they have a loop of
 their own (``SamplingLoop``) and report which iterations they have finished. With ``sync="rotation"`` an iteration takes
-several clocks, else one. With ``via="local"`` the only worker has all documents and counts (``LocalLoop``).
+several clocks, else one. If the plan is local, the only worker has all documents and counts (``LocalLoop``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ps2.algorithms.frame.placement import Work
 from ps2.algorithms.frame.program import Ask, NextClock, Program, Steps, run_program
 from ps2.algorithms.topics.alpha import AlphaSchedule, fit_alpha
 from ps2.algorithms.topics.local_worker import LocalLoop
-from ps2.algorithms.topics.options import FittedTopics, SamplingOptions
+from ps2.algorithms.topics.plan import FittedTopics, SamplingPlan
 from ps2.algorithms.topics.sampling_worker import NO_CLOCK, NO_REQUEST, START, Notice, rebuild_after
 from ps2.algorithms.topics.shared_counts import SharedCounts, Sizes
 from ps2.algorithms.topics.worker import SamplingLoop
@@ -43,11 +43,11 @@ COUNT_BYTES, TOKEN_BYTES = 4, 24
 MAX_BYTES = 2 << 30
 
 
-def work_of(options: SamplingOptions, documents: int, tokens: int) -> Work:
+def work_of(plan: SamplingPlan, documents: int, tokens: int) -> Work:
     """Count the work of an iteration: the only worker divides its documents among threads."""
-    listed = max(options.topics - MAX_DENSE, 0)
-    token_s = TOKEN_S + min(options.topics, MAX_DENSE) * TOPIC_S + listed * LISTED_S
-    counts = options.vocabulary * options.topics
+    listed = max(plan.topics - MAX_DENSE, 0)
+    token_s = TOKEN_S + min(plan.topics, MAX_DENSE) * TOPIC_S + listed * LISTED_S
+    counts = plan.vocabulary * plan.topics
     needed = counts * COUNT_BYTES + tokens * TOKEN_BYTES
     return Work(
         read_s=0.0,
@@ -56,7 +56,7 @@ def work_of(options: SamplingOptions, documents: int, tokens: int) -> Work:
         local_s=counts * LOOK_S + CLOCK_S,
         servers_s=counts * EXCHANGE_S + CLOCK_S + REQUESTS_S,
         local_threads=documents,
-        why_servers="" if options.budget_s is None else "budgetS is set",
+        why_servers="" if plan.settings.budgetS is None else "budgetS is set",
         why_not_auto=f"one worker would take {needed >> 20:,} MiB" if needed > MAX_BYTES else "",
     )
 
@@ -64,7 +64,7 @@ def work_of(options: SamplingOptions, documents: int, tokens: int) -> Work:
 def train(
     ps: Any,
     table: Table,
-    options: SamplingOptions,
+    plan: SamplingPlan,
     tokens: int,
     on_step: Callable[[StepReport], None] = lambda step: None,
 ) -> FittedTopics:
@@ -73,7 +73,7 @@ def train(
     Args:
         ps: the PS2Context.
         table: documents; features are counts of words.
-        options: the options.
+        plan: the plan of the training.
         tokens: the sum of all counts.
         on_step: called in the driver after each iteration.
 
@@ -85,21 +85,23 @@ def train(
         NotWhole: with a staleness, servers were lost just before the end.
         SlotsError, WorkerError...: as ``ps.run`` raises.
     """
-    if options.via == "local" and table.workers != 1:
+    if plan.is_local and table.workers != 1:
         raise ConfigError(f"via: expected one worker, which has all documents, with 'local', got {table.workers}")
-    names = CheckpointNames.of(options.name, ps)
+    names = CheckpointNames.of(plan.name, ps)
     record = Record(on_step, Words("iteration", "-log p a token"))
-    return run_program(ps, SamplingProgram(Sizes(options, tokens, table.workers), record, names), table, names)
+    return run_program(ps, SamplingProgram(Sizes(plan, tokens, table.workers), record, names), table, names)
 
 
 class SamplingProgram(Program[FittedTopics]):
     """Collapsed Gibbs sampling."""
 
+    number = 2
+
     def __init__(self, sizes: Sizes, record: Record, names: CheckpointNames) -> None:
-        options = sizes.options
-        super().__init__(options, options.form, record)
-        self.staleness, self._tokens, self._workers = options.lateness, sizes.tokens, sizes.workers
-        self._fits = AlphaSchedule(options.optimize_alpha, options.lateness)
+        plan = sizes.plan
+        super().__init__(plan, plan.form, record)
+        self.staleness, self._tokens, self._workers = plan.lateness, sizes.tokens, sizes.workers
+        self._fits = AlphaSchedule(plan.settings.optimizeDocConcentration, plan.lateness)
         Journal.of(names, self.settings(), self.number)  # raises if settings differ, on which the vectors depend
         self._shared = SharedCounts.make(sizes, names)
         if 0 < names.begun <= START:
@@ -113,17 +115,17 @@ class SamplingProgram(Program[FittedTopics]):
     # -- the algorithm -------------------------------------------------------------------------------------------------
 
     def drive(self, ask: Ask) -> Steps[tuple[Float64s, list[dict[str, float]]]]:
-        options, alpha = self.options, self.options.alphas
+        plan, alpha = self.plan, self.plan.alphas
         yield NextClock()  # all tokens get random topics
         ask.start()
         clock, rebuild_clock, message = START, NO_CLOCK, NextClock()
         metrics: list[dict[str, float]] = []  # of each finished iteration
-        while len(metrics) < ask.setting(lambda: options.iterations):
+        while len(metrics) < ask.setting(lambda: plan.settings.maxIter):
             clock, iteration = clock + 1, len(metrics) + 1
             report = yield message.then(partial(self._summarize, iteration, alpha, clock < rebuild_clock))
             notice: dict[str, Any] = {}
             if report.request != NO_REQUEST:  # after a failure, the counts are not those of the workers' topics
-                rebuild_clock = rebuild_after(clock, options.lateness)
+                rebuild_clock = rebuild_after(clock, plan.lateness)
                 notice = {"rebuild_clock": rebuild_clock, "epoch": report.request}
             if report.finished == iteration:
                 objective, step = -report.likelihood / self._tokens, {"log_likelihood": report.likelihood}
@@ -142,16 +144,16 @@ class SamplingProgram(Program[FittedTopics]):
             alpha: the alpha so far.
             is_rebuilding: whether the workers rebuild all counts in a later clock. Until then the likelihood is NaN.
         """
-        options, summary = self.options, dict(vars(report))
+        plan, summary = self.plan, dict(vars(report))
         if not summary:  # A checkpoint within ``on_step`` counted this clock, but lacks its report.
             lost = {"finished": iteration, "request": NO_REQUEST, "likelihood": math.nan, "tokens": 0, "bytes": 0}
             return {**lost, "alpha": alpha}
         if report.finished != iteration:
             return summary
         likelihood, counts = report.likelihood, None
-        if options.via == "servers":
-            counts = self._shared.summarize(options.beta)
-            likelihood += counts.words_likelihood(options)
+        if not plan.is_local:
+            counts = self._shared.summarize(plan.beta)
+            likelihood += counts.words_likelihood(plan)
         if is_rebuilding or report.request != NO_REQUEST:
             likelihood = math.nan
         elif not math.isfinite(likelihood):
@@ -159,7 +161,7 @@ class SamplingProgram(Program[FittedTopics]):
                 f"iteration {iteration}: the log-likelihood is {likelihood}: the training has diverged; other values "
                 "of docConcentration and topicConcentration may help"
             )
-        elif counts is not None and options.check:
+        elif counts is not None and plan.check:
             counts.check(self._tokens, iteration)
         summary["likelihood"] = likelihood
         if self._fits.fit_after(iteration) is not None:
@@ -169,22 +171,22 @@ class SamplingProgram(Program[FittedTopics]):
     # -- what the frame calls ------------------------------------------------------------------------------------------
 
     def loop(self) -> SamplingLoop | LocalLoop:
-        if self.options.via == "local":
-            return LocalLoop(self.options, self._shared)
-        return SamplingLoop(self.options, self._shared, len(self.record.seconds))
+        if self.plan.is_local:
+            return LocalLoop(self.plan, self._shared)
+        return SamplingLoop(self.plan, self._shared, len(self.record.seconds))
 
     def result(self, returned: tuple[Float64s, list[dict[str, float]]]) -> FittedTopics:
-        options, (alpha, metrics) = self.options, returned
-        summary = self._shared.summarize(options.beta)
+        plan, (alpha, metrics) = self.plan, returned
+        summary = self._shared.summarize(plan.beta)
         if summary.negative or summary.totals.sum() != self._tokens:
             raise NotWhole(
                 f"counts were being made anew when the last iteration ended, as servers were lost just before: "
                 f"expected counts of {self._tokens:,} tokens, none negative, got {summary.totals.sum():,} tokens, "
                 f"and {summary.negative:,} negative counts; train again, or a few iterations more"
             )
-        counts = self._shared.counts.pull(columns=np.arange(options.vocabulary))
+        counts = self._shared.counts.pull(columns=np.arange(plan.vocabulary))
         self.record.metrics = {name: tuple(step[name] for step in metrics) for name in metrics[0]} if metrics else {}
-        return FittedTopics(counts, alpha, options.beta, self.record.history())
+        return FittedTopics(counts, alpha, plan.beta, self.record.history())
 
     def free(self) -> None:
         self._shared.free()

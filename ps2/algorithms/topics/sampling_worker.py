@@ -14,7 +14,7 @@ from ps2.algorithms.frame.program import NextClock, Task
 from ps2.algorithms.topics.alpha import AlphaSchedule, keys_of
 from ps2.algorithms.topics.assignments import Assignments, Changes
 from ps2.algorithms.topics.corpus import Corpus, Prior, key_of
-from ps2.algorithms.topics.options import SamplingOptions
+from ps2.algorithms.topics.plan import SamplingPlan
 from ps2.algorithms.topics.saved_topics import hash_of
 from ps2.algorithms.topics.shared_counts import SharedCounts
 from ps2.algorithms.training.run import FIRST_CLOCK
@@ -75,13 +75,13 @@ class SamplingWorker:
         totals: int64, shape (topics,): tokens of each topic; sampling updates it.
     """
 
-    def __init__(self, worker: Any, options: SamplingOptions, shared: SharedCounts, corpus: Corpus) -> None:
-        self.corpus, self.options = corpus, options
+    def __init__(self, worker: Any, plan: SamplingPlan, shared: SharedCounts, corpus: Corpus) -> None:
+        self.corpus, self.plan = corpus, plan
         self._worker, self._shared, self._ring = worker, shared, shared.shares_ring
-        self._fits = AlphaSchedule(options.optimize_alpha, self._ring.staleness)
-        self._alphas, self._alpha = {self._fits.first - 1: options.alphas}, options.alphas
-        self._assignments = Assignments.random(corpus, options.topics, key_of(options.seed, 0), options.sampler)
-        self._own, self._others = self._count_own(), np.zeros(options.topics, np.int64)
+        self._fits = AlphaSchedule(plan.settings.optimizeDocConcentration, self._ring.staleness)
+        self._alphas, self._alpha = {self._fits.first - 1: plan.alphas}, plan.alphas
+        self._assignments = Assignments.random(corpus, plan.topics, key_of(plan.seed, 0), plan.settings.sampler)
+        self._own, self._others = self._count_own(), np.zeros(plan.topics, np.int64)
         self.totals = self._own.copy()
         self._is_counted = False  # whether the counts include this worker's tokens, with their topics
         self._requested_clock, self._epoch = NO_CLOCK, worker.epoch
@@ -139,9 +139,9 @@ class SamplingWorker:
         self._tokens = self._bytes = 0
         if self._fits.fit_after(iteration) is not None:
             counts_of_counts = self._assignments.counts_of_counts()
-            report_histogram(self._worker, self.options.topics, *counts_of_counts, self.corpus.lengths)
+            report_histogram(self._worker, self.plan.topics, *counts_of_counts, self.corpus.lengths)
         saved = self._shared.saved
-        if saved is not None and iteration % self.options.save_interval == 0:
+        if saved is not None and iteration % self.plan.save_interval == 0:
             saved.save(self._worker.rank, hash_of(self.corpus), self.topics)
 
     # -- words ---------------------------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ class SamplingWorker:
         """
         if self._worker.goesBack:  # the counts are of a checkpoint, and lack the newest topics of these tokens
             return
-        key = key_of(self.options.seed, iteration)
+        key = key_of(self.plan.seed, iteration)
         self._assignments.sample(begin, end, counts, self.totals, self._prior, key)
         self._tokens += self.corpus.begins[end] - self.corpus.begins[begin]
         self._bytes += counts.nbytes
@@ -194,12 +194,12 @@ class SamplingWorker:
         if topics is None:
             log.warning("rank %d: topics of its tokens were not saved, and are drawn anew", self._worker.rank)
         else:
-            self._assignments = Assignments(self.corpus, self.options.topics, topics, self.options.sampler)
+            self._assignments = Assignments(self.corpus, self.plan.topics, topics, self.plan.settings.sampler)
             self._own = self._count_own()
 
     def _rebuild(self, clock: int) -> None:
         """Rebuild all counts, together with all other workers."""
-        worker, words = self._worker, self.options.vocabulary
+        worker, words = self._worker, self.plan.vocabulary
         self._own = self._count_own()
         worker.barrier()
         begin, end = (words * rank // worker.workers for rank in (worker.rank, worker.rank + 1))
@@ -212,19 +212,19 @@ class SamplingWorker:
             self._is_counted, self._requested_clock = True, NO_CLOCK
 
     def _count_own(self) -> Int64s:
-        return np.bincount(self.topics, minlength=self.options.topics)
+        return np.bincount(self.topics, minlength=self.plan.topics)
 
     # -- the servers ---------------------------------------------------------------------------------------------------
 
     def _add_all(self) -> None:
-        for begin, end in self.corpus.slices(self.options.width):
+        for begin, end in self.corpus.slices(self.plan.width):
             self._add(self._assignments.listed(begin, end))
 
     def _add(self, changes: Changes) -> None:
         is_changed = changes.sizes > 0
         words, max_size = changes.words[is_changed], int(changes.sizes.max(initial=0))
         sizes, deltas = narrow_unsigned(changes.sizes[is_changed], max_size), fold(changes.by)
-        topics = narrow_unsigned(changes.topics, self.options.topics - 1)
+        topics = narrow_unsigned(changes.topics, self.plan.topics - 1)
         if len(words):
             self._shared.counts.apply(
                 "columns_add_some", wait=False, slots=words, sizes=sizes, positions=topics, changes=deltas
@@ -243,7 +243,7 @@ class SamplingWorker:
 
     @property
     def _prior(self) -> Prior:
-        return Prior(self._alpha, self.options.beta, self.options.vocabulary)
+        return Prior(self._alpha, self.plan.beta, self.plan.vocabulary)
 
 
 def report_histogram(

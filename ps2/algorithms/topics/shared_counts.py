@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ps2.algorithms.frame.memory import fitting_servers
-from ps2.algorithms.topics.options import SamplingOptions
+from ps2.algorithms.topics.plan import SamplingPlan
 from ps2.algorithms.topics.saved_topics import SavedTopics
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.array_types import Int64s
@@ -55,7 +55,7 @@ class Sizes:
         tokens: the sum of all counts.
     """
 
-    options: SamplingOptions
+    plan: SamplingPlan
     tokens: int
     workers: int
 
@@ -84,15 +84,15 @@ class SharedCounts:
         Raises:
             LimitError: they do not fit the servers.
         """
-        options, ring = sizes.options, ClockRows(sizes.workers, sizes.options.lateness)
-        k, words = options.topics, options.vocabulary
+        plan, ring = sizes.plan, ClockRows(sizes.workers, sizes.plan.lateness)
+        k, words = plan.topics, plan.vocabulary
         size = k * words * np.dtype(np.int32).itemsize
         with fitting_servers(f"{k:,} topics of {words:,} words have counts of {size:,} bytes, which"):
             counts = names.give(lambda name: DCV.dense(words, k, "int32", layout="column", name=name))
         frequencies = saved = None
-        if options.sync == "rotation" and options.via == "servers":
+        if plan.settings.sync == "rotation" and not plan.is_local:
             frequencies = names.give(lambda name: DCV.dense(words, 1, "int64", name=name))
-        if options.save_interval:
+        if plan.save_interval:
             saved = SavedTopics.make(k, sizes.tokens, sizes.workers, names)
         shares = names.give(lambda name: DCV.dense(k, ring.rows, "int64", name=name)).matrix()
         return SharedCounts(counts.matrix(), shares, frequencies, saved, ring)
@@ -131,9 +131,9 @@ class CountsSummary:
     totals: Int64s
     negative: int
 
-    def words_likelihood(self, options: SamplingOptions) -> float:
+    def words_likelihood(self, plan: SamplingPlan) -> float:
         """Return log p(w | z): Griffiths and Steyvers (2004), equation 2."""
-        all_beta = options.beta * options.vocabulary
+        all_beta = plan.beta * plan.vocabulary
         of_totals = (math.lgamma(all_beta) - math.lgamma(n + all_beta) for n in self.totals.tolist())
         return self.likelihood + sum(of_totals)
 

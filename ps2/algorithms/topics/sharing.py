@@ -9,7 +9,7 @@ import numpy as np
 
 from ps2.algorithms.topics.blocks import Blocks
 from ps2.algorithms.topics.corpus import Corpus
-from ps2.algorithms.topics.options import SamplingOptions
+from ps2.algorithms.topics.plan import SamplingPlan
 from ps2.algorithms.topics.sampling_worker import START, SamplingWorker
 
 # Tokens between two checks of the time, if turns have a time budget.
@@ -25,9 +25,9 @@ def ssp(worker: Any, part: SamplingWorker) -> None:
     Learning on Big Data", section 3.2). Each worker begins at other words. If all took the same slice at once, none
     would see the others' changes there.
     """
-    slices = list(chain(*groups_of(part.corpus, part.options, GROUPS, worker.rank, worker.workers)))
+    slices = list(chain(*groups_of(part.corpus, part.plan, GROUPS, worker.rank, worker.workers)))
     prefetched = None
-    for clock in worker.clocks(START + 1 + part.options.iterations):
+    for clock in worker.clocks(START + 1 + part.plan.settings.maxIter):
         iteration = clock - START
         for number, (begin, end) in enumerate(slices if part.enter(clock, iteration) else ()):
             counts = (part.prefetch(begin, end) if prefetched is None else prefetched).result()
@@ -47,8 +47,8 @@ def average(worker: Any, part: SamplingWorker) -> None:
     al., "Distributed Algorithms for Topic Models", section 3.1). An iteration is one clock with as many rounds as there
     are workers; in each round every worker has other words.
     """
-    rounds = groups_of(part.corpus, part.options, 1, worker.rank, worker.workers)
-    for clock in worker.clocks(START + 1 + part.options.iterations):
+    rounds = groups_of(part.corpus, part.plan, 1, worker.rank, worker.workers)
+    for clock in worker.clocks(START + 1 + part.plan.settings.maxIter):
         iteration = clock - START
         is_counted = part.enter(clock, iteration)
         for slices in rounds:
@@ -72,7 +72,7 @@ def _take_part(worker: Any, part: SamplingWorker, slices: list[tuple[int, int]],
 
 
 def groups_of(
-    corpus: Corpus, options: SamplingOptions, groups_per_worker: int, rank: int, workers: int
+    corpus: Corpus, plan: SamplingPlan, groups_per_worker: int, rank: int, workers: int
 ) -> list[list[tuple[int, int]]]:
     """Divide words into groups, equal for all workers; return the slices of each group, in this worker's order.
 
@@ -80,8 +80,8 @@ def groups_of(
         groups_per_worker: also the distance between the first groups of two workers.
     """
     count = groups_per_worker * workers
-    bounds = np.searchsorted(corpus.words, options.vocabulary * np.arange(count + 1) // count)
-    groups = [corpus.slices(options.width, int(begin), int(end)) for begin, end in pairwise(bounds)]
+    bounds = np.searchsorted(corpus.words, plan.vocabulary * np.arange(count + 1) // count)
+    groups = [corpus.slices(plan.width, int(begin), int(end)) for begin, end in pairwise(bounds)]
     return groups[groups_per_worker * rank :] + groups[: groups_per_worker * rank]
 
 
@@ -93,19 +93,20 @@ def rotation(worker: Any, part: SamplingWorker, blocks: Blocks, done: int) -> No
     Args:
         done: number of iterations that an earlier driver has recorded.
     """
-    options = part.options
+    settings = part.plan.settings
 
     def fetch(block: int) -> Any:
         return part.prefetch(*blocks.bounds(block), ahead=1)
 
     ring = blocks.ring
-    left = options.iterations - done
-    for turn in worker.rotate(ring.blocks, left, ring.slices, budgetS=options.budget_s, fetch=fetch):
+    left = settings.maxIter - done
+    for turn in worker.rotate(ring.blocks, left, ring.slices, budgetS=settings.budgetS, fetch=fetch):
         clock, iteration = worker.clock, done + turn.rotation + 1
         if part.enter(clock, iteration, turn.isLast):
             counts = turn.pull()
             first, last = blocks.bounds(turn.block)
-            pieces = part.corpus.slices(last - first, first, last, None if options.budget_s is None else PIECE_TOKENS)
+            piece_tokens = None if settings.budgetS is None else PIECE_TOKENS
+            pieces = part.corpus.slices(last - first, first, last, piece_tokens)
             before = part.topics_of(first, last)
             for begin, end in turn.parts(pieces):
                 part.sample(begin, end, counts[begin - first : end - first], iteration)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from ps2.algorithms.topics import dense_kernels, sampling_kernels, sparse_kernels
 from ps2.algorithms.topics.corpus import Corpus, Prior, dtype_of
-from ps2.algorithms.topics.options import SamplerName
+from ps2.algorithms.topics.settings import SamplerName
 from ps2.ops.guards import readable
 from ps2.ops.kernels import Float64s, Int64s
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ps2.algorithms.topics.blocks import Blocks, ring_of
 from ps2.algorithms.topics.corpus import Corpus, numbers_of
-from ps2.algorithms.topics.options import SamplingOptions
+from ps2.algorithms.topics.plan import SamplingPlan
 from ps2.algorithms.topics.sampling_worker import START, SamplingWorker
 from ps2.algorithms.topics.shared_counts import SharedCounts
 from ps2.algorithms.topics.sharing import average, rotation, ssp
@@ -27,7 +27,7 @@ class SamplingLoop:
         recorded_iterations: the number of iterations that an earlier driver has recorded.
     """
 
-    options: SamplingOptions
+    plan: SamplingPlan
     shared: SharedCounts
     recorded_iterations: int = 0
 
@@ -48,7 +48,7 @@ class SamplingLoop:
             part.resume()
         if blocks is not None:
             rotation(worker, part, blocks, self.recorded_iterations)
-        elif self.options.sync == "average":
+        elif self.plan.settings.sync == "average":
             average(worker, part)
         else:
             ssp(worker, part)
@@ -58,11 +58,11 @@ class SamplingLoop:
         if self.shared.frequencies is not None:
             order, blocks = self._by_block(self.shared.frequencies, rows, worker.workers)
         corpus = Corpus.of(rows.x, rows.keys, numbers_of(worker.rank, len(rows)), order)
-        return SamplingWorker(worker, self.options, self.shared, corpus), blocks
+        return SamplingWorker(worker, self.plan, self.shared, corpus), blocks
 
     def _by_block(self, frequencies: DCV, rows: LocalRows, workers: int) -> tuple[Any, Blocks]:
         """Return the order of a worker's words, block by block, and the blocks' bounds."""
-        ring = ring_of(workers, self.options.vocabulary, self.options.width)
+        ring = ring_of(workers, self.plan.vocabulary, self.plan.width)
         block_of = deal_by_cost(frequencies.pull(), ring.blocks)[rows.keys]
         # The corpus leaves out words that occur in documents with a count of 0.
         block_of = np.where(np.asarray(rows.x.sum(axis=0)).reshape(-1) > 0, block_of, ring.blocks)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ps2.algorithms.topics.settings import LDASettings
 from ps2.cli.output import print_data, print_table
 from ps2.cli.training import printed
-from ps2.cli.training.options import Setting, gathered, setting_options
+from ps2.cli.training.options import Setting, gathered, param_options, setting_options
 from ps2.cli.training.running import check, in_spark, options_named, pictures, save_and_draw
 from ps2.text_tables import Column
 
@@ -34,20 +35,11 @@ Use the model:
 # What the training is called in checkpoints.
 TRAINING = "ps2 train lda"
 PICTURE = "likelihood.png"
-OPTIMIZERS = ("cgs", "online")
-SYNCS = ("ssp", "rotation", "average", "gradient")
-SAMPLERS = ("auto", "dense", "sparse")
-VIAS = ("auto", "local", "servers")
-
-
-def _budget(context: click.Context, param: click.Parameter, given: str | None) -> float | str | None:
-    """Return the seconds of a turn, or "auto"."""
-    if given is None or given.lower() == "auto":
-        return given
-    try:
-        return float(given)
-    except ValueError:
-        raise click.BadParameter(f"expected a number of seconds, or auto, got {given!r}") from None
+# Parameters whose defaults depend on the optimizer, or that one optimizer has: without an option, they are not set.
+DEPENDENT = (
+    *("localBatches", "learningDecay", "learningOffset", "maxIter", "optimizeDocConcentration", "sampler"),
+    *("staleness", "subsamplingRate", "sync", "via"),
+)
 
 
 @dataclass(frozen=True)
@@ -106,83 +98,7 @@ bags_options = gathered(
 
 @click.command(epilog=EPILOG)
 @bags_options
-@click.option("--k", type=int, default=10, show_default=True, help="Number of topics.")
-@click.option(
-    "--iterations",
-    "maxIter",
-    type=int,
-    help="Passes over all tokens (cgs) or batches (online)  [default: 100; online: 20].",
-)
-@click.option(
-    "--optimizer",
-    type=click.Choice(OPTIMIZERS),
-    default="cgs",
-    show_default=True,
-    help="Collapsed Gibbs sampling, or online variational Bayes.",
-)
-@click.option(
-    "--alpha",
-    "docConcentration",
-    type=float,
-    help="Dirichlet prior of a document's topics  [default: 0.1; online: 1 / k].",
-)
-@click.option(
-    "--beta",
-    "topicConcentration",
-    type=float,
-    help="Dirichlet prior of a topic's words  [default: 0.01; online: 1 / k].",
-)
-@click.option(
-    "--optimize-alpha/--fixed-alpha",
-    "optimizeDocConcentration",
-    default=None,
-    help="Whether to fit alpha, one number per topic  [default: fixed; online: fitted].",
-)
-@click.option(
-    "--via",
-    type=click.Choice(VIAS),
-    help="Where counts are meanwhile: with one worker that has all documents, or on servers (cgs)  [default: auto].",
-)
-@click.option(
-    "--sync",
-    type=click.Choice(SYNCS),
-    help="How workers share counts: ssp, rotation or average (cgs), gradient or average (online)  "
-    "[default: ssp; online: gradient].",
-)
-@click.option(
-    "--local-batches",
-    "localBatches",
-    type=int,
-    metavar="N",
-    help="Batches of a worker between two averages (online, --sync average)  [default: 10].",
-)
-@click.option(
-    "--staleness", type=int, metavar="N", help="How many iterations a worker may be ahead (ssp)  [default: 1]."
-)
-@click.option(
-    "--budget",
-    "budgetS",
-    callback=_budget,
-    metavar="SECONDS",
-    help="Duration of one turn (rotation), or auto: the run decides.",
-)
-@click.option(
-    "--sampler", type=click.Choice(SAMPLERS), help="How topics are drawn, exactly either way (cgs)  [default: auto]."
-)
-@click.option(
-    "--batch",
-    "subsamplingRate",
-    type=float,
-    metavar="SHARE",
-    help="Share of the documents per batch (online)  [default: 0.05].",
-)
-@click.option(
-    "--offset", "learningOffset", type=float, help="Offset that slows down early steps (online)  [default: 1024]."
-)
-@click.option(
-    "--decay", "learningDecay", type=float, help="Exponent of the decay of step sizes (online)  [default: 0.51]."
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="Random seed.")
+@param_options(LDASettings, **dict.fromkeys(DEPENDENT))
 @click.option(
     "--top-words",
     "top",
@@ -228,7 +144,7 @@ def _train(job: _Job, estimator: Any, spark: Any, workers: int) -> None:
     perplexity = None if held_out is None else model.perplexity(held_out.frame, seed=job.params["seed"])
     topics = _topics(model, job.top, named)
     is_table = job.setting.form == "table"
-    # First of all, for it has taken long: files may not be written.
+    # Print first: the training took long, and writing files may fail.
     if is_table:
         _print_tables(job, found, model, topics)
         if held_out is not None:

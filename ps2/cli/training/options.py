@@ -100,10 +100,12 @@ def checked(setting: ParamSetting[Any]) -> Callable[[click.Context, click.Parame
             (kind,) = setting.kind.__args__
             base = click.types.convert_type(kind)
             value = [base.convert(item, option, context) for item in value.split(",")]
-        elif isinstance(value, str) and isinstance(setting.kind, FunctionType):
-            value = setting.kind(value)
         try:
+            if isinstance(value, str) and isinstance(setting.kind, FunctionType):
+                value = setting.kind(value)
             setting.check(value)
+        except ValueError as error:
+            raise click.BadParameter(f"expected {setting.allowed}, got {value!r}", context, option) from error
         except ConfigError as error:
             raise click.BadParameter(str(error).partition(": ")[2], context, option) from error
         return value
@@ -117,7 +119,7 @@ def param_options(settings: type[Settings], **defaults: Any) -> Decorator:
     The command gets the values under the parameters' names, None for those that are not set.
 
     Args:
-        defaults: defaults of the command that are not those of the parameters.
+        defaults: defaults of the command that are not those of the parameters; None: the parameter is not set.
     """
 
     def decorate(command: Command) -> Command:
@@ -132,6 +134,8 @@ def param_options(settings: type[Settings], **defaults: Any) -> Decorator:
             if default is True:
                 flag = f"{flag}/--no-{flag[2:]}"
             text = f"{setting.doc[0].upper()}{setting.doc[1:].rstrip('.')}."
+            if default is None and isinstance(setting.default, (int, float)) and setting.kind is not bool:
+                text += f"  [default: {setting.default}]"
             more: Any = {
                 "type": kind,
                 "is_flag": setting.kind is bool,

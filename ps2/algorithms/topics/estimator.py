@@ -1,0 +1,280 @@
+"""The public estimator and model of topics."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy.sparse as sp
+from pyspark.ml import Estimator, Model, clustering
+from pyspark.ml.linalg import DenseMatrix, DenseVector
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import ArrayType, DoubleType, IntegerType, StringType, StructField, StructType
+
+from ps2.algorithms.estimators.documents import Documents, survey_documents
+from ps2.algorithms.estimators.estimator import FleetEstimator, Job
+from ps2.algorithms.estimators.heads import SharesHead
+from ps2.algorithms.estimators.models import FeatureModel
+from ps2.algorithms.frame.placement import Work
+from ps2.algorithms.topics.document_frame import Compute, Numbers, over_documents
+from ps2.algorithms.topics.model import LDATopics, Seen, perplexity_of
+from ps2.algorithms.topics.online import ONLINE_WORK, train_online
+from ps2.algorithms.topics.plan import FittedTopics, OnlinePlan, SamplingPlan
+from ps2.algorithms.topics.sampling import train, work_of
+from ps2.algorithms.topics.settings import InferenceName, LDASettings
+from ps2.algorithms.training.faults import ColumnNames
+from ps2.algorithms.training.only_worker import OnStep
+from ps2.array_types import Float64s
+from ps2.coordinator.context import PS2Context
+from ps2.errors import ConfigError, InputError, UsageError
+from ps2.plot_extra import PlotPath
+from ps2.run.spark.backend_lookup import active_session, backend_of, with_python
+from ps2.run.spark.jvm import lda_model
+from ps2.server.memory import available_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+log = logging.getLogger(__name__)
+
+# The column of ``describeTopics`` that a vocabulary adds.
+TERMS = StructField("terms", ArrayType(StringType(), containsNull=False), nullable=False)
+# Its other columns, as in pyspark.ml.
+DESCRIBED = StructType(
+    [
+        StructField("topic", IntegerType(), nullable=False),
+        StructField("termIndices", ArrayType(IntegerType(), containsNull=False)),
+        StructField("termWeights", ArrayType(DoubleType(), containsNull=False)),
+    ]
+)
+# pyspark.ml draws the initial gamma of a document from this distribution.
+GAMMA_SHAPE = 100.0
+
+
+class LDA(LDASettings, FleetEstimator, Estimator["LDAModel"]):
+    """Latent Dirichlet allocation: ``pyspark.ml.clustering.LDA`` on servers, by Gibbs sampling as well.
+
+    Example::
+
+        model = LDA(k=20, maxIter=200).fit(df)  # featuresCol: counts of words
+        model.describeTopics().show()
+    """
+
+    __module__ = "ps2.algorithms.clustering"
+    _LOCAL_IS_DURABLE = True
+
+    def _plan(self) -> SamplingPlan | OnlinePlan:
+        settings = self._values(LDASettings)
+        is_online = settings.optimizer == "online"
+        if self.isSet("localBatches") and not (is_online and settings.sync == "average"):
+            raise ConfigError("localBatches: only optimizer 'online' with sync 'average' takes local batches")
+        if self.isSet("staleness") and (is_online or settings.sync != "ssp"):
+            raise ConfigError("staleness: only optimizer 'cgs' with sync 'ssp' takes a staleness")
+        if settings.optimizer == "em":
+            log.warning("optimizer 'em': topics are found by collapsed Gibbs sampling, as with 'cgs', not by EM")
+        return (OnlinePlan if is_online else SamplingPlan)(settings=settings, name=self._name)
+
+    def _survey(self, dataset: DataFrame, columns: ColumnNames) -> Documents:
+        return survey_documents(dataset, columns)
+
+    def _resolve(self, plan: SamplingPlan | OnlinePlan, survey: Documents) -> SamplingPlan | OnlinePlan:
+        resolved = replace(plan, vocabulary=survey.dim)
+        resolved.check_memory(available_bytes())
+        return resolved
+
+    def _work(self, plan: SamplingPlan | OnlinePlan, survey: Documents) -> Work:
+        return ONLINE_WORK if isinstance(plan, OnlinePlan) else work_of(plan, survey.rows, survey.tokens)
+
+    def _with_rows(self, job: Job) -> SamplingPlan | OnlinePlan:
+        plan: SamplingPlan | OnlinePlan = job.plan
+        if isinstance(plan, OnlinePlan):
+            return plan
+        return replace(plan, is_local=job.placement.via == "local", threads=job.placement.threads)
+
+    def _train(self, ps: PS2Context, job: Job, on_step: OnStep) -> FittedTopics:
+        if isinstance(job.plan, OnlinePlan):
+            return train_online(ps, job.table, job.plan, on_step)
+        return train(ps, job.table, job.plan, job.survey.tokens, on_step)
+
+    def _trained_model(self, trained: FittedTopics, job: Job) -> LDAModel:
+        return LDAModel._of(LDATopics(trained.counts, trained.alpha, trained.beta, inference_of(self), self._seed))
+
+
+class LDAModel(LDASettings, FeatureModel, Model):
+    """A trained ``LDA``."""
+
+    __module__ = "ps2.algorithms.clustering"
+    _ARRAYS = LDATopics
+
+    def _sizes(self) -> dict[str, Any]:
+        return {"k": self.topics.topics}
+
+    # -- topics ----------------------------------------------------------------------------------------------------
+
+    @property
+    def topics(self) -> LDATopics:
+        """The trained topics as arrays, usable without Spark."""
+        topics: LDATopics = self._fitted
+        inference, seed = inference_of(self), self._seed
+        if (topics.inference, topics.seed) != (inference, seed):
+            topics = LDATopics(topics.counts, topics.alpha, topics.beta, inference, seed)
+            self._fitted, self._shared = topics, None
+        return topics
+
+    @property
+    def _predicting(self) -> LDATopics:
+        return self.topics
+
+    def isDistributed(self) -> bool:
+        """Whether the topics are in an RDD; always False."""
+        return False
+
+    def vocabSize(self) -> int:
+        """Return the number of words."""
+        return self.topics.dim
+
+    def topicsMatrix(self) -> DenseMatrix:
+        """Return the topics, a matrix of shape (words, topics): tokens of each word in each topic, plus beta."""
+        topics = self.topics
+        weights = topics.counts + topics.beta
+        return DenseMatrix(topics.dim, topics.topics, weights.reshape(-1, order="F"))
+
+    def estimatedDocConcentration(self) -> DenseVector:
+        """Return alpha for each topic: the fitted values if alpha was optimized, else the given ones."""
+        return DenseVector(self.topics.alpha)
+
+    def describeTopics(self, maxTermsPerTopic: int = 10, vocabulary: Sequence[str] | None = None) -> DataFrame:
+        """Return the most likely words of each topic: columns topic, termIndices and termWeights.
+
+        Args:
+            maxTermsPerTopic: how many words of a topic, at most.
+            vocabulary: the words, such as ``CountVectorizerModel.vocabulary``; with it, there is a column terms, too.
+
+        Raises:
+            ShapeError: the number of words is not the model's.
+        """
+        self.topics.check_vocabulary(vocabulary)
+        rows = []
+        for topic, (words, weights) in enumerate(self.topics.describeTopics(maxTermsPerTopic)):
+            terms = [] if vocabulary is None else [[vocabulary[word] for word in words]]
+            rows.append((topic, words.tolist(), weights.tolist(), *terms))
+        columns = DESCRIBED if vocabulary is None else StructType([*DESCRIBED.fields, TERMS])
+        return with_python(_session()).createDataFrame(rows, columns)
+
+    def plotTopics(
+        self,
+        path: PlotPath = None,
+        maxTermsPerTopic: int = 10,
+        vocabulary: Sequence[str] | None = None,
+        topics: Sequence[int] | None = None,
+        *,
+        ax: Axes | None = None,
+    ) -> Axes:
+        """Plot the most likely words of topics as bars, a panel for each topic; see ``LDATopics.plotTopics``."""
+        return self.topics.plotTopics(path, maxTermsPerTopic, vocabulary, topics, ax=ax)
+
+    # -- documents -------------------------------------------------------------------------------------------------
+
+    def _head(self) -> SharesHead:
+        return SharesHead(self.topics.topics)
+
+    def _outputs(self) -> list[tuple[str, str]]:
+        return [(self.getTopicDistributionCol(), "raw")]
+
+    def logLikelihood(self, dataset: DataFrame) -> float:
+        """Return a lower bound of the documents' log-likelihood, as in pyspark.ml: see ``LDATopics.logLikelihood``."""
+        return self._bound(dataset)[0]
+
+    def logPerplexity(self, dataset: DataFrame) -> float:
+        """Return minus ``logLikelihood`` per token, as in pyspark.ml: lower is better."""
+        bound, tokens = self._bound(dataset)
+        return -bound / tokens
+
+    def perplexity(self, dataset: DataFrame, seed: int = 0) -> float:
+        """Return the perplexity of held-out documents, by document completion: lower is better. See
+        ``LDATopics.perplexity``.
+        """
+
+        def completed(topics: LDATopics, x: sp.csr_array) -> Numbers:
+            return {"sums": topics.completed(x, seed)}
+
+        score, tokens = self._summed(dataset, completed)
+        return perplexity_of(score, tokens)
+
+    def toPyLDAvis(self, dataset: DataFrame, vocabulary: Sequence[str] | None = None) -> dict[str, Any]:
+        """Return the arguments of ``pyLDAvis.prepare``, by name; the topics of all documents come to the driver.
+
+        See ``LDATopics.toPyLDAvis``.
+        """
+
+        def seen(topics: LDATopics, x: sp.csr_array) -> Numbers:
+            found = topics.seen(x)
+            return {"shares": found.shares.reshape(-1), "lengths": found.lengths, "frequency": found.frequency}
+
+        topics, found = self.topics, self._computed(dataset, seen)
+        if not found:
+            raise InputError("expected documents to show, got an empty DataFrame")
+        shares, lengths = (np.concatenate([numbers[name] for numbers in found]) for name in ("shares", "lengths"))
+        frequency = np.sum([numbers["frequency"] for numbers in found], axis=0)
+        return topics.vis(Seen(shares.reshape(-1, topics.topics), lengths, frequency), vocabulary)
+
+    def _bound(self, dataset: DataFrame) -> tuple[float, float]:
+        """Return the bound of the documents' log-likelihood, and their number of tokens."""
+
+        def bound(topics: LDATopics, x: sp.csr_array) -> Numbers:
+            return {"sums": (topics.bound(x), x.sum())}
+
+        of_documents, tokens = self._summed(dataset, bound)
+        if not tokens:
+            raise InputError("expected documents with words, of which there is a likelihood; there is none")
+        return of_documents + self.topics.bound_of_topics, tokens
+
+    def _summed(self, dataset: DataFrame, compute: Compute) -> tuple[float, float]:
+        """Return two sums over all documents."""
+        sums = np.zeros(2)
+        for numbers in self._computed(dataset, compute):
+            sums += numbers["sums"]
+        return float(sums[0]), float(sums[1])
+
+    def _computed(self, dataset: DataFrame, compute: Compute) -> list[dict[str, Float64s]]:
+        topics, columns = self.topics, ColumnNames(self._features, label=None)
+        share: Callable[[], Any] = self._share(backend_of(dataset))
+        return over_documents(dataset, columns, topics.dim, share, compute)
+
+    # -- pyspark.ml ------------------------------------------------------------------------------------------------
+
+    def toPyspark(self) -> clustering.LocalLDAModel:
+        """Return the same topics as pyspark.ml's model, which infers topics of new documents by variational Bayes.
+
+        Raises:
+            UsageError: there is one topic; pyspark.ml requires at least two.
+        """
+        spark, topics = _session(), self.topics
+        if topics.topics < 2:
+            raise UsageError("toPyspark: pyspark.ml's LDA has two topics at least, and this model has one")
+        alpha = self.estimatedDocConcentration()
+        local, session = lda_model(spark, self.topicsMatrix(), alpha, topics.beta, GAMMA_SHAPE)
+        # The param of pyspark.ml accepts only its own optimizers.
+        described = self.copy({self.optimizer: "online"})._setDefault(optimizer="online")
+        return described._as_pyspark(clustering.LocalLDAModel, topics.dim, local, session)
+
+
+# isinstance() says yes; a real subclass would have to wrap a Java object.
+clustering.LocalLDAModel.register(LDAModel)
+
+
+def inference_of(params: LDASettings) -> InferenceName:
+    """Return how an estimator or a model infers topics of new documents; "auto" is resolved."""
+    values: Any = params
+    name = values.getInference()
+    if name == "auto":
+        return "variational" if values.getOptimizer() == "online" else "sampled"
+    return "sampled" if name == "sampled" else "variational"
+
+
+def _session() -> SparkSession:
+    session: SparkSession = active_session()
+    return session
