@@ -96,7 +96,7 @@ def fit(ps: Any, frame: Any, settings: FactorizationSettings) -> tuple[FittedFac
     began_s = time.monotonic()
     plan = FactorizationPlan(settings=settings)
     survey = survey_ratings(frame, RatingColumns(), settings)
-    deal = Deal.of(survey, WORKERS, 1, 4 * SgdPlan(settings=settings, scale=1.0).width)
+    deal = Deal.from_survey(survey, WORKERS, 1, 4 * SgdPlan(settings=settings, scale=1.0).width)
     found = train(ps, deal_ratings(frame, survey, deal, plan), survey, plan)
     return found, time.monotonic() - began_s
 
@@ -236,12 +236,12 @@ def generate(count: int) -> Ratings:
 def bare(ratings: Ratings) -> float:
     """Return millions of ratings a second in one process: a thread a worker, and arrays for servers."""
     count, plan = len(ratings.users), SgdPlan(settings=SETTINGS, scale=1.0)
-    deal = Deal.of_counts(np.bincount(ratings.users), np.bincount(ratings.items), WORKERS, 1, 4 * plan.width)
+    deal = Deal.from_counts(np.bincount(ratings.users), np.bincount(ratings.items), WORKERS, 1, 4 * plan.width)
     layout = deal.layout
     users, items = (np.empty((n, plan.width), np.float32) for n in (layout.users, layout.items))
     for rows, seed in ((users, 1), (items, 2)):
         draw_rows(np.arange(len(rows)), np.uint64(seed), RANK, -0.05, 0.05, rows)
-    places = deal.user_places[ratings.users], deal.item_places[ratings.items]
+    places = deal.user_positions[ratings.users], deal.item_positions[ratings.items]
     descents = []
     for rank in range(WORKERS):
         begin, end = (int(bound) for bound in layout.users_of(rank)[[0, -1]])

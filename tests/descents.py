@@ -9,7 +9,7 @@ from ps2.algorithms.factors.ccd_descent import SideDescent, gram_of, padded
 from ps2.algorithms.factors.ccd_program import first_vectors
 from ps2.algorithms.factors.ccd_ratings import RatingRows, SideRatings
 from ps2.algorithms.factors.ccd_reading import read_ratings
-from ps2.algorithms.factors.dealing import Deal, keys_of, packed
+from ps2.algorithms.factors.dealing import Deal, packed, partition_keys
 
 KINDS = [
     {},
@@ -43,8 +43,8 @@ class Descent:
         users, items, r, w = raw
         self.plan = plan
         of_users, of_items = RatingRows(users, items, r, w), RatingRows(items, users, r, w)
-        self.users = SideDescent(plan, SideRatings.of(of_users, USERS, plan), mean, None, threads)
-        self.items = SideDescent(plan, SideRatings.of(of_items, ITEMS, plan), mean, held_out, threads)
+        self.users = SideDescent(plan, SideRatings.from_rows(of_users, USERS, plan), mean, None, threads)
+        self.items = SideDescent(plan, SideRatings.from_rows(of_items, ITEMS, plan), mean, held_out, threads)
 
     def iterate(self):
         """Return the loss, the objective and the loss of held-out ratings."""
@@ -113,9 +113,9 @@ def dealt(plan, columns=COLUMNS, workers=1):
     """Survey the planted problem of positive ratings, and deal it; return also each worker's packed rows."""
     given = positive(ratings())
     survey = surveyed(given, plan, columns)
-    deal = replace(Deal.of(survey, workers, 1, 4 * (plan.settings.rank + 4)), by_item=True)
+    deal = replace(Deal.from_survey(survey, workers, 1, 4 * (plan.settings.rank + 4)), by_item=True)
     chunk = chunk_of(given.table(columns))
-    rows = packed(chunk, survey.users, survey.items, deal, keys_of(workers), (0, 0))
+    rows = packed(chunk, survey.users, survey.items, deal, partition_keys(workers), (0, 0))
     return survey, deal, [[rows.slice(rank, 1), rows.slice(workers + rank, 1)] for rank in range(workers)]
 
 
@@ -128,12 +128,12 @@ def replayed_descent(plan, columns=COLUMNS, workers=2):
     survey, deal, rows = dealt(plan, columns, workers)
     mean = survey.mean if plan.settings.biases else 0.0
     p, q = (np.empty_like(drawn) for drawn in first_vectors(plan, len(survey.users), len(survey.items)))
-    p[deal.user_places], q[deal.item_places] = first_vectors(plan, len(survey.users), len(survey.items))
+    p[deal.user_positions], q[deal.item_positions] = first_vectors(plan, len(survey.users), len(survey.items))
     gram, sides = gram_of(q) if plan.settings.implicitPrefs else np.zeros((0, 0)), ([], [])
     for rank in range(workers):
         bounds = tuple(deal.layout.users_of(rank)[[0, -1]].tolist()), deal.layout.items_owned_by(rank)
         read = read_ratings(rows[rank], *bounds, plan)
-        for side, of, vectors, some in zip(sides, (read.of_users, read.of_items), (p, q), bounds, strict=True):
+        for side, of, vectors, some in zip(sides, (read.users, read.items), (p, q), bounds, strict=True):
             side.append((SideDescent(plan, of, mean), slice(*some)))
             side[-1][0].own = vectors[slice(*some)].copy()
     for _ in range(plan.settings.maxIter):
@@ -143,4 +143,4 @@ def replayed_descent(plan, columns=COLUMNS, workers=2):
                 own[some] = descent.own
             if plan.settings.implicitPrefs:
                 gram = sum(gram_of(descent.own) for descent, _ in side)
-    return p[deal.user_places][:, : plan.settings.rank], q[deal.item_places][:, : plan.settings.rank]
+    return p[deal.user_positions][:, : plan.settings.rank], q[deal.item_positions][:, : plan.settings.rank]

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ps2.algorithms.factors.chunks import Chunk
-from ps2.algorithms.factors.dealing import Deal, DealtRatings, keys_of, packed
+from ps2.algorithms.factors.dealing import Deal, PackedRatings, packed, partition_keys
 from ps2.algorithms.factors.estimator import train
 from ps2.algorithms.factors.following import LOSS, WEIGHT
 from ps2.algorithms.factors.grid import read_grid
@@ -102,19 +102,19 @@ def fitted(
     """
     given = given or ratings()
     survey = surveyed(surveyed_ratings or given, plan, columns).together_with(start)
-    deal = Deal.of(survey, workers, groups, 4 * (plan.settings.rank + 4))
+    deal = Deal.from_survey(survey, workers, groups, 4 * (plan.settings.rank + 4))
     with training_context() if ps is None else nullcontext(ps) as ps:
         return train(ps, _dealt(given.table(columns), survey, deal, plan), survey, plan, start, on_step)
 
 
-def _dealt(table: pa.Table, survey: RatingsSurvey, deal: Deal, plan: FactorizationPlan) -> DealtRatings:
+def _dealt(table: pa.Table, survey: RatingsSurvey, deal: Deal, plan: FactorizationPlan) -> PackedRatings:
     """Deal ratings to workers of this process, from three parts."""
-    deal, keys = replace(deal, by_item=plan.solver == "ccd"), keys_of(deal.layout.ring.workers)
+    deal, keys = replace(deal, by_item=plan.solver == "ccd"), partition_keys(deal.layout.ring.workers)
     parts = [table.slice(begin, len(table) // 3 + 1) for begin in range(0, len(table), len(table) // 3 + 1)]
     rows = [
         packed(chunk_of(part), survey.users, survey.items, deal, keys, (number, 0)) for number, part in enumerate(parts)
     ]
-    return DealtRatings([[some.filter(pc.equal(some["key"], key)) for some in rows] for key in keys], deal)
+    return PackedRatings([[some.filter(pc.equal(some["key"], key)) for some in rows] for key in keys], deal)
 
 
 def surveyed(given: Ratings, plan: FactorizationPlan, columns: RatingColumns = COLUMNS) -> RatingsSurvey:
@@ -126,7 +126,7 @@ def surveyed(given: Ratings, plan: FactorizationPlan, columns: RatingColumns = C
 
 def chunk_of(table: pa.Table) -> Chunk:
     """A table's ratings in compact form."""
-    return Chunk.of({name: table.column(name).combine_chunks() for name in table.column_names})
+    return Chunk.from_columns({name: table.column(name).combine_chunks() for name in table.column_names})
 
 
 def replayed(
@@ -144,14 +144,15 @@ def replayed(
     """
     given = given or ratings()
     survey = surveyed(given, plan, columns).together_with(start)
-    deal, scaling = Deal.of(survey, workers, groups, 4 * (plan.settings.rank + 4)), Scaling.of(survey, plan)
+    deal = Deal.from_survey(survey, workers, groups, 4 * (plan.settings.rank + 4))
+    scaling = Scaling.from_survey(survey, plan)
     step = plan.settings.stepSize or default_step(survey.rows)
     layout, sgd_plan = deal.layout, SgdPlan(settings=plan.settings, scale=scaling.scale, step_size=step)
     users, items = np.empty((layout.users, sgd_plan.width), np.float32), np.empty((layout.items, sgd_plan.width), "f4")
     beginning = Beginning(sgd_plan, scaling, start)
-    users[deal.user_places] = beginning.rows("user", survey.users, slice(0, layout.users), survey.user_penalties)
-    items[deal.item_places] = beginning.rows("item", survey.items, slice(0, layout.items), survey.item_penalties)
-    rows = packed(chunk_of(given.table(columns)), survey.users, survey.items, deal, keys_of(workers), (0, 0))
+    users[deal.user_positions] = beginning.rows("user", survey.users, slice(0, layout.users), survey.user_penalties)
+    items[deal.item_positions] = beginning.rows("item", survey.items, slice(0, layout.items), survey.item_penalties)
+    rows = packed(chunk_of(given.table(columns)), survey.users, survey.items, deal, partition_keys(workers), (0, 0))
     descents = []
     for rank in range(workers):
         grid = read_grid([rows.slice(rank, 1)], layout, rank, scaling.mean, scaling.scale, scaling.unit)
@@ -168,8 +169,8 @@ def replayed(
                     loss, weight = loss + found[LOSS], weight + found[WEIGHT]
         losses.append(scaling.scale * (loss / weight) ** 0.5)
     of_users, of_items = (
-        scaling.restored(users[deal.user_places], plan),
-        scaling.restored(items[deal.item_places], plan),
+        scaling.restored(users[deal.user_positions], plan),
+        scaling.restored(items[deal.item_positions], plan),
     )
     return of_users, of_items, losses
 

@@ -46,7 +46,7 @@ def iterate(rank, barrier, vectors, plan, raw, mean):
         begin, end = (count * at // barrier.parties for at in (rank, rank + 1))
         mine = (own >= begin) & (own < end)
         rows = RatingRows(own[mine] - begin, others[mine], r[mine], None if w is None else w[mine])
-        sides.append(SideDescent(plan, SideRatings.of(rows, end - begin, plan), mean))
+        sides.append(SideDescent(plan, SideRatings.from_rows(rows, end - begin, plan), mean))
         places.append(np.arange(begin, end))
     solver, worker = CcdWorker(vectors, tuple(places), tuple(sides)), ThreadWorker(rank, barrier)
     for iteration in range(ITERATIONS):

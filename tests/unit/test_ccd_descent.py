@@ -106,7 +106,7 @@ def test_loss_when_implicit_then_as_brute_force():
 
 def test_ratings_when_negative_implicit_then_not_liked():
     rows = RatingRows(np.array([0, 0]), np.array([0, 1]), np.float32([-2, 3]))
-    ratings = SideRatings.of(rows, 1, ccd_plan(implicitPrefs=True))
+    ratings = SideRatings.from_rows(rows, 1, ccd_plan(implicitPrefs=True))
     assert ratings.curvatures.tolist() == [6, 9]
     assert ratings.targets.tolist() == [0, 10]
     assert ratings.penalties.tolist() == [1]
@@ -115,15 +115,15 @@ def test_ratings_when_negative_implicit_then_not_liked():
 def test_ratings_when_shuffled_then_same():
     users, items, r, w = raw_of(weighted=True)
     order = np.random.default_rng(3).permutation(len(r))
-    ratings = SideRatings.of(RatingRows(users, items, r, w), USERS, ccd_plan())
-    again = SideRatings.of(RatingRows(users[order], items[order], r[order], w[order]), USERS, ccd_plan())
+    ratings = SideRatings.from_rows(RatingRows(users, items, r, w), USERS, ccd_plan())
+    again = SideRatings.from_rows(RatingRows(users[order], items[order], r[order], w[order]), USERS, ccd_plan())
     for name in ("ends", "others", "curvatures", "targets", "penalties"):
         assert np.array_equal(getattr(ratings, name), getattr(again, name)), name
 
 
 def test_held_out_when_given_then_its_loss():
     plan = ccd_plan()
-    held = SideRatings.of(RatingRows(np.array([3, 5]), np.array([0, 2]), np.float32([4, 2])), ITEMS, plan)
+    held = SideRatings.from_rows(RatingRows(np.array([3, 5]), np.array([0, 2]), np.float32([4, 2])), ITEMS, plan)
     _, descent = begun(plan, held_out=held)
     _, _, loss = descent.iterate()
     errors = np.array([4, 2]) - np.sum(descent.items.own[[3, 5]] * descent.users.own[[0, 2]], axis=1)
@@ -148,7 +148,7 @@ def test_kernels_when_warm_then_descent_compiles_nothing():
     before = [len(kernel.signatures) for kernel in kernels]
     for kind in ({"biases": True}, {"implicitPrefs": True}):
         plan = ccd_plan(**kind)
-        ratings = SideRatings.of(RatingRows(*raw_of()), USERS, plan)
+        ratings = SideRatings.from_rows(RatingRows(*raw_of()), USERS, plan)
         side = SideDescent(plan, ratings, held_out=ratings)
         others = np.zeros((ITEMS, side.own.shape[1]), np.float32)
         side.solve(Vectors(others), gram_of(others) if plan.settings.implicitPrefs else np.zeros((0, 0)))

@@ -27,18 +27,18 @@ def batch(users, items, ratings=None, weights=None, held=None, strange=0, by_ite
 
 
 def test_ratings_when_read_then_by_user_and_item():
-    found = read_ratings([batch([12, 10], [1, 0], [4, 5]), batch([12], [0], [3])], *PLACES, PLAN).of_users
+    found = read_ratings([batch([12, 10], [1, 0], [4, 5]), batch([12], [0], [3])], *PLACES, PLAN).users
     assert found.ends.tolist() == [0, 1, 1, 3]
     assert found.others.tolist() == [0, 0, 1]
     assert found.targets.tolist() == [5, 3, 4]
 
 
 def test_ratings_when_no_column_then_ones():
-    assert read_ratings([batch([10, 11], [0, 0])], *PLACES, PLAN).of_users.targets.tolist() == [1, 1]
+    assert read_ratings([batch([10, 11], [0, 0])], *PLACES, PLAN).users.targets.tolist() == [1, 1]
 
 
 def test_ratings_when_weighted_then_curvatures():
-    found = read_ratings([batch([10, 11], [0, 0], [2, 3], [2, 0.5])], *PLACES, PLAN).of_users
+    found = read_ratings([batch([10, 11], [0, 0], [2, 3], [2, 0.5])], *PLACES, PLAN).users
     assert found.curvatures.tolist() == [2, 0.5]
     assert found.targets.tolist() == [4, 1.5]
     assert found.weight == pytest.approx(2.5)
@@ -46,22 +46,22 @@ def test_ratings_when_weighted_then_curvatures():
 
 def test_ratings_when_dealt_by_item_then_of_items():
     found = read_ratings([batch([12, 40], [2, 0], [4, 5], by_item=True)], *PLACES, PLAN)
-    assert (len(found.of_users), found.of_items.ends.tolist()) == (0, [0, 1, 1, 2])
-    assert (found.of_items.others.tolist(), found.of_items.targets.tolist()) == ([40, 12], [5, 4])
+    assert (len(found.users), found.items.ends.tolist()) == (0, [0, 1, 1, 2])
+    assert (found.items.others.tolist(), found.items.targets.tolist()) == ([40, 12], [5, 4])
 
 
 def test_ratings_when_held_out_then_apart():
     rows = [10, 11, 12], [0, 1, 2], [1, 2, 3]
     batches = [batch(*rows, held=[0, 1, 0]), batch(*rows, held=[0, 1, 0], by_item=True)]
     found = read_ratings(batches, *PLACES, PLAN)
-    assert found.of_users.targets.tolist() == found.of_items.targets.tolist() == [1, 3]
+    assert found.users.targets.tolist() == found.items.targets.tolist() == [1, 3]
     assert found.held_out.targets.tolist() == [2]
     assert found.held_out.ends.tolist() == [0, 0, 1, 1]
 
 
 def test_ratings_when_none_then_empty():
     found = read_ratings([batch([], [], [])], *PLACES, PLAN)
-    assert len(found.of_users) == 0
+    assert len(found.users) == 0
     assert found.held_out is None
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from factors_training import COLUMNS, PLAN, chunk_of, ratings, replayed, surveyed
 
-from ps2.algorithms.factors.dealing import Deal, keys_of, packed
+from ps2.algorithms.factors.dealing import Deal, packed, partition_keys
 from ps2.algorithms.factors.grid import read_grid
 from ps2.algorithms.factors.program import STRANGE, Problem
 from ps2.algorithms.factors.sgd_program import SgdProgram
@@ -96,7 +96,7 @@ class Training:
 
     def run(self, plan, clocks=0, messages=(), **happens):
         survey = surveyed(ratings(), plan, self.columns)
-        deal = Deal.of(survey, 1, 1, 36)
+        deal = Deal.from_survey(survey, 1, 1, 36)
         names = CheckpointNames(plan.name, self._find if clocks else None, (clocks, clocks), messages)
         give = names.give
 
@@ -110,7 +110,8 @@ class Training:
         driver.start()
         if driver.is_over:
             return driver.result()
-        rows = packed(chunk_of(ratings().table(self.columns)), survey.users, survey.items, deal, keys_of(1), (0, 0))
+        chunk, keys = chunk_of(ratings().table(self.columns)), partition_keys(1)
+        rows = packed(chunk, survey.users, survey.items, deal, keys, (0, 0))
         scaling = program.scaling
         grid = read_grid([rows], deal.layout, 0, scaling.mean, scaling.scale, scaling.unit)
         opening = None if clocks else driver.on_run_clock(0, [{STRANGE: 0}])

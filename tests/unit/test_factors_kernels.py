@@ -164,8 +164,8 @@ def test_kernels_when_warm_then_training_compiles_nothing():
 def test_scaling_when_all_ratings_are_equal_then_is_finite():
     given = ratings()
     survey = surveyed(replace(given, values=np.full(len(given.values), 4.0)), PLAN)
-    assert Scaling.of(survey, PLAN) == Scaling(0.0, 4.0, 1.0)
-    assert Scaling.of(replace(survey, mean=0.0, std=0.0), PLAN).scale == 1.0
+    assert Scaling.from_survey(survey, PLAN) == Scaling(0.0, 4.0, 1.0)
+    assert Scaling.from_survey(replace(survey, mean=0.0, std=0.0), PLAN).scale == 1.0
 
 
 def test_weights_when_all_are_larger_then_training_is_the_same():

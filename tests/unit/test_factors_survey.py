@@ -8,7 +8,7 @@ import pytest
 from factors_training import COLUMNS, PLAN, chunk_of, ratings, surveyed
 
 from ps2.algorithms.factors.chunks import CHUNKS, Chunk, tables
-from ps2.algorithms.factors.dealing import Deal, keys_of, murmur3, packed
+from ps2.algorithms.factors.dealing import Deal, murmur3, packed, partition_keys
 from ps2.algorithms.factors.grid import read_grid
 from ps2.algorithms.factors.plan import FittedFactors
 from ps2.algorithms.factors.ratings import RatingColumns, _checked, surveyor_for
@@ -117,12 +117,12 @@ def test_ratings_when_negative_then_are_fine_by_default():
 @pytest.mark.parametrize(("workers", "groups"), [(1, 1), (3, 1), (2, 3)])
 def test_deal_when_users_have_many_ratings_then_work_is_balanced(workers, groups):
     survey = surveyed(ratings(), PLAN)
-    deal = Deal.of(survey, workers, groups, 36)
+    deal = Deal.from_survey(survey, workers, groups, 36)
     layout = deal.layout
     assert layout.ring.blocks == 2 * workers
     for places, begins, counts in (
-        (deal.user_places, layout.user_begins, survey.user_counts),
-        (deal.item_places, layout.item_begins, survey.item_counts),
+        (deal.user_positions, layout.user_begins, survey.user_counts),
+        (deal.item_positions, layout.item_begins, survey.item_counts),
     ):
         np.testing.assert_array_equal(np.sort(places), np.arange(len(counts)))
         by_place = np.empty(len(counts), np.int64)
@@ -134,12 +134,12 @@ def test_deal_when_users_have_many_ratings_then_work_is_balanced(workers, groups
 
 def test_deal_when_items_are_large_then_blocks_are_more():
     survey = surveyed(ratings(), PLAN)
-    assert Deal.of(survey, 2, 1, 32 << 20).layout.ring.blocks == 40
+    assert Deal.from_survey(survey, 2, 1, 32 << 20).layout.ring.blocks == 40
 
 
 @pytest.mark.parametrize("workers", [1, 2, 7, 64])
 def test_keys_when_hashed_then_reach_their_worker(workers):
-    hashed = murmur3(keys_of(workers)).view(np.int32).astype(np.int64)
+    hashed = murmur3(partition_keys(workers)).view(np.int32).astype(np.int64)
     np.testing.assert_array_equal(hashed % workers, np.arange(workers))
 
 
@@ -152,9 +152,9 @@ def test_packed_rows_when_read_then_each_worker_has_its_users():
     given = ratings()
     table = given.table(ALL)
     survey = survey_of(table)
-    deal, total, held = Deal.of(survey, 2, 2, 36), 0, 0
+    deal, total, held = Deal.from_survey(survey, 2, 2, 36), 0, 0
     rows = [
-        packed(through(some, n), survey.users, survey.items, deal, keys_of(2), (0, n))
+        packed(through(some, n), survey.users, survey.items, deal, partition_keys(2), (0, n))
         for n, some in enumerate(cut(table))
     ]
     for rank in range(2):
@@ -185,8 +185,8 @@ def through(table, number):
 
 def test_packed_rows_when_ids_are_new_then_they_are_counted():
     survey = survey_of(one_row())
-    deal = Deal.of(survey, 1, 1, 36)
-    row = packed(chunk_of(one_row(user=2)), survey.users, survey.items, deal, keys_of(1), (0, 0))
+    deal = Deal.from_survey(survey, 1, 1, 36)
+    row = packed(chunk_of(one_row(user=2)), survey.users, survey.items, deal, partition_keys(1), (0, 0))
     assert read_grid([row], deal.layout, 0, 0.0, 1.0).strange == 1
 
 

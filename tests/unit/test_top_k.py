@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ps2.algorithms.factors.top_k import LEFT, RIGHT, Candidates, products_of, slack_of
+from ps2.algorithms.factors.top_k import LEFT, RIGHT, Candidates, pair_products, rounding_slack
 
 
 def sequential(left, right):
@@ -82,13 +82,13 @@ def test_slack_when_sums_are_in_any_order_then_bounds_difference():
     left, right = vectors(rng, 20, 500), vectors(rng, 300, 500)
     lengths = np.linalg.norm(left.astype(float), axis=1)[:, None] * np.linalg.norm(right.astype(float), axis=1)
     difference = np.abs((left @ right.T).astype(float) - sequential(left, right))
-    assert (difference <= slack_of(lengths, 500)).all()
-    assert (slack_of(lengths, 500) < 1e-3 * lengths).all()
+    assert (difference <= rounding_slack(lengths, 500)).all()
+    assert (rounding_slack(lengths, 500) < 1e-3 * lengths).all()
 
 
 def test_products_when_a_place_is_missing_then_nan():
     rng = np.random.default_rng(6)
     left, right = vectors(rng, 3, 5), vectors(rng, 4, 5)
-    found = products_of(left, right, np.array([0, -1, 2, 2]), np.array([3, 0, -1, 1]))
+    found = pair_products(left, right, np.array([0, -1, 2, 2]), np.array([3, 0, -1, 1]))
     scores = sequential(left, right)
     np.testing.assert_array_equal(found, np.array([scores[0, 3], np.nan, np.nan, scores[2, 1]], np.float32))

@@ -15,17 +15,17 @@ from ps2.algorithms.factors.ccd_ratings import SideRatings
 from ps2.algorithms.factors.plan import FactorizationPlan
 from ps2.array_types import Float32s, Float64s, Int32s, Int64s
 
-# Numbers of the other side's vectors that a worker holds at a time, at most; of one user, or item, all are held.
+# The maximum count of numbers of the other side's vectors that a worker holds at a time; of one user, or item, all.
 MAX_FLOATS = 1 << 25
 
 
 class Answer(Protocol):
-    """Vectors that have been asked for."""
+    """Requested vectors."""
 
     def result(self) -> Float32s: ...
 
 
-# Called with places of the other side, in ascending order.
+# Called with positions of the other side, in ascending order.
 Ask = Callable[[Int64s], Answer]
 
 
@@ -35,7 +35,7 @@ class Part:
 
     Attributes:
         first, end: numbers of the users, or items.
-        columns: int64, ascending: places of the other side.
+        columns: int64, ascending: positions of the other side.
         ratings: their ``others`` are positions in ``columns``.
         held_out: held-out ratings likewise, or None.
     """
@@ -74,9 +74,9 @@ class SideDescent:
 
     Attributes:
         own: float32, shape (n, ranks): whole blocks of ranks, and then the bias, if there are biases.
-        ratings: how many ratings they have.
-        bytes: of vectors that travel in an iteration.
-        weight, held_weight: of the ratings, and of the held-out ones: see ``SideRatings.weight``.
+        ratings: the number of their ratings.
+        bytes: the bytes of vectors that travel in an iteration.
+        weight, held_weight: the weight of the ratings, and of the held-out ones: see ``SideRatings.weight``.
     """
 
     def __init__(
@@ -88,9 +88,9 @@ class SideDescent:
         threads: int = 1,
     ) -> None:
         """Args:
-        mean: of the ratings; 0 without biases.
-        held_out: ratings of the same users, or items.
-        threads: that share the vectors; the result does not depend on it.
+        mean: the mean rating; 0 without biases.
+        held_out: held-out ratings of the same users, or items.
+        threads: the number of threads that share the vectors; the result does not depend on it.
         """
         settings, ranks = plan.settings, num_coordinates(plan)
         self._mean, self._reg, self._threads = mean, settings.regParam, threads
@@ -100,8 +100,8 @@ class SideDescent:
         self.weight = ratings.weight
         self.held_weight = held_out.weight if held_out is not None else 0.0
         self._penalties = ratings.penalties
-        most = max(1, MAX_FLOATS // ranks)
-        self._parts = list(_parts(ratings, held_out, (0, ratings.own), most)) if ratings.own else []
+        limit = max(1, MAX_FLOATS // ranks)
+        self._parts = list(_parts(ratings, held_out, (0, ratings.own), limit)) if ratings.own else []
         self.bytes = self.own.nbytes + sum(len(part.columns) for part in self._parts) * ranks * 4
 
     def solve(self, ask: Ask, gram: Float64s) -> tuple[float, float]:
@@ -109,7 +109,7 @@ class SideDescent:
         vectors travel.
 
         Args:
-            gram: of all vectors of the other side (``gram_of``) if all cells count, else empty.
+            gram: the products of all vectors of the other side (``gram_of``) if all cells count, else empty.
 
         Returns:
             The loss of the ratings, and of the held-out ones, with the new vectors; see ``descend``.
@@ -152,8 +152,8 @@ def _arrays(ratings: SideRatings) -> tuple[Int64s, Int32s, Float32s, Float32s]:
     return ratings.ends, ratings.others, ratings.curvatures, ratings.targets
 
 
-def _parts(ratings: SideRatings, held_out: SideRatings | None, some: tuple[int, int], most: int) -> Iterator[Part]:
-    """Cut ratings into parts in which so many places of the other side occur, at most."""
+def _parts(ratings: SideRatings, held_out: SideRatings | None, some: tuple[int, int], limit: int) -> Iterator[Part]:
+    """Cut ratings into parts in which at most ``limit`` positions of the other side occur."""
     first, end = some
     mine = ratings.part(first, end)
     held = None if held_out is None else held_out.part(first, end)
@@ -161,11 +161,11 @@ def _parts(ratings: SideRatings, held_out: SideRatings | None, some: tuple[int, 
     seen = np.zeros(int(both.max(initial=-1)) + 1, np.bool_)
     seen[both] = True
     columns = np.flatnonzero(seen)
-    if len(columns) > most and end - first > 1:
+    if len(columns) > limit and end - first > 1:
         middle = int(np.searchsorted(mine.ends, mine.ends[-1] // 2))
         middle = first + min(max(middle, 1), end - first - 1)
-        yield from _parts(ratings, held_out, (first, middle), most)
-        yield from _parts(ratings, held_out, (middle, end), most)
+        yield from _parts(ratings, held_out, (first, middle), limit)
+        yield from _parts(ratings, held_out, (middle, end), limit)
         return
     positions = np.cumsum(seen, dtype=np.int32) - np.int32(1)
-    yield Part(first, end, columns, mine.at(positions), None if held is None else held.at(positions))
+    yield Part(first, end, columns, mine.renumbered(positions), None if held is None else held.renumbered(positions))

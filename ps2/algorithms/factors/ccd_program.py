@@ -58,7 +58,7 @@ class CcdProgram(FactorsProgram):
             if len(results) >= last:
                 return self.end(results, is_early=last < iterations), len(results)
             report = yield SolveAll(len(results))
-            result = Iteration.of(vars(report), self.plan.settings.implicitPrefs)
+            result = Iteration.from_sums(vars(report), self.plan.settings.implicitPrefs)
             if not math.isfinite(result.objective):
                 raise PS2Error(
                     f"iteration {len(results) + 1}: the loss is {result.objective}: the numbers have left float32's "
@@ -74,10 +74,10 @@ class CcdProgram(FactorsProgram):
         if model is not None:
             _copy_model(users, survey.users.find(model.users.values), model.user_factors, model.user_bias)
             _copy_model(items, survey.items.find(model.items.values), model.item_factors, model.item_bias)
-        by_place = np.empty_like(users), np.empty_like(items)
-        by_place[0][problem.deal.user_places] = users
-        by_place[1][problem.deal.item_places] = items
-        self._vectors.write(*by_place)
+        ordered = np.empty_like(users), np.empty_like(items)
+        ordered[0][problem.deal.user_positions] = users
+        ordered[1][problem.deal.item_positions] = items
+        self._vectors.write(*ordered)
 
     # -- what the frame calls ------------------------------------------------------------------------------------------
 
@@ -91,7 +91,7 @@ class CcdProgram(FactorsProgram):
     def result(self, best_and_last: tuple[int, int]) -> FittedFactors:
         deal, (best, last) = self.problem.deal, best_and_last
         users, items = self._vectors.read(last) if best == last else self._vectors.read_best()
-        return self.fitted(_split(users[deal.user_places], self.plan), _split(items[deal.item_places], self.plan))
+        return self.fitted(_split(users[deal.user_positions], self.plan), _split(items[deal.item_positions], self.plan))
 
     def free(self) -> None:
         self._vectors.free()

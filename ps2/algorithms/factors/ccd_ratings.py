@@ -17,7 +17,7 @@ class RatingRows:
 
     Attributes:
         own: integers: numbers from 0 of the side (users, or items) whose ratings these are.
-        others: integers: places on the other side.
+        others: integers: positions on the other side.
         ratings, weights: float32; None: all weights are 1.
     """
 
@@ -37,12 +37,12 @@ class SideRatings:
     """Ratings of some users, or of some items.
 
     Attributes:
-        ends: of each one's ratings, after a leading 0.
-        others: int32: for each rating, the place on the other side; of one user, or item, ascending.
-        curvatures: a of ``ccd_kernels``, of each rating; empty: all are 1.
-        targets: b of each rating.
-        penalties: what each one's squared norm counts in the penalty.
-        is_implicit: feedback is implicit.
+        ends: the end of each one's ratings, after a leading 0.
+        others: int32: for each rating, the position on the other side; of one user, or item, ascending.
+        curvatures: for each rating, a of ``ccd_kernels``; empty: all are 1.
+        targets: for each rating, b.
+        penalties: the weight of each one's squared norm in the penalty.
+        is_implicit: whether feedback is implicit.
     """
 
     ends: Int64s
@@ -57,15 +57,15 @@ class SideRatings:
 
     @property
     def own(self) -> int:
-        """Number of the users, or of the items."""
+        """The number of the users, or of the items."""
         return len(self.ends) - 1
 
     @staticmethod
-    def of(rows: RatingRows, own: int, plan: FactorizationPlan) -> SideRatings:
+    def from_rows(rows: RatingRows, own: int, plan: FactorizationPlan) -> SideRatings:
         """Sort ratings, which come in any order.
 
         Args:
-            own: number of the users, or of the items, of whom some may have no ratings.
+            own: the number of the users, or of the items, of whom some may have no ratings.
         """
         order = _order(rows)
         ends = np.append(0, np.cumsum(np.bincount(rows.own, minlength=own)))
@@ -79,7 +79,7 @@ class SideRatings:
 
     @property
     def weight(self) -> float:
-        """Sum of the weights of explicit feedback, or of the confidences in positive feedback."""
+        """The sum of the weights of explicit feedback, or of the confidences in positive feedback."""
         if self.is_implicit:
             return float(self.targets.sum(dtype=np.float64))
         return float(self.curvatures.sum(dtype=np.float64)) if len(self.curvatures) else float(len(self))
@@ -96,8 +96,8 @@ class SideRatings:
             self.is_implicit,
         )
 
-    def at(self, positions: Int32s) -> SideRatings:
-        """Return the ratings with ``positions[place]`` for each place of the other side."""
+    def renumbered(self, positions: Int32s) -> SideRatings:
+        """Return the ratings with ``positions[position]`` for each position of the other side."""
         return replace(self, others=positions[self.others])
 
 

@@ -19,58 +19,61 @@ DTYPES = {USER: np.int32, ITEM: np.int32, RATING: np.float32, WEIGHT: np.float32
 
 @dataclass(frozen=True, eq=False)
 class WorkersRatings:
-    """What a worker has read.
+    """The ratings of a worker.
 
     Attributes:
-        of_users: ratings of the worker's users.
-        of_items: ratings of the worker's items.
+        users: the ratings of the worker's users.
+        items: the ratings of the worker's items.
         held_out: held-out ratings of the worker's items; None: no row is held out here.
-        strange: rows with ids that were missing at the first reading.
-        users, items: places of the worker's users and items: the first one, and the end.
+        strange: the number of rows with ids that were missing at the first reading.
+        user_bounds, item_bounds: the first position of the worker's users and items, and the end.
     """
 
-    of_users: SideRatings
-    of_items: SideRatings
+    users: SideRatings
+    items: SideRatings
     held_out: SideRatings | None
     strange: int
-    users: tuple[int, int]
-    items: tuple[int, int]
+    user_bounds: tuple[int, int]
+    item_bounds: tuple[int, int]
 
 
 def read_ratings(
-    batches: Iterable[pa.RecordBatch], users: tuple[int, int], items: tuple[int, int], plan: FactorizationPlan
+    batches: Iterable[pa.RecordBatch],
+    user_bounds: tuple[int, int],
+    item_bounds: tuple[int, int],
+    plan: FactorizationPlan,
 ) -> WorkersRatings:
     """Read packed ratings (``dealing.PACKED``).
 
     Args:
-        users, items: places of the worker's: the first one, and the end.
+        user_bounds, item_bounds: the first position of the worker's users and items, and the end.
     """
-    found: dict[tuple[bool, str], list[Array]] = {}
+    parts: dict[tuple[bool, str], list[Array]] = {}
     strange = 0
     for row in _rows(batches):
         strange += row["strange"]
         for name, dtype in DTYPES.items():
             if row[name] is not None:
-                found.setdefault((row["by_item"], name), []).append(np.frombuffer(row[name], dtype))
+                parts.setdefault((row["by_item"], name), []).append(np.frombuffer(row[name], dtype))
     sides = []
-    for by_item, (first, end) in ((False, users), (True, items)):
-        columns = {name: np.concatenate(parts) for (side, name), parts in found.items() if side == by_item}
+    for by_item, (first, end) in ((False, user_bounds), (True, item_bounds)):
+        columns = {name: np.concatenate(arrays) for (side, name), arrays in parts.items() if side == by_item}
         own, others = (columns.get(name, np.zeros(0, np.int32)) for name in ((ITEM, USER) if by_item else (USER, ITEM)))
         ratings = columns.get(RATING, np.ones(len(own), np.float32))
         rows = RatingRows(own - np.int32(first), others, ratings, columns.get(WEIGHT))
         held = columns.get(HELD, np.zeros(len(own), np.bool_))
         sides.append((rows, held, end - first))
-    (of_users, held, users_here), (of_items, held_items, items_here) = sides
+    (user_rows, held, num_users), (item_rows, held_items, num_items) = sides
     held_out = None
     if held_items.any():
-        held_out = SideRatings.of(of_items.chosen(held_items), items_here, plan)
+        held_out = SideRatings.from_rows(item_rows.chosen(held_items), num_items, plan)
     return WorkersRatings(
-        SideRatings.of(of_users.chosen(~held), users_here, plan),
-        SideRatings.of(of_items.chosen(~held_items), items_here, plan),
+        SideRatings.from_rows(user_rows.chosen(~held), num_users, plan),
+        SideRatings.from_rows(item_rows.chosen(~held_items), num_items, plan),
         held_out,
         strange,
-        users,
-        items,
+        user_bounds,
+        item_bounds,
     )
 
 

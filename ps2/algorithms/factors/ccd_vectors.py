@@ -81,17 +81,23 @@ class CcdVectors:
         Raises:
             LimitError: they do not fit.
         """
-        ranks, made = sizes.ranks, list[DCVMatrix]()
         what = (
             f"vectors of {sizes.users:,} users and {sizes.items:,} items of rank {sizes.plan.settings.rank:,}, in "
             f"{sizes.copies} copies, take {sizes.bytes:,} bytes with what {sizes.workers} workers add, and they"
         )
-        with fitting_servers(what, made):
+        matrices: list[DCVMatrix] = []
+
+        def add(dim: int, rows: int, dtype: str, layout: Literal["row", "column"]) -> None:
+            vectors = names.give(lambda name: DCV.dense(dim, rows, dtype, layout=layout, name=name))
+            matrices.append(vectors.matrix())
+
+        with fitting_servers(what, matrices):
             for count in [sizes.users] * sizes.copies + [sizes.items] * sizes.copies:
-                made.append(_made(names, count, ranks, "float32", "column"))
+                add(count, sizes.ranks, "float32", "column")
             if sizes.plan.settings.implicitPrefs:
-                made.append(_made(names, ranks * ranks, KINDS * (sizes.workers + 1), "float64", "row"))
-        users, items, rest = made[: sizes.copies], made[sizes.copies : 2 * sizes.copies], made[2 * sizes.copies :]
+                add(sizes.ranks**2, KINDS * (sizes.workers + 1), "float64", "row")
+        users, items = matrices[: sizes.copies], matrices[sizes.copies : 2 * sizes.copies]
+        rest = matrices[2 * sizes.copies :]
         return CcdVectors(sizes, tuple(users), tuple(items), rest[0] if rest else None)
 
     def write(self, users: Float32s, items: Float32s) -> None:
@@ -138,8 +144,8 @@ class CcdVectors:
             return np.zeros((0, 0))
         with batch():
             self.grams.apply("factors.add_rows", first=row, count=workers, into=row + workers)
-            found = self.grams.pull([row + workers])
-        products: Float64s = found.result()
+            answer = self.grams.pull([row + workers])
+        products: Float64s = answer.result()
         return products.reshape(ranks, ranks)
 
     def free(self) -> None:
@@ -151,20 +157,16 @@ class CcdVectors:
         return kind * (self.sizes.workers + 1)
 
     def _read(self, copy: int) -> tuple[Float32s, Float32s]:
-        found = []
+        sides = []
         for matrix, count in ((self.users[copy], self.sizes.users), (self.items[copy], self.sizes.items)):
             vectors = np.empty((count, self.sizes.ranks), np.float32)
             for some in self._runs(count):
                 vectors[some] = matrix.pull(columns=some)
-            found.append(vectors)
-        return found[0], found[1]
+            sides.append(vectors)
+        return sides[0], sides[1]
 
     def _runs(self, count: int) -> Iterator[Int64s]:
         """Yield numbers, as many at a time as may travel together."""
         length = max(1, MAX_FLOATS // self.sizes.ranks)
         for begin in range(0, count, length):
             yield np.arange(begin, min(begin + length, count))
-
-
-def _made(names: CheckpointNames, dim: int, rows: int, dtype: str, layout: Literal["row", "column"]) -> DCVMatrix:
-    return names.give(lambda name: DCV.dense(dim, rows, dtype, layout=layout, name=name)).matrix()

@@ -1,4 +1,4 @@
-"""What a worker does in a training by coordinate descent.
+"""The worker of a training by coordinate descent.
 
 An iteration is a clock. The worker solves the vectors of its users with the vectors of the items in their ratings, and
 writes them. When all workers have done so, it solves the vectors of its items with those of the users in their ratings.
@@ -38,8 +38,8 @@ class CcdWork:
     """Makes a worker of its ratings; picklable.
 
     Attributes:
-        layout: of users and items.
-        mean: of the ratings; 0 without biases.
+        layout: the users and items of each worker.
+        mean: the mean rating; 0 without biases.
     """
 
     vectors: CcdVectors
@@ -48,9 +48,11 @@ class CcdWork:
 
     def __call__(self, ratings: WorkersRatings) -> DoTask:
         plan, groups = self.vectors.sizes.plan, self.layout.groups
-        users = SideDescent(plan, ratings.of_users, self.mean, None, groups)
-        items = SideDescent(plan, ratings.of_items, self.mean, ratings.held_out, groups)
-        solver = CcdWorker(self.vectors, (np.arange(*ratings.users), np.arange(*ratings.items)), (users, items))
+        users = SideDescent(plan, ratings.users, self.mean, None, groups)
+        items = SideDescent(plan, ratings.items, self.mean, ratings.held_out, groups)
+        solver = CcdWorker(
+            self.vectors, (np.arange(*ratings.user_bounds), np.arange(*ratings.item_bounds)), (users, items)
+        )
 
         def do(worker: Any, task: Any) -> None:
             worker.report(solver.iterate(worker, task.iteration))
@@ -62,14 +64,14 @@ class CcdWorker:
     """A worker's ratings of its users and of its items, and the vectors on the servers."""
 
     def __init__(
-        self, vectors: CcdVectors, places: tuple[Int64s, Int64s], sides: tuple[SideDescent, SideDescent]
+        self, vectors: CcdVectors, positions: tuple[Int64s, Int64s], sides: tuple[SideDescent, SideDescent]
     ) -> None:
         """Args:
-        places: of the worker's users and items.
-        sides: its users and items.
+        positions: the positions of the worker's users and items.
+        sides: the solvers of its users and items.
         """
         self._vectors = vectors
-        self._user_places, self._item_places = places
+        self._user_positions, self._item_positions = positions
         self._users, self._items = sides
         self._loaded: int | None = None  # the iteration that begins with the vectors in this process
 
@@ -88,20 +90,20 @@ class CcdWorker:
         before, after = iteration % 2, (iteration + 1) % 2
         users, items = self._users, self._items
         if self._loaded != iteration:  # the process is new, or goes back
-            users.own = vectors.users[before].pull(columns=self._user_places)
-            items.own = vectors.items[before].pull(columns=self._item_places)
+            users.own = vectors.users[before].pull(columns=self._user_positions)
+            items.own = vectors.items[before].pull(columns=self._item_positions)
         users.solve(read(vectors.items[before]), vectors.gram(ITEMS + before))
-        vectors.users[after].push(columns=self._user_places, values=users.own, wait=False)
+        vectors.users[after].push(columns=self._user_positions, values=users.own, wait=False)
         if vectors.grams is not None:
             vectors.add_gram(USERS, rank, gram_of(users.own))
         worker.barrier()
-        of_users = vectors.gram(USERS)
-        loss, held = items.solve(read(vectors.users[after]), of_users)
-        vectors.items[after].push(columns=self._item_places, values=items.own, wait=False)
+        users_gram = vectors.gram(USERS)
+        loss, held = items.solve(read(vectors.users[after]), users_gram)
+        vectors.items[after].push(columns=self._item_positions, values=items.own, wait=False)
         if vectors.grams is not None:
             vectors.add_gram(ITEMS + after, rank, mine := gram_of(items.own))
             # The x^2 of all cells of these items: the inner product of both sides' products.
-            loss += float(np.sum(of_users * mine))
+            loss += float(np.sum(users_gram * mine))
         self._loaded = iteration + 1
         return {
             LOSS: loss,

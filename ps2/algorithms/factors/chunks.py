@@ -17,7 +17,7 @@ Mask = npt.NDArray[np.bool_]
 
 # Names of the columns that tasks get.
 USER, ITEM, RATING, WEIGHT, HELD = "user", "item", "rating", "weight", "held"
-# Rows of a chunk, about.
+# The approximate number of rows of a chunk.
 CHUNK_ROWS = 1 << 20
 CHUNKS = pa.schema(
     [("part", pa.int32()), ("number", pa.int32())]
@@ -38,16 +38,16 @@ class Coded:
     codes: Int32s
 
     @staticmethod
-    def of(ids: pa.Array) -> Coded:
+    def from_ids(ids: pa.Array) -> Coded:
         if pa.types.is_integer(ids.type) and len(ids):
             values = ids.to_numpy()
-            least, most = int(values.min()), int(values.max())
-            if most - least < 4 * len(values):  # dense ids: no hashing
-                numbers = values - least
-                there = np.flatnonzero(np.bincount(numbers))
-                places = np.zeros(most - least + 1, np.int32)
-                places[there] = np.arange(len(there), dtype=np.int32)
-                return Coded(pa.array(there + least), places[numbers])
+            low, high = int(values.min()), int(values.max())
+            if high - low < 4 * len(values):  # dense ids: no hashing
+                numbers = values - low
+                used = np.flatnonzero(np.bincount(numbers))
+                codes = np.zeros(high - low + 1, np.int32)
+                codes[used] = np.arange(len(used), dtype=np.int32)
+                return Coded(pa.array(used + low), codes[numbers])
         encoded = ids.dictionary_encode()
         return Coded(encoded.dictionary, encoded.indices.to_numpy())
 
@@ -57,10 +57,9 @@ class Chunk:
     """Some ratings without faults.
 
     Attributes:
-        users, items: of the rows.
-        ratings: float64 or float32; None: all are 1.
-        weights: likewise; None: all are 1.
-        held: which rows are held out; None: none is.
+        users, items: the users and items of the rows.
+        ratings, weights: float64 or float32; None: all are 1.
+        held: whether each row is held out; None: none is.
     """
 
     users: Coded
@@ -70,27 +69,27 @@ class Chunk:
     held: Mask | None
 
     @staticmethod
-    def of(columns: Mapping[str, pa.Array]) -> Chunk:
+    def from_columns(columns: Mapping[str, pa.Array]) -> Chunk:
         """Return rows in this form; none of them holds a null."""
         ratings, weights, held = (
             columns[name].to_numpy(zero_copy_only=False) if name in columns else None for name in (RATING, WEIGHT, HELD)
         )
-        return Chunk(Coded.of(columns[USER]), Coded.of(columns[ITEM]), ratings, weights, held)
+        return Chunk(Coded.from_ids(columns[USER]), Coded.from_ids(columns[ITEM]), ratings, weights, held)
 
     def row(self, part: int, number: int) -> dict[str, Any]:
         """Return the chunk as a row of ``CHUNKS``, with numbers in float32.
 
         Args:
-            part, number: of the rdd_partition, and of the chunk in it.
+            part, number: the number of the rdd_partition, and that of the chunk in it.
         """
-        found: dict[str, Any] = {"part": part, "number": number}
-        found |= {"user_ids": _packed(self.users.ids), "item_ids": _packed(self.items.ids)}
+        cells: dict[str, Any] = {"part": part, "number": number}
+        cells |= {"user_ids": _packed(self.users.ids), "item_ids": _packed(self.items.ids)}
         arrays: dict[str, tuple[Array | None, Any]] = {
             USER: (self.users.codes, np.int32),
             ITEM: (self.items.codes, np.int32),
         }
         arrays |= {RATING: (self.ratings, np.float32), WEIGHT: (self.weights, np.float32), HELD: (self.held, np.uint8)}
-        return found | {name: None if a is None else a.astype(t).tobytes() for name, (a, t) in arrays.items()}
+        return cells | {name: None if a is None else a.astype(t).tobytes() for name, (a, t) in arrays.items()}
 
     @staticmethod
     def from_row(row: Mapping[str, Any]) -> Chunk:
@@ -102,7 +101,7 @@ class Chunk:
 
 
 def tables(batches: Iterable[pa.RecordBatch], rows: int = CHUNK_ROWS) -> Iterator[pa.Table]:
-    """Join batches into tables of about so many rows."""
+    """Join batches into tables of about ``rows`` rows."""
     held: list[pa.RecordBatch] = []
     count = 0
     for batch in batches:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from ps2.algorithms.factors.chunks import HELD, ITEM, RATING, USER, WEIGHT, Chunk, Coded
 from ps2.algorithms.factors.grid import Layout
 from ps2.algorithms.factors.plan import FactorizationPlan
-from ps2.algorithms.factors.ratings import RatingsSurvey, schema_of
+from ps2.algorithms.factors.ratings import RatingsSurvey, spark_schema
 from ps2.algorithms.training.balance import deal_by_cost
 from ps2.array_types import Int32s, Int64s
 from ps2.data.ids import UNKNOWN, Ids
@@ -27,7 +27,7 @@ Array = npt.NDArray[Any]
 
 # Groups of blocks that take turns: while a worker computes on one block, another one travels.
 SLICES = 2
-# What a worker holds of the items at a time, at most.
+# The maximum bytes of items in a worker at a time.
 BLOCK_BYTES = 64 << 20
 # Spark's seed of hash().
 HASH_SEED = 42
@@ -45,47 +45,47 @@ PACKED = pa.schema(
 
 @dataclass(frozen=True, eq=False)
 class Deal:
-    """Who has which users, and which items rotate together.
+    """The users of each worker, and the items of each block that rotates.
 
     Attributes:
-        layout: places by worker and by block.
-        user_places, item_places: int32: the place of each user and each item.
+        layout: the positions by worker and by block.
+        user_positions, item_positions: int32: the position of each user and each item.
         by_item: whether each rating travels to the worker of its item as well.
     """
 
     layout: Layout
-    user_places: Int32s
-    item_places: Int32s
+    user_positions: Int32s
+    item_positions: Int32s
     by_item: bool = False
 
     @staticmethod
-    def of(survey: RatingsSurvey, workers: int, groups: int, item_bytes: int) -> Deal:
-        """Deal the users and items of a survey; see ``of_counts``."""
-        return Deal.of_counts(survey.user_counts, survey.item_counts, workers, groups, item_bytes)
+    def from_survey(survey: RatingsSurvey, workers: int, groups: int, item_bytes: int) -> Deal:
+        """Deal the users and items of a survey; see ``from_counts``."""
+        return Deal.from_counts(survey.user_counts, survey.item_counts, workers, groups, item_bytes)
 
     @staticmethod
-    def of_counts(user_counts: Int64s, item_counts: Int64s, workers: int, groups: int, item_bytes: int) -> Deal:
+    def from_counts(user_counts: Int64s, item_counts: Int64s, workers: int, groups: int, item_bytes: int) -> Deal:
         """Deal users to workers, and items to blocks, each by the number of ratings.
 
         Args:
-            groups: of a worker's users, and of a block's items.
-            item_bytes: what a worker holds of an item.
+            groups: the number of groups of a worker's users, and of a block's items.
+            item_bytes: the bytes of an item in a worker.
         """
-        most = max(BLOCK_BYTES // item_bytes, 1)
-        at_once = SLICES * workers
-        ring = RotationSchedule(workers, at_once * max(-(-len(item_counts) // (at_once * most)), 1), SLICES)
-        user_places, user_begins = _placed(user_counts, workers, groups, by_count=False)
-        item_places, item_begins = _placed(item_counts, ring.blocks, groups, by_count=True)
-        return Deal(Layout(ring, groups, user_begins, item_begins), user_places, item_places)
+        max_items = max(BLOCK_BYTES // item_bytes, 1)
+        blocks = SLICES * workers
+        ring = RotationSchedule(workers, blocks * max(-(-len(item_counts) // (blocks * max_items)), 1), SLICES)
+        user_positions, user_begins = _deal(user_counts, workers, groups, by_count=False)
+        item_positions, item_begins = _deal(item_counts, ring.blocks, groups, by_count=True)
+        return Deal(Layout(ring, groups, user_begins, item_begins), user_positions, item_positions)
 
 
 @dataclass(frozen=True, eq=False)
-class DealtRatings:
+class PackedRatings:
     """Ratings at the workers, one rdd_partition each.
 
     Attributes:
-        frame: DataFrame of packed rows: see ``PACKED``.
-        deal: who has what.
+        frame: a DataFrame of packed rows: see ``PACKED``.
+        deal: the users and items of each worker.
     """
 
     frame: Any
@@ -96,7 +96,7 @@ class DealtRatings:
         return self.deal.layout.ring.workers
 
 
-def deal_ratings(frame: Any, survey: RatingsSurvey, deal: Deal, plan: FactorizationPlan) -> DealtRatings:
+def deal_ratings(frame: Any, survey: RatingsSurvey, deal: Deal, plan: FactorizationPlan) -> PackedRatings:
     """Bring ratings to the workers; a shuffle of few large rows. Held-out rows of unknown ids are left out.
 
     Args:
@@ -106,7 +106,7 @@ def deal_ratings(frame: Any, survey: RatingsSurvey, deal: Deal, plan: Factorizat
     """
     deal = replace(deal, by_item=plan.solver == "ccd")
     workers = deal.layout.ring.workers
-    keys = keys_of(workers)
+    keys = partition_keys(workers)
     spark = backend_of(frame)
     shared = spark.broadcast((survey.users, survey.items, deal))
 
@@ -117,9 +117,9 @@ def deal_ratings(frame: Any, survey: RatingsSurvey, deal: Deal, plan: Factorizat
                 source = row["part"], row["number"]
                 yield packed(Chunk.from_row(row), users, items, deal, keys, source)
 
-    rows = with_python(survey.chunks).mapInArrow(pack, schema_of(PACKED)).repartition(workers, "key")
+    rows = with_python(survey.chunks).mapInArrow(pack, spark_schema(PACKED)).repartition(workers, "key")
     spark.set_partitions(rows, workers)
-    return DealtRatings(rows, deal)
+    return PackedRatings(rows, deal)
 
 
 def packed(
@@ -133,12 +133,12 @@ def packed(
     """Return ratings as one row for each worker: those of its users, and then, if the deal says so, of its items.
 
     Args:
-        keys: by worker.
-        source: of these rows: rdd_partition, and number in it.
+        keys: the key of each worker.
+        source: the rdd_partition of these rows, and their number in it.
     """
-    found: dict[str, Array] = {
-        USER: _places(chunk.users, users, deal.user_places),
-        ITEM: _places(chunk.items, items, deal.item_places),
+    columns: dict[str, Array] = {
+        USER: _positions(chunk.users, users, deal.user_positions),
+        ITEM: _positions(chunk.items, items, deal.item_positions),
     }
     for name, values, dtype in (
         (RATING, chunk.ratings, np.float32),
@@ -146,14 +146,14 @@ def packed(
         (HELD, chunk.held, np.uint8),
     ):
         if values is not None:
-            found[name] = values.astype(dtype, copy=False)
-    unknown, strange = (found[USER] == UNKNOWN) | (found[ITEM] == UNKNOWN), 0
+            columns[name] = values.astype(dtype, copy=False)
+    unknown, strange = (columns[USER] == UNKNOWN) | (columns[ITEM] == UNKNOWN), 0
     if unknown.any():
         strange = int(unknown.sum() if chunk.held is None else (unknown & ~chunk.held).sum())
-        found = {name: values[~unknown] for name, values in found.items()}
+        columns = {name: values[~unknown] for name, values in columns.items()}
     rows: dict[str, list[Any]] = {name: [] for name in PACKED.names}
     for by_item in (False, True) if deal.by_item else (False,):
-        for name, cells in _cut(found, deal.layout, len(keys), by_item).items():
+        for name, cells in _cut(columns, deal.layout, len(keys), by_item).items():
             rows[name] += cells
         rows["key"] += keys.tolist()
         rows["by_item"] += [by_item] * len(keys)
@@ -162,40 +162,40 @@ def packed(
     return pa.RecordBatch.from_pydict(rows, schema=PACKED)
 
 
-def _cut(found: Mapping[str, Array], layout: Layout, workers: int, by_item: bool) -> dict[str, list[bytes | None]]:
+def _cut(columns: Mapping[str, Array], layout: Layout, workers: int, by_item: bool) -> dict[str, list[bytes | None]]:
     """Return ratings' columns as bytes for each worker."""
     bounds = [layout.items_owned_by(rank)[1] if by_item else layout.users_of(rank)[-1] for rank in range(workers)]
-    owners = np.searchsorted(np.array(bounds), found[ITEM if by_item else USER], side="right")
+    owners = np.searchsorted(np.array(bounds), columns[ITEM if by_item else USER], side="right")
     order = np.argsort(owners.astype(np.uint16 if workers <= 1 << 16 else np.int64), kind="stable")
     cuts = np.cumsum(np.bincount(owners, minlength=workers))[:-1]
     return {
-        name: [part.tobytes() for part in np.split(found[name][order], cuts)] if name in found else [None] * workers
+        name: [part.tobytes() for part in np.split(columns[name][order], cuts)] if name in columns else [None] * workers
         for name in (USER, ITEM, RATING, WEIGHT, HELD)
     }
 
 
-def _places(coded: Coded, ids: Ids, places: Int32s) -> Int32s:
-    """Return the place of each row's id; ``UNKNOWN`` if it has none."""
+def _positions(coded: Coded, ids: Ids, positions: Int32s) -> Int32s:
+    """Return the position of each row's id; ``UNKNOWN`` if it has none."""
     numbers = ids.find(coded.ids)
-    of_ids = np.where(numbers == UNKNOWN, np.int32(UNKNOWN), places[numbers]).astype(np.int32)
-    return of_ids[coded.codes]
+    by_id = np.where(numbers == UNKNOWN, np.int32(UNKNOWN), positions[numbers]).astype(np.int32)
+    return by_id[coded.codes]
 
 
-def keys_of(workers: int) -> Int32s:
-    """Return integers of which Spark's repartitioning by hash brings each to the worker of its place.
+def partition_keys(workers: int) -> Int32s:
+    """Return integers of which Spark's repartitioning by hash brings each to the worker of its position.
 
     Spark sends a row to partition ``pmod(hash(key), partitions)``; ``hash`` is Murmur3 with a seed of 42.
     """
     keys, missing, begin = np.zeros(workers, np.int32), workers, 0
-    found = np.zeros(workers, np.bool_)
+    have_keys = np.zeros(workers, np.bool_)
     while missing:
         some = np.arange(begin, begin + 4 * workers, dtype=np.int32)
         partitions = murmur3(some).view(np.int32).astype(np.int64) % workers
         fresh, first = np.unique(partitions, return_index=True)
-        wanted = ~found[fresh]
-        keys[fresh[wanted]] = some[first[wanted]]
-        found[fresh] = True
-        missing, begin = int((~found).sum()), begin + 4 * workers
+        is_new = ~have_keys[fresh]
+        keys[fresh[is_new]] = some[first[is_new]]
+        have_keys[fresh] = True
+        missing, begin = int((~have_keys).sum()), begin + 4 * workers
     return keys
 
 
@@ -211,8 +211,8 @@ def murmur3(numbers: Int32s) -> npt.NDArray[np.uint32]:
     return h ^ (h >> np.uint32(16))
 
 
-def _placed(counts: Int64s, parts: int, groups: int, by_count: bool) -> tuple[Int32s, Int64s]:
-    """Deal things to parts, and those of each part to groups; return the place of each, and the groups' bounds.
+def _deal(counts: Int64s, parts: int, groups: int, by_count: bool) -> tuple[Int32s, Int64s]:
+    """Deal things to parts, and those of each part to groups; return the position of each, and the groups' bounds.
 
     Args:
         by_count: whether things of a group are ordered by falling count, which keeps frequent ones together in the
@@ -226,6 +226,6 @@ def _placed(counts: Int64s, parts: int, groups: int, by_count: bool) -> tuple[In
             group[mine] = deal_by_cost(counts[mine], groups)
     where = part * groups + group
     order = np.lexsort((-counts, where)) if by_count else np.argsort(where, kind="stable")
-    places = np.empty(len(counts), np.int32)
-    places[order] = np.arange(len(counts), dtype=np.int32)
-    return places, np.append(0, np.cumsum(np.bincount(where, minlength=parts * groups)))
+    positions = np.empty(len(counts), np.int32)
+    positions[order] = np.arange(len(counts), dtype=np.int32)
+    return positions, np.append(0, np.cumsum(np.bincount(where, minlength=parts * groups)))

@@ -21,7 +21,7 @@ from ps2.algorithms.estimators.scoring import PairScoring
 from ps2.algorithms.estimators.summaries import HistorySummary
 from ps2.algorithms.factors import recommendation_frame as frames
 from ps2.algorithms.factors.ccd_program import CcdProgram
-from ps2.algorithms.factors.dealing import Deal, DealtRatings, deal_ratings
+from ps2.algorithms.factors.dealing import Deal, PackedRatings, deal_ratings
 from ps2.algorithms.factors.model import MatrixFactors, Side, check_k
 from ps2.algorithms.factors.plan import FactorizationPlan, FittedFactors
 from ps2.algorithms.factors.program import Problem
@@ -121,7 +121,7 @@ class MatrixFactorization(FactorizationSettings, HasInitialModel, Estimator["Mat
                 stacklevel=4,
             )
         kinds = [frames.id_kind(dataset, name) for name in (columns.user, columns.item)]
-        return MatrixFactorizationModel._of(MatrixFactors.of(fitted, *kinds)), fitted.history
+        return MatrixFactorizationModel._of(MatrixFactors.from_fitted(fitted, *kinds)), fitted.history
 
     def _factorize(self, dataset: DataFrame, columns: RatingColumns, plan: FactorizationPlan) -> FittedFactors:
         start = None if self._initial is None else self._initial.fitted()
@@ -138,7 +138,7 @@ class MatrixFactorization(FactorizationSettings, HasInitialModel, Estimator["Mat
         workers = settings.numWorkers or spark.total_slots()
         workers = min(workers, int(np.count_nonzero(survey.user_counts)))
         threads = cores_each(spark, workers)
-        deal = Deal.of(survey, workers, threads, NUMBER_BYTES * (settings.rank + MORE))
+        deal = Deal.from_survey(survey, workers, threads, NUMBER_BYTES * (settings.rank + MORE))
         dealt = deal_ratings(dataset, survey, deal, plan)
 
         def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> FittedFactors:
@@ -153,7 +153,7 @@ class MatrixFactorization(FactorizationSettings, HasInitialModel, Estimator["Mat
 
 def train(
     ps: Any,
-    dealt: DealtRatings,
+    dealt: PackedRatings,
     survey: RatingsSurvey,
     plan: FactorizationPlan,
     initial_model: FittedFactors | None = None,

@@ -40,7 +40,7 @@ class FactorsContent:
     """Content of the files.
 
     Attributes:
-        mean: of all ratings; 0 without biases.
+        mean: the mean rating; 0 without biases.
     """
 
     user: SideContent
@@ -65,7 +65,7 @@ def read_factors(path: str, url: str, content: Any) -> FactorsContent:
 
     Args:
         path: the user's name of them, for errors.
-        content: what ``write_factors`` returned.
+        content: the entry that ``write_factors`` returned.
 
     Raises:
         UsageError: the format is of an unknown version.
@@ -114,6 +114,6 @@ def _texts(text: Array, ends: Array) -> pa.Array:
     if np.any(np.diff(offsets) < 0) or offsets[-1] != len(text):
         raise ValueError("ids and where they end do not go together")
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(text, np.uint8))]
-    made = pa.Array.from_buffers(pa.large_string(), len(ends), buffers)
-    made.validate(full=True)
-    return made.cast(pa.string())
+    array = pa.Array.from_buffers(pa.large_string(), len(ends), buffers)
+    array.validate(full=True)
+    return array.cast(pa.string())

@@ -8,9 +8,11 @@ from typing import Any, Protocol
 from ps2.algorithms.factors.timetable import Begin, Kind, Phase, Timetable
 from ps2.run.rotation import IDLE, RotationSchedule
 
-# Fields of a worker's report, which are added up over workers. ASKS: how many have no vectors to train, and ask for a
-# restart. Then weighted sums of squared errors, and sums of weights, of ratings that were trained on and of held-out
-# ones; how many ratings were trained on; bytes that travelled. PENALTY: of all vectors, where it is known.
+# Fields of a worker's report, which are added up over workers.
+# ASKS: the number of workers that have no vectors to train, and ask for a restart.
+# LOSS, WEIGHT: the weighted sum of squared errors of the ratings that were trained on, and the sum of their weights.
+# HELD_LOSS, HELD_WEIGHT: the same of held-out ratings. RATINGS: the number of ratings that were trained on.
+# BYTES: the bytes that travelled. PENALTY: the penalty of all vectors, where it is known.
 ASKS, LOSS, WEIGHT, HELD_LOSS, HELD_WEIGHT = "asks", "loss", "weight", "held_loss", "held_weight"
 RATINGS, BYTES, PENALTY = "ratings", "bytes", "penalty"
 NOTHING = dict.fromkeys((ASKS, LOSS, WEIGHT, HELD_LOSS, HELD_WEIGHT, RATINGS, BYTES), 0.0)
@@ -49,7 +51,7 @@ def follow(
     """
     epoch, has_vectors = worker.epoch, False
 
-    def turn_of(clock: int) -> tuple[int, int] | None:
+    def find_turn(clock: int) -> tuple[int, int] | None:
         nonlocal epoch, has_vectors
         if clock == worker.clock:
             if worker.epoch != epoch:
@@ -64,7 +66,7 @@ def follow(
         rotation, number = divmod(phase.turn, ring.turns)
         return (phase.iteration - 1) * rotations + rotation, number
 
-    for turn in worker.rotate(ring.blocks, slices=ring.slices, budgetS=budget_s, fetch=fetch, at=turn_of):
+    for turn in worker.rotate(ring.blocks, slices=ring.slices, budgetS=budget_s, fetch=fetch, at=find_turn):
         phase = timetable.phase(worker.clock)
         report: Mapping[str, float] = {}
         if phase.kind is Kind.BEGIN:

@@ -20,16 +20,16 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Which users a worker has, and which items rotate together.
+    """The users of each worker, and the items that rotate together.
 
-    A place is a column of the matrices on the servers. Users' places are ordered by worker, and within it by group;
-    items' places by block, and within it by group. Threads of a worker take groups of users and groups of a block's
-    items, so that no two of them touch one user or one item.
+    A position is a column of the matrices on the servers. Users' positions are ordered by worker, and within it by
+    group; items' positions by block, and within it by group. Threads of a worker take groups of users and groups of a
+    block's items, so that no two of them touch one user or one item.
 
     Attributes:
-        ring: how blocks rotate.
-        groups: groups of a worker's users, and of a block's items.
-        user_begins: int64, shape (workers * groups + 1,): the first place of each group, and the end.
+        ring: the rotation of blocks.
+        groups: the number of groups of a worker's users, and of a block's items.
+        user_begins: int64, shape (workers * groups + 1,): the first position of each group, and the end.
         item_begins: int64, shape (blocks * groups + 1,): likewise.
     """
 
@@ -51,7 +51,7 @@ class Layout:
         return self.user_begins[rank * self.groups : (rank + 1) * self.groups + 1]
 
     def items_owned_by(self, rank: int) -> tuple[int, int]:
-        """Return the items that a worker solves where items do not rotate: the first place, and the end."""
+        """Return the items that a worker solves where items do not rotate: the first position, and the end."""
         each = self.ring.blocks // self.ring.workers * self.groups
         return int(self.item_begins[rank * each]), int(self.item_begins[(rank + 1) * each])
 
@@ -65,10 +65,10 @@ class HeldOut:
     """A worker's held-out ratings.
 
     Attributes:
-        users: int32: places among the worker's users.
+        users: int32: positions among the worker's users.
         items: int32: positions in ``columns``.
         values, weights: float32; weights are empty if there are none.
-        columns: int64: places of the items that occur.
+        columns: int64: positions of the items that occur.
     """
 
     users: Int32s
@@ -89,13 +89,13 @@ class Grid:
     A cell is a group of items (numbered over all blocks) and a user. The ratings of a cell are sorted by item.
 
     Attributes:
-        layout: of all workers.
-        users: the worker's users: their places are ``first_user``, ``first_user + 1``, ...
-        begins: int64, shape (item groups * users + 1,): where each cell begins.
-        items: int32: places, counted from the first one of their block.
+        layout: the layout of all workers.
+        users: the worker's users: their positions are ``first_user``, ``first_user + 1``, ...
+        begins: int64, shape (item groups * users + 1,): the first rating of each cell, and the end.
+        items: int32: positions, counted from the first one of their block.
         values, weights: float32; weights are empty if there are none.
         held_out: None: no column marks rows.
-        strange: rows with ids that were missing at the first reading.
+        strange: the number of rows with ids that were missing at the first reading.
     """
 
     layout: Layout
@@ -115,7 +115,7 @@ class Grid:
 
     def ratings_in(self, block: int) -> int:
         """Return the number of ratings of a block's items."""
-        begin, end = (at * self.layout.groups * self.users for at in (block, block + 1))
+        begin, end = (number * self.layout.groups * self.users for number in (block, block + 1))
         return int(self.begins[end] - self.begins[begin])
 
 
@@ -133,12 +133,12 @@ def read_grid(
     dtypes = {USER: np.int32, ITEM: np.int32, RATING: np.float32, WEIGHT: np.float32, HELD: np.uint8}
     columns: dict[str, Array] = {}
     for name, dtype in dtypes.items():
-        given = [np.frombuffer(row.pop(name), dtype) for row in rows if row[name] is not None]
-        columns[name] = np.concatenate(given) if given else np.empty(0, dtype)
+        parts = [np.frombuffer(row.pop(name), dtype) for row in rows if row[name] is not None]
+        columns[name] = np.concatenate(parts) if parts else np.empty(0, dtype)
     users, items = columns[USER], columns[ITEM]
     values = columns[RATING] if len(columns[RATING]) else np.ones(len(users), np.float32)
     values = ((values.astype(np.float64) - shift) / scale).astype(np.float32)
-    first, end = (int(place) for place in layout.users_of(rank)[[0, -1]])
+    first, end = layout.users_of(rank)[[0, -1]].tolist()
     users = users - np.int32(first)
     columns[WEIGHT] = (columns[WEIGHT] * unit).astype(np.float32)
     held = columns[HELD].astype(np.bool_)
@@ -163,8 +163,8 @@ def ordered(
     """Put ratings into a grid.
 
     Args:
-        mine: the place of the worker's first user, and the number of its users.
-        ratings: places among the worker's users, places of items, values, and weights or none.
+        mine: the position of the worker's first user, and the number of its users.
+        ratings: positions among the worker's users, positions of items, values, and weights or none.
     """
     users, items, values, weights = ratings
     groups = len(layout.item_begins) - 1
@@ -174,14 +174,14 @@ def ordered(
     in_block = (np.arange(layout.items) - np.repeat(layout.item_begins[: -1 : layout.groups], blocks)).astype(np.int32)
     begins = np.empty(groups * mine[1] + 1, np.int64)
     count_cells(users, items, group, mine[1], begins)
-    found = np.empty(len(items), np.int32), np.empty(len(items), np.float32), np.empty(len(weights), np.float32)
-    fill_cells(users, items, group, mine[1], begins[:-1].copy(), (values, weights), in_block, found)
-    sort_cells(begins, *found)
-    return Grid(layout, *mine, begins, found[0], found[1], found[2], held_out, strange)
+    cells = np.empty(len(items), np.int32), np.empty(len(items), np.float32), np.empty(len(weights), np.float32)
+    fill_cells(users, items, group, mine[1], begins[:-1].copy(), (values, weights), in_block, cells)
+    sort_cells(begins, *cells)
+    return Grid(layout, *mine, begins, *cells, held_out, strange)
 
 
 def _held_out(users: Int32s, items: Int32s, values: Float32s, weights: Float32s) -> HeldOut:
-    # As rows arrive in any order.
+    # Rows arrive in any order.
     order = np.lexsort((values, items, users))
     columns, positions = np.unique(items[order], return_inverse=True)
     return HeldOut(

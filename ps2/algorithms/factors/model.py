@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from ps2.algorithms.estimators.array_files import ArrayModel
 from ps2.algorithms.factors.files import FactorsContent, SideContent, read_factors, write_factors
 from ps2.algorithms.factors.plan import FittedFactors
-from ps2.algorithms.factors.top_k import Candidates, products_of
+from ps2.algorithms.factors.top_k import Candidates, pair_products
 from ps2.algorithms.training.record import TrainingHistory
 from ps2.array_types import Float32s, Int64s
 from ps2.data.ids import Ids
@@ -35,8 +35,8 @@ class Side:
     """All users, or all items.
 
     Attributes:
-        names: ids, ascending: integers by value, strings by their UTF-8 bytes.
-        kind: type of the ids in DataFrames: int8, int16, int32, int64 or string.
+        names: the ids, ascending: integers by value, strings by their UTF-8 bytes.
+        kind: the type of the ids in DataFrames: int8, int16, int32, int64 or string.
         factors: float32, shape (n, rank), C-contiguous.
         bias: float32, shape (n,); None: the model has no biases.
     """
@@ -49,12 +49,12 @@ class Side:
     def __len__(self) -> int:
         return len(self.names)
 
-    def ids(self, places: Array) -> pa.Array:
-        """Return the ids at some places, in the type that they have in DataFrames."""
-        return self.names.values.take(pa.array(places)).cast(self.kind)
+    def ids(self, positions: Array) -> pa.Array:
+        """Return the ids at some positions, in the type that they have in DataFrames."""
+        return self.names.values.take(pa.array(positions)).cast(self.kind)
 
     @staticmethod
-    def of(what: str, ids: Any, factors: npt.ArrayLike, bias: npt.ArrayLike | None) -> Side:
+    def from_arrays(what: str, ids: Any, factors: npt.ArrayLike, bias: npt.ArrayLike | None) -> Side:
         """Sort one side by id.
 
         Args:
@@ -114,34 +114,37 @@ class MatrixFactors(ArrayModel):
         itemBias: npt.ArrayLike | None = None,
         mean: float = 0.0,
     ) -> None:
-        """Args and errors: see ``Side.of``.
+        """Args and errors: see ``Side.from_arrays``.
 
         Raises:
             ShapeError: users and items have vectors of different sizes.
             InputError: only one side has biases, or products of vectors are no float32.
         """
-        self._sides = Side.of("user", users, userFactors, userBias), Side.of("item", items, itemFactors, itemBias)
+        self._sides = (
+            Side.from_arrays("user", users, userFactors, userBias),
+            Side.from_arrays("item", items, itemFactors, itemBias),
+        )
         self.mean = float(np.float32(mean))
         self._check()
 
     @staticmethod
-    def of(fitted: FittedFactors, user_kind: pa.DataType, item_kind: pa.DataType) -> MatrixFactors:
+    def from_fitted(fitted: FittedFactors, user_kind: pa.DataType, item_kind: pa.DataType) -> MatrixFactors:
         """Return the result of a training.
 
         Args:
             user_kind, item_kind: types of ids in DataFrames: see ``Side``.
         """
-        made = object.__new__(MatrixFactors)
-        made._sides = (
+        factors = object.__new__(MatrixFactors)
+        factors._sides = (
             Side(Names(fitted.users.values, "user"), user_kind, fitted.user_factors, fitted.user_bias),
             Side(Names(fitted.items.values, "item"), item_kind, fitted.item_factors, fitted.item_bias),
         )
-        made.mean = float(np.float32(fitted.mean))
-        made._check()
-        return made
+        factors.mean = float(np.float32(fitted.mean))
+        factors._check()
+        return factors
 
     def fitted(self) -> FittedFactors:
-        """Return what a training goes on from."""
+        """Return the result of a training with these factors, with which another one begins."""
         user, item = self._sides
         history = TrainingHistory([], [], [], 0, 0, 0, "")
         ids = Ids(user.names.values), Ids(item.names.values)
@@ -223,11 +226,11 @@ class MatrixFactors(ArrayModel):
 
     @classmethod
     def read(cls, path: str, url: str, content: Any) -> MatrixFactors:
-        found = read_factors(path, url, content)
-        made = object.__new__(MatrixFactors)
-        made._sides = (_side("user", found.user), _side("item", found.item))
-        made.mean = found.mean
-        return made
+        saved = read_factors(path, url, content)
+        factors = object.__new__(MatrixFactors)
+        factors._sides = (_side("user", saved.user), _side("item", saved.item))
+        factors.mean = saved.mean
+        return factors
 
     def write(self, url: str) -> dict[str, Any]:
         user, item = (SideContent(side.names.values, str(side.kind), side.factors, side.bias) for side in self._sides)
@@ -252,13 +255,13 @@ class MatrixFactors(ArrayModel):
 
     def ratings(self, users: Int64s, items: Int64s) -> Float32s:
         """Like ``predict``, for positions of users and items; -1: unknown."""
-        return products_of(self._left, self._right.vectors, users, items)
+        return pair_products(self._left, self._right.vectors, users, items)
 
     def recommend(self, user: Any, k: int = 10, exclude: Iterable[Any] = ()) -> list[tuple[Any, float]]:
         """Return the k items with the largest predicted ratings for a user, and these; of equal ones, the larger id.
 
         Args:
-            k: at least 1; if there are fewer items, all come.
+            k: the number of items, at least 1; all items if there are fewer.
             exclude: items to leave out, such as those that the user has rated; unknown ones are ignored.
 
         Raises:
@@ -285,7 +288,7 @@ class MatrixFactors(ArrayModel):
         return self._similar(self.user, self._user_units, user, k)
 
     def best(self, places: Int64s, k: int, for_users: bool) -> tuple[Float32s, Int64s]:
-        """Return the largest predicted ratings of users, or of items, and the places of the other side: see
+        """Return the largest predicted ratings of users, or of items, and the positions of the other side: see
         ``Candidates.best``.
         """
         check_k(k)
@@ -297,21 +300,21 @@ class MatrixFactors(ArrayModel):
         check_k(k)
         other = self.item if own is self.user else self.user
         out = other.names.positions(exclude)
-        place = np.array([own.names.position(id)])
-        scores, places = self.best(place, k + len(np.unique(out[out >= 0])), own is self.user)
-        kept = np.flatnonzero(~np.isin(places[0], out))[:k]
-        return scores[0][kept], places[0][kept]
+        position = np.array([own.names.position(id)])
+        scores, positions = self.best(position, k + len(np.unique(out[out >= 0])), own is self.user)
+        chosen = np.flatnonzero(~np.isin(positions[0], out))[:k]
+        return scores[0][chosen], positions[0][chosen]
 
     def _similar(self, side: Side, units: Candidates, id: Any, k: int) -> list[tuple[Any, float]]:
         check_k(k)
         own = side.names.position(id)
-        scores, places = units.best(units.vectors[own : own + 1], k + 1)
-        kept = np.flatnonzero(places[0] != own)[:k]
-        return self._named(side, scores[0][kept], places[0][kept])
+        scores, positions = units.best(units.vectors[own : own + 1], k + 1)
+        chosen = np.flatnonzero(positions[0] != own)[:k]
+        return self._named(side, scores[0][chosen], positions[0][chosen])
 
     @staticmethod
-    def _named(side: Side, scores: Float32s, places: Int64s) -> list[tuple[Any, float]]:
-        return list(zip(side.names.named(places), scores.astype(float).tolist(), strict=True))
+    def _named(side: Side, scores: Float32s, positions: Int64s) -> list[tuple[Any, float]]:
+        return list(zip(side.names.named(positions), scores.astype(float).tolist(), strict=True))
 
     # -- arrays ----------------------------------------------------------------------------------------------------
 
@@ -370,11 +373,13 @@ def _order(names: Names) -> Int64s | None:
 
 
 def _kind(ids: Any, names: Names) -> pa.DataType:
-    """Return the type of ids in DataFrames: that of a given array, else int64 or string."""
+    """Return the type of ids in DataFrames: the type of an array, else int64 or string."""
     if not names.are_integers:
         return pa.string()
-    given = ids.type if isinstance(ids, (pa.Array, pa.ChunkedArray)) else getattr(ids, "dtype", None)
-    kind = given if isinstance(given, pa.DataType) else pa.from_numpy_dtype(given) if given is not None else pa.int64()
+    array_type = ids.type if isinstance(ids, (pa.Array, pa.ChunkedArray)) else getattr(ids, "dtype", None)
+    if array_type is None:
+        return pa.int64()
+    kind = array_type if isinstance(array_type, pa.DataType) else pa.from_numpy_dtype(array_type)
     return kind if pa.types.is_signed_integer(kind) else pa.int64()
 
 

@@ -1,4 +1,4 @@
-"""What both programs share: the problem, the results of iterations, and when a training ends."""
+"""The parts of both programs: the problem, the results of iterations, and the end of a training."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Iteration:
     metrics: Mapping[str, float]
 
     @staticmethod
-    def of(sums: Mapping[str, float], implicit: bool = False) -> Iteration:
+    def from_sums(sums: Mapping[str, float], implicit: bool = False) -> Iteration:
         """Return the results of an iteration whose reports have these sums."""
         return Iteration(
             _mean(sums[LOSS], sums[WEIGHT], implicit),

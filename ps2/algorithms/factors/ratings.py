@@ -44,13 +44,13 @@ class RatingColumns:
     @property
     def by_role(self) -> dict[str, str]:
         """Names of the columns that there are, by what they hold."""
-        given = {USER: self.user, ITEM: self.item, RATING: self.rating, WEIGHT: self.weight, HELD: self.validation}
-        return {role: name for role, name in given.items() if name is not None}
+        names = {USER: self.user, ITEM: self.item, RATING: self.rating, WEIGHT: self.weight, HELD: self.validation}
+        return {role: name for role, name in names.items() if name is not None}
 
 
 @dataclass(frozen=True, eq=False)
 class RatingsSurvey:
-    """What is known of ratings before the training.
+    """The statistics of ratings before the training.
 
     Users and items are those with a row that is not held out, and those of the model that a training goes on from.
 
@@ -63,7 +63,7 @@ class RatingsSurvey:
             above 0.
         rows: ratings, held-out ones left out.
         held_out: rows that are held out.
-        mean, std: of the ratings, weighted; ``std`` has no correction for the sample's size.
+        mean, std: the weighted mean and standard deviation of the ratings, without a correction for the sample's size.
         rows_in: rows of each rdd_partition that has some.
         chunks: the ratings in compact form, a DataFrame of ``CHUNKS``; None: only tests have none.
         cached: the DataFrame whose rows are in Spark's cache for that.
@@ -97,16 +97,16 @@ class RatingsSurvey:
         """
         if start is None:
             return self
-        users, at_users = _united("users", self.users, start.users)
-        items, at_items = _united("items", self.items, start.items)
+        users, user_numbers = _united("users", self.users, start.users)
+        items, item_numbers = _united("items", self.items, start.items)
         return replace(
             self,
             users=users,
             items=items,
-            user_counts=_placed(self.user_counts, at_users, len(users)),
-            item_counts=_placed(self.item_counts, at_items, len(items)),
-            user_penalties=_placed(self.user_penalties, at_users, len(users)),
-            item_penalties=_placed(self.item_penalties, at_items, len(items)),
+            user_counts=_scatter(self.user_counts, user_numbers, len(users)),
+            item_counts=_scatter(self.item_counts, item_numbers, len(items)),
+            user_penalties=_scatter(self.user_penalties, user_numbers, len(users)),
+            item_penalties=_scatter(self.item_penalties, item_numbers, len(items)),
         )
 
 
@@ -149,7 +149,7 @@ def _in_chunks(frame: Any, columns: RatingColumns, settings: FactorizationSettin
         if surveyor.rows:
             yield pa.RecordBatch.from_pylist([surveyor.part(part)], schema)
 
-    return with_python(in_one_wave(typed(frame, columns))).mapInArrow(survey, schema_of(schema))
+    return with_python(in_one_wave(typed(frame, columns))).mapInArrow(survey, spark_schema(schema))
 
 
 def surveyor_for(columns: RatingColumns, settings: FactorizationSettings) -> Surveyor:
@@ -199,48 +199,49 @@ def typed(frame: Any, columns: RatingColumns) -> Any:
     return frame.select(*chosen)
 
 
-def schema_of(schema: pa.Schema) -> str:
+def spark_schema(schema: pa.Schema) -> str:
     """Return an Arrow schema of simple types as Spark writes it."""
     words = {pa.int32(): "int", pa.int64(): "long", pa.binary(): "binary", pa.bool_(): "boolean", pa.string(): "string"}
     return ", ".join(f"{field.name} {words[field.type]}" for field in schema)
 
 
-def _checked(found: Surveyed, columns: RatingColumns, settings: FactorizationSettings) -> RatingsSurvey:
-    total = sum(found.rows_in.values())
+def _checked(survey: Surveyed, columns: RatingColumns, settings: FactorizationSettings) -> RatingsSurvey:
+    total = sum(survey.rows_in.values())
     if not total:
         raise InputError("expected ratings, got an empty DataFrame")
-    if found.faults.any():
-        _fail(found, columns, settings, total)
-    if not found.sums.rows or found.users is None or found.items is None:
+    if survey.faults.any():
+        _fail(survey, columns, settings, total)
+    if not survey.sums.rows or survey.users is None or survey.items is None:
         raise InputError("expected ratings to train on, but all of them are held out (validationIndicatorCol)")
-    if not found.sums.weight > 0:
+    if not survey.sums.weight > 0:
         raise InputError(f"column {columns.weight!r}: expected weights of which some are above 0, got zeros only")
-    for name, ids in (("users", found.users.ids), ("items", found.items.ids)):
+    for name, ids in (("users", survey.users.ids), ("items", survey.items.ids)):
         if len(ids) > MAX_IDS:
             raise LimitError(f"{name}: at most {MAX_IDS:,}, got {len(ids):,}")
-    sums, users, items = found.sums, found.users, found.items
+    sums, users, items = survey.sums, survey.users, survey.items
     std = float(np.sqrt(max(sums.squares, 0.0) / sums.weight))
-    sizes = (sums.rows, sums.held_out, sums.mean, std, found.rows_in)
-    of_ids = (users.ids, items.ids, users.counts, items.counts, users.penalties, items.penalties)
-    return RatingsSurvey(columns, *of_ids, *sizes)
+    sizes = (sums.rows, sums.held_out, sums.mean, std, survey.rows_in)
+    by_id = (users.ids, items.ids, users.counts, items.counts, users.penalties, items.penalties)
+    return RatingsSurvey(columns, *by_id, *sizes)
 
 
-def _fail(found: Surveyed, columns: RatingColumns, settings: FactorizationSettings, total: int) -> NoReturn:
+def _fail(survey: Surveyed, columns: RatingColumns, settings: FactorizationSettings, total: int) -> NoReturn:
     """Raise InputError for the first column with faults."""
-    role = next(role for (role, _), count in zip(FAULTS, found.faults, strict=True) if count)
-    told = ", ".join(
+    role = next(role for (role, _), count in zip(FAULTS, survey.faults, strict=True) if count)
+    faults = ", ".join(
         f"{count} {word}"
-        for ((other, _), word), count in zip(FAULTS.items(), found.faults, strict=True)
+        for ((other, _), word), count in zip(FAULTS.items(), survey.faults, strict=True)
         if other == role and count
     )
-    least = " that are not negative" if role == WEIGHT or _refuses(settings) else ""
+    sign = " that are not negative" if role == WEIGHT or _refuses(settings) else ""
     expected = {
-        RATING: f"finite ratings up to {MAX_VALUE:g}{least}" + (f" ({_refuses(settings)})" if least else ""),
-        WEIGHT: f"finite weights up to {MAX_VALUE:g}{least}",
+        RATING: f"finite ratings up to {MAX_VALUE:g}{sign}" + (f" ({_refuses(settings)})" if sign else ""),
+        WEIGHT: f"finite weights up to {MAX_VALUE:g}{sign}",
         HELD: "true or false",
     }.get(role, ROLES[role])
     raise InputError(
-        f"column {columns.by_role[role]!r}: expected {expected}, got {told} in {total} rows; such a row: {found.said}"
+        f"column {columns.by_role[role]!r}: expected {expected}, got {faults} in {total} rows; such a row: "
+        f"{survey.example}"
     )
 
 
@@ -261,7 +262,8 @@ def _united(name: str, ids: Ids, others: Ids) -> tuple[Ids, Int64s]:
     return united, united.numbers(ids.values)
 
 
-def _placed(values: npt.NDArray[Any], at: Int64s, size: int) -> npt.NDArray[Any]:
-    placed = np.zeros(size, values.dtype)
-    placed[at] = values
-    return placed
+def _scatter(values: npt.NDArray[Any], numbers: Int64s, size: int) -> npt.NDArray[Any]:
+    """Return an array with the values at these indices, and zeros elsewhere."""
+    array = np.zeros(size, values.dtype)
+    array[numbers] = values
+    return array

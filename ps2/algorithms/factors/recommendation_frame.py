@@ -45,9 +45,9 @@ TYPES: dict[pa.DataType, DataType] = {
 }
 INTEGERS = (ByteType, ShortType, IntegerType, LongType)
 RECOMMENDATIONS, RATING = "recommendations", "rating"
-# Vectors of a batch for Spark, and recommendations of one.
+# The number of vectors of a batch for Spark, and of recommendations of one.
 SOME, MAX_RECOMMENDED = 4096, 1 << 20
-# A task gets so many users at least, and a slot so many tasks at most.
+# The minimum number of users of a task, and the maximum number of tasks of a slot.
 MIN_USERS, MAX_TASKS = 1024, 4
 
 
@@ -69,7 +69,7 @@ class Direction:
         return (factors.user, factors.item) if self.of_users else (factors.item, factors.user)
 
     def schema(self, factors: MatrixFactors) -> StructType:
-        """Return the columns of recommendations: as in pyspark.ml, but for the types of ids."""
+        """Return the columns of recommendations: pyspark.ml's, but for the types of ids."""
         own, other = self.sides(factors)
         each = StructType([StructField(self.other, TYPES[other.kind]), StructField(RATING, FloatType())])
         ids = StructField(self.own, TYPES[own.kind], False)
@@ -82,26 +82,28 @@ def factors_frame(spark: Any, share: Share, side: Side, of_users: bool) -> DataF
     if side.bias is not None:
         fields.append(StructField("bias", FloatType(), False))
 
-    def made(places: Int64s) -> pa.RecordBatch:
+    def make_batch(positions: Int64s) -> pa.RecordBatch:
         own = share().user if of_users else share().item
-        columns = [own.ids(places), as_lists(own.factors[places])]
+        columns = [own.ids(positions), as_lists(own.factors[positions])]
         if own.bias is not None:
-            columns.append(pa.array(own.bias[places]))
+            columns.append(pa.array(own.bias[positions]))
         return pa.record_batch(columns, names=[each.name for each in fields])
 
-    return _over_places(spark, len(side), SOME, made, StructType(fields))
+    return _over_positions(spark, len(side), SOME, make_batch, StructType(fields))
 
 
 def extended_frame(spark: Any, share: Share, side: Side, of_users: bool) -> DataFrame:
     """Return vectors whose products are the predictions, in pyspark.ml's form: id (int) and features."""
     fields = [StructField("id", IntegerType(), False), StructField("features", ArrayType(FloatType(), False))]
 
-    def made(places: Int64s) -> pa.RecordBatch:
+    def make_batch(positions: Int64s) -> pa.RecordBatch:
         factors = share()
         own, vectors = (factors.user if of_users else factors.item), factors.extended()[0 if of_users else 1]
-        return pa.record_batch([own.ids(places).cast(pa.int32()), as_lists(vectors[places])], names=["id", "features"])
+        return pa.record_batch(
+            [own.ids(positions).cast(pa.int32()), as_lists(vectors[positions])], names=["id", "features"]
+        )
 
-    return _over_places(spark, len(side), SOME, made, StructType(fields))
+    return _over_positions(spark, len(side), SOME, make_batch, StructType(fields))
 
 
 def recommended_to_all(spark: Any, share: Share, factors: MatrixFactors, direction: Direction, k: int) -> DataFrame:
@@ -110,11 +112,13 @@ def recommended_to_all(spark: Any, share: Share, factors: MatrixFactors, directi
     slots = max(1, backend_of(spark).total_slots())
     tasks = min(len(own), slots * min(MAX_TASKS, max(1, len(own) // (slots * MIN_USERS))))
 
-    def made(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def make_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             yield from _recommended(share(), direction, batch.column(0).to_numpy(), k)
 
-    frame: DataFrame = with_python(spark).range(0, len(own), 1, tasks).mapInArrow(made, direction.schema(factors))
+    frame: DataFrame = (
+        with_python(spark).range(0, len(own), 1, tasks).mapInArrow(make_batches, direction.schema(factors))
+    )
     return frame
 
 
@@ -125,12 +129,12 @@ def recommended_to_some(
     check_ids(dataset, direction.own, direction.sides(factors)[0])
     ids = dataset.select(column(direction.own).alias("id")).distinct()
 
-    def made(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def make_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            places = direction.sides(share())[0].names.positions(batch.column(0))
-            yield from _recommended(share(), direction, places[places >= 0], k)
+            positions = direction.sides(share())[0].names.positions(batch.column(0))
+            yield from _recommended(share(), direction, positions[positions >= 0], k)
 
-    return with_python(ids).mapInArrow(made, direction.schema(factors))
+    return with_python(ids).mapInArrow(make_batches, direction.schema(factors))
 
 
 def with_ratings(
@@ -140,7 +144,7 @@ def with_ratings(
 
     Args:
         columns: names of the columns of users and of items.
-        name: of the new column.
+        name: the name of the new column.
 
     Raises:
         InputError: a column is missing or has another type, or the new one exists. A null id raises an error of Spark
@@ -154,25 +158,25 @@ def with_ratings(
     # Spark would compute it twice to filter by it.
     ratings = make(_rater(share), "float").asNondeterministic()
     # pandas has no null but NaN, which Spark takes for null.
-    found = F.coalesce(ratings(*(_not_null(each) for each in columns)), F.lit(math.nan).cast("float"))
-    return dataset.select("*", found.alias(name))
+    predictions = F.coalesce(ratings(*(_not_null(each) for each in columns)), F.lit(math.nan).cast("float"))
+    return dataset.select("*", predictions.alias(name))
 
 
 def check_ids(frame: DataFrame, name: str, side: Side) -> None:
     """Raise InputError unless a column has ids of the type that a side has."""
-    found = field(frame, name).dataType
-    if not isinstance(found, INTEGERS if side.names.are_integers else StringType):
+    column_type = field(frame, name).dataType
+    if not isinstance(column_type, INTEGERS if side.names.are_integers else StringType):
         kind = "integers" if side.names.are_integers else "strings"
         raise InputError(
             f"column {name!r}: expected {kind}, as the {side.names.what}s that the model knows are, got "
-            f"{found.simpleString()}"
+            f"{column_type.simpleString()}"
         )
 
 
 def id_kind(frame: DataFrame, name: str) -> pa.DataType:
     """Return the Arrow type of a column of ids, which are integers or strings."""
-    found = field(frame, name).dataType
-    return next(kind for kind, of_spark in TYPES.items() if isinstance(found, type(of_spark)))
+    column_type = field(frame, name).dataType
+    return next(kind for kind, spark_type in TYPES.items() if isinstance(column_type, type(spark_type)))
 
 
 def as_lists(rows: npt.NDArray[np.float32]) -> pa.ListArray:
@@ -196,32 +200,32 @@ def _rater(share: Share) -> Any:
     return rated
 
 
-def _recommended(factors: MatrixFactors, direction: Direction, places: Int64s, k: int) -> Iterator[pa.RecordBatch]:
-    """Yield recommendations for places of the own side, some at a time."""
+def _recommended(factors: MatrixFactors, direction: Direction, positions: Int64s, k: int) -> Iterator[pa.RecordBatch]:
+    """Yield recommendations for positions of the own side, some at a time."""
     own, other = direction.sides(factors)
     k = min(k, len(other))
     step = max(1, MAX_RECOMMENDED // k)
-    for begin in range(0, len(places), step):
-        some = places[begin : begin + step]
-        scores, found = factors.best(some, k, direction.of_users)
+    for begin in range(0, len(positions), step):
+        some = positions[begin : begin + step]
+        scores, best = factors.best(some, k, direction.of_users)
         each = pa.StructArray.from_arrays(
-            [other.ids(found.reshape(-1)), pa.array(scores.reshape(-1))], names=[direction.other, RATING]
+            [other.ids(best.reshape(-1)), pa.array(scores.reshape(-1))], names=[direction.other, RATING]
         )
         lists = pa.ListArray.from_arrays(pa.array(np.arange(len(some) + 1) * k, pa.int32()), each)
         yield pa.record_batch([own.ids(some), lists], names=[direction.own, RECOMMENDATIONS])
 
 
-def _over_places(
+def _over_positions(
     spark: Any, count: int, some: int, make: Callable[[Int64s], pa.RecordBatch], schema: StructType
 ) -> DataFrame:
-    """Return a DataFrame that tasks make of places, ``some`` at a time."""
+    """Return a DataFrame that tasks make of positions, ``some`` at a time."""
 
-    def made(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def make_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            places = batch.column(0).to_numpy()
-            for begin in range(0, len(places), some):
-                yield make(places[begin : begin + some])
+            positions = batch.column(0).to_numpy()
+            for begin in range(0, len(positions), some):
+                yield make(positions[begin : begin + some])
 
     parts = max(1, min(backend_of(spark).total_slots(), count // some))
-    frame: DataFrame = with_python(spark).range(0, count, 1, parts).mapInArrow(made, schema)
+    frame: DataFrame = with_python(spark).range(0, count, 1, parts).mapInArrow(make_batches, schema)
     return frame

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Vectors = tuple[Float32s, Float32s | None]
 
 # Seeds of items differ from those of users by this.
-OF_ITEMS = 0x5BF03635
+ITEMS_SEED = 0x5BF03635
 # A standard deviation below this share of the mean is rounding.
 MIN_SPREAD = 1e-7
 # The largest number that is drawn, for vectors of rank 1.
@@ -42,13 +42,13 @@ def default_step(ratings: int) -> float:
 
 @dataclass(frozen=True)
 class Scaling:
-    """How ratings become values that solvers see: ``(rating - mean) / scale``.
+    """The scaling of ratings to values of a solver: ``(rating - mean) / scale``.
 
     Attributes:
-        mean: 0 without biases.
+        mean: the mean rating; 0 without biases.
         scale: about the standard deviation of ratings, so that steps suit any unit.
-        level: mean of the values.
-        unit: weights are multiplied by it, so that their mean is 1, as steps grow with them; no optimum changes.
+        level: the mean of the values.
+        unit: the factor of weights that makes their mean 1, as steps grow with them; no optimum changes.
     """
 
     mean: float
@@ -57,7 +57,7 @@ class Scaling:
     unit: float = 1.0
 
     @staticmethod
-    def of(survey: RatingsSurvey, plan: FactorizationPlan) -> Scaling:
+    def from_survey(survey: RatingsSurvey, plan: FactorizationPlan) -> Scaling:
         mean = survey.mean if plan.settings.biases else 0.0
         scale = survey.std if survey.std > MIN_SPREAD * abs(survey.mean) else abs(survey.mean) or 1.0
         unit = survey.rows / float(survey.user_penalties.sum()) if survey.columns.weight is not None else 1.0
@@ -115,37 +115,37 @@ class Beginning:
         Args:
             kind: "user" or "item".
             some: numbers of ids.
-            ratings: of these: how many they have.
+            ratings: the number of ratings of each of these ids.
         """
         settings, scaling = self.plan.settings, self.scaling
         numbers = np.arange(some.start, some.stop)
         rows = np.empty((len(numbers), self.plan.width), np.float32)
         high = NOISE / math.sqrt(settings.rank)
         low = 0.0 if settings.nonnegative else -high
-        draw_rows(numbers, seed_of(self.plan.seed, kind), settings.rank, low, high, rows)
+        draw_rows(numbers, side_seed(self.plan.seed, kind), settings.rank, low, high, rows)
         if abs(scaling.level) >= MIN_LEVEL:
             # The first numbers of two vectors have the mean of the values as their product: what is left to learn has
             # no mean, as with biases.
             rows[:, 0] = math.copysign(math.sqrt(abs(scaling.level)), scaling.level if kind == "user" else 1.0)
         if self.start is None:
             return rows
-        known, vectors, biases = _of_model(kind, self.start)
-        at = known.find(ids.named(numbers))
-        old = at != UNKNOWN
-        rows[old, : settings.rank] = vectors[at[old]] / np.float32(math.sqrt(scaling.scale))
+        known, vectors, biases = _model_side(kind, self.start)
+        known_numbers = known.find(ids.named(numbers))
+        old = known_numbers != UNKNOWN
+        rows[old, : settings.rank] = vectors[known_numbers[old]] / np.float32(math.sqrt(scaling.scale))
         for sum_ in (SLOW, FAST):
             rows[old, settings.rank + sum_] += ratings[old]
         if settings.biases and biases is not None:
-            rows[old, settings.rank + BIAS] = biases[at[old]] / np.float32(scaling.scale)
+            rows[old, settings.rank + BIAS] = biases[known_numbers[old]] / np.float32(scaling.scale)
         return rows
 
 
-def seed_of(seed: int, kind: str) -> np.uint64:
+def side_seed(seed: int, kind: str) -> np.uint64:
     """Return the seed of the draws of users' or items' vectors."""
-    return np.uint64((seed + OF_ITEMS * (kind == "item")) % 2**64)
+    return np.uint64((seed + ITEMS_SEED * (kind == "item")) % 2**64)
 
 
-def _of_model(kind: str, start: FittedFactors) -> tuple[Ids, Float32s, Any]:
+def _model_side(kind: str, start: FittedFactors) -> tuple[Ids, Float32s, Any]:
     if kind == "user":
         return start.users, start.user_factors, start.user_bias
     return start.items, start.item_factors, start.item_bias

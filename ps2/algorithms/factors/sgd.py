@@ -29,7 +29,7 @@ from ps2.array_types import Float32s
 PIECE_RATINGS, TIMED_RATINGS = 1 << 16, 1 << 12
 
 
-def order_of(seed: int, iteration: int, block: int, rank: int, pieces: int) -> list[int]:
+def draw_order(seed: int, iteration: int, block: int, rank: int, pieces: int) -> list[int]:
     """Draw the order in which a worker takes the pieces of a block in an iteration."""
     sequence = np.random.SeedSequence(seed, spawn_key=(iteration, block, rank))
     return list(np.random.Generator(np.random.Philox(sequence)).permutation(pieces).tolist())
@@ -75,8 +75,8 @@ class BlockDescent:
     def ordered(self, block: int, iteration: int) -> list[Piece]:
         """Return the work on a block in the order of an iteration."""
         pieces = self.pieces(block)
-        order = order_of(self.plan.seed, iteration, block, self._rank, len(pieces))
-        return [pieces[at] for at in order]
+        order = draw_order(self.plan.seed, iteration, block, self._rank, len(pieces))
+        return [pieces[index] for index in order]
 
     def take(
         self, block: int, piece: Piece, iteration: int, rows: Float32s, threads: ThreadPoolExecutor | None
@@ -88,13 +88,15 @@ class BlockDescent:
         """
         groups = range(self.grid.layout.groups)
         parts = [(block, piece, group, iteration, rows) for group in groups]
-        found = [self._of_group(*part) for part in parts] if threads is None else list(threads.map(self._unpack, parts))
-        return {name: sum(one[name] for one in found) for name in (LOSS, WEIGHT, RATINGS)}
+        sums = (
+            [self._take_group(*part) for part in parts] if threads is None else list(threads.map(self._unpack, parts))
+        )
+        return {name: sum(one[name] for one in sums) for name in (LOSS, WEIGHT, RATINGS)}
 
     def _unpack(self, part: Any) -> dict[str, float]:
-        return self._of_group(*part)
+        return self._take_group(*part)
 
-    def _of_group(self, block: int, piece: Piece, group: int, iteration: int, rows: Float32s) -> dict[str, float]:
+    def _take_group(self, block: int, piece: Piece, group: int, iteration: int, rows: Float32s) -> dict[str, float]:
         grid, settings = self.grid, self.plan.settings
         groups = grid.layout.groups
         begins = grid.cells(block, (group + piece.round) % groups)
@@ -109,24 +111,24 @@ class BlockDescent:
         weights = grid.weights[begins[first] : begins[end]]
         return {LOSS: loss, WEIGHT: float(weights.sum(dtype=np.float64)) if len(weights) else ratings, RATINGS: ratings}
 
-    def _part(self, begins: npt.NDArray[np.int64], group: int, number: int, of: int) -> tuple[int, int]:
+    def _part(self, begins: npt.NDArray[np.int64], group: int, number: int, parts: int) -> tuple[int, int]:
         """Return the users of a part of a group, about as many ratings in each part."""
         first, end = int(self._groups[group]), int(self._groups[group + 1])
-        if of == 1:
+        if parts == 1:
             return first, end
         ratings = begins[end] - begins[first]
-        marks = begins[first] + ratings * np.arange(of + 1) // of
+        marks = begins[first] + ratings * np.arange(parts + 1) // parts
         bounds = first + np.searchsorted(begins[first : end + 1], marks[[number, number + 1]])
-        bounds = [first if number == 0 else int(bounds[0]), end if number + 1 == of else int(bounds[1])]
+        bounds = [first if number == 0 else int(bounds[0]), end if number + 1 == parts else int(bounds[1])]
         return bounds[0], bounds[1]
 
 
 @dataclass(frozen=True, eq=False)
 class SgdLoop:
-    """What each worker runs; picklable.
+    """The loop of each worker; picklable.
 
     Attributes:
-        fleet: vectors on the servers.
+        fleet: the vectors on the servers.
         lengths: the lengths of the timetable.
     """
 
@@ -162,7 +164,7 @@ class _SgdWork:
     def begin(self, begin: Begin) -> None:
         fleet = self._loop.fleet
         fleet.take_items(begin.copy, *share(self._grid.layout.items, self._worker.rank, self._worker.workers))
-        self._descent.users = fleet.kept_users[begin.copy].pull(columns=self._mine)
+        self._descent.users = fleet.saved_users[begin.copy].pull(columns=self._mine)
         self._descent.rates = self._loop.plan.rates(begin.halvings)
 
     def train(self, turn: Any, phase: Phase) -> Mapping[str, float]:
@@ -183,7 +185,7 @@ class _SgdWork:
         if not saves:
             return report
         fleet, worker = self._loop.fleet, self._worker
-        fleet.kept_users[self._timetable.free].push(columns=self._mine, values=self._descent.users)
+        fleet.saved_users[self._timetable.free].push(columns=self._mine, values=self._descent.users)
         fleet.keep_items(self._timetable.free, *share(self._grid.layout.items, worker.rank, worker.workers))
         return {**report, BYTES: self._descent.users.nbytes}
 

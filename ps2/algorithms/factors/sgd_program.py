@@ -79,7 +79,7 @@ class SgdProgram(FactorsProgram):
     def __init__(self, problem: Problem, names: CheckpointNames, on_step: Callable[[StepReport], None]) -> None:
         super().__init__(problem, on_step)
         plan, layout = problem.plan, problem.deal.layout
-        self.scaling = Scaling.of(problem.survey, plan)
+        self.scaling = Scaling.from_survey(problem.survey, plan)
         self.scale, self.mean = self.scaling.scale, self.scaling.mean
         step = plan.settings.stepSize or default_step(problem.survey.rows)
         self.plan = SgdPlan(**vars(plan), scale=self.scale, step_size=step)
@@ -113,7 +113,7 @@ class SgdProgram(FactorsProgram):
                 descent = Descent(descent.halvings + 1)
                 yield from self._restart(ask, descent)
             else:
-                self.end_iteration(ask, descent.results, Iteration.of(sums))
+                self.end_iteration(ask, descent.results, Iteration.from_sums(sums))
                 if self._lengths.saves(len(descent.results), last):
                     descent.save(self.best_iteration(descent.results))
 
@@ -143,7 +143,7 @@ class SgdProgram(FactorsProgram):
         Raises:
             PS2Error: it is, after the last halving of the step.
         """
-        rmse = Iteration.of(sums).objective
+        rmse = Iteration.from_sums(sums).objective
         if not sums[WEIGHT] or (rmse <= self._max_rmse and math.isfinite(rmse)):
             return False
         if descent.halvings == MAX_HALVINGS:
@@ -170,14 +170,14 @@ class SgdProgram(FactorsProgram):
     def _write_first_vectors(self) -> None:
         survey, deal = self.problem.survey, self.problem.deal
         sides = (
-            (self._fleet.kept_users[0], deal.user_places, survey.users, survey.user_penalties, "user"),
-            (self._fleet.kept_items[0], deal.item_places, survey.items, survey.item_penalties, "item"),
+            (self._fleet.saved_users[0], deal.user_positions, survey.users, survey.user_penalties, "user"),
+            (self._fleet.saved_items[0], deal.item_positions, survey.items, survey.item_penalties, "item"),
         )
         first_rows = Beginning(self.plan, self.scaling, self.problem.initial_model)
-        for matrix, places, ids, ratings, kind in sides:
-            for rows in self._slices(len(places)):
+        for matrix, positions, ids, ratings, kind in sides:
+            for rows in self._slices(len(positions)):
                 vectors = first_rows.rows(kind, ids, rows, ratings[rows])
-                matrix.push(columns=places[rows].astype(np.int64), values=vectors, wait=False)
+                matrix.push(columns=positions[rows].astype(np.int64), values=vectors, wait=False)
             matrix.flush()
 
     # -- what the frame calls ------------------------------------------------------------------------------------------
@@ -191,16 +191,16 @@ class SgdProgram(FactorsProgram):
 
     def result(self, copy_and_halvings: tuple[int, int]) -> FittedFactors:
         copy, halvings = copy_and_halvings
-        users = self._read(self._fleet.kept_users[copy], self.problem.deal.user_places)
-        return self.fitted(users, self._read(self._fleet.kept_items[copy], self.problem.deal.item_places), halvings)
+        users = self._read(self._fleet.saved_users[copy], self.problem.deal.user_positions)
+        return self.fitted(users, self._read(self._fleet.saved_items[copy], self.problem.deal.item_positions), halvings)
 
     def free(self) -> None:
         self._fleet.free()
 
-    def _read(self, matrix: Any, places: Any) -> Vectors:
-        vectors: Float32s = np.empty((len(places), self.plan.width), np.float32)
-        for rows in self._slices(len(places)):
-            vectors[rows] = matrix.pull(columns=places[rows].astype(np.int64))
+    def _read(self, matrix: Any, positions: Any) -> Vectors:
+        vectors: Float32s = np.empty((len(positions), self.plan.width), np.float32)
+        for rows in self._slices(len(positions)):
+            vectors[rows] = matrix.pull(columns=positions[rows].astype(np.int64))
         return self.scaling.restored(vectors, self.plan)
 
     def _slices(self, count: int) -> Iterator[slice]:

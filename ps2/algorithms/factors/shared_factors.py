@@ -13,12 +13,12 @@ from ps2.client.matrix import DCVMatrix
 
 @dataclass(frozen=True)
 class FleetSizes:
-    """What the servers hold.
+    """The sizes of the vectors on the servers.
 
     Attributes:
-        users, items: how many there are.
-        width: float32 numbers for each of them.
-        copies: saved copies of both.
+        users, items: the numbers of users and of items.
+        width: the number of float32 numbers for each of them.
+        copies: the number of saved copies of both.
     """
 
     users: int
@@ -33,16 +33,16 @@ class FleetSizes:
 
 @dataclass(frozen=True, eq=False)
 class SharedFactors:
-    """Matrices of layout "column": a column for each user or item, by place (``Deal``); picklable.
+    """Matrices of layout "column": a column for each user or item, by position (``Deal``); picklable.
 
     Attributes:
-        items: current vectors of items.
-        kept_users, kept_items: saved vectors, by copy.
+        items: the current vectors of items.
+        saved_users, saved_items: saved vectors, by copy.
     """
 
     items: DCVMatrix
-    kept_users: tuple[DCVMatrix, ...]
-    kept_items: tuple[DCVMatrix, ...]
+    saved_users: tuple[DCVMatrix, ...]
+    saved_items: tuple[DCVMatrix, ...]
 
     @staticmethod
     def make(sizes: FleetSizes, names: CheckpointNames) -> SharedFactors:
@@ -63,18 +63,18 @@ class SharedFactors:
         return SharedFactors(matrices[0], tuple(matrices[1::2]), tuple(matrices[2::2]))
 
     def keep_items(self, copy: int, begin: int, end: int) -> None:
-        """Copy the current vectors of items at some places to a saved copy; no value travels."""
-        self.kept_items[copy].apply("factors.copy_blocks", source=self.items, begin=begin, end=end)
+        """Copy the current vectors of items at some positions to a saved copy; no value travels."""
+        self.saved_items[copy].apply("factors.copy_blocks", source=self.items, begin=begin, end=end)
 
     def take_items(self, copy: int, begin: int, end: int) -> None:
-        """Copy saved vectors of items at some places to the current ones; no value travels."""
-        self.items.apply("factors.copy_blocks", source=self.kept_items[copy], begin=begin, end=end)
+        """Copy saved vectors of items at some positions to the current ones; no value travels."""
+        self.items.apply("factors.copy_blocks", source=self.saved_items[copy], begin=begin, end=end)
 
     def free(self) -> None:
-        for matrix in (self.items, *self.kept_users, *self.kept_items):
+        for matrix in (self.items, *self.saved_users, *self.saved_items):
             matrix.free()
 
 
 def share(count: int, rank: int, workers: int) -> tuple[int, int]:
-    """Return which of so many places a worker takes care of, from one to another."""
+    """Return the range of ``count`` positions of which a worker takes care."""
     return count * rank // workers, count * (rank + 1) // workers

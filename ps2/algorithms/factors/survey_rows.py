@@ -20,7 +20,7 @@ Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 
 SHOWN_CHARS = 200
-# By column and kind, in the order in which an error tells of them: what a row holds.
+# The faults of rows by column and kind, in words, in the order of errors.
 FAULTS = {
     (USER, "null"): "null",
     (ITEM, "null"): "null",
@@ -37,8 +37,14 @@ FAULTS = {
     (HELD, "null"): "null",
 }
 PARTS = pa.schema(
-    [("part", pa.int32()), ("rows", pa.int64()), ("sums", pa.binary()), ("faults", pa.binary()), ("said", pa.string())]
-    + [(name, pa.binary()) for name in ("found_users", "found_items")]
+    [
+        ("part", pa.int32()),
+        ("rows", pa.int64()),
+        ("sums", pa.binary()),
+        ("faults", pa.binary()),
+        ("example", pa.string()),
+    ]
+    + [(name, pa.binary()) for name in ("users", "items")]
 )
 
 
@@ -64,7 +70,7 @@ class Sums:
         self.weight = weight
 
     @staticmethod
-    def of(ratings: Float64s, weights: Float64s | None, held_out: int) -> Sums:
+    def from_ratings(ratings: Float64s, weights: Float64s | None, held_out: int) -> Sums:
         if not len(ratings):
             return Sums(held_out=held_out)
         weight = float(len(ratings)) if weights is None else float(weights.sum())
@@ -94,21 +100,21 @@ class Counted:
         Args:
             ids: distinct.
             codes: for each rating, the position of its id.
-            penalties: of each rating; None: 1.
+            penalties: the penalty of each rating; None: 1.
         """
         counts = np.bincount(codes, minlength=len(ids))
         weights = np.bincount(codes, penalties, minlength=len(ids)).astype(np.float64)
-        there = counts > 0
-        if there.any():
-            found = {"id": ids.filter(pa.array(there)), "count": counts[there], "penalty": weights[there]}
-            self.tables.append(pa.table(found))
+        used = counts > 0
+        if used.any():
+            columns = {"id": ids.filter(pa.array(used)), "count": counts[used], "penalty": weights[used]}
+            self.tables.append(pa.table(columns))
 
     def merged(self) -> pa.Table | None:
         """Return all as one table, without duplicates; None: there are none."""
         if len(self.tables) < 2:
             return self.tables[0] if self.tables else None
         table = pa.concat_tables(self.tables).combine_chunks()
-        coded = Coded.of(table.column("id").combine_chunks())
+        coded = Coded.from_ids(table.column("id").combine_chunks())
         counts = np.zeros(len(coded.ids), np.int64)
         np.add.at(counts, coded.codes, table.column("count").to_numpy())
         weights = np.bincount(coded.codes, table.column("penalty").to_numpy(), minlength=len(coded.ids))
@@ -120,32 +126,32 @@ class Surveyor:
 
     def __init__(self, names: Mapping[str, str], refuses_negative: bool, counts_positive: bool) -> None:
         """Args:
-        names: of the columns, by what they are in here; for messages.
-        refuses_negative: negative ratings are faults.
-        counts_positive: only ratings above 0 add to the weight of a penalty (implicit feedback).
+        names: the names of the columns by role, for messages.
+        refuses_negative: whether negative ratings are faults.
+        counts_positive: whether only ratings above 0 add to the weight of a penalty (implicit feedback).
         """
         self._names, self._refuses_negative, self._counts_positive = names, refuses_negative, counts_positive
         self.sums, self.users, self.items = Sums(), Counted(), Counted()
         self.rows = 0
         self._faults = np.zeros(len(FAULTS), np.int64)
-        self._said = ""
+        self._example = ""
 
     def add(self, table: pa.Table) -> Chunk | None:
         """Survey rows; return them in compact form, or None if one of them has a fault."""
         self.rows += table.num_rows
         columns = {name: table.column(name).combine_chunks() for name in table.column_names}
         bad = np.zeros(table.num_rows, np.bool_)
-        for at, (name, kind) in enumerate(FAULTS):
+        for number, (name, kind) in enumerate(FAULTS):
             if name in columns:
-                found = self._find(columns[name], name, kind)
-                self._faults[at] += int(found.sum())
-                bad |= found
+                faulty = self._find(columns[name], name, kind)
+                self._faults[number] += int(faulty.sum())
+                bad |= faulty
         if bad.any():
-            if not self._said:
+            if not self._example:
                 row = table.slice(int(np.argmax(bad)), 1).to_pylist()[0]
-                self._said = ", ".join(f"{self._names[name]}={value!r}" for name, value in row.items())[:SHOWN_CHARS]
+                self._example = ", ".join(f"{self._names[name]}={value!r}" for name, value in row.items())[:SHOWN_CHARS]
             return None  # the training ends with an error
-        chunk = Chunk.of(columns)
+        chunk = Chunk.from_columns(columns)
         self._count(chunk)
         return chunk
 
@@ -155,7 +161,7 @@ class Surveyor:
         users, items = chunk.users.codes[used], chunk.items.codes[used]
         ratings = np.ones(len(users)) if chunk.ratings is None else chunk.ratings[used]
         weights = None if chunk.weights is None else chunk.weights[used]
-        self.sums.add(Sums.of(ratings, weights, len(chunk.users.codes) - len(users)))
+        self.sums.add(Sums.from_ratings(ratings, weights, len(chunk.users.codes) - len(users)))
         penalties = weights
         if self._counts_positive:
             penalties = (ratings > 0) * (1.0 if weights is None else weights)
@@ -179,19 +185,19 @@ class Surveyor:
         return values < 0
 
     def part(self, number: int) -> dict[str, Any]:
-        """Return what was found, as a row of ``PARTS``."""
-        found = [_packed(counted.merged()) for counted in (self.users, self.items)]
-        cells = [number, self.rows, self.sums.array().tobytes(), self._faults.tobytes(), self._said, *found]
+        """Return the survey as a row of ``PARTS``."""
+        packed = [_packed(counted.merged()) for counted in (self.users, self.items)]
+        cells = [number, self.rows, self.sums.array().tobytes(), self._faults.tobytes(), self._example, *packed]
         return dict(zip(PARTS.names, cells, strict=True))
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
-    """Of one kind of ids: who is there.
+class IdCounts:
+    """The users, or the items, of ratings.
 
     Attributes:
-        ids: distinct.
-        counts: int64: ratings of each.
+        ids: the distinct ids.
+        counts: int64: the number of ratings of each.
         penalties: float64: the weight of each one's penalty.
     """
 
@@ -202,40 +208,41 @@ class Found:
 
 @dataclass(frozen=True, eq=False)
 class Surveyed:
-    """What all tasks have found.
+    """The survey of all tasks.
 
     Attributes:
-        rows_in: rows of each rdd_partition that has some.
-        faults: int64: how many there are of each of ``FAULTS``.
-        said: a row with a fault.
+        rows_in: the number of rows of each rdd_partition that has some.
+        sums: the sums over all ratings.
+        faults: int64: the number of each of ``FAULTS``.
+        example: a row with a fault.
         users, items: None: no row was without faults.
     """
 
     rows_in: dict[int, int]
     sums: Sums
     faults: Int64s
-    said: str
-    users: Found | None
-    items: Found | None
+    example: str
+    users: IdCounts | None
+    items: IdCounts | None
 
 
 def gathered(parts: Iterable[Any]) -> Surveyed:
-    """Return what all tasks have found together.
+    """Return the survey of all tasks.
 
     Args:
         parts: rows of ``PARTS``, in any order.
     """
-    sums, faults, said = Sums(), np.zeros(len(FAULTS), np.int64), ""
+    sums, faults, example = Sums(), np.zeros(len(FAULTS), np.int64), ""
     counted, rows_in = (Counted(), Counted()), {}
     for part in sorted(parts, key=lambda part: part["part"]):
         rows_in[part["part"]] = part["rows"]
         sums.add(Sums.from_array(np.frombuffer(part["sums"])))
         faults += np.frombuffer(part["faults"], np.int64)
-        said = said or part["said"]
-        for kind, name in zip(counted, ("found_users", "found_items"), strict=True):
+        example = example or part["example"]
+        for kind, name in zip(counted, ("users", "items"), strict=True):
             if part[name] is not None:
                 kind.tables.append(pa.ipc.open_stream(bytes(part[name])).read_all())
-    return Surveyed(rows_in, sums, faults, said, *(_found(kind.merged()) for kind in counted))
+    return Surveyed(rows_in, sums, faults, example, *(_id_counts(kind.merged()) for kind in counted))
 
 
 def _packed(table: pa.Table | None) -> bytes | None:
@@ -247,12 +254,12 @@ def _packed(table: pa.Table | None) -> bytes | None:
     return sink.getvalue().to_pybytes()
 
 
-def _found(table: pa.Table | None) -> Found | None:
+def _id_counts(table: pa.Table | None) -> IdCounts | None:
     if table is None:
         return None
     table = table.combine_chunks()
-    given = table.column("id").combine_chunks()
-    order = np.argsort(given.to_numpy()) if pa.types.is_integer(given.type) else pc.sort_indices(given).to_numpy()
+    ids = table.column("id").combine_chunks()
+    order = np.argsort(ids.to_numpy()) if pa.types.is_integer(ids.type) else pc.sort_indices(ids).to_numpy()
     sorted_table = table.take(pa.array(order))
-    ids = Ids.from_values(sorted_table.column("id").combine_chunks())
-    return Found(ids, sorted_table.column("count").to_numpy(), sorted_table.column("penalty").to_numpy())
+    sorted_ids = Ids.from_values(sorted_table.column("id").combine_chunks())
+    return IdCounts(sorted_ids, sorted_table.column("count").to_numpy(), sorted_table.column("penalty").to_numpy())

@@ -1,4 +1,4 @@
-"""What each clock of a factorization by rotation is for: workers and driver agree on it without asking. Pure.
+"""The timetable of a factorization by rotation: workers and driver agree on each clock without asking. Pure.
 
 Workers take the saved vectors of an iteration, and train from there. An iteration is some turns, and then a closing
 clock if vectors are saved or held-out rows evaluated after it. A worker that has lost its vectors asks for a restart.
@@ -26,7 +26,7 @@ COPIES, COPIES_WITH_BEST = 2, 3
 
 
 class Kind(Enum):
-    """What a clock is for.
+    """The kind of a clock.
 
     BEGIN: workers take the vectors of an iteration; TURN: they train; CLOSE: they save and evaluate; IDLE: nothing.
     """
@@ -42,8 +42,8 @@ class Phase:
     """The use of a clock.
 
     Attributes:
-        iteration: from 1 on; of BEGIN: the finished iteration whose vectors are taken, 0 before the first one.
-        turn: of the iteration, from 0.
+        iteration: the iteration, from 1 on; for BEGIN, the finished iteration whose vectors are taken, 0: none.
+        turn: the number of the turn in the iteration, from 0.
     """
 
     kind: Kind
@@ -53,7 +53,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Lengths:
-    """What determines a timetable.
+    """The lengths that determine a timetable.
 
     Attributes:
         turns: clocks of an iteration: 2 at least, as a decision takes effect an iteration later.
@@ -95,7 +95,7 @@ class Begin(NextClock):
     """Names a clock in which all workers take saved vectors.
 
     Attributes:
-        clock: that clock. No worker enters it before it has the message.
+        clock: the clock. No worker enters it before it has the message.
         iteration: the iteration after which the vectors were saved; 0: those of the beginning.
         copy: the copy that holds them.
         halvings: how often the step was halved.

@@ -35,9 +35,9 @@ class Candidates:
         return np.array([lengths[begin : begin + RIGHT].max() for begin in range(0, len(lengths), RIGHT)])
 
     def best(self, left: Float32s, k: int) -> tuple[Float32s, Int64s]:
-        """Return the largest dot products of each left vector, and the places of the vectors that they are with.
+        """Return the largest dot products of each left vector, and the positions of the vectors that they are with.
 
-        Both have shape (m, min(k, n)). The largest is first; of equal ones, the higher place is first. The result is
+        Both have shape (m, min(k, n)). The largest is first; of equal ones, the higher position is first. The result is
         that of ``dot`` for all pairs, to the last bit.
 
         Args:
@@ -45,15 +45,15 @@ class Candidates:
             k: at least 1.
         """
         k = min(k, len(self.vectors))
-        scores, places = np.empty((len(left), k), np.float32), np.empty((len(left), k), np.int64)
+        scores, positions = np.empty((len(left), k), np.float32), np.empty((len(left), k), np.int64)
         left = readable(left)
         for begin in range(0, len(left), LEFT):
             some = slice(begin, begin + LEFT)
-            self._select(left[some], scores[some], places[some])
-        return scores, places
+            self._select(left[some], scores[some], positions[some])
+        return scores, positions
 
-    def _select(self, left: Float32s, scores: Float32s, places: Int64s) -> None:
-        """Fill ``scores`` and ``places`` for one block of left vectors."""
+    def _select(self, left: Float32s, scores: Float32s, positions: Int64s) -> None:
+        """Fill ``scores`` and ``positions`` for one block of left vectors."""
         sizes = np.zeros(len(left), np.int64)
         lengths = _lengths(left)
         # Few left vectors meet as many more right ones at once.
@@ -67,22 +67,22 @@ class Candidates:
                 approximate_row(left[0], right, approximate[0])
             else:
                 np.matmul(left, right.T, out=approximate)
-            slack = slack_of(lengths * longest, left.shape[1])
-            select(approximate, left, right, first, slack, scores, places, sizes)
-        order(scores, places, sizes)
+            slack = rounding_slack(lengths * longest, left.shape[1])
+            select(approximate, left, right, first, slack, scores, positions, sizes)
+        order(scores, positions, sizes)
 
     def __getstate__(self) -> dict[str, Float32s]:
         return {"vectors": self.vectors}
 
 
-def products_of(left: Float32s, right: Float32s, at_left: Int64s, at_right: Int64s) -> Float32s:
-    """Return the dot products of pairs of rows, float32; NaN where one of the two places is -1."""
-    out = np.empty(len(at_left), np.float32)
-    dot_pairs(readable(left), readable(right), readable(at_left), readable(at_right), out)
+def pair_products(left: Float32s, right: Float32s, left_rows: Int64s, right_rows: Int64s) -> Float32s:
+    """Return the dot products of pairs of rows, float32; NaN where one of the two row numbers is -1."""
+    out = np.empty(len(left_rows), np.float32)
+    dot_pairs(readable(left), readable(right), readable(left_rows), readable(right_rows), out)
     return out
 
 
-def slack_of(lengths: Float64s, dim: int) -> Float32s:
+def rounding_slack(lengths: Float64s, dim: int) -> Float32s:
     """Bound the difference of two float32 dot products of the same vectors, added up in different orders.
 
     Each differs from the true one by at most dim * u / (1 - dim * u) times the product of the two lengths (Higham,

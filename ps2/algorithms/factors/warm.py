@@ -34,7 +34,7 @@ def _descend() -> None:
     for implicit in (False, True):
         settings = FactorizationSettings(rank=1, solver="ccd", implicitPrefs=implicit, biases=not implicit)
         plan = FactorizationPlan(settings=settings)
-        ratings = SideRatings.of(RatingRows(one, one, np.ones(1, np.float32)), 1, plan)
+        ratings = SideRatings.from_rows(RatingRows(one, one, np.ones(1, np.float32)), 1, plan)
         side = SideDescent(plan, ratings, held_out=ratings)
         side.solve(_Zeros, gram_of(np.zeros((1, BLOCK), np.float32)) if implicit else np.zeros((0, 0)))
 
