@@ -13,10 +13,10 @@ from scipy.special import gammaln
 from training import schema_of
 
 from ps2.algorithms.topics.assignments import Assignments
-from ps2.algorithms.topics.blocks import ring_of
-from ps2.algorithms.topics.corpus import Corpus, Prior, key_of, numbers_of
+from ps2.algorithms.topics.blocks import make_ring
+from ps2.algorithms.topics.corpus import Corpus, Prior, document_numbers, iteration_key
 from ps2.algorithms.topics.plan import SamplingPlan
-from ps2.algorithms.topics.saved_topics import hash_of
+from ps2.algorithms.topics.saved_topics import corpus_hash
 from ps2.algorithms.topics.settings import LDASettings
 from ps2.algorithms.training.balance import deal_by_cost
 from ps2.algorithms.training.faults import ColumnNames
@@ -67,11 +67,11 @@ def words_likelihood(counts: Any, beta: float) -> float:
 
 def replayed(counts: sp.csr_array, plan: SamplingPlan, workers: int) -> Any:
     """Rotate in one process, turn by turn and rank by rank, with arrays for servers; return the counts of words."""
-    ring = ring_of(workers, WORDS, plan.width)
+    ring = make_ring(workers, WORDS, plan.width)
     blocks = deal_by_cost(np.asarray(counts.sum(axis=0)).astype(np.int64), ring.blocks)
     found, totals, before = np.zeros((WORDS, plan.topics), np.int32), [], []
     for corpus in corpora(counts, workers, blocks):
-        tokens = Assignments.random(corpus, plan.topics, key_of(plan.seed, 0))
+        tokens = Assignments.random(corpus, plan.topics, iteration_key(plan.seed, 0))
         _add(found, tokens.listed(0, len(corpus.words)))
         before.append(tokens)
         totals.append([np.bincount(tokens.topics, minlength=plan.topics)] * 2)
@@ -87,7 +87,7 @@ def replayed(counts: sp.csr_array, plan: SamplingPlan, workers: int) -> Any:
                 known = sum(now[other][0] for other in range(workers) if other != rank) + now[rank][1]
                 old = tokens.topics[corpus.begins[begin] : corpus.begins[end]].copy()
                 of_words = found[corpus.words[begin:end]]
-                tokens.sample(begin, end, of_words, known, prior, key_of(plan.seed, rotation + 1))
+                tokens.sample(begin, end, of_words, known, prior, iteration_key(plan.seed, rotation + 1))
                 _add(found, tokens.changed(begin, end, old))
                 totals[rank] = [now[rank][1], np.bincount(tokens.topics, minlength=plan.topics)]
     return found
@@ -99,16 +99,16 @@ def corpora(counts: sp.csr_array, workers: int, blocks: Any = None) -> Iterator[
         part = counts[rank::workers].toarray()
         used = np.flatnonzero(part.sum(axis=0))
         order = None if blocks is None else np.argsort(blocks[used], kind="stable")
-        yield Corpus.of(sp.csr_array(part[:, used]), used, numbers_of(rank, len(part)), order)
+        yield Corpus.from_counts(sp.csr_array(part[:, used]), used, document_numbers(rank, len(part)), order)
 
 
 def saved_counts(fleet: Any, plan: SamplingPlan, workers: int) -> Any:
     """Return the counts of words by the topics that workers saved last."""
     counts, found, blocks = documents(), np.zeros((WORDS, plan.topics), np.int32), None
     if fleet.frequencies is not None:
-        blocks = deal_by_cost(fleet.frequencies.pull(), ring_of(workers, WORDS, plan.width).blocks)
+        blocks = deal_by_cost(fleet.frequencies.pull(), make_ring(workers, WORDS, plan.width).blocks)
     for rank, corpus in enumerate(corpora(counts, workers, blocks)):
-        topics = fleet.saved.load(rank, hash_of(corpus), corpus.size)
+        topics = fleet.saved.load(rank, corpus_hash(corpus), corpus.size)
         np.add.at(found, (np.repeat(corpus.words, np.diff(corpus.begins)), topics), 1)
     return found
 

@@ -8,7 +8,7 @@ import scipy.sparse as sp
 from topics_training import PLAN, TOPICS, WORDS, documents, replayed
 
 from ps2.algorithms.topics.assignments import Assignments
-from ps2.algorithms.topics.corpus import Corpus, Prior, key_of, numbers_of
+from ps2.algorithms.topics.corpus import Corpus, Prior, document_numbers, iteration_key
 from ps2.algorithms.topics.local_sampling import LocalSampling
 from ps2.algorithms.topics.local_turns import document_bounds
 from ps2.data.rows import LocalRows
@@ -60,8 +60,8 @@ def test_one_thread_when_counts_are_shared_then_equals_worker(sync):
         expected = replayed(counts, plan, 1)
     else:
         rows = rows_of(counts)
-        corpus = Corpus.of(rows.x, rows.keys, numbers_of(0, len(rows)))
-        tokens = Assignments.random(corpus, TOPICS, key_of(plan.seed, 0))
+        corpus = Corpus.from_counts(rows.x, rows.keys, document_numbers(0, len(rows)))
+        tokens = Assignments.random(corpus, TOPICS, iteration_key(plan.seed, 0))
         expected = np.zeros((WORDS, TOPICS), np.int32)
         words = np.repeat(corpus.words, np.diff(corpus.begins))
         np.add.at(expected, (words, tokens.topics), 1)
@@ -69,7 +69,7 @@ def test_one_thread_when_counts_are_shared_then_equals_worker(sync):
         for iteration in range(1, plan.settings.maxIter + 1):
             for begin, end in corpus.slices(plan.width):
                 of_words = expected[corpus.words[begin:end]]
-                tokens.sample(begin, end, of_words, totals, PRIOR, key_of(plan.seed, iteration))
+                tokens.sample(begin, end, of_words, totals, PRIOR, iteration_key(plan.seed, iteration))
                 expected[corpus.words[begin:end]] = of_words
     np.testing.assert_array_equal(by_word(sampled(plan, counts, 1)), expected)
 

@@ -61,7 +61,7 @@ def posterior_mean(words, chances):
 
 
 def test_sampled_when_swept_often_then_shares_are_posterior_mean(sampled, monkeypatch):
-    monkeypatch.setattr(inference, "KEPT", 40_000)
+    monkeypatch.setattr(inference, "AVERAGED", 40_000)
     words = np.array([0, 0, 3, 7, 8])
     document = np.bincount(words, minlength=WORDS)[None]
     expected = posterior_mean(words, sampled.chances())
@@ -78,7 +78,7 @@ def test_sampled_when_document_moves_then_topics_are_the_same(sampled, x):
 def test_sampled_when_document_is_long_then_topics_are_the_same(sampled, monkeypatch):
     """Its cost depends on its distinct words only; the topics are those of sampling token by token."""
     times = np.array([3, 0, 9, 5, 0, 7, 1, 0, 4, 0, 2, 6])
-    monkeypatch.setattr(inference, "KEPT", 20_000)
+    monkeypatch.setattr(inference, "AVERAGED", 20_000)
     expected = sampled.transform([times])[0]
     monkeypatch.setattr(inference, "MAX_TOKENS", 0)
     np.testing.assert_allclose(sampled.transform([times])[0], expected, atol=0.02)
@@ -166,7 +166,7 @@ def test_likelihood_when_compared_with_numpy_then_bound_matches(variational, sam
 
 def test_variational_when_words_come_in_parts_then_shares_match(variational, counts, x, monkeypatch):
     shares = variational.transform(x)
-    monkeypatch.setattr(inference, "ROOM", 8 * TOPICS)
+    monkeypatch.setattr(inference, "MAX_WEIGHTS", 8 * TOPICS)
     again = LDATopics(counts, ALPHA, BETA, "variational")
     np.testing.assert_allclose(again.transform(x), shares, rtol=1e-9)
 

@@ -10,8 +10,8 @@ from variational import expectation, inferred
 
 from ps2.algorithms.topics import online, online_kernels
 from ps2.algorithms.topics.averaging import check_lambda
-from ps2.algorithms.topics.corpus import key_of
-from ps2.algorithms.topics.evidence import alpha_after, ids_of
+from ps2.algorithms.topics.corpus import iteration_key
+from ps2.algorithms.topics.evidence import alpha_after, document_ids
 from ps2.algorithms.topics.online import train_online
 from ps2.algorithms.topics.plan import OnlinePlan
 from ps2.algorithms.topics.settings import LDASettings
@@ -52,7 +52,7 @@ def counts_at_start():
 
 def stepped(shard, lam, alpha, step, total, plan):
     """Return lambda, alpha and minus the bound of a token after one more batch of a shard of all documents."""
-    ids, key = ids_of(LocalRows(np.arange(WORDS), shard)), key_of(plan.seed, step)
+    ids, key = document_ids(LocalRows(np.arange(WORDS), shard)), iteration_key(plan.seed, step)
     drawn = online_kernels.draw(ids, key, plan.settings.subsamplingRate)
     some = shard.toarray()[drawn]
     if not len(some):
@@ -132,10 +132,10 @@ def test_online_when_a_batch_has_no_document_then_lambda_stays(plan):
 def test_online_when_batches_are_empty_then_history_has_numbers():
     """One document of one token, which is in few batches, neither in the first nor in the last one."""
     one = sp.csr_array(([1.0], ([0], [2])), shape=(1, WORDS))
-    ids = ids_of(LocalRows(np.arange(WORDS), one))
+    ids = document_ids(LocalRows(np.arange(WORDS), one))
 
     def drawn(seed):
-        return [bool(online_kernels.draw(ids, key_of(seed, step), 0.2)[0]) for step in range(12)]
+        return [bool(online_kernels.draw(ids, iteration_key(seed, step), 0.2)[0]) for step in range(12)]
 
     seed = next(seed for seed in range(100) if any(drawn(seed)) and not (drawn(seed)[0] or drawn(seed)[-1]))
     with training_context() as ps:

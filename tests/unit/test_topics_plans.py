@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from scipy.special import gammaln
 
-from ps2.algorithms.topics.alpha import AlphaSchedule, fit_alpha, keys_of
-from ps2.algorithms.topics.blocks import ring_of
+from ps2.algorithms.topics.alpha import AlphaSchedule, fit_alpha, histogram_keys
+from ps2.algorithms.topics.blocks import make_ring
 from ps2.algorithms.topics.corpus import Corpus
 from ps2.algorithms.topics.plan import SamplingPlan
-from ps2.algorithms.topics.saved_topics import PAGE, SavedTopics, hash_of
+from ps2.algorithms.topics.saved_topics import PAGE, SavedTopics, corpus_hash
 from ps2.algorithms.topics.settings import LDASettings
 from ps2.algorithms.topics.shared_counts import ClockRows
-from ps2.algorithms.topics.sharing import groups_of
+from ps2.algorithms.topics.sharing import word_groups
 from ps2.algorithms.training.balance import deal_by_cost
 from ps2.algorithms.training.checkpoint_names import UNNAMED
 from tests.fakes import FleetInProcess, installed, session_over
@@ -29,7 +29,7 @@ def test_words_when_dealt_to_blocks_then_tokens_are_about_equal():
 
 @pytest.mark.parametrize(("width", "blocks"), [(1000, 6), (150, 12), (10, 102)])
 def test_blocks_when_words_are_many_then_each_fits_worker(width, blocks):
-    ring = ring_of(3, 1000, width)
+    ring = make_ring(3, 1000, width)
     assert (ring.blocks, ring.turns) == (blocks, blocks)
 
 
@@ -41,7 +41,7 @@ def test_groups_when_workers_traverse_then_words_never_overlap(each):
     for rank in range(3):
         words = np.sort(rng.choice(100, 70, replace=False))
         corpus = Corpus(words, np.arange(71), np.zeros(70, np.int32), np.zeros(1, np.int64))
-        groups = groups_of(corpus, plan, each, rank, 3)
+        groups = word_groups(corpus, plan, each, rank, 3)
         assert max(end - begin for group in groups for begin, end in group) <= 5
         taken.append([{*words[[at for bounds in group for at in range(*bounds)]].tolist()} for group in groups])
         assert set.union(*taken[-1]) == set(words.tolist())
@@ -79,7 +79,7 @@ def test_alpha_when_fitted_then_beats_nearby_values():
     counts = np.stack([rng.multinomial(60, share) for share in rng.dirichlet(true, 800)])
     _, topics = np.nonzero(counts)
     pairs, documents = np.unique(np.stack([topics, counts[counts > 0]]), axis=1, return_counts=True)
-    keys = np.append(keys_of(*pairs), keys_of(np.array([4]), np.array([60])))
+    keys = np.append(histogram_keys(*pairs), histogram_keys(np.array([4]), np.array([60])))
 
     def likelihood(alpha):
         whole = alpha.sum()
@@ -94,7 +94,7 @@ def test_alpha_when_fitted_then_beats_nearby_values():
 
 
 def test_alpha_when_no_document_has_topic_then_stays_above_0():
-    keys = np.append(keys_of(np.array([0]), np.array([5])), keys_of(np.array([2]), np.array([5])))
+    keys = np.append(histogram_keys(np.array([0]), np.array([5])), histogram_keys(np.array([2]), np.array([5])))
     assert (fit_alpha(np.full(2, 0.1), keys, np.array([9, 9])) > 0).all()
 
 
@@ -110,9 +110,9 @@ def test_saved_topics_when_loaded_then_match_only_same_tokens():
         topics = [np.arange(corpus.size, dtype=np.uint16) + rank for rank, corpus in enumerate(corpora)]
         for rank, corpus in enumerate(corpora):
             saved.tell_size(rank, corpus.size)
-        assert saved.load(0, hash_of(corpora[0]), corpora[0].size) is None
+        assert saved.load(0, corpus_hash(corpora[0]), corpora[0].size) is None
         for rank, corpus in enumerate(corpora):
-            saved.save(rank, hash_of(corpus), topics[rank])
+            saved.save(rank, corpus_hash(corpus), topics[rank])
         for rank, corpus in enumerate(corpora):
-            np.testing.assert_array_equal(saved.load(rank, hash_of(corpus), corpus.size), topics[rank])
-        assert saved.load(1, hash_of(corpus_of(5, 9)), 9) is None
+            np.testing.assert_array_equal(saved.load(rank, corpus_hash(corpus), corpus.size), topics[rank])
+        assert saved.load(1, corpus_hash(corpus_of(5, 9)), 9) is None

@@ -9,7 +9,7 @@ from scipy.special import gammaln
 from scipy.stats import chisquare
 
 from ps2.algorithms.topics.assignments import Assignments
-from ps2.algorithms.topics.corpus import Corpus, Prior, dtype_of, key_of
+from ps2.algorithms.topics.corpus import Corpus, Prior, iteration_key, topic_dtype
 from ps2.algorithms.topics.tallies import DenseTally, SparseTally
 
 WORDS, DOCUMENTS, TOPICS = 9, 12, 70
@@ -26,7 +26,7 @@ def counts():
 
 @pytest.fixture
 def corpus(counts):
-    return Corpus.of(counts, np.arange(WORDS) * 10, np.arange(DOCUMENTS) + 100)
+    return Corpus.from_counts(counts, np.arange(WORDS) * 10, np.arange(DOCUMENTS) + 100)
 
 
 @pytest.fixture
@@ -74,12 +74,12 @@ def test_corpus_when_documents_are_split_then_has_each_token(counts, corpus):
 
 
 def test_sampling_when_done_then_counts_match_topics(corpus, prior, sampler):
-    given = Assignments.random(corpus, TOPICS, key_of(1, 0), sampler)
+    given = Assignments.random(corpus, TOPICS, iteration_key(1, 0), sampler)
     counts, totals = of_words(corpus, given.topics), np.bincount(given.topics, minlength=TOPICS)
     for iteration in range(1, 4):
         before = given.topics.copy()
         for begin, end in corpus.slices(3):
-            given.sample(begin, end, counts[begin:end], totals, prior, key_of(1, iteration))
+            given.sample(begin, end, counts[begin:end], totals, prior, iteration_key(1, iteration))
         assert (before != given.topics).any()
         np.testing.assert_array_equal(counts, of_words(corpus, given.topics))
         np.testing.assert_array_equal(totals, counts.sum(axis=0))
@@ -108,11 +108,11 @@ def test_sampling_when_repeated_then_topic_frequencies_are_exact(corpus, prior, 
 
 
 def test_random_topics_when_documents_move_then_are_the_same(counts, corpus):
-    whole = Assignments.random(corpus, TOPICS, key_of(3, 0))
+    whole = Assignments.random(corpus, TOPICS, iteration_key(3, 0))
     parts = []
     for some in (np.arange(0, DOCUMENTS, 2), np.arange(1, DOCUMENTS, 2)):
-        part = Corpus.of(counts[some], np.arange(WORDS) * 10, some + 100)
-        parts.append(of_words(part, Assignments.random(part, TOPICS, key_of(3, 0)).topics))
+        part = Corpus.from_counts(counts[some], np.arange(WORDS) * 10, some + 100)
+        parts.append(of_words(part, Assignments.random(part, TOPICS, iteration_key(3, 0)).topics))
     np.testing.assert_array_equal(sum(parts), of_words(corpus, whole.topics))
 
 
@@ -130,7 +130,7 @@ def test_changes_when_topics_were_others_then_are_the_difference(corpus):
 
 
 def test_likelihood_when_from_tallies_then_equals_full_counts(corpus, prior, sampler):
-    given = Assignments.random(corpus, TOPICS, key_of(7, 0), sampler)
+    given = Assignments.random(corpus, TOPICS, iteration_key(7, 0), sampler)
     n_dk, alpha = of_documents(corpus, given.topics), prior.alpha
     expected = (gammaln(n_dk + alpha) - gammaln(alpha)).sum()
     expected += (gammaln(alpha.sum()) - gammaln(corpus.lengths + alpha.sum())).sum()
@@ -138,13 +138,13 @@ def test_likelihood_when_from_tallies_then_equals_full_counts(corpus, prior, sam
 
 
 def test_topics_when_they_are_many_then_are_held_in_32_bits():
-    assert dtype_of(65_536) == np.uint16
-    assert dtype_of(65_537) == np.int32
+    assert topic_dtype(65_536) == np.uint16
+    assert topic_dtype(65_537) == np.int32
 
 
 def test_counts_of_counts_when_some_are_large_then_cover_all(sampler):
     rng = np.random.default_rng(2)
-    corpus = Corpus.of(sp.csr_array(rng.integers(0, 90, (7, WORDS))), np.arange(WORDS), np.arange(7))
+    corpus = Corpus.from_counts(sp.csr_array(rng.integers(0, 90, (7, WORDS))), np.arange(WORDS), np.arange(7))
     given = Assignments(corpus, 3, rng.choice(3, corpus.size, p=[0.1, 0.3, 0.6]), sampler)
     n_dk = of_documents(corpus, given.topics, 3)
     found = {(k, n): times for k, n, times in zip(*given.counts_of_counts(), strict=True)}
@@ -156,5 +156,5 @@ def test_counts_of_counts_when_some_are_large_then_cover_all(sampler):
     ("topics", "tokens", "kind"), [(8, 4, DenseTally), (8, 3, SparseTally), (300, 600, SparseTally)]
 )
 def test_sampler_when_chosen_then_rows_are_near_list_size(topics, tokens, kind):
-    corpus = Corpus.of(sp.csr_array(np.full((2, 1), tokens)), np.arange(1), np.arange(2))
-    assert isinstance(Assignments.random(corpus, topics, key_of(0, 0))._tally, kind)
+    corpus = Corpus.from_counts(sp.csr_array(np.full((2, 1), tokens)), np.arange(1), np.arange(2))
+    assert isinstance(Assignments.random(corpus, topics, iteration_key(0, 0))._tally, kind)

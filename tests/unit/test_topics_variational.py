@@ -10,7 +10,7 @@ from scipy.stats import gamma as gamma_distribution
 from scipy.stats import kstest
 
 from ps2.algorithms.topics import online_kernels as kernels
-from ps2.algorithms.topics.evidence import alpha_after, ids_of
+from ps2.algorithms.topics.evidence import alpha_after, document_ids
 from ps2.algorithms.topics.variational import ops
 from ps2.data.rows import LocalRows
 from ps2.matrix.partition import Partition
@@ -116,24 +116,24 @@ def test_infer_when_document_regains_topic_then_finds_it():
 def test_batch_when_documents_move_then_draws_the_same():
     counts = documents(400)
     whole = LocalRows(np.arange(WORDS), sp.csr_array(counts))
-    ids = ids_of(whole)
+    ids = document_ids(whole)
     # Another order, other rows beside, fewer keys, entries from the last to the first.
     some = np.random.default_rng(1).permutation(400)[:300]
     part = whole.take(some)
     turned = sp.csr_array((part.x.data[::-1], part.x.indices[::-1], part.x.nnz - part.x.indptr[::-1]), part.x.shape)
-    np.testing.assert_array_equal(ids_of(part), ids[some])
-    np.testing.assert_array_equal(ids_of(LocalRows(part.keys, turned)), ids[some][::-1])
+    np.testing.assert_array_equal(document_ids(part), ids[some])
+    np.testing.assert_array_equal(document_ids(LocalRows(part.keys, turned)), ids[some][::-1])
 
 
 def test_batch_when_iterations_continue_then_draws_anew():
-    ids = ids_of(LocalRows(np.arange(WORDS), sp.csr_array(documents(4000))))
+    ids = document_ids(LocalRows(np.arange(WORDS), sp.csr_array(documents(4000))))
     first, second = (kernels.draw(ids, np.uint64(key), 0.25) for key in (1, 2))
     assert abs(first.mean() - 0.25) < 0.03
     assert abs((first & second).mean() - 0.0625) < 0.02
 
 
 def test_batch_when_it_is_of_all_then_all_are_drawn():
-    ids = ids_of(LocalRows(np.arange(WORDS), sp.csr_array(documents())))
+    ids = document_ids(LocalRows(np.arange(WORDS), sp.csr_array(documents())))
     assert kernels.draw(ids, np.uint64(1), 1.0).all()
 
 

@@ -57,7 +57,7 @@ class AlphaSchedule:
         return max((iteration - 1 - self.staleness) // self.every, self.first - 1)
 
 
-def keys_of(topics: Int64s, counts: Int64s) -> Int64s:
+def histogram_keys(topics: Int64s, counts: Int64s) -> Int64s:
     """Return keys of the histogram, from topics and counts; the number ``topics`` stands for documents' lengths."""
     return (topics << COUNT_BITS) + counts
 
@@ -66,8 +66,8 @@ def fit_alpha(alpha: Float64s, keys: Int64s, documents: Int64s) -> Float64s:
     """Return the alpha of maximum likelihood, starting from an alpha near it.
 
     Args:
-        keys: int64, of ``keys_of``; a key may occur several times.
-        documents: int64, number of documents for each key.
+        keys: int64: keys of ``histogram_keys``; a key may occur several times.
+        documents: int64: the number of documents for each key.
     """
     keys, key_numbers = np.unique(keys, return_inverse=True)
     histogram = np.zeros(len(keys), np.int64)
@@ -75,14 +75,16 @@ def fit_alpha(alpha: Float64s, keys: Int64s, documents: Int64s) -> Float64s:
     keys, histogram = keys[histogram > 0], histogram[histogram > 0]
     topics, counts = keys >> COUNT_BITS, keys & ((1 << COUNT_BITS) - 1)
     is_topic = topics < len(alpha)
-    lengths, of_length = counts[~is_topic], histogram[~is_topic]
-    topics, counts, of_count = topics[is_topic], counts[is_topic], histogram[is_topic]
+    lengths, length_histogram = counts[~is_topic], histogram[~is_topic]
+    topics, counts, count_histogram = topics[is_topic], counts[is_topic], histogram[is_topic]
     if not len(lengths):
         return alpha
     for _ in range(STEPS):
         total = alpha.sum()
-        rises = np.bincount(topics, of_count * (digamma(counts + alpha[topics]) - digamma(alpha[topics])), len(alpha))
-        alpha = np.maximum(alpha * rises / (of_length @ (digamma(lengths + total) - digamma(total))), MIN_ALPHA)
+        rises = np.bincount(
+            topics, count_histogram * (digamma(counts + alpha[topics]) - digamma(alpha[topics])), len(alpha)
+        )
+        alpha = np.maximum(alpha * rises / (length_histogram @ (digamma(lengths + total) - digamma(total))), MIN_ALPHA)
         if abs(alpha.sum() - total) < TOLERANCE * total:
             break
     return alpha

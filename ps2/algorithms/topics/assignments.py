@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.topics import sampling_kernels as kernels
-from ps2.algorithms.topics.corpus import Corpus, Prior, dtype_of
+from ps2.algorithms.topics.corpus import Corpus, Prior, topic_dtype
 from ps2.algorithms.topics.settings import SamplerName
-from ps2.algorithms.topics.tallies import tally_of
+from ps2.algorithms.topics.tallies import make_tally
 from ps2.array_types import Int32s, Int64s
 from ps2.ops.guards import readable
 
@@ -25,22 +25,22 @@ class Assignments:
         topics: shape (tokens,), unsigned: the topic of each token.
     """
 
-    def __init__(self, corpus: Corpus, topics: int, given: Array, sampler: SamplerName = "auto") -> None:
+    def __init__(self, corpus: Corpus, topics: int, token_topics: Array, sampler: SamplerName = "auto") -> None:
         """Args:
         topics: number of topics.
-        given: integers: the topic of each token; copied.
-        sampler: how topics are drawn.
+        token_topics: integers: the topic of each token; copied.
+        sampler: the method of drawing topics.
         """
         self.corpus = corpus
-        self.topics = given.astype(dtype_of(topics))
-        self._count, self._tally = topics, tally_of(sampler, corpus, topics, self.topics)
+        self.topics = token_topics.astype(topic_dtype(topics))
+        self._count, self._tally = topics, make_tally(sampler, corpus, topics, self.topics)
 
     @staticmethod
     def random(corpus: Corpus, topics: int, key: np.uint64, sampler: SamplerName = "auto") -> Assignments:
         """Assign random topics to all tokens."""
-        given = np.empty(corpus.size, dtype_of(topics))
-        kernels.draw_topics(*corpus.for_kernels, topics, key, given)
-        return Assignments(corpus, topics, given, sampler)
+        token_topics = np.empty(corpus.size, topic_dtype(topics))
+        kernels.draw_topics(*corpus.for_kernels, topics, key, token_topics)
+        return Assignments(corpus, topics, token_topics, sampler)
 
     def sample(self, begin: int, end: int, counts: Array, totals: Int64s, prior: Prior, key: np.uint64) -> None:
         """Draw new topics for the tokens of some words.
@@ -49,7 +49,7 @@ class Assignments:
             begin, end: positions among the corpus's words.
             counts: int32, shape (end - begin, topics): counts of these words, with other workers' tokens; updated.
             totals: int64, shape (topics,): counts of all words; updated.
-            key: of seed and iteration.
+            key: the key of seed and iteration.
         """
         self._tally.sample(begin, end, counts, totals, prior, key)
 
@@ -57,28 +57,28 @@ class Assignments:
         """Return the changes of some words' counts since their tokens had the topics ``before``.
 
         Args:
-            begin, end: as in ``sample``.
+            begin, end: see ``sample``.
             before: previous topics of the words' tokens.
         """
         begins = self.corpus.begins[begin : end + 1]
         after = self.topics[begins[0] : begins[-1]]
-        most = 2 * len(after)
-        found = np.empty(end - begin, np.int32), np.empty(most, self.topics.dtype), np.empty(most, np.int32)
+        limit = 2 * len(after)
+        out = np.empty(end - begin, np.int32), np.empty(limit, self.topics.dtype), np.empty(limit, np.int32)
         shifted = readable(begins - begins[0])
-        count = kernels.changes(shifted, readable(before), readable(after), self._counted(), found)
-        return Changes(self.corpus.words[begin:end], found[0], found[1][:count], found[2][:count])
+        count = kernels.changes(shifted, readable(before), readable(after), self._counted(), out)
+        return Changes(self.corpus.words[begin:end], out[0], out[1][:count], out[2][:count])
 
     def listed(self, begin: int, end: int) -> Changes:
         """Return some words' counts as changes: those of adding all their tokens.
 
         Args:
-            begin, end: as in ``sample``.
+            begin, end: see ``sample``.
         """
         begins = self.corpus.begins[begin : end + 1]
         topics = self.topics[begins[0] : begins[-1]]
-        found = np.empty(end - begin, np.int32), np.empty(len(topics), topics.dtype), np.empty(len(topics), np.int32)
-        count = kernels.list_counts(readable(begins - begins[0]), readable(topics), self._counted(), found)
-        return Changes(self.corpus.words[begin:end], found[0], found[1][:count], found[2][:count])
+        out = np.empty(end - begin, np.int32), np.empty(len(topics), topics.dtype), np.empty(len(topics), np.int32)
+        count = kernels.list_counts(readable(begins - begins[0]), readable(topics), self._counted(), out)
+        return Changes(self.corpus.words[begin:end], out[0], out[1][:count], out[2][:count])
 
     def _counted(self) -> Int32s:
         """Return a buffer to count by topic."""

@@ -19,8 +19,8 @@ import numpy as np
 from ps2.algorithms.frame.memory import check_worker
 from ps2.algorithms.frame.program import DoTask, Task
 from ps2.algorithms.topics import online_kernels as kernels
-from ps2.algorithms.topics.corpus import key_of
-from ps2.algorithms.topics.evidence import BatchReport, InferBatch, alpha_after, ids_of, infer_statistics
+from ps2.algorithms.topics.corpus import iteration_key
+from ps2.algorithms.topics.evidence import BatchReport, InferBatch, alpha_after, document_ids, infer_statistics
 from ps2.algorithms.topics.plan import OnlinePlan
 from ps2.algorithms.training.reading import Reading
 from ps2.client.matrix import DCVMatrix
@@ -130,7 +130,7 @@ class AveragingWork:
     def __call__(self, reading: Reading) -> DoTask:
         rows = reading.training
         rows = rows.chosen(np.flatnonzero(rows.x.sum(axis=1) > 0))
-        ids, topics = ids_of(rows), self.plan.topics
+        ids, topics = document_ids(rows), self.plan.topics
         check_lambda(len(rows.keys), topics, free_bytes())
 
         def do(worker: Any, task: Any) -> None:
@@ -146,7 +146,7 @@ class AveragingWork:
     def _step(self, task: InferBatch, rows: LocalRows, ids: Any, report: AveragedReport) -> None:
         plan, batches = self.plan, self.plan.settings.localBatches
         first = task.iteration * batches
-        keys = [key_of(plan.seed, first + number) for number in range(batches)]
+        keys = [iteration_key(plan.seed, first + number) for number in range(batches)]
         drawn = [kernels.draw(ids, key, plan.settings.subsamplingRate) for key in keys]
         used = rows.take(np.flatnonzero(np.any(drawn, axis=0)))
         counts = self.counts.pull(columns=used.keys)

@@ -11,7 +11,7 @@ from ps2.run.rotation import RotationSchedule
 SLICES = 2
 
 
-def ring_of(workers: int, vocabulary: int, width: int) -> RotationSchedule:
+def make_ring(workers: int, vocabulary: int, width: int) -> RotationSchedule:
     """Return the rotation: the fewest blocks that keep all workers busy and have at most ``width`` words each."""
     at_once = SLICES * workers
     return RotationSchedule(workers, at_once * -(-vocabulary // (at_once * width)), SLICES)

@@ -39,7 +39,7 @@ class Corpus:
     numbers: Int64s
 
     @staticmethod
-    def of(
+    def from_counts(
         counts: sp.csr_array, words: Int64s, numbers: Int64s, order: Int64s | None = None, keeps: bool = False
     ) -> Corpus:
         """Make a corpus from a matrix.
@@ -48,7 +48,7 @@ class Corpus:
             counts: integers, shape (documents, len(words)): occurrences of a word in a document.
             words: int64, ascending: numbers of the columns' words.
             numbers: int64: global numbers of the documents.
-            order: the columns in the wanted order of words; None: as they are.
+            order: the columns in the order of words to make; None: their own order.
             keeps: keep words without tokens, which are left out otherwise.
         """
         by_word = sp.csc_array(counts)
@@ -89,19 +89,19 @@ class Corpus:
         last = len(self.words) if end is None else end
         ends = [begin]
         while ends[-1] < last:
-            at = ends[-1]
-            most = self.begins[at] + (SLICE_TOKENS if tokens is None else tokens)
-            full = int(np.searchsorted(self.begins, most, side="right")) - 1
-            ends.append(max(min(at + width, full, last), at + 1))
+            first = ends[-1]
+            token_limit = self.begins[first] + (SLICE_TOKENS if tokens is None else tokens)
+            full = int(np.searchsorted(self.begins, token_limit, side="right")) - 1
+            ends.append(max(min(first + width, full, last), first + 1))
         return list(pairwise(ends))
 
 
-def numbers_of(rank: int, count: int) -> Int64s:
+def document_numbers(rank: int, count: int) -> Int64s:
     """Return global numbers for a worker's documents, distinct from all other workers'."""
     return (rank << 40) + np.arange(count)
 
 
-def key_of(seed: int, iteration: int) -> np.uint64:
+def iteration_key(seed: int, iteration: int) -> np.uint64:
     """Return the key of an iteration's random numbers."""
     return np.random.SeedSequence([seed % 2**64, iteration]).generate_state(1, np.uint64)[0]
 
@@ -111,9 +111,9 @@ class Prior:
     """The Dirichlet priors.
 
     Attributes:
-        alpha: float64, shape (topics,): of a document's topics.
-        beta: of a topic's words.
-        vocabulary: number of words.
+        alpha: float64, shape (topics,): the prior of a document's topics.
+        beta: the prior of a topic's words.
+        vocabulary: the number of words.
     """
 
     alpha: Float64s
@@ -130,6 +130,6 @@ class Prior:
         return self.beta * self.vocabulary
 
 
-def dtype_of(topics: int) -> np.dtype[Any]:
+def topic_dtype(topics: int) -> np.dtype[Any]:
     """Return the dtype in which topics are kept."""
     return np.dtype(np.uint16 if topics <= SHORT else np.int32)

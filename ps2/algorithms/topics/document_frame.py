@@ -40,9 +40,9 @@ def over_documents(
         InputError: there is no such column, or its known size differs. Faults within rows raise an error of Spark.
     """
     check_columns(frame, columns)
-    found = known_dim(frame, columns.features)
-    if found not in (None, vocabulary):
-        raise InputError(f"column {columns.shown('features')}: expected {vocabulary} words as in training, got {found}")
+    dim = known_dim(frame, columns.features)
+    if dim not in (None, vocabulary):
+        raise InputError(f"column {columns.shown('features')}: expected {vocabulary} words as in training, got {dim}")
 
     def computed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         topics, form = share(), Form(vocabulary, counts=True)

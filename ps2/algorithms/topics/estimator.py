@@ -20,10 +20,10 @@ from ps2.algorithms.estimators.heads import SharesHead
 from ps2.algorithms.estimators.models import FeatureModel
 from ps2.algorithms.frame.placement import Work
 from ps2.algorithms.topics.document_frame import Compute, Numbers, over_documents
-from ps2.algorithms.topics.model import LDATopics, Seen, perplexity_of
+from ps2.algorithms.topics.model import LDATopics, Seen, perplexity_from
 from ps2.algorithms.topics.online import ONLINE_WORK, train_online
 from ps2.algorithms.topics.plan import FittedTopics, OnlinePlan, SamplingPlan
-from ps2.algorithms.topics.sampling import train, work_of
+from ps2.algorithms.topics.sampling import iteration_work, train
 from ps2.algorithms.topics.settings import InferenceName, LDASettings
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.only_worker import OnStep
@@ -86,7 +86,7 @@ class LDA(LDASettings, FleetEstimator, Estimator["LDAModel"]):
         return resolved
 
     def _work(self, plan: SamplingPlan | OnlinePlan, survey: Documents) -> Work:
-        return ONLINE_WORK if isinstance(plan, OnlinePlan) else work_of(plan, survey.rows, survey.tokens)
+        return ONLINE_WORK if isinstance(plan, OnlinePlan) else iteration_work(plan, survey.rows, survey.tokens)
 
     def _with_rows(self, job: Job) -> SamplingPlan | OnlinePlan:
         plan: SamplingPlan | OnlinePlan = job.plan
@@ -100,7 +100,9 @@ class LDA(LDASettings, FleetEstimator, Estimator["LDAModel"]):
         return train(ps, job.table, job.plan, job.survey.tokens, on_step)
 
     def _trained_model(self, trained: FittedTopics, job: Job) -> LDAModel:
-        return LDAModel._of(LDATopics(trained.counts, trained.alpha, trained.beta, inference_of(self), self._seed))
+        return LDAModel._of(
+            LDATopics(trained.counts, trained.alpha, trained.beta, resolved_inference(self), self._seed)
+        )
 
 
 class LDAModel(LDASettings, FeatureModel, Model):
@@ -118,7 +120,7 @@ class LDAModel(LDASettings, FeatureModel, Model):
     def topics(self) -> LDATopics:
         """The trained topics as arrays, usable without Spark."""
         topics: LDATopics = self._fitted
-        inference, seed = inference_of(self), self._seed
+        inference, seed = resolved_inference(self), self._seed
         if (topics.inference, topics.seed) != (inference, seed):
             topics = LDATopics(topics.counts, topics.alpha, topics.beta, inference, seed)
             self._fitted, self._shared = topics, None
@@ -202,7 +204,7 @@ class LDAModel(LDASettings, FeatureModel, Model):
             return {"sums": topics.completed(x, seed)}
 
         score, tokens = self._summed(dataset, completed)
-        return perplexity_of(score, tokens)
+        return perplexity_from(score, tokens)
 
     def toPyLDAvis(self, dataset: DataFrame, vocabulary: Sequence[str] | None = None) -> dict[str, Any]:
         """Return the arguments of ``pyLDAvis.prepare``, by name; the topics of all documents come to the driver.
@@ -211,14 +213,14 @@ class LDAModel(LDASettings, FeatureModel, Model):
         """
 
         def seen(topics: LDATopics, x: sp.csr_array) -> Numbers:
-            found = topics.seen(x)
-            return {"shares": found.shares.reshape(-1), "lengths": found.lengths, "frequency": found.frequency}
+            data = topics.seen(x)
+            return {"shares": data.shares.reshape(-1), "lengths": data.lengths, "frequency": data.frequency}
 
-        topics, found = self.topics, self._computed(dataset, seen)
-        if not found:
+        topics, parts = self.topics, self._computed(dataset, seen)
+        if not parts:
             raise InputError("expected documents to show, got an empty DataFrame")
-        shares, lengths = (np.concatenate([numbers[name] for numbers in found]) for name in ("shares", "lengths"))
-        frequency = np.sum([numbers["frequency"] for numbers in found], axis=0)
+        shares, lengths = (np.concatenate([numbers[name] for numbers in parts]) for name in ("shares", "lengths"))
+        frequency = np.sum([numbers["frequency"] for numbers in parts], axis=0)
         return topics.vis(Seen(shares.reshape(-1, topics.topics), lengths, frequency), vocabulary)
 
     def _bound(self, dataset: DataFrame) -> tuple[float, float]:
@@ -227,10 +229,10 @@ class LDAModel(LDASettings, FeatureModel, Model):
         def bound(topics: LDATopics, x: sp.csr_array) -> Numbers:
             return {"sums": (topics.bound(x), x.sum())}
 
-        of_documents, tokens = self._summed(dataset, bound)
+        documents_bound, tokens = self._summed(dataset, bound)
         if not tokens:
             raise InputError("expected documents with words, of which there is a likelihood; there is none")
-        return of_documents + self.topics.bound_of_topics, tokens
+        return documents_bound + self.topics.bound_of_topics, tokens
 
     def _summed(self, dataset: DataFrame, compute: Compute) -> tuple[float, float]:
         """Return two sums over all documents."""
@@ -266,7 +268,7 @@ class LDAModel(LDASettings, FeatureModel, Model):
 clustering.LocalLDAModel.register(LDAModel)
 
 
-def inference_of(params: LDASettings) -> InferenceName:
+def resolved_inference(params: LDASettings) -> InferenceName:
     """Return how an estimator or a model infers topics of new documents; "auto" is resolved."""
     values: Any = params
     name = values.getInference()

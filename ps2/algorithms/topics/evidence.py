@@ -101,13 +101,13 @@ def infer_statistics(
     weights, stats, log_shares = np.empty(counts.shape), np.zeros(counts.shape), np.zeros(len(alpha))
     kernels.weigh(readable(counts), beta, readable(totals), weights)
     entries = readable(part.x.indptr), readable(part.x.indices), readable(part.x.data)
-    seeds, no_gammas = readable(ids_of(part) + key), np.empty((0, len(alpha)))
+    seeds, no_gammas = readable(document_ids(part) + key), np.empty((0, len(alpha)))
     bound = kernels.infer(*entries, readable(weights), readable(alpha), seeds, no_gammas, stats, log_shares)
     stats *= weights
     return DocumentStatistics(stats, log_shares, bound)
 
 
-def ids_of(rows: LocalRows) -> UInt64s:
+def document_ids(rows: LocalRows) -> UInt64s:
     """Return an id for each document that depends on its words and counts only."""
     ids = np.empty(len(rows), np.uint64)
     tokens = rows.x.data.astype(np.float64).view(np.uint64)

@@ -1,4 +1,4 @@
-"""Infer topics of new documents from a trained model: by sampling, or by variational Bayes."""
+"""Inference of topics of new documents from a trained model: by sampling, or by variational Bayes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scipy.special import gammaln, psi
 
 from ps2.algorithms.estimators.given_rows import given_rows
 from ps2.algorithms.topics import inference_kernels, online_kernels
-from ps2.algorithms.topics.corpus import key_of
+from ps2.algorithms.topics.corpus import iteration_key
 from ps2.algorithms.topics.sparse_kernels import GROUP
 from ps2.errors import InputError
 from ps2.ops.guards import readable
@@ -23,21 +23,21 @@ from ps2.ops.parallel import over_blocks
 Array = npt.NDArray[Any]
 
 # Sweeps over a new document's tokens: burn-in, and sweeps that are averaged.
-LEFT_OUT, KEPT = 10, 20
+BURN_IN, AVERAGED = 10, 20
 # In documents of more tokens, all tokens of a word are drawn at once. Topics come to rest more slowly then, so the
 # burn-in is longer.
-MAX_TOKENS, LEFT_OUT_LONG = 1 << 20, 200
+MAX_TOKENS, BURN_IN_LONG = 1 << 20, 200
 # Up to this many tokens of a document are counted; the shares of more are those of as many.
 COUNTED = 2.0**53
 # Cost of a token in a sweep, in additions.
 TOKEN_COST = 64
 # Up to this many weights of words and topics are computed once; beyond, a batch's words at a time.
-ROOM = 1 << 22
+MAX_WEIGHTS = 1 << 22
 # Number of counts whose logarithms are taken at a time.
 PIECE = 1 << 20
 
 
-def documents_of(x: Any, vocabulary: int) -> sp.csr_array:
+def checked_documents(x: Any, vocabulary: int) -> sp.csr_array:
     """Return documents as a float64 matrix in canonical form: sorted words, no explicit zeros.
 
     Args:
@@ -49,17 +49,18 @@ def documents_of(x: Any, vocabulary: int) -> sp.csr_array:
         InputError: it holds numbers that are not counts; says in how many rows, and names one.
     """
     x = given_rows("x", x, vocabulary, "counts")
-    found = sp.csr_array(x, dtype=np.float64, copy=True)
-    found.sum_duplicates()
-    wrong = ~((found.data >= 0) & (found.data == np.floor(found.data)) & (found.data <= COUNTED))
+    documents = sp.csr_array(x, dtype=np.float64, copy=True)
+    documents.sum_duplicates()
+    counts = documents.data
+    wrong = ~((counts >= 0) & (counts == np.floor(counts)) & (counts <= COUNTED))
     if wrong.any():
-        of_row = np.repeat(np.arange(found.shape[0]), np.diff(found.indptr))[wrong]
+        rows = np.repeat(np.arange(documents.shape[0]), np.diff(documents.indptr))[wrong]
         raise InputError(
-            f"x: {len(np.unique(of_row)):,} of {found.shape[0]:,} documents hold what is no count, such as "
-            f"{found.data[wrong][0]:g} in row {of_row[0]}; expected whole numbers from 0 to 2**53"
+            f"x: {len(np.unique(rows)):,} of {documents.shape[0]:,} documents hold what is no count, such as "
+            f"{counts[wrong][0]:g} in row {rows[0]}; expected whole numbers from 0 to 2**53"
         )
-    found.eliminate_zeros()
-    return found
+    documents.eliminate_zeros()
+    return documents
 
 
 def halves(x: sp.csr_array, seed: int) -> tuple[sp.csr_array, sp.csr_array]:
@@ -67,11 +68,11 @@ def halves(x: sp.csr_array, seed: int) -> tuple[sp.csr_array, sp.csr_array]:
 
     Args:
         x: counts, float64, shape (n, words).
-        seed: of the halves; equal documents have equal halves, wherever they lie.
+        seed: the seed of the halves; equal documents have equal halves, wherever they lie.
     """
     second = np.empty(x.nnz)
     matrix = _for_kernels(x)
-    inference_kernels.halve(matrix, _ids_of(matrix), key_of(seed, 1), second)
+    inference_kernels.halve(matrix, _document_ids(matrix), iteration_key(seed, 1), second)
     parts = [sp.csr_array((data, x.indices, x.indptr), shape=x.shape, copy=True) for data in (x.data - second, second)]
     for part in parts:
         part.eliminate_zeros()
@@ -85,12 +86,12 @@ class Sampling:
         counts: int32 or float64, shape (vocabulary, topics).
         alpha: float64, shape (topics,).
         beta: Dirichlet prior of a topic's words.
-        seed: of all draws; equal documents get equal topics, wherever they lie.
+        seed: the seed of all draws; equal documents get equal topics, wherever they lie.
     """
 
     def __init__(self, counts: Array, alpha: Float64s, beta: float, seed: int) -> None:
         self._counts, self._alpha = readable(counts), readable(alpha)
-        self._beta, self._key = beta, key_of(seed, 0)
+        self._beta, self._key = beta, iteration_key(seed, 0)
         totals = counts.sum(axis=0, dtype=np.float64)
         self._scale = readable(1.0 / (totals + beta * len(counts)))
         groups = -(-counts.shape[1] // GROUP)
@@ -100,13 +101,13 @@ class Sampling:
         """Return the documents' topic proportions, shape (n, topics); an empty document has the prior's."""
         matrix = _for_kernels(x)
         inference_kernels.sum_groups(matrix[1], self._topics, self._known, self._sums)
-        out, ids, tokens = np.empty((x.shape[0], len(self._alpha))), _ids_of(matrix), x.sum(axis=1)
+        out, ids, tokens = np.empty((x.shape[0], len(self._alpha))), _document_ids(matrix), x.sum(axis=1)
         some = np.flatnonzero(tokens <= MAX_TOKENS)
-        cost = int(TOKEN_COST * (LEFT_OUT + KEPT) * (tokens[some].sum() + 1) / max(len(some), 1))
-        how = (matrix, ids, self._topics, readable(self._sums), self._key, (LEFT_OUT, KEPT))
-        found = np.empty((len(some), len(self._alpha)))
-        over_blocks(inference_kernels.sample_documents, (some, found), *how, cost=cost)
-        out[some] = found
+        cost = int(TOKEN_COST * (BURN_IN + AVERAGED) * (tokens[some].sum() + 1) / max(len(some), 1))
+        how = (matrix, ids, self._topics, readable(self._sums), self._key, (BURN_IN, AVERAGED))
+        shares = np.empty((len(some), len(self._alpha)))
+        over_blocks(inference_kernels.sample_documents, (some, shares), *how, cost=cost)
+        out[some] = shares
         for row in np.flatnonzero(tokens > MAX_TOKENS):
             part = slice(x.indptr[row], x.indptr[row + 1])
             out[row] = self._shares_of_long(x.indices[part], x.data[part], int(ids[row]))
@@ -125,8 +126,8 @@ class Sampling:
         rng = np.random.default_rng([int(self._key), id & (2**64 - 1)])
         counts = np.floor(times * min(1.0, COUNTED / times.sum())).astype(np.int64)
         theta, mean = self._alpha, np.zeros(len(self._alpha))
-        rows = max(1, ROOM // len(theta))
-        for sweep in range(LEFT_OUT_LONG + KEPT):
+        rows = max(1, MAX_WEIGHTS // len(theta))
+        for sweep in range(BURN_IN_LONG + AVERAGED):
             tokens = np.zeros(len(theta))
             for begin in range(0, len(words), rows):
                 part = slice(begin, begin + rows)
@@ -135,8 +136,8 @@ class Sampling:
                 tokens += rng.multinomial(counts[part], chances).sum(axis=0)
             theta = rng.standard_gamma(tokens + self._alpha)
             theta /= theta.sum()
-            if sweep >= LEFT_OUT_LONG:
-                mean += tokens / KEPT
+            if sweep >= BURN_IN_LONG:
+                mean += tokens / AVERAGED
         return (mean + self._alpha) / (mean.sum() + self._alpha.sum())
 
     def scores(self, x: sp.csr_array, shares: Float64s) -> Float64s:
@@ -156,7 +157,7 @@ class Variational:
     """Variational Bayes, as in pyspark.ml's LocalLDAModel: Hoffman et al. (2010), Algorithm 2 and equation 3.
 
     Args:
-        counts, alpha, beta: as in ``Sampling``; counts plus beta are lambda.
+        counts, alpha, beta: see ``Sampling``; counts plus beta are lambda.
     """
 
     def __init__(self, counts: Array, alpha: Float64s, beta: float) -> None:
@@ -180,26 +181,26 @@ class Variational:
         some = np.flatnonzero(np.diff(x.indptr))
         for numbers, words, part in self._parts(x[some], some):
             weights = self._whole if words is None else self._weights(words)
-            found, stats = np.empty((len(numbers), topics)), np.zeros(weights.shape)
+            part_gammas, stats = np.empty((len(numbers), topics)), np.zeros(weights.shape)
             matrix = _for_kernels(part)
-            bound += online_kernels.infer(*matrix, weights, self._alpha, no_seeds, found, stats, np.zeros(topics))
-            gammas[numbers] = found
+            bound += online_kernels.infer(*matrix, weights, self._alpha, no_seeds, part_gammas, stats, np.zeros(topics))
+            gammas[numbers] = part_gammas
         return gammas, bound
 
     def _parts(self, x: sp.csr_array, numbers: Array) -> Iterator[tuple[Array, Array | None, sp.csr_array]]:
-        """Yield batches of documents with the words that occur in them, small enough for ``ROOM``; None: all words."""
-        most = max(1, ROOM // len(self._alpha))
-        if len(self._counts) <= most:
+        """Yield batches of documents with the words that occur in them, at most ``MAX_WEIGHTS``; None: all words."""
+        max_words = max(1, MAX_WEIGHTS // len(self._alpha))
+        if len(self._counts) <= max_words:
             yield numbers, None, x
             return
         # A document has at most as many words as entries.
-        pieces = (x.indptr[1:] - 1) // most
+        pieces = (x.indptr[1:] - 1) // max_words
         ends = np.append(np.flatnonzero(np.diff(pieces)) + 1, x.shape[0])
         begin = 0
         for end in ends.tolist():
             part = x[begin:end]
-            words, places = np.unique(part.indices, return_inverse=True)
-            own = sp.csr_array((part.data, places.astype(np.int32), part.indptr), shape=(end - begin, len(words)))
+            words, positions = np.unique(part.indices, return_inverse=True)
+            own = sp.csr_array((part.data, positions.astype(np.int32), part.indptr), shape=(end - begin, len(words)))
             yield numbers[begin:end], words, own
             begin = end
 
@@ -222,9 +223,9 @@ class Variational:
         rows = max(1, PIECE // topics)
         for begin in range(0, words, rows):
             counts = self._counts[begin : begin + rows]
-            at = np.nonzero(counts)
-            found = counts[at].astype(np.float64)
-            total += (gammaln(found + self._beta) - rest - found * (psi(found + self._beta) - log_all[at[1]])).sum()
+            cells = np.nonzero(counts)
+            known = counts[cells].astype(np.float64)
+            total += (gammaln(known + self._beta) - rest - known * (psi(known + self._beta) - log_all[cells[1]])).sum()
         return float(total)
 
 
@@ -233,7 +234,7 @@ def _for_kernels(x: sp.csr_array) -> tuple[Array, Array, Array]:
     return readable(x.indptr.astype(np.int64)), readable(x.indices.astype(np.int32)), readable(x.data)
 
 
-def _ids_of(matrix: tuple[Array, Array, Array]) -> Int64s:
+def _document_ids(matrix: tuple[Array, Array, Array]) -> Int64s:
     """Return an id for each document that depends on its words and counts only."""
     indptr, words, times = matrix
     ids = np.empty(len(indptr) - 1, np.uint64)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.topics.blocks import ring_of
+from ps2.algorithms.topics.blocks import make_ring
 from ps2.algorithms.topics.plan import SamplingPlan
 from ps2.algorithms.training.balance import deal_by_cost
 from ps2.ops.kernels import Int64s
@@ -24,16 +24,16 @@ class ThreadTurns:
     """The turns of threads.
 
     Attributes:
-        block_of: the block of each word.
+        word_blocks: the block of each word.
         blocks: number of blocks.
         age: turns of which the totals do not know other threads' changes, that before included: from 1 on. 0: those
             of the current iteration.
         ring: schedule of "rotation", else None.
-        seed: of the schedule.
+        seed: the seed of the schedule.
         threads: number of threads.
     """
 
-    block_of: npt.NDArray[np.int32]
+    word_blocks: npt.NDArray[np.int32]
     blocks: int
     age: int
     ring: RotationSchedule | None
@@ -41,7 +41,7 @@ class ThreadTurns:
     threads: int
 
     @staticmethod
-    def of(plan: SamplingPlan, words: Int64s, frequencies: Int64s, threads: int) -> ThreadTurns:
+    def from_plan(plan: SamplingPlan, words: Int64s, frequencies: Int64s, threads: int) -> ThreadTurns:
         """Plan the turns by the training's way of sharing counts.
 
         "rotation" and "average" have the turns that as many workers have on servers; the threads of "ssp" pass on
@@ -53,19 +53,19 @@ class ThreadTurns:
         """
         vocabulary = plan.vocabulary
         if plan.settings.sync == "rotation":
-            ring = ring_of(threads, vocabulary, plan.width)
+            ring = make_ring(threads, vocabulary, plan.width)
             everywhere = np.zeros(vocabulary, np.int64)
             everywhere[words] = frequencies
-            block_of = deal_by_cost(everywhere, ring.blocks)[words]
-            return ThreadTurns(block_of, ring.blocks, plan.lateness + 1, ring, plan.seed, threads)
+            word_blocks = deal_by_cost(everywhere, ring.blocks)[words]
+            return ThreadTurns(word_blocks, ring.blocks, plan.lateness + 1, ring, plan.seed, threads)
         if plan.settings.sync == "average":
             bounds = vocabulary * np.arange(1, threads) // threads
-            block_of = np.searchsorted(bounds, words, side="right").astype(np.int32)
-            return ThreadTurns(block_of, threads, 0, None, plan.seed, threads)
-        block_of = deal_by_cost(frequencies, threads) if threads > 1 else np.zeros(len(words), np.int32)
-        return ThreadTurns(block_of, threads, 1, None, plan.seed, threads)
+            word_blocks = np.searchsorted(bounds, words, side="right").astype(np.int32)
+            return ThreadTurns(word_blocks, threads, 0, None, plan.seed, threads)
+        word_blocks = deal_by_cost(frequencies, threads) if threads > 1 else np.zeros(len(words), np.int32)
+        return ThreadTurns(word_blocks, threads, 1, None, plan.seed, threads)
 
-    def of_iteration(self, iteration: int) -> Sequence[Sequence[int]]:
+    def iteration_turns(self, iteration: int) -> Sequence[Sequence[int]]:
         """Return the block of each thread, turn by turn; -1 where it has none.
 
         Args:
@@ -74,8 +74,8 @@ class ThreadTurns:
         threads = range(self.threads)
         if self.ring is None:
             return [[(thread + turn) % self.threads for thread in threads] for turn in range(self.blocks)]
-        of_threads = [self.ring.turns_of(self.seed, iteration - 1, thread) for thread in threads]
-        turns: list[list[int]] = np.stack(of_threads, axis=1).tolist()
+        thread_turns = [self.ring.turns_of(self.seed, iteration - 1, thread) for thread in threads]
+        turns: list[list[int]] = np.stack(thread_turns, axis=1).tolist()
         return turns
 
 
@@ -90,10 +90,10 @@ def document_bounds(lengths: Int64s, threads: int) -> list[int]:
     """
     threads = min(threads, len(lengths))
     ends = np.cumsum(lengths)
-    wanted = ends[-1] * np.arange(1, threads) / threads
-    bounds = np.searchsorted(ends, wanted).astype(np.int64) + 1
+    shares = ends[-1] * np.arange(1, threads) / threads
+    bounds = np.searchsorted(ends, shares).astype(np.int64) + 1
     # Every thread has a document, however long some are.
     for thread in range(threads - 1):
-        least = bounds[thread - 1] + 1 if thread else 1
-        bounds[thread] = min(max(bounds[thread], least), len(lengths) - (threads - 1 - thread))
+        low = bounds[thread - 1] + 1 if thread else 1
+        bounds[thread] = min(max(bounds[thread], low), len(lengths) - (threads - 1 - thread))
     return [0, *bounds.tolist(), len(lengths)]

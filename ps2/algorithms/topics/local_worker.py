@@ -19,7 +19,7 @@ from ps2.algorithms.topics.corpus import Prior
 from ps2.algorithms.topics.local_sampling import LocalSampling
 from ps2.algorithms.topics.plan import SamplingPlan
 from ps2.algorithms.topics.sampling_worker import NO_REQUEST, START, new_notices, report_histogram
-from ps2.algorithms.topics.saved_topics import hash_of
+from ps2.algorithms.topics.saved_topics import corpus_hash
 from ps2.algorithms.topics.shared_counts import CountsSummary, SharedCounts
 from ps2.algorithms.training.reading import Reading
 
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class LocalLoop:
-    """What the only worker runs; picklable. An iteration is a clock, and there are as many parts as threads."""
+    """The loop of the only worker; picklable. An iteration is a clock, and there are as many parts as threads."""
 
     plan: SamplingPlan
     shared: SharedCounts
@@ -36,7 +36,7 @@ class LocalLoop:
     def __call__(self, worker: Any, reading: Reading) -> None:
         plan, settings = self.plan, self.plan.settings
         with closing(LocalSampling(plan, reading.training, plan.threads)) as sampling:
-            whole, saved, is_first = hash_of(sampling.whole), self.shared.saved, False
+            whole, saved, is_first = corpus_hash(sampling.whole), self.shared.saved, False
             fits = AlphaSchedule(settings.optimizeDocConcentration, plan.lateness)
             alphas = {fits.first - 1: plan.alphas}
             for _ in worker.clocks(START + 1):

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from ps2.algorithms.estimators.array_files import ArrayModel, read_array, reading, write_arrays
-from ps2.algorithms.topics.inference import Sampling, Variational, documents_of, halves
+from ps2.algorithms.topics.inference import Sampling, Variational, checked_documents, halves
 from ps2.algorithms.topics.settings import InferenceName
 from ps2.data.plain_arrays import as_array
 from ps2.errors import ConfigError, InputError, ShapeError
@@ -27,7 +27,7 @@ Array = npt.NDArray[Any]
 
 FORMAT = "ps2.topics.v1"
 # Documents per batch where only a sum over them is needed.
-AT_ONCE = 4096
+BATCH_DOCUMENTS = 4096
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +55,7 @@ class LDATopics(ArrayModel):
         beta: Dirichlet prior of a topic's words.
         inference: how topics of new documents are inferred: "sampled" (Gibbs sampling) or "variational" (as
             pyspark.ml).
-        seed: of sampling.
+        seed: the seed of sampling.
 
     Example::
 
@@ -77,10 +77,10 @@ class LDATopics(ArrayModel):
         ShapeError: alpha does not have one number per topic.
         InputError: a count is not finite or, of integers, outside [0, 2^31).
         """
-        given = as_array("counts", counts)
-        if given.dtype.kind not in "iuf" or not _are_kept(given):
+        array = as_array("counts", counts)
+        if array.dtype.kind not in "iuf" or not _are_exact(array):
             raise InputError("counts: expected integers from 0 to 2^31 - 1, or finite floats")
-        self.counts: Array = np.ascontiguousarray(given, np.float64 if given.dtype.kind == "f" else np.int32)
+        self.counts: Array = np.ascontiguousarray(array, np.float64 if array.dtype.kind == "f" else np.int32)
         self.alpha: Float64s = np.array(alpha, np.float64)
         if self.counts.ndim != 2 or self.alpha.shape != self.counts.shape[1:]:
             raise ShapeError(
@@ -165,12 +165,12 @@ class LDATopics(ArrayModel):
         """
         self.check_vocabulary(vocabulary)
         total = self.counts.sum(axis=0, dtype=np.float64) + self.beta * self.dim
-        found = []
+        described = []
         for k in range(self.topics):
             words = _largest(np.ascontiguousarray(self.counts[:, k]), maxTermsPerTopic)
-            told = words if vocabulary is None else [vocabulary[word] for word in words]
-            found.append((told, (self.counts[words, k] + self.beta) / total[k]))
-        return found
+            names = words if vocabulary is None else [vocabulary[word] for word in words]
+            described.append((names, (self.counts[words, k] + self.beta) / total[k]))
+        return described
 
     def plotTopics(
         self,
@@ -234,7 +234,7 @@ class LDATopics(ArrayModel):
             ShapeError, DTypeError: x is not such a matrix.
             InputError: it holds numbers that are not counts.
         """
-        return self._shares(documents_of(x, self.dim))
+        return self._shares(checked_documents(x, self.dim))
 
     def margins(self, x: sp.csr_array) -> Float64s:
         """Like ``transform``: the method that predictions for DataFrames call on any model."""
@@ -247,21 +247,21 @@ class LDATopics(ArrayModel):
         log(sum over k of theta_dk phi_wk). (Wallach et al., "Evaluation methods for topic models", 2009, section 5.1.)
 
         Args:
-            x: as in ``transform``.
-            seed: of the halves.
+            x: see ``transform``.
+            seed: the seed of the halves.
 
         Raises:
-            ShapeError, DTypeError: as in ``transform``.
+            ShapeError, DTypeError: see ``transform``.
             InputError: it holds numbers that are not counts, or no document has two tokens.
         """
-        return perplexity_of(*self.completed(x, seed))
+        return perplexity_from(*self.completed(x, seed))
 
     def completed(self, x: Any, seed: int) -> tuple[float, float]:
         """Return the score of the documents' second halves, and their number of tokens; args as in ``perplexity``."""
-        first, second = halves(documents_of(x, self.dim), seed)
+        first, second = halves(checked_documents(x, self.dim), seed)
         score = 0.0
-        for begin in range(0, first.shape[0], AT_ONCE):
-            part = slice(begin, begin + AT_ONCE)
+        for begin in range(0, first.shape[0], BATCH_DOCUMENTS):
+            part = slice(begin, begin + BATCH_DOCUMENTS)
             score += float(self._sampling.scores(second[part], self._shares(first[part])).sum())
         return score, float(second.sum())
 
@@ -274,7 +274,7 @@ class LDATopics(ArrayModel):
 
     def logPerplexity(self, x: Any) -> float:
         """Return minus ``logLikelihood`` per token, as in pyspark.ml: lower is better."""
-        documents = documents_of(x, self.dim)
+        documents = checked_documents(x, self.dim)
         tokens = float(documents.sum())
         if not tokens:
             raise InputError("x: expected documents with words, of which there is a likelihood; there is none")
@@ -282,7 +282,7 @@ class LDATopics(ArrayModel):
 
     def bound(self, x: Any) -> float:
         """Return the documents' terms of ``logLikelihood``; those of several batches add up."""
-        return self._variational.bound(documents_of(x, self.dim))
+        return self._variational.bound(checked_documents(x, self.dim))
 
     @property
     def bound_of_topics(self) -> float:
@@ -293,7 +293,7 @@ class LDATopics(ArrayModel):
         """Return the arguments of ``pyLDAvis.prepare``: ``pyLDAvis.prepare(**model.toPyLDAvis(X, words))``.
 
         Args:
-            x: as in ``transform``; empty documents are left out.
+            x: see ``transform``; empty documents are left out.
             vocabulary: the words; None: their numbers.
 
         Raises:
@@ -303,7 +303,7 @@ class LDATopics(ArrayModel):
 
     def seen(self, x: Any) -> Seen:
         """Return the documents' data for ``vis``; args and errors as in ``transform``."""
-        documents = documents_of(x, self.dim)
+        documents = checked_documents(x, self.dim)
         documents = documents[np.flatnonzero(np.diff(documents.indptr))]
         return Seen(self._shares(documents), documents.sum(axis=1), documents.sum(axis=0))
 
@@ -335,24 +335,24 @@ class LDATopics(ArrayModel):
         return {name: value for name, value in vars(self).items() if not name.startswith("_")}
 
 
-def perplexity_of(score: float, tokens: float) -> float:
+def perplexity_from(score: float, tokens: float) -> float:
     """Return the perplexity from the results of ``LDATopics.completed``; InputError if there are no tokens."""
     if not tokens:
         raise InputError("expected documents of two tokens at least, of which one is scored; there is none")
     return math.exp(-score / tokens)
 
 
-def _largest(values: Array, most: int) -> Int64s:
+def _largest(values: Array, limit: int) -> Int64s:
     """Return the positions of the largest values, the largest first; ties keep their order."""
-    most = min(most, len(values))
-    if not most:
+    limit = min(limit, len(values))
+    if not limit:
         return np.empty(0, np.int64)
-    least = np.partition(values, len(values) - most)[len(values) - most]
-    some = np.flatnonzero(values >= least)
-    return some[np.argsort(-values[some], kind="stable")[:most]]
+    low = np.partition(values, len(values) - limit)[len(values) - limit]
+    some = np.flatnonzero(values >= low)
+    return some[np.argsort(-values[some], kind="stable")[:limit]]
 
 
-def _are_kept(counts: Array) -> bool:
+def _are_exact(counts: Array) -> bool:
     """Return whether counts stay what they are as int32 or float64."""
     fine = np.isfinite(counts) if counts.dtype.kind == "f" else (counts >= 0) & (counts <= np.iinfo(np.int32).max)
     return bool(fine.all())

@@ -23,8 +23,8 @@ from ps2.algorithms.frame.placement import Work
 from ps2.algorithms.frame.program import Ask, DoTask, Program, Steps, run_program
 from ps2.algorithms.topics import online_kernels as kernels
 from ps2.algorithms.topics.averaging import AveragingWork, CountDocuments
-from ps2.algorithms.topics.corpus import key_of
-from ps2.algorithms.topics.evidence import BatchReport, InferBatch, alpha_after, ids_of, infer_statistics
+from ps2.algorithms.topics.corpus import iteration_key
+from ps2.algorithms.topics.evidence import BatchReport, InferBatch, alpha_after, document_ids, infer_statistics
 from ps2.algorithms.topics.plan import FittedTopics, OnlinePlan
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.reading import Reading
@@ -176,10 +176,10 @@ class OnlineWork:
     def __call__(self, reading: Reading) -> DoTask:
         rows = reading.training
         rows = rows.chosen(np.flatnonzero(rows.x.sum(axis=1) > 0))
-        ids = ids_of(rows)
+        ids = document_ids(rows)
 
         def do(worker: Any, task: Any) -> None:
-            key = key_of(self.plan.seed, task.iteration)
+            key = iteration_key(self.plan.seed, task.iteration)
             report = BatchReport(np.zeros(self.plan.topics), documents=len(rows))
             for part in self._parts(rows, kernels.draw(ids, key, self.plan.settings.subsamplingRate)):
                 self._add_statistics(part, key, task, report)

@@ -22,10 +22,10 @@ MAX_TOPICS = 24
 
 @dataclass(frozen=True)
 class Topic:
-    """What a panel shows.
+    """The topic of a panel.
 
     Attributes:
-        share: of all tokens.
+        share: the share of all tokens.
         words: the most likely ones first.
         weights: shape (words,): their probabilities in the topic.
     """
@@ -48,22 +48,22 @@ def draw_topics(topics: Sequence[Topic], title: str, ax: Any = None) -> Axes:
     panel_in = AROUND_WORDS_IN + WORD_IN * words
     axes = axes_for(ax, PANEL_IN * columns, AROUND_WORDS_IN + lines * panel_in)
     axes.set_axis_off()
-    most = max(float(topic.weights.max()) for topic in topics)
-    for place, topic in enumerate(topics):
-        line, column = divmod(place, columns)
+    longest = max(float(topic.weights.max()) for topic in topics)
+    for number, topic in enumerate(topics):
+        line, column = divmod(number, columns)
         corner = column / columns, 1 - (line + 1) / lines
         size = BARS_WIDE / columns, WORD_IN * words / panel_in / lines
-        _draw_panel(axes.inset_axes((*corner, *size)), topic, most)
-    axes.set_title(f"{title}; the longest bar is {most:.1%} of its topic", loc="left", fontsize=TITLE)
+        _draw_panel(axes.inset_axes((*corner, *size)), topic, longest)
+    axes.set_title(f"{title}; the longest bar is {longest:.1%} of its topic", loc="left", fontsize=TITLE)
     return axes
 
 
-def _draw_panel(axes: Axes, topic: Topic, most: float) -> None:
+def _draw_panel(axes: Axes, topic: Topic, longest: float) -> None:
     """Draw the words of one topic: each stands on its bar."""
     count = len(topic.words)
-    axes.barh(range(count), topic.weights / most, color=SKY, alpha=0.6, height=0.86)
-    for at, name in enumerate(topic.words):
-        axes.text(0.02, at, shortened(name), va="center", fontsize=SMALL, clip_on=True)
+    axes.barh(range(count), topic.weights / longest, color=SKY, alpha=0.6, height=0.86)
+    for line, name in enumerate(topic.words):
+        axes.text(0.02, line, shortened(name), va="center", fontsize=SMALL, clip_on=True)
     axes.set_ylim(count - 0.4, -0.6)
     axes.set_xlim(0, 1)
     axes.set_title(f"topic {topic.number} ({topic.share:.0%} of tokens)", loc="left", fontsize=SMALL, color=NOTE)

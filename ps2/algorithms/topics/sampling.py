@@ -43,7 +43,7 @@ COUNT_BYTES, TOKEN_BYTES = 4, 24
 MAX_BYTES = 2 << 30
 
 
-def work_of(plan: SamplingPlan, documents: int, tokens: int) -> Work:
+def iteration_work(plan: SamplingPlan, documents: int, tokens: int) -> Work:
     """Count the work of an iteration: the only worker divides its documents among threads."""
     listed = max(plan.topics - MAX_DENSE, 0)
     token_s = TOKEN_S + min(plan.topics, MAX_DENSE) * TOPIC_S + listed * LISTED_S

@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.frame.program import NextClock, Task
-from ps2.algorithms.topics.alpha import AlphaSchedule, keys_of
+from ps2.algorithms.topics.alpha import AlphaSchedule, histogram_keys
 from ps2.algorithms.topics.assignments import Assignments, Changes
-from ps2.algorithms.topics.corpus import Corpus, Prior, key_of
+from ps2.algorithms.topics.corpus import Corpus, Prior, iteration_key
 from ps2.algorithms.topics.plan import SamplingPlan
-from ps2.algorithms.topics.saved_topics import hash_of
+from ps2.algorithms.topics.saved_topics import corpus_hash
 from ps2.algorithms.topics.shared_counts import SharedCounts
 from ps2.algorithms.training.run import FIRST_CLOCK
 from ps2.array_types import Int64s
@@ -80,7 +80,7 @@ class SamplingWorker:
         self._worker, self._shared, self._ring = worker, shared, shared.shares_ring
         self._fits = AlphaSchedule(plan.settings.optimizeDocConcentration, self._ring.staleness)
         self._alphas, self._alpha = {self._fits.first - 1: plan.alphas}, plan.alphas
-        self._assignments = Assignments.random(corpus, plan.topics, key_of(plan.seed, 0), plan.settings.sampler)
+        self._assignments = Assignments.random(corpus, plan.topics, iteration_key(plan.seed, 0), plan.settings.sampler)
         self._own, self._others = self._count_own(), np.zeros(plan.topics, np.int64)
         self.totals = self._own.copy()
         self._is_counted = False  # whether the counts include this worker's tokens, with their topics
@@ -142,7 +142,7 @@ class SamplingWorker:
             report_histogram(self._worker, self.plan.topics, *counts_of_counts, self.corpus.lengths)
         saved = self._shared.saved
         if saved is not None and iteration % self.plan.save_interval == 0:
-            saved.save(self._worker.rank, hash_of(self.corpus), self.topics)
+            saved.save(self._worker.rank, corpus_hash(self.corpus), self.topics)
 
     # -- words ---------------------------------------------------------------------------------------------------------
 
@@ -150,7 +150,7 @@ class SamplingWorker:
         """Prefetch the counts of some words, by position, for this clock or a later one."""
         return self._worker.prefetch(self._shared.counts, columns=self.corpus.words[begin:end], ahead=ahead)
 
-    def topics_of(self, begin: int, end: int) -> Array:
+    def word_topics(self, begin: int, end: int) -> Array:
         """Return a copy of the topics of some words' tokens."""
         return self.topics[self.corpus.begins[begin] : self.corpus.begins[end]].copy()
 
@@ -163,7 +163,7 @@ class SamplingWorker:
         """
         if self._worker.goesBack:  # the counts are of a checkpoint, and lack the newest topics of these tokens
             return
-        key = key_of(self.plan.seed, iteration)
+        key = iteration_key(self.plan.seed, iteration)
         self._assignments.sample(begin, end, counts, self.totals, self._prior, key)
         self._tokens += self.corpus.begins[end] - self.corpus.begins[begin]
         self._bytes += counts.nbytes
@@ -190,7 +190,7 @@ class SamplingWorker:
     def resume(self) -> None:
         """Continue after an earlier attempt or driver, with the last saved topics if there are any."""
         saved = self._shared.saved
-        topics = None if saved is None else saved.load(self._worker.rank, hash_of(self.corpus), self.corpus.size)
+        topics = None if saved is None else saved.load(self._worker.rank, corpus_hash(self.corpus), self.corpus.size)
         if topics is None:
             log.warning("rank %d: topics of its tokens were not saved, and are drawn anew", self._worker.rank)
         else:
@@ -257,7 +257,7 @@ def report_histogram(
         lengths: int64: tokens of each document.
     """
     lengths, length_documents = np.unique(lengths, return_counts=True)
-    keys = np.concatenate([keys_of(topics, counts), keys_of(np.full_like(lengths, num_topics), lengths)])
+    keys = np.concatenate([histogram_keys(topics, counts), histogram_keys(np.full_like(lengths, num_topics), lengths)])
     worker.report({"keys": keys, "documents": np.concatenate([documents, length_documents])}, "concat")
 
 

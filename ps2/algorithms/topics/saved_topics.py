@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from ps2.algorithms.topics.corpus import Corpus, dtype_of
+from ps2.algorithms.topics.corpus import Corpus, topic_dtype
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.array_types import Int64s
 from ps2.client.batch import batch
@@ -53,7 +53,7 @@ class SavedTopics:
         """Save the topics of a worker's tokens. If the worker dies meanwhile, some pages keep their earlier content.
 
         Args:
-            corpus: ``hash_of`` the tokens.
+            corpus: ``corpus_hash`` the tokens.
         """
         rows = self._rows(rank)
         values = np.zeros(len(rows) * PAGE, np.int32)
@@ -66,12 +66,12 @@ class SavedTopics:
         """Return the saved topics of a worker's tokens; None if it saved none, or those of other tokens.
 
         Args:
-            corpus: ``hash_of`` the tokens.
+            corpus: ``corpus_hash`` the tokens.
             tokens: their number.
         """
         if int(self.known.pull(np.array([rank * KNOWN + TOKENS_HASH]))[0]) != corpus:
             return None
-        dtype = dtype_of(self.topics)
+        dtype = topic_dtype(self.topics)
         values: Array = self.pages.pull(self._rows(rank)).reshape(-1).view(dtype)
         return values[:tokens]
 
@@ -86,10 +86,10 @@ class SavedTopics:
 
 def _pages(tokens: int, topics: int) -> int:
     """Return the number of pages that the topics of tokens take."""
-    return -(-tokens * dtype_of(topics).itemsize // (PAGE * np.dtype(np.int32).itemsize))
+    return -(-tokens * topic_dtype(topics).itemsize // (PAGE * np.dtype(np.int32).itemsize))
 
 
-def hash_of(corpus: Corpus) -> int:
+def corpus_hash(corpus: Corpus) -> int:
     """Return a hash of tokens and their order; never 0."""
     hashed = xxhash.xxh3_64()
     for array in corpus.for_kernels:

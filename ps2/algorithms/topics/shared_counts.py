@@ -134,8 +134,8 @@ class CountsSummary:
     def words_likelihood(self, plan: SamplingPlan) -> float:
         """Return log p(w | z): Griffiths and Steyvers (2004), equation 2."""
         all_beta = plan.beta * plan.vocabulary
-        of_totals = (math.lgamma(all_beta) - math.lgamma(n + all_beta) for n in self.totals.tolist())
-        return self.likelihood + sum(of_totals)
+        total_terms = (math.lgamma(all_beta) - math.lgamma(n + all_beta) for n in self.totals.tolist())
+        return self.likelihood + sum(total_terms)
 
     def check(self, tokens: int, iteration: int) -> None:
         """Raise PS2Error unless the counts are those of so many tokens."""

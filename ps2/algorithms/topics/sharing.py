@@ -25,7 +25,7 @@ def ssp(worker: Any, part: SamplingWorker) -> None:
     Learning on Big Data", section 3.2). Each worker begins at other words. If all took the same slice at once, none
     would see the others' changes there.
     """
-    slices = list(chain(*groups_of(part.corpus, part.plan, GROUPS, worker.rank, worker.workers)))
+    slices = list(chain(*word_groups(part.corpus, part.plan, GROUPS, worker.rank, worker.workers)))
     prefetched = None
     for clock in worker.clocks(START + 1 + part.plan.settings.maxIter):
         iteration = clock - START
@@ -33,7 +33,7 @@ def ssp(worker: Any, part: SamplingWorker) -> None:
             counts = (part.prefetch(begin, end) if prefetched is None else prefetched).result()
             following = (number + 1) % len(slices)
             prefetched = part.prefetch(*slices[following], ahead=int(following == 0))
-            before = part.topics_of(begin, end)
+            before = part.word_topics(begin, end)
             part.sample(begin, end, counts, iteration)
             part.send_changes(begin, end, before)
         part.leave(clock)
@@ -47,7 +47,7 @@ def average(worker: Any, part: SamplingWorker) -> None:
     al., "Distributed Algorithms for Topic Models", section 3.1). An iteration is one clock with as many rounds as there
     are workers; in each round every worker has other words.
     """
-    rounds = groups_of(part.corpus, part.plan, 1, worker.rank, worker.workers)
+    rounds = word_groups(part.corpus, part.plan, 1, worker.rank, worker.workers)
     for clock in worker.clocks(START + 1 + part.plan.settings.maxIter):
         iteration = clock - START
         is_counted = part.enter(clock, iteration)
@@ -59,7 +59,7 @@ def average(worker: Any, part: SamplingWorker) -> None:
 
 def _take_part(worker: Any, part: SamplingWorker, slices: list[tuple[int, int]], iteration: int) -> None:
     """Sample in one round, and send the changes after all workers have sampled."""
-    before = [part.topics_of(begin, end) for begin, end in slices]
+    before = [part.word_topics(begin, end) for begin, end in slices]
     prefetched = None
     for number, (begin, end) in enumerate(slices):
         counts = (part.prefetch(begin, end) if prefetched is None else prefetched).result()
@@ -71,7 +71,7 @@ def _take_part(worker: Any, part: SamplingWorker, slices: list[tuple[int, int]],
     worker.barrier()
 
 
-def groups_of(
+def word_groups(
     corpus: Corpus, plan: SamplingPlan, groups_per_worker: int, rank: int, workers: int
 ) -> list[list[tuple[int, int]]]:
     """Divide words into groups, equal for all workers; return the slices of each group, in this worker's order.
@@ -85,13 +85,13 @@ def groups_of(
     return groups[groups_per_worker * rank :] + groups[: groups_per_worker * rank]
 
 
-def rotation(worker: Any, part: SamplingWorker, blocks: Blocks, done: int) -> None:
+def rotation(worker: Any, part: SamplingWorker, blocks: Blocks, recorded: int) -> None:
     """Sample with exclusive counts of a block of words; an iteration is one rotation of all blocks.
 
     Zhang et al., "Parallelizing Big Data Machine Learning Algorithms with Model Rotation", section IV.
 
     Args:
-        done: number of iterations that an earlier driver has recorded.
+        recorded: the number of iterations that an earlier driver has recorded.
     """
     settings = part.plan.settings
 
@@ -99,20 +99,20 @@ def rotation(worker: Any, part: SamplingWorker, blocks: Blocks, done: int) -> No
         return part.prefetch(*blocks.bounds(block), ahead=1)
 
     ring = blocks.ring
-    left = settings.maxIter - done
+    left = settings.maxIter - recorded
     for turn in worker.rotate(ring.blocks, left, ring.slices, budgetS=settings.budgetS, fetch=fetch):
-        clock, iteration = worker.clock, done + turn.rotation + 1
+        clock, iteration = worker.clock, recorded + turn.rotation + 1
         if part.enter(clock, iteration, turn.isLast):
             counts = turn.pull()
             first, last = blocks.bounds(turn.block)
             piece_tokens = None if settings.budgetS is None else PIECE_TOKENS
             pieces = part.corpus.slices(last - first, first, last, piece_tokens)
-            before = part.topics_of(first, last)
+            before = part.word_topics(first, last)
             for begin, end in turn.parts(pieces):
                 part.sample(begin, end, counts[begin - first : end - first], iteration)
             for begin, end in part.corpus.slices(last - first, first, last):
-                of_words = slice(*(int(part.corpus.begins[at] - part.corpus.begins[first]) for at in (begin, end)))
-                part.send_changes(begin, end, before[of_words])
+                tokens = slice(*(int(part.corpus.begins[word] - part.corpus.begins[first]) for word in (begin, end)))
+                part.send_changes(begin, end, before[tokens])
         part.leave(clock)
         if turn.isLast:
             part.end_iteration(iteration)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.topics import dense_kernels, sampling_kernels, sparse_kernels
-from ps2.algorithms.topics.corpus import Corpus, Prior, dtype_of
+from ps2.algorithms.topics.corpus import Corpus, Prior, topic_dtype
 from ps2.algorithms.topics.settings import SamplerName
 from ps2.ops.guards import readable
 from ps2.ops.kernels import Float64s, Int64s
@@ -24,7 +24,7 @@ SMALL = 64
 # Beyond this many topics lists are faster, measured on documents of 136 tokens.
 MAX_DENSE = 256
 # Rows may take this many times the memory of lists.
-MAX_ROOM = 2
+MAX_RATIO = 2
 
 
 class Tally(Protocol):
@@ -42,13 +42,13 @@ class Tally(Protocol):
         """
 
 
-def tally_of(sampler: SamplerName, corpus: Corpus, count: int, topics: Array) -> Tally:
+def make_tally(sampler: SamplerName, corpus: Corpus, count: int, topics: Array) -> Tally:
     """Count the topics of documents.
 
     Args:
         sampler: "auto" chooses the faster one.
         count: number of topics.
-        topics: of each token; sampling changes them.
+        topics: the topic of each token; sampling changes them.
     """
     if sampler == "dense" or (sampler == "auto" and _is_dense(corpus, count)):
         return DenseTally(corpus, count, topics)
@@ -59,7 +59,7 @@ def _is_dense(corpus: Corpus, count: int) -> bool:
     lengths = corpus.lengths
     if count > MAX_DENSE or lengths.max(initial=0) >= dense_kernels.MAX_TOKENS:
         return False
-    return len(lengths) * count <= MAX_ROOM * int(np.minimum(lengths, count).sum())
+    return len(lengths) * count <= MAX_RATIO * int(np.minimum(lengths, count).sum())
 
 
 class Rises:
@@ -85,7 +85,7 @@ class DenseTally:
         self._padded = -(-count // group) * group
         self._rows = np.zeros((len(corpus.numbers), self._padded), np.float32)
         # Columns beyond the topics stay 0.
-        self._room: dense_kernels.Room = (self._vector(), self._vector(), self._vector())
+        self._buffers: dense_kernels.Room = (self._vector(), self._vector(), self._vector())
         dense_kernels.count_topics(corpus.documents, readable(topics), self._rows)
 
     def sample(self, begin: int, end: int, counts: Array, totals: Int64s, prior: Prior, key: np.uint64) -> None:
@@ -101,7 +101,7 @@ class DenseTally:
             totals,
             (readable(alpha), prior.beta, prior.all_beta),
             key,
-            self._room,
+            self._buffers,
         )
 
     def likelihood(self, alpha: Float64s) -> float:
@@ -111,7 +111,7 @@ class DenseTally:
         )
 
     def counts_of_counts(self) -> tuple[Int64s, Int64s, Int64s]:
-        small, rest = _room_to_count(self._corpus, self._count)
+        small, rest = _histogram_buffers(self._corpus, self._count)
         large = rest[: dense_kernels.count_counts(readable(self._rows), small, rest)]
         return _counted(small, large % self._padded, self._rows.reshape(-1)[large].astype(np.int64))
 
@@ -126,7 +126,7 @@ class SparseTally:
         self._corpus, self._count, self._topics, self._rises = corpus, count, topics, Rises()
         self._lists = _empty_lists(corpus, count)
         groups, longest = -(-count // sparse_kernels.GROUP), int(np.diff(self._lists[0]).max(initial=0))
-        self._room: sparse_kernels.Room = (np.empty(count), np.empty(groups), np.empty(count), np.empty(longest))
+        self._buffers: sparse_kernels.Room = (np.empty(count), np.empty(groups), np.empty(count), np.empty(longest))
         sparse_kernels.list_topics(corpus.documents, readable(topics), self._lists)
 
     def sample(self, begin: int, end: int, counts: Array, totals: Int64s, prior: Prior, key: np.uint64) -> None:
@@ -141,7 +141,7 @@ class SparseTally:
             totals,
             (readable(prior.alpha), prior.beta, prior.all_beta),
             key,
-            self._room,
+            self._buffers,
         )
 
     def likelihood(self, alpha: Float64s) -> float:
@@ -150,12 +150,12 @@ class SparseTally:
 
     def counts_of_counts(self) -> tuple[Int64s, Int64s, Int64s]:
         _, _, held, often = self._lists
-        small, rest = _room_to_count(self._corpus, self._count)
+        small, rest = _histogram_buffers(self._corpus, self._count)
         large = rest[: sparse_kernels.count_counts(self._lists, small, rest)]
         return _counted(small, held[large].astype(np.int64), often[large].astype(np.int64))
 
 
-def _room_to_count(corpus: Corpus, count: int) -> tuple[Int64s, Int64s]:
+def _histogram_buffers(corpus: Corpus, count: int) -> tuple[Int64s, Int64s]:
     """Return buffers for the histogram of small counts by topic, and for the positions of large counts."""
     return np.zeros((count, SMALL), np.int64), np.empty(corpus.size // SMALL, np.int64)
 
@@ -179,6 +179,6 @@ def _empty_lists(corpus: Corpus, count: int) -> sparse_kernels.Lists:
     return (
         readable(first),
         np.zeros(len(lengths), np.int32),
-        np.empty(first[-1], dtype_of(count)),
+        np.empty(first[-1], topic_dtype(count)),
         np.empty(first[-1], often),
     )

@@ -9,8 +9,8 @@ import scipy.sparse as sp
 
 from ps2.algorithms.topics import online_kernels, ops
 from ps2.algorithms.topics.assignments import Assignments
-from ps2.algorithms.topics.corpus import SHORT, Corpus, Prior, key_of
-from ps2.algorithms.topics.evidence import ids_of, infer_statistics
+from ps2.algorithms.topics.corpus import SHORT, Corpus, Prior, iteration_key
+from ps2.algorithms.topics.evidence import document_ids, infer_statistics
 from ps2.algorithms.topics.model import LDATopics
 from ps2.algorithms.topics.variational import ops as variational_ops
 from ps2.algorithms.training.balance import deal_by_cost
@@ -37,20 +37,20 @@ def warm() -> None:
 def _sample(tokens: int, topics: int) -> None:
     """Sample no token of a document that has so many, all with one topic: types alone are compiled for."""
     some = np.zeros(1, np.int64)
-    key, prior = key_of(0, 0), Prior(np.ones(topics), 1.0, 1)
-    Assignments.random(Corpus.of(sp.csr_array(np.ones((1, 1))), some, some), topics, key)
-    corpus = Corpus.of(sp.csr_array(np.array([[tokens]])), some, some)
+    key, prior = iteration_key(0, 0), Prior(np.ones(topics), 1.0, 1)
+    Assignments.random(Corpus.from_counts(sp.csr_array(np.ones((1, 1))), some, some), topics, key)
+    corpus = Corpus.from_counts(sp.csr_array(np.array([[tokens]])), some, some)
     for sampler in ("dense", "sparse"):
         _give_topics(Assignments(corpus, topics, np.zeros(tokens, np.int32), sampler), prior, key)
 
 
-def _give_topics(given: Assignments, prior: Prior, key: np.uint64) -> None:
+def _give_topics(assignments: Assignments, prior: Prior, key: np.uint64) -> None:
     topics = prior.topics
-    given.sample(0, 0, np.zeros((0, topics), np.int32), np.zeros(topics, np.int64), prior, key)
-    given.changed(0, 1, given.topics.copy())
-    given.listed(0, 1)
-    given.likelihood(prior)
-    given.counts_of_counts()
+    assignments.sample(0, 0, np.zeros((0, topics), np.int32), np.zeros(topics, np.int64), prior, key)
+    assignments.changed(0, 1, assignments.topics.copy())
+    assignments.listed(0, 1)
+    assignments.likelihood(prior)
+    assignments.counts_of_counts()
 
 
 def _serve() -> None:
@@ -65,7 +65,7 @@ def _step() -> None:
         variational_ops.step(counts, np.zeros((1, 1), dtype), keep=1.0, scale=1.0)
         document = LocalRows(np.zeros(1, np.int64), sp.csr_array(np.ones((1, 1))))
         infer_statistics(document, counts, 1.0, np.ones(1), np.ones(1), np.uint64(0))
-    online_kernels.draw(ids_of(document), np.uint64(0), 1.0)
+    online_kernels.draw(document_ids(document), np.uint64(0), 1.0)
 
 
 if __name__ == "__main__":

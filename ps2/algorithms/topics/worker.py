@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ps2.algorithms.topics.blocks import Blocks, ring_of
-from ps2.algorithms.topics.corpus import Corpus, numbers_of
+from ps2.algorithms.topics.blocks import Blocks, make_ring
+from ps2.algorithms.topics.corpus import Corpus, document_numbers
 from ps2.algorithms.topics.plan import SamplingPlan
 from ps2.algorithms.topics.sampling_worker import START, SamplingWorker
 from ps2.algorithms.topics.shared_counts import SharedCounts
@@ -21,7 +21,7 @@ from ps2.data.rows import LocalRows
 
 @dataclass(frozen=True, eq=False)
 class SamplingLoop:
-    """What each worker runs; picklable.
+    """The loop of each worker; picklable.
 
     Attributes:
         recorded_iterations: the number of iterations that an earlier driver has recorded.
@@ -57,14 +57,14 @@ class SamplingLoop:
         order, blocks = None, None
         if self.shared.frequencies is not None:
             order, blocks = self._by_block(self.shared.frequencies, rows, worker.workers)
-        corpus = Corpus.of(rows.x, rows.keys, numbers_of(worker.rank, len(rows)), order)
+        corpus = Corpus.from_counts(rows.x, rows.keys, document_numbers(worker.rank, len(rows)), order)
         return SamplingWorker(worker, self.plan, self.shared, corpus), blocks
 
     def _by_block(self, frequencies: DCV, rows: LocalRows, workers: int) -> tuple[Any, Blocks]:
         """Return the order of a worker's words, block by block, and the blocks' bounds."""
-        ring = ring_of(workers, self.plan.vocabulary, self.plan.width)
-        block_of = deal_by_cost(frequencies.pull(), ring.blocks)[rows.keys]
+        ring = make_ring(workers, self.plan.vocabulary, self.plan.width)
+        word_blocks = deal_by_cost(frequencies.pull(), ring.blocks)[rows.keys]
         # The corpus leaves out words that occur in documents with a count of 0.
-        block_of = np.where(np.asarray(rows.x.sum(axis=0)).reshape(-1) > 0, block_of, ring.blocks)
-        ends = np.cumsum(np.bincount(block_of, minlength=ring.blocks)[: ring.blocks])
-        return np.argsort(block_of, kind="stable"), Blocks(ring, np.append(0, ends))
+        word_blocks = np.where(np.asarray(rows.x.sum(axis=0)).reshape(-1) > 0, word_blocks, ring.blocks)
+        ends = np.cumsum(np.bincount(word_blocks, minlength=ring.blocks)[: ring.blocks])
+        return np.argsort(word_blocks, kind="stable"), Blocks(ring, np.append(0, ends))
