@@ -315,7 +315,7 @@ def assert_tokens_counted(result: Result, expected: Result, rtol: float) -> None
     words = topics_training.documents().sum(axis=0)
     np.testing.assert_array_equal(result.numbers["counts"].sum(axis=1), words)
     assert len(result.objective) == len(expected.objective)
-    # That of an iteration whose counts were made anew is not known.
+    # That of an iteration whose counts were rebuilt is not known.
     assert np.nanmin(result.objective[1:]) < expected.objective[0]
 
 

@@ -121,7 +121,7 @@ def test_fit_when_initial_model_does_not_fit_then_error(df, model):
         MatrixFactorization().setInitialModel("model")
     named = df.selectExpr("string(user) as user", "item", "rating")
     with pytest.raises(
-        InputError, match="users: the ids are strings, and those of the model to go on from are integers"
+        InputError, match="users: the ids are strings, and those of the initial model are integers"
     ):
         MatrixFactorization(**SMALL).setInitialModel(model).fit(named)
 

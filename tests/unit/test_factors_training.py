@@ -162,7 +162,7 @@ def test_descent_when_feedback_is_implicit_then_liked_items_lead():
 
 def test_training_when_model_has_other_rank_then_is_refused():
     model = fitted(changed(PLAN, maxIter=1))
-    with pytest.raises(ConfigError, match="rank: the model to go on from has rank 5, and the training 6"):
+    with pytest.raises(ConfigError, match="rank: the initial model has rank 5, and the training 6"):
         fitted(changed(PLAN, rank=6), start=model)
 
 

@@ -42,8 +42,8 @@ from ps2.run.spark.jvm import java_frame
 
 E = TypeVar("E", bound="MatrixFactorization")
 
-# Bytes of a number of a vector, and numbers that a vector has beside its rank in a training.
-NUMBER_BYTES, MORE = 4, 4
+# The bytes of a number of a vector, and the count of numbers that a training adds to the factors of a vector.
+NUMBER_BYTES, STEP_NUMBERS = 4, 4
 SOLVERS: dict[str, type[SgdProgram | CcdProgram]] = {"sgd": SgdProgram, "ccd": CcdProgram}
 # pyspark.ml's ids.
 MIN_ID, MAX_ID = -(2**31), 2**31 - 1
@@ -80,12 +80,12 @@ class MatrixFactorization(FactorizationSettings, HasInitialModel, Estimator["Mat
         return self._set(numUserBlocks=value, numItemBlocks=value)
 
     def setInitialModel(self: E, value: MatrixFactorizationModel | MatrixFactors | None) -> E:
-        """Set a model to go on from; None: begin anew. New users and items are added; the model's own stay.
+        """Set the model that the training begins with; None: none. New users and items are added to those of the model.
 
         It is not part of the estimator's file.
 
         Raises:
-            ConfigError: it is no such model.
+            ConfigError: it is another kind of model.
         """
         return super().setInitialModel(value)
 
@@ -121,7 +121,7 @@ class MatrixFactorization(FactorizationSettings, HasInitialModel, Estimator["Mat
                 stacklevel=4,
             )
         kinds = [frames.id_kind(dataset, name) for name in (columns.user, columns.item)]
-        return MatrixFactorizationModel._of(MatrixFactors.from_fitted(fitted, *kinds)), fitted.history
+        return MatrixFactorizationModel._of(MatrixFactors.of(fitted, *kinds)), fitted.history
 
     def _factorize(self, dataset: DataFrame, columns: RatingColumns, plan: FactorizationPlan) -> FittedFactors:
         start = None if self._initial is None else self._initial.fitted()
@@ -138,7 +138,7 @@ class MatrixFactorization(FactorizationSettings, HasInitialModel, Estimator["Mat
         workers = settings.numWorkers or spark.total_slots()
         workers = min(workers, int(np.count_nonzero(survey.user_counts)))
         threads = cores_each(spark, workers)
-        deal = Deal.from_survey(survey, workers, threads, NUMBER_BYTES * (settings.rank + MORE))
+        deal = Deal.from_survey(survey, workers, threads, NUMBER_BYTES * (settings.rank + STEP_NUMBERS))
         dealt = deal_ratings(dataset, survey, deal, plan)
 
         def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> FittedFactors:
@@ -179,7 +179,7 @@ def train(
     """
     rank = plan.settings.rank
     if initial_model is not None and initial_model.rank != rank:
-        raise ConfigError(f"rank: the model to go on from has rank {initial_model.rank}, and the training {rank}")
+        raise ConfigError(f"rank: the initial model has rank {initial_model.rank}, and the training {rank}")
     try:
         names = CheckpointNames.of(plan.name, ps)
         program = SOLVERS[plan.solver](Problem(survey, dealt.deal, plan, initial_model), names, on_step)

@@ -128,7 +128,7 @@ class MatrixFactors(ArrayModel):
         self._check()
 
     @staticmethod
-    def from_fitted(fitted: FittedFactors, user_kind: pa.DataType, item_kind: pa.DataType) -> MatrixFactors:
+    def of(fitted: FittedFactors, user_kind: pa.DataType, item_kind: pa.DataType) -> MatrixFactors:
         """Return the result of a training.
 
         Args:

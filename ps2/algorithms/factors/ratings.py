@@ -52,13 +52,13 @@ class RatingColumns:
 class RatingsSurvey:
     """The statistics of ratings before the training.
 
-    Users and items are those with a row that is not held out, and those of the model that a training goes on from.
+    Users and items are those with a row that is not held out, and those of the initial model.
 
     Attributes:
         columns: names.
         users, items: ids.
         user_counts, item_counts: int64: ratings of each user and each item, held-out ones left out.
-        user_penalties, item_penalties: float64: what each one's squared norm counts in the penalty, beside
+        user_penalties, item_penalties: float64: the weight of each one's squared norm in the penalty, without
             ``regParam``: the summed weight of its ratings; with implicit feedback, of those
             above 0.
         rows: ratings, held-out ones left out.
@@ -254,7 +254,7 @@ def _united(name: str, ids: Ids, others: Ids) -> tuple[Ids, Int64s]:
     """Return all ids, and the numbers that the first ones have among these."""
     if ids.are_integers != others.are_integers:
         kinds = ["integers" if one.are_integers else "strings" for one in (ids, others)]
-        raise InputError(f"{name}: the ids are {kinds[0]}, and those of the model to go on from are {kinds[1]}")
+        raise InputError(f"{name}: the ids are {kinds[0]}, and those of the initial model are {kinds[1]}")
     unknown = ids.find(others.values) == UNKNOWN
     if not unknown.any():
         return ids, np.arange(len(ids))

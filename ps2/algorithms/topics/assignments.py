@@ -89,9 +89,7 @@ class Assignments:
         return self._tally.likelihood(prior.alpha)
 
     def counts_of_counts(self) -> tuple[Int64s, Int64s, Int64s]:
-        """Return a histogram: topics, occurrences in a document, and the number of documents with so many
-        occurrences.
-        """
+        """Return a histogram: topics, numbers of occurrences in a document, and how many documents have that number."""
         return self._tally.counts_of_counts()
 
 

@@ -66,7 +66,7 @@ class LocalLoop:
         saved = self.shared.saved
         topics = None if saved is None else saved.load(rank, whole, sampling.size)
         if topics is None:
-            log.warning("topics of tokens were not saved, and are drawn anew")
+            log.warning("topics of tokens were not saved, and are drawn again")
         else:
             sampling.give(topics)
 

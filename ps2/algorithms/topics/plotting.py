@@ -16,7 +16,7 @@ COLUMNS = 4
 PANEL_IN, WORD_IN, AROUND_WORDS_IN = 2.4, 0.24, 0.42
 # The share of its panel's width that a bar takes at most.
 BARS_WIDE = 0.9
-# Without a choice, so many topics are drawn.
+# The maximum number of topics that are drawn without a choice.
 MAX_TOPICS = 24
 
 

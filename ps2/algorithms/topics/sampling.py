@@ -180,7 +180,7 @@ class SamplingProgram(Program[FittedTopics]):
         summary = self._shared.summarize(plan.beta)
         if summary.negative or summary.totals.sum() != self._tokens:
             raise NotWhole(
-                f"counts were being made anew when the last iteration ended, as servers were lost just before: "
+                f"counts were being rebuilt when the last iteration ended, as servers were lost just before: "
                 f"expected counts of {self._tokens:,} tokens, none negative, got {summary.totals.sum():,} tokens, "
                 f"and {summary.negative:,} negative counts; train again, or a few iterations more"
             )

@@ -192,7 +192,7 @@ class SamplingWorker:
         saved = self._shared.saved
         topics = None if saved is None else saved.load(self._worker.rank, corpus_hash(self.corpus), self.corpus.size)
         if topics is None:
-            log.warning("rank %d: topics of its tokens were not saved, and are drawn anew", self._worker.rank)
+            log.warning("rank %d: topics of its tokens were not saved, and are drawn again", self._worker.rank)
         else:
             self._assignments = Assignments(self.corpus, self.plan.topics, topics, self.plan.settings.sampler)
             self._own = self._count_own()

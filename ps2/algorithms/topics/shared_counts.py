@@ -138,7 +138,7 @@ class CountsSummary:
         return self.likelihood + sum(total_terms)
 
     def check(self, tokens: int, iteration: int) -> None:
-        """Raise PS2Error unless the counts are those of so many tokens."""
+        """Raise PS2Error unless the counts are those of this number of tokens."""
         if self.negative or self.totals.sum() != tokens:
             raise PS2Error(
                 f"iteration {iteration}: expected counts of {tokens:,} tokens, none negative, got "

@@ -37,9 +37,7 @@ class Tally(Protocol):
         """Return log p(z), the documents' part of the joint likelihood."""
 
     def counts_of_counts(self) -> tuple[Int64s, Int64s, Int64s]:
-        """Return a histogram: topics, occurrences in a document, and the number of documents with so many
-        occurrences.
-        """
+        """Return a histogram: topics, numbers of occurrences in a document, and how many documents have that number."""
 
 
 def make_tally(sampler: SamplerName, corpus: Corpus, count: int, topics: Array) -> Tally:

@@ -35,7 +35,7 @@ def warm() -> None:
 
 
 def _sample(tokens: int, topics: int) -> None:
-    """Sample no token of a document that has so many, all with one topic: types alone are compiled for."""
+    """Sample no token of a document of ``tokens`` tokens, all with one topic: only types matter for compilation."""
     some = np.zeros(1, np.int64)
     key, prior = iteration_key(0, 0), Prior(np.ones(topics), 1.0, 1)
     Assignments.random(Corpus.from_counts(sp.csr_array(np.ones((1, 1))), some, some), topics, key)
