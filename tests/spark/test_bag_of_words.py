@@ -7,7 +7,7 @@ import gzip
 import numpy as np
 import pytest
 
-from ps2.algorithms.bag_of_words import read, read_vocabulary
+from ps2.algorithms.text.documents import read, read_vocabulary
 from ps2.errors import InputError
 
 WORDS = 30

@@ -7,32 +7,22 @@ import gzip
 import numpy as np
 import pytest
 
-from ps2.algorithms import (
-    KMeans,
-    KMeansClusters,
-    KMeansModel,
-    bag_of_words,
-    click_files,
-    edge_lists,
-    labelled,
-    rating_lists,
-)
+from ps2.algorithms import KMeans, KMeansClusters, KMeansModel
+from ps2.algorithms.text import clicks, documents, edges, libsvm, ratings
 from ps2.errors import ConfigError, InputError
 
 READERS = {
-    "rows": lambda spark, path: labelled.read(spark, path, 3),
-    "features": labelled.count_features,
-    "edges": edge_lists.read,
-    "classes": edge_lists.read_classes,
-    "documents": bag_of_words.read,
-    "ratings": lambda spark, path: rating_lists.read(spark, path, None),
-    "table": lambda spark, path: rating_lists.read(spark, path, rating_lists.CsvColumns()),
-    "clicks": lambda spark, path: click_files.read(spark, path, "csv", click_files.ClickColumns(categories=("site",))),
-    "plays": lambda spark, path: rating_lists.read(spark, path, rating_lists.CsvColumns(rating=None)),
-    "parquet": lambda spark, path: click_files.read(
-        spark, path, "parquet", click_files.ClickColumns(categories=("site",))
-    ),
-    "vocabulary": lambda spark, path: bag_of_words.read_vocabulary(spark, path, 3),
+    "rows": lambda spark, path: libsvm.read(spark, path, 3),
+    "features": libsvm.count_features,
+    "edges": edges.read,
+    "classes": edges.read_classes,
+    "documents": documents.read,
+    "ratings": lambda spark, path: ratings.read(spark, path, None),
+    "table": lambda spark, path: ratings.read(spark, path, ratings.CsvColumns()),
+    "clicks": lambda spark, path: clicks.read(spark, path, "csv", clicks.ClickColumns(categories=("site",))),
+    "plays": lambda spark, path: ratings.read(spark, path, ratings.CsvColumns(rating=None)),
+    "parquet": lambda spark, path: clicks.read(spark, path, "parquet", clicks.ClickColumns(categories=("site",))),
+    "vocabulary": lambda spark, path: documents.read_vocabulary(spark, path, 3),
 }
 PACKED = gzip.compress(b"".join(b"%d 1:%d 3:1\n" % (i % 2, i) for i in range(3000)))
 FAULTS = {
@@ -48,9 +38,9 @@ WRONG = [
     ("rows", "+1 1:1\nwhat\n+1 3:oops\n", "^{path}: line 2: label: "),
     ("rows", "+1 1:1\n-1 4:1\n", "^{path}: line 2: index: expected an integer"),
     ("rows", "+1 1:1\n# 1:1:1\n-1 1:3:.5 2:1:1\n", "^{path}: line 3: value: expected a number, got '3:.5' in '1:3:.5'"),
-    ("edges", "1 2\n2 3\n\n3 4 5\n", "^{path}: line 4: expected 2 fields, as the lines before have, got '3 4 5'"),
+    ("edges", "1 2\n2 3\n\n3 4 5\n", "^{path}: line 4: expected 2 fields, as the first line has, got 3: '3 4 5'"),
     ("edges", "# nothing\n", "^{path}: expected lines 'source target' or 'source target weight', got none"),
-    ("ratings", "1 2 3\n2 3 1\n\n3 4\n", "^{path}: line 4: expected 3 fields, as the lines before have, got '3 4'"),
+    ("ratings", "1 2 3\n2 3 1\n\n3 4\n", "^{path}: line 4: expected 3 fields, as the first line has, got 2: '3 4'"),
     ("ratings", "1 2 3 978\n", "^{path}: line 1: expected 'user item' or 'user item rating', got '1 2 3 978'"),
     ("ratings", "1::2::3\n1::2::x\n", "^{path}: line 2: rating: expected a number, got 'x'"),
     ("ratings", "1,2,3\n1,,2\n", "^{path}: line 2: item: expected an id, got an empty field in '1,,2'"),
@@ -58,7 +48,7 @@ WRONG = [
     ("edges", "a,b\n\n2,3\n3,4\n", "^{path}: expected integers, as other lines have, got first 'a,b'"),
     ("ratings", "# nothing\n", "^{path}: expected lines 'user item' or 'user item rating', got none"),
     ("table", 'user,item,rating,text\n1,2,3,"a\n4,5,1,b"\n', "^{path}: line 2: expected 4 fields"),
-    ("clicks", 'label,site\n1,"a\n0,b"\n', "^{path}: line 2: expected 2 fields, got 1: "),
+    ("clicks", 'label,site\n1,"a\n0,b"\n', "^{path}: line 2: expected 2 fields, as the first line has, got 1: "),
     ("rows", "+1 1:1\n-1 2:3\u00a0\n", "^{path}: line 2: value: expected a number, got '3"),
     ("ratings", "1 2 3\n4 5 6\u00a0\n", "^{path}: line 2: rating: expected a number, got '6"),
     ("table", "user,item,rating\n1,2,3\u3000\n", "^{path}: line 2: rating: expected a number, got '3"),
@@ -94,7 +84,7 @@ def folder_of(tmp_path, *texts):
         ("edges", "a caf\xe9\n", "line 1: target: expected UTF-8"),
         ("table", "user,item,rating\n1,caf\xe9,5\n", "line 2: item: expected UTF-8"),
         ("clicks", "label,site\n1,caf\xe9\n", "line 2: column 'site': expected UTF-8"),
-        ("classes", "1 caf\xe9\n", "line 1: expected UTF-8"),
+        ("classes", "1 caf\xe9\n", "line 1: class: expected UTF-8"),
         ("vocabulary", "a\nb\ncaf\xe9\n", "line 3: expected UTF-8"),
     ],
 )
@@ -211,11 +201,11 @@ def test_parquet_when_a_file_lacks_a_column_then_it_is_named(spark, tmp_path):
 def test_read_when_spark_refuses_line_then_it_is_malformed(spark, tmp_path, line):
     path = str(tmp_path / "rows")
     (tmp_path / "rows").write_text(line)
-    if labelled.fault_of(line) is None:
-        assert len(labelled.read(spark, path, 12)) == 1
+    if libsvm.fault_of(line) is None:
+        assert len(libsvm.read(spark, path, 12)) == 1
     else:
         with pytest.raises(InputError, match=rf"^{path}: line 1: "):
-            labelled.read(spark, path, 12)
+            libsvm.read(spark, path, 12)
 
 
 @pytest.mark.parametrize(
@@ -243,12 +233,12 @@ def test_a_folder_when_of_a_partitioned_table_then_is_read(spark, tmp_path):
         (tmp_path / day).mkdir()
         (tmp_path / day / "rows.libsvm").write_text("1 1:1\n0 2:1\n")
     (tmp_path / "_temporary" / "0").mkdir(parents=True)
-    assert len(labelled.read(spark, str(tmp_path), 3)) == 4
+    assert len(libsvm.read(spark, str(tmp_path), 3)) == 4
 
 
 def test_filesystem_root_when_read_then_error_at_once(spark):
     with pytest.raises(InputError, match=r"^/: expected a file or a folder of files, got a folder with the folder"):
-        labelled.count_features(spark, "/")
+        libsvm.count_features(spark, "/")
 
 
 NAMES = ["a,b [1] {c,d}", "x*y?", "b\\c", "é ü%20#"]
@@ -275,8 +265,8 @@ def test_a_path_when_it_begins_with_tilde_then_is_refused(spark):
 def test_a_file_when_its_name_is_a_pattern_then_error_writes_it(spark, tmp_path):
     (tmp_path / "a[1]").write_text("1 2\n")
     with pytest.raises(InputError, match=r"no such file that this pattern matches; .* this name is (.*)$") as raised:
-        edge_lists.read(spark, str(tmp_path / "a[1]"))
-    assert edge_lists.read(spark, str(raised.value).rpartition(" ")[2]).edges == 1
+        edges.read(spark, str(tmp_path / "a[1]"))
+    assert edges.read(spark, str(raised.value).rpartition(" ")[2]).rows == 1
 
 
 def test_a_path_when_java_has_another_locale_then_error_says_so(spark, tmp_path):
@@ -285,6 +275,6 @@ def test_a_path_when_java_has_another_locale_then_error_says_so(spark, tmp_path)
     before = system.setProperty(name, "ANSI_X3.4-1968")
     try:
         with pytest.raises(ConfigError, match=r"ANSI_X3.4-1968 for Spark's Java, got .*xe8le': set LC_ALL=C.UTF-8"):
-            edge_lists.read(spark, str(tmp_path / "modèle"))
+            edges.read(spark, str(tmp_path / "modèle"))
     finally:
         system.setProperty(name, before)

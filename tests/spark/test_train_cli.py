@@ -14,7 +14,7 @@ import pytest
 from faults.processes import command_of
 
 from ps2.algorithms import LogisticRegressionModel
-from ps2.algorithms.labelled import fault_of, read
+from ps2.algorithms.text.libsvm import fault_of, read
 from ps2.config import write_token
 from ps2.errors import InputError
 from tests import certificates

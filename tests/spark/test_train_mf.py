@@ -83,7 +83,7 @@ def test_mf_when_feedback_is_implicit_then_needs_no_ratings(train, files, tmp_pa
 
 
 WRONG_FILES = {
-    "malformed": "/malformed: line 4: expected 3 fields, as the lines before have, got '3 4'",
+    "malformed": "/malformed: line 4: expected 3 fields, as the first line has, got 2: '3 4'",
     "number.csv": "/number.csv: line 3: rating: expected a number, got ''",
     "columns.csv": "/columns.csv: line 1: expected a column 'item' of items, got 'user', 'movie', 'rating'",
     "comments": "/comments: expected lines 'user item' or 'user item rating', got none",

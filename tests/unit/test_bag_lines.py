@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from ps2.algorithms.bag_of_words import MALFORMED, OF_HEAD, fault_of, pieces_of
+from ps2.algorithms.text.documents import HEAD_LINES, MALFORMED, fault_of, pieces_of
 
 FAULTS = {
     (1, "many"): "expected the number of documents, got 'many'",
@@ -53,7 +53,7 @@ def test_pieces_when_a_file_begins_then_its_head_is_one():
     found = parsed(["4 1 1", "7", "9", "2", "4 1 1"], files=[1, 2, 2, 2, 2])
     assert [(each["file"], each["document"], each["counts"]) for each in found] == [
         (1, 4, [1.0]),
-        (2, OF_HEAD, [7.0, 9.0, 2.0]),
+        (2, HEAD_LINES, [7.0, 9.0, 2.0]),
         (2, 4, [1.0]),
     ]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ps2.algorithms.click_files import ClickColumns, chosen, format_of, names_in
+from ps2.algorithms.text.clicks import ClickColumns, format_of, matching, names_in
 from ps2.errors import ConfigError, InputError
 
 NAMES = ("label", "i1", "i2", "c1", "c2", "c10")
@@ -21,23 +21,23 @@ def test_names_when_malformed_then_error(text):
 
 
 def test_columns_when_pattern_then_all_that_match():
-    assert chosen("f", ("c*", "c1", "i2"), NAMES) == ("c1", "c2", "c10", "i2")
+    assert matching("f", ("c*", "c1", "i2"), NAMES) == ("c1", "c2", "c10", "i2")
 
 
 @pytest.mark.parametrize("wanted", ["d*", "c3"])
 def test_columns_when_none_fits_then_names_what_there_is(wanted):
     with pytest.raises(InputError, match=r"f: expected .*'label', 'i1', 'i2'"):
-        chosen("f", (wanted,), NAMES)
+        matching("f", (wanted,), NAMES)
 
 
 def test_columns_when_label_is_a_number_too_then_error():
     with pytest.raises(InputError, match="numbers: 'label' is the column of labels"):
-        ClickColumns(numbers=("*",)).found("f", NAMES)
+        ClickColumns(numbers=("*",)).resolved("f", NAMES)
 
 
 def test_columns_when_crossed_only_then_are_texts():
-    found = ClickColumns(categories=("c1",), buckets=("i1",), crosses=("c1:c2", "c2:i1")).found("f", NAMES)
-    assert (found.texts, found.values) == (["c1", "c2"], ["label", "i1"])
+    columns = ClickColumns(categories=("c1",), buckets=("i1",), crosses=("c1:c2", "c2:i1")).resolved("f", NAMES)
+    assert (columns.texts, columns.values) == (["c1", "c2"], ["label", "i1"])
 
 
 @pytest.mark.parametrize(

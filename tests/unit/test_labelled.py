@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ps2.algorithms.inputs import check_local
-from ps2.algorithms.labelled import LabelledRows, fault_of
+from ps2.algorithms.text.libsvm import LabelledRows, fault_of
+from ps2.algorithms.text.paths import check_local
 from ps2.errors import InputError
 
 FAULTS = {

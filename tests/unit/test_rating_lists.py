@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from ps2.algorithms.csv_headers import Header
-from ps2.algorithms.rating_lists import CsvColumns, CsvForm, is_csv
-from ps2.algorithms.text_lines import fault_of
+from ps2.algorithms.text.layouts import Header, Layout
+from ps2.algorithms.text.ratings import CsvColumns, is_csv
 from ps2.errors import InputError
 
 HEADER = '\ufeffuserId,movieId,"stars",time'
-CSV = CsvForm.of("file", [Header.of(HEADER, ",")], CsvColumns("userId", "movieId", "stars"))
+
+
+def layout_of(line, columns):
+    header = Header.of(line, ",")
+    return Layout(columns.columns("file", header.names), (header,))
+
+
+CSV = layout_of(HEADER, CsvColumns("userId", "movieId", "stars"))
 
 
 @pytest.mark.parametrize("line", ["1,2,3,4", '"a, b",2,3.5,', HEADER, ""])
 def test_csv_when_it_is_a_rating_or_header_then_no_fault(line):
-    assert fault_of(line, CSV) is None
+    assert CSV.fault_of(line) is None
 
 
 @pytest.mark.parametrize(
@@ -34,17 +40,18 @@ def test_csv_when_it_is_a_rating_or_header_then_no_fault(line):
     ],
 )
 def test_csv_when_it_is_malformed_then_the_fault_says_how(line, fault):
-    assert fault_of(line, CSV) == fault
+    assert CSV.fault_of(line) == fault
 
 
 def test_csv_when_spaces_follow_commas_then_they_are_cut_off():
-    form = CsvForm.of("file", [Header.of("user, item, rating", ",")], CsvColumns())
-    assert form.fields("1, 2 , 5", "") == ["1", "2", "5"]
+    layout = layout_of("user, item, rating", CsvColumns())
+    assert layout.fields("1, 2 , 5", layout.headers[0]) == ["1", "2", "5"]
 
 
 def test_csv_when_columns_are_named_then_found_in_any_place():
-    form = CsvForm.of("file", [Header.of("weight,item,x,user", ",")], CsvColumns(rating=None, weight="weight"))
-    assert (form.fields("1,2,3,4", ""), form.roles) == (["4", "2", "1"], ("user", "item", "weight"))
+    layout = layout_of("weight,item,x,user", CsvColumns(rating=None, weight="weight"))
+    assert layout.fields("1,2,3,4", layout.headers[0]) == ["4", "2", "1"]
+    assert [column.name for column in layout.columns] == ["user", "item", "weight"]
 
 
 @pytest.mark.parametrize(
@@ -56,7 +63,7 @@ def test_csv_when_columns_are_named_then_found_in_any_place():
 )
 def test_csv_when_a_column_is_missing_then_error_names_it(header, fault):
     with pytest.raises(InputError, match=fault):
-        CsvForm.of("file", [Header.of(header, ",")], CsvColumns())
+        layout_of(header, CsvColumns())
 
 
 def test_is_csv_when_name_ends_so_then_true():

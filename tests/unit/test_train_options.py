@@ -17,7 +17,7 @@ from ps2.algorithms import (
     RandomForestClassifier,
     RandomForestRegressor,
 )
-from ps2.algorithms.labelled import LabelledRows
+from ps2.algorithms.text.libsvm import LabelledRows
 from ps2.cli.main import cli
 from ps2.cli.training.forest import forest
 from ps2.cli.training.gbt import gbt

@@ -15,7 +15,7 @@ from ps2.errors import ConfigError
 from ps2.text_tables import Column
 
 if TYPE_CHECKING:
-    from ps2.algorithms.click_files import ClickColumns, ClickRows, FormatName
+    from ps2.algorithms.text.clicks import ClickColumns, ClickRows, FormatName
 
 EPILOG = """\b
 Examples:
@@ -81,7 +81,7 @@ class Clicks:
         Raises:
             ConfigError: no columns are named, or a list is malformed.
         """
-        from ps2.algorithms.click_files import ClickColumns
+        from ps2.algorithms.text.clicks import ClickColumns
         from ps2.data.key_fields import suggested_cross
 
         lists = [self._list(name) for name in ("categories", "numbers", "buckets", "crosses")]
@@ -94,13 +94,13 @@ class Clicks:
 
     def read(self, spark: Any, path: str) -> ClickRows:
         """Read a file."""
-        from ps2.algorithms.click_files import read
+        from ps2.algorithms.text.clicks import read
 
         return read(spark, path, self.format_of(path), self.columns(), self._list("names", "--columns"))
 
     def format_of(self, path: str) -> FormatName:
         """Return the format of a file; raise ConfigError if neither ``format`` nor the suffix says it."""
-        from ps2.algorithms.click_files import format_of
+        from ps2.algorithms.text.clicks import format_of
 
         found = self.format or format_of(path)
         if found == "parquet" and self.names is not None:
@@ -108,7 +108,7 @@ class Clicks:
         return found
 
     def _list(self, name: str, option: str = "") -> tuple[str, ...]:
-        from ps2.algorithms.click_files import names_in
+        from ps2.algorithms.text.clicks import names_in
 
         text = getattr(self, name)
         try:
@@ -235,7 +235,7 @@ def _sizes(text: str) -> list[int]:
 
 
 def _train(job: _Job, spark: Any, workers: int) -> None:
-    from ps2.algorithms.click_files import measure
+    from ps2.algorithms.text.measures import measure_clicks
 
     train = job.clicks.read(spark, job.clicks.input)
     test = None if job.clicks.test is None else job.clicks.read(spark, job.clicks.test)
@@ -247,7 +247,7 @@ def _train(job: _Job, spark: Any, workers: int) -> None:
     estimator.setBucketCols(list(columns.buckets)).setCrosses(list(columns.crosses))
     with options_named():
         model = estimator.fit(train.frame)
-    measured = None if test is None else measure(model, test)
+    measured = None if test is None else measure_clicks(model, test)
     if job.setting.form == "table":
         _print_tables(job, train, model, measured)
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -14,9 +14,6 @@ from ps2.cli.training.options import Files, Setting, files_options, param_option
 from ps2.cli.training.running import Read, check, in_spark, options_named, pictures, read, save_and_draw
 from ps2.cli.training.tree_options import Task, classes_of, task_option
 from ps2.errors import ConfigError
-
-if TYPE_CHECKING:
-    from ps2.algorithms.measures import Measure
 
 EPILOG = """\b
 Examples:
@@ -82,7 +79,7 @@ def _estimator(job: _Job) -> Any:
 
 
 def _train(job: _Job, estimator: Any, spark: Any, workers: int) -> None:
-    from ps2.algorithms.measures import measure
+    from ps2.algorithms.text.measures import measure
 
     found = read(spark, job.files)
     classes = classes_of(found.train, job.task)
@@ -105,9 +102,7 @@ def _train(job: _Job, estimator: Any, spark: Any, workers: int) -> None:
     save_and_draw(model, job.setting, PICTURE)
 
 
-def _record(
-    job: _Job, found: Read, classes: tuple[float, ...], model: Any, measures: dict[str, Measure]
-) -> dict[str, Any]:
+def _record(job: _Job, found: Read, classes: tuple[float, ...], model: Any, measures: dict[str, Any]) -> dict[str, Any]:
     """Return what a program may want to know of the run."""
     return {
         "rows": len(found.train),
@@ -118,7 +113,7 @@ def _record(
         "num_trees": model.getNumTrees,
         "nodes": model.totalNumNodes,
         "seconds": sum(model.summary.history.seconds),
-        "measures": printed.measures_record(measures),
+        "measures": measures,
         "oob_score": model.summary.oobScore,
         "output": job.setting.output,
         "plots": list(pictures(model, job.setting, PICTURE)),

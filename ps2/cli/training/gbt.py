@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -17,9 +17,6 @@ from ps2.cli.training.options import Files, Setting, files_options, param_option
 from ps2.cli.training.running import Read, check, draw, in_spark, make_local, options_named, pictures, read, save
 from ps2.cli.training.tree_options import Task, classes_of, task_option
 from ps2.errors import ConfigError
-
-if TYPE_CHECKING:
-    from ps2.algorithms.measures import Measure
 
 EPILOG = """\b
 Examples:
@@ -126,7 +123,7 @@ def _check_file(path: str | None, overwrite: bool) -> None:
 
 
 def _train(job: _Job, estimator: Any, spark: Any, workers: int) -> None:
-    from ps2.algorithms.measures import measure
+    from ps2.algorithms.text.measures import measure
 
     found = read(spark, job.files)
     classes = classes_of(found.train, job.task)
@@ -158,12 +155,12 @@ def _write(job: _Job, model: Any) -> Iterator[str]:
 
 def _marked(job: _Job, frame: Any) -> Any:
     """Return rows of which some are marked to be held out, if that is wanted."""
-    from ps2.algorithms.labelled import held_out
+    from ps2.algorithms.text.measures import held_out
 
     return frame if job.validation is None else held_out(frame, job.validation, job.params["seed"], HELD_OUT)
 
 
-def _print_tables(job: _Job, found: Read, classes: tuple[float, ...], model: Any, measures: dict[str, Measure]) -> None:
+def _print_tables(job: _Job, found: Read, classes: tuple[float, ...], model: Any, measures: dict[str, Any]) -> None:
     history = model.summary.history
     printed.print_rows(len(found.train), found.features, classes)
     of_class = f" of {len(classes)} trees" if len(classes) > 2 else ""
@@ -174,9 +171,7 @@ def _print_tables(job: _Job, found: Read, classes: tuple[float, ...], model: Any
     printed.print_measures(measures)
 
 
-def _record(
-    job: _Job, found: Read, classes: tuple[float, ...], model: Any, measures: dict[str, Measure]
-) -> dict[str, Any]:
+def _record(job: _Job, found: Read, classes: tuple[float, ...], model: Any, measures: dict[str, Any]) -> dict[str, Any]:
     """Return what a program may want to know of the run."""
     history = model.summary.history
     return {
@@ -188,7 +183,7 @@ def _record(
         "trees": printed.steps_record(history),
         "reason": history.reason,
         "num_trees": model.getNumTrees,
-        "measures": printed.measures_record(measures),
+        "measures": measures,
         "output": job.setting.output,
         "xgboost": job.xgboost,
         "plots": list(pictures(model, job.setting)),

@@ -15,7 +15,7 @@ from ps2.cli.training.running import check, in_spark, options_named, pictures, s
 from ps2.text_tables import Column
 
 if TYPE_CHECKING:
-    from ps2.algorithms.edge_lists import EdgeList
+    from ps2.algorithms.text.tables import TextTable
 
 EPILOG = """\b
 Examples:
@@ -183,12 +183,12 @@ def _run(family: str, files: GraphFiles, setting: Setting, shown: int, params: d
 
 
 def _train(job: _Job, estimator: Any, spark: Any) -> None:
-    from ps2.algorithms.edge_lists import read, read_classes
+    from ps2.algorithms.text.edges import read, read_classes
 
     files = job.files
     found = read(spark, files.input)
     classes = {} if files.labels is None else read_classes(spark, files.labels)
-    if found.weighted:
+    if "weight" in found.columns:
         estimator.setWeightCol("weight")
     if job.setting.workers is not None:
         estimator.setNumWorkers(job.setting.workers)
@@ -203,12 +203,12 @@ def _train(job: _Job, estimator: Any, spark: Any) -> None:
     save_and_draw(model, job.setting, more=more)
 
 
-def _print_tables(job: _Job, found: EdgeList, model: Any) -> None:
+def _print_tables(job: _Job, found: TextTable, model: Any) -> None:
     from ps2.algorithms.estimators.notebook import plural
 
     _print_neighbours(_neighbours(model, job.shown))
-    weighted = "with weights" if found.weighted else "without weights"
-    click.echo(f"{found.edges:,} edges {weighted}, {len(model.embedding):,} vertices")
+    weighted = "with weights" if "weight" in found.columns else "without weights"
+    click.echo(f"{found.rows:,} edges {weighted}, {len(model.embedding):,} vertices")
     history = model.summary.history
     printed.print_pace(history, plural(history.words.step), job.setting)
     if history.reason:
@@ -229,7 +229,7 @@ def _print_neighbours(found: Sequence[tuple[Any, list[tuple[Any, float]]]]) -> N
         click.echo()
 
 
-def _record(job: _Job, found: EdgeList, model: Any, drawn: list[str]) -> dict[str, Any]:
+def _record(job: _Job, found: TextTable, model: Any, drawn: list[str]) -> dict[str, Any]:
     """Return the run as data."""
     history = model.summary.history
     neighbours = [
@@ -237,8 +237,8 @@ def _record(job: _Job, found: EdgeList, model: Any, drawn: list[str]) -> dict[st
         for id, others in _neighbours(model, job.shown)
     ]
     return {
-        "edges": found.edges,
-        "weighted": found.weighted,
+        "edges": found.rows,
+        "weighted": "weight" in found.columns,
         "vertices": len(model.embedding),
         "params": job.params,
         "steps": printed.steps_record(history),

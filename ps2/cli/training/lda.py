@@ -16,7 +16,7 @@ from ps2.cli.training.running import check, in_spark, options_named, pictures, s
 from ps2.text_tables import Column
 
 if TYPE_CHECKING:
-    from ps2.algorithms.bag_of_words import BagOfWords
+    from ps2.algorithms.text.documents import BagOfWords
 
 EPILOG = """\b
 Examples:
@@ -131,7 +131,7 @@ def lda(bags: Bags, setting: Setting, top: int, **params: Any) -> None:
 
 
 def _train(job: _Job, estimator: Any, spark: Any, workers: int) -> None:
-    from ps2.algorithms.bag_of_words import read, read_vocabulary
+    from ps2.algorithms.text.documents import read, read_vocabulary
 
     bags = job.bags
     found = read(spark, bags.input)

@@ -14,7 +14,6 @@ from ps2.cli.training.running import Read, check, draw, in_spark, options_named,
 from ps2.errors import ConfigError
 
 if TYPE_CHECKING:
-    from ps2.algorithms.measures import Measure
     from ps2.algorithms.training.record import TrainingHistory
 
 EPILOG = """\b
@@ -125,7 +124,7 @@ def lr(files: Files, setting: Setting, **params: Any) -> None:
         check((files.input, files.test), setting)
 
         def work(spark: Any, workers: int) -> None:
-            from ps2.algorithms.measures import measure
+            from ps2.algorithms.text.measures import measure
 
             found = read(spark, files)
             classes = found.train.classes()
@@ -144,7 +143,11 @@ def lr(files: Files, setting: Setting, **params: Any) -> None:
 
 
 def _print(
-    found: Read, history: TrainingHistory, measures: dict[str, Measure], setting: Setting, params: dict[str, Any]
+    found: Read,
+    history: TrainingHistory,
+    measures: dict[str, Any],
+    setting: Setting,
+    params: dict[str, Any],
 ) -> None:
     """Print how it went, before files are written, which may fail."""
     classes = found.train.classes()
@@ -155,7 +158,7 @@ def _print(
             "classes": list(classes),
             "params": params,
             "steps": printed.steps_record(history),
-            "measures": printed.measures_record(measures),
+            "measures": measures,
             "output": setting.output,
         }
         print_data(record, setting.form)

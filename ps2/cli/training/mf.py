@@ -17,7 +17,8 @@ from ps2.errors import ConfigError, InputError
 from ps2.text_tables import Column
 
 if TYPE_CHECKING:
-    from ps2.algorithms.rating_lists import CsvColumns, RatingList
+    from ps2.algorithms.text.ratings import CsvColumns
+    from ps2.algorithms.text.tables import TextTable
 
 EPILOG = """\b
 Examples:
@@ -66,7 +67,7 @@ class Ratings:
         Raises:
             ConfigError: columns are named, and the file is text.
         """
-        from ps2.algorithms.rating_lists import CsvColumns, is_csv
+        from ps2.algorithms.text.ratings import CsvColumns, is_csv
 
         if self.format == "text" or (self.format is None and not is_csv(path)):
             for name in ("user", "item", "rating", "weight"):
@@ -173,17 +174,17 @@ def _estimator(job: _Job) -> Any:
 
 
 def _train(job: _Job, estimator: Any, spark: Any, workers: int) -> None:
-    from ps2.algorithms.rating_lists import held_out, measure
+    from ps2.algorithms.text.measures import held_out, measure_ratings
 
     found, test = _read(job, spark)
-    if "rating" not in found.roles:
+    if "rating" not in found.columns:
         estimator.setRatingCol("")
-    if "weight" in found.roles:
+    if "weight" in found.columns:
         estimator.setWeightCol("weight")
     frame = found.frame if job.held_out is None else held_out(found.frame, job.held_out, job.params["seed"], HELD_OUT)
     with options_named():
         model = estimator.setNumWorkers(workers).fit(frame)
-    measured = None if test is None else measure(model, test, job.is_implicit)
+    measured = None if test is None else measure_ratings(model, test, job.is_implicit)
     is_table = job.setting.form == "table"
     # Print first: the training took long, and writing files may fail.
     if is_table:
@@ -193,17 +194,17 @@ def _train(job: _Job, estimator: Any, spark: Any, workers: int) -> None:
     save_and_draw(model, job.setting, PICTURE)
 
 
-def _read(job: _Job, spark: Any) -> tuple[RatingList, RatingList | None]:
-    from ps2.algorithms.rating_lists import read
+def _read(job: _Job, spark: Any) -> tuple[TextTable, TextTable | None]:
+    from ps2.algorithms.text.ratings import read
 
     ratings = job.ratings
     paths = [ratings.input, *([ratings.test] if ratings.test is not None else [])]
     found, *others = (read(spark, path, ratings.columns(path, job.is_implicit)) for path in paths)
     for each in (found, *others):
-        if "rating" not in each.roles and not job.is_implicit:
+        if "rating" not in each.columns and not job.is_implicit:
             raise InputError(f"{each.path}: expected lines with ratings, which only --implicit does without")
-        if each.roles != found.roles:
-            expected, got = (", ".join(one.roles) for one in (found, each))
+        if each.columns != found.columns:
+            expected, got = (", ".join(one.columns) for one in (found, each))
             raise InputError(f"{each.path}: expected {expected}, as {found.path} has, got {got}")
     test = others[0] if others else None
     if test is not None and test.frame.dtypes[:2] != found.frame.dtypes[:2]:
@@ -214,14 +215,14 @@ def _read(job: _Job, spark: Any) -> tuple[RatingList, RatingList | None]:
     return found, test
 
 
-def _print_tables(job: _Job, found: RatingList, model: Any, measured: dict[str, Any] | None) -> None:
+def _print_tables(job: _Job, found: TextTable, model: Any, measured: dict[str, Any] | None) -> None:
     recommended = _recommended(job, model)
     if recommended:
         rows = [(str(user), " ".join(f"{item} {rating:.2f}" for item, rating in best)) for user, best in recommended]
         print_table([Column("user"), Column("recommended items", folds=True)], rows)
         click.echo()
     factors = model.factors
-    click.echo(f"{found.ratings:,} ratings, {len(factors.users):,} users, {len(factors.items):,} items")
+    click.echo(f"{found.rows:,} ratings, {len(factors.users):,} users, {len(factors.items):,} items")
     history = model.summary.history
     printed.print_pace(history, "iterations", job.setting)
     if history.reason:
@@ -238,11 +239,11 @@ def _recommended(job: _Job, model: Any) -> list[tuple[Any, list[tuple[Any, float
     return [(user, model.recommend(user, ITEMS)) for user in users]
 
 
-def _record(job: _Job, found: RatingList, model: Any, measured: dict[str, Any] | None) -> dict[str, Any]:
+def _record(job: _Job, found: TextTable, model: Any, measured: dict[str, Any] | None) -> dict[str, Any]:
     """Return the run as data."""
     history = model.summary.history
     return {
-        "ratings": found.ratings,
+        "ratings": found.rows,
         "users": len(model.factors.users),
         "items": len(model.factors.items),
         "params": job.params,

@@ -12,7 +12,6 @@ from ps2.cli.training.options import Setting
 from ps2.text_tables import Column
 
 if TYPE_CHECKING:
-    from ps2.algorithms.measures import Measure
     from ps2.algorithms.training.record import TrainingHistory
 
 MAX_CLASSES_SHOWN = 10
@@ -53,13 +52,13 @@ def print_steps(history: TrainingHistory) -> None:
     click.echo()
 
 
-def print_measures(measures: Mapping[str, Measure]) -> None:
+def print_measures(measures: Mapping[str, Mapping[str, float]]) -> None:
     """Print what the model is worth on each file."""
-    names = list(next(iter(measures.values())).known())
+    names = list(next(iter(measures.values())))
     print_table(
         [Column("all rows of"), *(Column(TITLES.get(name, name), right=True) for name in names)],
         [
-            (file, *(f"{value:,}" if isinstance(value, int) else f"{value:.4f}" for value in found.known().values()))
+            (file, *(f"{value:,}" if isinstance(value, int) else f"{value:.4f}" for value in found.values()))
             for file, found in measures.items()
         ],
     )
@@ -81,8 +80,3 @@ def steps_record(history: TrainingHistory) -> list[dict[str, Any]]:
         }
         for step in by_step(history)
     ]
-
-
-def measures_record(measures: Mapping[str, Measure]) -> dict[str, Any]:
-    """Return the measures for programs."""
-    return {name: found.known() for name, found in measures.items()}

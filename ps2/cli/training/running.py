@@ -15,8 +15,8 @@ from ps2.cli.training.options import Files, Setting
 from ps2.errors import ConfigError, DivergedError, RecoveryError
 
 if TYPE_CHECKING:
-    from ps2.algorithms.labelled import LabelledRows
     from ps2.algorithms.spark_session import Interrupt
+    from ps2.algorithms.text.libsvm import LabelledRows
     from ps2.coordinator.conf import PS2Conf
 
 
@@ -51,7 +51,7 @@ def check(paths: Iterable[str | None], setting: Setting) -> None:
         AuthError: the token cannot be read.
         CheckpointMissingError: there is nothing to go on from.
     """
-    from ps2.algorithms.inputs import check_local
+    from ps2.algorithms.text.paths import check_local
 
     for path in filter(None, paths):
         check_local(path)
@@ -69,7 +69,7 @@ def check(paths: Iterable[str | None], setting: Setting) -> None:
 
 def _check_output(setting: Setting) -> None:
     """Raise ConfigError for a model's folder on this machine that ``prepare_folder`` would not take."""
-    from ps2.algorithms.inputs import local_path
+    from ps2.algorithms.text.paths import local_path
 
     local = local_path(setting.output)
     if local is None or setting.overwrite:
@@ -185,11 +185,11 @@ def _conf_of(setting: Setting) -> PS2Conf:
 
 def read(spark: Any, files: Files) -> Read:
     """Read the rows of all files."""
-    from ps2.algorithms import labelled
+    from ps2.algorithms.text import libsvm
 
     paths = [files.input, *([files.test] if files.test else [])]
-    features = files.features or max(labelled.count_features(spark, path) for path in paths)
-    train, *test = (labelled.read(spark, path, features) for path in paths)
+    features = files.features or max(libsvm.count_features(spark, path) for path in paths)
+    train, *test = (libsvm.read(spark, path, features) for path in paths)
     return Read(features, train, test[0] if test else None)
 
 

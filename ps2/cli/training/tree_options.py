@@ -9,7 +9,7 @@ import click
 from ps2.errors import InputError
 
 if TYPE_CHECKING:
-    from ps2.algorithms.labelled import LabelledRows
+    from ps2.algorithms.text.libsvm import LabelledRows
 
 Task = Literal["binary", "multiclass", "regression"]
 
@@ -24,7 +24,7 @@ task_option = click.option(
 
 def classes_of(rows: LabelledRows, task: Task) -> tuple[float, ...]:
     """Return the labels of class 0, 1, ...; none for a regression."""
-    from ps2.algorithms.labelled import MAX_CLASSES
+    from ps2.algorithms.text.libsvm import MAX_CLASSES
 
     if task == "regression":
         return ()

@@ -1,4 +1,4 @@
-"""Paths of training files: is there anything to read, and why can Spark not read a file?"""
+"""Paths of training files: whether there is anything to read, and why Spark cannot read a file."""
 
 from __future__ import annotations
 
@@ -23,26 +23,43 @@ PATTERN = re.compile(r"[*?[{\\]")
 SPARKS_PATTERN = re.compile(r"[\[{\\]")
 # Matches the file's name in Spark's error.
 FAILED_FILE = re.compile(r"reading file (\S+?)\.?\s")
-SHOWN_CHARS = 40
+FORMAT = re.compile(r"\.(csv|tsv|parquet)(\.\w+)?$", re.IGNORECASE)
 
 
 def local_path(path: str) -> str | None:
     """Return the local path for a path as Spark reads it; None: it is remote, or only Spark knows."""
-    scheme, found, rest = path.partition(":")
-    if found and "/" not in scheme:
+    scheme, colon, rest = path.partition(":")
+    if colon and "/" not in scheme:
         return "/" + re.sub("^//[^/]*", "", rest).lstrip("/") if scheme == "file" else None  # the host is localhost
     return None if "HADOOP_CONF_DIR" in os.environ else path  # with that, a path may be one of HDFS
 
 
-def first_file(path: str) -> str:
-    """Return the first file of a local folder or pattern; else the path."""
+def local_name(url: str) -> str:
+    """Return the name of a file for messages: a local path, or a URL.
+
+    Args:
+        url: the file's URL, as Spark's input_file_name returns it.
+    """
+    return re.sub(r"^file:(//[^/]*)?", "", unquote(url))
+
+
+def format_of(path: str) -> str | None:
+    """Return "csv", "tsv" or "parquet", as the suffix tells, perhaps before that of a compression; None: none of these.
+
+    The first file of a local folder or pattern tells it.
+    """
+    suffix = FORMAT.search(_first_file(path))
+    return None if suffix is None else suffix[1].lower()
+
+
+def _first_file(path: str) -> str:
     local = local_path(path)
-    if local is None or (SPARKS_PATTERN.search(local) and not os.path.exists(local)):
+    if local is None or os.path.isfile(local) or (SPARKS_PATTERN.search(local) and not os.path.exists(local)):
         return path
-    for found in sorted(glob.glob(local)) if PATTERN.search(local) and not os.path.exists(local) else [local]:
-        if not os.path.isdir(found):
-            return found
-        files = sorted(name for _, _, names in os.walk(found) for name in names if not name.startswith((".", "_")))
+    for match in [local] if os.path.exists(local) else sorted(glob.glob(local)):
+        if not os.path.isdir(match):
+            return match
+        files = sorted(name for _, _, names in os.walk(match) for name in names if not name.startswith((".", "_")))
         if files:
             return files[0]
     return path
@@ -56,32 +73,29 @@ def check_local(path: str) -> None:
     """
     local = local_path(path)
     check_encodable(path, "path", local is not None)
-    if local is None:
+    if local is None or SPARKS_PATTERN.search(local):
         return
-    if not PATTERN.search(local):
-        _check_local_entry(local, path)
-    elif not SPARKS_PATTERN.search(local):
-        found = glob.glob(local)
-        if not found:
-            raise InputError(f"{path}: there is no such file")
-        for each in found:
-            _check_local_entry(each, path)
+    matches = glob.glob(local) if PATTERN.search(local) else [local]
+    if not matches:
+        raise InputError(f"{path}: there is no such file")
+    for match in matches:
+        try:
+            _check_local_entry(match, path)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise InputError(f"{path}: there is no such file") from error
+        except OSError as error:
+            raise InputError(f"{path}: reading failed: {error.strerror}") from error
 
 
 def _check_local_entry(local: str, path: str) -> None:
-    try:
-        mode = os.stat(local).st_mode
-        if stat.S_ISDIR(mode):
-            with os.scandir(local) as entries:
-                _check_folder(((entry.name, entry.is_dir()) for entry in entries), path)
-        elif not stat.S_ISREG(mode):
-            raise InputError(f"{path}: expected a file or a folder of files, got a pipe or a device")
-        elif not os.access(local, os.R_OK):
-            raise InputError(f"{path}: reading failed: Permission denied")
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise InputError(f"{path}: there is no such file") from error
-    except OSError as error:
-        raise InputError(f"{path}: reading failed: {error.strerror}") from error
+    mode = os.stat(local).st_mode
+    if stat.S_ISDIR(mode):
+        with os.scandir(local) as entries:
+            _check_folder(((entry.name, entry.is_dir()) for entry in entries), path)
+    elif not stat.S_ISREG(mode):
+        raise InputError(f"{path}: expected a file or a folder of files, got a pipe or a device")
+    elif not os.access(local, os.R_OK):
+        raise InputError(f"{path}: reading failed: Permission denied")
 
 
 @contextmanager
@@ -106,31 +120,28 @@ def reading(spark: Any, path: str) -> Iterator[None]:
         fault = io_error(spark.sparkContext, error)
         if fault is None:
             raise
-        named = FAILED_FILE.search(str(error))
-        raise InputError(f"{local_name(unquote(named[1])) if named else path}: reading failed: {fault}") from error
+        url = FAILED_FILE.search(str(error))
+        raise InputError(f"{local_name(url[1]) if url else path}: reading failed: {fault}") from error
 
 
 def _check_exists(spark: Any, path: str) -> None:
     location, files = file_system_of(spark.sparkContext, path)
-    found = files.globStatus(location)
-    if found is None or len(found) == 0:
+    matches = files.globStatus(location)
+    if not matches:
         is_name = PATTERN.search(path) and files.exists(location)
         hint = f" that this pattern matches; the pattern of the file of this name is {escaped(path)}" if is_name else ""
         raise InputError(f"{path}: there is no such file{hint}")
-    for each in found:
-        if each.isDirectory():
-            listed = files.listStatus(each.getPath())
-            _check_folder(((entry.getPath().getName(), entry.isDirectory()) for entry in listed), path)
+    for match in matches:
+        if match.isDirectory():
+            entries = files.listStatus(match.getPath())
+            _check_folder(((entry.getPath().getName(), entry.isDirectory()) for entry in entries), path)
 
 
 def _check_folder(entries: Iterable[tuple[str, bool]], path: str) -> None:
-    """Raise InputError if a folder holds other folders.
+    """Raise InputError if a folder holds other folders, given the name of each entry and whether it is a folder.
 
     Spark lists everything below them, which takes minutes for "/", and then reads none of it. Folders named as
     partitions of a table ("day=3") are read.
-
-    Args:
-        entries: of the folder: names, and whether each is a folder.
     """
     for name, is_folder in entries:
         # Spark ignores names that begin with these.
@@ -139,27 +150,3 @@ def _check_folder(entries: Iterable[tuple[str, bool]], path: str) -> None:
                 f"{path}: expected a file or a folder of files, got a folder with the folder {name!r} in it, whose "
                 f"files would not be read; name the files by a pattern, such as {path.rstrip('/')}/*.gz"
             )
-
-
-def text_file(spark: Any, pattern: str) -> Any:
-    """Return an RDD of the lines of files; unlike SparkContext.textFile, a comma does not separate paths."""
-    return spark.sparkContext.textFile(pattern if "{" in pattern else pattern.replace(",", r"{\,}"))
-
-
-def numbered_lines(spark: Any, file: str) -> Any:
-    """Return an RDD of the lines of a file, each with its number from 0.
-
-    Args:
-        file: URL as Spark's input_file_name returns it.
-    """
-    return spark.sparkContext.textFile(escaped(unquote(file))).zipWithIndex()
-
-
-def local_name(url: str) -> str:
-    """Return the URL of a file without its scheme and host if that is "file"."""
-    return re.sub(r"^file:(//[^/]*)?", "", url)
-
-
-def shown(text: str) -> str:
-    """Return a text, or its beginning, for messages."""
-    return repr(text if len(text) <= SHOWN_CHARS else text[:SHOWN_CHARS] + "...")

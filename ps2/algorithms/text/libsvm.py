@@ -1,4 +1,4 @@
-"""Rows with labels in LIBSVM files, read by Spark; an error names the file and number of a line that it cannot read."""
+"""Rows with labels in LIBSVM files, read by Spark's own reader; an error names the file and number of a line."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote
 
-from ps2.algorithms.inputs import local_name, numbered_lines, reading, shown
+from pyspark.sql import functions as F
+
+from ps2.algorithms.text.layouts import NUMBER
+from ps2.algorithms.text.lines import find_fault, lines_of, shown
+from ps2.algorithms.text.paths import reading
 from ps2.errors import InputError
-from ps2.run.spark.backend_lookup import with_python
 
 # Lines that Spark may read, and should not: an entry of libffm, "field:index:value", of which it takes the index as the
 # value; and a number as Java writes it ("3f", "0x1p3"), or one that may be infinite. NaN is a missing value.
 SUSPECT = r":[^ ]*:|[0-9.][dDfF](\s|$)|0[xX]|Infinity|[eE]\+?[0-9]{3}|[0-9]{309}"
 MISSING = re.compile(r"[+-]?NaN")
-NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 INDEX = re.compile(r"\d{1,10}", re.ASCII)
 # What Java takes for white space around lines and numbers; U+00A0, for one, is none.
 BLANKS = "".join(map(chr, range(33)))
-# Number of hash values that decide which rows are held out.
-HASHES = 1 << 30
 # Spark's indices have 32 bits.
 MAX_FEATURES = 2**31 - 1
 SHOWN_LABELS = 10
@@ -36,7 +35,7 @@ class LabelledRows:
     """Rows in Spark's cache.
 
     Attributes:
-        path: of the file, the folder or the glob.
+        path: the path of the file, the folder or the glob.
         frame: DataFrame with columns label and features (vectors of pyspark.ml).
         counts: number of rows by label; incomplete if there are very many labels.
     """
@@ -48,41 +47,35 @@ class LabelledRows:
     def __len__(self) -> int:
         return sum(self.counts.values())
 
-    def classes(self, most: int = 2) -> tuple[float, ...]:
-        """Return the labels of class 0, 1, ...; raise InputError unless there are 2 to ``most`` of them.
+    def classes(self, limit: int = 2) -> tuple[float, ...]:
+        """Return the labels of class 0, 1, ...; raise InputError unless there are 2 to ``limit`` of them.
 
         Args:
-            most: from 2 to ``MAX_CLASSES``.
+            limit: from 2 to ``MAX_CLASSES``.
         """
-        if not 2 <= len(self.counts) <= most:
-            expected = "two different values" if most == 2 else f"2 to {most} different values"
+        if not 2 <= len(self.counts) <= limit:
+            expected = "two different values" if limit == 2 else f"2 to {limit} different values"
             raise InputError(f"{self.path}: labels: expected {expected}, got {self.shown_labels}")
         return tuple(sorted(self.counts))
 
     @property
     def shown_labels(self) -> str:
         """The first few labels, for a message."""
-        found = sorted(self.counts)
-        more = ", ..." if len(found) > SHOWN_LABELS else ""
-        return ", ".join(f"{label:g}" for label in found[:SHOWN_LABELS]) + more
+        labels = sorted(self.counts)
+        more = ", ..." if len(labels) > SHOWN_LABELS else ""
+        return ", ".join(f"{label:g}" for label in labels[:SHOWN_LABELS]) + more
 
     def classified(self, classes: tuple[float, ...]) -> Any:
         """Return the rows with labels 0, 1, ...; raise InputError for a label that is not a class."""
-        from pyspark.sql import functions as F
-
+        names = [f"{label:g}" for label in classes]
         strange = sorted(set(self.counts) - set(classes))
         if strange:
-            raise InputError(f"{self.path}: expected labels {in_words(classes)}, got {strange[0]:g}")
+            expected = f"{', '.join(names[:-1])} and {names[-1]}"
+            raise InputError(f"{self.path}: expected labels {expected}, got {strange[0]:g}")
         number = F.array_position(F.array(*map(F.lit, classes)), F.col("label")) - 1
         # Rows may be held out. The metadata keep all classes, even those that only held-out rows have.
-        known = {"ml_attr": {"type": "nominal", "vals": [f"{label:g}" for label in classes]}}
-        return self.frame.withColumn("label", number.cast("double")).withMetadata("label", known)
-
-
-def in_words(labels: tuple[float, ...]) -> str:
-    """Return some labels for a sentence: "-1 and 1"."""
-    *others, last = (f"{label:g}" for label in labels)
-    return f"{', '.join(others)} and {last}"
+        attribute = {"ml_attr": {"type": "nominal", "vals": names}}
+        return self.frame.withColumn("label", number.cast("double")).withMetadata("label", attribute)
 
 
 def read(spark: Any, path: str, features: int) -> LabelledRows:
@@ -97,28 +90,15 @@ def read(spark: Any, path: str, features: int) -> LabelledRows:
     """
     with _faults_named(spark, path, features):
         frame = spark.read.format("libsvm").option("numFeatures", str(features)).load(path).persist()
-        found = frame.groupBy("label").count().limit(MAX_CLASSES + 1).collect()
-        _check_entries(spark, path, features)
-    if not found:
-        raise InputError(_no_row(path))
-    return LabelledRows(path, frame, {row["label"]: row["count"] for row in found})
-
-
-def held_out(frame: Any, share: float, seed: int, name: str) -> Any:
-    """Return rows with a boolean column that marks the rows to hold out.
-
-    A hash of the row decides, so the choice does not depend on where rows lie, and equal rows are treated alike.
-
-    Args:
-        frame: with columns label and features.
-        share: approximate share of the rows.
-        seed: of the hash.
-        name: of the column.
-    """
-    from pyspark.sql import functions as F
-
-    drawn = F.pmod(F.xxhash64(F.lit(seed), F.col("label"), F.col("features")), F.lit(HASHES))
-    return frame.withColumn(name, drawn < round(share * HASHES))
+        counts = frame.groupBy("label").count().limit(MAX_CLASSES + 1).collect()
+        line = F.trim("line")
+        if lines_of(spark, path).where(line.rlike(SUSPECT) & ~line.startswith("#")).head(1):
+            fault = _find_fault(spark, path, features)
+        else:
+            fault = None if counts else _no_row(path)
+        if fault is not None:
+            raise InputError(fault)
+    return LabelledRows(path, frame, {row["label"]: row["count"] for row in counts})
 
 
 def count_features(spark: Any, path: str) -> int:
@@ -159,34 +139,18 @@ def _faults_named(spark: Any, path: str, features: int) -> Iterator[None]:
         try:
             yield
         except (Py4JJavaError, PySparkException) as error:
-            found = _find_fault(spark, path, features)
-            if found is None:
+            fault = _find_fault(spark, path, features)
+            if fault is None:
                 raise
-            raise InputError(found) from error
-
-
-def _check_entries(spark: Any, path: str, features: int) -> None:
-    from pyspark.sql import functions as F
-
-    line = F.trim("value")
-    suspects = spark.read.text(path).where(line.rlike(SUSPECT) & ~line.startswith("#")).head(1)
-    if suspects and (fault := _find_fault(spark, path, features)):
-        raise InputError(fault)
+            raise InputError(fault) from error
 
 
 def _find_fault(spark: Any, path: str, features: int) -> str | None:
-    from pyspark.sql import functions as F
-
-    lines = with_python(spark).read.text(path).select(F.input_file_name(), "value").rdd
-    faulty = lines.filter(lambda row: fault_of(row[1], features) is not None).take(1)
-    if faulty:
-        # Spark may read the parts of a file in any order; Hadoop returns lines in the order of the text.
-        file = faulty[0][0]
-        numbered = numbered_lines(spark, file)
-        line, number = numbered.filter(lambda pair: fault_of(pair[0], features) is not None).first()
-        return f"{local_name(unquote(file))}: line {number + 1}: {fault_of(line, features)}"
-    is_row = lines.filter(lambda row: not _is_skipped(row[1]))
-    return None if is_row.take(1) else _no_row(path)
+    lines = lines_of(spark, path)
+    fault = find_fault(lines, lambda line, _: fault_of(line, features))
+    if fault is not None or lines.rdd.filter(lambda row: not _is_skipped(row[1])).take(1):
+        return fault
+    return _no_row(path)
 
 
 def _no_row(path: str) -> str:
@@ -198,4 +162,4 @@ def _is_skipped(line: str) -> bool:
 
 
 def _is_number(text: str) -> bool:
-    return NUMBER.fullmatch(text.strip(BLANKS)) is not None and math.isfinite(float(text))
+    return re.fullmatch(NUMBER.pattern, text.strip(BLANKS)) is not None and math.isfinite(float(text))

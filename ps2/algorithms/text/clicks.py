@@ -1,0 +1,211 @@
+"""Rows of named columns with labels 0 and 1 in CSV, TSV or Parquet files. An empty field is null."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+from urllib.parse import unquote
+
+from pyspark.sql import functions as F
+
+from ps2.algorithms.text import paths
+from ps2.algorithms.text.layouts import LABEL, OPTIONAL_NUMBER, TEXT, Column, Layout
+from ps2.algorithms.text.paths import local_name, reading
+from ps2.algorithms.text.tables import csv_lines, name_fault, read_rows
+from ps2.errors import ConfigError, InputError
+from ps2.run.spark.files import escaped
+
+FormatName = Literal["csv", "tsv", "parquet"]
+SEPARATORS = {"csv": ",", "tsv": "\t"}
+RANGE = re.compile(r"([^\d,]*?)(\d+)\.\.\1(\d+)")
+MAX_IN_RANGE = 10_000
+
+
+@dataclass(frozen=True)
+class ClickColumns:
+    """Columns of a model of clicks; lists hold names, ranges such as "c1..c26", and patterns such as "c*".
+
+    Attributes:
+        label, weight: columns of numbers; ``weight`` None: all rows weigh 1.
+        categories: columns of strings or integers.
+        numbers: columns of numbers that count by value.
+        buckets: columns of numbers that count by interval.
+        crosses: combinations of columns, each "a:b".
+    """
+
+    label: str = "label"
+    weight: str | None = None
+    categories: tuple[str, ...] = ()
+    numbers: tuple[str, ...] = ()
+    buckets: tuple[str, ...] = ()
+    crosses: tuple[str, ...] = ()
+
+    def resolved(self, path: str, names: Sequence[str]) -> ClickColumns:
+        """Return the columns with ranges and patterns replaced by the names of a file's columns.
+
+        Args:
+            path: the file, for messages.
+            names: names of the file's columns.
+
+        Raises:
+            InputError: the file has no such column, or several of that name.
+        """
+        roles = {self.label: "label", **({} if self.weight is None else {self.weight: "weight"})}
+        lists = {"categories": self.categories, "numbers": self.numbers, "buckets": self.buckets}
+        for name in (*roles, *self._crossed):
+            _check_name(path, name, names)
+        matches = {option: matching(path, patterns, names) for option, patterns in lists.items()}
+        for name, role in roles.items():
+            for option, columns in matches.items():
+                if name in columns:
+                    raise InputError(f"{path}: {option}: {name!r} is the column of {role}s")
+        return ClickColumns(self.label, self.weight, **matches, crosses=self.crosses)
+
+    @property
+    def _crossed(self) -> list[str]:
+        return [name for cross in self.crosses for name in cross.split(":")]
+
+    @property
+    def texts(self) -> list[str]:
+        """Columns that are strings in text files: categories, also those that only crosses name."""
+        return [name for name in dict.fromkeys((*self.categories, *self._crossed)) if name not in self.values]
+
+    @property
+    def values(self) -> list[str]:
+        """Columns of numbers, the label first."""
+        return list(dict.fromkeys(filter(None, (self.label, self.weight, *self.numbers, *self.buckets))))
+
+    def columns(self) -> tuple[Column, ...]:
+        """Return the columns of text files."""
+        kinds = dict.fromkeys(self.values, OPTIONAL_NUMBER) | dict.fromkeys(self.texts, TEXT)
+        kinds[self.label] = LABEL
+        return tuple(Column(name, kind, title=f"column {name!r}") for name, kind in kinds.items())
+
+
+@dataclass(frozen=True, eq=False)
+class ClickRows:
+    """The rows of a file, a folder or a glob.
+
+    Attributes:
+        path: its path.
+        frame: DataFrame with the columns that ``columns`` names.
+        columns: names of the columns.
+        rows: number of rows.
+        clicks: number of rows with label 1.
+    """
+
+    path: str
+    frame: Any
+    columns: ClickColumns
+    rows: int
+    clicks: int
+
+
+def read(spark: Any, path: str, form: FormatName, columns: ClickColumns, names: Sequence[str] = ()) -> ClickRows:
+    """Read a file, or all files of a folder or glob.
+
+    Args:
+        path: any URL that Spark reads.
+        form: format of the files.
+        columns: columns to read.
+        names: names of all columns, for text files whose first line has none.
+
+    Raises:
+        InputError: there is no such file or column, there are no rows, or a row has a wrong field; names the file and,
+            for text, the number of the line.
+    """
+    with reading(spark, path):
+        if form == "parquet":
+            return _read_parquet(spark, path, columns)
+        lines, headers = csv_lines(spark, path, SEPARATORS[form], names)
+        columns = columns.resolved(path, headers[0].names)
+        table = read_rows(path, lines, Layout(columns.columns(), headers, SEPARATORS[form]))
+        return ClickRows(path, table.frame, columns, table.rows, table.counts[columns.label])
+
+
+def format_of(path: str) -> FormatName:
+    """Return the format that the suffix of a path, or of a local folder's first file, tells.
+
+    Raises:
+        ConfigError: it tells none.
+    """
+    form = paths.format_of(path)
+    if form is None:
+        raise ConfigError(f"--format: expected csv, tsv, parquet, as the name {path} does not tell it")
+    return form  # type: ignore[return-value]
+
+
+def names_in(text: str) -> tuple[str, ...]:
+    """Return the names of a list separated by commas; "c1..c3" is c1, c2 and c3.
+
+    Raises:
+        ConfigError: a range is empty or very large, or a name is.
+    """
+    names: list[str] = []
+    for part in (part.strip() for part in text.split(",")):
+        bounds = RANGE.fullmatch(part)
+        if bounds is None:
+            names.append(part)
+            continue
+        first, last = int(bounds[2]), int(bounds[3])
+        if not 0 <= last - first < MAX_IN_RANGE:
+            raise ConfigError(f"expected a range such as c1..c26, of at most {MAX_IN_RANGE:,} names, got {part!r}")
+        names.extend(f"{bounds[1]}{number}" for number in range(first, last + 1))
+    if not all(names):
+        raise ConfigError(f"expected names separated by commas, got {text!r}")
+    return tuple(names)
+
+
+def matching(path: str, patterns: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names that names and patterns match, each once; raises InputError if one matches none."""
+    matches: dict[str, None] = {}
+    for pattern in patterns:
+        if pattern in names or not set(pattern) & set("*?["):
+            _check_name(path, pattern, names)
+            matches[pattern] = None
+            continue
+        matches_of_one = [name for name in names if fnmatch.fnmatchcase(name, pattern)]
+        if not matches_of_one:
+            raise InputError(f"{path}: expected columns like {pattern!r}, got {', '.join(map(repr, names))}")
+        matches.update(dict.fromkeys(matches_of_one))
+    return tuple(matches)
+
+
+def _check_name(path: str, name: str, names: Sequence[str]) -> None:
+    if fault := name_fault(name, names):
+        raise InputError(f"{path}: expected a column {name!r}, {fault}")
+
+
+def _read_parquet(spark: Any, path: str, columns: ClickColumns) -> ClickRows:
+    whole = spark.read.parquet(path)
+    columns = columns.resolved(path, whole.columns)
+    names = dict.fromkeys([*columns.values, *columns.texts, *columns.categories])
+    frame = whole.select(*(F.col(f"`{name}`") for name in names))
+    label = F.col(f"`{columns.label}`").cast("double")
+    is_wrong = ~F.coalesce(label.isin(0.0, 1.0), F.lit(False))
+    rows, clicks, faults = frame.agg(F.count(F.lit(1)), F.sum(label), F.sum(is_wrong.cast("long"))).first()
+    if not rows:
+        raise InputError(f"{path}: expected rows, got none")
+    _check_files(spark, whole, list(names))
+    if faults:
+        got = frame.where(is_wrong).select(f"`{columns.label}`").first()[0]
+        raise InputError(f"{path}: column {columns.label!r}: expected labels 0 and 1, got {got} ({faults:,} rows)")
+    return ClickRows(path, frame.withColumn(columns.label, label), columns, rows, int(clicks))
+
+
+def _check_files(spark: Any, whole: Any, names: Sequence[str]) -> None:
+    """Raise InputError if a Parquet file lacks a column: Spark takes its values as null."""
+    if len(whole.inputFiles()) == 1:
+        return
+    values = [F.count(f"`{name}`").alias(str(index)) for index, name in enumerate(names)]
+    for file, *counts in whole.groupBy(F.input_file_name().alias("file")).agg(*values).collect():
+        if 0 not in counts:
+            continue
+        columns = [name.lower() for name in spark.read.parquet(escaped(unquote(file))).columns]
+        for name, count in zip(names, counts, strict=True):
+            if not count and name.lower() not in columns:
+                got = ", ".join(map(repr, columns))
+                raise InputError(f"{local_name(file)}: expected a column {name!r}, as other files have, got {got}")

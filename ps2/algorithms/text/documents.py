@@ -1,0 +1,270 @@
+"""Documents in files of UCI's bag-of-words format; an error names the file and number of a malformed line.
+
+A file begins with three lines: the number of documents, of words in the vocabulary, and of lines that follow. Each
+further line is "document word count", with numbers from 1. Lines come to Python as Arrow batches and become arrays at
+once; consecutive lines of one document are a piece. Where Spark cuts a file inside a document, the document has
+several pieces, which are joined by file and number.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import scipy.sparse as sp
+from pyspark.ml.linalg import VectorUDT
+from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StructField, StructType
+
+from ps2.algorithms.text.lines import NOT_UTF8, find_fault_in, lines_of, numbered_lines, shown
+from ps2.algorithms.text.paths import local_name, reading
+from ps2.array_types import Int64s
+from ps2.errors import InputError
+from ps2.run.spark.backend_lookup import backend_of, with_python
+
+HEAD = ("documents", "words in the vocabulary", "lines that follow")
+FIELDS = ("document", "word", "count")
+NUMBER = re.compile(r"\d{1,18}", re.ASCII)
+# Spark's indices and counts have 32 bits.
+MAX_COUNT = 2**31 - 1
+# Takes the place of a document's number for lines of the head and for malformed lines.
+HEAD_LINES, MALFORMED = 0, -1
+PIECES = "file bigint, block bigint, document bigint, words array<int>, counts array<double>"
+# Lines of files, "document word count", for each partition of the documents.
+PARTITION_LINES = 1 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class BagOfWords:
+    """Documents in Spark's cache.
+
+    Attributes:
+        path: the path of the file, the folder or the glob.
+        frame: DataFrame with columns id (a document's number in its file) and features (vectors of pyspark.ml).
+        documents: number of documents with words.
+        vocabulary: number of words.
+        tokens: the sum of all counts.
+    """
+
+    path: str
+    frame: Any
+    documents: int
+    vocabulary: int
+    tokens: int
+
+
+def read(spark: Any, path: str, vocabulary: int | None = None) -> BagOfWords:
+    """Read a file, or all files of a folder or glob, and cache the documents.
+
+    Args:
+        path: any URL that Spark reads. Each file has its own three lines, and documents of its own.
+        vocabulary: the expected number of words; None: any.
+
+    Raises:
+        InputError: there is no such file, a line is malformed, or the files have different vocabularies.
+    """
+    with reading(spark, path):
+        lines = with_python(lines_of(spark, path))
+        # A file's number is shorter than its name on every line.
+        located = lines.select(F.xxhash64("file").alias("file"), F.input_file_block_start().alias("block"), "line")
+        pieces = located.mapInArrow(_parse, PIECES).persist()
+        try:
+            words, entries, tokens = _check(spark, path, lines, pieces)
+            if vocabulary not in (None, words):
+                raise InputError(f"{path}: expected a vocabulary of {vocabulary:,} words, got one of {words:,}")
+            # A cached DataFrame keeps its partitions: Spark's 200 would be so many tasks of every later job.
+            parts = max(backend_of(spark).total_slots(), -(-entries // PARTITION_LINES))
+            whole = (
+                pieces.where(F.col("document") > HEAD_LINES)
+                .repartition(parts, "file", "document")
+                .groupBy("file", "document")
+                .agg(*(F.flatten(F.collect_list(name)).alias(name) for name in ("words", "counts")))
+            )
+            schema = StructType([StructField("id", LongType()), StructField("features", VectorUDT())])
+            rows = with_python(whole).select("document", "words", "counts")
+            frame = rows.mapInArrow(partial(_vectors, words), schema).persist()
+            return BagOfWords(path, frame, frame.count(), words, tokens)
+        finally:
+            pieces.unpersist()
+
+
+def read_vocabulary(spark: Any, path: str, size: int) -> list[str]:
+    """Read a vocabulary: one word per line.
+
+    Raises:
+        InputError: there is no such file, or its number of words is not ``size``.
+    """
+    with reading(spark, path):
+        # A comma would separate paths.
+        words: list[str] = spark.sparkContext.textFile(path if "{" in path else path.replace(",", r"{\,}")).collect()
+    if len(words) != size:
+        raise InputError(
+            f"{path}: expected {size:,} words, one a line, as many as documents have, got {len(words):,} lines"
+        )
+    for number, word in enumerate(words, 1):
+        if NOT_UTF8 in word:
+            raise InputError(f"{path}: line {number}: expected UTF-8, got {shown(word)}")
+    return words
+
+
+def pieces_of(files: Int64s, blocks: Int64s, values: pa.Array) -> pa.RecordBatch:
+    """Parse lines.
+
+    Args:
+        files, blocks: int64, for each line: its file, and where in the file the part begins that Spark read it with.
+        values: the lines, strings.
+
+    Returns:
+        Rows as ``PIECES`` describes. The numbers of a head's lines are counts. If this part of a file has a line that
+        is malformed whatever the head says, the file's only row reports that.
+    """
+    trimmed = pc.utf8_trim_whitespace(values)
+    has_fields = pc.greater(pc.utf8_length(trimmed), 0)
+    files, blocks = (numbers[has_fields.to_numpy(zero_copy_only=False)] for numbers in (files, blocks))
+    fields = pc.utf8_split_whitespace(trimmed.filter(has_fields))
+    sizes = pc.list_value_length(fields).to_numpy(zero_copy_only=False)
+    numbers = np.zeros((len(sizes), len(FIELDS)), np.int64)
+    try:
+        if not np.isin(sizes, (1, len(FIELDS))).all():
+            raise ValueError("a line of another size")
+        # The number of a head's line is the last one of its row.
+        are_there = np.arange(len(FIELDS)) >= len(FIELDS) - sizes[:, None]
+        numbers[are_there] = pc.list_flatten(fields).cast(pa.int64()).to_numpy(zero_copy_only=False)
+        rows = numbers[sizes > 1]
+        if (rows < 1).any() or (rows > MAX_COUNT).any():
+            raise ValueError("a number out of range")
+    except ValueError:
+        which, begins = np.unique(files, return_index=True)
+        offsets = np.zeros(len(which) + 1, np.int64)
+        return _as_batch(which, blocks[begins], np.full(len(which), MALFORMED), offsets, numbers[:0])
+    document = numbers[:, 0]
+    is_begin = (document[1:] != document[:-1]) | (files[1:] != files[:-1])
+    begins = np.flatnonzero(np.append(len(document) > 0, is_begin))
+    return _as_batch(files[begins], blocks[begins], document[begins], np.append(begins, len(document)), numbers)
+
+
+def fault_of(line: str, number: int, documents: int = MAX_COUNT, words: int = MAX_COUNT) -> str | None:
+    """Describe what is wrong with a line; None: nothing.
+
+    Args:
+        number: number of the line, from 1.
+        documents, words: their numbers, from the head.
+    """
+    fields = line.split()
+    if number <= len(HEAD):
+        if len(fields) != 1 or not NUMBER.fullmatch(fields[0]):
+            return f"expected the number of {HEAD[number - 1]}, got {shown(line.strip())}"
+        return None
+    if not fields:
+        return None
+    if len(fields) != len(FIELDS):
+        return f"expected 'document word count', got {shown(line.strip())}"
+    for name, field, limit in zip(FIELDS, fields, (documents, words, MAX_COUNT), strict=True):
+        if not NUMBER.fullmatch(field) or not 1 <= int(field) <= limit:
+            return f"{name}: expected a whole number from 1 to {limit:,}, got {shown(field)}"
+    return None
+
+
+def _as_batch(files: Int64s, blocks: Int64s, documents: Int64s, offsets: Int64s, numbers: Int64s) -> pa.RecordBatch:
+    """Return pieces; each holds the numbers from its offset to the next offset."""
+    ends = pa.array(offsets, pa.int32())
+    words = pa.ListArray.from_arrays(ends, pa.array(numbers[:, 1], pa.int32()))
+    counts = pa.ListArray.from_arrays(ends, pa.array(numbers[:, 2], pa.float64()))
+    columns = [pa.array(files), pa.array(blocks), pa.array(documents, pa.int64()), words, counts]
+    return pa.record_batch(columns, names=["file", "block", "document", "words", "counts"])
+
+
+def _parse(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        files, blocks = (batch.column(index).to_numpy(zero_copy_only=False) for index in (0, 1))
+        yield pieces_of(files, blocks, batch.column(2))
+
+
+def _vectors(size: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Return documents as vectors of ascending unique words."""
+    for batch in batches:
+        documents, words, counts = batch.columns
+        num_words = pc.list_value_length(words).to_numpy(zero_copy_only=False)
+        columns = words.flatten().to_numpy(zero_copy_only=False) - 1
+        values = counts.flatten().to_numpy(zero_copy_only=False).copy()
+        x = sp.csr_array((values, columns, np.append(0, np.cumsum(num_words))), shape=(len(batch), size))
+        x.sum_duplicates()
+        ends = pa.array(x.indptr, pa.int32())
+        lists = (
+            pa.ListArray.from_arrays(ends, pa.array(x.indices, pa.int32())),
+            pa.ListArray.from_arrays(ends, x.data),
+        )
+        types, sizes = pa.array(np.zeros(len(batch), np.int8)), pa.array(np.full(len(batch), size, np.int32))
+        vectors = pa.StructArray.from_arrays([types, sizes, *lists], names=["type", "size", "indices", "values"])
+        yield pa.record_batch([documents, vectors], names=["id", "features"])
+
+
+def _check(spark: Any, path: str, lines: Any, pieces: Any) -> tuple[int, int, int]:
+    """Return the numbers of words, of lines after the heads and of tokens, or raise InputError for what is wrong."""
+    document, is_row = F.col("document"), F.col("document") > HEAD_LINES
+    tokens = F.aggregate("counts", F.lit(0.0), lambda total, count: total + count)
+    files = (
+        pieces.groupBy("file")
+        .agg(
+            F.min(document).alias("min_document"),
+            F.max(document).alias("max_document"),
+            F.coalesce(F.max(F.array_max("words")), F.lit(0)).alias("max_word"),
+            F.sum(F.when(is_row, F.size("words")).otherwise(0)).alias("lines"),
+            F.sum(F.when(is_row, tokens).otherwise(0.0)).alias("tokens"),
+            F.flatten(
+                F.transform(
+                    F.sort_array(F.collect_list(F.when(document == HEAD_LINES, F.struct("block", "counts")))),
+                    lambda part: part["counts"],
+                )
+            ).alias("head"),
+        )
+        .collect()
+    )
+    if not files:
+        raise InputError(f"{path}: expected lines 'document word count', got none at all")
+    malformed = [row for row in files if row["min_document"] == MALFORMED]
+    # The numbers of a part with a malformed line are unknown, so the error must name that line.
+    wrong = malformed or [row for row in files if not _matches_head(row)]
+    if wrong:
+        faults = (_fault_in(spark, lines, row["file"], None if malformed else row["lines"]) for row in wrong)
+        raise InputError(next(filter(None, faults), f"{path}: expected lines 'document word count'"))
+    vocabularies = sorted({int(row["head"][1]) for row in files})
+    if len(vocabularies) > 1:
+        raise InputError(
+            f"{path}: expected files of one vocabulary, got one of {vocabularies[0]:,} words and one of "
+            f"{vocabularies[-1]:,}"
+        )
+    num_lines, num_tokens = (sum(row[name] for row in files) for name in ("lines", "tokens"))
+    if not num_lines:
+        raise InputError(f"{path}: expected lines 'document word count', got none after the first three")
+    return vocabularies[0], num_lines, int(num_tokens)
+
+
+def _matches_head(row: Any) -> bool:
+    """Return True if the lines of a file match its head."""
+    if len(row["head"]) != len(HEAD):
+        return False
+    documents, words, num_lines = row["head"]
+    return bool(row["max_document"] <= documents and row["max_word"] <= words and row["lines"] == num_lines)
+
+
+def _fault_in(spark: Any, lines: Any, number: int, num_lines: int | None) -> str | None:
+    """Describe what is wrong with a file; ``num_lines`` None: the number of its lines is unknown."""
+    url = lines.where(F.xxhash64("file") == number).first()["file"]
+    head = [line for line, _ in numbered_lines(spark, url).take(len(HEAD))]
+    is_head = len(head) == len(HEAD) and not any(fault_of(line, 1) for line in head)
+    documents, words = map(int, head[:2]) if is_head else (MAX_COUNT, MAX_COUNT)
+    fault = find_fault_in(spark, url, lambda line, number: fault_of(line, number, documents, words))
+    if fault is not None:
+        return fault
+    if not is_head:
+        return f"{local_name(url)}: expected the number of {HEAD[len(head)]}, got the end of the file"
+    if num_lines is None:
+        return None
+    return f"{local_name(url)}: line 3: expected {int(head[2]):,} lines to follow, got {num_lines:,}"

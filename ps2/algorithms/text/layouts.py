@@ -1,0 +1,297 @@
+"""How lines become fields: of text by position, of CSV files by the names in each file's first line.
+
+A layout splits lines in Spark's expressions, which are fast, and in Python, which says what is wrong with a line.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import and_
+from typing import Any, NamedTuple
+
+from pyspark.sql import functions as F
+
+from ps2.algorithms.text.lines import NOT_UTF8, shown
+from ps2.algorithms.text.paths import local_name
+from ps2.algorithms.text.separators import IDS, SPACES, WHITE, check_separator, fields_of, separator_of
+from ps2.errors import InputError
+
+COMMENT = "#"
+# Numbers of fields of a line of text.
+SIZES = (IDS, IDS + 1)
+BYTE_ORDER_MARK = "\ufeff"
+# Spark's column of a line that is no CSV.
+MALFORMED = "malformed"
+
+
+class Kind(NamedTuple):
+    """What the fields of a column are.
+
+    Attributes:
+        expected: description of a valid field.
+        pattern: regular expression, for Java and Python alike, that a valid field matches.
+        type: Spark's type of the column.
+        is_trimmed: whether white space around a field does not count.
+    """
+
+    expected: str
+    pattern: str
+    type: str
+    is_trimmed: bool = False
+
+
+# An id such as "007" is no integer: it differs from "7".
+INTEGER = r"0|-?[1-9][0-9]{0,17}"
+ID = Kind("an id", f"[^{NOT_UTF8}]+", "string", is_trimmed=True)
+TEXT = Kind("a text", f"[^{NOT_UTF8}]*", "string")
+NUMBER = Kind("a number", r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", "double", is_trimmed=True)
+OPTIONAL_NUMBER = Kind("a number", f"({NUMBER.pattern})?", "double")
+LABEL = Kind("a label 0 or 1", r"\+?0*1(\.0*)?|[+-]?(0+(\.0*)?|\.0+)", "double")
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        name: its name in the DataFrame.
+        kind: what its fields are.
+        header: its name in CSV files; "": ``name``.
+        title: its name in messages; "": ``name``.
+    """
+
+    name: str
+    kind: Kind
+    header: str = ""
+    title: str = ""
+
+    def index_in(self, header: Header) -> int:
+        """Return the column's index in files with a header."""
+        return header.names.index(self.header or self.name)
+
+    def fault_of(self, value: str, line: str) -> str | None:
+        """Describe what is wrong with a field of a line; None: nothing."""
+        if re.fullmatch(self.kind.pattern, value):
+            return None
+        expected = "UTF-8" if NOT_UTF8 in value else self.kind.expected
+        got = f"an empty field in {shown(line)}" if self.kind == ID and not value else shown(value)
+        return f"{self.title or self.name}: expected {expected}, got {got}"
+
+    def is_valid(self, value: Any) -> Any:
+        """Return Spark's column of whether fields are valid."""
+        text = F.coalesce(value, F.lit(""))
+        if self.kind.type == "double":
+            return text.rlike(rf"^({self.kind.pattern})\z")
+        is_utf8 = ~text.contains(NOT_UTF8)  # faster than the pattern
+        return is_utf8 & (text != "") if self.kind == ID else is_utf8
+
+
+@dataclass(frozen=True)
+class Header:
+    """The names of the columns of some files.
+
+    Attributes:
+        names: the names.
+        line: the first line of the files, which has them; "": there is none.
+        files: URLs of the files, as Spark's input_file_name returns them.
+    """
+
+    names: tuple[str, ...]
+    line: str = ""
+    files: frozenset[str] = frozenset()
+
+    @staticmethod
+    def of(line: str, separator: str, files: frozenset[str] = frozenset()) -> Header:
+        """Return a line as a header."""
+        names = _csv_cells(line.removeprefix(BYTE_ORDER_MARK), separator)
+        return Header(tuple(name.strip() for name in names), line, files)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How lines become fields. ``file`` is the URL of a line's file.
+
+    Attributes:
+        columns: the columns to read.
+        headers: the headers of the files, all with the same names, perhaps in other orders.
+        separator: what separates the fields; None: white space.
+        text: of text, a description of its lines. "": of CSV files, where a field that contains the separator is in
+            double quotes, which end on its line. Text has no quotes, and lines that begin with # are comments.
+        is_open: lines may have more fields, which are ignored.
+    """
+
+    columns: tuple[Column, ...]
+    headers: tuple[Header, ...]
+    separator: str | None = ","
+    text: str = ""
+    is_open: bool = False
+
+    @staticmethod
+    def of_text(columns: tuple[Column, ...], size: int, separator: str | None = None, is_open: bool = False) -> Layout:
+        """Return the layout of text.
+
+        Args:
+            columns: the columns that lines may have: two, and perhaps a number.
+            size: the number of fields.
+        """
+        names = [column.name for column in columns]
+        text = f"'{' '.join(names[:IDS])} ...'" if is_open else f"'{' '.join(names[:IDS])}' or '{' '.join(names)}'"
+        # The names of fields that are too many are none of a column.
+        header = Header((*names[:size], *[""] * (size - len(names))))
+        return Layout(columns[:size], (header,), separator, text, is_open)
+
+    @staticmethod
+    def of_lines(columns: tuple[Column, ...], lines: Sequence[str], file: str = "", is_open: bool = False) -> Layout:
+        """Return the layout of the first lines of a file; the first of all has as many fields as all must have.
+
+        Raises:
+            InputError: several separators fit, and make other fields; or numbers have decimal commas.
+        """
+
+        def is_row(fields: Sequence[str]) -> bool:
+            numbers = fields[IDS:]
+            is_number = len(fields) <= len(columns) and all(re.fullmatch(NUMBER.pattern, field) for field in numbers)
+            return len(fields) >= IDS and (is_open or is_number)
+
+        separator = separator_of(lines, is_row)
+        if is_open:
+            return Layout.of_text(columns, len(columns), separator, is_open)
+        check_separator(file, lines, separator, is_row)
+        return Layout.of_text(columns, len(fields_of(lines[0], separator)), separator)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all columns."""
+        return self.headers[0].names
+
+    @property
+    def _skipped(self) -> str:
+        """A regular expression, for Java and Python alike, of the beginning of blank lines and comments."""
+        return f"^[{SPACES}]*({COMMENT}|$)" if self.text else f"^[{SPACES}]*$"
+
+    def fault_of(self, line: str, file: str = "") -> str | None:
+        """Describe what is wrong with a line; None: nothing."""
+        header = self._header(file)
+        if re.match(self._skipped, line) or line == header.line:
+            return None
+        fields = self.fields(line, header)
+        if isinstance(fields, str):
+            return fields
+        faults = (column.fault_of(value, line) for column, value in zip(self.columns, fields, strict=True))
+        return next(filter(None, faults), None)
+
+    def fields(self, line: str, header: Header) -> list[str] | str:
+        """Return the fields of a line in the order of the columns; or what is wrong with it."""
+        size = len(header.names)
+        cells = fields_of(line, self.separator) if self.text else _csv_cells(line, self.separator or ",")
+        cells = cells[:size] if self.is_open else cells
+        if self.text and len(cells) not in SIZES:
+            more = ": cut off what follows the third field" if len(cells) > max(SIZES) else ""
+            return f"expected {self.text}, got {shown(line.strip())}{more}"
+        if len(cells) != size:
+            source = ", as the first line has" if self.text or header.line else ""
+            return f"expected {size} fields{source}, got {len(cells)}: {shown(line)}"
+        values = [(column, cells[column.index_in(header)]) for column in self.columns]
+        fields = [value.strip(SPACES) if column.kind.is_trimmed else value for column, value in values]
+        ids = {field for column, field in zip(self.columns, fields, strict=True) if column.kind == ID}
+        if header.line and ids and ids <= set(header.names):
+            return f"expected a row, got names of columns in another order than in the first line: {shown(line)}"
+        return fields
+
+    def is_skipped(self, line: Any, file: Any) -> Any:
+        """Return Spark's column of whether lines have no fields: they are blank, comments or headers."""
+        return line.rlike(self._skipped) | (line == self._by_header(file, lambda header: F.lit(header.line)))
+
+    def split(self, line: Any) -> Any:
+        """Return Spark's column of all cells of lines: a list, or of CSV files a struct."""
+        if not self.text:
+            # A quote that does not end on its line hides the separator behind it.
+            names = [*(f"c{index}" for index in range(len(self.names) + 1)), MALFORMED]
+            options = {"sep": self.separator or ",", "escape": '"', "columnNameOfCorruptRecord": MALFORMED}
+            schema = ", ".join(f"{name} string" for name in names)
+            return F.from_csv(F.concat(line, F.lit(self.separator)), F.lit(schema), options)
+        if self.separator is not None:
+            return F.split(_trimmed(line), self.separator)
+        text = F.trim(F.translate(line, WHITE, " " * len(WHITE)))
+        single = F.when(F.instr(text, "  ") > 0, F.regexp_replace(text, " +", " ")).otherwise(text)
+        # Java splits by one character without a regular expression, which it would compile for each line.
+        return F.split(single, " ")
+
+    def is_whole(self, cells: Any, file: Any) -> Any:
+        """Return Spark's column of whether the cells are those of a row."""
+        size = len(self.names)
+        if self.text:
+            return (F.size(cells) >= size if self.is_open else F.size(cells) == size) & F.lit(size in SIZES)
+        ids = [self.field(column, cells, file) for column in self.columns if column.kind == ID]
+        are_names = reduce(and_, (field.isin(*self.names) for field in ids), F.lit(bool(ids and self.headers[0].line)))
+        return cells[MALFORMED].isNull() & ~are_names
+
+    def field(self, column: Column, cells: Any, file: Any) -> Any:
+        """Return Spark's column of the fields of a column."""
+        if self.text:
+            return _trimmed(F.get(cells, F.lit(column.index_in(self.headers[0]))))
+        cell = self._by_header(file, lambda header: cells[f"c{column.index_in(header)}"])
+        return _trimmed(cell) if column.kind.is_trimmed else cell
+
+    def _by_header(self, file: Any, value: Callable[[Header], Any]) -> Any:
+        """Return Spark's column of the value that belongs to the header of each row's file."""
+        *others, last = self.headers
+        column = value(last)
+        for header in others:
+            column = F.when(file.isin(*header.files), value(header)).otherwise(column)
+        return column
+
+    def _header(self, file: str) -> Header:
+        return next((header for header in self.headers if file in header.files), self.headers[0])
+
+
+def read_headers(path: str, lines: Any, separator: str) -> tuple[Header, ...]:
+    """Return the different first lines of CSV files.
+
+    Args:
+        lines: the lines, as ``lines_of`` returns them.
+
+    Raises:
+        InputError: all files are empty, or a file names other columns than the first one; it names the file.
+    """
+    num_files = len(lines.inputFiles())
+    rest = lines.where(F.trim("line") != "")
+    headers: list[Header] = []
+    while num_files and (first := rest.where(F.input_file_block_start() == 0).first()) is not None:
+        files = {first["file"]}
+        if num_files > 1:  # a pass over the lines, in Java, for each different header
+            same = rest.where(rest["line"] == first["line"]).select("file").distinct()
+            files.update(row["file"] for row in same.collect())
+        header = Header.of(first["line"], separator, frozenset(files))
+        if headers and sorted(header.names) != sorted(headers[0].names):
+            expected, got = (
+                ", ".join(map(repr, (name for name in one.names if one.names.count(name) != other.names.count(name))))
+                for one, other in ((headers[0], header), (header, headers[0]))
+            )
+            raise InputError(
+                f"{local_name(first['file'])}: line 1: expected the columns of "
+                f"{local_name(min(headers[0].files))}, with {expected or 'no more'}, got {got or 'no such column'}"
+            )
+        headers.append(header)
+        num_files -= len(files)
+        rest = rest.where(~F.col("file").isin(*files))
+    if not headers:
+        raise InputError(f"{path}: line 1: expected the names of columns, got an empty file")
+    return tuple(headers)
+
+
+def _csv_cells(line: str, separator: str) -> list[str]:
+    """Return the fields of a line of CSV, without one whose quote does not end there; none if it is malformed."""
+    try:
+        return next(csv.reader([line + separator], delimiter=separator), [])[:-1]
+    except csv.Error:
+        return []
+
+
+def _trimmed(text: Any) -> Any:
+    """Return a column of Spark without white space at its ends."""
+    return F.btrim(text, F.lit(SPACES))

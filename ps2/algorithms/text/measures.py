@@ -1,0 +1,108 @@
+"""Held-out rows, and metrics of a model on the rows of a table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F
+
+from ps2.algorithms.training.progress import say
+
+if TYPE_CHECKING:
+    from ps2.algorithms.text.clicks import ClickRows
+    from ps2.algorithms.text.tables import TextTable
+
+# Number of hash values that decide which rows are held out.
+HASHES = 1 << 30
+MIN_PROBABILITY = 1e-15
+
+
+def held_out(frame: Any, share: float, seed: int, name: str) -> Any:
+    """Return rows with a boolean column that marks the rows to hold out.
+
+    A hash of the row decides, so the choice does not depend on where rows lie, and equal rows are treated alike. Of
+    ratings, only users and items count.
+
+    Args:
+        frame: DataFrame with columns label and features, or user and item.
+        share: approximate share of the rows.
+        seed: seed of the hash.
+        name: name of the column.
+    """
+    columns = ("user", "item") if "user" in frame.columns else ("label", "features")
+    value = F.pmod(F.xxhash64(F.lit(seed), *map(F.col, columns)), F.lit(HASHES))
+    return frame.withColumn(name, value < round(share * HASHES))
+
+
+def measure(model: Any, frame: Any) -> dict[str, float]:
+    """Measure a classification or a regression of ``ps2.algorithms``.
+
+    Args:
+        model: LogisticRegressionModel, or one of trees.
+        frame: DataFrame with labels.
+
+    Returns:
+        ``rows``, their number; ``loss``, the mean of the loss that was minimized; for classes ``accuracy`` and, if
+        there are two, ``auc``, the area under the ROC curve; for numbers ``rmse`` and ``mae``.
+    """
+    say("measuring the model")
+    summary = model.evaluate(frame)
+    predictions = summary.predictions.persist()
+    try:
+        metrics = {"rows": summary.numInstances, "loss": _loss(model, frame, predictions)}
+        if not hasattr(model, "numClasses"):
+            return metrics | {"rmse": summary.rootMeanSquaredError, "mae": summary.meanAbsoluteError}
+        metrics["accuracy"] = summary.accuracy
+        return metrics | ({"auc": summary.areaUnderROC} if model.numClasses == 2 else {})
+    finally:
+        predictions.unpersist()
+
+
+def _loss(model: Any, frame: Any, predictions: Any) -> float:
+    from pyspark.ml.evaluation import MulticlassClassificationEvaluator
+
+    if hasattr(model, "evaluateEachIteration"):
+        return float(model.evaluateEachIteration(frame)[-1])
+    # The type hints of pyspark lack some of its metrics.
+    evaluator: Any = MulticlassClassificationEvaluator
+    return float(evaluator(metricName="logLoss").evaluate(predictions))
+
+
+def measure_ratings(model: Any, ratings: TextTable, implicit: bool) -> dict[str, Any]:
+    """Return the errors of a model's predictions.
+
+    Args:
+        model: MatrixFactorizationModel.
+        implicit: the model predicts a preference, which is 1 for positive ratings.
+
+    Returns:
+        ``ratings`` and ``known``: the number of all, and of those whose users and items the model knows; and of these
+        ``rmse`` and ``mae``, if there are any.
+    """
+    say("measuring the model")
+    rated = model.copy({model.coldStartStrategy: "drop"}).transform(ratings.frame)
+    rating = F.col("rating") if "rating" in ratings.columns else F.lit(1.0)
+    expected = F.when(rating > 0, 1.0).otherwise(0.0) if implicit else rating
+    error = F.col(model.getPredictionCol()) - expected
+    known, mse, mae = rated.agg(F.count(F.lit(1)), F.avg(error * error), F.avg(F.abs(error))).first()
+    metrics = {"ratings": ratings.rows, "known": known}
+    return metrics if mse is None else {**metrics, "rmse": mse**0.5, "mae": mae}
+
+
+def measure_clicks(model: Any, test: ClickRows) -> dict[str, Any]:
+    """Return a model's measures on rows: ``rows``, ``auc``, ``log_loss`` and ``calibration`` (None without clicks)."""
+    from pyspark.ml.evaluation import BinaryClassificationEvaluator
+    from pyspark.ml.functions import vector_to_array
+
+    say(f"measuring the model on {test.path}")
+    label = F.col(f"`{test.columns.label}`").alias("label")
+    scored = model.transform(test.frame).select(label, "rawPrediction", "probability").persist()
+    try:
+        click_share = vector_to_array(F.col("probability"))[1]
+        label_share = F.when(F.col("label") == 1, click_share).otherwise(1 - click_share)
+        loss = F.avg(-F.log(F.greatest(label_share, F.lit(MIN_PROBABILITY))))
+        log_loss, predicted, actual = scored.agg(loss, F.avg(click_share), F.avg("label")).first()
+        auc = BinaryClassificationEvaluator(rawPredictionCol="rawPrediction").evaluate(scored)
+    finally:
+        scored.unpersist()
+    return {"rows": test.rows, "auc": auc, "log_loss": log_loss, "calibration": predicted / actual if actual else None}
