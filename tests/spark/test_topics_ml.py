@@ -13,8 +13,8 @@ from topics_training import DOCUMENTS, TOPICS, WORDS, documents
 
 from ps2.algorithms import LDA, LDAModel, LDATopics
 from ps2.algorithms.estimators.dealing import deal
-from ps2.algorithms.estimators.documents import survey_documents
 from ps2.algorithms.estimators.tables import check_columns
+from ps2.algorithms.estimators.unlabelled import survey_documents
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.errors import InputError, UsageError
 

@@ -14,9 +14,7 @@ import pytest
 from faults.processes import command_of
 
 from ps2.algorithms import LogisticRegressionModel
-from ps2.algorithms.text.libsvm import fault_of, read
 from ps2.config import write_token
-from ps2.errors import InputError
 from tests import certificates
 from tests.commands import TRACES, assert_one_line, newest_clock
 from tests.ports import free_port
@@ -275,18 +273,6 @@ def test_train_when_features_is_too_small_then_names_largest(train, plain):
 def test_train_when_setting_is_out_of_range_then_named_early(train, plain, name, value, told):
     code, _, stderr = train("--input", plain, name, value, master="there is no such Spark")
     assert (code, told in stderr.splitlines()[-1]) == (2, True), stderr
-
-
-@pytest.mark.parametrize(
-    "line", ["1 2:1", "1", " -1.5e-3  1:.5 9:-2. ", "x 1:1", "1 2", "1 2:", "1 2:1\t3:1", "1 5:1 5:2"]
-)
-def test_read_when_spark_refuses_line_then_it_is_malformed(spark, write, line):
-    path = str(write([line]))
-    if fault_of(line) is None:
-        assert len(read(spark, path, FEATURES)) == 1
-    else:
-        with pytest.raises(InputError, match=rf"^{path}: line 1: "):
-            read(spark, path, FEATURES)
 
 
 # -- what is wrong with the surroundings -------------------------------------------------------------------------------

@@ -111,7 +111,7 @@ def test_ctr_when_deep_is_restored_then_it_goes_on(train, files, tmp_path):
 @pytest.mark.parametrize(
     ("file", "options", "expected"),
     [
-        ("fields.csv", (), "fields.csv: line 3: expected 4 fields, got 3"),
+        ("fields.csv", (), "fields.csv: line 3: expected 4 fields, as the first line has, got 3"),
         ("number.csv", (), "number.csv: line 3: column 'price': expected a number, got 'cheap'"),
         ("label.csv", (), "label.csv: line 3: column 'label': expected a label 0 or 1, got '2'"),
         ("clicks.csv", ("--label", "click"), "expected a column 'click', got 'label', 'site', 'ad', 'price'"),

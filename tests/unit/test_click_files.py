@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ps2.algorithms.text.clicks import ClickColumns, format_of, matching, names_in
+from ps2.algorithms.text.layouts import LABEL, Column
 from ps2.errors import ConfigError, InputError
 
 NAMES = ("label", "i1", "i2", "c1", "c2", "c10")
@@ -58,3 +59,13 @@ def test_format_when_folder_then_is_its_files(tmp_path):
 def test_format_when_nothing_tells_then_option_is_named():
     with pytest.raises(ConfigError, match="--format: expected csv, tsv, parquet"):
         format_of("clicks.txt")
+
+
+@pytest.mark.parametrize("value", ["0", "1", "+1", "-0", "1.0", "01.", ".0", "0.000e+00", "1.000000E-00"])
+def test_label_when_it_is_0_or_1_then_has_no_fault(value):
+    assert Column("label", LABEL).fault_of(value, "line") is None
+
+
+@pytest.mark.parametrize("value", ["", "2", "-1", "0.1", "1e1", "yes", "10"])
+def test_label_when_it_is_something_else_then_is_named(value):
+    assert Column("label", LABEL).fault_of(value, "line") == f"label: expected a label 0 or 1, got {value!r}"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ps2.algorithms.text.layouts import Header, Layout
-from ps2.algorithms.text.ratings import CsvColumns, is_csv
+from ps2.algorithms.text.paths import format_of
+from ps2.algorithms.text.ratings import CsvColumns
 from ps2.errors import InputError
 
 HEADER = '\ufeffuserId,movieId,"stars",time'
@@ -66,14 +67,14 @@ def test_csv_when_a_column_is_missing_then_error_names_it(header, fault):
         layout_of(header, CsvColumns())
 
 
-def test_is_csv_when_name_ends_so_then_true():
+def test_format_when_name_ends_so_then_is_csv():
     names = ("a.csv", "b.CSV.gz", "a.txt", "csv", "a.csv/b", "hdfs:///x/r.csv.bz2")
-    assert [is_csv(name) for name in names] == [True, True, False, False, False, True]
+    assert [format_of(name) for name in names] == ["csv", "csv", None, None, None, "csv"]
 
 
 @pytest.mark.parametrize("path", ["", "/part-*", "/day=1"])
-def test_is_csv_when_its_files_are_then_true(tmp_path, path):
+def test_format_when_its_files_are_csv_then_is_csv(tmp_path, path):
     (tmp_path / "day=1").mkdir()
     for name in ("_SUCCESS", "part-0.csv.gz", "day=1/part-1.csv"):
         (tmp_path / name).touch()
-    assert is_csv(f"{tmp_path}{path}")
+    assert format_of(f"{tmp_path}{path}") == "csv"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from ps2.algorithms.text.layouts import ID, NUMBER, TEXT, Column
 from ps2.algorithms.text.tables import TextTable, read_text
 
-COLUMNS = (Column("source", ID), Column("target", ID), Column("weight", NUMBER))
+COLUMNS = (Column("src", ID, title="source"), Column("dst", ID, title="target"), Column("weight", NUMBER))
 CLASSES = (Column("vertex", ID), Column("class", TEXT))
 
 
@@ -19,13 +18,12 @@ def read(spark: Any, path: str) -> TextTable:
         path: any URL that Spark reads.
 
     Returns:
-        The table; its frame has the columns src and dst and, if the file has it, weight.
+        The table with the columns src and dst and, if the file has it, weight.
 
     Raises:
         InputError: there is no such file or no edge, or a line is malformed.
     """
-    table = read_text(spark, path, COLUMNS, one_kind=True)
-    return replace(table, frame=table.frame.withColumnsRenamed({"source": "src", "target": "dst"}))
+    return read_text(spark, path, COLUMNS, one_kind=True)
 
 
 def read_classes(spark: Any, path: str) -> dict[Any, str]:

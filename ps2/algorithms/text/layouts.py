@@ -50,7 +50,7 @@ ID = Kind("an id", f"[^{NOT_UTF8}]+", "string", is_trimmed=True)
 TEXT = Kind("a text", f"[^{NOT_UTF8}]*", "string")
 NUMBER = Kind("a number", r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", "double", is_trimmed=True)
 OPTIONAL_NUMBER = Kind("a number", f"({NUMBER.pattern})?", "double")
-LABEL = Kind("a label 0 or 1", r"\+?0*1(\.0*)?|[+-]?(0+(\.0*)?|\.0+)", "double")
+LABEL = Kind("a label 0 or 1", r"(\+?0*1(\.0*)?|[+-]?(0+(\.0*)?|\.0+))([eE][+-]?0+)?", "double")
 
 
 @dataclass(frozen=True)
@@ -138,10 +138,10 @@ class Layout:
             columns: the columns that lines may have: two, and perhaps a number.
             size: the number of fields.
         """
-        names = [column.name for column in columns]
-        text = f"'{' '.join(names[:IDS])} ...'" if is_open else f"'{' '.join(names[:IDS])}' or '{' '.join(names)}'"
+        titles = [column.title or column.name for column in columns]
+        text = f"'{' '.join(titles[:IDS])} ...'" if is_open else f"'{' '.join(titles[:IDS])}' or '{' '.join(titles)}'"
         # The names of fields that are too many are none of a column.
-        header = Header((*names[:size], *[""] * (size - len(names))))
+        header = Header((*(column.name for column in columns[:size]), *[""] * (size - len(columns))))
         return Layout(columns[:size], (header,), separator, text, is_open)
 
     @staticmethod

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ps2.algorithms.text.layouts import ID, NUMBER, Column, Layout
-from ps2.algorithms.text.paths import format_of, reading
+from ps2.algorithms.text.paths import reading
 from ps2.algorithms.text.tables import TextTable, csv_lines, name_fault, read_rows, read_text
 from ps2.errors import InputError
 
@@ -68,8 +68,3 @@ def read(spark: Any, path: str, columns: CsvColumns | None) -> TextTable:
     with reading(spark, path):
         lines, headers = csv_lines(spark, path, ",")
         return read_rows(path, lines, Layout(columns.columns(path, headers[0].names), headers))
-
-
-def is_csv(path: str) -> bool:
-    """Whether the name of a file, or of the first file of a local folder or pattern, says that it is CSV."""
-    return format_of(path) == "csv"

@@ -14,7 +14,7 @@ from pyspark.ml.linalg import DenseMatrix, DenseVector
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, DoubleType, IntegerType, StringType, StructField, StructType
 
-from ps2.algorithms.estimators.documents import Documents, survey_documents
+from ps2.algorithms.estimators.unlabelled import Documents, survey_documents
 from ps2.algorithms.estimators.estimator import FleetEstimator, Job
 from ps2.algorithms.estimators.heads import SharesHead
 from ps2.algorithms.estimators.models import FeatureModel

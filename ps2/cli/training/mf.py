@@ -67,9 +67,10 @@ class Ratings:
         Raises:
             ConfigError: columns are named, and the file is text.
         """
-        from ps2.algorithms.text.ratings import CsvColumns, is_csv
+        from ps2.algorithms.text.paths import format_of
+        from ps2.algorithms.text.ratings import CsvColumns
 
-        if self.format == "text" or (self.format is None and not is_csv(path)):
+        if self.format == "text" or (self.format is None and format_of(path) != "csv"):
             for name in ("user", "item", "rating", "weight"):
                 if getattr(self, name) is not None:
                     raise ConfigError(f"--{name}: expected a CSV file, whose columns have names, got the text {path}")
