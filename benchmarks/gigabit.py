@@ -20,10 +20,11 @@ from benchmarks.local_spark import spark_and_servers
 from benchmarks.namespaces import hosts, served
 from ps2.algorithms.embeddings.cost_probes import predict_seconds
 from ps2.algorithms.embeddings.loops import batch_tokens
+from ps2.algorithms.embeddings.plan import EmbeddingPlan
 from ps2.algorithms.embeddings.program import EmbeddingLoop, EmbeddingProgram
 from ps2.algorithms.embeddings.sampling import Sampler
 from ps2.algorithms.embeddings.sentences import BATCH_TOKENS, Batch
-from ps2.algorithms.embeddings.settings import EmbeddingPlan, Word2VecSettings
+from ps2.algorithms.embeddings.settings import Word2VecSettings
 from ps2.algorithms.embeddings.tables import ServerTables, SlicedTable, put_aliases
 from ps2.algorithms.embeddings.work import STRATEGIES
 from ps2.algorithms.embeddings.worker import EpochSchedule, WorkerSetup

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from ps2.algorithms.embeddings.plan import EmbeddingPlan, FittedEmbeddings
 from ps2.algorithms.embeddings.program import Corpus, OnlyWorker, train
 from ps2.algorithms.embeddings.sentences import InMemorySentences
-from ps2.algorithms.embeddings.settings import EmbeddingPlan, FittedEmbeddings, LINESettings, Word2VecSettings
+from ps2.algorithms.embeddings.settings import LINESettings, Word2VecSettings
 from tests.in_process import training_context
 
 EACH, LENGTH, COUNT = 12, 20, 200

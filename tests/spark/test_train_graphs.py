@@ -11,7 +11,6 @@ from ps2.algorithms import Embedding
 from tests.commands import assert_one_line
 
 PNG = b"\x89PNG"
-NO_SPARK = "there is no such Spark"
 GROUP = 6
 SMALL = ["--size", 8, "--iterations", 5, "--lr", 0.05]
 WALKS = ["--walks", 4, "--length", 8, "--window", 2]
@@ -89,21 +88,3 @@ def test_a_file_when_it_is_wrong_then_it_is_said(train, files, name):
     code, _, stderr = train("line", "--input", files / name)
     assert_one_line(stderr)
     assert (code, WRONG_FILES[name] in stderr) == (1, True), stderr
-
-
-WRONG_OPTIONS = {
-    "no file": (["--labels", "nowhere"], 1, "nowhere: there is no such file"),
-    "size": (["--size", "0"], 2, "--size: expected at least 1, got 0"),
-    "length": (["--length", "1"], 2, "--length: expected at least 2"),
-    "window": (["--window", "0"], 2, "--window: expected at least 1, got 0"),
-    "p": (["--p", "0"], 2, "--p: expected a finite positive number, got 0.0"),
-    "rate": (["--lr", "-1"], 2, "--lr: expected a finite positive number"),
-    "way": (["--via", "moon"], 2, "--via"),
-}
-
-
-@pytest.mark.parametrize("name", WRONG_OPTIONS)
-def test_option_when_invalid_then_named_before_spark_starts(train, files, name):
-    options, code, told = WRONG_OPTIONS[name]
-    found, _, stderr = train("node2vec", "--input", files / "edges", *options, master=NO_SPARK)
-    assert (found, told in stderr.splitlines()[-1]) == (code, True), stderr

@@ -178,11 +178,11 @@ WRONG = {
     ],
     "node2vec": [
         (["--labels", "nowhere"], 1, "nowhere: there is no such file"),
-        (["--size", "0"], 2, "--size: expected at least 1, got 0"),
-        (["--length", "1"], 2, "--length: expected at least 2"),
-        (["--window", "0"], 2, "--window: expected at least 1, got 0"),
-        (["--p", "0"], 2, "--p: expected a finite positive number, got 0.0"),
-        (["--lr", "-1"], 2, "--lr: expected a finite positive number"),
+        (["--size", "0"], 2, "'--size': expected at least 1, got 0"),
+        (["--length", "1"], 2, "'--length': expected at least 2"),
+        (["--window", "0"], 2, "'--window': expected at least 1, got 0"),
+        (["--p", "0"], 2, "'--p': expected a finite positive number, got 0.0"),
+        (["--lr", "-1"], 2, "'--lr': expected a finite positive number"),
         (["--via", "moon"], 2, "--via"),
     ],
     "ctr": [

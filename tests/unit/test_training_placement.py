@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from ps2.algorithms.topics.options import SamplingOptions
 
 from ps2.algorithms.frame.placement import MAX_LOCAL_WEIGHTS, Cores, Request, Work, place
-from ps2.algorithms.topics.options import SamplingOptions
 from ps2.algorithms.topics.sampling import MAX_BYTES
 from ps2.algorithms.topics.sampling import work_of as topics_work
 from ps2.algorithms.trees.work import MAX_VALUES, TableSize

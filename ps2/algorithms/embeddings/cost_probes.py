@@ -12,9 +12,9 @@ import numpy as np
 
 from ps2.algorithms.embeddings.damping import UpdateRates
 from ps2.algorithms.embeddings.loops import arguments_of, batch_tokens, piece_tokens
+from ps2.algorithms.embeddings.plan import EmbeddingPlan
 from ps2.algorithms.embeddings.remembered_costs import remembered
 from ps2.algorithms.embeddings.sampling import Sampler
-from ps2.algorithms.embeddings.settings import EmbeddingPlan
 from ps2.algorithms.embeddings.tables import SlicedTable, VectorTable, make_columns, make_row, put_aliases
 from ps2.algorithms.embeddings.work import PASSES, STRATEGIES, UnitCosts, seconds_per_token, work_per_token
 from ps2.algorithms.embeddings.worker import clock_tokens

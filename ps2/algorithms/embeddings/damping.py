@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.embeddings.settings import EmbeddingPlan
+from ps2.algorithms.embeddings.plan import EmbeddingPlan
 from ps2.array_types import Float32s, Float64s, Int64s
 
 Array = npt.NDArray[Any]

@@ -42,6 +42,7 @@ from ps2.algorithms.embeddings.models import (
     Word2VecParams,
     input_column,
 )
+from ps2.algorithms.embeddings.plan import EmbeddingPlan, FittedEmbeddings
 from ps2.algorithms.embeddings.program import Corpus, OnlyWorker, train
 from ps2.algorithms.embeddings.sentence_frame import (
     HeldSentences,
@@ -56,9 +57,7 @@ from ps2.algorithms.embeddings.sentences import rank_by_frequency
 from ps2.algorithms.embeddings.settings import (
     ORDERS,
     DeepWalkSettings,
-    EmbeddingPlan,
     EmbeddingSettings,
-    FittedEmbeddings,
     GraphSettings,
     LINESettings,
     Node2VecSettings,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import warnings
 
+from ps2.algorithms.embeddings.plan import EmbeddingPlan
 from ps2.algorithms.embeddings.sentences import BATCH_TOKENS
-from ps2.algorithms.embeddings.settings import EmbeddingPlan, WalkSettings
+from ps2.algorithms.embeddings.settings import WalkSettings
 from ps2.algorithms.frame.memory import check_driver
 from ps2.errors import LimitError
 

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.embeddings.batch_kernels import CBOW, EDGES, EDGES_ONE_TABLE, SKIPGRAM, losses_of
+from ps2.algorithms.embeddings.plan import EmbeddingPlan
 from ps2.algorithms.embeddings.sampling import SampledBatch
 from ps2.algorithms.embeddings.sampling_kernels import collect, number_words
 from ps2.algorithms.embeddings.sentences import BATCH_TOKENS, Batch, split
-from ps2.algorithms.embeddings.settings import EmbeddingPlan
 from ps2.algorithms.embeddings.tables import SlicedTable, VectorTable
 from ps2.algorithms.embeddings.training_kernels import LOSS_INTERVAL, PAIRS, STATISTICS
 from ps2.algorithms.embeddings.worker import WorkerContext

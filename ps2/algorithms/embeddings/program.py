@@ -19,9 +19,9 @@ from typing import Any, cast
 from ps2.algorithms.embeddings.cost_probes import predict_seconds
 from ps2.algorithms.embeddings.footprint import check_memory
 from ps2.algorithms.embeddings.loops import train_local, train_rows, train_servers
+from ps2.algorithms.embeddings.plan import EmbeddingPlan, FittedEmbeddings
 from ps2.algorithms.embeddings.sampling import Sampler
 from ps2.algorithms.embeddings.sentences import KeyedSentences, Sentences
-from ps2.algorithms.embeddings.settings import EmbeddingPlan, FittedEmbeddings
 from ps2.algorithms.embeddings.tables import ServerTables, SlicedTable, put_aliases
 from ps2.algorithms.embeddings.work import with_strategy
 from ps2.algorithms.embeddings.worker import ClockReport, EpochSchedule, WorkerContext, WorkerSetup, clock_tokens

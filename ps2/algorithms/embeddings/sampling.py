@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.embeddings import sampling_kernels, training_kernels
+from ps2.algorithms.embeddings.plan import EmbeddingPlan
 from ps2.algorithms.embeddings.sentences import Batch, split
-from ps2.algorithms.embeddings.settings import EmbeddingPlan
 from ps2.array_types import Float32s, Float64s, Int32s, Int64s
 from ps2.ops.guards import readable
 from ps2.ops.parallel import over_blocks

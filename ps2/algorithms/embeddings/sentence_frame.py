@@ -16,9 +16,10 @@ from pyspark.sql.types import ArrayType, StringType
 
 from ps2.algorithms.embeddings.edge_frame import collect_arrow
 from ps2.algorithms.embeddings.footprint import check_memory
+from ps2.algorithms.embeddings.plan import EmbeddingPlan, FittedEmbeddings
 from ps2.algorithms.embeddings.program import Corpus, OnlyWorker, train
 from ps2.algorithms.embeddings.sentences import InMemorySentences, number_words, split_long
-from ps2.algorithms.embeddings.settings import EmbeddingPlan, FittedEmbeddings, Word2VecSettings
+from ps2.algorithms.embeddings.settings import Word2VecSettings
 from ps2.algorithms.estimators.loads import COST, PART, ROWS, SQUARES, Load, loads_of
 from ps2.algorithms.estimators.tables import TableSurvey, column, field
 from ps2.algorithms.training.only_worker import OnStep, train_in_process

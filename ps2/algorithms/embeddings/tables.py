@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from ps2.algorithms.embeddings.plan import EmbeddingPlan
 from ps2.algorithms.embeddings.sampling_kernels import add_beginnings
-from ps2.algorithms.embeddings.settings import EmbeddingPlan
 from ps2.algorithms.frame.memory import fitting_servers
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.array_types import Float32s, Int64s

@@ -11,15 +11,10 @@ from ps2.algorithms.embeddings import ops
 from ps2.algorithms.embeddings import walk_kernels as kernels
 from ps2.algorithms.embeddings.batch_kernels import losses_of
 from ps2.algorithms.embeddings.loops import RowNumbering, kind_of
+from ps2.algorithms.embeddings.plan import EmbeddingPlan
 from ps2.algorithms.embeddings.sampling import Sampler
 from ps2.algorithms.embeddings.sampling_kernels import add_beginnings
-from ps2.algorithms.embeddings.settings import (
-    BiasedWalkSettings,
-    EmbeddingPlan,
-    EmbeddingSettings,
-    LINESettings,
-    Word2VecSettings,
-)
+from ps2.algorithms.embeddings.settings import BiasedWalkSettings, EmbeddingSettings, LINESettings, Word2VecSettings
 from ps2.algorithms.embeddings.skipgrams import ops as skipgrams
 from ps2.algorithms.embeddings.training_kernels import STATISTICS
 from ps2.algorithms.embeddings.walks import LocalGraph, bias_of, start_walkers

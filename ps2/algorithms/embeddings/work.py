@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.embeddings.settings import EmbeddingPlan
+from ps2.algorithms.embeddings.plan import EmbeddingPlan
 from ps2.algorithms.frame.placement import fastest
 from ps2.algorithms.training.placement import Via
 from ps2.ops.kernels import Float64s, Int64s

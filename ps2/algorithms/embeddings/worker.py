@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from ps2.algorithms.embeddings.damping import ALL, ChangeDamping, UpdateRates
+from ps2.algorithms.embeddings.plan import EmbeddingPlan
 from ps2.algorithms.embeddings.sampling import SampledBatch, Sampler
 from ps2.algorithms.embeddings.sentences import Batch, Sentences
-from ps2.algorithms.embeddings.settings import EmbeddingPlan
 from ps2.algorithms.embeddings.tables import ServerTables, VectorTable
 from ps2.algorithms.embeddings.training_kernels import LOSS, LOSSES, PAIRS
 from ps2.array_types import Float32s, Float64s, Int64s

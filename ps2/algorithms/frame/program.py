@@ -37,7 +37,7 @@ T = TypeVar("T")
 # Fields of a message: the name of a task's class, and the task's fields.
 TASK, FIELDS = "task", "fields"
 # Fields of options that another driver may change.
-CHANGEABLE = {"iterations", "maxIter", "name", "steps"}
+CHANGEABLE = {"iterations", "maxIter", "name", "numServers", "numWorkers", "steps"}
 
 
 class Task:

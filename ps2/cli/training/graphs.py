@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from ps2.algorithms.embeddings.settings import DeepWalkSettings, LINESettings, Node2VecSettings
+from ps2.algorithms.frame.settings import Settings
 from ps2.cli.output import print_data, print_table
 from ps2.cli.training import printed
-from ps2.cli.training.options import Command, Decorator, Setting, gathered, setting_options
+from ps2.cli.training.options import Command, Decorator, Setting, gathered, param_options, setting_options
 from ps2.cli.training.running import check, in_spark, options_named, pictures, save_and_draw
 from ps2.text_tables import Column
 
@@ -29,9 +31,6 @@ Use the model:
   Embedding.load("model").similar(17, 10)              without Spark
   Embedding.load("model").saveWord2Vec("vectors.txt")  for gensim's KeyedVectors
 """
-VIAS = ("auto", "servers", "rows", "local")
-PLACES = ("auto", "workers", "servers")
-ORDERS = ("both", "first", "second")
 # Neighbours printed for a vertex.
 NEIGHBOURS = 5
 
@@ -41,14 +40,12 @@ class GraphFiles:
     """Files of a graph.
 
     Attributes:
-        input: any URL that Spark reads: a file, a folder or a glob of lines "source target" or "source target weight".
-        labels: file with lines "vertex class ...", for the plot; None: no labels.
-        directed: whether edges have one direction.
+        input: a URL that Spark reads: a file, a folder or a glob of lines "source target" or "source target weight".
+        labels: a file with lines "vertex class ...", for the plot; None: there are no labels.
     """
 
     input: str
     labels: str | None
-    directed: bool
 
 
 @dataclass(frozen=True)
@@ -56,8 +53,8 @@ class _Job:
     """One training.
 
     Attributes:
-        shown: number of vertices to print with their neighbours.
-        params: of the estimator.
+        shown: the number of vertices to print with their neighbours.
+        params: the params of the estimator.
     """
 
     name: str
@@ -68,7 +65,7 @@ class _Job:
 
     @property
     def training(self) -> str:
-        """Name of the training in checkpoints."""
+        """The name of the training in checkpoints."""
         return f"ps2 train {self.name}"
 
 
@@ -78,49 +75,34 @@ files_options = gathered(
     [
         click.option("--input", required=True, metavar="FILE", help="Edges, folder or glob; .gz is fine."),
         click.option("--labels", metavar="FILE", help="File with a class per vertex, for the colours of the plot."),
-        click.option("--directed", is_flag=True, help="Edges lead from source to target only."),
     ],
 )
 
 
-def embedding_options(command: Command) -> Command:
-    """Add the options of all three commands, named like the estimators' params."""
-    options: list[Decorator] = [
-        click.option("--size", "vectorSize", type=int, help="Dimension of the vectors  [default: 128]."),
-        click.option("--negative", type=int, help="Negative samples per positive pair  [default: 5]."),
-        click.option("--iterations", "maxIter", type=int, help="Passes over walks or edges  [default: 1; line: 20]."),
-        click.option("--lr", "stepSize", type=float, help="Initial learning rate  [default: 0.025]."),
-        click.option("--via", type=click.Choice(VIAS), help="Where vectors are updated  [default: auto]."),
-        click.option("--seed", type=int, default=0, show_default=True, help="Random seed."),
-        click.option(
-            "--shown",
-            type=click.IntRange(0),
-            default=10,
-            show_default=True,
-            help="Number of vertices to print with their neighbours.",
-        ),
-    ]
-    for option in reversed([files_options, *options, setting_options]):
-        command = option(command)
-    return command
+def _graph_command(settings: type[Settings]) -> Callable[[Command], click.Command]:
+    """Return a decorator that makes a command of a function, with the options of an estimator."""
+
+    def decorate(command: Command) -> click.Command:
+        options: list[Decorator] = [
+            files_options,
+            param_options(settings),
+            click.option(
+                "--shown",
+                type=click.IntRange(0),
+                default=10,
+                show_default=True,
+                help="Number of vertices to print with their neighbours.",
+            ),
+            setting_options,
+        ]
+        for option in reversed(options):
+            command = option(command)
+        return click.command(epilog=EPILOG.format(command.__name__))(command)
+
+    return decorate
 
 
-def walk_options(command: Command) -> Command:
-    """Add the options of walks."""
-    options: list[Decorator] = [
-        click.option("--walks", "numWalks", type=int, help="Walks per vertex and pass  [default: 10]."),
-        click.option("--length", "walkLength", type=int, help="Maximum number of vertices of a walk  [default: 80]."),
-        click.option("--window", "windowSize", type=int, help="Context size on each side of a vertex  [default: 10]."),
-        click.option("--graph-on", "graphOn", type=click.Choice(PLACES), help="Where the graph lies  [default: auto]."),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
-@click.command(epilog=EPILOG.format("deepwalk"))
-@walk_options
-@embedding_options
+@_graph_command(DeepWalkSettings)
 def deepwalk(files: GraphFiles, setting: Setting, shown: int, **params: Any) -> None:
     """Learn vectors of vertices from random walks.
 
@@ -130,19 +112,7 @@ def deepwalk(files: GraphFiles, setting: Setting, shown: int, **params: Any) -> 
     _run("DeepWalk", files, setting, shown, params)
 
 
-@click.command(epilog=EPILOG.format("node2vec"))
-@click.option(
-    "--p",
-    type=float,
-    help="Return parameter: the larger, the less often a walk returns to its previous vertex  [default: 1].",
-)
-@click.option(
-    "--q",
-    type=float,
-    help="In-out parameter: the larger, the closer a walk stays to its previous vertex  [default: 1].",
-)
-@walk_options
-@embedding_options
+@_graph_command(Node2VecSettings)
 def node2vec(files: GraphFiles, setting: Setting, shown: int, **params: Any) -> None:
     """Learn vectors of vertices from walks that p and q steer.
 
@@ -152,12 +122,7 @@ def node2vec(files: GraphFiles, setting: Setting, shown: int, **params: Any) -> 
     _run("Node2Vec", files, setting, shown, params)
 
 
-@click.command(epilog=EPILOG.format("line"))
-@click.option(
-    "--order", type=click.Choice(ORDERS), help="Order of proximity  [default: both, half of the vector each]."
-)
-@click.option("--hashed", is_flag=True, help="Hash ids: any integers, with memory for touched ids only.")
-@embedding_options
+@_graph_command(LINESettings)
 def line(files: GraphFiles, setting: Setting, shown: int, **params: Any) -> None:
     """Learn vectors of vertices from edges (LINE).
 
@@ -170,12 +135,11 @@ def line(files: GraphFiles, setting: Setting, shown: int, **params: Any) -> None
 def _run(family: str, files: GraphFiles, setting: Setting, shown: int, params: dict[str, Any]) -> None:
     from ps2.algorithms.spark_session import interruptible
 
-    given = {name: value for name, value in params.items() if value is not None}
     with interruptible() as interrupt:
         from ps2 import algorithms
 
-        job = _Job(family.lower(), files, setting, shown, given)
-        estimator = getattr(algorithms, family)(**given, directed=files.directed)
+        job = _Job(family.lower(), files, setting, shown, params)
+        estimator = getattr(algorithms, family)(**params)
         with options_named():
             estimator._check()
         check((files.input, files.labels), setting)

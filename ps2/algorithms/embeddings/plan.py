@@ -1,0 +1,165 @@
+"""The facts of a training of embeddings, and its result."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from ps2.algorithms.embeddings.settings import (
+    ORDERS,
+    DeepWalkSettings,
+    EmbeddingSettings,
+    LINESettings,
+    Word2VecSettings,
+)
+from ps2.algorithms.frame.settings import Plan, with_values
+from ps2.algorithms.training.record import TrainingHistory
+from ps2.array_types import Float32s, Int64s
+from ps2.errors import ConfigError
+
+Architecture = Literal["skipgram", "cbow", "edges"]
+
+MAX_WORDS = 2**31 - 1
+# The final step size, relative to the initial one.
+MIN_STEP = 1e-4
+# A training has diverged if its loss exceeds this multiple of the loss of zero vectors. Trainings that learned
+# something stayed below it at any step size; diverging ones were at 16 times and far beyond.
+DIVERGED_FACTOR = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddingPlan(Plan[EmbeddingSettings]):
+    """A training of embeddings by negative sampling (Mikolov et al. 2013, "Distributed Representations of Words").
+
+    Attributes:
+        vocabulary: the number of words; word numbers are in [0, vocabulary), the most frequent first. Words that are
+            keys have their own numbers in each worker.
+        total: the number of tokens (or edges) of an epoch, over all workers.
+        order: 2: contexts are separate from vectors; 1, for edges only: they are the vectors themselves.
+    """
+
+    vocabulary: int
+    total: int
+    order: int = 2
+
+    def __post_init__(self) -> None:
+        for name, limit in (("vocabulary", MAX_WORDS), ("total", math.inf)):
+            if not 1 <= (value := getattr(self, name)) <= limit:
+                raise ConfigError(f"{name}: expected a number from 1 to {limit:,}, got {value}")
+        if self.order == 1 and self.architecture != "edges":
+            raise ConfigError("order: expected 2, or of edges 1, got 1")
+
+    def by(self, strategy: str) -> EmbeddingPlan:
+        """Return the plan with another strategy."""
+        return replace(self, settings=with_values(self.settings, via=strategy))
+
+    @property
+    def architecture(self) -> Architecture:
+        """The architecture.
+
+        "skipgram": predict a word from each of its contexts; "cbow": from their mean; "edges" (LINE, Tang et al. 2015):
+        a sentence is a pair, predict the second word from the first.
+        """
+        if isinstance(self.settings, LINESettings):
+            return "edges"
+        is_cbow = isinstance(self.settings, Word2VecSettings) and self.settings.architecture == "cbow"
+        return "cbow" if is_cbow else "skipgram"
+
+    @property
+    def size(self) -> int:
+        """The dimension of the vectors of this order."""
+        settings = self.settings
+        parts = len(ORDERS[settings.order]) if isinstance(settings, LINESettings) else 1
+        return settings.vectorSize // parts
+
+    @property
+    def window(self) -> int:
+        """The maximum number of context words on either side; the actual number is random. 1 for edges."""
+        settings = self.settings
+        return settings.windowSize if isinstance(settings, (Word2VecSettings, DeepWalkSettings)) else 1
+
+    @property
+    def sample(self) -> float:
+        """The threshold of word2vec's subsampling, as a share of all tokens; 0: no subsampling."""
+        return self.settings.sample if isinstance(self.settings, Word2VecSettings) else 0.0
+
+    @property
+    def keyed(self) -> bool:
+        """Whether words are keys: integers without numbering, only with the strategy "rows"."""
+        return isinstance(self.settings, LINESettings) and self.settings.hashed
+
+    @property
+    def shares_table(self) -> bool:
+        """Whether contexts are the vectors themselves."""
+        return self.order == 1
+
+    @property
+    def tables(self) -> int:
+        """The number of tables."""
+        return 1 if self.shares_table else 2
+
+    @property
+    def table_bytes(self) -> int:
+        """The bytes of one table."""
+        return self.vocabulary * self.size * np.dtype(np.float32).itemsize
+
+    @property
+    def zero_vectors_loss(self) -> float:
+        """The loss of a prediction and its negatives if all vectors are 0."""
+        return (1 + self.settings.negative) * math.log(2)
+
+    def has_diverged(self, loss: float) -> bool:
+        """Return True if an epoch's mean loss is NaN, or too large for later epochs to recover."""
+        return not loss <= DIVERGED_FACTOR * self.zero_vectors_loss
+
+    @property
+    def sharing(self) -> int:
+        """The number of a word's contexts that share negatives: two; or all, where more negatives would cost more."""
+        return 2 if self.settings.via == "local" and self.architecture == "skipgram" else 2 * self.window
+
+    @property
+    def negatives_drawn(self) -> int:
+        """The number of negatives for each word (or edge), for all groups of contexts that share them."""
+        return self.settings.negative * (-(-2 * self.window // self.sharing))
+
+    @property
+    def tokens_per_example(self) -> int:
+        """The number of tokens in a unit of ``total``: two for an edge."""
+        return 2 if self.architecture == "edges" else 1
+
+    @property
+    def inputs_per_token(self) -> float:
+        """The mean number of inputs of a token's group; of skip-gram its contexts, window + 1 in the mean."""
+        return {"skipgram": self.window + 1.0, "cbow": 1.0, "edges": 0.5}[self.architecture]
+
+    def rate(self, progress: float) -> float:
+        """Return the step size.
+
+        Args:
+            progress: the number of epochs, the finished share of the current one included.
+        """
+        return self.settings.stepSize * max(MIN_STEP, 1.0 - progress / self.settings.maxIter)
+
+
+@dataclass(frozen=True, eq=False)
+class FittedEmbeddings:
+    """The result of a training.
+
+    Attributes:
+        vectors: float32, shape (vocabulary, size).
+        contexts: float32, shape (vocabulary, size); None: the vectors themselves.
+        history: the training's history; the objective is the mean of -log p of a prediction and its negatives, for each
+            epoch.
+        clocks: the number of clocks of the run, earlier trainings included.
+        keys, counts: int64: if words are keys, these and their occurrences, the most frequent first.
+    """
+
+    vectors: Float32s
+    contexts: Float32s | None
+    history: TrainingHistory
+    clocks: int
+    keys: Int64s | None = None
+    counts: Int64s | None = None
