@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ps2.dashboard.figures import DriverFigures, RunFigures
-from ps2.dashboard.fleet_view import ServerHealth, fleet_of
+from ps2.dashboard.fleet_view import ServerHealth, fleet_view
 from ps2.dashboard.snapshot import CheckpointView, RunView, TrainingView
 from ps2.run.accounting import NAMES
 
@@ -41,6 +41,6 @@ def figures_of(workers=3, staleness=2, value=0.5):
     run = run_of(workers, staleness)
     health = [ServerHealth(0, "a", "h:1", 0.1, None), ServerHealth(1, "b", "h:2", 0.1, "gone")]
     return DriverFigures(
-        *(INFO, fleet_of(health, {}, 0.0), 100, 1000, {"replica": 2}, 1, 3, CHECKPOINT, 5, run, run[1].counts),
+        *(INFO, fleet_view(health, {}, 0.0), 100, 1000, {"replica": 2}, 1, 3, CHECKPOINT, 5, run, run[1].counts),
         *(training_of(value), {"warning": 4, "free text": 9}),
     )

@@ -226,7 +226,7 @@ class DCV(Handle):
                 an ``align`` that is a multiple of width.
             x: shape (samples, len(keys)); scipy sparse (only its entries travel) or an array (all of it travels).
             keys: int64, any order, duplicates accumulate.
-            wait: as for ``add``.
+            wait: see ``add``.
 
         Raises:
             UsageError: the vector is sparse, or its ``align`` is not a multiple of width.

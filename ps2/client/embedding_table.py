@@ -95,7 +95,7 @@ class EmbeddingTable:
             zeroColumns: number of leading weights of a key that begin at 0, as linear weights do.
             init: initial values of the other weights: "normal" (standard deviation ``initScale``), "uniform" (on
                 ``[-initScale, initScale)``) or "zeros"; functions of seed, key and row alone.
-            admitAfter, expireAfterS, maxKeys, clock: when keys get their blocks and lose them, as for ``DCV.sparse``.
+            admitAfter, expireAfterS, maxKeys, clock: the rules for when keys get and lose blocks; see ``DCV.sparse``.
                 Until a key is admitted, its steps are dropped, and pulls return its initial weights.
             wire: "float16" or "bfloat16" halves the size of gradients on the network, and rounds them.
             partitionsPerServer: number of partitions on each server.
@@ -214,7 +214,7 @@ class EmbeddingTable:
 
         Raises:
             UsageError: a key comes twice.
-            DTypeError, OutOfRangeError: as for ``pull``.
+            DTypeError, OutOfRangeError: see ``pull``.
             ShapeError: ``keys`` is not one-dimensional.
         """
         return self._pull(self._distinct(keys), are_distinct=True)
@@ -229,7 +229,7 @@ class EmbeddingTable:
             keys: integers of any shape, duplicates allowed. At most 8 prefetches wait; the oldest are dropped.
 
         Raises:
-            DTypeError, OutOfRangeError: as ``pull`` does.
+            DTypeError, OutOfRangeError: see ``pull``.
         """
         checked = self.settings.checked_keys(keys).copy()
         self._reads.begin(checked, self._read(checked, are_distinct=False))
@@ -266,11 +266,11 @@ class EmbeddingTable:
             keys: int64 of shape (n,); ascending keys are checked faster.
             gradients: float32 of shape (n, k). With ``wait=False`` the caller must not change keys and gradients
                 afterwards.
-            wait: as for ``push``.
+            wait: see ``push``.
 
         Raises:
             UsageError: a key comes twice.
-            ShapeError, DTypeError, OutOfRangeError, LimitError: as ``push`` does.
+            ShapeError, DTypeError, OutOfRangeError, LimitError: see ``push``.
         """
         checked = self._distinct(keys)
         values = as_values(gradients, np.dtype(np.float32), (checked.size, self.k), "gradients")

@@ -109,7 +109,7 @@ class Handle(KeyCalls):
         Dense vectors are co-located if their partitionings and owners are equal, whatever their dtypes and row counts.
         Sparse vectors are co-located if they belong to one matrix.
         """
-        return self._fleet.id == other._fleet.id and not self._why_not_colocated(other)
+        return self._fleet.id == other._fleet.id and not self._colocation_fault(other)
 
     def __len__(self) -> int:
         return self.dim
@@ -164,7 +164,7 @@ class Handle(KeyCalls):
     def _is_sibling(self, other: Handle) -> bool:
         return self._fleet.id == other._fleet.id and self._matrix == other._matrix
 
-    def _why_not_colocated(self, other: Handle) -> str:
+    def _colocation_fault(self, other: Handle) -> str:
         """Return why a vector of the same fleet is not co-located with this one; "" if it is."""
         if self._is_sibling(other):
             return ""
@@ -284,8 +284,8 @@ def _checked_name(name: str | None) -> str:
     if name is None:
         return ""
     if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME or not name.isprintable():
-        got = f"{len(name):,} characters" if isinstance(name, str) and len(name) > MAX_NAME else repr(name)
-        raise ConfigError(f"name: expected a text of 1 to {MAX_NAME} printable characters, got {got}")
+        text = f"{len(name):,} characters" if isinstance(name, str) and len(name) > MAX_NAME else repr(name)
+        raise ConfigError(f"name: expected a text of 1 to {MAX_NAME} printable characters, got {text}")
     return name
 
 
@@ -294,7 +294,7 @@ BUCKETS = COLUMNS[0], Column("buckets of keys", right=True), COLUMNS[2]
 
 
 def matrix_html(title: str, spec: MatrixSpec, route: Route, rows: int) -> str:
-    """Return the HTML of some rows of a matrix: what they are, and which server has which columns."""
+    """Return the HTML of some rows of a matrix, with the columns of each server."""
     is_dense = spec.kind == "dense"
     properties = named_values(
         bytes=size(rows * spec.dim * spec.np_dtype.itemsize) if is_dense else None, wire=spec.wire

@@ -45,7 +45,7 @@ class KeyCalls:
 
         Raises:
             ConfigError: neither is given, or ``olderThanS`` is not a number of seconds.
-            UsageError: as for ``advance``.
+            UsageError: see ``advance``.
         """
         return self._keys("expire").expire(olderThanS)
 
@@ -57,7 +57,7 @@ class KeyCalls:
 
         Raises:
             ConfigError: ``keep`` is not a number of keys.
-            UsageError: as for ``advance``.
+            UsageError: see ``advance``.
         """
         return self._keys("evict").evict(keep)
 
@@ -70,7 +70,7 @@ class KeyCalls:
 
         Raises:
             DTypeError, OutOfRangeError: the keys are not integers, or one is not in ``[0, dim)``.
-            UsageError: as for ``advance``.
+            UsageError: see ``advance``.
         """
         return self._keys("remove").remove(keys)
 

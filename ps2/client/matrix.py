@@ -340,7 +340,7 @@ class DCVMatrix(KeyCalls):
         """Return the keys that were removed since a mark: int64 of shape (n,). Some may be active again.
 
         Raises:
-            StaleMarkError: as for ``changed``; or more keys were removed than the servers remember.
+            StaleMarkError: see ``changed``; or more keys were removed than the servers remember.
         """
         return self._keys("removed").removed(since)
 
@@ -411,8 +411,8 @@ class DCVMatrix(KeyCalls):
         other._check_usable()
         if other._fleet.id != self._first._fleet.id:
             raise UsageError(f"{where}: {operand!r} belongs to another PS2Context than {self!r}")
-        if why := self._first._why_not_colocated(other):
-            raise NotColocatedError(f"{where}: {operand!r} and {self!r} are not co-located: {why}")
+        if fault := self._first._colocation_fault(other):
+            raise NotColocatedError(f"{where}: {operand!r} and {self!r} are not co-located: {fault}")
         hold(operand)
         return other
 

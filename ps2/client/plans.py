@@ -428,6 +428,6 @@ def _nothing(results: Sequence[Result]) -> None:
     return None
 
 
-def dense_only(spec: MatrixSpec, what: str) -> None:
+def dense_only(spec: MatrixSpec, subject: str) -> None:
     if spec.kind == "sparse":
-        raise UsageError(f"{what} needs a dense matrix: a sparse one has up to 2**63 columns; name the columns")
+        raise UsageError(f"{subject} needs a dense matrix: a sparse one has up to 2**63 columns; name the columns")

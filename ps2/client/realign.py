@@ -42,7 +42,7 @@ def colocated_copy(base: H, other: H, dtype: str | None = None) -> H:
     dtype = dtype or base._spec.dtype
     if base.isColocated(other) and other._spec.dtype == dtype:
         return other
-    return _realigned_copy(base, other, dtype, base._why_not_colocated(other) or f"this operation takes {dtype}")
+    return _realigned_copy(base, other, dtype, base._colocation_fault(other) or f"this operation takes {dtype}")
 
 
 def same_matrix_copy(base: H, other: H) -> H:
@@ -51,7 +51,7 @@ def same_matrix_copy(base: H, other: H) -> H:
     if base._is_sibling(other):
         return other
     return _realigned_copy(
-        base, other, base._spec.dtype, base._why_not_colocated(other) or "this operation takes rows of one matrix"
+        base, other, base._spec.dtype, base._colocation_fault(other) or "this operation takes rows of one matrix"
     )
 
 
@@ -62,7 +62,7 @@ def _check_usable(base: Handle, other: Handle) -> None:
     other._check_usable()
 
 
-def _realigned_copy(base: H, other: H, dtype: str, why: str) -> H:
+def _realigned_copy(base: H, other: H, dtype: str, fault: str) -> H:
     """Copy ``other`` into a new row of base's matrix, or of one with equal partitioning for another dtype, and warn."""
     if base._fleet.id != other._fleet.id:
         raise UsageError(f"{other!r} belongs to another PS2Context than {base!r}")
@@ -75,16 +75,16 @@ def _realigned_copy(base: H, other: H, dtype: str, why: str) -> H:
     if base._spec.key_policy is not None:
         # Each push would be a touch, which might be dropped, or make other keys go.
         raise NotColocatedError(
-            f"{base!r} and {other!r} are not co-located ({why}), and the keys of the first are managed: pull the "
+            f"{base!r} and {other!r} are not co-located ({fault}), and the keys of the first are managed: pull the "
             "second and push it"
         )
     own = dtype != base._spec.dtype
     if base._fleet.strict or (own and base.isSparse):
-        raise NotColocatedError(f"{base!r} and {other!r} are not co-located ({why}); make one of them with derive")
+        raise NotColocatedError(f"{base!r} and {other!r} are not co-located ({fault}); make one of them with derive")
     copy = create(type(base), replace(base._spec, rows=1, dtype=dtype, wire=None)) if own else base.derive()
     moved = transfer(base._session, other._stored(), copy._stored())
     warnings.warn(
-        f"{base!r} and {other!r} are not co-located ({why}): {moved:,} bytes went through this process; "
+        f"{base!r} and {other!r} are not co-located ({fault}): {moved:,} bytes went through this process; "
         "make one of them with derive",
         NotColocatedWarning,
         stacklevel=caller_depth(),

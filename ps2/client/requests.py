@@ -131,12 +131,12 @@ def _sharing_keys(pieces: Sequence[Piece]) -> list[Piece]:
 
 
 def _same_keys(source: Operation, operation: Operation) -> bool:
-    known, new = source.keys, operation.keys
-    if known is None or new is None or known.columns is None or new.columns is None:
+    old, new = source.keys, operation.keys
+    if old is None or new is None or old.columns is None or new.columns is None:
         return False
-    if (source.matrix, source.partition, known.count) != (operation.matrix, operation.partition, new.count):
+    if (source.matrix, source.partition, old.count) != (operation.matrix, operation.partition, new.count):
         return False
-    return known.columns is new.columns or np.array_equal(known.columns, new.columns)
+    return old.columns is new.columns or np.array_equal(old.columns, new.columns)
 
 
 def _in_parts(pieces: Sequence[Piece], block_bytes: int) -> list[Piece]:

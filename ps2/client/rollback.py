@@ -29,7 +29,7 @@ class RollbackTracker:
     newest: tuple[int, int | None] = (0, None)
 
     def note(self, epoch: int, step: int | None) -> None:
-        self.newest = max(self.newest, (epoch, step), key=lambda known: known[0])
+        self.newest = max(self.newest, (epoch, step), key=lambda pair: pair[0])
 
     def check(self) -> None:
         """Raise RolledBack if the fleet rolled back and the caller does not know. Does nothing in a run."""

@@ -105,7 +105,7 @@ class _TaskFile:
 
 
 def write_task_file(folder: Path, access: str, fleet: str | None, stopped: Sequence[str]) -> Path:
-    """Write what tasks of a session get into a new file in a folder; return its path. A later file has a later name."""
+    """Write the settings for tasks of a session to a new file in a folder; a later file has a later name."""
     file = folder / TASK_FILES.replace("*", f"{time.time_ns():020}")
     file.touch(mode=0o600)
     file.write_text(json.dumps({"access": access, "fleet": fleet, "stopped": list(stopped)}))
@@ -116,7 +116,7 @@ _newest_task_file = _TaskFile()
 
 
 def _task_file() -> _TaskFile:
-    """Return what the driver has passed to this task in a file; nothing if it is no client of Spark Connect."""
+    """Return the driver's settings for this task from a file; empty unless the driver is a client of Spark Connect."""
     global _newest_task_file
     context = task_context()
     if context is None or ACCESS_VARIABLE in os.environ:

@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from ps2 import PS2Conf, PS2Context
-from ps2.dashboard.driver_metrics import metric_of
+from ps2.dashboard.driver_metrics import category_metric
 from ps2.run.accounting import NAMES
 
 pytestmark = pytest.mark.usefixtures("by_value")
@@ -87,7 +87,7 @@ def test_metrics_when_a_run_is_over_then_times_add_up(run):
     assert after["ps2_checkpoints_total",] > before["ps2_checkpoints_total",]
     for rank in "01":
         assert after["ps2_run_clocks_total", rank] - before.get(("ps2_run_clocks_total", rank), 0) == CLOCKS
-        names = [(f"{metric_of(category)}_total", rank) for category in NAMES]
+        names = [(f"{category_metric(category)}_total", rank) for category in NAMES]
         assert all(after[name] >= during[name] >= before.get(name, 0) for name in names)
         whole_s = sum(after[name] - before.get(name, 0) for name in names)
         assert 0 < whole_s <= 1.01 * result.seconds

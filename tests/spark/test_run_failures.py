@@ -232,7 +232,7 @@ def test_run_when_driver_fails_then_tasks_end_without_error(ps, total, rows, mon
         errors.append(join(job, timeout_s))
         return errors[-1]
 
-    monkeypatch.setattr("ps2.run.driver.HEAR_S", 20.0)
+    monkeypatch.setattr("ps2.run.driver.NOTICE_S", 20.0)
     monkeypatch.setattr(WorkerJob, "cancel", cancelled.append)
     monkeypatch.setattr(WorkerJob, "join", joined)
 

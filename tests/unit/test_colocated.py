@@ -108,7 +108,7 @@ def test_vectors_when_matrices_are_cut_alike_then_colocated(other, why):
     with installed(session_over(FleetInProcess(servers=3))):
         u, v = DCV.dense(DIM), other()
         assert u.isColocated(v) == v.isColocated(u) == (not why)
-        assert why in u._why_not_colocated(v)
+        assert why in u._colocation_fault(v)
 
 
 def test_sparse_vectors_when_of_two_matrices_then_not_co_located(fleet):
@@ -120,7 +120,7 @@ def test_sparse_vectors_when_of_two_matrices_then_not_co_located(fleet):
 def test_vectors_when_servers_differ_then_not_colocated(fleet):
     u, v = DCV.dense(DIM), DCV.dense(DIM)
     v._route = Route(v._route.version, v._route.bounds, tuple(f"other-{at}" for at in v._route.addresses))
-    assert u._why_not_colocated(v) == "their partitions are on different servers"
+    assert u._colocation_fault(v) == "their partitions are on different servers"
 
 
 # -- calls -----------------------------------------------------------------------------------------------------------
