@@ -20,7 +20,10 @@ from benchmarks.frame import Benchmark, Check, Line, Part, option, tell, timed
 from benchmarks.local_spark import cached, spark_and_servers
 from benchmarks.ml_data import NEWS20, PARTITIONS, Array, collected, file_in, read_libsvm
 from ps2 import PS2Context
-from ps2.algorithms.linear.problem import Problem, ScheduleName, SolverOptions
+from ps2.algorithms.frame.settings import with_values
+from ps2.algorithms.linear.plan import LinearPlan, ScheduleName
+from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.settings import SolverSettings
 from ps2.algorithms.linear.trainer import train
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Facts, Table
@@ -32,15 +35,15 @@ BLOCK, CORRELATION, BLOCKS_OF_ROW, HIDDEN, NOISE = 10, 0.9, 10, 200, 0.5
 NEAR = 1e-3
 # How near another library's optimum has to be.
 SAME = 1e-4
-OURS = SolverOptions("sap", tol=1e-5, steps=1000)
-OWLQN = SolverOptions("l-bfgs", tol=0.0, steps=1000)
+OURS = LinearPlan(settings=SolverSettings(tol=1e-5, maxIter=1000), solver="sap")
+OWLQN = LinearPlan(settings=SolverSettings(tol=0.0, maxIter=1000), solver="l-bfgs")
 # Tolerances of other libraries, the loosest first: the first one that comes near enough counts.
 TOLERANCES = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 1e-5, 1e-6)
 # Schedules that "sap" is compared with, each with its goal.
 OTHERS: dict[ScheduleName, float | None] = {"random": 2.0, "cyclic": None, "greedy": None}
 GOAL_OWLQN, GOAL_PEER = 2.0, 1.0 / 3.0
 # The optimum, to compare others with.
-EXACT = replace(OURS, tol=1e-8)
+EXACT = replace(OURS, settings=with_values(OURS.settings, tol=1e-8))
 
 
 @dataclass(frozen=True)
@@ -172,7 +175,7 @@ class _Enough(Exception):
     """A training has had its time."""
 
 
-def ours(ps: PS2Context, data: Data, strength: float, options: SolverOptions, limit_s: float = np.inf) -> Trained:
+def ours(ps: PS2Context, data: Data, strength: float, plan: LinearPlan, limit_s: float = np.inf) -> Trained:
     """Train with ours; a training that takes too long returns what it had reached."""
     problem = Problem("squared", data.x.shape[1], l1=strength, standardize=False)
     objectives: list[float] = []
@@ -187,11 +190,11 @@ def ours(ps: PS2Context, data: Data, strength: float, options: SolverOptions, li
     began_s = time.monotonic()
     w = np.zeros(data.x.shape[1])
     try:
-        model = train(ps, data.table, problem, options, data.facts, note)
+        model = train(ps, data.table, problem, plan, data.facts, note)
         w = model.weight.pull()
         model.weight.free()
     except _Enough:
-        tell(f"{options.solver} {options.schedule}: ended after {len(objectives)} steps")
+        tell(f"{plan.solver} {plan.schedule}: ended after {len(objectives)} steps")
     return Trained(time.monotonic() - began_s, np.array(objectives), np.array(at_s), w)
 
 
@@ -200,13 +203,13 @@ class _Way:
     """A training of ours to the target.
 
     Attributes:
-        options: with the steps that it takes.
+        plan: the training, with the number of steps that it takes.
         is_there: whether it gets to the target in time.
         at_s, whole_s: seconds of its steps, and of the whole call.
     """
 
     name: str
-    options: SolverOptions
+    plan: LinearPlan
     is_there: bool = True
     at_s: list[float] = field(default_factory=list)
     whole_s: list[float] = field(default_factory=list)
@@ -225,7 +228,7 @@ def _compared(args: Args, ps: PS2Context, data: Data) -> Part:
     for _ in range(args.rounds):
         for way in ways:
             if way.is_there:
-                found = train(way.options)
+                found = train(way.plan)
                 way.at_s.append(float(found.at_s[-1]))
                 way.whole_s.append(found.seconds)
                 tell(f"{way.name}: {found.at_s[-1]:.2f} s, the call {found.seconds:.2f} s")
@@ -245,24 +248,28 @@ def _compared(args: Args, ps: PS2Context, data: Data) -> Part:
         "features": data.x.shape[1],
         "non-zeros": data.x.nnz,
         "weights": int(np.count_nonzero(optimum.w)),
-        "steps": {way.name: way.options.steps if way.is_there else "not reached" for way in ways},
+        "steps": {way.name: way.plan.settings.maxIter if way.is_there else "not reached" for way in ways},
     }
     return Part(lines, [_same(data, strength, optimum)], facts)
 
 
+def _with_steps(plan: LinearPlan, steps: int) -> LinearPlan:
+    return replace(plan, settings=with_values(plan.settings, maxIter=steps))
+
+
 def _find_steps(way: _Way, train: Callable[..., Trained], target: float, limit_s: float) -> None:
     """Find the steps that a way takes; what it takes is one turn's figure if that is too long."""
-    found = train(way.options, limit_s=limit_s)
+    found = train(way.plan, limit_s=limit_s)
     there = np.flatnonzero(found.objectives <= target)
     if len(there):
-        way.options = replace(way.options, steps=int(there[0]) + 1)
-        tell(f"{way.name}: {way.options.steps} steps")
+        way.plan = _with_steps(way.plan, int(there[0]) + 1)
+        tell(f"{way.name}: {way.plan.settings.maxIter} steps")
     else:
         way.is_there, way.at_s = False, [float(found.at_s[-1])]
         tell(
             f"{way.name}: at {found.objectives[-1] / target * (1.0 + NEAR) - 1:.2%} of the optimum after {limit_s:g} s"
         )
-    train(replace(OURS, steps=2))  # a training that was given up has ended Spark's Python workers
+    train(_with_steps(OURS, 2))  # a training that was given up has ended Spark's Python workers
 
 
 def _same(data: Data, strength: float, optimum: Trained) -> Check:

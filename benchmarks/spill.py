@@ -55,7 +55,7 @@ def _measured(spark: Any, shape: str, args: Args) -> tuple[Line, list[Check]]:
     sizes = {"never": args.memory_gb or args.gb, "always": args.gb}
     weights = {}
 
-    def train(mode: str, frame: Any) -> float:
+    def train(mode: Any, frame: Any) -> float:
         estimator = LogisticRegression(
             maxIter=args.steps,
             tol=0.0,

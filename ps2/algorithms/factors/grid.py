@@ -174,10 +174,12 @@ def ordered(
     in_block = (np.arange(layout.items) - np.repeat(layout.item_begins[: -1 : layout.groups], blocks)).astype(np.int32)
     begins = np.empty(groups * mine[1] + 1, np.int64)
     count_cells(users, items, group, mine[1], begins)
-    cells = np.empty(len(items), np.int32), np.empty(len(items), np.float32), np.empty(len(weights), np.float32)
+    cell_items = np.empty(len(items), np.int32)
+    cell_values, cell_weights = np.empty(len(items), np.float32), np.empty(len(weights), np.float32)
+    cells = cell_items, cell_values, cell_weights
     fill_cells(users, items, group, mine[1], begins[:-1].copy(), (values, weights), in_block, cells)
     sort_cells(begins, *cells)
-    return Grid(layout, *mine, begins, *cells, held_out, strange)
+    return Grid(layout, *mine, begins, cell_items, cell_values, cell_weights, held_out, strange)
 
 
 def _held_out(users: Int32s, items: Int32s, values: Float32s, weights: Float32s) -> HeldOut:

@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from ps2.algorithms.topics import sampling_kernels as kernels
 from ps2.algorithms.topics.corpus import Corpus, Prior, topic_dtype
-from ps2.algorithms.topics.settings import SamplerName
 from ps2.algorithms.topics.tallies import make_tally
 from ps2.array_types import Int32s, Int64s
 from ps2.ops.guards import readable
@@ -25,7 +24,7 @@ class Assignments:
         topics: shape (tokens,), unsigned: the topic of each token.
     """
 
-    def __init__(self, corpus: Corpus, topics: int, token_topics: Array, sampler: SamplerName = "auto") -> None:
+    def __init__(self, corpus: Corpus, topics: int, token_topics: Array, sampler: str = "auto") -> None:
         """Args:
         topics: number of topics.
         token_topics: integers: the topic of each token; copied.
@@ -36,7 +35,7 @@ class Assignments:
         self._count, self._tally = topics, make_tally(sampler, corpus, topics, self.topics)
 
     @staticmethod
-    def random(corpus: Corpus, topics: int, key: np.uint64, sampler: SamplerName = "auto") -> Assignments:
+    def random(corpus: Corpus, topics: int, key: np.uint64, sampler: str = "auto") -> Assignments:
         """Assign random topics to all tokens."""
         token_topics = np.empty(corpus.size, topic_dtype(topics))
         kernels.draw_topics(*corpus.for_kernels, topics, key, token_topics)

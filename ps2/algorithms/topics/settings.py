@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from ps2.algorithms.frame.settings import Check, Flexible, Setting, getter, param, setter
 from ps2.algorithms.frame.shared_settings import TURN_SECONDS, FeatureSettings, ViaSettings, seconds_or_auto
@@ -46,7 +46,7 @@ def numbers(value: Any) -> list[float]:
 class LDASettings(FeatureSettings, ViaSettings):
     """The parameters of topic models. ``keepLastCheckpoint`` of pyspark.ml has no effect."""
 
-    _DEFAULTS_BY = ("optimizer", DEFAULTS)
+    _DEFAULTS_BY: ClassVar[tuple[str, Mapping[str, Mapping[str, Any]]] | None] = ("optimizer", DEFAULTS)
 
     k: Setting[int] = param(10, "the number of topics (>= 1)", at_least=1, at_most=MAX_TOPICS)
     maxIter: Setting[int] = param(

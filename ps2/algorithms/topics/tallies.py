@@ -9,7 +9,6 @@ import numpy.typing as npt
 
 from ps2.algorithms.topics import dense_kernels, sampling_kernels, sparse_kernels
 from ps2.algorithms.topics.corpus import Corpus, Prior, topic_dtype
-from ps2.algorithms.topics.settings import SamplerName
 from ps2.ops.guards import readable
 from ps2.ops.kernels import Float64s, Int64s
 
@@ -40,7 +39,7 @@ class Tally(Protocol):
         """Return a histogram: topics, numbers of occurrences in a document, and how many documents have that number."""
 
 
-def make_tally(sampler: SamplerName, corpus: Corpus, count: int, topics: Array) -> Tally:
+def make_tally(sampler: str, corpus: Corpus, count: int, topics: Array) -> Tally:
     """Count the topics of documents.
 
     Args:
