@@ -39,7 +39,7 @@ FAST := tests/unit tests/contract
 BENCH = $(patsubst benchmarks/%.py,%,$(shell grep -l '^BENCHMARK = ' benchmarks/*.py))
 with_java = JAVA_HOME="$$(scripts/java-home)"; export JAVA_HOME;
 
-.PHONY: help setup fmt check actionlint test test-fast coverage docs notebooks wheel nightly slice chaos programs yarn-test dashboard-test torch-test compat proto keywords run bench clean
+.PHONY: help setup fmt check actionlint test test-fast coverage docs notebooks wheel nightly slice chaos programs yarn-test dashboard-test torch-test compat proto run bench clean
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  \1\t\2/p' Makefile | expand -t 12
@@ -93,7 +93,6 @@ check: $(INSTALLED) ## lint, formatting, types, import contracts, stale stubs
 	@$(PYTHON) scripts/words
 	@echo "check: stubs"
 	@scripts/proto --check
-	@$(PYTHON) scripts/keywords --check
 	@echo "check: workflows"
 	@.venv/bin/check-jsonschema -q --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	@.venv/bin/pre-commit validate-config .pre-commit-config.yaml
@@ -174,10 +173,6 @@ compat: $(INSTALLED) ## run a short suite with other versions of Python, Spark, 
 proto: $(INSTALLED) ## write the stubs of proto/ to ps2/protocol/pb/
 	@scripts/proto
 	@echo "proto: done"
-
-keywords: $(INSTALLED) ## write the types of estimators' keywords to ps2/algorithms/estimators/keywords/
-	@$(PYTHON) scripts/keywords
-	@echo "keywords: done"
 
 run: $(WARM) ## train on a generated click log of a million features, beside pyspark.ml (ARGS: examples/clicks.py's)
 	@echo "run: examples/clicks.py"

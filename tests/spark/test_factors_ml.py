@@ -120,9 +120,7 @@ def test_fit_when_initial_model_does_not_fit_then_error(df, model):
     with pytest.raises(ConfigError, match="initialModel: expected a MatrixFactorizationModel, got str"):
         MatrixFactorization().setInitialModel("model")
     named = df.selectExpr("string(user) as user", "item", "rating")
-    with pytest.raises(
-        InputError, match="users: the ids are strings, and those of the initial model are integers"
-    ):
+    with pytest.raises(InputError, match="users: the ids are strings, and those of the initial model are integers"):
         MatrixFactorization(**SMALL).setInitialModel(model).fit(named)
 
 

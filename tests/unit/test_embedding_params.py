@@ -25,7 +25,6 @@ from ps2.algorithms import (
     Word2Vec,
 )
 from ps2.algorithms.embeddings.settings import Node2VecSettings, Word2VecSettings
-from ps2.algorithms.estimators.params import check_ranges
 from ps2.errors import ConfigError
 
 ALL = (Word2Vec, DeepWalk, Node2Vec, LINE)
@@ -110,12 +109,12 @@ def test_an_integer_when_pysparks_cannot_be_it_then_it_is_named(cls):
     for name in set(numbers_of(cls(), TypeConverters.toInt)) - {"seed"}:
         for value in (2**31, -(2**31) - 1, 2**63):
             with pytest.raises(ConfigError, match=f"^{name}: expected an integer of 32 bits.*got {value}"):
-                check_ranges(cls(**{name: value}))
+                cls(**{name: value})._check_values()
     for seed in (2**63, -(2**63) - 1):
         with pytest.raises(ConfigError, match=f"^seed: expected an integer of 64 bits, got {seed}"):
-            check_ranges(cls(seed=seed))
+            cls(seed=seed)._check_values()
     for seed in (2**63 - 1, -(2**63), 2**31, -1):
-        check_ranges(cls(seed=seed))
+        cls(seed=seed)._check_values()
 
 
 @pytest.mark.parametrize("cls", EVERY)
@@ -123,7 +122,7 @@ def test_a_float_when_it_is_not_finite_then_it_is_named(cls):
     for name in set(numbers_of(cls(), TypeConverters.toFloat)) - {"threshold"}:
         for value in (math.nan, math.inf, -math.inf):
             with pytest.raises(ConfigError, match=f"^{name}: expected .*, got {value}"):
-                check_ranges(cls(**{name: value}))
+                cls(**{name: value})._check_values()
 
 
 def test_params_when_name_is_unknown_then_error_names_it():

@@ -4,25 +4,34 @@ from __future__ import annotations
 
 import inspect
 import pydoc
-from importlib import import_module
 
 import pytest
 
 from ps2 import algorithms
 from ps2.algorithms import KMeansModel, LogisticRegression, RandomForestClassifier, Word2Vec
 from ps2.algorithms.frame.params import ByName
-from tests.public_api import SPARK_4
+from ps2.algorithms.frame.settings import settings_of
 
 CLASSES = [getattr(algorithms, name) for name in algorithms.__all__]
-ESTIMATORS = [cls for cls in CLASSES if issubclass(cls, ByName) and cls.takes_keywords() and "__init__" in vars(cls)]
+ESTIMATORS = [cls for cls in CLASSES if issubclass(cls, ByName) and cls.takes_keywords()]
+PARAMS = [cls for cls in CLASSES if issubclass(cls, ByName)]
 
 
 @pytest.mark.parametrize("cls", ESTIMATORS, ids=lambda cls: cls.__name__)
 def test_signature_when_asked_then_keywords_of_type_checkers(cls):
-    module = cls.__module__.removeprefix("ps2.algorithms.").replace(".", "_")
-    known = getattr(import_module(f"ps2.algorithms.estimators.keywords.{module}"), cls.__name__)
-    lacking = {name for name in SPARK_4 if not hasattr(cls, name)}
-    assert set(inspect.signature(cls).parameters) == set(known.__annotations__) - lacking
+    initial = {"initialModel"} if hasattr(cls, "setInitialModel") else set()
+    assert set(inspect.signature(cls).parameters) == {*settings_of(cls), *initial}
+
+
+@pytest.mark.parametrize("cls", PARAMS, ids=lambda cls: cls.__name__)
+def test_setting_when_declared_then_has_its_accessors(cls):
+    names = {verb + name[0].upper() + name[1:] for name in settings_of(cls) for verb in ("get", "set")}
+    missing = {name for name in names if not hasattr(cls, name)}
+    # Of a model, it is pyspark.ml's property.
+    assert {name for name in missing if name.startswith("get")} <= {"getNumTrees"}
+    if not cls._is_model:
+        unset = {setting.name for setting in settings_of(cls).values() if setting.doc.startswith("no effect")}
+        assert {name[3].lower() + name[4:] for name in missing} <= {*unset, "numTrees"}
 
 
 def test_signature_when_asked_then_defaults():

@@ -32,7 +32,6 @@ from ps2.algorithms import (
     OnlineLogisticRegressionModel,
     Word2Vec,
 )
-from ps2.algorithms.estimators.params import check_ranges
 from ps2.algorithms.linear.problem import Problem
 from ps2.errors import ConfigError
 
@@ -240,7 +239,7 @@ def test_float_param_when_no_number_of_float32_then_named(name):
     for param in floats:
         for value in [math.nan, -1e39] if (name, param) in FLOAT64 else [math.nan, 1e39, -1e39]:
             with pytest.raises(ConfigError, match=rf"^{param}: expected .*, got {re.escape(repr(value))}"):
-                check_ranges(getattr(algorithms, name)(**{param: value}))
+                getattr(algorithms, name)(**{param: value})._check_values()
 
 
 @pytest.mark.parametrize("values", [[0.5, math.nan], [0.5, math.inf], [-0.5, 1.5], [0.0, 0.0, 1.0]])

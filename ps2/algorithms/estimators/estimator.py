@@ -17,9 +17,9 @@ from ps2.algorithms.estimators.anew import done_anew
 from ps2.algorithms.estimators.dealing import Dealer, check_workers
 from ps2.algorithms.estimators.frames import check_frame, spark_calls
 from ps2.algorithms.estimators.model_files import EstimatorReader, EstimatorWriter
-from ps2.algorithms.estimators.params import ByName, FleetSetters, check_ranges
 from ps2.algorithms.estimators.tables import check_columns, survey
 from ps2.algorithms.estimators.unlabelled import survey_rows
+from ps2.algorithms.frame.params import ByName, FeatureParams
 from ps2.algorithms.frame.placement import Request, Work, place
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.observing import current_watch, watched_fit
@@ -79,7 +79,7 @@ class TrainingEstimator(ByName, MLReadable[Any], MLWritable):
 
     def _check(self) -> None:
         """Raise ConfigError for unusable params, before any Spark job."""
-        check_ranges(self)
+        self._check_values()
 
     def _check_frame(self, dataset: Any) -> None:
         """Raise unless ``dataset`` is a DataFrame whose session runs."""
@@ -195,7 +195,7 @@ class Job:
     table: Table
 
 
-class FleetEstimator(FleetSetters, TrainingEstimator):
+class FleetEstimator(FeatureParams, TrainingEstimator):
     """Base class of estimators that learn from features."""
 
     # The largest number of classes. None: labels are numbers; 0: no limit.

@@ -121,8 +121,7 @@ class ByName(_FleetSettings, Params, metaclass=_ShowsParams):
             self._set_defaults()
             self.setParams(**params)
 
-    # The checks of values of params that are not settings.
-    _RANGES: Mapping[str, Any] = {}
+    _has_params = True
     # A param whose value decides the defaults of others, with these defaults.
     _DEFAULTS_BY: ClassVar[tuple[str, Mapping[str, Mapping[str, Any]]] | None] = None
 

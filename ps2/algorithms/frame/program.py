@@ -229,10 +229,6 @@ class Program(ABC, Generic[T]):
     def __init__(self, plan: Any, form: Form | None, record: Record) -> None:
         self.plan, self.form, self.record = plan, form, record
 
-    @property
-    def options(self) -> Any:
-        return self.plan
-
     def settings(self) -> dict[str, Any]:
         """Return the settings that another driver must share, as values that JSON can hold."""
         values = self.plan.plain() if isinstance(self.plan, Plan) else asdict(self.plan)

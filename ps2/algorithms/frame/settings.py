@@ -104,7 +104,9 @@ class Setting(Generic[T]):
     @overload
     def __get__(self, obj: Settings, owner: Any) -> T: ...
     def __get__(self, obj: Any, owner: Any) -> Any:
-        return self.param if obj is None else obj.__dict__.get(self.name, self.default)
+        if obj is None:  # a class of settings needs no pyspark
+            return self.param if owner._has_params else self
+        return obj.__dict__.get(self.name, self.default)
 
     def __set__(self, obj: Settings, value: T) -> None:
         obj._put(self.name, value)
@@ -224,6 +226,8 @@ class Settings:
     Estimators and models derive from it, too; their attributes are pyspark's ``Param``s (``params.py``).
     """
 
+    # Whether attributes of the class are ``Param``s.
+    _has_params: ClassVar[bool] = False
     # Whether the class is a trained model. It has only the setters of parameters that are declared ``in_model``.
     _is_model: ClassVar[bool] = False
 

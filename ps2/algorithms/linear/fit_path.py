@@ -13,7 +13,6 @@ from pyspark.ml.param import Param
 from pyspark.sql import DataFrame
 
 from ps2.algorithms.estimators.anew import done_anew
-from ps2.algorithms.estimators.params import check_ranges
 from ps2.algorithms.estimators.tables import Survey
 from ps2.algorithms.linear.fit import NO_TRAINING, LinearEstimator
 from ps2.algorithms.linear.plan import LinearPlan, PathPoint
@@ -93,7 +92,7 @@ class PathEstimator(ElasticNetSettings, LinearEstimator):
         for param in (unit.lambdaPath, unit.lambdaCount, unit.lambdaRatio):
             unit.clear(param)
         self._check_frame(dataset)
-        check_ranges(self)
+        self._check_values()
         unit._check()
         plan = replace(unit._plan(), path=self._values(PathSettings))
         survey, dealer = unit._survey_and_deal(dataset)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 from pyspark.ml.base import Predictor
@@ -86,7 +86,7 @@ class TreesEstimator(EnsembleSettings, FleetEstimator):
 
     _LOCAL_IS_DURABLE = True
     # The kernel that takes longest to compile, and the function that compiles it.
-    _SLOW_KERNEL: tuple[Any, str]
+    _SLOW_KERNEL: ClassVar[tuple[Any, str]]
 
     @abstractmethod
     def _objective(self, survey: Survey) -> Objective:

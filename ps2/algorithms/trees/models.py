@@ -13,7 +13,6 @@ from pyspark.sql import DataFrame
 
 from ps2.algorithms.estimators.heads import ClassHead, ValueHead
 from ps2.algorithms.estimators.models import FleetRegressionModel, ProbabilityModel
-from ps2.algorithms.estimators.params import setter
 from ps2.algorithms.estimators.summaries import (
     BinaryClassificationSummary,
     BinaryClassificationTrainingSummary,
@@ -22,6 +21,7 @@ from ps2.algorithms.estimators.summaries import (
     RegressionSummary,
     RegressionTrainingSummary,
 )
+from ps2.algorithms.frame.settings import setter
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.trees.files import read_forest, write_forest
 from ps2.algorithms.trees.model import GBTModel

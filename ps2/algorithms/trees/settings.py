@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ps2.algorithms.frame.settings import Check, Flexible, Setting, getter, param, setter, with_default
 from ps2.algorithms.frame.shared_settings import (
@@ -14,6 +14,9 @@ from ps2.algorithms.frame.shared_settings import (
     ViaSettings,
     WeightSettings,
 )
+
+if TYPE_CHECKING:
+    from ps2.algorithms.frame.shared_settings import Floats
 
 GrowthName = Literal["level", "leaf"]
 GROWTHS: tuple[GrowthName, ...] = ("level", "leaf")
@@ -237,7 +240,7 @@ class BoostingSettings(EnsembleSettings):
         type=_to_groups,
         option=None,
     )
-    featureWeights: Flexible[list[float] | None, Sequence[float]] = param(
+    featureWeights: Flexible[list[float] | None, Floats] = param(
         None,
         "one entry per feature: how likely featureSubsetStrategy selects it; 0: never",
         check=(_are_weights, "finite numbers that are not negative, of which some are above 0"),
