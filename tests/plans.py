@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 from ps2.algorithms.frame.settings import Plan, settings_of, with_values
@@ -14,9 +14,10 @@ P = TypeVar("P", bound=Plan[Any])
 
 
 def changed(plan: P, **values: Any) -> P:
-    """Return a plan with other settings, or other facts, by name."""
+    """Return a plan with other settings and facts, by name; ``via`` is both."""
     settings = {name: value for name, value in values.items() if name in settings_of(type(plan.settings))}
-    facts = {name: value for name, value in values.items() if name not in settings}
+    known = {field.name for field in fields(plan)}
+    facts = {name: value for name, value in values.items() if name in known or name not in settings}
     return replace(plan, settings=with_values(plan.settings, **settings), **facts)
 
 
