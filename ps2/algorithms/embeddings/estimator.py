@@ -66,7 +66,7 @@ from ps2.algorithms.embeddings.settings import (
 )
 from ps2.algorithms.estimators.anew import done_anew
 from ps2.algorithms.estimators.dealing import check_workers, deal
-from ps2.algorithms.estimators.estimator import TrainingEstimator, has_checkpoints
+from ps2.algorithms.estimators.estimator import TrainingEstimator
 from ps2.algorithms.estimators.frames import check_frame
 from ps2.algorithms.estimators.model_files import EstimatorReader, EstimatorWriter
 from ps2.algorithms.estimators.tables import SMALL_BYTES
@@ -155,7 +155,7 @@ class Word2Vec(Word2VecParams, EmbeddingEstimator, Estimator["Word2VecModel"]):
         self, dataset: DataFrame, settings: Word2VecSettings, workers: int | None
     ) -> tuple[Embedding, TrainingHistory] | None:
         """Count words and train in one worker's process; None: the data or the settings forbid it."""
-        if settings.via not in ("auto", "local") or workers not in (None, 1) or self._name or has_checkpoints():
+        if settings.via not in ("auto", "local") or workers not in (None, 1) or self._why_durable():
             return None
         name = str(settings.inputCol)
         sentences = sentences_of(dataset, name).coalesce(1)

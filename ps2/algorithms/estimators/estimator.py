@@ -148,6 +148,15 @@ class TrainingEstimator(ByName, MLReadable[Any], MLWritable):
                 return None
             raise
 
+    def _why_durable(self) -> str:
+        """Return why another driver may have to continue the training; "": none has to."""
+        if self._name:
+            return "another driver may go on with this training"
+        ps = PS2Context.getActive()
+        # The context's own checkpoints hold trainings on the servers only.
+        makes_checkpoints = ps is not None and (ps.conf.checkpointEverySteps or ps.conf.checkpointEveryS)
+        return "checkpoints are made during the training" if makes_checkpoints else ""
+
     @contextmanager
     def _shown(self, spark: SparkBackend, steps: int) -> Iterator[Callable[[StepReport], None]]:
         """Show a training in a line and on the live page; yield the function to call after each step."""
@@ -262,12 +271,6 @@ class FleetEstimator(FeatureParams, TrainingEstimator):
         why_servers = "" if self._LOCAL_IS_DURABLE else self._why_durable()
         return place(work, dealer.cores, replace(self._request(), why_servers=why_servers, began=self._began()))
 
-    def _why_durable(self) -> str:
-        """Return why another driver may have to continue the training; "": none has to."""
-        if self._name:
-            return "another driver may go on with this training"
-        return "checkpoints are made during the training" if has_checkpoints() else ""
-
     def _train_model(self, plan: Any, survey: Any, dealer: Dealer) -> tuple[Any, TrainingHistory]:
         """Choose where to train, deal the rows and train; return the model and the record of the training.
 
@@ -316,12 +319,6 @@ class FleetEstimator(FeatureParams, TrainingEstimator):
         others = map(named, ("weightCol", "validationIndicatorCol", "baseMarginCol", "groupCol"))
         label = self.getOrDefault("labelCol") if self.hasParam("labelCol") else None
         return ColumnNames(self._features, label, *others)
-
-
-def has_checkpoints() -> bool:
-    """Return whether the active context makes checkpoints by itself, which hold trainings on the servers only."""
-    active = PS2Context.getActive()
-    return active is not None and bool(active.conf.checkpointEverySteps or active.conf.checkpointEveryS)
 
 
 def when_free(spark: SparkBackend, slots: int, run: Callable[[], T]) -> T:
