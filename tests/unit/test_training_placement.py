@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from ps2.algorithms.topics.options import SamplingOptions
 
 from ps2.algorithms.frame.placement import MAX_LOCAL_WEIGHTS, Cores, Request, Work, place
-from ps2.algorithms.topics.sampling import MAX_BYTES
-from ps2.algorithms.topics.sampling import work_of as topics_work
+from ps2.algorithms.topics.plan import SamplingPlan
+from ps2.algorithms.topics.sampling import MAX_BYTES, iteration_work
+from ps2.algorithms.topics.settings import LDASettings
 from ps2.algorithms.trees.work import MAX_VALUES, TableSize
 from ps2.algorithms.trees.work import work_of as trees_work
 from ps2.errors import ConfigError
@@ -24,7 +24,8 @@ SMALL_TREES = trees_work(TableSize(7000, 28 * 7000, 28), TREES, 100)
 SPARSE_TREES = trees_work(TableSize(11_314, 5_000_000, 1_690_000), TREES, 10)
 LARGE_TREES = trees_work(TableSize(1_500_000, 42_000_000, 28), TREES, 50)
 # KOS with 100 topics.
-KOS, DOCUMENTS, TOKENS = SamplingOptions(topics=100, vocabulary=6_906, alpha=(0.1,), sync="rotation"), 3430, 467_714
+KOS = SamplingPlan(settings=LDASettings(k=100, sync="rotation"), vocabulary=6_906)
+DOCUMENTS, TOKENS = 3430, 467_714
 
 
 @pytest.mark.parametrize(
@@ -95,13 +96,13 @@ def test_trees_when_values_are_too_many_then_auto_takes_servers():
     ("tokens", "options", "workers", "via", "reason"),
     [
         (TOKENS, KOS, 2, "local", "chosen by predicted time: 'local' 23.4 ms, 'servers' 43.8 ms"),
-        (TOKENS, replace(KOS, budget_s=0.1), 2, "servers", "budgetS is set"),
+        (TOKENS, plans.changed(KOS, budgetS=0.1), 2, "servers", "budgetS is set"),
         (10**8, KOS, 16, "servers", "one worker would take"),
         (5 * 10**7, KOS, 16, "servers", "chosen by predicted time"),
     ],
 )
 def test_topics_when_costs_are_known_then_takes_the_faster(tokens, options, workers, via, reason):
-    placement = place(topics_work(options, DOCUMENTS, tokens), Cores(2, workers, 1), Request())
+    placement = place(iteration_work(options, DOCUMENTS, tokens), Cores(2, workers, 1), Request())
     assert (placement.via, placement.workers) == (via, 1 if via == "local" else workers)
     assert placement.reason.startswith(reason)
     needed = 4 * KOS.vocabulary * KOS.topics + 24 * tokens
@@ -109,4 +110,4 @@ def test_topics_when_costs_are_known_then_takes_the_faster(tokens, options, work
 
 
 def test_topics_when_documents_are_few_then_as_many_threads():
-    assert place(topics_work(KOS, 3, TOKENS), Cores(8, 1, 8), Request()).threads == 3
+    assert place(iteration_work(KOS, 3, TOKENS), Cores(8, 1, 8), Request()).threads == 3
