@@ -60,7 +60,7 @@ def cells_after(parts, features, bins, absent=None, turns=TURNS):
         if absent is not None and not turn:
             sums[refinement.begin[:-1] + (int(feature_columns.ZERO) >> 52)] += absent
         held = np.flatnonzero(sums)
-        cells = cells.parted(refinement, held, sums[held])
+        cells = cells.refine(refinement, held, sums[held])
     return cells
 
 

@@ -59,7 +59,7 @@ class Cells:
 
     @property
     def features(self) -> Int64s:
-        """The place of the feature that each is of, int64."""
+        """int64, the position of each cell's feature."""
         return np.repeat(np.arange(len(self.begin) - 1), np.diff(self.begin))
 
     @property
@@ -69,40 +69,40 @@ class Cells:
 
     @property
     def is_whole(self) -> bool:
-        """Whether these are of all values yet."""
+        """Whether no cell has been cut yet."""
         return bool(len(self.width) and self.width[0] == BITS)
 
-    def parted(self, refinement: Refinement, held: Int64s, sums: Int64s) -> Cells:
-        """Return the cells with those that are cut replaced by their children.
+    def refine(self, refinement: Refinement, held: Int64s, sums: Int64s) -> Cells:
+        """Return the cells, in which the cut ones are replaced by their children.
 
         Args:
-            held: int64, ascending: the children that have sums, of all; sums: int64, their weights. Zeros that rows do
-                not hold are in none of them: their weight is what a cell holds more than its children do. But of cells
-                that are whole yet, the children have all the weight.
+            held: int64, ascending, the numbers of the children that have sums.
+            sums: int64, their weights. They do not include zeros that rows do not store: the weight of these is the
+                difference between a cell and its children. But the children of uncut cells have all the weight.
         """
-        at, start = refinement.at, refinement.start
-        if not len(at):
+        cut, start = refinement.cut, refinement.start
+        if not len(cut):
             return self
         if not self.is_whole:
             ends = np.append(0, np.cumsum(sums))
             own = np.diff(ends[np.searchsorted(held, np.append(start, refinement.begin[-1]))])
-            zeros = np.flatnonzero(self.first[at] == ZERO)
+            zeros = np.flatnonzero(self.first[cut] == ZERO)
             every = merged(held, start[zeros])
             all_sums = np.zeros(len(every), np.int64)
             all_sums[np.searchsorted(every, held)] = sums
-            all_sums[np.searchsorted(every, start[zeros])] += (self.weights[at] - own)[zeros]
+            all_sums[np.searchsorted(every, start[zeros])] += (self.weights[cut] - own)[zeros]
             held, sums = every, all_sums
         some = sums != 0
         return self._with_children(refinement, held[some], sums[some])
 
     def _with_children(self, refinement: Refinement, held: Int64s, weights: Int64s) -> Cells:
-        at, start = refinement.at, refinement.start
+        cut, start = refinement.cut, refinement.start
         parent = np.searchsorted(start, held, side="right") - 1
-        width = (self.width[at] - refinement.depth)[parent]
-        first = self.first[at[parent]] + ((held - start[parent]).astype(np.uint64) << width)
+        width = (self.width[cut] - refinement.depth)[parent]
+        first = self.first[cut[parent]] + ((held - start[parent]).astype(np.uint64) << width)
         keep = np.ones(len(self.first), np.bool_)
-        keep[at] = False
-        features = np.concatenate([self.features[keep], self.features[at[parent]]])
+        keep[cut] = False
+        features = np.concatenate([self.features[keep], self.features[cut[parent]]])
         first = np.concatenate([self.first[keep], first])
         order = np.lexsort((first, features))
         return Cells(
@@ -118,13 +118,14 @@ class Refinement:
     """How cells are cut: the more weight, the finer.
 
     Attributes:
-        at: int64: which cells are; depth: uint64: each into 2 to that many children.
-        start: int64: where its children begin among all.
-        cell_begin: int64, shape (features + 1,): where each feature's cells begin in ``at``.
-        begin: int64, shape (features + 1,): where each feature's children begin: a contiguous piece.
+        cut: int64, the numbers of the cells that are cut.
+        depth: uint64, the logarithm to base 2 of each one's number of children.
+        start: int64, the number of each one's first child.
+        cell_begin: int64, shape (features + 1,), the index in ``cut`` of each feature's first cell.
+        begin: int64, shape (features + 1,), the number of each feature's first child; its children are contiguous.
     """
 
-    at: Int64s
+    cut: Int64s
     depth: UInt64s
     start: Int64s
     cell_begin: Int64s
@@ -135,7 +136,7 @@ class Refinement:
         """Decide by the cells' weights, for this number of bins of a feature.
 
         Args:
-            turn: how often cells have been cut before.
+            turn: the number of times that cells have been cut before.
         """
         if cells.is_whole:
             depth = np.full(len(cells.first), COARSE_BITS, np.uint64)
@@ -145,11 +146,11 @@ class Refinement:
             depth = np.zeros(len(cells.first), np.uint64)
             held = (readable(cells.begin), readable(cells.width), readable(cells.weights))
             kernels.choose_depths(*held, share, spare, budget, depth)
-        at = np.flatnonzero(depth)
-        depth = depth[at]
+        cut = np.flatnonzero(depth)
+        depth = depth[cut]
         ends = np.append(0, np.cumsum(1 << depth.astype(np.int64)))
-        cell_begin = np.searchsorted(cells.features[at], np.arange(len(cells.begin)))
-        return Refinement(at, readable(depth), readable(ends[:-1]), readable(cell_begin), readable(ends[cell_begin]))
+        cell_begin = np.searchsorted(cells.features[cut], np.arange(len(cells.begin)))
+        return Refinement(cut, readable(depth), readable(ends[:-1]), readable(cell_begin), readable(ends[cell_begin]))
 
 
 def children(
@@ -158,38 +159,39 @@ def children(
     """Return the weights in the children of some features' cells, int64.
 
     Args:
-        features: in ``columns``, whose cells these are.
+        features: the cells' features, as numbers in ``columns``.
     """
     out = np.zeros(refinement.begin[-1], np.int64)
     held = (columns.bits, columns.begin, columns.rows, readable(weights), refinement.cell_begin)
-    cut = (readable(cells.first[refinement.at]), readable(cells.width[refinement.at]))
+    cut = (readable(cells.first[refinement.cut]), readable(cells.width[refinement.cut]))
     rest = (*held, *cut, refinement.depth, refinement.start, out)
-    places = (np.arange(len(features)),)
-    over_blocks(kernels.count_children, places, readable(features), *rest, cost=columns.cost)
+    positions = (np.arange(len(features)),)
+    over_blocks(kernels.count_children, positions, readable(features), *rest, cost=columns.cost)
     return out
 
 
-def cuts_of_few(found: Distinct, absent: Int64s) -> tuple[Float64s, Int64s]:
+def cuts_of_few(distinct: Distinct, absent: Int64s) -> tuple[Float64s, Int64s]:
     """Return the cut points of all features that have few values: one between each two.
 
     Args:
-        absent: int64, shape (features,): weight of each feature's zeros that are not in ``found``.
+        distinct: the values of the features.
+        absent: int64, shape (features,): the weight of each feature's zeros that are not in ``distinct``.
 
     Returns:
-        Cuts, feature by feature, and where each feature's begin, int64, shape (features + 1,).
+        Cuts, feature by feature, and the index of each feature's first cut, int64, shape (features + 1,).
     """
-    features, bits, some = found.features, found.bits, found.weights > 0
+    features, bits, some = distinct.features, distinct.bits, distinct.weights > 0
     if not some.all():
         features, bits = features[some], bits[some]
     # A feature that has no value but zeros has no cut.
     zeros = distinct_of(features)
     zeros = zeros[absent[zeros] != 0]
-    zeros = zeros[~are_in(zeros, found.many, len(absent))]
+    zeros = zeros[~are_in(zeros, distinct.many, len(absent))]
     # After the feature's negative values.
     negative = np.append(0, np.cumsum(bits < ZERO))
     begin, end = np.searchsorted(features, zeros), np.searchsorted(features, zeros, side="right")
-    at = begin + negative[end] - negative[begin]
-    features, bits = np.insert(features, at, zeros), np.insert(bits, at, ZERO)
+    index = begin + negative[end] - negative[begin]
+    features, bits = np.insert(features, index, zeros), np.insert(bits, index, ZERO)
     new = np.append(True, (features[1:] != features[:-1]) | (bits[1:] != bits[:-1]))[: len(bits)]
     values, features = from_bits(bits[new]), features[new]
     pairs = features[1:] == features[:-1]
@@ -197,12 +199,12 @@ def cuts_of_few(found: Distinct, absent: Int64s) -> tuple[Float64s, Int64s]:
     return cuts_between(values[:-1][pairs], values[1:][pairs]), begins
 
 
-def value_counts(found: Distinct, absent: Int64s) -> Int64s:
+def value_counts(distinct: Distinct, absent: Int64s) -> Int64s:
     """Return each feature's number of values, with zeros that rows do not store; for the args, see ``cuts_of_few``."""
-    some = found.weights > 0
-    counts = np.bincount(found.features[some], minlength=len(absent))
+    some = distinct.weights > 0
+    counts = np.bincount(distinct.features[some], minlength=len(absent))
     with_zero = np.zeros(len(absent), bool)
-    with_zero[found.features[some & (found.bits == ZERO)]] = True
+    with_zero[distinct.features[some & (distinct.bits == ZERO)]] = True
     return counts + ((absent != 0) & ~with_zero)
 
 
@@ -218,25 +220,25 @@ def cuts_of_many(cells: Cells, bins: int) -> tuple[Float64s, Int64s]:
     begin, first, width, weights = map(readable, (cells.begin, cells.first, cells.width, cells.weights))
     count = kernels.cut_cells(begin, first, width, weights, bins, low, high, sizes)
     below, above = from_bits(low[:count]), from_bits(high[:count])
-    # Between cells side by side is no float32 number, but one lies just below most of their bounds: little goes right
-    # for it, and the model can be saved for xgboost.
+    # No float32 number lies between adjacent cells, but one lies just below most of their bounds. Such a cut moves few
+    # values to the right, and the model can be saved for xgboost.
     with np.errstate(over="ignore", under="ignore"):
         bound = above.astype(np.float32)
         short = np.nextafter(bound, np.float32(-np.inf)).astype(np.float64)
     first_cut = np.diff(np.repeat(np.arange(features), sizes), prepend=-1) > 0
-    least = np.where(first_cut, -np.inf, np.roll(above, 1))
-    is_short = (high[:count] - low[:count] == 1) & (bound == above) & (short >= least) & np.isfinite(short)
+    min_cut = np.where(first_cut, -np.inf, np.roll(above, 1))
+    is_short = (high[:count] - low[:count] == 1) & (bound == above) & (short >= min_cut) & np.isfinite(short)
     return np.where(is_short, short, cuts_between(below, above)), sizes
 
 
 def cuts_between(below: Float64s, above: Float64s) -> Float64s:
     """Return float64 that are at least ``below``, and less than ``above``: near the middle, but never infinite.
 
-    Where float32 can tell these apart, cuts are float32 numbers, and part them as float32, too. Where it cannot, cuts
-    are no float32 numbers, except between float64 side by side.
+    If these differ in float32, cuts are float32 numbers, and separate them in float32, too. Otherwise cuts are not
+    float32 numbers, except between adjacent float64.
     """
-    most = np.finfo(np.float64).max
-    low, high = np.clip(below, -most, most), np.clip(above, -most, most)
+    largest = np.finfo(np.float64).max
+    low, high = np.clip(below, -largest, largest), np.clip(above, -largest, largest)
     middle = low / 2 + high / 2
     with np.errstate(over="ignore", under="ignore"):
         short = middle.astype(np.float32)
@@ -250,9 +252,9 @@ def cuts_between(below: Float64s, above: Float64s) -> Float64s:
 
 
 def unit_of(mean_weight: float, bits: int) -> float:
-    """Return a power of two that weights are multiples of, about: their mean is 2 to ``bits`` of it, up to twice that.
+    """Return the unit of weights, a power of two: their mean is between 2 to ``bits`` units and twice that.
 
-    Means that differ in their last digits, because they were summed up in another order, have the same.
+    Means that differ in their last digits, because they were summed up in another order, have the same unit.
     """
     return float(2.0 ** (np.floor(np.log2(mean_weight) + 1e-6) - bits))
 

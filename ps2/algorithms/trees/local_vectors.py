@@ -23,7 +23,7 @@ class SumsVector(Protocol):
         """Overwrite the values at indices, or all."""
 
     def pull(self, indices: Any = None) -> Any:
-        """Return the values at indices; without these all values, of a sparse vector after their keys."""
+        """Return the values at indices; without indices all values, after the keys if the vector is sparse."""
 
     def zero(self) -> Any:
         """Set all values to 0."""
@@ -33,7 +33,7 @@ class LocalDense:
     """A dense vector.
 
     Args:
-        dim: its length; dtype: of its values.
+        dim: the vector's length; dtype: the dtype of its values.
     """
 
     def __init__(self, dim: int, dtype: str) -> None:
@@ -67,31 +67,31 @@ class LocalSparse:
 
     def add(self, values: Int64s, indices: Any = None) -> None:
         """Add to the values of keys."""
-        places = self._places(indices)  # makes room
-        np.add.at(self._values, places, values)
+        index = self._index(indices)  # adds new keys
+        np.add.at(self._values, index, values)
 
     def push(self, values: Int64s, indices: Any = None) -> None:
         """Overwrite the values of keys."""
-        places = self._places(indices)  # makes room
-        self._values[places] = values
+        index = self._index(indices)  # adds new keys
+        self._values[index] = values
 
     def pull(self, indices: Int64s | None = None) -> Any:
         """Return the values of keys, 0 where there is none; without keys all keys, ascending, and their values."""
         if indices is None:
             return self._keys.copy(), self._values.copy()
-        at = np.searchsorted(self._keys, indices)
-        known = at < len(self._keys)
-        known[known] = self._keys[at[known]] == indices[known]
+        index = np.searchsorted(self._keys, indices)
+        known = index < len(self._keys)
+        known[known] = self._keys[index[known]] == indices[known]
         out = np.zeros(len(indices), np.int64)
-        out[known] = self._values[at[known]]
+        out[known] = self._values[index[known]]
         return out
 
     def zero(self) -> None:
         """Set all values to 0."""
         self._values[:] = 0
 
-    def _places(self, keys: Int64s) -> Int64s:
-        """Return where keys are, after making room for new ones."""
+    def _index(self, keys: Int64s) -> Int64s:
+        """Return the index of each key, after adding new keys."""
         every = keys
         if len(self._keys) or not (keys[1:] > keys[:-1]).all():
             every = merged(self._keys, keys)

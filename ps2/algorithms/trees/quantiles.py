@@ -297,7 +297,7 @@ class Quantiles:
                 span = _span_of(keys, some)
                 index = np.searchsorted(some, keys[span] >> FEATURE_BITS)
                 children_of_cells = refinement.begin[index] + (keys[span] & LOW)
-                cells = cells.parted(refinement, children_of_cells, weights[span])
+                cells = cells.refine(refinement, children_of_cells, weights[span])
             self._cache(name, turns, cells)
             yield some, cells
 

@@ -88,7 +88,7 @@ def _bin(x: np.ndarray, sparse: sp.csr_array) -> None:
                 refinement = Refinement.of(cells, 2, turn)
                 sums = cut_points.children(columns, some, cells, refinement, weights)
                 held = np.flatnonzero(sums)
-                cells = cells.parted(refinement, held, sums[held])
+                cells = cells.refine(refinement, held, sums[held])
             cut_points.cuts_of_many(cells, 2)
             feature_columns.missing(columns, weights)
     _bins().bin_dense(FeatureColumns.of_dense(x))

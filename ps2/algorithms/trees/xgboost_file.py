@@ -26,7 +26,7 @@ from ps2.storage.files import resolve_url, write_whole
 VERSION = (3, 2, 0)
 # What xgboost has for the parent of a root; the threshold that it writes where there is a set.
 NO_PARENT = 2**31 - 1
-OF_SET = float(np.finfo(np.float32).smallest_subnormal)
+SET_CONDITION = float(np.finfo(np.float32).smallest_subnormal)
 LARGEST = np.finfo(np.float32).max
 # By what part of their range margins may be rounded.
 ROUNDED = 1e-3
@@ -102,12 +102,12 @@ def _check(forest: Forest) -> None:
                 "the feature, or scale it, before training"
             )
     for output, base in enumerate(forest.base.tolist()):
-        least, most = _range(forest.trees[output :: forest.width])
-        largest = max(abs(base + least), abs(base + most))
-        if largest > float(LARGEST) or np.spacing(np.float32(largest)) / 2 > ROUNDED * (most - least) > 0:
+        low, high = _range(forest.trees[output :: forest.width])
+        largest = max(abs(base + low), abs(base + high))
+        if largest > float(LARGEST) or np.spacing(np.float32(largest)) / 2 > ROUNDED * (high - low) > 0:
             raise UsageError(
                 f"xgboost adds margins up in float32: of up to {largest:g}, they are off by more than {ROUNDED:g} of "
-                f"the {most - least:g} that the trees' leaves differ by: subtract an offset from the labels, or scale "
+                f"the {high - low:g} that the trees' leaves differ by: subtract an offset from the labels, or scale "
                 "them, before training"
             )
 
@@ -126,7 +126,7 @@ def _objective(forest: Forest) -> dict[str, Any]:
         "softmax": {"name": "multi:softprob", "softmax_multiclass_param": {"num_class": str(forest.width)}},
         "squared": {"name": "reg:squarederror"} | regression,
         "absolute": {"name": "reg:absoluteerror"},
-        # Its own loss is a smooth one; what it predicts is the margin all the same.
+        # xgboost's loss is a smooth one; its predictions are the margins, too.
         "huber": {"name": "reg:pseudohubererror", "pseudo_huber_param": {"huber_slope": shape}},
         "poisson": {"name": "count:poisson", "poisson_regression_param": {"max_delta_step": "0.7"}},
         "lambdarank": {
@@ -139,7 +139,7 @@ def _objective(forest: Forest) -> dict[str, Any]:
 
 
 def _with_base(forest: Forest) -> list[Tree]:
-    """Return the trees, the first of each output with its base in the leaves; at least one an output."""
+    """Return the trees, at least one for each output; the leaves of an output's first tree include its base."""
     trees = list(forest.trees) or [leaf_tree(0.0) for _ in range(forest.width)]
     for output, base in enumerate(forest.base):
         trees[output] = replace(trees[output], value=trees[output].value + base)
@@ -151,14 +151,13 @@ def _tree(tree: Tree, number: int, features: int) -> dict[str, Any]:
     parents = np.full(len(tree), NO_PARENT)
     parents[tree.left[~leaf]] = parents[tree.right[~leaf]] = np.flatnonzero(~leaf)
     held = np.flatnonzero(sizes)
-    to_the_right = [_right(tree.set_of(node)) for node in held.tolist()]
-    ends = np.append(0, np.cumsum([len(one) for one in to_the_right])).astype(np.int64)
-    conditions = np.where(
-        leaf, tree.value.astype(np.float32), np.where(sizes > 0, OF_SET, below(tree.threshold.astype(np.float32)))
-    )
+    right_sets = [_right(tree.set_of(node)) for node in held.tolist()]
+    ends = np.append(0, np.cumsum([len(one) for one in right_sets])).astype(np.int64)
+    splits = np.where(sizes > 0, SET_CONDITION, below(tree.threshold.astype(np.float32)))
+    conditions = np.where(leaf, tree.value.astype(np.float32), splits)
     return {
         "base_weights": tree.value.astype(np.float32).tolist(),
-        "categories": [int(category) for one in to_the_right for category in one],
+        "categories": [int(category) for one in right_sets for category in one],
         "categories_nodes": held.tolist(),
         "categories_segments": ends[:-1].tolist(),
         "categories_sizes": np.diff(ends).tolist(),
@@ -182,12 +181,12 @@ def _tree(tree: Tree, number: int, features: int) -> dict[str, Any]:
 
 
 def _right(flags: Bools) -> Int64s:
-    """Return the categories that go right; if only missing values do, one that there is not, as xgboost wants some."""
+    """Return the categories that go right; if only missing values do, an unused one: xgboost requires one."""
     some = np.flatnonzero(~flags)
     return some if len(some) else np.array([len(flags)])
 
 
 def below(threshold: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Return what numbers are below that are at most a threshold; for infinity the largest, as JSON has none."""
+    """Return the smallest number above each threshold; for infinity the largest number, as JSON has no infinity."""
     up = np.float32(np.inf)
     return np.nextafter(np.minimum(threshold, np.nextafter(LARGEST, -up)), up)
