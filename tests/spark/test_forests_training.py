@@ -64,7 +64,7 @@ def test_forest_when_driver_is_lost_then_next_one_goes_on(spark, tmp_path, monke
         with PS2Context.getOrCreate(spark, **fleet, **often) as ps, pytest.raises(DriverDies):
             grow(ps, spark, named, 2, sparse=True)
     with PS2Context.getOrCreate(spark, servers=2, restore=str(tmp_path)) as ps:
-        with pytest.raises(ConfigError, match="depth was 6, and is 3"):
+        with pytest.raises(ConfigError, match="maxDepth was 6, and is 3"):
             grow(ps, spark, plans.changed(named, maxDepth=3))
         made = grow(ps, spark, named, 2, sparse=True)
         whole = grow(ps, spark, plans.changed(named, name="", via="local"), sparse=True)
