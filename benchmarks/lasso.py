@@ -20,7 +20,6 @@ from benchmarks.frame import Benchmark, Check, Line, Part, option, tell, timed
 from benchmarks.local_spark import cached, spark_and_servers
 from benchmarks.ml_data import NEWS20, PARTITIONS, Array, collected, file_in, read_libsvm
 from ps2 import PS2Context
-from ps2.algorithms.frame.settings import with_values
 from ps2.algorithms.linear.plan import LinearPlan, ScheduleName
 from ps2.algorithms.linear.problem import Problem
 from ps2.algorithms.linear.settings import SolverSettings
@@ -36,14 +35,14 @@ NEAR = 1e-3
 # How near another library's optimum has to be.
 SAME = 1e-4
 OURS = LinearPlan(settings=SolverSettings(tol=1e-5, maxIter=1000), solver="sap")
-OWLQN = LinearPlan(settings=SolverSettings(tol=0.0, maxIter=1000), solver="l-bfgs")
+OWLQN = LinearPlan(settings=SolverSettings(tol=0.0, maxIter=1000))
 # Tolerances of other libraries, the loosest first: the first one that comes near enough counts.
 TOLERANCES = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 1e-5, 1e-6)
 # Schedules that "sap" is compared with, each with its goal.
 OTHERS: dict[ScheduleName, float | None] = {"random": 2.0, "cyclic": None, "greedy": None}
 GOAL_OWLQN, GOAL_PEER = 2.0, 1.0 / 3.0
 # The optimum, to compare others with.
-EXACT = replace(OURS, settings=with_values(OURS.settings, tol=1e-8))
+EXACT = OURS.with_settings(tol=1e-8)
 
 
 @dataclass(frozen=True)
@@ -203,7 +202,7 @@ class _Way:
     """A training of ours to the target.
 
     Attributes:
-        plan: the training, with the number of steps that it takes.
+        plan: the plan, with the steps that it takes.
         is_there: whether it gets to the target in time.
         at_s, whole_s: seconds of its steps, and of the whole call.
     """
@@ -253,23 +252,19 @@ def _compared(args: Args, ps: PS2Context, data: Data) -> Part:
     return Part(lines, [_same(data, strength, optimum)], facts)
 
 
-def _with_steps(plan: LinearPlan, steps: int) -> LinearPlan:
-    return replace(plan, settings=with_values(plan.settings, maxIter=steps))
-
-
 def _find_steps(way: _Way, train: Callable[..., Trained], target: float, limit_s: float) -> None:
     """Find the steps that a way takes; what it takes is one turn's figure if that is too long."""
     found = train(way.plan, limit_s=limit_s)
     there = np.flatnonzero(found.objectives <= target)
     if len(there):
-        way.plan = _with_steps(way.plan, int(there[0]) + 1)
+        way.plan = way.plan.with_settings(maxIter=int(there[0]) + 1)
         tell(f"{way.name}: {way.plan.settings.maxIter} steps")
     else:
         way.is_there, way.at_s = False, [float(found.at_s[-1])]
         tell(
             f"{way.name}: at {found.objectives[-1] / target * (1.0 + NEAR) - 1:.2%} of the optimum after {limit_s:g} s"
         )
-    train(_with_steps(OURS, 2))  # a training that was given up has ended Spark's Python workers
+    train(OURS.with_settings(maxIter=2))  # a training that was given up has ended Spark's Python workers
 
 
 def _same(data: Data, strength: float, optimum: Trained) -> Check:

@@ -10,7 +10,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from factors_training import OPTIONS, fitted
+from factors_training import PLAN, changed, fitted
 from training import change_plan, plan_of
 
 from ps2.algorithms.factors.ccd_vectors import CcdVectors
@@ -57,7 +57,7 @@ def train_batches(ps, steps, **options):
 
 def train_factors(solver):
     def train(ps, steps):
-        model = fitted(replace(OPTIONS, iterations=steps, solver=solver, name="mine"), ps=ps)
+        model = fitted(replace(changed(PLAN, maxIter=steps, solver=solver), name="mine"), ps=ps)
         assert model.history.steps == steps
         return np.concatenate([model.user_factors, model.item_factors])
 
@@ -154,7 +154,7 @@ def test_steps_when_extended_after_the_last_clock_then_all(name):
     ("changed", "message"),
     [
         ({"optimizer": "momentum"}, "optimizer was 'adam', and is 'momentum'"),
-        ({"validate": True}, "validate was False, and is True"),
+        ({"validationIndicatorCol": "held"}, "validate was False, and is True"),
     ],
 )
 def test_training_when_settings_changed_vectors_then_refused(changed, message):

@@ -56,7 +56,7 @@ def test_fleet_when_factors_do_not_fit_then_error_names_sizes():
 
 def test_worker_when_features_do_not_fit_then_error_names_sizes():
     said = r"^5 classes and 10,000,000 features make 50,000,000 weights: the rows of one worker use 1,000,000 features"
-    with pytest.raises(LimitError, match=said + r".* at least 100,000,000 bytes .* and 9,999 are left on its machine"):
+    with pytest.raises(LimitError, match=said + r".* at least 100,000,000 bytes, and 9,999 are left on its machine"):
         check_features(Problem("softmax", 10**7, 5), plan_of("minibatch"), 10**6, 9_999)
 
 

@@ -41,7 +41,7 @@ NAMES = [
     (LinearSVC, {"loss": "squaredHinge", "solver": "ma-sgd"}),
     (LinearRegression, {"loss": "squaredError", "solver": "normal"}),
     (FMClassifier, {"solver": "adamW"}),
-    (FMRegressor, {"solver": "gd", "optimizer": "ftrl"}),
+    (FMRegressor, {"solver": "minibatch", "optimizer": "ftrl"}),
     (GBTClassifier, {"lossType": "logistic", "growth": "leaf", "defaults": "xgboost"}),
     (GBTRegressor, {"lossType": "absolute"}),
     (LDA, {"optimizer": "online", "sync": "rotation", "sampler": "sparse", "inference": "sampled"}),

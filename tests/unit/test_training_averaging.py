@@ -134,15 +134,15 @@ def test_average_when_l1_objective_hardly_falls_then_halves_step():
 
 def alternated(rows, problem, options):
     """Rounds over both shards; the order of a shard's rows follows from rank and clock."""
-    w, total, step_size = np.zeros(problem.dim), rows.c.sum(), options.step_size
+    w, total, step_size = np.zeros(problem.dim), rows.c.sum(), options.settings.stepSize
     before = np.inf
-    for clock in range(options.steps):
+    for clock in range(options.settings.maxIter):
         models, now = [], objective(problem, rows, w[:, None], np.zeros(1))
         for rank, shard in enumerate(rows.shards):
             seeds = np.random.SeedSequence(options.seed, spawn_key=(rank, END + clock))
             order, u = np.random.Generator(np.random.Philox(seeds)).permutation(len(shard.y)), w
-            for first in range(0, len(order), options.local_batch):
-                part = order[first : first + options.local_batch]
+            for first in range(0, len(order), options.settings.localBatchSize):
+                part = order[first : first + options.settings.localBatchSize]
                 slopes = shard.c[part] * (expit(shard.x[part] @ u) - shard.y[part]) / shard.c[part].sum()
                 u = u - step_size * shard.x[part].T @ slopes
                 u = np.sign(u) * np.maximum(np.abs(u) - step_size * problem.l1, 0.0)
@@ -198,9 +198,9 @@ def simulated(rows, problem, options):
     """Return the last model, and the learning rate."""
     total = rows.c.sum()
     workers = [Worker(shard, shard.c.sum() / total) for shard in rows.shards]
-    v, beta = np.append(np.zeros(problem.dim), beginning(rows, problem)), options.step_size
-    for _ in range(options.steps):
-        made = [worker.train(v, beta, options.local_steps, options.momentum) for worker in workers]
+    v, beta = np.append(np.zeros(problem.dim), beginning(rows, problem)), options.settings.stepSize
+    for _ in range(options.settings.maxIter):
+        made = [worker.train(v, beta, options.settings.localSteps, options.settings.momentum) for worker in workers]
         v = sum(worker.share * model for worker, (model, _) in zip(workers, made, strict=True))
         if sum(oscillated for _, oscillated in made) >= len(workers) / 2:
             beta /= 2

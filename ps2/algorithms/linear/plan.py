@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from ps2.algorithms.linear.settings import NO_BOUND, PathSettings, SolverName, S
 from ps2.algorithms.training.record import TrainingHistory
 from ps2.array_types import Float64s, Int64s
 from ps2.client.dcv import DCV
-from ps2.data.spilling import Spill
+from ps2.data.spilling import Spill, SpillName
 from ps2.errors import ConfigError
 
 # How to choose coordinates, in the order of the operation's numbers: with probabilities by their changes; those of the
@@ -120,7 +120,7 @@ class LinearPlan(Plan[SolverSettings]):
     @property
     def spilling(self) -> Spill | None:
         """How workers keep their rows; None: in memory."""
-        spill = self.settings.spill
+        spill = cast(SpillName, self.settings.spill)
         return Spill(spill) if self.solver in SPILLING and spill != "never" else None
 
     def scales(self, problem: Problem) -> bool:

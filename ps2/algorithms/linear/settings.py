@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
-from ps2.algorithms.frame.settings import Flexible, Setting, Settings, getter, param, setter
+from ps2.algorithms.frame.settings import Flexible, Setting, Settings, getter, param, setter, with_default
 from ps2.algorithms.frame.shared_settings import (
     ClassifierSettings,
     FeatureSettings,
@@ -46,7 +46,6 @@ LEAST_SQUARES_SOLVERS = (*LASSO_SOLVERS, "normal")
 MACHINE_SOLVERS = ("adamW", "gd", "l-bfgs", "minibatch", "ftsgd")
 REGRESSION_LOSSES: dict[str, LossName] = {"squaredError": "squared", "huber": "huber"}
 OPTIMIZERS = ("adam", "sgd", "momentum", "adagrad", "rmsprop", "ftrl")
-STEP_SIZE = "the learning rate (minibatch, ma-sgd, ftsgd)"
 AUTO = "auto is minibatch if an optimizer is set, else l-bfgs"
 
 
@@ -89,7 +88,7 @@ class SolverSettings(FeatureSettings, LabelSettings, WeightSettings):
         check=(_is_optimizer, f"one of {', '.join(OPTIMIZERS)}, or one of your own modules'"),
         type=_optimizer_name,
     )
-    stepSize: Setting[float] = param(0.1, STEP_SIZE, above=0, option="lr")
+    stepSize: Setting[float] = param(0.1, "the learning rate (minibatch, ma-sgd, ftsgd)", above=0, option="lr")
     miniBatchFraction: Setting[float] = param(
         1.0,
         "the share of the rows that each step uses, chosen at random (minibatch, ftsgd)",
@@ -128,14 +127,14 @@ class SolverSettings(FeatureSettings, LabelSettings, WeightSettings):
         "whether local steps have a momentum, and the step size is halved when they oscillate; else the step size is "
         "stepSize / sqrt(step) (ftsgd)",
     )
-    localSearch: Setting[When] = param(
+    localSearch: Setting[str] = param(
         "auto",
         "whether there are local steps: 'auto' (after the first average, if the workers' models agree by the "
         "68-95-99.7 rule), 'always' or 'never', which is MLlib's SGD (ftsgd)",
         one_of=WHEN,
     )
     seed: Setting[int] = param(0, "the seed of minibatches, of the order of rows, and of initial factors", bits=64)
-    spill: Setting[When] = param(
+    spill: Setting[str] = param(
         "auto",
         "whether workers keep their rows in files on Spark's local disks: 'auto' (those that exceed a quarter of a "
         "worker's memory), 'always' or 'never'; solvers ma-sgd and sap keep rows in memory",
@@ -229,7 +228,7 @@ class LogisticRegressionSettings(ElasticNetSettings, ProbabilitySettings):
         "two classes)",
         one_of=("auto", "binomial", "multinomial"),
     )
-    factors: Setting[When] = param(
+    factors: Setting[str] = param(
         "auto",
         "whether gradients of the multinomial model travel as sufficient factors: 'auto' (where these take fewer bytes "
         "than the values), 'always' or 'never' (l-bfgs, minibatch)",
@@ -374,7 +373,7 @@ class FactorizationSettings(SolverSettings):
         f"how to train: {', '.join(MACHINE_SOLVERS)}; gd and adamW (default) are pyspark.ml's, of minibatches",
         one_of=MACHINE_SOLVERS,
     )
-    stepSize: Setting[float] = param(1.0, STEP_SIZE, above=0, option="lr")
+    stepSize: Setting[float] = with_default(SolverSettings, "stepSize", 1.0)
     factorSize: Setting[int] = param(8, "the number of factors of each feature", at_least=1)
     fitLinear: Setting[bool] = param(True, "whether to fit a linear weight of each feature, too")
     initStd: Setting[float] = param(0.01, "the standard deviation of the initial factors", at_least=0)
@@ -389,10 +388,10 @@ class FactorizationSettings(SolverSettings):
 class FMClassifierSettings(FactorizationSettings, ProbabilitySettings):
     """The parameters of factorization machines for two classes."""
 
-    seed: Setting[int] = param(zlib.crc32(b"FMClassifier"), SolverSettings.seed.doc, bits=64)
+    seed: Setting[int] = with_default(SolverSettings, "seed", zlib.crc32(b"FMClassifier"))
 
 
 class FMRegressorSettings(FactorizationSettings):
     """The parameters of factorization machines for numbers."""
 
-    seed: Setting[int] = param(zlib.crc32(b"FMRegressor"), SolverSettings.seed.doc, bits=64)
+    seed: Setting[int] = with_default(SolverSettings, "seed", zlib.crc32(b"FMRegressor"))
