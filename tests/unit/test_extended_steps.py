@@ -57,7 +57,8 @@ def train_batches(ps, steps, **options):
 
 def train_factors(solver):
     def train(ps, steps):
-        model = fitted(replace(changed(PLAN, maxIter=steps, solver=solver), name="mine"), ps=ps)
+        plan = changed(PLAN, maxIter=steps, solver=solver, stepSize=0.1 if solver == "sgd" else None)
+        model = fitted(replace(plan, name="mine"), ps=ps)
         assert model.history.steps == steps
         return np.concatenate([model.user_factors, model.item_factors])
 

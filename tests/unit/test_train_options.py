@@ -129,9 +129,9 @@ WRONG = {
         (["--test", "nowhere.libsvm"], 1, "nowhere.libsvm: there is no such file"),
         (["--fraction", "0"], 2, "--fraction"),
         (["--fraction", "1.5"], 2, "--fraction"),
-        (["--fraction", "nan"], 2, "'--fraction': 'nan' is not a finite number"),
+        (["--fraction", "nan"], 2, "'--fraction': expected a number in (0, 1]"),
         (["--lr", "0"], 2, "--lr"),
-        (["--lr", "nan"], 2, "'--lr': 'nan' is not a finite number"),
+        (["--lr", "nan"], 2, "'--lr': expected a finite positive number"),
     ],
     "gbt": [
         (["--input", "nowhere.libsvm"], 1, "nowhere.libsvm: there is no such file"),

@@ -77,9 +77,12 @@ class SolverSettings(FeatureSettings, LabelSettings, WeightSettings):
         at_least=0,
         option="steps",
     )
-    regParam: Setting[float] = param(0.0, "the strength of the penalty of large coefficients", at_least=0)
+    regParam: Setting[float] = param(0.0, "the strength of the penalty of large coefficients", at_least=0, option=None)
     tol: Setting[float] = param(
-        1e-6, "stop when an iteration improves the objective by less than this share of it (l-bfgs, sap)", at_least=0
+        1e-6,
+        "stop when an iteration improves the objective by less than this share of it (l-bfgs, sap)",
+        at_least=0,
+        option=None,
     )
     fitIntercept: Setting[bool] = param(True, "whether to fit an intercept", option="intercept")
     optimizer: Setting[str] = param(
@@ -87,6 +90,7 @@ class SolverSettings(FeatureSettings, LabelSettings, WeightSettings):
         f"the update rule of solver minibatch: {', '.join(OPTIMIZERS)}",
         check=(_is_optimizer, f"one of {', '.join(OPTIMIZERS)}, or one of your own modules'"),
         type=_optimizer_name,
+        option=None,
     )
     stepSize: Setting[float] = param(0.1, "the learning rate (minibatch, ma-sgd, ftsgd)", above=0, option="lr")
     miniBatchFraction: Setting[float] = param(
@@ -97,20 +101,22 @@ class SolverSettings(FeatureSettings, LabelSettings, WeightSettings):
         option="fraction",
     )
     lazy: Setting[bool] = param(
-        False, "whether a step updates only the weights of the minibatch's features (minibatch)"
+        False, "whether a step updates only the weights of the minibatch's features (minibatch)", option=None
     )
     staleness: Setting[int] = param(
         0,
         "how many steps a worker may be ahead of the slowest one: 0 is BSP, s is SSP, -1 is ASP (minibatch)",
         check=(lambda value: value >= NO_BOUND, "the clocks to be ahead, or -1 for no bound"),
+        option=None,
     )
     localPasses: Setting[int] = param(
-        1, "the number of passes over a worker's rows between two model averages (ma-sgd)", at_least=1
+        1, "the number of passes over a worker's rows between two model averages (ma-sgd)", at_least=1, option=None
     )
     localBatchSize: Setting[int] = param(
         1,
         "the number of rows of a local step; 0: all rows of the worker (ma-sgd)",
         check=(lambda value: value >= 0, "rows, or 0 for all of a worker's"),
+        option=None,
     )
     localSteps: Setting[int] = param(
         5, "the maximum number of local steps between two model averages (ftsgd)", at_least=1
@@ -126,6 +132,7 @@ class SolverSettings(FeatureSettings, LabelSettings, WeightSettings):
         True,
         "whether local steps have a momentum, and the step size is halved when they oscillate; else the step size is "
         "stepSize / sqrt(step) (ftsgd)",
+        option=None,
     )
     localSearch: Setting[str] = param(
         "auto",
@@ -173,7 +180,7 @@ class LinearSettings(SolverSettings):
     """The parameters of linear models. ``aggregationDepth`` and ``maxBlockSizeInMB`` of pyspark.ml have no effect."""
 
     standardization: Setting[bool] = param(
-        True, "whether to divide the features by their standard deviations before training"
+        True, "whether to divide the features by their standard deviations before training", option=None
     )
     aggregationDepth: Setting[int] = param(2, "no effect: servers aggregate", option=None)
     maxBlockSizeInMB: Setting[float] = param(0.0, "no effect: a worker's rows are one block", option=None)
@@ -212,7 +219,11 @@ class ElasticNetSettings(LinearSettings, PathSettings):
     """The parameters of linear models with L1 penalties."""
 
     elasticNetParam: Setting[float] = param(
-        0.0, "the share of the L1 penalty: 0 is an L2 penalty alone, 1 an L1 penalty alone", at_least=0, at_most=1
+        0.0,
+        "the share of the L1 penalty: 0 is an L2 penalty alone, 1 an L1 penalty alone",
+        at_least=0,
+        at_most=1,
+        option=None,
     )
 
     getElasticNetParam, setElasticNetParam = getter(elasticNetParam), setter(elasticNetParam)
@@ -221,18 +232,22 @@ class ElasticNetSettings(LinearSettings, PathSettings):
 class LogisticRegressionSettings(ElasticNetSettings, ProbabilitySettings):
     """The parameters of logistic regression."""
 
-    solver: Setting[str] = param("auto", f"how to train: {', '.join(LASSO_SOLVERS)}; {AUTO}", one_of=LASSO_SOLVERS)
+    solver: Setting[str] = param(
+        "auto", f"how to train: {', '.join(LASSO_SOLVERS)}; {AUTO}", one_of=LASSO_SOLVERS, option=None
+    )
     family: Setting[str] = param(
         "auto",
         "the model: 'binomial' (two classes), 'multinomial' (weights for each class), or 'auto' (binomial for at most "
         "two classes)",
         one_of=("auto", "binomial", "multinomial"),
+        option=None,
     )
     factors: Setting[str] = param(
         "auto",
         "whether gradients of the multinomial model travel as sufficient factors: 'auto' (where these take fewer bytes "
         "than the values), 'always' or 'never' (l-bfgs, minibatch)",
         one_of=WHEN,
+        option=None,
     )
     threshold: Setting[float] = param(
         0.5,

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ps2.cli.finite import FiniteRange
+from ps2.algorithms.linear.settings import LogisticRegressionSettings
 from ps2.cli.output import print_data
 from ps2.cli.training import printed
-from ps2.cli.training.options import Files, Setting, files_options, setting_options
+from ps2.cli.training.options import Files, Setting, files_options, param_options, setting_options
 from ps2.cli.training.running import Read, check, draw, in_spark, options_named, read, save
 from ps2.errors import ConfigError
 
@@ -39,65 +39,18 @@ TRAINING = "ps2 train lr"
 @click.command(epilog=EPILOG)
 @files_options
 @click.option(
-    "--steps", "maxIter", type=click.IntRange(1), default=200, show_default=True, help="Number of model updates."
-)
-@click.option(
-    "--fraction",
-    "miniBatchFraction",
-    type=FiniteRange(0, 1, min_open=True),
-    default=0.1,
-    show_default=True,
-    help="Share of the rows that each step samples.",
-)
-@click.option(
-    "--lr",
-    "stepSize",
-    type=FiniteRange(0, min_open=True),
-    default=0.05,
-    show_default=True,
-    help="Learning rate.",
-)
-@click.option(
     "--solver",
     type=click.Choice(SOLVERS),
     default="minibatch",
     show_default=True,
     help="minibatch: steps of Adam. ftsgd: local steps with adaptive momentum, averaged.",
 )
-@click.option(
-    "--momentum",
-    type=FiniteRange(0, 1, max_open=True),
-    show_default="0.45",
-    help="ftsgd: a local step's momentum is this times 1 + the cosine between its gradient and the one before.",
-)
-@click.option(
-    "--local-steps",
-    "localSteps",
-    type=click.IntRange(1),
-    show_default="5",
-    help="ftsgd: most local steps between two averages.",
-)
-@click.option(
-    "--local-search",
-    "localSearch",
-    type=click.Choice(["auto", "always", "never"]),
-    show_default="auto",
-    help="ftsgd: take local steps if the workers' first models agree (auto), in any case, or not at all (MLlib's SGD).",
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="Random seed of the sampling.")
-@click.option(
-    "--spill",
-    type=click.Choice(["auto", "always", "never"]),
-    default="auto",
-    show_default=True,
-    help="Whether workers keep rows in files on local disks: auto, those that exceed a quarter of their memory.",
-)
-@click.option(
-    "--intercept/--no-intercept",
-    "fitIntercept",
-    default=True,
-    show_default=True,
-    help="Whether to fit a constant term.",
+@param_options(
+    LogisticRegressionSettings,
+    maxIter=200,
+    miniBatchFraction=0.1,
+    stepSize=0.05,
+    **dict.fromkeys(("momentum", "localSteps", "localSearch")),
 )
 @setting_options
 def lr(files: Files, setting: Setting, **params: Any) -> None:
