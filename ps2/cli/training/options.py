@@ -104,10 +104,10 @@ def checked(setting: ParamSetting[Any]) -> Callable[[click.Context, click.Parame
             if isinstance(value, str) and isinstance(setting.kind, FunctionType):
                 value = setting.kind(value)
             setting.check(value)
-        except ValueError as error:
-            raise click.BadParameter(f"expected {setting.allowed}, got {value!r}", context, option) from error
         except ConfigError as error:
             raise click.BadParameter(str(error).partition(": ")[2], context, option) from error
+        except ValueError as error:
+            raise click.BadParameter(f"expected {setting.allowed}, got {value!r}", context, option) from error
         return value
 
     return check
