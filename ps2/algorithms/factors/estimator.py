@@ -72,8 +72,6 @@ class MatrixFactorization(FactorizationSettings, HasInitialModel, Estimator["Mat
 
     if TYPE_CHECKING:  # a keyword, too
         initialModel: MatrixFactorizationModel | MatrixFactors | None = None
-    # The model that the training begins with.
-    _initial: MatrixFactors | None = None
 
     def setNumBlocks(self: E, value: int) -> E:
         """Set numUserBlocks and numItemBlocks, which have no effect."""
