@@ -141,7 +141,7 @@ def _trained(ps: Any, plan: EmbeddingPlan) -> float:
     try:
         fleet.vectors.fill(plan.seed)
         if isinstance(fleet.vectors, SlicedTable) and isinstance(fleet.contexts, SlicedTable):
-            draws = Sampler.of(plan, frequencies)
+            draws = Sampler.from_frequencies(plan, frequencies)
             put_aliases(fleet.vectors, fleet.contexts, draws.thresholds, draws.aliases)
         shared = ps.sparkContext.broadcast(frequencies)
         loop = EmbeddingLoop(WorkerSetup(plan, EpochSchedule(1, BATCHES), fleet, THREADS), lambda: shared.value)

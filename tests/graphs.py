@@ -36,7 +36,7 @@ class Edges:
 
     @property
     def local(self):
-        return LocalGraph.of(self.sources, self.targets, self.weights, self.vertices)
+        return LocalGraph.from_edges(self.sources, self.targets, self.weights, self.vertices)
 
     def shuffled(self, seed):
         """The same edges in another order."""

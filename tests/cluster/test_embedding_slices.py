@@ -15,7 +15,7 @@ WORDS, SIZE = 7, 5
 
 
 @pytest.mark.parametrize("before", [1, 2, 3])
-def test_repartition_when_row_was_on_other_servers_then_vectors_match(ps, before):
+def test_repartition_when_on_other_servers_then_vectors_match(ps, before):
     plan, name = make_plan(WORDS, 1, vectorSize=SIZE), f"cut/{before}"
     vectors = np.random.default_rng(0).normal(size=(WORDS, SIZE)).astype(np.float32)
     row = make_row(plan, before, name)

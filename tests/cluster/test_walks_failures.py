@@ -16,7 +16,7 @@ VERTICES = 60
 def test_walks_when_server_dies_with_copies_then_are_the_same():
     edges, settings = random_edges(VERTICES, 150, weighted=True), walk_settings(2, 8, seed=3, p=0.5)
     walkers = np.arange(2 * VERTICES)
-    expected = LocalGraph.of(edges.sources, edges.targets, edges.weights, VERTICES).walk(settings, walkers)
+    expected = LocalGraph.from_edges(edges.sources, edges.targets, edges.weights, VERTICES).walk(settings, walkers)
     degrees = np.bincount(edges.sources, minlength=VERTICES)
     with PS2Context.getOrCreate(servers=2, replicas=1) as ps:
         graph = ServerGraph.empty(degrees, True, len(ps.servers))

@@ -9,8 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from ps2.algorithms.embeddings.files import MODELS
-from ps2.algorithms.embeddings.model import Embedding
+from ps2.algorithms.embeddings.model import MODELS, Embedding
 from ps2.algorithms.embeddings.plotting import MAX_POINTS
 from ps2.errors import (
     CheckpointCorruptError,

@@ -50,7 +50,7 @@ def batch(plan, count=8):
 def made(architecture, order, parts):
     plan = make_plan(WORDS, 100, vectorSize=SIZE, windowSize=3, negative=6, architecture=architecture, order=order)
     tables = (np.random.default_rng(1).normal(size=(2, WORDS, SIZE)) * 0.3).astype(np.float32)
-    draws = Sampler.of(plan, np.arange(WORDS)[::-1] + 1)
+    draws = Sampler.from_frequencies(plan, np.arange(WORDS)[::-1] + 1)
     return plan, tables, draws, Fleet(plan, parts, tables, draws)
 
 

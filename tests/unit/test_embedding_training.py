@@ -88,7 +88,7 @@ def test_train_when_one_thread_then_as_numpy(architecture, order, negative, via)
     if architecture == "edges":
         tokens, offsets = rng.integers(0, WORDS, 120).astype(np.int32), np.arange(0, 121, 2)
     plan = plan_with(architecture=architecture, order=order, negative=negative, via=via)
-    drawn = Sampler.of(plan, np.arange(WORDS)[::-1] + 1).sample((tokens, offsets), np.uint64(7))
+    drawn = Sampler.from_frequencies(plan, np.arange(WORDS)[::-1] + 1).sample((tokens, offsets), np.uint64(7))
     vectors, contexts = tables(rng)
     expected_v, expected_c, losses = reference(drawn, vectors, contexts, RATE)
     if order == 1:
@@ -104,7 +104,7 @@ def test_train_when_one_thread_then_as_numpy(architecture, order, negative, via)
 def test_train_when_vectors_are_short_or_long_then_matches_numpy(size):
     rng = np.random.default_rng(size)
     plan = plan_with(vectorSize=size, via="local")
-    draws = Sampler.of(plan, np.ones(WORDS, np.int64))
+    draws = Sampler.from_frequencies(plan, np.ones(WORDS, np.int64))
     drawn = draws.sample(sentences(rng, 4), np.uint64(7))
     vectors, contexts = (rng.normal(size=(2, WORDS, size)) / np.sqrt(size)).astype(np.float32)
     expected_v, expected_c, _ = reference(drawn, vectors, contexts, RATE)
@@ -114,7 +114,7 @@ def test_train_when_vectors_are_short_or_long_then_matches_numpy(size):
     np.testing.assert_allclose(contexts, expected_c, atol=2e-5)
     changes = [vectors - before[0], contexts - before[1]]
     norms = [np.linalg.norm(some) for some in changes]
-    updates = UpdateRates.of(plan, np.ones(WORDS, np.int64), draws.chances)
+    updates = UpdateRates.from_frequencies(plan, np.ones(WORDS, np.int64), draws.chances)
     ChangeDamping(plan, updates).damp(changes, [vectors, contexts], 100.0, RATE, 2)
     for some, norm in zip(changes, norms, strict=True):
         assert 0.4 * norm < np.linalg.norm(some) <= norm * (1 + 1e-5)
@@ -123,7 +123,7 @@ def test_train_when_vectors_are_short_or_long_then_matches_numpy(size):
 def test_train_when_steps_are_small_then_follows_loss_gradient():
     rng = np.random.default_rng(3)
     plan = plan_with(architecture="edges")
-    drawn = Sampler.of(plan, np.ones(WORDS, np.int64)).sample(
+    drawn = Sampler.from_frequencies(plan, np.ones(WORDS, np.int64)).sample(
         (np.array([3, 8], np.int32), np.array([0, 2])), np.uint64(1)
     )
     vectors, contexts = tables(rng)
@@ -146,7 +146,7 @@ def test_train_when_rows_are_numbered_by_piece_then_as_whole(architecture, order
     plan = plan_with(architecture=architecture, order=order)
     if architecture == "edges":
         offsets = np.arange(0, 121, 2)
-    drawn = Sampler.of(plan, np.arange(WORDS)[::-1] + 1).sample((tokens, offsets), np.uint64(7))
+    drawn = Sampler.from_frequencies(plan, np.arange(WORDS)[::-1] + 1).sample((tokens, offsets), np.uint64(7))
     numbers, whole = RowNumbering(plan), tables(rng)[: plan.tables]
     parts = whole.copy()
     told = np.zeros(3)
@@ -154,7 +154,7 @@ def test_train_when_rows_are_numbered_by_piece_then_as_whole(architecture, order
     assert sum(len(piece.tokens) for piece in pieces) == 120
     assert all(len(piece.negatives) <= 25 for piece in pieces)
     for piece in pieces:
-        numbered, words = numbers.of(piece)
+        numbered, words = numbers.renumber(piece)
         assert len(words) == plan.tables
         rows = [table[some] for table, some in zip(parts, words, strict=True)]
         assert all(np.all(np.diff(some) > 0) for some in words)
@@ -170,7 +170,9 @@ def test_train_when_several_threads_then_about_as_one():
     rng = np.random.default_rng(5)
     plan = plan_with(vocabulary=500, vectorSize=64)
     words = (rng.random(40_000) * 500).astype(np.int32)
-    drawn = Sampler.of(plan, np.ones(500, np.int64)).sample((words, np.arange(0, 40_001, 40)), np.uint64(1))
+    drawn = Sampler.from_frequencies(plan, np.ones(500, np.int64)).sample(
+        (words, np.arange(0, 40_001, 40)), np.uint64(1)
+    )
     found = []
     for threads in (1, 2):
         vectors = np.random.default_rng(1).normal(size=(500, 64)).astype(np.float32) * 0.1
@@ -192,7 +194,7 @@ def test_sigmoid_then_as_exact():
 def test_draw_when_frequencies_differ_then_follows_their_power():
     frequencies = np.array([1000, 100, 10, 1, 0])
     plan = plan_with(vocabulary=5)
-    draws = Sampler.of(plan, frequencies)
+    draws = Sampler.from_frequencies(plan, frequencies)
     tokens = np.zeros(50_000, np.int32)
     drawn = draws.sample((tokens, np.array([0, 50_000])), key_of(1, 0, 0, 0))
     shares = np.bincount(drawn.negatives.reshape(-1), minlength=5) / drawn.negatives.size
@@ -207,7 +209,7 @@ def test_draw_when_frequencies_differ_then_follows_their_power():
 
 def test_draw_when_subsampling_frequent_words_then_as_word2vec():
     frequencies = np.array([90_000, 10_000])
-    draws = Sampler.of(plan_with(vocabulary=2, sample=0.01), frequencies)
+    draws = Sampler.from_frequencies(plan_with(vocabulary=2, sample=0.01), frequencies)
     tokens = np.repeat(np.array([0, 1], np.int32), [90_000, 10_000])
     key = np.uint64(3)
     drawn = draws.sample(draws.subsample((tokens, np.array([0, 50_000, 50_000, 100_000])), key), key)
@@ -247,14 +249,14 @@ def test_progress_when_a_clock_is_done_again_then_equal():
 
 
 def test_clocks_when_tokens_are_few_then_workers_meet_still():
-    assert EpochSchedule.of(plan_with(maxIter=2), 2, 1000) == EpochSchedule(2, 5)
-    assert EpochSchedule.of(plan_with(total=10**6), 2, 1000) == EpochSchedule(1, 500)
-    assert EpochSchedule.of(plan_with(total=1), 2, 1000) == EpochSchedule(1, 1)
+    assert EpochSchedule.from_plan(plan_with(maxIter=2), 2, 1000) == EpochSchedule(2, 5)
+    assert EpochSchedule.from_plan(plan_with(total=10**6), 2, 1000) == EpochSchedule(1, 500)
+    assert EpochSchedule.from_plan(plan_with(total=1), 2, 1000) == EpochSchedule(1, 1)
 
 
 def damped(changes, tables, frequencies, workers):
     plan = plan_with(vocabulary=len(frequencies))
-    updates = UpdateRates.of(plan, frequencies, np.full(len(frequencies), 1 / len(frequencies)))
+    updates = UpdateRates.from_frequencies(plan, frequencies, np.full(len(frequencies), 1 / len(frequencies)))
     damping, found = ChangeDamping(plan, updates), [changes.copy(), changes.copy()]
     for _ in range(5):  # until the directions are found
         found = [changes.copy(), changes.copy()]

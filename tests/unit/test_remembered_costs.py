@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from ps2.algorithms.embeddings.remembered_costs import KEPT_S, VARIABLE, remembered
+from ps2.algorithms.embeddings.remembered_costs import MAX_AGE_S, VARIABLE, remembered
 from ps2.algorithms.embeddings.work import UnitCosts
 
 COSTS = UnitCosts(1e-4, 2e-9, 3e-10, 4e-10)
@@ -60,7 +60,7 @@ def test_costs_when_file_is_corrupt_then_are_measured_anew(measure, folder, capl
     file.write_bytes(content)
     assert remembered(KEY, measure) == remembered(KEY, measure) == COSTS
     assert measure.calls == 2
-    assert "is ignored, and costs are measured anew" in caplog.text
+    assert "is ignored, and costs are measured again" in caplog.text
 
 
 @pytest.mark.parametrize("change", [{"latency_s": float("nan")}, {"byte_s": -1.0}])
@@ -78,7 +78,7 @@ def test_costs_when_they_are_old_then_are_measured_anew(measure, folder):
     remembered(KEY, measure)
     (file,) = folder.iterdir()
     found = json.loads(file.read_text())
-    file.write_text(json.dumps({**found, "measured_s": found["measured_s"] - KEPT_S - 1}))
+    file.write_text(json.dumps({**found, "measured_s": found["measured_s"] - MAX_AGE_S - 1}))
     remembered(KEY, measure)
     assert measure.calls == 2
 

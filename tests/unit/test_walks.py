@@ -164,7 +164,7 @@ def numbers(cut, addresses):
 def test_cut_when_vertices_are_found_by_address_then_match(packs):
     degrees = np.random.default_rng(0).integers(0, 9, 40)
     degrees[7] = 300
-    cut = GraphPartitioning.of(degrees, packs)
+    cut = GraphPartitioning.from_degrees(degrees, packs)
     addresses = cut.addresses(np.arange(40))
     assert (np.diff(addresses) > 0).all()
     assert addresses.max() < cut.dim
@@ -179,6 +179,6 @@ def test_cut_when_vertices_are_found_by_address_then_match(packs):
 
 @pytest.mark.parametrize("packs", [2, 3])
 def test_cut_when_packs_exceed_vertices_then_some_are_empty(packs):
-    cut = GraphPartitioning.of(np.array([4]), packs)
+    cut = GraphPartitioning.from_degrees(np.array([4]), packs)
     assert numbers(cut, cut.addresses(np.array([0]))).tolist() == [0]
     assert cut.vertices == 1

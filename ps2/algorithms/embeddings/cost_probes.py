@@ -23,7 +23,7 @@ from ps2.ops.kernels import Float64s, Int64s
 
 log = logging.getLogger(__name__)
 
-# Maximum size of these tables; multiply-adds to measure.
+# The maximum size of these tables; the number of multiply-adds to measure.
 MAX_BYTES = 4 << 20
 MADDS = 1 << 27
 SENTENCE = 40
@@ -51,9 +51,9 @@ def predict_seconds(
     """
     if plan.settings.via != "auto":
         return np.empty(0)
-    sampler = Sampler.of(plan, frequencies)
+    sampler = Sampler.from_frequencies(plan, frequencies)
     parts = min(servers, plan.size)
-    updates = UpdateRates.of(plan, frequencies, sampler.chances).max_per_token
+    updates = UpdateRates.from_frequencies(plan, frequencies, sampler.chances).max_per_token
     piece = piece_tokens(plan, updates * workers, parts)
     clock = clock_tokens(plan.by("local"), workers)
     work = work_per_token(plan, frequencies, sampler.chances, clock, batch_tokens(plan), piece)
@@ -86,7 +86,7 @@ def measure(plan: EmbeddingPlan, servers: int, piece: int) -> UnitCosts:
     """Return the costs between this process and the servers of the context, with one core.
 
     Args:
-        piece: tokens of a request (or pair of requests) of "servers"; as many are measured, up to ``MADDS``.
+        piece: the tokens of a request (or pair of requests) of "servers"; as many are measured, up to ``MADDS``.
 
     Raises:
         LimitError: not even these tables fit.
@@ -100,48 +100,48 @@ def measure(plan: EmbeddingPlan, servers: int, piece: int) -> UnitCosts:
     count = max(1, min(piece, MADDS // each) // sentence) * sentence
     tokens = rng.integers(0, words, count).astype(np.int32)
     offsets = np.arange(0, count + 1, sentence)
-    sampler = Sampler.of(small, np.ones(words, np.int64))
-    drawn = sampler.sample((tokens, offsets), np.uint64(0))
-    here = rng.random((2, words, plan.size)).astype(np.float32) / plan.size
-    with ExitStack() as taken:
+    sampler = Sampler.from_frequencies(small, np.ones(words, np.int64))
+    batch = sampler.sample((tokens, offsets), np.uint64(0))
+    local = rng.random((2, words, plan.size)).astype(np.float32) / plan.size
+    with ExitStack() as cleanup:
         table = VectorTable(make_columns(small, None).matrix())
-        taken.callback(table.free)
+        cleanup.callback(table.free)
         slices: list[SlicedTable] = []
         for _ in range(2):
             slices.append(SlicedTable(small, make_row(small, servers, None).matrix()))
-            taken.callback(slices[-1].free)
+            cleanup.callback(slices[-1].free)
         put_aliases(slices[0], slices[1], sampler.thresholds, sampler.aliases)
-        given = {"contexts": slices[1].matrix, **arguments_of(small, tokens, offsets, np.uint64(0))}
+        arguments = {"contexts": slices[1].matrix, **arguments_of(small, tokens, offsets, np.uint64(0))}
         learn = _learn_at_once if slices[0].parts == 1 else _learn_by_products
-        products, moved = learn(slices[0], given)
-        columns, none = np.arange(words), np.zeros((words, plan.size), np.float32)
+        products, moved = learn(slices[0], arguments)
+        columns, zeros = np.arange(words), np.zeros((words, plan.size), np.float32)
         probes = (
             lambda: table.pull(np.zeros(1, np.int64)),
             table.pull,
-            lambda: table.matrix.add(columns=columns, values=none),
-            lambda: learn(slices[0], given),
-            lambda: drawn.train(here[0], here[-1 if plan.tables == 2 else 0], 1e-9),
+            lambda: table.matrix.add(columns=columns, values=zeros),
+            lambda: learn(slices[0], arguments),
+            lambda: batch.train(local[0], local[-1 if plan.tables == 2 else 0], 1e-9),
         )
-        one_s, rows_s, added_s, there_s, here_s = fastest(probes, BUDGET_S)
+        request_s, pull_s, add_s, server_s, local_s = fastest(probes, BUDGET_S)
         requests = 1 if slices[0].parts == 1 else 2
     madds = PASSES * (products or count * plan.inputs_per_token * (1 + plan.settings.negative)) * plan.size
-    byte_s = max(rows_s + added_s - 2 * one_s, 0.0) / (2 * none.nbytes)
+    byte_s = max(pull_s + add_s - 2 * request_s, 0.0) / (2 * zeros.nbytes)
     return UnitCosts(
-        latency_s=one_s,
+        latency_s=request_s,
         byte_s=byte_s,
-        local_s=max(here_s / madds, MIN_S),
-        server_s=max((there_s - requests * one_s - moved * byte_s) / madds, MIN_S),
+        local_s=max(local_s / madds, MIN_S),
+        server_s=max((server_s - requests * request_s - moved * byte_s) / madds, MIN_S),
     )
 
 
-def _learn_at_once(slices: SlicedTable, given: dict[str, Any]) -> tuple[int, int]:
+def _learn_at_once(slices: SlicedTable, arguments: dict[str, Any]) -> tuple[int, int]:
     """Train by one request with a negligible step; return the number of products (0: unknown) and of bytes moved."""
-    slices.matrix.apply("skipgrams.train_sentences", rate=0.0, **given)
+    slices.matrix.apply("skipgrams.train_sentences", rate=0.0, **arguments)
     return 0, 0
 
 
-def _learn_by_products(slices: SlicedTable, given: dict[str, Any]) -> tuple[int, int]:
+def _learn_by_products(slices: SlicedTable, arguments: dict[str, Any]) -> tuple[int, int]:
     """The same by two requests."""
-    products = slices.matrix.apply("skipgrams.find_products", **given)
-    slices.matrix.apply("skipgrams.learn_from_products", products=products, rate=0.0, workers=1, **given)
+    products = slices.matrix.apply("skipgrams.find_products", **arguments)
+    slices.matrix.apply("skipgrams.learn_from_products", products=products, rate=0.0, workers=1, **arguments)
     return products.size, 2 * products.nbytes * slices.parts

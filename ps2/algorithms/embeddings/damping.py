@@ -34,7 +34,7 @@ CURVE = 0.25
 # Tracked directions. Four workers learn as much with 8 as with 64 (docs/decisions/0022).
 DIRECTIONS = 16
 # Rows processed at once, to stay in cache.
-AT_ONCE = 2048
+BLOCK_ROWS = 2048
 ALL = (slice(None), slice(None))
 
 
@@ -43,17 +43,18 @@ class UpdateRates:
     """Expected updates of each word's vectors, per token.
 
     Attributes:
-        vectors, contexts: float64, shape (vocabulary,): for the two tables; if there is one table, both hold the sum.
+        vectors, contexts: float64, shape (vocabulary,): the updates in the two tables; of a single table, both are the
+            sum.
     """
 
     vectors: Float64s
     contexts: Float64s
 
     @staticmethod
-    def of(plan: EmbeddingPlan, frequencies: Int64s, chances: Float64s) -> UpdateRates:
+    def from_frequencies(plan: EmbeddingPlan, frequencies: Int64s, chances: Float64s) -> UpdateRates:
         """Args:
-        frequencies: occurrences of each word.
-        chances: probability of each word to be drawn as a negative.
+        frequencies: the occurrences of each word.
+        chances: the probability of each word to be drawn as a negative.
         """
         shares = frequencies / max(frequencies.sum(), 1)
         pairs = plan.inputs_per_token
@@ -88,15 +89,16 @@ class ChangeDamping:
         """Replace changes, in place, by what the worker is to add.
 
         Args:
-            changes: of each table, from ``tokens`` tokens at this rate, while workers - 1 others make similar changes.
+            changes: the changes of each table, from ``tokens`` tokens at this rate, while workers - 1 others make
+                similar changes.
             tables: the current rows that belong to the changes.
-            words: whose rows these are.
+            words: the words of these rows.
         """
-        updates = [of[some] for of, some in zip(self._updates, words, strict=False)]
-        for directions, rows, of in zip(self._directions, tables, updates, strict=False):
-            directions.follow(rows, of)
-        for changed, of, other in zip(changes, updates, reversed(self._directions), strict=False):
-            other.damp(changed, of * (tokens * rate * CURVE), workers)
+        updates = [table[some_words] for table, some_words in zip(self._updates, words, strict=False)]
+        for directions, rows, weights in zip(self._directions, tables, updates, strict=False):
+            directions.follow(rows, weights)
+        for change, weights, other in zip(changes, updates, reversed(self._directions), strict=False):
+            other.damp(change, weights * (tokens * rate * CURVE), workers)
 
 
 class PrincipalDirections:
@@ -104,8 +106,8 @@ class PrincipalDirections:
 
     Attributes:
         basis: float32, shape (size, at most DIRECTIONS), orthonormal.
-        lengths: float64: mean squares of the rows along these directions.
-        rest: mean square along any other direction.
+        lengths: float64: the mean squares of the rows along these directions.
+        rest: the mean square along any other direction.
     """
 
     def __init__(self, size: int) -> None:
@@ -126,10 +128,10 @@ class PrincipalDirections:
         """Damp changes of the other table, in place.
 
         Args:
-            steps: of each row, number of updates * rate * curvature bound.
+            steps: the step of each row: number of updates * rate * curvature bound.
         """
-        for begin in range(0, len(changes), AT_ONCE):
-            some, by = changes[begin : begin + AT_ONCE], steps[begin : begin + AT_ONCE, None]
+        for begin in range(0, len(changes), BLOCK_ROWS):
+            some, by = changes[begin : begin + BLOCK_ROWS], steps[begin : begin + BLOCK_ROWS, None]
             others = _share(by * self.rest, workers)
             along = (some @ self.basis) * (_share(by * self.lengths, workers) - others)
             some *= others

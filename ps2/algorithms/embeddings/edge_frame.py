@@ -138,7 +138,7 @@ class EdgeTable:
         edges = Edges(sources, targets, _concatenate(rows, "weights", np.float64) if self.weighted else None)
         if not self.directed:
             edges = edges.both_directions()
-        return LocalGraph.of(edges.sources, edges.targets, edges.weights, len(self.vertices))
+        return LocalGraph.from_edges(edges.sources, edges.targets, edges.weights, len(self.vertices))
 
     def on_fleet(self, servers: int) -> ServerGraph:
         """Push the graph to the servers from the tasks that read it, without a shuffle.
@@ -314,7 +314,7 @@ def survey_keyed_edges(frame: DataFrame, columns: EdgeColumns, directed: bool) -
     """Check edges, in one more pass.
 
     Raises:
-        InputError: as ``check_edges`` raises; or ids are strings, an id is negative, there is only one vertex, or all
+        InputError: see ``check_edges``; or ids are strings, an id is negative, there is only one vertex, or all
             edges have weight 0.
     """
     edges, kind, rows = check_edges(frame, columns)

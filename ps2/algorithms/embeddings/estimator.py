@@ -23,12 +23,12 @@ from ps2.algorithms.embeddings.edge_frame import (
 )
 from ps2.algorithms.embeddings.footprint import check_walks
 from ps2.algorithms.embeddings.graph_frame import (
-    PlacedGraph,
+    LocatedGraph,
     ReadEdges,
     ReadWalks,
     count_sources,
     count_visits,
-    place_graph,
+    locate_graph,
     walks_frame,
     weigh_targets,
 )
@@ -187,7 +187,7 @@ class WalkEstimator(EmbeddingEstimator):
         table = _survey_graph(dataset, settings)
         check_walks(settings, len(table.vertices))
         workers = _count_workers(dataset, workers, len(table.vertices))
-        graph = place_graph(table, settings.graphOn, settings.numServers)
+        graph = locate_graph(table, settings.graphOn, settings.numServers)
         try:
             visits = count_visits(table, graph.share, settings, workers)
             if visits.sum() <= len(table.vertices) * settings.numWalks:
@@ -323,7 +323,7 @@ class RandomWalks(RandomWalkSettings, ByName, Transformer, MLReadable[Any], MLWr
 
     def _set_defaults(self) -> None:
         super()._set_defaults()
-        self._graphs: list[PlacedGraph] = []  # copies of this object share the list
+        self._graphs: list[LocatedGraph] = []  # copies of this object share the list
 
     def free(self) -> None:
         """Free the graphs on the servers; walks that have not been computed yet fail from now on."""
@@ -346,7 +346,7 @@ class RandomWalks(RandomWalkSettings, ByName, Transformer, MLReadable[Any], MLWr
         check_walks(settings, len(table.vertices))
         workers = settings.numWorkers or backend_of(dataset).total_slots()
         workers = min(workers, settings.numWalks * len(table.vertices))  # more would have no walk
-        graph = place_graph(table, settings.graphOn, settings.numServers)
+        graph = locate_graph(table, settings.graphOn, settings.numServers)
         if graph.on_servers:
             self._graphs.append(graph)
         return walks_frame(table, graph.share, settings, workers)

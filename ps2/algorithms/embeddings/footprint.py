@@ -29,7 +29,7 @@ def batch_bytes(plan: EmbeddingPlan, longest: int) -> int:
     tokens = min(max(BATCH_TOKENS, longest), plan.total * plan.tokens_per_example)
     neighbours = 2 * plan.window if plan.architecture != "edges" else 1
     # "auto" has not chosen yet: "local" draws most negatives.
-    negatives = plan.negatives_drawn if plan.settings.via != "servers" else plan.settings.negative
+    negatives = plan.num_negatives if plan.settings.via != "servers" else plan.settings.negative
     word = neighbours * (2 + plan.settings.negative) + (1 + plan.settings.negative) * plan.size
     return NUMBER_BYTES * max(tokens * negatives, word if plan.settings.via != "servers" else 0)
 
@@ -55,8 +55,7 @@ def check_memory(plan: EmbeddingPlan, longest: int, driver: int) -> None:
         window = f"windowSize={plan.window:,} and " if plan.architecture != "edges" else ""
         raise LimitError(
             f"{window}negative={plan.settings.negative:,}, of vectorSize={plan.size:,} and sentences of up to "
-            f"{longest:,} words: a worker needs {needed:,} bytes for its random draws, of {MAX_BATCH_BYTES:,} "
-            "at most"
+            f"{longest:,} words: a worker needs {needed:,} bytes for its random draws, of {MAX_BATCH_BYTES:,}"
         )
     if (products := products_of_word(plan, longest)) > USUAL_PRODUCTS:
         window = f"windowSize={plan.window:,} and " if plan.architecture == "skipgram" else ""

@@ -32,7 +32,7 @@ BATCH_IDS = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
-class PlacedGraph:
+class LocatedGraph:
     """A graph that tasks can reach.
 
     Attributes:
@@ -46,7 +46,7 @@ class PlacedGraph:
     on_servers: bool
 
 
-def place_graph(table: EdgeTable, graph_on: str, servers: int | None) -> PlacedGraph:
+def locate_graph(table: EdgeTable, graph_on: str, servers: int | None) -> LocatedGraph:
     """Place a graph on the workers or on the servers.
 
     Args:
@@ -62,9 +62,9 @@ def place_graph(table: EdgeTable, graph_on: str, servers: int | None) -> PlacedG
     if graph_on == "servers" or (graph_on == "auto" and not fits_worker):
         ps = PS2Context.getOrCreate(spark, servers)
         graph = table.on_fleet(len(ps.servers))
-        return PlacedGraph(lambda: graph, graph.free, on_servers=True)
+        return LocatedGraph(lambda: graph, graph.free, on_servers=True)
     shared = backend_of(spark).broadcast(table.local())
-    return PlacedGraph(lambda: shared.value, shared.unpersist, on_servers=False)
+    return LocatedGraph(lambda: shared.value, shared.unpersist, on_servers=False)
 
 
 @dataclass(frozen=True, eq=False)

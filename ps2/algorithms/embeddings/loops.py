@@ -136,7 +136,7 @@ def _vector_tables(context: WorkerContext) -> list[VectorTable]:
 def _prefetch(
     context: WorkerContext, numbering: RowNumbering, tables: list[VectorTable], piece: SampledBatch
 ) -> PrefetchedPiece:
-    batch, words = numbering.of(piece)
+    batch, words = numbering.renumber(piece)
     rows = tuple(context.prefetch(table, each) for table, each in zip(tables, words, strict=True))
     return PrefetchedPiece(batch, words, rows)
 
@@ -163,7 +163,7 @@ class RowNumbering:
         self._plan = plan
         self._cells = np.full(plan.vocabulary, -1, np.int32)
 
-    def of(self, batch: SampledBatch) -> tuple[SampledBatch, tuple[Int64s, ...]]:
+    def renumber(self, batch: SampledBatch) -> tuple[SampledBatch, tuple[Int64s, ...]]:
         """Return the renumbered piece, and the words of its rows, ascending, by table."""
         plan, tokens, negatives = self._plan, batch.tokens, batch.negatives
         inputs, outputs = tokens, tokens

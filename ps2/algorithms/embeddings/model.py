@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -10,22 +11,32 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ps2.algorithms.embeddings.files import MODELS, EmbeddingContent, read_embedding, write_embedding, write_word2vec
-from ps2.algorithms.estimators.array_files import ArrayModel, save_without_spark
+from ps2.algorithms.estimators.array_files import ArrayModel, read_array, reading, save_without_spark, write_arrays
 from ps2.array_types import Float32s, Float64s, Int64s
 from ps2.data.names import Names
 from ps2.data.plain_arrays import as_array
 from ps2.errors import ConfigError, InputError, ShapeError
 from ps2.number_checks import is_whole
 from ps2.plot_extra import PlotPath, needs_matplotlib, saved
+from ps2.storage.files import resolve_url, write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Array = npt.NDArray[Any]
 
-# Pairs scored at once.
-SOME_PAIRS = 1 << 16
+# Pairs scored at once; vectors converted to text at once.
+BLOCK_PAIRS, BLOCK_ROWS = 1 << 16, 4096
+# Readers of word2vec's format end a name or a line at these.
+SPACE = re.compile(r"[\s\x00]")
+FORMAT = "ps2.embedding.v1"
+# The model class and the word for a name in errors, by kind of training.
+MODELS = {
+    "word2vec": ("ps2.algorithms.feature.Word2VecModel", "word"),
+    "deepwalk": ("ps2.algorithms.graph.DeepWalkModel", "vertex"),
+    "node2vec": ("ps2.algorithms.graph.Node2VecModel", "vertex"),
+    "line": ("ps2.algorithms.graph.LINEModel", "vertex"),
+}
 
 
 class Embedding(ArrayModel):
@@ -34,14 +45,13 @@ class Embedding(ArrayModel):
     Attributes:
         names: words or vertex ids, the most frequent first: the rows of ``vectors``.
         vectors: float32, shape (n, d).
-        counts: int64, shape (n,): occurrences of each name; 0 if unknown.
+        counts: int64, shape (n,): the occurrences of each name; 0 if unknown.
         contexts: float32, shape (n, d): the output vectors of the training, which ``score`` uses; None: the vectors
             themselves, or not saved.
-        exponent: of the counts, from which negatives were drawn.
-        kind: what was trained: "word2vec", "deepwalk", "node2vec" or "line".
-        sources: int64, shape (n,): for directed edges, how often each name is a source, while ``counts`` are of
-            targets;
-            None: ``counts`` are of both.
+        exponent: the exponent of the counts from which negatives were drawn.
+        kind: the kind of training: "word2vec", "deepwalk", "node2vec" or "line".
+        sources: int64, shape (n,): of directed edges, the number of times that each name is a source, while ``counts``
+            count targets; None: ``counts`` count both.
 
     Example::
 
@@ -113,11 +123,25 @@ class Embedding(ArrayModel):
 
     @classmethod
     def read(cls, path: str, url: str, content: Any) -> Embedding:
-        """Read what ``write`` wrote; see ``files.read_embedding`` for args and errors."""
-        files = read_embedding(path, url, content)
-        return Embedding(
-            files.names, files.vectors, files.counts, files.kind, files.contexts, files.exponent, files.sources
-        )
+        with reading(path, content, FORMAT, "an embedding"):
+            files, kind = content["files"], content["kind"]
+            vectors, counts = (read_array(url, f"{name}.npy", files) for name in ("vectors", "counts"))
+            contexts, sources = (
+                read_array(url, f"{name}.npy", files) if f"{name}.npy" in files else None
+                for name in ("contexts", "sources")
+            )
+            if "ids.npy" in files:
+                values = pa.array(read_array(url, "ids.npy", files))
+            else:
+                values = _texts(read_array(url, "names.npy", files), read_array(url, "ends.npy", files))
+            names = Names(values, MODELS[kind][1])
+            if list(vectors.shape) != content["shape"] or not len(names) == len(vectors) == len(counts):
+                raise ValueError(f"shapes {vectors.shape} and {counts.shape}, and {len(names)} names")
+            if contexts is not None and contexts.shape != vectors.shape:
+                raise ValueError(f"shapes {vectors.shape} and, of contexts, {contexts.shape}")
+            if sources is not None and sources.shape != counts.shape:
+                raise ValueError(f"shapes {counts.shape} and, of sources, {sources.shape}")
+            return Embedding(names, vectors, counts, kind, contexts, float(content["exponent"]), sources)
 
     def save(self, path: str) -> None:
         """Write the embedding to a new folder, local or an fsspec URL; ``Word2VecModel.load`` and the like read it,
@@ -130,18 +154,41 @@ class Embedding(ArrayModel):
         save_without_spark(path, MODELS[self.kind][0], {"vectorSize": self.dim}, self.write)
 
     def write(self, url: str) -> dict[str, Any]:
-        """Write the arrays to a folder; return their entry in the metadata."""
-        arrays = self.vectors, self.contexts, self.counts
-        return write_embedding(url, EmbeddingContent(self.kind, self.names, *arrays, self.exponent, self.sources))
+        arrays: dict[str, Array] = {"vectors.npy": self.vectors, "counts.npy": self.counts}
+        optional = {"contexts.npy": self.contexts, "sources.npy": self.sources}
+        arrays |= {name: array for name, array in optional.items() if array is not None}
+        if self.names.are_integers:
+            arrays["ids.npy"] = self.names.values.to_numpy()
+        else:
+            # All names in UTF-8, concatenated, and the end of each.
+            texts = [name.encode() for name in self.names.values.to_pylist()]
+            ends = np.cumsum(np.array([len(text) for text in texts], np.int64))
+            arrays |= {"names.npy": np.frombuffer(b"".join(texts), np.uint8), "ends.npy": ends}
+        entry = {"format": FORMAT, "kind": self.kind, "shape": list(self.vectors.shape), "exponent": self.exponent}
+        return {**entry, "files": write_arrays(url, arrays)}
 
     def saveWord2Vec(self, path: str, binary: bool = False) -> None:
         """Write a file in word2vec's format, which gensim's ``KeyedVectors.load_word2vec_format(path, binary)`` reads.
 
+        The first line has the number of vectors and their dimension. Then each name is followed by a space and its
+        numbers: in text separated by spaces, in binary as little-endian float32.
+
+        Args:
+            path: a file, local or an fsspec URL, which is replaced.
+            binary: whether to write numbers in binary.
+
         Raises:
-            InputError: a name has white space.
+            InputError: a name is empty or has white space, which would end it in such a file.
             RecoveryError: the file system refuses.
         """
-        write_word2vec(path, self.names, self.vectors, binary)
+        texts = [str(name) for name in self.names.values.to_pylist()]
+        for text in texts:
+            if not text or SPACE.search(text):
+                raise InputError(
+                    f"{path}: expected names without white space, which ends them in such a file, got {text!r:.100}"
+                )
+        fs, root = resolve_url(path, "path")
+        write_whole(fs, root, _word2vec_blocks(texts, self.vectors, binary))
 
     # -- neighbours ------------------------------------------------------------------------------------------------
 
@@ -163,12 +210,12 @@ class Embedding(ArrayModel):
             own = self.names.position(name)
             cosines = self._units @ self._units[own]
             cosines[own] = -np.inf
-            most = min(n, len(self) - 1)
+            count = min(n, len(self) - 1)
         else:
             cosines = self._units @ self._unit(name)
-            most = min(n, len(self))
-        found = _largest(cosines, most)
-        return list(zip(self.names.named(found), cosines[found].astype(float).tolist(), strict=True))
+            count = min(n, len(self))
+        positions = _largest(cosines, count)
+        return list(zip(self.names.named(positions), cosines[positions].astype(float).tolist(), strict=True))
 
     def score(self, first: Sequence[Any], second: Sequence[Any], directed: bool = False) -> Float64s:
         """Return the log of how often each pair is expected, up to a constant: for link prediction.
@@ -181,25 +228,25 @@ class Embedding(ArrayModel):
         Raises:
             InputError: a name has no vector.
         """
-        places = self.names.known(first), self.names.known(second)
-        if len(places[0]) != len(places[1]):
-            raise ShapeError(f"second: expected {len(places[0])} names, as many as first, got {len(places[1])}")
-        return self.expected(*places, directed)
+        positions = self.names.known(first), self.names.known(second)
+        if len(positions[0]) != len(positions[1]):
+            raise ShapeError(f"second: expected {len(positions[0])} names, as many as first, got {len(positions[1])}")
+        return self.expected(*positions, directed)
 
     def expected(self, first: Int64s, second: Int64s, directed: bool) -> Float64s:
         """Like ``score``, for positions of names."""
-        there = self._expected(first, second)
-        return there if directed else (there + self._expected(second, first)) / 2
+        scores = self._expected(first, second)
+        return scores if directed else (scores + self._expected(second, first)) / 2
 
     def _expected(self, first: Int64s, second: Int64s) -> Float64s:
         contexts = self.vectors if self.contexts is None else self.contexts
         sources = self.counts if self.sources is None else self.sources
-        of_sources, of_targets = (np.log(np.maximum(counts, 1)) for counts in (sources, self.counts))
-        found = of_sources[first] + self.exponent * of_targets[second]
-        for begin in range(0, len(found), SOME_PAIRS):
-            some = slice(begin, begin + SOME_PAIRS)
-            found[some] += np.einsum("nd,nd->n", self.vectors[first[some]], contexts[second[some]])
-        return found
+        log_sources, log_targets = (np.log(np.maximum(counts, 1)) for counts in (sources, self.counts))
+        scores = log_sources[first] + self.exponent * log_targets[second]
+        for begin in range(0, len(scores), BLOCK_PAIRS):
+            block = slice(begin, begin + BLOCK_PAIRS)
+            scores[block] += np.einsum("nd,nd->n", self.vectors[first[block]], contexts[second[block]])
+        return scores
 
     def means(self, lists: pa.Array) -> Float64s:
         """Return the mean vector of each list, shape (n, dim); names without a vector count as zeros, as in pyspark.ml.
@@ -208,12 +255,12 @@ class Embedding(ArrayModel):
             lists: Arrow array of lists of names; the mean of an empty list is 0.
         """
         offsets = lists.offsets.to_numpy().astype(np.int64)
-        places = self.names.positions(lists.values[offsets[0] : offsets[-1]])
+        positions = self.names.positions(lists.values[offsets[0] : offsets[-1]])
         bounds = offsets - offsets[0]
         sums = np.zeros((len(lists), self.dim))
-        for at, (begin, end) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)):
-            known = places[begin:end]
-            sums[at] = self.vectors[known[known >= 0]].sum(axis=0, dtype=np.float64)
+        for row, (begin, end) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)):
+            known = positions[begin:end]
+            sums[row] = self.vectors[known[known >= 0]].sum(axis=0, dtype=np.float64)
         return sums / np.maximum(np.diff(bounds), 1)[:, None]
 
     def transform(self, sentences: Iterable[Sequence[Any]]) -> Float64s:
@@ -222,13 +269,13 @@ class Embedding(ArrayModel):
         Raises:
             InputError: a sentence is a text, or has a name of another type.
         """
-        given = list(sentences)
+        all_sentences = list(sentences)
         expected = f"sentences: expected lists of names, each {self.names.values.type}"
-        for sentence in given:  # of a text, list() makes its letters
+        for sentence in all_sentences:  # list() of a text would be its letters
             if isinstance(sentence, (str, bytes)):
                 raise InputError(f"{expected}, got {sentence!r:.80}")
         try:
-            lists = pa.array([list(sentence) for sentence in given], pa.list_(self.names.values.type))
+            lists = pa.array([list(sentence) for sentence in all_sentences], pa.list_(self.names.values.type))
         except (pa.ArrowException, TypeError, OverflowError) as error:
             raise InputError(f"{expected}: {error}") from error
         return self.means(lists)
@@ -239,10 +286,10 @@ class Embedding(ArrayModel):
         x -= x.mean(axis=0)
         sizes, axes = np.linalg.eigh(x.T @ x)
         missing = (0, max(0, 2 - self.dim))
-        found = np.pad(x @ axes[:, ::-1][:, :2], ((0, 0), missing))
+        points = np.pad(x @ axes[:, ::-1][:, :2], ((0, 0), missing))
         # Fix the sign of each axis: its component of largest magnitude is positive.
-        signs = np.sign(found[np.abs(found).argmax(axis=0), [0, 1]])
-        return found * np.where(signs == 0, 1.0, signs), np.pad(sizes[::-1][:2] / max(sizes.sum(), 1e-300), missing)
+        signs = np.sign(points[np.abs(points).argmax(axis=0), [0, 1]])
+        return points * np.where(signs == 0, 1.0, signs), np.pad(sizes[::-1][:2] / max(sizes.sum(), 1e-300), missing)
 
     def plotEmbedding(
         self,
@@ -281,24 +328,45 @@ class Embedding(ArrayModel):
         return np.divide(self.vectors, np.where(lengths > 0, lengths, 1.0)[:, None], out=units, casting="same_kind")
 
     def _unit(self, vector: Any) -> Float32s:
-        given = as_array("vector", vector.toArray() if hasattr(vector, "toArray") else vector).astype(np.float64)
-        if given.shape != (self.dim,):
-            raise ShapeError(f"vector: expected shape ({self.dim},), got {given.shape}")
-        if not np.isfinite(given).all():
+        unit = as_array("vector", vector.toArray() if hasattr(vector, "toArray") else vector).astype(np.float64)
+        if unit.shape != (self.dim,):
+            raise ShapeError(f"vector: expected shape ({self.dim},), got {unit.shape}")
+        if not np.isfinite(unit).all():
             raise InputError("vector: expected finite numbers, got NaN or infinity")
-        if largest := np.abs(given).max(initial=0.0):
-            given = given / largest  # squares of what float64 holds need not fit it
-            given /= np.linalg.norm(given)
-        return given.astype(np.float32)
+        if largest := np.abs(unit).max(initial=0.0):
+            unit = unit / largest  # the square of a large float64 is infinite
+            unit /= np.linalg.norm(unit)
+        return unit.astype(np.float32)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if not name.startswith("_")}
 
 
-def _largest(values: Array, most: int) -> Array:
+def _largest(values: Array, count: int) -> Array:
     """Return the positions of the largest values, in descending order; of equal values, the first position first."""
-    if most < 1:
+    if count < 1:
         return np.empty(0, np.int64)
-    least = np.partition(values, len(values) - most)[len(values) - most]
-    some = np.flatnonzero(values >= least)
-    return some[np.argsort(-values[some], kind="stable")[:most]]
+    smallest = np.partition(values, len(values) - count)[len(values) - count]
+    positions = np.flatnonzero(values >= smallest)
+    return positions[np.argsort(-values[positions], kind="stable")[:count]]
+
+
+def _texts(text: Array, ends: Array) -> pa.Array:
+    offsets = np.append(0, ends)
+    if np.any(np.diff(offsets) < 0) or offsets[-1] != len(text):
+        raise ValueError("names and where they end do not go together")
+    data = text.tobytes()
+    bounds = zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
+    return pa.array([data[begin:end].decode() for begin, end in bounds], pa.string())
+
+
+def _word2vec_blocks(texts: list[str], vectors: Float32s, binary: bool) -> Iterator[bytes]:
+    yield f"{len(vectors)} {vectors.shape[1]}\n".encode()
+    for begin in range(0, len(texts), BLOCK_ROWS):
+        block = slice(begin, begin + BLOCK_ROWS)
+        if binary:
+            rows = [row.tobytes() for row in np.ascontiguousarray(vectors[block], "<f4")]
+        else:  # the shortest text that reads back exactly
+            numbers: Any = vectors[block].astype("S")
+            rows = [b" ".join(row) for row in numbers.tolist()]
+        yield b"".join(b"%b %b\n" % (text.encode(), row) for text, row in zip(texts[block], rows, strict=True))

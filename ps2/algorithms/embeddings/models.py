@@ -108,7 +108,7 @@ class Word2VecParams(Word2VecSettings, ByName):
 
 
 class Word2VecModel(Word2VecParams, EmbeddingModel):
-    """What ``Word2Vec.fit`` returns."""
+    """A trained ``Word2Vec``."""
 
     __module__ = "ps2.algorithms.feature"
 
@@ -202,19 +202,19 @@ class VertexModel(EmbeddingModel):
 
 
 class DeepWalkModel(DeepWalkSettings, VertexModel):
-    """What ``DeepWalk.fit`` returns."""
+    """A trained ``DeepWalk``."""
 
     __module__ = "ps2.algorithms.graph"
 
 
 class Node2VecModel(Node2VecSettings, VertexModel):
-    """What ``Node2Vec.fit`` returns."""
+    """A trained ``Node2Vec``."""
 
     __module__ = "ps2.algorithms.graph"
 
 
 class LINEModel(LINESettings, VertexModel):
-    """What ``LINE.fit`` returns."""
+    """A trained ``LINE``."""
 
     __module__ = "ps2.algorithms.graph"
 

@@ -21,9 +21,9 @@ from ps2.ops.table import Array, Block, Floats, Of, Slots, Tiny, Values, op
 # One vertex, with room for one neighbour.
 Pack = Annotated[Block, Tiny(lambda dtype: np.array([[2, 2, 0]], dtype))]
 Weights = Annotated[Block, Of("float64"), Tiny(lambda dtype: np.zeros((1, 3)))]
-RowNumbering = Annotated[Floats, along("slots")]
+Numbers = Annotated[Floats, along("slots")]
 Neighbours = Annotated[Values, along("slots")]
-Found = Annotated[Array, along("slots")]
+PerSlot = Annotated[Array, along("slots")]
 
 INTEGERS = ("int32", "int64")
 NO_WEIGHTS = np.empty(0)
@@ -43,10 +43,10 @@ def add_neighbours(pack: Pack, slots: Slots, neighbours: Neighbours) -> None:
 
 @op(writes=("pack", "pack_weights"), dtypes=INTEGERS)
 def add_weighted_neighbours(
-    pack: Pack, pack_weights: Weights, slots: Slots, neighbours: Neighbours, their: RowNumbering
+    pack: Pack, pack_weights: Weights, slots: Slots, neighbours: Neighbours, edge_weights: Numbers
 ) -> None:
     """Append neighbours with edge weights; raises as ``add_neighbours`` does."""
-    _append(_row(pack), pack_weights[0], slots, neighbours, their)
+    _append(_row(pack), pack_weights[0], slots, neighbours, edge_weights)
 
 
 @op(writes=("pack",), dtypes=INTEGERS)
@@ -57,12 +57,12 @@ def order_neighbours(pack: Pack) -> None:
 
 @op(writes=("pack", "pack_weights"), dtypes=INTEGERS)
 def order_weighted_neighbours(pack: Pack, pack_weights: Weights) -> None:
-    """Sort full lists, and make their weights cumulative."""
+    """Sort full lists, and make edge_weights weights cumulative."""
     kernels.put_in_order(_row(pack), pack_weights[0])
 
 
 @op(dtypes=INTEGERS)
-def draw_neighbours(pack: Pack, slots: Slots, numbers: RowNumbering) -> Found:
+def draw_neighbours(pack: Pack, slots: Slots, numbers: Numbers) -> PerSlot:
     """Draw a neighbour of each vertex, by random numbers in [0, 1), all edges equally likely.
 
     Returns:
@@ -75,13 +75,13 @@ def draw_neighbours(pack: Pack, slots: Slots, numbers: RowNumbering) -> Found:
 
 
 @op(dtypes=INTEGERS)
-def draw_weighted_neighbours(pack: Pack, pack_weights: Weights, slots: Slots, numbers: RowNumbering) -> Found:
+def draw_weighted_neighbours(pack: Pack, pack_weights: Weights, slots: Slots, numbers: Numbers) -> PerSlot:
     """Like ``draw_neighbours``, with probabilities proportional to edge weights."""
     return _draw(_row(pack), pack_weights[0], slots, numbers)
 
 
 @op(dtypes=INTEGERS)
-def are_neighbours(pack: Pack, slots: Slots, others: Neighbours) -> Found:
+def are_neighbours(pack: Pack, slots: Slots, others: Neighbours) -> PerSlot:
     """For each pair of vertices, return 1 if there is an edge from the first to the second, else 0.
 
     Raises:
@@ -89,9 +89,9 @@ def are_neighbours(pack: Pack, slots: Slots, others: Neighbours) -> Found:
     """
     row = _row(pack)
     slots = _checked(row, slots)
-    found = np.empty(len(slots), row.dtype)
-    over_blocks(kernels.look_up_many, (slots, readable(others), found), readable(row), cost=COST)
-    return found
+    answers = np.empty(len(slots), row.dtype)
+    over_blocks(kernels.look_up_many, (slots, readable(others), answers), readable(row), cost=COST)
+    return answers
 
 
 def _row(block: Array) -> Array:
@@ -112,17 +112,17 @@ def _checked(pack: Array, slots: Int64s) -> Int64s:
     return slots
 
 
-def _append(pack: Array, weights: Array, slots: Int64s, neighbours: Array, their: Array) -> None:
+def _append(pack: Array, weights: Array, slots: Int64s, neighbours: Array, edge_weights: Array) -> None:
     slots = readable(slots)
     if len(slots) and not (slots.min() >= 0 and slots.max() + 1 < pack[0]):
         raise OutOfRangeError(f"slots: expected vertices, of which there are {int(pack[0]) - 1}")
-    full = kernels.append(pack, weights, slots, readable(neighbours), readable(their))
+    full = kernels.append(pack, weights, slots, readable(neighbours), readable(edge_weights))
     if full >= 0:
         raise OutOfRangeError(f"slot {slots[full]} (at position {full}): its list has no room for another neighbour")
 
 
 def _draw(pack: Array, weights: Array, slots: Int64s, numbers: Array) -> Array:
     slots = _checked(pack, slots)
-    found = np.empty(len(slots), pack.dtype)
-    over_blocks(kernels.draw_many, (slots, readable(numbers), found), readable(pack), readable(weights), cost=COST)
-    return found
+    neighbours = np.empty(len(slots), pack.dtype)
+    over_blocks(kernels.draw_many, (slots, readable(numbers), neighbours), readable(pack), readable(weights), cost=COST)
+    return neighbours

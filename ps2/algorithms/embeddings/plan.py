@@ -121,7 +121,7 @@ class EmbeddingPlan(Plan[EmbeddingSettings]):
         return 2 if self.settings.via == "local" and self.architecture == "skipgram" else 2 * self.window
 
     @property
-    def negatives_drawn(self) -> int:
+    def num_negatives(self) -> int:
         """The number of negatives for each word (or edge), for all groups of contexts that share them."""
         return self.settings.negative * (-(-2 * self.window // self.sharing))
 

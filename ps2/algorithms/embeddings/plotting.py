@@ -26,10 +26,10 @@ class Plane:
     """Vectors in the plane of their two largest principal components.
 
     Attributes:
-        names: of the vectors, the most frequent first.
+        names: the names of the vectors, the most frequent first.
         points: shape (n, 2).
         shares: shape (2,): each component's share of the variance.
-        dim: dimension of the vectors.
+        dim: the dimension of the vectors.
     """
 
     names: Names
@@ -66,9 +66,9 @@ def _groups(names: Names, classes: Mapping[Any, Any], shown: Int64s) -> list[tup
     """Return each coloured group: label, colour, positions of its vectors."""
     if not classes:
         return [("", BLUE, shown)]
-    found = [classes.get(name) for name in names.named(shown)]
-    counts = Counter(kind for kind in found if kind is not None)
-    largest = [kind for kind, _ in counts.most_common(len(COLOURS))]
-    kinds = np.array([largest.index(kind) if kind in largest else -1 for kind in found])
-    groups = [("others", GREY, shown[kinds < 0])] if (kinds < 0).any() else []
-    return groups + [(str(kind), COLOURS[at], shown[kinds == at]) for at, kind in enumerate(largest)]
+    shown_classes = [classes.get(name) for name in names.named(shown)]
+    counts = Counter(each for each in shown_classes if each is not None)
+    largest = [each for each, _ in counts.most_common(len(COLOURS))]
+    numbers = np.array([largest.index(each) if each in largest else -1 for each in shown_classes])
+    groups = [("others", GREY, shown[numbers < 0])] if (numbers < 0).any() else []
+    return groups + [(str(each), COLOURS[i], shown[numbers == i]) for i, each in enumerate(largest)]

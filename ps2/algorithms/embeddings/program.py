@@ -170,10 +170,10 @@ class EmbeddingProgram(Program[FittedEmbeddings]):
             tables.vectors.fill(plan.seed)
         if isinstance(tables.vectors, SlicedTable) and isinstance(tables.contexts, SlicedTable):
             # Rows that were partitioned again for this fleet lack their alias tables.
-            sampler = Sampler.of(plan, corpus.frequencies)
+            sampler = Sampler.from_frequencies(plan, corpus.frequencies)
             put_aliases(tables.vectors, tables.contexts, sampler.thresholds, sampler.aliases)
         tokens = clock_tokens(plan, corpus.workers)
-        schedule = EpochSchedule.of(plan, corpus.workers, tokens, corpus.first)
+        schedule = EpochSchedule.from_plan(plan, corpus.workers, tokens, corpus.first)
         return WorkerSetup(plan, schedule, tables, self._threads)
 
     # -- hooks of the frame --------------------------------------------------------------------------------------------

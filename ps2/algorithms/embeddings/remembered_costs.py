@@ -2,7 +2,7 @@
 
 A file for each combination, in the user's cache folder. Programs may write one at the same time: a file is written
 aside and renamed into place, so that a reader finds a whole one, whichever that is. If it is of no use, costs are
-measured anew.
+measured again.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ log = logging.getLogger(__name__)
 # The folder of the files instead of ps2/costs in the user's cache folder; "off": costs are measured each time.
 VARIABLE = "PS2_COSTS"
 OFF = "off"
-# The machine, or what else runs there, may be another one after this time.
-KEPT_S = 30 * 24 * 3600.0
+# The machine, or its other programs, may differ after this time.
+MAX_AGE_S = 30 * 24 * 3600.0
 
 
 def remembered(key: Mapping[str, Any], measure: Callable[[], UnitCosts]) -> UnitCosts:
     """Return remembered costs, or measure and remember them.
 
     Args:
-        key: what the costs depend on, apart from this machine: plain data.
+        key: the facts on which the costs depend, beside this machine, as plain data.
     """
     folder = _folder()
     if folder is None:
@@ -54,11 +54,11 @@ def remembered(key: Mapping[str, Any], measure: Callable[[], UnitCosts]) -> Unit
 
 
 def _folder() -> Path | None:
-    given = os.environ.get(VARIABLE, "")
-    if given.lower() == OFF:
+    setting = os.environ.get(VARIABLE, "")
+    if setting.lower() == OFF:
         return None
-    if given:
-        return Path(given)
+    if setting:
+        return Path(setting)
     home = os.environ.get("XDG_CACHE_HOME", "")
     # The XDG specification ignores relative paths.
     if os.path.isabs(home):
@@ -69,20 +69,20 @@ def _folder() -> Path | None:
 
 
 def _read(path: Path) -> UnitCosts | None:
-    """Return the costs of a file; None if there is none, it is old, or it cannot be used, which a warning says."""
+    """Return the costs of a file; None if there is none, it is old, or, with a warning, it cannot be used."""
     try:
-        found = json.loads(path.read_bytes())
-        costs = UnitCosts(**{field.name: float(found["costs"][field.name]) for field in fields(UnitCosts)})
-        age_s = time.time() - float(found["measured_s"])
+        content = json.loads(path.read_bytes())
+        costs = UnitCosts(**{field.name: float(content["costs"][field.name]) for field in fields(UnitCosts)})
+        age_s = time.time() - float(content["measured_s"])
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        log.warning("%s is ignored, and costs are measured anew: %r", path, error)
+        log.warning("%s is ignored, and costs are measured again: %r", path, error)
         return None
     if not all(math.isfinite(cost) and cost >= 0 for cost in asdict(costs).values()):
-        log.warning("%s is ignored, and costs are measured anew: they are %s", path, costs)
+        log.warning("%s is ignored, and costs are measured again: they are %s", path, costs)
         return None
-    return costs if 0 <= age_s <= KEPT_S else None
+    return costs if 0 <= age_s <= MAX_AGE_S else None
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:

@@ -23,9 +23,9 @@ class Sampler:
 
     Attributes:
         plan: the training.
-        chances: float64, shape (vocabulary,): probability of each word to be drawn as a negative.
-        keep_chances: float32: probability of each word to survive subsampling; None: no subsampling.
-        thresholds, aliases: alias table of ``chances``.
+        chances: float64, shape (vocabulary,): the probability of each word to be drawn as a negative.
+        keep_chances: float32: the probability of each word to survive subsampling; None: no subsampling.
+        thresholds, aliases: the alias table of ``chances``.
     """
 
     plan: EmbeddingPlan
@@ -35,7 +35,7 @@ class Sampler:
     aliases: Int32s
 
     @staticmethod
-    def of(plan: EmbeddingPlan, frequencies: Int64s) -> Sampler:
+    def from_frequencies(plan: EmbeddingPlan, frequencies: Int64s) -> Sampler:
         """Args:
         frequencies: int64, shape (vocabulary,): occurrences of each word; with edges, as a target.
         """
@@ -56,16 +56,16 @@ class Sampler:
         tokens, offsets = readable(batch[0].astype(np.int32, copy=False)), readable(batch[1])
         if self.keep_chances is None or self.plan.architecture == "edges":
             return tokens, offsets
-        kept, ends = np.empty(len(tokens), np.int32), np.empty(len(offsets), np.int64)
-        count = sampling_kernels.subsample(key, tokens, offsets, self.keep_chances, kept, ends)
-        return readable(kept[:count]), readable(ends)
+        survivors, ends = np.empty(len(tokens), np.int32), np.empty(len(offsets), np.int64)
+        count = sampling_kernels.subsample(key, tokens, offsets, self.keep_chances, survivors, ends)
+        return readable(survivors[:count]), readable(ends)
 
     def sample(self, batch: Batch, key: np.uint64, threads: int = 1) -> SampledBatch:
         """Sample windows and negatives for a subsampled batch; equal for equal keys."""
         plan, tokens, offsets = self.plan, readable(batch[0]), readable(batch[1])
         windows = np.empty(0 if plan.architecture == "edges" else len(tokens), np.int32)
         sampling_kernels.draw_windows(key, plan.window, windows)
-        shape = len(tokens) // plan.tokens_per_example, plan.negatives_drawn
+        shape = len(tokens) // plan.tokens_per_example, plan.num_negatives
         negatives = sampling_kernels.draw_negatives(shape, key, self.thresholds, self.aliases, threads)
         return SampledBatch(plan, tokens, tokens, offsets, readable(windows), readable(negatives))
 
@@ -76,10 +76,10 @@ class SampledBatch:
 
     Attributes:
         plan: the training.
-        tokens, offsets: as in ``corpus.Batch``; tokens are rows of the vectors.
+        tokens, offsets: see ``sentences.Batch``; tokens are rows of the vectors.
         targets: the same words as rows of the contexts.
         windows: int32: context words on either side of each token; empty for edges.
-        negatives: int32, shape (tokens or edges, ``plan.negatives_drawn``).
+        negatives: int32, shape (tokens or edges, ``plan.num_negatives``).
     """
 
     plan: EmbeddingPlan

@@ -45,7 +45,7 @@ class ServerGraph:
         Raises:
             LimitError: it does not fit.
         """
-        partitioning = GraphPartitioning.of(degrees, servers)
+        partitioning = GraphPartitioning.from_degrees(degrees, servers)
         row = DCV.dense(partitioning.dim, 1, partitioning.dtype.name)
         try:
             weights = DCV.dense(partitioning.dim, 1, "float64").matrix() if weighted else None
@@ -62,7 +62,7 @@ class ServerGraph:
         return self.partitioning.vertices
 
     def add(self, sources: Array, targets: Array, weights: Float64s | None) -> None:
-        """Add directed edges; arguments as in ``LocalGraph.of``."""
+        """Add directed edges; arguments as in ``LocalGraph.from_edges``."""
         slots, neighbours = (
             self.partitioning.addresses(sources),
             self.partitioning.addresses(targets).astype(self.partitioning.dtype),
@@ -75,7 +75,7 @@ class ServerGraph:
                 pack_weights=self.weights,
                 slots=slots,
                 neighbours=neighbours,
-                their=weights,
+                edge_weights=weights,
             )
 
     def finish(self, degrees: Int64s) -> None:

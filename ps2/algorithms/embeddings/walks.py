@@ -40,7 +40,7 @@ class GraphPartitioning:
     width: int
 
     @staticmethod
-    def of(degrees: Int64s, packs: int) -> GraphPartitioning:
+    def from_degrees(degrees: Int64s, packs: int) -> GraphPartitioning:
         """Partition a graph into packs of about equal length.
 
         Args:
@@ -80,7 +80,7 @@ class GraphPartitioning:
         """Return the bounds of a pack whose lists are allocated and empty, shape (its vertices + 1,).
 
         Args:
-            degrees: as for ``of``.
+            degrees: see ``from_degrees``.
         """
         own = degrees[self.first[pack] : self.first[pack + 1]]
         begins = len(own) + 1 + np.append(0, np.cumsum(own))
@@ -134,7 +134,7 @@ class LocalGraph:
     weights: Float64s
 
     @staticmethod
-    def of(sources: Array, targets: Array, weights: Float64s | None, vertices: int) -> LocalGraph:
+    def from_edges(sources: Array, targets: Array, weights: Float64s | None, vertices: int) -> LocalGraph:
         """Build a graph from its edges.
 
         Args:
@@ -142,7 +142,7 @@ class LocalGraph:
             weights: positive weights; None: edges have no weights.
         """
         degrees = np.bincount(sources, minlength=vertices).astype(np.int64)
-        partitioning = GraphPartitioning.of(degrees, 1)
+        partitioning = GraphPartitioning.from_degrees(degrees, 1)
         begins = partitioning.empty(0, degrees)
         pack = np.empty(partitioning.width, partitioning.dtype)
         pack[: len(begins)] = begins

@@ -27,7 +27,7 @@ def warm() -> None:
     settings = BiasedWalkSettings(numWalks=1, walkLength=2, p=2.0)
     bias = bias_of(settings)
     for weights in (None, np.ones(1)):
-        LocalGraph.of(one, one, weights, 1).walk(settings, one)
+        LocalGraph.from_edges(one, one, weights, 1).walk(settings, one)
     for dtype in (np.int32, np.int64):
         _serve(dtype)
         state = start_walkers(settings, one, 1, one, np.dtype(dtype))
@@ -50,11 +50,11 @@ def _train() -> None:
     batch = np.zeros(2, np.int32), np.array([0, 2])
     for settings in all_settings:
         plan = EmbeddingPlan(settings=settings, vocabulary=1, total=1)
-        sampler = Sampler.of(plan, np.ones(1, np.int64))
+        sampler = Sampler.from_frequencies(plan, np.ones(1, np.int64))
         sampled = sampler.sample(sampler.subsample(batch, np.uint64(0)), np.uint64(0))
         table = np.zeros((1, 1), np.float32)
         sampled.train(table, table.copy(), 0.0)
-        RowNumbering(plan).of(sampled)
+        RowNumbering(plan).renumber(sampled)
         _train_on_server(kind_of(plan))
     add_beginnings(np.zeros((1, 1), np.float32), readable(np.zeros(1, np.int64)), np.uint64(0), 1.0)
 

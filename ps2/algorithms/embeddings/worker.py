@@ -42,7 +42,7 @@ class EpochSchedule:
     first: int = 0
 
     @staticmethod
-    def of(plan: EmbeddingPlan, workers: int, tokens: int, first: int = 0) -> EpochSchedule:
+    def from_plan(plan: EmbeddingPlan, workers: int, tokens: int, first: int = 0) -> EpochSchedule:
         """Args:
         tokens: the approximate number of tokens of a worker in a clock.
         """
@@ -181,8 +181,8 @@ class WorkerContext:
         self.threads = min(setup.threads, usable_cores())
         self._worker, self._schedule = worker, setup.schedule
         self._reader = ClockReader(sentences, setup.schedule)
-        self.sampler = Sampler.of(plan, frequencies)
-        self.updates = UpdateRates.of(plan, frequencies, self.sampler.chances)
+        self.sampler = Sampler.from_frequencies(plan, frequencies)
+        self.updates = UpdateRates.from_frequencies(plan, frequencies, self.sampler.chances)
         self._damping = ChangeDamping(plan, self.updates)
         self._frequencies = frequencies
         self.report = ClockReport()

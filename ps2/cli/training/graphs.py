@@ -150,29 +150,29 @@ def _train(job: _Job, estimator: Any, spark: Any) -> None:
     from ps2.algorithms.text.edges import read, read_classes
 
     files = job.files
-    found = read(spark, files.input)
+    edges = read(spark, files.input)
     classes = {} if files.labels is None else read_classes(spark, files.labels)
-    if "weight" in found.columns:
+    if "weight" in edges.columns:
         estimator.setWeightCol("weight")
     if job.setting.workers is not None:
         estimator.setNumWorkers(job.setting.workers)
-    model = estimator._resumable(job.training).fit(found.frame)
+    model = estimator._resumable(job.training).fit(edges.frame)
     is_table = job.setting.form == "table"
     more = {"vectors.png": lambda path: model.plotEmbedding(path, classes)}
     # Print first: the training took long, and writing files may fail.
     if is_table:
-        _print_tables(job, found, model)
+        _print_tables(job, edges, model)
     else:
-        print_data(_record(job, found, model, list(pictures(model, job.setting, more=more))), job.setting.form)
+        print_data(_record(job, edges, model, list(pictures(model, job.setting, more=more))), job.setting.form)
     save_and_draw(model, job.setting, more=more)
 
 
-def _print_tables(job: _Job, found: TextTable, model: Any) -> None:
+def _print_tables(job: _Job, edges: TextTable, model: Any) -> None:
     from ps2.algorithms.estimators.notebook import plural
 
     _print_neighbours(_neighbours(model, job.shown))
-    weighted = "with weights" if "weight" in found.columns else "without weights"
-    click.echo(f"{found.rows:,} edges {weighted}, {len(model.embedding):,} vertices")
+    weighted = "with weights" if "weight" in edges.columns else "without weights"
+    click.echo(f"{edges.rows:,} edges {weighted}, {len(model.embedding):,} vertices")
     history = model.summary.history
     printed.print_pace(history, plural(history.words.step), job.setting)
     if history.reason:
@@ -186,14 +186,14 @@ def _neighbours(model: Any, shown: int) -> list[tuple[Any, list[tuple[Any, float
     return [(id, model.similar(id, NEIGHBOURS)) for id in ids]
 
 
-def _print_neighbours(found: Sequence[tuple[Any, list[tuple[Any, float]]]]) -> None:
-    if found:
-        rows = [(str(id), " ".join(f"{other} {cosine:.2f}" for other, cosine in others)) for id, others in found]
+def _print_neighbours(neighbours: Sequence[tuple[Any, list[tuple[Any, float]]]]) -> None:
+    if neighbours:
+        rows = [(str(id), " ".join(f"{other} {cosine:.2f}" for other, cosine in others)) for id, others in neighbours]
         print_table([Column("vertex"), Column("most similar", folds=True)], rows)
         click.echo()
 
 
-def _record(job: _Job, found: TextTable, model: Any, drawn: list[str]) -> dict[str, Any]:
+def _record(job: _Job, edges: TextTable, model: Any, plots: list[str]) -> dict[str, Any]:
     """Return the run as data."""
     history = model.summary.history
     neighbours = [
@@ -201,13 +201,13 @@ def _record(job: _Job, found: TextTable, model: Any, drawn: list[str]) -> dict[s
         for id, others in _neighbours(model, job.shown)
     ]
     return {
-        "edges": found.rows,
-        "weighted": "weight" in found.columns,
+        "edges": edges.rows,
+        "weighted": "weight" in edges.columns,
         "vertices": len(model.embedding),
         "params": job.params,
         "steps": printed.steps_record(history),
         "reason": history.reason,
         "neighbours": neighbours,
         "output": job.setting.output,
-        "plots": drawn,
+        "plots": plots,
     }

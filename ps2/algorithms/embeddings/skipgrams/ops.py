@@ -35,7 +35,7 @@ class Local(NamedTuple):
 
     Attributes:
         vectors, contexts: float32, shape (words, columns of this server).
-        thresholds, aliases: alias table.
+        thresholds, aliases: the alias table.
     """
 
     vectors: Array
@@ -60,11 +60,11 @@ def put_aliases(vectors: Block, contexts: Block, thresholds: Some, aliases: Some
     Raises:
         OutOfRangeError: a word is out of range.
     """
-    here = _local(vectors, contexts, words)
+    part = _local(vectors, contexts, words)
     if not 0 <= begin <= begin + len(thresholds) <= words or (len(aliases) and aliases.max() >= words):
         raise OutOfRangeError(f"expected aliases of {words:,} words, got {len(thresholds):,} from {begin:,} on")
-    here.thresholds[begin : begin + len(thresholds)] = thresholds
-    here.aliases[begin : begin + len(thresholds)] = aliases
+    part.thresholds[begin : begin + len(thresholds)] = thresholds
+    part.aliases[begin : begin + len(thresholds)] = aliases
 
 
 @op(reduce="sum", dtypes=FLOAT)
@@ -83,20 +83,21 @@ def find_products(
     """Return this server's share of all dot products: a row for each input; with CBOW, for each group.
 
     Args:
-        tokens: of all sentences, concatenated; offsets: bounds of the sentences.
-        words: size of the vocabulary.
-        key: of all draws.
+        tokens: the tokens of all sentences, concatenated.
+        offsets: the bounds of the sentences.
+        words: the size of the vocabulary.
+        key: the key of all draws.
 
     Raises:
         OutOfRangeError, ShapeError: a token is out of range, or offsets are invalid.
     """
-    here = _tables(vectors, contexts, words, kind)
-    groups, count, used = _groups(_drawn(here, tokens, offsets, key, window, negative, kind), kind)
-    found = np.empty((count if kind == kernels.CBOW else used, negative + 1), np.float32)
+    part = _tables(vectors, contexts, words, kind)
+    groups, count, used = _groups(_sample(part, tokens, offsets, key, window, negative, kind), kind)
+    products = np.empty((count if kind == kernels.CBOW else used, negative + 1), np.float32)
     numbers = readable(np.arange(count))
-    cost = 2 * window * (1 + negative) * here.vectors.shape[1]
-    over_blocks(kernels.find_products, (numbers,), here.vectors, here.contexts, groups, kind, found, cost=cost)
-    return found
+    cost = 2 * window * (1 + negative) * part.vectors.shape[1]
+    over_blocks(kernels.find_products, (numbers,), part.vectors, part.contexts, groups, kind, products, cost=cost)
+    return products
 
 
 @op(writes=("vectors", "contexts"), dtypes=FLOAT)
@@ -115,32 +116,32 @@ def learn_from_products(
     rate: float,
     workers: Count,
 ) -> None:
-    """Update vectors by the dot products, summed over all servers; arguments and errors as in ``find_products``.
+    """Update vectors by the dot products, summed over all servers; see ``find_products`` for arguments and errors.
 
     Args:
-        workers: number of workers that do so at the same time.
+        workers: the number of workers that do so at the same time.
     """
-    here = _tables(vectors, contexts, words, kind)
-    groups, count, used = _groups(_drawn(here, tokens, offsets, key, window, negative, kind), kind)
+    part = _tables(vectors, contexts, words, kind)
+    groups, count, used = _groups(_sample(part, tokens, offsets, key, window, negative, kind), kind)
     expected = (count if kind == kernels.CBOW else used, negative + 1)
     if products.shape != expected:
         raise ShapeError(f"products: expected shape {expected}, got {products.shape}")
     if not count:  # sentences of a word each have no pairs
         return
-    by = np.array(products, np.float32)
-    training_kernels.coefficients(by, len(by), np.float32(rate))
+    coefficients = np.array(products, np.float32)
+    training_kernels.coefficients(coefficients, len(coefficients), np.float32(rate))
     inputs, begins, outputs = groups
     words_in, input_rows = _distinct(inputs[:used])
     words_out, output_rows = _distinct(outputs[:count].reshape(-1))
-    width = here.vectors.shape[1]
+    width = part.vectors.shape[1]
     tables = np.zeros((len(words_in), width), np.float32), np.zeros((len(words_out), width), np.float32)
     changes = *tables, np.zeros(len(words_in), np.int64), np.zeros(len(words_out), np.int64)
     rows = input_rows, begins, output_rows.reshape(count, -1)
-    kernels.add_changes(here.vectors, here.contexts, groups, rows, count, kind, by, changes)
+    kernels.add_changes(part.vectors, part.contexts, groups, rows, count, kind, coefficients, changes)
     # With one table, a word has two changes.
     scale = CURVE * rate * workers * (2 if kind == kernels.EDGES_ONE_TABLE else 1)
-    kernels.apply_changes(here.vectors, words_in, changes[0], changes[2], scale)
-    kernels.apply_changes(here.contexts, words_out, changes[1], changes[3], scale)
+    kernels.apply_changes(part.vectors, words_in, changes[0], changes[2], scale)
+    kernels.apply_changes(part.contexts, words_out, changes[1], changes[3], scale)
 
 
 @op(writes=("vectors", "contexts"), reduce="sum", dtypes=FLOAT)
@@ -157,15 +158,15 @@ def train_sentences(
     kind: Kind,
     rate: float,
 ) -> Annotated[Float64s, along(training_kernels.STATISTICS)]:
-    """Train on sentences, if one server has all columns; arguments and errors as in ``find_products``.
+    """Train on sentences, if one server has all columns; see ``find_products`` for arguments and errors.
 
     Returns:
         The statistics of ``training_kernels``.
     """
-    here = _tables(vectors, contexts, words, kind)
-    batch = _drawn(here, tokens, offsets, key, window, negative, kind)
+    part = _tables(vectors, contexts, words, kind)
+    batch = _sample(part, tokens, offsets, key, window, negative, kind)
     begins, ends = readable(batch.offsets[:-1]), readable(batch.offsets[1:])
-    tables, step = (here.vectors, here.contexts), np.float32(rate)
+    tables, step = (part.vectors, part.contexts), np.float32(rate)
     statistics: Float64s
     if kind >= kernels.EDGES:
         is_one = kind == kernels.EDGES_ONE_TABLE
@@ -175,8 +176,8 @@ def train_sentences(
         return statistics
     train: Any = training_kernels.train_cbow if kind == kernels.CBOW else training_kernels.train_skipgram
     sharing = () if kind == kernels.CBOW else (2 * window,)
-    given = begins, ends, batch.tokens, batch.tokens, batch.windows, batch.negatives, *tables, step, window
-    statistics = train(*given, *sharing)
+    arrays = begins, ends, batch.tokens, batch.tokens, batch.windows, batch.negatives, *tables
+    statistics = train(*arrays, step, window, *sharing)
     return statistics
 
 
@@ -196,13 +197,13 @@ def _local(vectors: Array, contexts: Array, words: int) -> Local:
 
 
 def _tables(vectors: Array, contexts: Array, words: int, kind: int) -> Local:
-    """Return this server's part of two tables; ``kind`` may say that contexts are the vectors."""
-    here = _local(vectors, contexts, words)
-    return here._replace(contexts=here.vectors) if kind == kernels.EDGES_ONE_TABLE else here
+    """Return this server's part of two tables; of edges with one table, contexts are the vectors."""
+    part = _local(vectors, contexts, words)
+    return part._replace(contexts=part.vectors) if kind == kernels.EDGES_ONE_TABLE else part
 
 
-def _drawn(here: Local, tokens: Array, offsets: Array, key: int, window: int, negative: int, kind: int) -> Batch:
-    words, units = len(here.thresholds), 2 if kind >= kernels.EDGES else 1
+def _sample(part: Local, tokens: Array, offsets: Array, key: int, window: int, negative: int, kind: int) -> Batch:
+    words, units = len(part.thresholds), 2 if kind >= kernels.EDGES else 1
     ends = offsets.astype(np.int64)
     if len(tokens) and tokens.max() >= words:
         raise OutOfRangeError(f"tokens: expected words below {words:,}, got {tokens.max():,}")
@@ -210,21 +211,21 @@ def _drawn(here: Local, tokens: Array, offsets: Array, key: int, window: int, ne
         raise ShapeError(f"offsets: expected them to rise from 0 to {len(tokens):,}")
     if units == 2 and (np.diff(ends) != 2).any():
         raise ShapeError("offsets: expected sentences of two")
-    drawn_by = np.uint64(key % 2**64)
+    batch_key = np.uint64(key % 2**64)
     windows = np.empty(len(tokens) if units == 1 else 0, np.int32)
-    sampling_kernels.draw_windows(drawn_by, window, windows)
+    sampling_kernels.draw_windows(batch_key, window, windows)
     negatives = sampling_kernels.draw_negatives(
-        (len(tokens) // units, negative), drawn_by, here.thresholds, here.aliases
+        (len(tokens) // units, negative), batch_key, part.thresholds, part.aliases
     )
     return Batch(readable(tokens.astype(np.int32)), readable(ends), readable(windows), readable(negatives))
 
 
 def _distinct(words: Array) -> tuple[Array, Array]:
     """Return the distinct words, and each word's position among them."""
-    given = readable(words.astype(np.int64))
-    distinct, numbers = np.empty_like(given, subok=False), np.empty(len(given), np.int64)
-    cells = np.full(1 << (2 * len(given)).bit_length(), -1, np.int32)
-    count = number_rows(given, distinct, numbers, cells)
+    keys = readable(words.astype(np.int64))
+    distinct, numbers = np.empty_like(keys, subok=False), np.empty(len(keys), np.int64)
+    cells = np.full(1 << (2 * len(keys)).bit_length(), -1, np.int32)
+    count = number_rows(keys, distinct, numbers, cells)
     return distinct[:count], numbers.astype(np.int32)
 
 
@@ -233,10 +234,10 @@ def _groups(batch: Batch, kind: int) -> tuple[kernels.Groups, int, int]:
     # The window may be larger than any sentence.
     lengths = np.diff(batch.offsets)
     pairs = min(2 * int(batch.windows.sum(dtype=np.int64)), int((lengths * (lengths - 1)).sum()))
-    most = len(batch.tokens) // 2 if kind >= kernels.EDGES else pairs
+    max_inputs = len(batch.tokens) // 2 if kind >= kernels.EDGES else pairs
     count = len(batch.negatives)
     groups = (
-        np.empty(most, np.int32),
+        np.empty(max_inputs, np.int32),
         np.empty(count + 1, np.int64),
         np.empty((count, batch.negatives.shape[1] + 1), np.int32),
     )
