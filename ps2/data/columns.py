@@ -73,7 +73,7 @@ def read_features(
 
     Args:
         names: a column of vectors or arrays, or several columns of numbers.
-        dtype: of the values.
+        dtype: the dtype of the values.
         before: number of rows before this batch, for messages.
         size: expected size of vectors and arrays; None: the size of the first row.
         missing: True: NaN and null numbers are missing values; False: they are errors.
@@ -113,9 +113,9 @@ def feature_column(batch: pa.RecordBatch, name: str) -> pa.Array:
     column = named_column(batch, name)
     if pa.types.is_struct(column.type) and {field.name for field in column.type} == VECTOR:
         return column
-    if _is_list(column.type) and _is_number(column.type.value_type):
+    if is_list(column.type) and _is_number(column.type.value_type):
         return column
-    if _is_list(column.type) and pa.types.is_decimal(column.type.value_type):
+    if is_list(column.type) and pa.types.is_decimal(column.type.value_type):
         return column.cast(pa.list_(pa.float64()), safe=False)
     raise InputError(f"column {name!r}: expected {VECTORS}, got {column.type}")
 
@@ -185,14 +185,14 @@ class _Checks:
         expected = f"finite features that fit {dtype}"
         if flat.null_count and not self._missing:
             entry = int(np.argmax(flat.is_null().to_numpy(zero_copy_only=False)))
-            self.fail(_find_row(entry, lengths), "null in it", expected)
+            self.fail(find_row(entry, lengths), "null in it", expected)
         numbers = flat.to_numpy(zero_copy_only=False)
         with np.errstate(over="ignore"):
             values: Array = numbers.astype(dtype, copy=False)
         wild = np.isinf(values) if self._missing else ~np.isfinite(values)
         if wild.any():
             entry = int(np.argmax(wild))
-            self.fail(_find_row(entry, lengths), f"{numbers[entry]:g} in it", expected)
+            self.fail(find_row(entry, lengths), f"{numbers[entry]:g} in it", expected)
         return values
 
     def one_size(self, sizes: Array) -> int | None:
@@ -251,19 +251,20 @@ def _from_vectors(column: pa.StructArray, dtype: np.dtype[Any], checks: _Checks)
         columns[np.repeat(~dense, lengths)] = sparse_columns
     if len(columns) and not 0 <= columns.min() <= columns.max() < sizes[0]:
         entry = int(np.argmax((columns < 0) | (columns >= sizes[0])))
-        checks.fail(_find_row(entry, lengths), f"{columns[entry]}", f"indices in [0, {sizes[0]})")
+        checks.fail(find_row(entry, lengths), f"{columns[entry]}", f"indices in [0, {sizes[0]})")
     x = sparse_matrix(entries, columns, np.concatenate([[0], np.cumsum(lengths)]), size or 0)
     if x.has_canonical_format:
         return Features(lengths, columns, entries, size)
     x = canonical(x)
     lengths = np.diff(x.indptr).astype(np.int64)
     if (wild := np.isinf(x.data)).any():
-        row = _find_row(int(np.argmax(wild)), lengths)
+        row = find_row(int(np.argmax(wild)), lengths)
         checks.fail(row, "values of one index that add up to infinity", f"finite features that fit {dtype}")
     return Features(lengths, x.indices, x.data, size)
 
 
-def _is_list(kind: pa.DataType) -> bool:
+def is_list(kind: pa.DataType) -> bool:
+    """Return True for Arrow's lists."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
@@ -285,5 +286,6 @@ def dense_columns(lengths: Int64s) -> Array:
     return (np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - lengths, lengths)).astype(np.int32)
 
 
-def _find_row(entry: int, lengths: Int64s) -> int:
+def find_row(entry: int, lengths: Int64s) -> int:
+    """Return the row of an entry, given the number of entries of each row."""
     return int(np.searchsorted(np.cumsum(lengths), entry, side="right"))

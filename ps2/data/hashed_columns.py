@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ps2.array_types import Float32s, Int64s
-from ps2.data.columns import list_lengths, named_column, number_column
+from ps2.data.columns import find_row, is_list, list_lengths, named_column, number_column
 from ps2.data.hashing_kernels import keys_of_crosses, keys_of_integers, keys_of_texts, write_pairs
 from ps2.data.key_fields import Field, KeyFields
 from ps2.data.key_rows import KeyRows
@@ -90,7 +90,7 @@ class _Batch:
         if field.kind == "cross":
             return self._crossed(field)
         column = named_column(self.batch, field.columns[0])
-        if field.kind == "categorical" and _is_list(column.type):
+        if field.kind == "categorical" and is_list(column.type):
             return self._listed(field, column)
         keys, mask = self._single(field)
         return _Pairs(keys).present(mask)
@@ -104,7 +104,7 @@ class _Batch:
             parts = [self._plain_texts(self._hasher.parts[column], rows) for column in field.columns]
             return [" x ".join(map(str, texts)) for texts in zip(*parts, strict=True)]
         column = self.batch.column(field.columns[0])
-        if _is_list(column.type) and field.kind == "categorical":
+        if is_list(column.type) and field.kind == "categorical":
             return _as_texts(column.flatten().drop_null().take(pa.array(some)))
         return self._plain_texts(field, rows)
 
@@ -164,7 +164,7 @@ class _Batch:
 
     def _crossed(self, field: Field) -> _Pairs:
         for column in field.columns:
-            if _is_list(named_column(self.batch, column).type):
+            if is_list(named_column(self.batch, column).type):
                 raise InputError(
                     f"column {column!r}: expected one value a row, for the cross {field.name!r}, got lists"
                 )
@@ -189,7 +189,7 @@ class _Batch:
         keys = elements.cast(pa.int64(), safe=False).to_numpy(zero_copy_only=False)
         if keys.size and keys.min() < 0:
             wrong = int(np.argmax(keys < 0))
-            self._fail(name, _find_row(wrong, lengths), "keys in [0, 2**63)", str(elements[wrong].as_py()))
+            self._fail(name, find_row(wrong, lengths), "keys in [0, 2**63)", str(elements[wrong].as_py()))
         if field.width is not None and (lengths != field.width).any():
             row = int(np.argmax(lengths != field.width))
             self._fail(name, row, f"{field.width} keys", str(lengths[row]))
@@ -205,14 +205,14 @@ class _Batch:
         if not np.isfinite(values).all():
             wrong = int(np.argmax(~np.isfinite(values)))
             self._fail(
-                field.columns[1], _find_row(wrong, lengths), "finite numbers that fit float32", f"{numbers[wrong]:g}"
+                field.columns[1], find_row(wrong, lengths), "finite numbers that fit float32", f"{numbers[wrong]:g}"
             )
         return _Pairs(keys, values, lengths)
 
     def _arrays(self, name: str, what: str, fits: Any) -> tuple[Int64s, pa.Array]:
         """Return the lengths of a column's arrays and all their elements; null is an error."""
         column = named_column(self.batch, name)
-        if not (_is_list(column.type) and fits(column.type.value_type)):
+        if not (is_list(column.type) and fits(column.type.value_type)):
             raise InputError(f"column {name!r}: expected {what} in each row, got {column.type}")
         lengths, elements = list_lengths(column), column.flatten()
         if column.null_count:
@@ -220,7 +220,7 @@ class _Batch:
             self._fail(name, row, what, "null")
         if elements.null_count:
             wrong = int(np.argmax(elements.is_null().to_numpy(zero_copy_only=False)))
-            self._fail(name, _find_row(wrong, lengths), what, "null in it")
+            self._fail(name, find_row(wrong, lengths), what, "null in it")
         return lengths, elements
 
     def _fail(self, name: str, row: int, expected: str, got: str) -> None:
@@ -298,16 +298,8 @@ def _decoded(column: pa.Array) -> pa.Array:
     return column
 
 
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
-
-
 def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
-
-
-def _find_row(entry: int, lengths: Int64s) -> int:
-    return int(np.searchsorted(np.cumsum(lengths), entry, side="right"))
 
 
 def _as_texts(column: pa.Array) -> list[str | None]:

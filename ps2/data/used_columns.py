@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.array_types import Int32s, Int64s
-from ps2.ops.kernels import inline, kernel
+from ps2.ops.kernels import kernel
+from ps2.ops.nonzero import count_bits
 
 Array = npt.NDArray[Any]
 Words = npt.NDArray[np.uint64]
@@ -64,25 +65,16 @@ def renumber(ids: Array, inverse: Int32s, size: int) -> Int64s:
     count = 0
     for word in range(len(words)):
         before[word] = count
-        count += count_bits(words[word])
+        count += np.int64(count_bits(words[word]))
     used = np.empty(count, np.int64)
     for i in range(len(ids)):
         id = ids[i]
         word = id // WORD_BITS
         lower = words[word] & ((np.uint64(1) << np.uint64(id % WORD_BITS)) - np.uint64(1))
-        number = before[word] + count_bits(lower)
+        number = before[word] + np.int64(count_bits(lower))
         used[number] = id
         inverse[i] = number
     return used
-
-
-@inline
-def count_bits(word: np.uint64) -> int:
-    """Count set bits in pairs, fours, bytes, then all bytes at once. LLVM compiles this form into one instruction."""
-    word -= (word >> np.uint64(1)) & np.uint64(0x5555555555555555)
-    word = (word & np.uint64(0x3333333333333333)) + ((word >> np.uint64(2)) & np.uint64(0x3333333333333333))
-    word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
-    return np.int64((word * np.uint64(0x0101010101010101)) >> np.uint64(56))  # type: ignore[return-value]
 
 
 @kernel
@@ -97,7 +89,7 @@ def _sum_before(words: Words, before: Int32s) -> None:
     count = 0
     for word in range(len(words)):
         before[word] = count
-        count += count_bits(words[word])
+        count += np.int64(count_bits(words[word]))
 
 
 @kernel
@@ -106,4 +98,4 @@ def _look_up(columns: Int32s, words: Words, before: Int32s, numbers: Int32s) -> 
         column = columns[position]
         word = column // WORD_BITS
         lower = words[word] & ((np.uint64(1) << np.uint64(column % WORD_BITS)) - np.uint64(1))
-        numbers[position] = before[word] + count_bits(lower)
+        numbers[position] = before[word] + np.int64(count_bits(lower))

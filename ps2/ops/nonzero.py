@@ -13,7 +13,7 @@ Words = npt.NDArray[np.uint64]
 
 WORD_BITS = 64
 ONE = np.uint64(1)
-# Masks of ``_popcount``: every other bit, pair of bits and group of four.
+# Masks of ``count_bits``: every other bit, pair of bits and group of four.
 ODD_BITS = np.uint64(0x5555555555555555)
 ODD_PAIRS = np.uint64(0x3333333333333333)
 ODD_FOURS = np.uint64(0x0F0F0F0F0F0F0F0F)
@@ -30,7 +30,7 @@ def nonzero(row: Array) -> Int64s:
 
 
 @inline
-def _popcount(word: np.uint64) -> np.uint64:
+def count_bits(word: np.uint64) -> np.uint64:
     """Count the 1 bits of a word; LLVM compiles this form into one instruction."""
     word = word - ((word >> ONE) & ODD_BITS)
     word = (word & ODD_PAIRS) + ((word >> np.uint64(2)) & ODD_PAIRS)
@@ -41,7 +41,7 @@ def _popcount(word: np.uint64) -> np.uint64:
 def _count(words: Words) -> int:
     count = np.uint64(0)
     for i in range(words.size):
-        count += _popcount(words[i])
+        count += count_bits(words[i])
     return int(count)
 
 
@@ -65,6 +65,6 @@ def _list(words: Words, columns: Int64s) -> None:
         word = words[i]
         while word:
             # Counts the zeros below the lowest 1.
-            columns[count] = i * WORD_BITS + np.int64(_popcount(~word & (word - ONE)))
+            columns[count] = i * WORD_BITS + np.int64(count_bits(~word & (word - ONE)))
             count += 1
             word &= word - ONE

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import resource
 import threading
 import time
 from collections import deque
@@ -12,6 +11,7 @@ from collections.abc import Callable
 import psutil
 
 from ps2 import cgroups
+from ps2.data.spilling import memory_left
 from ps2.errors import BusyError, LimitError
 
 # How long a request waits for memory. After that its client retries, and the retry joins the queue's end.
@@ -220,19 +220,10 @@ def available_bytes() -> int:
     The limits are the machine's memory, the process's control groups (containers, systemd, Slurm), and the rest of its
     address space (``ulimit -v`` and ``-d``).
     """
-    return _smallest(psutil.virtual_memory().total, cgroups.memory_limit_bytes())
+    limits = (psutil.virtual_memory().total, cgroups.memory_limit_bytes(), memory_left().process)
+    return min(limit for limit in limits if limit is not None)
 
 
 def free_bytes() -> int:
-    """Return the bytes that this process could still allocate, given what all processes have allocated."""
-    return _smallest(psutil.virtual_memory().available, cgroups.free_memory_bytes())
-
-
-def _smallest(machine_bytes: int, group_bytes: int | None) -> int:
-    mapped = psutil.Process().memory_info()
-    limits = [machine_bytes, *([] if group_bytes is None else [group_bytes])]
-    for limit, used in ((resource.RLIMIT_AS, mapped.vms), (resource.RLIMIT_DATA, mapped.data)):
-        soft, _ = resource.getrlimit(limit)
-        if soft != resource.RLIM_INFINITY:
-            limits.append(max(0, soft - used))
-    return int(min(limits))
+    """Return the bytes that this process could still allocate, given the memory in use by all processes."""
+    return memory_left().worker_share(1)

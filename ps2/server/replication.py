@@ -76,12 +76,6 @@ class Replication:
         return "" if backup is None else backup.address
 
     @property
-    def in_sync(self) -> int:
-        """Number of this server's shards whose copy is in sync."""
-        backup = self._backup
-        return 0 if backup is None else sum(shard not in backup.out_of_sync for _, shard in self._own())
-
-    @property
     def out_of_sync(self) -> int:
         """Number of this server's shards whose copy is out of sync; 0 without a backup."""
         backup = self._backup

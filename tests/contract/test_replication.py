@@ -507,7 +507,7 @@ def test_seed_when_writers_go_on_then_the_copies_come_into_step(fleet, until):
         fleet.activate(primary, backup, seed=True)
         until(lambda: behind(primary) == 0, "the copies are made")
     assert written[0] > 50
-    assert primary.servicer._replication.in_sync == len(primary.engine.shards())
+    assert (primary.servicer._replication.backup, behind(primary)) == (backup.address, 0)
     assert held(backup.engine, copies=True) == held(primary.engine, copies=False)
 
 
