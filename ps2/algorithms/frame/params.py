@@ -4,48 +4,17 @@ from __future__ import annotations
 
 import inspect
 from abc import ABCMeta
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from pyspark.ml.param import Param, Params, TypeConverters, shared
+from pyspark.ml.param import Param, Params, shared
 
-from ps2.algorithms.frame.settings import Setting, Settings, settings_of, unknown_param
+from ps2.algorithms.frame.settings import Settings, settings_of, unknown_param
 from ps2.algorithms.frame.shared_settings import FeatureSettings, FleetSettings
 
 P = TypeVar("P", bound="ByName")
 F = TypeVar("F", bound="FeatureParams")
 N = TypeVar("N", bound=Settings)
-
-CONVERTERS: dict[Any, Callable[[Any], Any]] = {
-    bool: TypeConverters.toBoolean,
-    int: TypeConverters.toInt,
-    float: TypeConverters.toFloat,
-    str: TypeConverters.toString,
-    list[float]: TypeConverters.toListFloat,
-    list[int]: TypeConverters.toListInt,
-    list[str]: TypeConverters.toListString,
-}
-
-
-@dataclass(frozen=True)
-class AnyCase:
-    """The converter of a param whose values are names in any case, as in pyspark.ml. Unlike a closure, it pickles."""
-
-    names: tuple[str, ...]
-
-    def __call__(self, value: Any) -> str:
-        name = TypeConverters.toString(value)
-        return next((known for known in self.names if known.lower() == name.lower()), name)
-
-
-def make_param(setting: Setting[Any]) -> Param[Any]:
-    """Return the ``Param`` of a declared parameter, of no object in particular."""
-    converter: Any = AnyCase(tuple(setting.choices)) if setting.choices else CONVERTERS.get(setting.kind, setting.kind)
-    if isinstance(converter, str):
-        converter = getattr(TypeConverters, converter)
-    return Param(Params._dummy(), setting.name, setting.doc, typeConverter=converter)
-
 
 _params_by_class: dict[type, list[tuple[str, Param[Any]]]] = {}
 

@@ -60,6 +60,31 @@ MAX_FLOAT32 = 3.4028234663852886e38
 FLOAT32: Check = (lambda value: not MAX_FLOAT32 < abs(value) < math.inf, "a number of float32, at most 3.4e38 in size")
 
 
+# The methods of pyspark's ``TypeConverters`` that convert to types.
+CONVERTERS: dict[Any, str] = {
+    bool: "toBoolean",
+    int: "toInt",
+    float: "toFloat",
+    str: "toString",
+    list[float]: "toListFloat",
+    list[int]: "toListInt",
+    list[str]: "toListString",
+}
+
+
+@dataclass(frozen=True)
+class AnyCase:
+    """The converter of a param whose values are names in any case, as in pyspark.ml. Unlike a closure, it pickles."""
+
+    names: tuple[str, ...]
+
+    def __call__(self, value: Any) -> str:
+        from pyspark.ml.param import TypeConverters
+
+        name = TypeConverters.toString(value)
+        return next((known for known in self.names if known.lower() == name.lower()), name)
+
+
 class Setting(Generic[T]):
     """A declared parameter: in an estimator a ``Param``, in settings that hold values a T. Type checkers know both.
 
@@ -95,9 +120,14 @@ class Setting(Generic[T]):
     @cached_property
     def param(self) -> Param[T]:
         """The ``Param`` of no object in particular."""
-        from ps2.algorithms.frame.params import make_param
+        from pyspark.ml.param import Param, Params, TypeConverters
 
-        return make_param(self)
+        convert: Any = AnyCase(tuple(self.choices)) if self.choices else self.kind
+        if convert in CONVERTERS:
+            convert = CONVERTERS[convert]
+        if isinstance(convert, str):
+            convert = getattr(TypeConverters, convert)
+        return Param(Params._dummy(), self.name, self.doc, typeConverter=convert)
 
     @overload
     def __get__(self, obj: Params | None, owner: Any) -> Param[T]: ...
