@@ -307,7 +307,7 @@ class PS2Conf:
             raise ConfigError(f"{name}: expected an integer, got {value!r}")
         object.__setattr__(self, name, int(value))
         if value < low or (high is not None and value > high):
-            raise ConfigError(f"{name}: expected {low} {f'to {high}' if high else 'at least'}, got {value}")
+            raise ConfigError(f"{name}: expected {f'{low} to {high}' if high else f'at least {low}'}, got {value}")
 
     def _check_listen(self, name: str) -> None:
         value = getattr(self, name)

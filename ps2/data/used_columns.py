@@ -62,7 +62,7 @@ def renumber(ids: Array, inverse: Int32s, size: int) -> Int64s:
     for id in ids:
         words[id // WORD_BITS] |= np.uint64(1) << np.uint64(id % WORD_BITS)
     before = np.empty(len(words), np.int32)
-    count = 0
+    count = np.int64(0)
     for word in range(len(words)):
         before[word] = count
         count += np.int64(count_bits(words[word]))
@@ -86,7 +86,7 @@ def _mark(columns: Int32s, words: Words) -> None:
 @kernel
 def _sum_before(words: Words, before: Int32s) -> None:
     """Set the number of columns before each word."""
-    count = 0
+    count = np.int64(0)
     for word in range(len(words)):
         before[word] = count
         count += np.int64(count_bits(words[word]))

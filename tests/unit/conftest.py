@@ -57,7 +57,7 @@ class ControlInProcess:
     def once(self, phase, number, metrics=()):
         return self.run.once(self.lease, (phase, number), self.entry.epoch if self.entry else 0)
 
-    def once_made(self, phase, number, value):
+    def send_once(self, phase, number, value):
         return self.run.once_made(self.lease, (phase, number), value, self.entry.epoch if self.entry else 0)
 
     def leave(self):

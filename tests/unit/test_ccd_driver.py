@@ -5,38 +5,39 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from descents import positive, replayed_descent
-from factors_training import COLUMNS, OPTIONS, fitted, ratings
+from factors_training import COLUMNS, PLAN, fitted, ratings
 
 from tests.in_process import training_context
+from tests.plans import changed
 
-CCD = replace(OPTIONS, solver="ccd", rank=6)
-KINDS = [{"biases": True}, {"implicit": True}]
+CCD = changed(PLAN, solver="ccd", rank=6, stepSize=None)
+KINDS = [{"biases": True}, {"implicitPrefs": True}]
 
 
-def run(options, columns=COLUMNS, rollback_seed=None):
+def run(plan, columns=COLUMNS, rollback_seed=None):
     with training_context() as ps:
         ps.rollback_seed = rollback_seed
-        return fitted(options, columns, workers=1, given=positive(ratings()), ps=ps)
+        return fitted(plan, columns, workers=1, given=positive(ratings()), ps=ps)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("rollback_seed", [None, 1], ids=["", "rolled back"])
 def test_descent_when_worker_restarts_then_matches_serial(kind, rollback_seed):
-    options = replace(CCD, **kind)
-    found = run(options, rollback_seed=rollback_seed)
-    users, items = replayed_descent(options, workers=1)
+    plan = changed(CCD, **kind)
+    found = run(plan, rollback_seed=rollback_seed)
+    users, items = replayed_descent(plan, workers=1)
     np.testing.assert_array_equal(found.user_factors, users)
     np.testing.assert_array_equal(found.item_factors, items)
-    assert found.history.steps == options.iterations
+    assert found.history.steps == plan.settings.maxIter
 
 
 def test_descent_when_validation_is_stuck_then_best_vectors():
-    options, columns = replace(CCD, iterations=60, patience=2, reg=0.0, rank=12), replace(COLUMNS, validation="held")
-    found = run(options, columns)
+    plan, columns = changed(CCD, maxIter=60, patience=2, regParam=0.0, rank=12), replace(COLUMNS, validation="held")
+    found = run(plan, columns)
     best, losses = found.history.best, found.history.validation
     assert best < found.history.steps == len(losses) < 60
     assert losses[best - 1] == min(losses)
     assert f"the vectors are those of iteration {best}" in found.history.reason
-    users, items = replayed_descent(replace(options, iterations=best), columns, workers=1)
+    users, items = replayed_descent(changed(plan, maxIter=best), columns, workers=1)
     np.testing.assert_array_equal(found.user_factors, users)
     np.testing.assert_array_equal(found.item_factors, items)

@@ -56,7 +56,7 @@ class Sums(Program[Any]):
         ask(lambda: self.servers.update(started=self.servers.get("started", 0) + 1))
         ask.start()
         totals = []
-        while len(totals) < ask.setting(lambda: self.options.iterations):
+        while len(totals) < ask.setting(lambda: self.plan.iterations):
             yield from self.step(ask, len(totals))
             report = yield Read().then(lambda report: {"half": report.sum / 2})
             totals.append(ask(self.move) + report.half)
@@ -92,7 +92,7 @@ class Walk(Sums):
         ask(lambda: self.servers.update(started=self.servers.get("started", 0) + 1))
         ask.start()
         positions, post = [0.0], NextClock()
-        while len(positions) <= ask.setting(lambda: self.options.iterations):
+        while len(positions) <= ask.setting(lambda: self.plan.iterations):
             report = yield post
             positions.append(positions[-1] + report.clock)
             ask.stepped(positions[-1], 1, 0)
@@ -360,7 +360,7 @@ def test_program_when_it_changes_itself_then_it_says_so(back):
 def test_resumed_program_when_task_differs_then_says_so():
     class Counting(Sums):
         def step(self, ask, number):
-            yield Add(number + self.options.iterations)
+            yield Add(number + self.plan.iterations)
 
     fleet = Fleet()
     fleet.run(Counting, clocks=3)

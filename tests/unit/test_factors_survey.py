@@ -201,5 +201,5 @@ def test_survey_when_model_is_given_then_has_its_ids_too():
     assert both.users.values.to_pylist() == [0, 1]
     assert both.user_counts.tolist() == [0, 1]
     assert both.items.values.to_pylist() == ["a", "b"]
-    with pytest.raises(InputError, match=r"items: the ids are strings, and those of the model .* are integers"):
+    with pytest.raises(InputError, match=r"items: the ids are strings, and those of the initial model are integers"):
         survey.together_with(FittedFactors(model.users, model.users, *[None] * 4, 0.0, None))

@@ -25,6 +25,7 @@ from test_deep_fits import AD, USER, learn, model_of, rows
 from trainings import LINEAR, TRAININGS, Call, Result
 
 from ps2.algorithms import FMRegressor
+from ps2.algorithms.deep.settings import ClickSettings, TowerSettings
 from ps2.algorithms.linear.problem import Problem
 from ps2.algorithms.training.faults import ColumnNames
 
@@ -85,7 +86,8 @@ def fit_deep(kind: str) -> Result:
     with training_context() as ps:
         optimizer = "ftrl+adagrad" if kind == "deepfm" else "adagrad"
         model = model_of(USER, AD, kind=kind, optimizer=optimizer)
-        history = learn(ps, model, rows(), epochs=3)
+        settings = TowerSettings if kind == "two-tower" else ClickSettings
+        history = learn(ps, model, rows(), cls=settings, maxIter=3)
         return Result({f"layer {at}": layer for at, layer in enumerate(model.layers.pull())}, history.objective)
 
 

@@ -204,7 +204,7 @@ def test_shard_when_freed_then_not_found_and_memory_is_returned(use):
     shard.free()
     with pytest.raises(NotFoundError, match="the matrix was freed"):
         use(shard)
-    assert shard._memory.taken_bytes == 0
+    assert shard._memory.used_bytes == 0
 
 
 # -- columns and keys ------------------------------------------------------------------------------------------------

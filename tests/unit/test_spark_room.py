@@ -14,7 +14,7 @@ PRIVATE = re.compile(
     r"|accumulatorServer|explain_string|client)\b|java_exception\b|_py2java\b"
 )
 # A program of its own, which is the driver of another application.
-PROGRAM = {f"coordinator/launchers/containers/{name}.py" for name in ("spark_app", "yarn")}
+PROGRAM = {f"coordinator/launchers/containers/{name}.py" for name in ("spark_app",)}
 
 
 def test_private_parts_of_pyspark_are_in_one_room_only():

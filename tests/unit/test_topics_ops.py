@@ -57,7 +57,7 @@ def test_counts_when_others_change_async_then_prefetch_is_valid():
         _, reading = session.dispatch.read([m._pull(None, np.array([2, 7]))])
         one = {
             "sizes": np.ones(1, np.uint8),
-            "places": np.array([5], np.uint16),
+            "positions": np.array([5], np.uint16),
             "changes": fold(np.ones(1, np.int32)),
         }
         m.apply("columns_add_some", wait=False, slots=[3], **one)

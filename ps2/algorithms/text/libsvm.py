@@ -15,6 +15,7 @@ from ps2.algorithms.text.layouts import NUMBER
 from ps2.algorithms.text.lines import find_fault, lines_of, shown
 from ps2.algorithms.text.paths import reading
 from ps2.errors import InputError
+from ps2.run.spark.backend_lookup import with_python
 
 # Lines that Spark may read, and should not: an entry of libffm, "field:index:value", of which it takes the index as the
 # value; and a number as Java writes it ("3f", "0x1p3"), or one that may be infinite. NaN is a missing value.
@@ -148,7 +149,7 @@ def _faults_named(spark: Any, path: str, features: int) -> Iterator[None]:
 def _find_fault(spark: Any, path: str, features: int) -> str | None:
     lines = lines_of(spark, path)
     fault = find_fault(lines, lambda line, _: fault_of(line, features))
-    if fault is not None or lines.rdd.filter(lambda row: not _is_skipped(row[1])).take(1):
+    if fault is not None or with_python(lines).rdd.filter(lambda row: not _is_skipped(row[1])).take(1):
         return fault
     return _no_row(path)
 
