@@ -57,7 +57,7 @@ def test_save_when_folder_is_relative_then_from_this_process(ps, tmp_path, monke
 
 def test_save_when_folder_is_not_shared_then_says_so(ps):
     """The memory of each process is a file system of its own."""
-    with pytest.raises(RecoveryError, match="must be a place that the servers and this process share"):
+    with pytest.raises(RecoveryError, match="must be a folder that servers and this process share"):
         dense().save("memory://models/w")
     with pytest.raises(CheckpointMissingError):
         DCV.load("memory://models/w")
