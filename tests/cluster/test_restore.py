@@ -126,9 +126,7 @@ def test_checkpoint_when_folder_is_one_process_s_then_refused():
         PS2Context.getOrCreate(servers=1, checkpointDir="memory://c")
     with PS2Context.getOrCreate(servers=1) as ps:
         DCV.dense(3, name="w").fill(1)
-        with pytest.raises(
-            RecoveryError, match=r"memory://c/.* must be a folder that servers and this process share"
-        ):
+        with pytest.raises(RecoveryError, match=r"memory://c/.* must be a folder that servers and this process share"):
             ps.checkpoint("memory://c")
 
 

@@ -28,7 +28,7 @@ from ps2.algorithms.topics.settings import OnlineSyncName, SyncName
 pytestmark = pytest.mark.filterwarnings("ignore::ps2.errors.CheckpointWarning")
 
 # What all families share.
-FRAME = {"estimators", "frame", "training"}
+FRAME = {"estimators", "frame", "text", "training"}
 # Failures that no cell has by default: workers or servers die in each clock.
 LONG = {"workers die often", "servers die often"}
 

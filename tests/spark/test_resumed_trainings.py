@@ -26,10 +26,11 @@ from ps2.algorithms.trees.quantiles import TURNS, Quantiles
 from ps2.algorithms.trees.trainer import train
 from ps2.algorithms.trees.tree_matrices import HistogramMatrices
 from ps2.storage import folders
+from tests.plans import changed
 
 pytestmark = pytest.mark.usefixtures("no_fleet")
 
-TREES = replace(RECIPE, rounds=6, rate=0.7, validate=True, validation_tol=0.001, name="trees")
+TREES = changed(RECIPE, maxIter=6, stepSize=0.7, validationIndicatorCol="held", validationTol=0.001, name="trees")
 LINEAR = plan_of("minibatch", optimizer="ftrl", maxIter=60, stepSize=0.5, validationIndicatorCol="held", name="linear")
 
 
@@ -104,9 +105,9 @@ def test_trees_when_lost_in_mid_tree_twice_then_same_model(spark, tmp_path, dies
 def test_trees_when_resumed_with_fewer_rounds_then_the_first(spark, tmp_path):
     often = {"checkpointDir": str(tmp_path), "checkpointEverySteps": 1}
     with PS2Context.getOrCreate(spark, servers=2, **often) as ps:
-        forest = grow(ps, spark, replace(TREES, rounds=2)).forest
+        forest = grow(ps, spark, changed(TREES, maxIter=2)).forest
     with PS2Context.getOrCreate(spark, servers=1, restore=str(tmp_path)) as ps:
-        fewer = grow(ps, spark, replace(TREES, rounds=1))
+        fewer = grow(ps, spark, changed(TREES, maxIter=1))
     assert (len(forest.trees), len(fewer.forest.trees), fewer.history.steps) == (2, 1, 1)
     assert digest(fewer.forest) == digest(replace(forest, trees=forest.trees[:1]))
 
