@@ -30,6 +30,8 @@ def right_keywords() -> None:
     LogisticRegression(regParam=0.1, maxIter=10, featuresCol=["a", "b"], thresholds=[0.2, 0.8])
     GBTClassifier(maxDepth=5, absentAsMissing=True, interactionConstraints=[[0, 1], [2]], featureWeights=np.ones(3))
     KeyHasher(categoricalCols=["user"], crosses=["user:ad", ["user", "hour"]])
+    GBTClassifier(initialModel=GBTClassifier())
+    KMeans(k=5, distanceMeasure="cosine")
     RandomWalks(walkLength=10)
     Word2Vec(inputCol="words").setVectorSize(100).setSeed(1).setVia("local")
     TorchEstimator(print, print, inputCols=["keys"], batchSize=4096, lr=0.01).setEpochs(2)
@@ -40,6 +42,8 @@ def wrong_keywords() -> None:
     LogisticRegression(regParam="0.1")  # type: ignore[arg-type]
     LinearSVC(maxIter=1.5)  # type: ignore[arg-type]
     GBTClassifier(thresholds=0.5)  # type: ignore[arg-type]
+    GBTClassifier(_initial=None)  # type: ignore[call-arg]
+    KMeans(k="5")  # type: ignore[arg-type]
     TorchEstimator(print, print, batchsize=4096)  # type: ignore[call-arg]
     TorchEstimator(print, print, epochs=1.5)  # type: ignore[arg-type]
 

@@ -61,12 +61,10 @@ class LinearEstimator(SolverSettings, ViaSettings, HasInitialModel, FleetEstimat
     """Base class of estimators of weights and biases."""
 
     # The losses that the estimator minimizes.
-    _LOSSES: tuple[LossName, ...] = ()
+    _LOSSES: ClassVar[tuple[LossName, ...]] = ()
     _MODEL: ClassVar[type[WeightsModel]]
     if TYPE_CHECKING:  # a keyword, too
         initialModel: Any = None
-    # The weights of the model that the training begins with.
-    _initial: Weights | None = None
 
     def _start_of(self, value: Any) -> Weights:
         weights = weights_of(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, ClassVar, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 import numpy as np
 from pyspark.ml.base import Predictor
@@ -119,10 +119,11 @@ class BoostingEstimator(BoostingSettings, HasInitialModel, TreesEstimator):
 
     _SLOW_KERNEL = grow_boosted, "ps2.algorithms.trees.warm:warm_whole_trees"
 
-    _on_round: Callable[[StepReport], Any] = staticmethod(lambda report: None)
+    # Called after each round; None: nothing is.
+    _on_round = cast(Any, None)
 
-    # The trees that the training resumes from.
-    _initial: Forest | None = None
+    if TYPE_CHECKING:  # a keyword, too
+        initialModel: Any = None
 
     def setInitialModel(self: E, value: BoostedModel | GBTModel | None) -> E:
         """Set a model to resume from; None: none. ``maxIter`` counts the new trees; the new model has all trees.
@@ -205,7 +206,7 @@ class BoostingEstimator(BoostingSettings, HasInitialModel, TreesEstimator):
     def _train(self, ps: PS2Context, job: Job, on_step: OnStep) -> TrainedForest[Forest]:
         def on_round(report: StepReport) -> Any:
             on_step(report)
-            return self._on_round(report)
+            return None if self._on_round is None else self._on_round(report)
 
         plan, problem = job.plan
         return train(ps, job.table, problem, plan, job.survey.facts, on_round)

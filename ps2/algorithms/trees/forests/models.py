@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from pyspark.ml.classification import DecisionTreeClassificationModel, ProbabilisticClassificationModel
 from pyspark.ml.linalg import Vector
@@ -48,7 +48,7 @@ class RandomForestModel(Ensemble, _ForestTrees):
 
     _LOADER = f"{RandomForest.__module__}:{RandomForest.__name__}"
 
-    _TREE: type[OneTree]
+    _TREE: ClassVar[type[OneTree]]
 
     def _tree_models(self) -> list[OneTree]:
         return [self._TREE._of(self._fitted.part(number)) for number in range(self.getNumTrees)]
