@@ -226,7 +226,7 @@ def test_run_when_list_is_retried_then_same_rows_as_before(ps, tmp_path):
     [
         ([], None, InputError, "the data, a list, are empty"),
         (pd.DataFrame({"a": []}), None, InputError, "the data, a DataFrame, are empty"),
-        ([1], 2, UsageError, "2 workers are wanted, and the data have 1 rows"),
+        ([1], 2, UsageError, "run: 2 workers need a row each, but the data have 1 rows"),
         ([1, threading.Lock()], 1, UsageError, r"element 1 of the data, .*lock.*, cannot be pickled"),
         (pd.DataFrame({"a": ["x", {}]}), 1, InputError, "column 'a' of the pandas DataFrame: Expected bytes"),
     ],

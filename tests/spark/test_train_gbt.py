@@ -281,10 +281,10 @@ def test_gbt_when_labels_do_not_fit_task_then_says_so(train, files, name):
 
 WRONG_OPTIONS = {
     "no file": (["--input", "nowhere.libsvm"], 1, "nowhere.libsvm: there is no such file"),
-    "depth": (["--depth", "99"], 2, "--depth: expected a number in [0, 30], got 99"),
-    "bins": (["--bins", "1"], 2, "--bins: expected"),
-    "leaves": (["--max-leaves", "1"], 2, "--max-leaves: expected"),
-    "lambda": (["--lambda", "nan"], 2, "--lambda: expected"),
+    "depth": (["--depth", "99"], 2, "'--depth': expected a number in [0, 30], got 99"),
+    "bins": (["--bins", "1"], 2, "'--bins': expected"),
+    "leaves": (["--max-leaves", "1"], 2, "'--max-leaves': expected"),
+    "lambda": (["--lambda", "nan"], 2, "'--lambda': expected"),
     "trees": (["--trees", "0"], 2, "--trees"),
     "validation": (["--validation", "1"], 2, "--validation"),
     "loss of classes": (["--loss", "huber"], 2, "--loss: expected with --task regression only"),
