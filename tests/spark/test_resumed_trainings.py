@@ -169,7 +169,7 @@ def test_linear_when_driver_is_lost_then_another_has_the_best(spark, tmp_path):
         whole = fit(ps, frame, facts)
         expected, steps = whole.weight.pull(), whole.history.steps
     assert "held out" in whole.history.reason
-    assert 2 < steps < LINEAR.steps
+    assert 2 < steps < LINEAR.settings.maxIter
     with PS2Context.getOrCreate(spark, servers=2, **often) as ps, pytest.raises(DriverLost):
         fit(ps, frame, facts, dies_after=steps)
     for _ in ("some clocks are left", "none is left"):

@@ -100,7 +100,7 @@ def test_training_when_no_row_is_held_out_then_takes_all_steps(ps, spark, rows):
     made.weight.free()
 
 
-@pytest.mark.parametrize("more", [{"solver": "l-bfgs"}, {"solver": "minibatch", "validate": True}])
+@pytest.mark.parametrize("more", [{"solver": "l-bfgs"}, {"solver": "minibatch", "validationIndicatorCol": "held"}])
 def test_recipe_when_staleness_is_unsupported_then_config_error(more):
     with pytest.raises(ConfigError, match=r"staleness: .* got 2"):
         plan_of(staleness=2, **more)
