@@ -386,8 +386,13 @@ class Plan(Generic[N]):
     def plain(self) -> dict[str, Any]:
         """Return the settings and facts that decide the model, by name.
 
-        Names of columns, and where the training runs, do not: a driver that resumes the training may have others.
+        Names of columns, and where the training runs, do not: a driver that resumes the training may have others. But
+        whether rows have an optional column, such as weights, does.
         """
         facts = {field.name: getattr(self, field.name) for field in fields(self)}
-        values = values_of(facts.pop("settings"))
-        return {name: value for name, value in values.items() if not name.endswith(UNDECISIVE)} | facts
+        settings = facts.pop("settings")
+        declared, values = settings_of(type(settings)), values_of(settings)
+        decisive = {name: value for name, value in values.items() if not name.endswith(UNDECISIVE)}
+        optional = {name for name in declared if name.endswith("Col") and declared[name].default is None}
+        has_column = {name: values[name] is not None for name in optional if not declared[name].in_model}
+        return decisive | has_column | facts

@@ -1,0 +1,44 @@
+"""Settings as values, and what a plan tells of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from ps2.algorithms.frame.settings import Plan, with_values
+from ps2.algorithms.trees.settings import GBTRegressorSettings
+from ps2.errors import ConfigError
+
+SETTINGS = GBTRegressorSettings(maxDepth=3)
+
+
+def test_settings_when_replaced_then_others_stay():
+    other = with_values(SETTINGS, maxIter=7)
+    assert (other.maxDepth, other.maxIter, SETTINGS.maxIter) == (3, 7, 20)
+    with pytest.raises(AttributeError, match="maxIter cannot be set"):
+        other.maxIter = 8
+
+
+def test_settings_when_value_or_name_is_wrong_then_says_so():
+    with pytest.raises(ConfigError, match=r"maxDepth: expected a number in \[0, 30\], got 31"):
+        with_values(SETTINGS, maxDepth=31)
+    with pytest.raises(TypeError, match="there is no param 'maxdepht'; did you mean 'maxDepth'"):
+        GBTRegressorSettings(maxdepht=3)
+
+
+@pytest.mark.parametrize(
+    "values", [{"predictionCol": "p"}, {"numWorkers": 3}, {"featuresCol": "x"}, {"contribCol": "c"}, {"via": "local"}]
+)
+def test_plan_when_settings_decide_nothing_then_is_equal(values):
+    assert Plan(settings=with_values(SETTINGS, **values)).plain() == Plan(settings=SETTINGS).plain()
+
+
+@pytest.mark.parametrize(
+    "values", [{"maxDepth": 4}, {"validationIndicatorCol": "held"}, {"weightCol": "w"}, {"baseMarginCol": "m"}]
+)
+def test_plan_when_settings_decide_the_model_then_differs(values):
+    assert Plan(settings=with_values(SETTINGS, **values)).plain() != Plan(settings=SETTINGS).plain()
+
+
+def test_plan_when_optional_column_is_renamed_then_is_equal():
+    first, second = (Plan(settings=with_values(SETTINGS, weightCol=name)).plain() for name in ("a", "b"))
+    assert first == second
