@@ -12,9 +12,9 @@ from in_process import ArrayTable, training_context
 from pyspark.ml.linalg import VectorUDT
 from pyspark.sql.types import DoubleType, StructField, StructType
 
-from ps2.algorithms.estimators.label_groups import PART_COLUMN, ReadAndSurvey
-from ps2.algorithms.estimators.labels import Labels
-from ps2.algorithms.estimators.tables import Survey, field, survey_of
+from ps2.algorithms.frame.label_groups import PART_COLUMN, ReadAndSurvey
+from ps2.algorithms.frame.labels import Labels
+from ps2.algorithms.frame.tables import Survey, field, survey_of
 from ps2.algorithms.linear.fit import NO_TRAINING, LinearEstimator
 from ps2.algorithms.linear.local import AfterSurvey, Task
 from ps2.algorithms.linear.trainer import train

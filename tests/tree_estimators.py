@@ -17,10 +17,10 @@ import xgboost
 from pyspark.ml.linalg import VectorUDT
 from pyspark.sql.types import DoubleType, StructField, StructType
 
-from ps2.algorithms.estimators.label_groups import PART_COLUMN, ReadAndSurvey
-from ps2.algorithms.estimators.labels import Labels
-from ps2.algorithms.estimators.tables import Survey, survey_of
+from ps2.algorithms.frame.label_groups import PART_COLUMN, ReadAndSurvey
+from ps2.algorithms.frame.labels import Labels
 from ps2.algorithms.frame.placement import Cores
+from ps2.algorithms.frame.tables import Survey, survey_of
 from ps2.algorithms.training.faults import Form
 from ps2.algorithms.training.table import Facts
 from ps2.algorithms.trees import estimator as boosted

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ps2.algorithms.dictionary.estimator import DictionaryLearningModel as DictionaryLearningModel
     from ps2.algorithms.embeddings.estimator import Word2Vec as Word2Vec
     from ps2.algorithms.embeddings.models import Word2VecModel as Word2VecModel
-    from ps2.algorithms.estimators.key_hasher import KeyHasher as KeyHasher
+    from ps2.algorithms.frame.key_hasher import KeyHasher as KeyHasher
     from ps2.algorithms.metric.estimator import MetricLearning as MetricLearning
     from ps2.algorithms.metric.estimator import MetricLearningModel as MetricLearningModel
 else:

@@ -44,7 +44,7 @@ PUBLIC_NAMES: dict[str, dict[str, tuple[str, ...]]] = {
         "dictionary.estimator": ("DictionaryLearning", "DictionaryLearningModel"),
         "embeddings.estimator": ("Word2Vec",),
         "embeddings.models": ("Word2VecModel",),
-        "estimators.key_hasher": ("KeyHasher",),
+        "frame.key_hasher": ("KeyHasher",),
         "metric.estimator": ("MetricLearning", "MetricLearningModel"),
     },
     "graph": {

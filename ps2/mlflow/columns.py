@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import scipy.sparse as sp
 
-from ps2.algorithms.estimators.given_rows import given_rows
+from ps2.algorithms.frame.given_rows import given_rows
 from ps2.data.columns import VECTOR, VECTORS, as_arrow, listed
 from ps2.data.plain_arrays import as_array, as_numbers
 from ps2.errors import InputError

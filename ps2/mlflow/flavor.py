@@ -20,8 +20,8 @@ from mlflow.models.model import ModelInfo
 from mlflow.models.signature import ModelSignature, infer_signature
 from mlflow.types.schema import Array, ColSpec, DataType, Schema, TensorSpec
 
-from ps2.algorithms.estimators.model_files import read_local_model, write_local_model
-from ps2.algorithms.estimators.scoring import FeatureScoring, KeyScoring, PairScoring, Scoring, WordScoring
+from ps2.algorithms.frame.model_files import read_local_model, write_local_model
+from ps2.algorithms.frame.scoring import FeatureScoring, KeyScoring, PairScoring, Scoring, WordScoring
 from ps2.errors import CheckpointMissingError, ConfigError, RecoveryError, UsageError
 from ps2.mlflow.predicting import EXPORT, MODEL, _load_pyfunc, output_types, write_scoring
 from ps2.storage.files import remove_folder, reported, resolve_url

@@ -16,10 +16,10 @@ import pandas as pd
 import pyarrow as pa
 import scipy.sparse as sp
 
-from ps2.algorithms.estimators.given_rows import finite_rows, given_rows
-from ps2.algorithms.estimators.heads import ClusterHead
-from ps2.algorithms.estimators.predictions import predicted
-from ps2.algorithms.estimators.scoring import (
+from ps2.algorithms.frame.given_rows import finite_rows, given_rows
+from ps2.algorithms.frame.heads import ClusterHead
+from ps2.algorithms.frame.predictions import predicted
+from ps2.algorithms.frame.scoring import (
     FeatureScoring,
     KeyScoring,
     PairScoring,

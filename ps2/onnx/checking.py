@@ -11,9 +11,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from ps2.algorithms.clusters.model import KMeansClusters
-from ps2.algorithms.estimators.heads import ClassHead, VotesHead
-from ps2.algorithms.estimators.predictions import predicted
-from ps2.algorithms.estimators.scoring import FeatureScoring
+from ps2.algorithms.frame.heads import ClassHead, VotesHead
+from ps2.algorithms.frame.predictions import predicted
+from ps2.algorithms.frame.scoring import FeatureScoring
 from ps2.algorithms.trees.forests.random_forest import RandomForest
 from ps2.algorithms.trees.model import GBTModel
 from ps2.algorithms.trees.tree import LEAF, Bools

@@ -16,14 +16,14 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import pandas_udf
 
-from ps2.algorithms.estimators.anew import done_anew
-from ps2.algorithms.estimators.dealing import check_workers, count_rows, deal_rows
-from ps2.algorithms.estimators.estimator import TrainingEstimator
-from ps2.algorithms.estimators.frames import check_frame
-from ps2.algorithms.estimators.summaries import HistorySummary
-from ps2.algorithms.estimators.tables import column, field
+from ps2.algorithms.frame.anew import done_anew
+from ps2.algorithms.frame.dealing import check_workers, count_rows, deal_rows
+from ps2.algorithms.frame.estimator import TrainingEstimator
+from ps2.algorithms.frame.frames import check_frame
 from ps2.algorithms.frame.params import ByName
 from ps2.algorithms.frame.settings import positional
+from ps2.algorithms.frame.summaries import HistorySummary
+from ps2.algorithms.frame.tables import column, field
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.record import StepReport
 from ps2.algorithms.training.table import Table

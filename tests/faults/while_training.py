@@ -22,7 +22,7 @@ from faults.again import killing_at_each_clock_and_checkpoint
 
 import ps2
 from ps2 import PS2Conf, PS2Context
-from ps2.algorithms.estimators.anew import done_anew
+from ps2.algorithms.frame.anew import done_anew
 from ps2.errors import ConfigError, NotFoundError
 
 # Clocks in which workers die.

@@ -17,7 +17,7 @@ from ps2.algorithms.embeddings.edge_frame import INTEGERS as INTEGER_TYPES
 from ps2.algorithms.embeddings.edge_frame import _check_weights, collect_arrow, edges_of, id_type
 from ps2.algorithms.embeddings.sentence_frame import check_sentences
 from ps2.algorithms.embeddings.sentences import number_words
-from ps2.algorithms.estimators.tables import check_columns
+from ps2.algorithms.frame.tables import check_columns
 from ps2.algorithms.training.faults import ColumnNames, error_of
 from ps2.algorithms.training.reading import read
 from ps2.data.ids import Ids

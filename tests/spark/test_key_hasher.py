@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ps2.algorithms.estimators.key_params import KeyParams
-from ps2.algorithms.estimators.key_predictions import with_key_predictions
 from ps2.algorithms.feature import KeyHasher
+from ps2.algorithms.frame.key_params import KeyParams
+from ps2.algorithms.frame.key_predictions import with_key_predictions
 from ps2.data.hashing import Field, FieldHasher
 from ps2.errors import ConfigError, InputError
 

@@ -7,8 +7,8 @@ import pytest
 from pyspark.ml.linalg import Vectors
 from training import schema_of
 
-from ps2.algorithms.estimators.dealing import deal
-from ps2.algorithms.estimators.tables import survey
+from ps2.algorithms.frame.dealing import deal
+from ps2.algorithms.frame.tables import survey
 from ps2.algorithms.training.faults import ColumnNames
 
 COLUMNS = ColumnNames()

@@ -12,9 +12,9 @@ from pyspark.sql import functions as F
 from topics_training import DOCUMENTS, TOPICS, WORDS, documents
 
 from ps2.algorithms import LDA, LDAModel, LDATopics
-from ps2.algorithms.estimators.dealing import deal
-from ps2.algorithms.estimators.tables import check_columns
-from ps2.algorithms.estimators.unlabelled import survey_documents
+from ps2.algorithms.frame.dealing import deal
+from ps2.algorithms.frame.tables import check_columns
+from ps2.algorithms.frame.unlabelled import survey_documents
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.errors import InputError, UsageError
 

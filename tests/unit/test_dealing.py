@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ps2.algorithms.estimators.dealing import way
-from ps2.algorithms.estimators.loads import Load, loads_of, unevenness
+from ps2.algorithms.frame.dealing import way
+from ps2.algorithms.frame.loads import Load, loads_of, unevenness
 
 
 def alike(counts):

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from ps2.algorithms.estimators import anew
-from ps2.algorithms.estimators.anew import MAX_BEGINNINGS, done_anew
+from ps2.algorithms.frame import anew
+from ps2.algorithms.frame.anew import MAX_BEGINNINGS, done_anew
 from ps2.algorithms.training.run import NotWhole
 from ps2.errors import RecoveryError, UnavailableError, UsageError
 

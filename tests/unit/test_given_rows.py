@@ -14,8 +14,8 @@ from ps2.algorithms import (
     MatrixFactors,
     SparseCoder,
 )
-from ps2.algorithms.estimators.given_rows import finite_row_or_rows, finite_rows, given_rows
-from ps2.algorithms.estimators.predict import rows_of
+from ps2.algorithms.frame.given_rows import finite_row_or_rows, finite_rows, given_rows
+from ps2.algorithms.frame.predict import rows_of
 from ps2.data.key_rows import KeyRows
 from ps2.errors import ConfigError, DTypeError, InputError, ShapeError, UsageError
 from ps2.mlflow.columns import check_columns, plain_column, vector_column

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ps2.algorithms.estimators.heads import ClassHead, ValueHead
+from ps2.algorithms.frame.heads import ClassHead, ValueHead
 
 MARGINS = np.array([[-1.0], [0.0], [0.5], [800.0]])
 OF_THREE = np.array([[0.0, 1.0, -1.0], [2.0, 2.0, 0.0]])

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.ml.linalg import DenseVector, SparseVector
 
-from ps2.algorithms.estimators.predict import rows_of
+from ps2.algorithms.frame.predict import rows_of
 from ps2.data.columns import read_features
 from ps2.data.rows import LocalRows, Rows, number_columns, renumber
 from ps2.errors import ConfigError, InputError, OutOfRangeError

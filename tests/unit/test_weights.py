@@ -7,8 +7,8 @@ import pytest
 import scipy.sparse as sp
 from pyspark.ml.linalg import DenseMatrix, DenseVector, SparseMatrix, SparseVector
 
-from ps2.algorithms.estimators.models import check_thresholds
-from ps2.algorithms.estimators.predict import rows_of
+from ps2.algorithms.frame.models import check_thresholds
+from ps2.algorithms.frame.predict import rows_of
 from ps2.algorithms.linear.models import as_matrix, as_vector
 from ps2.algorithms.linear.problem import Problem
 from ps2.algorithms.linear.weights import Weights

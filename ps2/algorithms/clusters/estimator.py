@@ -14,12 +14,12 @@ from ps2.algorithms.clusters.model import KMeansClusters
 from ps2.algorithms.clusters.plan import FittedClusters, KMeansPlan
 from ps2.algorithms.clusters.program import train
 from ps2.algorithms.clusters.settings import KMeansSettings
-from ps2.algorithms.estimators.estimator import FleetEstimator, Job
-from ps2.algorithms.estimators.heads import ClusterHead
-from ps2.algorithms.estimators.models import FeatureModel
-from ps2.algorithms.estimators.predict import rows_of
-from ps2.algorithms.estimators.summaries import HistorySummary
-from ps2.algorithms.estimators.tables import TableSurvey, column
+from ps2.algorithms.frame.estimator import FleetEstimator, Job
+from ps2.algorithms.frame.heads import ClusterHead
+from ps2.algorithms.frame.models import FeatureModel
+from ps2.algorithms.frame.predict import rows_of
+from ps2.algorithms.frame.summaries import HistorySummary
+from ps2.algorithms.frame.tables import TableSurvey, column
 from ps2.algorithms.training.record import TrainingHistory
 from ps2.ops.kernels import Int64s
 from ps2.run.spark.jvm import jvm_context, kmeans_model

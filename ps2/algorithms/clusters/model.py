@@ -11,8 +11,8 @@ import scipy.sparse as sp
 
 from ps2.algorithms.clusters import kernels
 from ps2.algorithms.clusters.assigning import Points, exponent_of, shifted, squared_lengths
-from ps2.algorithms.estimators.array_files import ArrayModel, read_array, reading, write_arrays
-from ps2.algorithms.estimators.given_rows import finite_rows, given_rows
+from ps2.algorithms.frame.array_files import ArrayModel, read_array, reading, write_arrays
+from ps2.algorithms.frame.given_rows import finite_rows, given_rows
 from ps2.data.plain_arrays import as_array
 from ps2.errors import CheckpointCorruptError, ConfigError, InputError, ShapeError
 from ps2.ops.guards import readable

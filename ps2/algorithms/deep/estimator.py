@@ -15,9 +15,9 @@ from pyspark.sql.types import ArrayType, FloatType, StructField, StructType
 from ps2.algorithms.deep.architecture import Architecture, KindName
 from ps2.algorithms.deep.estimator_frame import DeepEstimator, DeepFittedModel
 from ps2.algorithms.deep.settings import ClickSettings, TowerSettings
-from ps2.algorithms.estimators.frames import check_frame
-from ps2.algorithms.estimators.key_predictions import with_class_predictions, with_key_predictions
-from ps2.algorithms.estimators.scoring import KeyScoring
+from ps2.algorithms.frame.frames import check_frame
+from ps2.algorithms.frame.key_predictions import with_class_predictions, with_key_predictions
+from ps2.algorithms.frame.scoring import KeyScoring
 from ps2.array_types import Float32s
 from ps2.data.columns import listed
 from ps2.data.hashing import Field, FieldHasher

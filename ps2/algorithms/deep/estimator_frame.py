@@ -18,15 +18,15 @@ from ps2.algorithms.deep.program import DeepTable, Resumable, train
 from ps2.algorithms.deep.settings import DeepSettings
 from ps2.algorithms.deep.shared_layers import SharedLayers
 from ps2.algorithms.deep.stream import DeepStreamProgram
-from ps2.algorithms.estimators.anew import done_anew
-from ps2.algorithms.estimators.dealing import check_workers, deal_rows
-from ps2.algorithms.estimators.frames import spark_calls
-from ps2.algorithms.estimators.key_params import KeyParams
-from ps2.algorithms.estimators.models import FittedModel
-from ps2.algorithms.estimators.streams import MANAGED_KEYS, StreamEstimator
-from ps2.algorithms.estimators.tables import check_label_is_apart, column
-from ps2.algorithms.estimators.unfinished import freed_on_failure
+from ps2.algorithms.frame.anew import done_anew
+from ps2.algorithms.frame.dealing import check_workers, deal_rows
+from ps2.algorithms.frame.frames import spark_calls
+from ps2.algorithms.frame.key_params import KeyParams
+from ps2.algorithms.frame.models import FittedModel
 from ps2.algorithms.frame.settings import with_values
+from ps2.algorithms.frame.streams import MANAGED_KEYS, StreamEstimator
+from ps2.algorithms.frame.tables import check_label_is_apart, column
+from ps2.algorithms.frame.unfinished import freed_on_failure
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.observing import watched_fit
 from ps2.algorithms.training.record import StepReport, TrainingHistory

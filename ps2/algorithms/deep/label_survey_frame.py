@@ -9,8 +9,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampNTZType
 
-from ps2.algorithms.estimators.loads import PART, Load, loads_of, sums_of
-from ps2.algorithms.estimators.tables import (
+from ps2.algorithms.frame.loads import PART, Load, loads_of, sums_of
+from ps2.algorithms.frame.tables import (
     NO_ROWS,
     check_numbers,
     check_times,

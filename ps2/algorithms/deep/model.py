@@ -15,7 +15,7 @@ from ps2.algorithms.deep.network import Pass, tower
 from ps2.algorithms.deep.rows import batch_of
 from ps2.algorithms.deep.scoring import check_fields, check_margins
 from ps2.algorithms.deep.shared_layers import SAVED, SharedLayers
-from ps2.algorithms.estimators.array_files import read_array, reading, write_arrays
+from ps2.algorithms.frame.array_files import read_array, reading, write_arrays
 from ps2.array_types import Float32s, Float64s
 from ps2.client.embedding_table import EmbeddingTable
 from ps2.data.hashing import FieldHasher

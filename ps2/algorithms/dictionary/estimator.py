@@ -14,11 +14,11 @@ from ps2.algorithms.dictionary.model import SparseCoder
 from ps2.algorithms.dictionary.plan import DictionaryPlan, FittedDictionary
 from ps2.algorithms.dictionary.program import train
 from ps2.algorithms.dictionary.settings import DictionarySettings
-from ps2.algorithms.estimators.estimator import FleetEstimator, Job
-from ps2.algorithms.estimators.heads import VectorHead
-from ps2.algorithms.estimators.models import FeatureModel
-from ps2.algorithms.estimators.predict import compressed, rows_of
-from ps2.algorithms.estimators.tables import TableSurvey
+from ps2.algorithms.frame.estimator import FleetEstimator, Job
+from ps2.algorithms.frame.heads import VectorHead
+from ps2.algorithms.frame.models import FeatureModel
+from ps2.algorithms.frame.predict import compressed, rows_of
+from ps2.algorithms.frame.tables import TableSurvey
 
 
 class DictionaryLearning(DictionarySettings, FleetEstimator, Estimator["DictionaryLearningModel"]):

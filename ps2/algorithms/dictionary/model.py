@@ -10,8 +10,8 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from ps2.algorithms.dictionary.coding import code, exponent_of, shifted
-from ps2.algorithms.estimators.array_files import ArrayModel, read_array, reading, write_arrays
-from ps2.algorithms.estimators.given_rows import finite_row_or_rows, finite_rows
+from ps2.algorithms.frame.array_files import ArrayModel, read_array, reading, write_arrays
+from ps2.algorithms.frame.given_rows import finite_row_or_rows, finite_rows
 from ps2.errors import CheckpointCorruptError, ConfigError, InputError, ShapeError, UsageError
 from ps2.ops.kernels import Float64s
 

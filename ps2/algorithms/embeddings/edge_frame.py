@@ -18,7 +18,7 @@ from pyspark.sql.types import BooleanType, ByteType, DataType, IntegerType, Long
 from ps2.algorithms.embeddings.sentences import EdgeSentences, KeyedSentences
 from ps2.algorithms.embeddings.server_graph import ServerGraph
 from ps2.algorithms.embeddings.walks import LocalGraph
-from ps2.algorithms.estimators.tables import column, field
+from ps2.algorithms.frame.tables import column, field
 from ps2.client.dcv import DCV
 from ps2.data.ids import Ids
 from ps2.errors import InputError

@@ -64,14 +64,14 @@ from ps2.algorithms.embeddings.settings import (
     RandomWalkSettings,
     Word2VecSettings,
 )
-from ps2.algorithms.estimators.anew import done_anew
-from ps2.algorithms.estimators.dealing import check_workers, deal
-from ps2.algorithms.estimators.estimator import TrainingEstimator
-from ps2.algorithms.estimators.frames import check_frame
-from ps2.algorithms.estimators.model_files import EstimatorReader, EstimatorWriter
-from ps2.algorithms.estimators.tables import SMALL_BYTES
+from ps2.algorithms.frame.anew import done_anew
+from ps2.algorithms.frame.dealing import check_workers, deal
+from ps2.algorithms.frame.estimator import TrainingEstimator
+from ps2.algorithms.frame.frames import check_frame
+from ps2.algorithms.frame.model_files import EstimatorReader, EstimatorWriter
 from ps2.algorithms.frame.params import ByName
 from ps2.algorithms.frame.settings import with_values
+from ps2.algorithms.frame.tables import SMALL_BYTES
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.record import TrainingHistory
 from ps2.algorithms.training.run import SurveyedTraining

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ps2.algorithms.estimators.array_files import ArrayModel, read_array, reading, save_without_spark, write_arrays
+from ps2.algorithms.frame.array_files import ArrayModel, read_array, reading, save_without_spark, write_arrays
 from ps2.array_types import Float32s, Float64s, Int64s
 from ps2.data.names import Names
 from ps2.data.plain_arrays import as_array

@@ -21,11 +21,11 @@ from ps2.algorithms.embeddings.edge_frame import id_type
 from ps2.algorithms.embeddings.model import Embedding
 from ps2.algorithms.embeddings.sentence_frame import check_sentences
 from ps2.algorithms.embeddings.settings import DeepWalkSettings, LINESettings, Node2VecSettings, Word2VecSettings
-from ps2.algorithms.estimators.frames import check_frame
-from ps2.algorithms.estimators.models import FittedModel
-from ps2.algorithms.estimators.scoring import PairScoring, WordScoring
-from ps2.algorithms.estimators.tables import column
+from ps2.algorithms.frame.frames import check_frame
+from ps2.algorithms.frame.models import FittedModel
 from ps2.algorithms.frame.params import ByName
+from ps2.algorithms.frame.scoring import PairScoring, WordScoring
+from ps2.algorithms.frame.tables import column
 from ps2.errors import InputError
 from ps2.plot_extra import PlotPath
 from ps2.run.spark.backend_lookup import active_session, backend_of, with_python

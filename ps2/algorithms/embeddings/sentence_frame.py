@@ -20,8 +20,8 @@ from ps2.algorithms.embeddings.plan import EmbeddingPlan, FittedEmbeddings
 from ps2.algorithms.embeddings.program import Corpus, OnlyWorker, train
 from ps2.algorithms.embeddings.sentences import InMemorySentences, number_words, split_long
 from ps2.algorithms.embeddings.settings import Word2VecSettings
-from ps2.algorithms.estimators.loads import COST, PART, ROWS, SQUARES, Load, loads_of
-from ps2.algorithms.estimators.tables import TableSurvey, column, field
+from ps2.algorithms.frame.loads import COST, PART, ROWS, SQUARES, Load, loads_of
+from ps2.algorithms.frame.tables import TableSurvey, column, field
 from ps2.algorithms.training.only_worker import OnStep, train_in_process
 from ps2.algorithms.training.outcome import Outcome
 from ps2.data.names import Names

@@ -12,13 +12,6 @@ from pyspark.ml import Estimator, Model, recommendation
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from ps2.algorithms.estimators.anew import done_anew
-from ps2.algorithms.estimators.dealing import check_workers
-from ps2.algorithms.estimators.frames import check_frame
-from ps2.algorithms.estimators.initial_model import HasInitialModel
-from ps2.algorithms.estimators.models import FittedModel
-from ps2.algorithms.estimators.scoring import PairScoring
-from ps2.algorithms.estimators.summaries import HistorySummary
 from ps2.algorithms.factors import recommendation_frame as frames
 from ps2.algorithms.factors.ccd_program import CcdProgram
 from ps2.algorithms.factors.dealing import Deal, PackedRatings, deal_ratings
@@ -28,7 +21,14 @@ from ps2.algorithms.factors.program import Problem
 from ps2.algorithms.factors.ratings import RatingColumns, RatingsSurvey, survey_ratings
 from ps2.algorithms.factors.settings import FactorColumnSettings, FactorizationSettings
 from ps2.algorithms.factors.sgd_program import SgdProgram
+from ps2.algorithms.frame.anew import done_anew
+from ps2.algorithms.frame.dealing import check_workers
+from ps2.algorithms.frame.frames import check_frame
+from ps2.algorithms.frame.initial_model import HasInitialModel
+from ps2.algorithms.frame.models import FittedModel
 from ps2.algorithms.frame.program import OwnRows, run_program
+from ps2.algorithms.frame.scoring import PairScoring
+from ps2.algorithms.frame.summaries import HistorySummary
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.placement import Placement

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ps2.algorithms.estimators.array_files import read_array, reading, write_arrays
+from ps2.algorithms.frame.array_files import read_array, reading, write_arrays
 from ps2.array_types import Float32s
 
 Array = npt.NDArray[Any]

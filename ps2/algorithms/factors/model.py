@@ -12,10 +12,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ps2.algorithms.estimators.array_files import ArrayModel
 from ps2.algorithms.factors.files import FactorsContent, SideContent, read_factors, write_factors
 from ps2.algorithms.factors.plan import FittedFactors
 from ps2.algorithms.factors.top_k import Candidates, pair_products
+from ps2.algorithms.frame.array_files import ArrayModel
 from ps2.algorithms.training.record import TrainingHistory
 from ps2.array_types import Float32s, Int64s
 from ps2.data.ids import Ids

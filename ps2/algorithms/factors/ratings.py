@@ -173,7 +173,7 @@ def typed(frame: Any, columns: RatingColumns) -> Any:
         StringType,
     )
 
-    from ps2.algorithms.estimators.tables import column, field
+    from ps2.algorithms.frame.tables import column, field
 
     integers = (ByteType, ShortType, IntegerType, LongType)
     chosen = []

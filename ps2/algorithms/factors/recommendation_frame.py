@@ -27,8 +27,8 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from ps2.algorithms.estimators.tables import column, field
 from ps2.algorithms.factors.model import MatrixFactors, Side
+from ps2.algorithms.frame.tables import column, field
 from ps2.array_types import Int64s
 from ps2.errors import InputError
 from ps2.run.spark.backend_lookup import backend_of, with_python

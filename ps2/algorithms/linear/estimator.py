@@ -10,8 +10,8 @@ import numpy as np
 from pyspark.ml.classification import Classifier, ProbabilisticClassifier
 from pyspark.ml.regression import Regressor
 
-from ps2.algorithms.estimators.models import check_thresholds
-from ps2.algorithms.estimators.tables import Survey
+from ps2.algorithms.frame.models import check_thresholds
+from ps2.algorithms.frame.tables import Survey
 from ps2.algorithms.linear.fit import LinearEstimator
 from ps2.algorithms.linear.fit_path import PathEstimator
 from ps2.algorithms.linear.models import (

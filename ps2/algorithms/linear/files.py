@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ps2.algorithms.estimators.array_files import read_array, reading, write_arrays
+from ps2.algorithms.frame.array_files import read_array, reading, write_arrays
 from ps2.algorithms.linear.problem import Problem
 from ps2.algorithms.linear.weights import KeyedWeights, Weights
 from ps2.client.dcv import DCV

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.sql import DataFrame
 
-from ps2.algorithms.estimators.anew import done_anew
-from ps2.algorithms.estimators.dealing import Dealer, together
-from ps2.algorithms.estimators.estimator import FleetEstimator
-from ps2.algorithms.estimators.initial_model import HasInitialModel
-from ps2.algorithms.estimators.label_groups import PART_COLUMN, ReadAndSurvey, WorkerSurvey, packed
-from ps2.algorithms.estimators.labels import Labels
-from ps2.algorithms.estimators.tables import (
+from ps2.algorithms.frame.anew import done_anew
+from ps2.algorithms.frame.dealing import Dealer, together
+from ps2.algorithms.frame.estimator import FleetEstimator
+from ps2.algorithms.frame.initial_model import HasInitialModel
+from ps2.algorithms.frame.label_groups import PART_COLUMN, ReadAndSurvey, WorkerSurvey, packed
+from ps2.algorithms.frame.labels import Labels
+from ps2.algorithms.frame.placement import Work
+from ps2.algorithms.frame.shared_settings import ViaSettings
+from ps2.algorithms.frame.tables import (
     SMALL_BYTES,
     Survey,
     check_columns,
@@ -23,8 +25,6 @@ from ps2.algorithms.estimators.tables import (
     known_dim,
     survey_of,
 )
-from ps2.algorithms.frame.placement import Work
-from ps2.algorithms.frame.shared_settings import ViaSettings
 from ps2.algorithms.linear import weights as model_weights
 from ps2.algorithms.linear.local import AfterSurvey, Task, train_locally
 from ps2.algorithms.linear.losses.choice import loss_of

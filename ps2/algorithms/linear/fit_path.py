@@ -12,8 +12,8 @@ from pyspark.ml import Estimator
 from pyspark.ml.param import Param
 from pyspark.sql import DataFrame
 
-from ps2.algorithms.estimators.anew import done_anew
-from ps2.algorithms.estimators.tables import Survey
+from ps2.algorithms.frame.anew import done_anew
+from ps2.algorithms.frame.tables import Survey
 from ps2.algorithms.linear.fit import NO_TRAINING, LinearEstimator
 from ps2.algorithms.linear.plan import LinearPlan, PathPoint
 from ps2.algorithms.linear.problem import Problem

@@ -12,10 +12,10 @@ from pyspark.ml.linalg import DenseMatrix, DenseVector, Matrix, SparseMatrix, Sp
 from pyspark.ml.regression import RegressionModel
 from pyspark.ml.util import MLWriter
 
-from ps2.algorithms.estimators.heads import ClassHead, ValueHead
-from ps2.algorithms.estimators.model_files import ExportingWriter
-from ps2.algorithms.estimators.models import ClassifyingModel, FleetModel, FleetRegressionModel, ProbabilityModel
-from ps2.algorithms.estimators.summaries import RegressionSummary, RegressionTrainingSummary
+from ps2.algorithms.frame.heads import ClassHead, ValueHead
+from ps2.algorithms.frame.model_files import ExportingWriter
+from ps2.algorithms.frame.models import ClassifyingModel, FleetModel, FleetRegressionModel, ProbabilityModel
+from ps2.algorithms.frame.summaries import RegressionSummary, RegressionTrainingSummary
 from ps2.algorithms.linear.files import read_weights, write_weights
 from ps2.algorithms.linear.plan import Start
 from ps2.algorithms.linear.problem import Problem

@@ -15,13 +15,13 @@ from pyspark.ml import classification, regression
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from ps2.algorithms.estimators.summaries import (
+from ps2.algorithms.frame.summaries import (
     BinaryClassificationSummary,
     ClassificationSummary,
     RegressionSummary,
     TrainingSummary,
 )
-from ps2.algorithms.estimators.tables import column
+from ps2.algorithms.frame.tables import column
 
 
 class LogisticRegressionSummary(ClassificationSummary, classification.LogisticRegressionSummary):

@@ -8,12 +8,12 @@ from pyspark.ml import Estimator, Model
 from pyspark.ml.linalg import DenseMatrix, DenseVector, Vector
 from pyspark.sql import DataFrame
 
-from ps2.algorithms.estimators.dealing import Dealer
-from ps2.algorithms.estimators.estimator import FleetEstimator, Job
-from ps2.algorithms.estimators.heads import VectorHead
-from ps2.algorithms.estimators.models import FeatureModel
-from ps2.algorithms.estimators.predict import rows_of
-from ps2.algorithms.estimators.tables import Survey, survey
+from ps2.algorithms.frame.dealing import Dealer
+from ps2.algorithms.frame.estimator import FleetEstimator, Job
+from ps2.algorithms.frame.heads import VectorHead
+from ps2.algorithms.frame.models import FeatureModel
+from ps2.algorithms.frame.predict import rows_of
+from ps2.algorithms.frame.tables import Survey, survey
 from ps2.algorithms.metric.model import Metric
 from ps2.algorithms.metric.pair_frame import joined
 from ps2.algorithms.metric.plan import MetricPlan

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from ps2.algorithms.estimators.array_files import ArrayModel, read_array, reading, write_arrays
-from ps2.algorithms.estimators.given_rows import finite_row_or_rows, finite_rows
+from ps2.algorithms.frame.array_files import ArrayModel, read_array, reading, write_arrays
+from ps2.algorithms.frame.given_rows import finite_row_or_rows, finite_rows
 from ps2.array_types import Float64s
 from ps2.errors import LimitError, ShapeError
 

@@ -11,9 +11,9 @@ from typing import Any, ClassVar, cast
 from pyspark.ml import Estimator
 from pyspark.sql import DataFrame
 
-from ps2.algorithms.estimators.frames import spark_calls
-from ps2.algorithms.estimators.streams import StreamEstimator
-from ps2.algorithms.estimators.unfinished import freed_on_failure
+from ps2.algorithms.frame.frames import spark_calls
+from ps2.algorithms.frame.streams import StreamEstimator
+from ps2.algorithms.frame.unfinished import freed_on_failure
 from ps2.algorithms.online.models import LiveModel, OnlineModel, OnlineParams, new_name
 from ps2.algorithms.online.plan import OnlinePlan, OptimizerName
 from ps2.algorithms.online.program import OnlineProgram

@@ -11,10 +11,10 @@ import numpy as np
 from pyspark.ml import Model
 from pyspark.sql import DataFrame
 
-from ps2.algorithms.estimators.key_params import KeyParams
-from ps2.algorithms.estimators.key_predictions import with_class_predictions
-from ps2.algorithms.estimators.models import FittedModel
-from ps2.algorithms.estimators.scoring import KeyScoring
+from ps2.algorithms.frame.key_params import KeyParams
+from ps2.algorithms.frame.key_predictions import with_class_predictions
+from ps2.algorithms.frame.models import FittedModel
+from ps2.algorithms.frame.scoring import KeyScoring
 from ps2.algorithms.online.plan import INTERCEPT, OnlinePlan
 from ps2.algorithms.online.program import OnlineProgram
 from ps2.algorithms.online.scoring import BIAS, probabilities

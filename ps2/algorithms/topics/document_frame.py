@@ -10,7 +10,7 @@ import pyarrow as pa
 import scipy.sparse as sp
 from pyspark.sql import DataFrame
 
-from ps2.algorithms.estimators.tables import check_columns, column, known_dim, names_of
+from ps2.algorithms.frame.tables import check_columns, column, known_dim, names_of
 from ps2.algorithms.topics.model import LDATopics
 from ps2.algorithms.training.faults import ColumnNames, Form, error_of
 from ps2.algorithms.training.reading import read

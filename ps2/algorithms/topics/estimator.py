@@ -14,11 +14,11 @@ from pyspark.ml.linalg import DenseMatrix, DenseVector
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, DoubleType, IntegerType, StringType, StructField, StructType
 
-from ps2.algorithms.estimators.estimator import FleetEstimator, Job
-from ps2.algorithms.estimators.heads import SharesHead
-from ps2.algorithms.estimators.models import FeatureModel
-from ps2.algorithms.estimators.unlabelled import Documents, survey_documents
+from ps2.algorithms.frame.estimator import FleetEstimator, Job
+from ps2.algorithms.frame.heads import SharesHead
+from ps2.algorithms.frame.models import FeatureModel
 from ps2.algorithms.frame.placement import Work
+from ps2.algorithms.frame.unlabelled import Documents, survey_documents
 from ps2.algorithms.topics.document_frame import Compute, Numbers, over_documents
 from ps2.algorithms.topics.model import LDATopics, Seen, perplexity_from
 from ps2.algorithms.topics.online import ONLINE_WORK, train_online

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.special import gammaln, psi
 
-from ps2.algorithms.estimators.given_rows import given_rows
+from ps2.algorithms.frame.given_rows import given_rows
 from ps2.algorithms.topics import inference_kernels, online_kernels
 from ps2.algorithms.topics.corpus import iteration_key
 from ps2.algorithms.topics.sparse_kernels import GROUP

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from ps2.algorithms.estimators.array_files import ArrayModel, read_array, reading, write_arrays
+from ps2.algorithms.frame.array_files import ArrayModel, read_array, reading, write_arrays
 from ps2.algorithms.topics.inference import Sampling, Variational, checked_documents, halves
 from ps2.algorithms.topics.settings import InferenceName
 from ps2.data.plain_arrays import as_array

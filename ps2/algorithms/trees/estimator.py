@@ -14,14 +14,14 @@ from pyspark.ml.regression import Regressor
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from ps2.algorithms.estimators.attributes import categories_of
-from ps2.algorithms.estimators.estimator import FleetEstimator, Job
-from ps2.algorithms.estimators.initial_model import HasInitialModel
-from ps2.algorithms.estimators.models import check_thresholds
-from ps2.algorithms.estimators.tables import Survey, column
-from ps2.algorithms.estimators.wide_integers import warn_of_wide_integers
+from ps2.algorithms.frame.attributes import categories_of
+from ps2.algorithms.frame.estimator import FleetEstimator, Job
+from ps2.algorithms.frame.initial_model import HasInitialModel
+from ps2.algorithms.frame.models import check_thresholds
 from ps2.algorithms.frame.placement import Work
 from ps2.algorithms.frame.settings import with_values
+from ps2.algorithms.frame.tables import Survey, column
+from ps2.algorithms.frame.wide_integers import warn_of_wide_integers
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.only_worker import OnStep
 from ps2.algorithms.training.placement import Via

@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from ps2.algorithms.estimators.array_files import load_content, read_array, reading, write_arrays
+from ps2.algorithms.frame.array_files import load_content, read_array, reading, write_arrays
 from ps2.algorithms.trees.tree import Absent, Forest, Tree
 
 FORMAT = "ps2.forest.v2"

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from ps2.algorithms.estimators.tables import column
+from ps2.algorithms.frame.tables import column
 from ps2.algorithms.training.table import Facts, Table
 from ps2.algorithms.trees.cut_points import unit_of, whole
 from ps2.algorithms.trees.feature_columns import from_bits, ordered_bits

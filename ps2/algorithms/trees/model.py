@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from ps2.algorithms.estimators.heads import ClassHead, ValueHead
+from ps2.algorithms.frame.heads import ClassHead, ValueHead
 from ps2.algorithms.trees.contributions import Explainer
 from ps2.algorithms.trees.files import load_forest
 from ps2.algorithms.trees.predict import Predictor

@@ -11,9 +11,10 @@ from pyspark.ml.linalg import Vector
 from pyspark.ml.regression import DecisionTreeRegressionModel, RegressionModel
 from pyspark.sql import DataFrame
 
-from ps2.algorithms.estimators.heads import ClassHead, ValueHead
-from ps2.algorithms.estimators.models import FleetRegressionModel, ProbabilityModel
-from ps2.algorithms.estimators.summaries import (
+from ps2.algorithms.frame.heads import ClassHead, ValueHead
+from ps2.algorithms.frame.models import FleetRegressionModel, ProbabilityModel
+from ps2.algorithms.frame.settings import setter
+from ps2.algorithms.frame.summaries import (
     BinaryClassificationSummary,
     BinaryClassificationTrainingSummary,
     ClassificationSummary,
@@ -21,7 +22,6 @@ from ps2.algorithms.estimators.summaries import (
     RegressionSummary,
     RegressionTrainingSummary,
 )
-from ps2.algorithms.frame.settings import setter
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.trees.files import read_forest, write_forest
 from ps2.algorithms.trees.model import GBTModel

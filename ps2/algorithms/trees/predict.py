@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from ps2.algorithms.estimators.given_rows import given_rows
+from ps2.algorithms.frame.given_rows import given_rows
 from ps2.algorithms.trees import predict_kernels as kernels
 from ps2.algorithms.trees.tree import LEAF, Bools, Forest, Tree
 from ps2.array_types import Float64s, Int32s

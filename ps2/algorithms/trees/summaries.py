@@ -10,9 +10,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from ps2.algorithms.estimators.dealing import group_number, shuffled_in_order
-from ps2.algorithms.estimators.summaries import Summary, TrainingSummary
-from ps2.algorithms.estimators.tables import check_columns, check_group, column
+from ps2.algorithms.frame.dealing import group_number, shuffled_in_order
+from ps2.algorithms.frame.summaries import Summary, TrainingSummary
+from ps2.algorithms.frame.tables import check_columns, check_group, column
 from ps2.algorithms.training.faults import ColumnNames, Form, error_of
 from ps2.algorithms.training.reading import read
 from ps2.algorithms.trees.gradients import NO_WEIGHTS, Objective

@@ -12,9 +12,9 @@ from pyspark.ml.linalg import Vector, Vectors
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from ps2.algorithms.estimators.models import FleetModel
-from ps2.algorithms.estimators.predict import rows_of
-from ps2.algorithms.estimators.tables import column
+from ps2.algorithms.frame.models import FleetModel
+from ps2.algorithms.frame.predict import rows_of
+from ps2.algorithms.frame.tables import column
 from ps2.algorithms.trees.tree import Forest, Tree
 from ps2.array_types import Float64s
 from ps2.plot_extra import PlotPath, needs_matplotlib, saved
@@ -132,7 +132,7 @@ class Ensemble(AnyTrees):
             ConfigError: matplotlib is not installed, or the trees split by no feature.
         """
         with needs_matplotlib("plotImportances"):
-            from ps2.algorithms.estimators.plotting import draw_importances
+            from ps2.algorithms.frame.plotting import draw_importances
         names = () if isinstance(self._features, str) else self._features
         return saved(draw_importances(self._importances(), names, most, ax), path)
 

@@ -168,7 +168,7 @@ def _train(job: _Job, estimator: Any, spark: Any) -> None:
 
 
 def _print_tables(job: _Job, edges: TextTable, model: Any) -> None:
-    from ps2.algorithms.estimators.notebook import plural
+    from ps2.algorithms.frame.notebook import plural
 
     _print_neighbours(_neighbours(model, job.shown))
     weighted = "with weights" if "weight" in edges.columns else "without weights"

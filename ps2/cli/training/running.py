@@ -131,8 +131,8 @@ def in_spark(name: str, setting: Setting, interrupt: Interrupt, work: Callable[[
 
 
 def _in_spark(name: str, setting: Setting, interrupt: Interrupt, work: Callable[[Any, int], None]) -> None:
-    from ps2.algorithms.estimators.dealing import check_workers
-    from ps2.algorithms.estimators.model_files import prepare_folder
+    from ps2.algorithms.frame.dealing import check_workers
+    from ps2.algorithms.frame.model_files import prepare_folder
     from ps2.algorithms.spark_session import get_or_create_session, plain_errors, silence_spark
     from ps2.algorithms.training.progress import say
     from ps2.coordinator.context import PS2Context

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2 import DCV, DCVMatrix
-from ps2.algorithms.estimators.dealing import deal
-from ps2.algorithms.estimators.tables import survey
+from ps2.algorithms.frame.dealing import deal
+from ps2.algorithms.frame.tables import survey
 from ps2.algorithms.training.faults import ColumnNames, Form
 from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.training.run import FIRST_CLOCK, Training, run_training

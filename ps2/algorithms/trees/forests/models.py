@@ -8,9 +8,9 @@ from pyspark.ml.classification import DecisionTreeClassificationModel, Probabili
 from pyspark.ml.linalg import Vector
 from pyspark.ml.regression import DecisionTreeRegressionModel, RegressionModel
 
-from ps2.algorithms.estimators.heads import ValueHead, VotesHead
-from ps2.algorithms.estimators.models import FleetRegressionModel, ProbabilityModel
-from ps2.algorithms.estimators.summaries import (
+from ps2.algorithms.frame.heads import ValueHead, VotesHead
+from ps2.algorithms.frame.models import FleetRegressionModel, ProbabilityModel
+from ps2.algorithms.frame.summaries import (
     ClassificationSummary,
     ClassificationTrainingSummary,
     RegressionSummary,

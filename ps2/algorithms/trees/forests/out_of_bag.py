@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import scipy.sparse as sp
 
-from ps2.algorithms.estimators.tables import column, names_of
+from ps2.algorithms.frame.tables import column, names_of
 from ps2.algorithms.training.faults import ColumnNames, Form, error_of
 from ps2.algorithms.training.reading import read
 from ps2.algorithms.training.table import Table

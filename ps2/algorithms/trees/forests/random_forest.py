@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.estimators.array_files import load_content, read_array, reading, write_arrays
-from ps2.algorithms.estimators.heads import ValueHead, VotesHead
+from ps2.algorithms.frame.array_files import load_content, read_array, reading, write_arrays
+from ps2.algorithms.frame.heads import ValueHead, VotesHead
 from ps2.algorithms.trees.files import arrays_of, forest_of
 from ps2.algorithms.trees.forests.vote_kernels import add_shares, add_values, add_votes
 from ps2.algorithms.trees.predict import Predictor

@@ -45,7 +45,7 @@ def _table(history: TrainingHistory) -> str:
 def _picture(history: TrainingHistory) -> str:
     if not history.steps or find_spec("matplotlib") is None:
         return ""
-    from ps2.algorithms.estimators.plotting import draw_losses
+    from ps2.algorithms.frame.plotting import draw_losses
     from ps2.plot_style import png_of
 
     return f'<img src="data:image/png;base64,{b64encode(png_of(draw_losses(history))).decode()}">'

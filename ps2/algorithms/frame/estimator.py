@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
 from pyspark.sql import DataFrame
 
-from ps2.algorithms.estimators.anew import done_anew
-from ps2.algorithms.estimators.dealing import Dealer, check_workers
-from ps2.algorithms.estimators.frames import check_frame, spark_calls
-from ps2.algorithms.estimators.model_files import EstimatorReader, EstimatorWriter
-from ps2.algorithms.estimators.tables import check_columns, survey
-from ps2.algorithms.estimators.unlabelled import survey_rows
+from ps2.algorithms.frame.anew import done_anew
+from ps2.algorithms.frame.dealing import Dealer, check_workers
+from ps2.algorithms.frame.frames import check_frame, spark_calls
+from ps2.algorithms.frame.model_files import EstimatorReader, EstimatorWriter
 from ps2.algorithms.frame.params import ByName, FeatureParams
 from ps2.algorithms.frame.placement import Request, Work, place
+from ps2.algorithms.frame.tables import check_columns, survey
+from ps2.algorithms.frame.unlabelled import survey_rows
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.observing import current_watch, watched_fit
 from ps2.algorithms.training.only_worker import OnStep, Train, train_in_only_worker

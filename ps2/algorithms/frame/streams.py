@@ -8,10 +8,10 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from ps2.algorithms.estimators.estimator import TrainingEstimator
-from ps2.algorithms.estimators.key_params import KeyParams
-from ps2.algorithms.estimators.tables import check_label_is_apart, check_numbers, check_times
+from ps2.algorithms.frame.estimator import TrainingEstimator
+from ps2.algorithms.frame.key_params import KeyParams
 from ps2.algorithms.frame.key_settings import LearningSettings
+from ps2.algorithms.frame.tables import check_label_is_apart, check_numbers, check_times
 from ps2.algorithms.training.observing import observed
 from ps2.algorithms.training.streams.labelled_rows import LabelledReader
 from ps2.algorithms.training.streams.learner import BatchProgress, LearnerOptions

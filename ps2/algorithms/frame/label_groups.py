@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ps2.algorithms.estimators.labels import Group, better_sums, finite_or_0
-from ps2.algorithms.estimators.loads import COST, PART, ROWS, SQUARES
+from ps2.algorithms.frame.labels import Group, better_sums, finite_or_0
+from ps2.algorithms.frame.loads import COST, PART, ROWS, SQUARES
 from ps2.algorithms.training.faults import ColumnNames, Form, error_of, outside
 from ps2.algorithms.training.reading import Reading, read
 from ps2.array_types import Float64s

@@ -25,7 +25,7 @@ from pyspark.sql.types import (
     UserDefinedType,
 )
 
-from ps2.algorithms.estimators.labels import (
+from ps2.algorithms.frame.labels import (
     Group,
     Labels,
     better_sums,
@@ -34,8 +34,8 @@ from ps2.algorithms.estimators.labels import (
     is_finite,
     not_finite,
 )
-from ps2.algorithms.estimators.loads import COST, PART, Load, loads_of, sums_sql
-from ps2.algorithms.estimators.vector_columns import unwrapped
+from ps2.algorithms.frame.loads import COST, PART, Load, loads_of, sums_sql
+from ps2.algorithms.frame.vector_columns import unwrapped
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Facts, quoted
 from ps2.data.columns import IMPUTE, listed

@@ -13,9 +13,9 @@ from pyspark.ml.linalg import DenseMatrix, Matrix, Vector
 from pyspark.ml.param import TypeConverters
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, GeneralMLWriter, MLReader, MLWriter
 
-from ps2.algorithms.estimators.array_files import KEY
-from ps2.algorithms.estimators.array_files import load_metadata as read_metadata
-from ps2.algorithms.estimators.metadata_files import (
+from ps2.algorithms.frame.array_files import KEY
+from ps2.algorithms.frame.array_files import load_metadata as read_metadata
+from ps2.algorithms.frame.metadata_files import (
     load_metadata,
     located,
     remove_folder,

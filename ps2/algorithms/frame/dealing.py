@@ -14,8 +14,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, StringType
 
-from ps2.algorithms.estimators.loads import NO_LOAD, PART, Load, loads_of, sums_of, unevenness
-from ps2.algorithms.estimators.tables import (
+from ps2.algorithms.frame.loads import NO_LOAD, PART, Load, loads_of, sums_of, unevenness
+from ps2.algorithms.frame.placement import Cores
+from ps2.algorithms.frame.tables import (
     NO_ROWS,
     TableSurvey,
     column,
@@ -23,8 +24,7 @@ from ps2.algorithms.estimators.tables import (
     in_one_partition_if_small,
     names_of,
 )
-from ps2.algorithms.estimators.vector_columns import for_arrow, unwrapped
-from ps2.algorithms.frame.placement import Cores
+from ps2.algorithms.frame.vector_columns import for_arrow, unwrapped
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Table
 from ps2.errors import InputError, SlotsError

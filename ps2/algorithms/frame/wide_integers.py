@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, LongType, StructField
 
-from ps2.algorithms.estimators.tables import column
+from ps2.algorithms.frame.tables import column
 from ps2.errors import PrecisionWarning
 
 # This type holds any 64-bit integer, and any float64 near one.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-from ps2.algorithms.estimators.heads import ClassHead, ClusterHead, SharesHead, ValueHead, VectorHead, VotesHead
+from ps2.algorithms.frame.heads import ClassHead, ClusterHead, SharesHead, ValueHead, VectorHead, VotesHead
 
 Head = ClassHead | ClusterHead | SharesHead | ValueHead | VectorHead | VotesHead
 HEADS = {head.__name__: head for head in (ClassHead, ClusterHead, SharesHead, ValueHead, VectorHead, VotesHead)}

@@ -16,10 +16,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.sql.types import ArrayType
 
-from ps2.algorithms.estimators.given_rows import given_rows
-from ps2.algorithms.estimators.predictions import Fitted, Head, predicted
-from ps2.algorithms.estimators.tables import check_columns, column, field, known_dim
-from ps2.algorithms.estimators.vector_columns import for_arrow
+from ps2.algorithms.frame.given_rows import given_rows
+from ps2.algorithms.frame.predictions import Fitted, Head, predicted
+from ps2.algorithms.frame.tables import check_columns, column, field, known_dim
+from ps2.algorithms.frame.vector_columns import for_arrow
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.array_types import Float64s
 from ps2.data.columns import read_features, read_numbers

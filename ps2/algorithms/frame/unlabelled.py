@@ -11,9 +11,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType
 
-from ps2.algorithms.estimators.dealing import cost_of
-from ps2.algorithms.estimators.loads import PART, loads_of, sums_of
-from ps2.algorithms.estimators.tables import (
+from ps2.algorithms.frame.dealing import cost_of
+from ps2.algorithms.frame.loads import PART, loads_of, sums_of
+from ps2.algorithms.frame.tables import (
     TableSurvey,
     column,
     dim_of,
@@ -21,7 +21,7 @@ from ps2.algorithms.estimators.tables import (
     first_row,
     in_one_partition_if_small,
 )
-from ps2.algorithms.estimators.vector_columns import unwrapped
+from ps2.algorithms.frame.vector_columns import unwrapped
 from ps2.algorithms.training.faults import MAX_COUNT, ColumnNames
 from ps2.errors import InputError
 

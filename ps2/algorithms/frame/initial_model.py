@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from pyspark.ml.util import MLWriter
 
-from ps2.algorithms.estimators.estimator import TrainingEstimator
+from ps2.algorithms.frame.estimator import TrainingEstimator
 from ps2.errors import UsageError
 
 E = TypeVar("E", bound="HasInitialModel")

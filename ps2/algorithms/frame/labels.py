@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ps2.algorithms.estimators.attributes import values_of
+from ps2.algorithms.frame.attributes import values_of
 from ps2.algorithms.training.table import Facts
 from ps2.errors import InputError
 

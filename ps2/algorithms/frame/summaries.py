@@ -16,8 +16,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, NumericType
 
-from ps2.algorithms.estimators.notebook import history_html
-from ps2.algorithms.estimators.tables import column, field
+from ps2.algorithms.frame.notebook import history_html
+from ps2.algorithms.frame.tables import column, field
 from ps2.algorithms.training.placement import Placement
 from ps2.algorithms.training.record import Gradients, TrainingHistory
 from ps2.data.columns import IMPUTE
@@ -380,7 +380,7 @@ class HistorySummary:
             ConfigError: matplotlib is not installed, or no step was taken.
         """
         with needs_matplotlib("plot"):
-            from ps2.algorithms.estimators.plotting import draw_losses
+            from ps2.algorithms.frame.plotting import draw_losses
         return saved(draw_losses(self._history, ax), path)
 
     def _repr_html_(self) -> str:

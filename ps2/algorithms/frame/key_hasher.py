@@ -11,11 +11,11 @@ from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
 from pyspark.sql import DataFrame
 from pyspark.sql.types import ArrayType, FloatType, LongType, StructField, StructType
 
-from ps2.algorithms.estimators.frames import check_frame
-from ps2.algorithms.estimators.key_params import HashedColumns
-from ps2.algorithms.estimators.model_files import EstimatorReader, EstimatorWriter
-from ps2.algorithms.estimators.tables import column
+from ps2.algorithms.frame.frames import check_frame
+from ps2.algorithms.frame.key_params import HashedColumns
+from ps2.algorithms.frame.model_files import EstimatorReader, EstimatorWriter
 from ps2.algorithms.frame.settings import Setting, getter, param, setter
+from ps2.algorithms.frame.tables import column
 from ps2.data.hashing import FieldHasher
 from ps2.errors import InputError
 from ps2.run.spark.backend_lookup import with_python

@@ -11,9 +11,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DoubleType, StructField, StructType
 
-from ps2.algorithms.estimators.frames import check_frame
-from ps2.algorithms.estimators.heads import ClassHead
-from ps2.algorithms.estimators.key_params import check_key_columns
+from ps2.algorithms.frame.frames import check_frame
+from ps2.algorithms.frame.heads import ClassHead
+from ps2.algorithms.frame.key_params import check_key_columns
 from ps2.array_types import Float64s
 from ps2.data.hashing import FieldHasher
 from ps2.data.key_rows import KeyRows

@@ -10,17 +10,17 @@ from pyspark.ml.linalg import DenseVector, Vector
 from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
 from pyspark.sql import DataFrame
 
-from ps2.algorithms.estimators.array_files import ArrayModel
-from ps2.algorithms.estimators.frames import check_frame
-from ps2.algorithms.estimators.model_files import ModelReader, ModelWriter
-from ps2.algorithms.estimators.notebook import model_html
-from ps2.algorithms.estimators.predict import rows_of, with_predictions
-from ps2.algorithms.estimators.predictions import Head
-from ps2.algorithms.estimators.scoring import FeatureScoring, Scoring
-from ps2.algorithms.estimators.summaries import HistorySummary
-from ps2.algorithms.estimators.tables import field
+from ps2.algorithms.frame.array_files import ArrayModel
+from ps2.algorithms.frame.frames import check_frame
+from ps2.algorithms.frame.model_files import ModelReader, ModelWriter
+from ps2.algorithms.frame.notebook import model_html
 from ps2.algorithms.frame.params import ByName, FeatureParams
+from ps2.algorithms.frame.predict import rows_of, with_predictions
+from ps2.algorithms.frame.predictions import Head
+from ps2.algorithms.frame.scoring import FeatureScoring, Scoring
 from ps2.algorithms.frame.shared_settings import are_thresholds
+from ps2.algorithms.frame.summaries import HistorySummary
+from ps2.algorithms.frame.tables import field
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.record import TrainingHistory
 from ps2.array_types import Float64s
