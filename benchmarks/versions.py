@@ -1,4 +1,4 @@
-"""Small fits of this checkout against those of an earlier commit, in turns: what a change costs, or saves.
+"""Fits of this checkout against those of an earlier commit, in turns: what a change costs, or saves.
 
 Each side has a driver, a Spark and a fleet. The earlier commit compiles its kernels in the first fits, which takes
 minutes. docs/performance/small.md says how to read it.
@@ -29,6 +29,7 @@ class Args(frame.Args):
     rounds: int = option(7, "Turns that the medians are of.", least=2)
     before: str = option("", "The earlier commit, of this repository.")
     fits: tuple[str, ...] = option(tuple(FITS), "What to fit.", choices=tuple(FITS))
+    rows: int = option(5_000, "Rows of each fit.", least=1_000)
     goal: float = option(0.95, "How many times as fast a fit is to be, at least.")
 
 
@@ -39,7 +40,7 @@ def fits(args: Args) -> Part:
     lines = []
     with ExitStack() as opened:
         folders = [opened.enter_context(_package(args.before)), ROOT]
-        drivers = [opened.enter_context(_driver(folder)) for folder in folders]
+        drivers = [opened.enter_context(_driver(folder, args.rows)) for folder in folders]
         for name in args.fits:
             turns = [[_fit_s(driver, name) for driver in drivers] for _ in range(WARM_UPS + args.rounds)]
             before, now = zip(*turns[WARM_UPS:], strict=True)
@@ -58,11 +59,11 @@ def _package(commit: str) -> Iterator[Path]:
 
 
 @contextmanager
-def _driver(folder: Path) -> Iterator[subprocess.Popen[str]]:
+def _driver(folder: Path, rows: int) -> Iterator[subprocess.Popen[str]]:
     """Start a driver with the ``ps2`` of a folder."""
     own = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     env = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", **own}
-    command, pipe = [sys.executable, "-m", "benchmarks.versions_driver"], subprocess.PIPE
+    command, pipe = [sys.executable, "-m", "benchmarks.versions_driver", str(rows)], subprocess.PIPE
     with subprocess.Popen(command, env=env, cwd=folder, stdin=pipe, stdout=pipe, text=True) as driver:
         yield driver
 

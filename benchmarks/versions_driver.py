@@ -1,6 +1,6 @@
 """A driver that fits when it is told to, for ``benchmarks/versions.py``.
 
-    python -m benchmarks.versions_driver < names of fits, one a line
+    python -m benchmarks.versions_driver ROWS < names of fits, one a line
 
 Prints the seconds of each fit. ``PYTHONPATH`` says whose ``ps2`` it imports.
 """
@@ -41,6 +41,7 @@ FITS: dict[str, tuple[str, str, dict[str, Any], Callable[[Any], Any]]] = {
 
 
 def main() -> None:
+    bare.ROWS = int(sys.argv[1])
     spark = bare.start()
     frames: dict[Callable[[Any], Any], Any] = {}
     for line in sys.stdin:
