@@ -17,8 +17,7 @@ from ps2.client.keysets import ServerKeySets
 from ps2.client.plans import Plan
 from ps2.client.read_your_writes import ReadYourWrites, is_plain
 from ps2.client.requests import Addressed, Piece, cut, group
-from ps2.client.retry import RetryPolicy
-from ps2.client.rollback import RollbackTracker
+from ps2.client.retry import RetryPolicy, RollbackTracker
 from ps2.client.stopwatch import Stopwatch
 from ps2.config import RetryConfig, WireConfig
 from ps2.errors import (

@@ -10,10 +10,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ps2.client.batch import OPEN, hold
-from ps2.client.fleet import FleetRef
+from ps2.client.fleet import FleetRef, Owner
 from ps2.client.key_calls import KeyCalls
 from ps2.client.managed_matrix import ManagedMatrix
-from ps2.client.owners import Owner
 from ps2.client.plans import Target
 from ps2.client.session import Session
 from ps2.client.sessions import current_session, session_of

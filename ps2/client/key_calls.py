@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from ps2.client.batch import submit, submit_later
+from ps2.client.fleet import Owner
 from ps2.client.managed_matrix import KeyStatus, ManagedMatrix
-from ps2.client.owners import Owner
 from ps2.client.plans import Plan
 from ps2.client.session import Session
 from ps2.interrupts import shielded

@@ -15,10 +15,9 @@ from ps2.array_types import Int64s
 from ps2.config import WireConfig
 from ps2.matrix.partition import MatrixSpec, check_columns, partition_of
 from ps2.matrix.route import Route
-from ps2.ops.distinct import group_by_partition
+from ps2.ops.distinct import group_by_partition, sort_keys
 from ps2.ops.kernels import FEW
 from ps2.ops.packing import is_ascending, narrowest
-from ps2.ops.sorting import sort_keys
 from ps2.ops.table import Array
 from ps2.protocol.messages import Keys, Operation, Request, key_digest
 

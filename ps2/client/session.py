@@ -11,10 +11,8 @@ from typing import TypeVar
 
 from ps2.client.async_writer import AsyncWriter
 from ps2.client.dispatch import Dispatch, Locator
-from ps2.client.fleet import FleetRef
-from ps2.client.owners import Owners
-from ps2.client.retry import RetryPolicy
-from ps2.client.rollback import RollbackTracker
+from ps2.client.fleet import FleetRef, Owners
+from ps2.client.retry import RetryPolicy, RollbackTracker
 from ps2.client.task import MutationIds, RunIds, is_later_attempt
 from ps2.config import RetryConfig, WireConfig
 from ps2.errors import LostError, RecoveringError, TransientError, UnreachableError

@@ -24,8 +24,8 @@ from ps2.interrupts import shielded
 from ps2.name_hints import hints_keywords
 from ps2.run.options import RunOptions
 from ps2.run.result import RunResult
-from ps2.run.slots import wait_for_slots
 from ps2.run.spark.backend import SparkBackend
+from ps2.run.spark.backend_lookup import wait_for_slots
 from ps2.text_tables import to_html
 
 log = logging.getLogger(__name__)

@@ -17,14 +17,12 @@ from ps2.client.network import FleetNetwork
 from ps2.client.session import Session
 from ps2.client.sessions import install, uninstall
 from ps2.config import Binding, WireConfig, join_address, read_token, unencrypted
-from ps2.coordinator.application import Application, driver_secret, start_python
-from ps2.coordinator.binding import binding_of
+from ps2.coordinator.application import Application, binding_of, driver_secret, start_python
 from ps2.coordinator.conf import PS2Conf
-from ps2.coordinator.fleet import Fleet
+from ps2.coordinator.fleet import Fleet, with_restore
 from ps2.coordinator.key_clock import KeyClock
 from ps2.coordinator.monitoring import Monitoring
 from ps2.coordinator.recovery import Policy, RecoveryLog
-from ps2.coordinator.startup import with_restore
 from ps2.coordinator.steps import Steps
 from ps2.coordinator.supervisor import Supervisor
 from ps2.errors import PS2Error, StoppedError, UsageError

@@ -12,12 +12,10 @@ from ps2.errors import ConfigError, NotFoundError
 from ps2.ops import (  # noqa: F401 - each module adds its operations to the table
     access,
     blocks,
-    boxes,
     draws,
     elementwise,
     embedding_steps,
     factors,
-    gradient_steps,
     matrix,
     optimizers,
     orthants,

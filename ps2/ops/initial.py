@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from ps2.matrix.key_policy import Initial
-from ps2.ops.draws import GOLDEN, TO_UNIT, scrambled
+from ps2.ops.draws import GOLDEN, TO_UNIT, normal_pairs, scrambled
 from ps2.ops.guards import readable
 from ps2.ops.kernels import Int64s, kernel
-from ps2.ops.normals import normal_pairs
 from ps2.ops.parallel import over_blocks
 from ps2.ops.table import Array
 

@@ -13,12 +13,11 @@ from google.protobuf.message import DecodeError
 from ps2.config import WireConfig
 from ps2.errors import AuthError, ProtocolError, PS2Error, UnavailableError
 from ps2.protocol.pb import auth_pb2 as pb
-from ps2.rpc.credentials import channel_credentials
+from ps2.rpc.credentials import channel_credentials, explain
 from ps2.rpc.status import MAX_METADATA_BYTES, error_detail, from_bare, from_rpc
-from ps2.rpc.tls_probe import explain
 from ps2.transport import proof
+from ps2.transport.liveness import unreachable
 from ps2.transport.proof import ClientSession, Tokens
-from ps2.transport.reach import unreachable
 from ps2.transport.tls import Renewed
 
 NONCE_KEY = "ps2-nonce-bin"

@@ -13,7 +13,7 @@ from ps2.errors import LimitError, PS2Error, RolledBack, StoppedError, Unavailab
 from ps2.protocol.error_details import from_detail
 from ps2.protocol.pb import run_pb2 as pb
 from ps2.protocol.plain_data import LIMIT_BYTES
-from ps2.transport.reach import unreachable
+from ps2.transport.liveness import unreachable
 from ps2.transport.worker_channel import WorkerChannel
 
 # How long failures must last before an attempt concludes that the driver has ended.

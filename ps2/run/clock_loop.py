@@ -6,19 +6,53 @@ import logging
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ps2.client.fleet import FleetRef
 from ps2.errors import PS2Error, RolledBack, UsageError
+from ps2.logs import TEXT, LogFormat
 from ps2.protocol.plain_data import decode
 from ps2.rpc.run_control import ClockTimes, Entered, Joined, Logged, Report, RunControl
 from ps2.run.prefetch import Freshness, Prefetches, ProgressPoller
 from ps2.run.rotation import IDLE
-from ps2.run.run_ref import RunRef
 from ps2.run.turns import Turn
 
 if TYPE_CHECKING:
     from ps2.client.session import Session
     from ps2.client.task import RunIds
+
+
+@dataclass(frozen=True)
+class RunRef:
+    """Identifies the run of a task; travels in the task's closure and holds no secret.
+
+    Attributes:
+        address: ``host:port`` of the run's server in the driver.
+        number: the number of the run in its fleet.
+        staleness: the run's staleness; None for ASP.
+        first: the run's first clock.
+        seed: the seed of ``worker.rng``.
+        takes_reports: True if ``onClock`` takes the workers' reports.
+        retries: True if Spark restarts a failed task.
+        log_format: the format of the workers' logs: that of the driver's.
+    """
+
+    fleet: FleetRef
+    address: str
+    number: int
+    staleness: int | None
+    first: int
+    seed: int
+    takes_reports: bool = False
+    retries: bool = True
+    log_format: LogFormat = TEXT
+
+    @property
+    def series(self) -> str:
+        """The common part of the mutation ids of all runs in this fleet."""
+        return f"{self.fleet.id}/runs"
+
 
 log = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ps2.errors import ConfigError, UsageError
+from ps2.run.clock_loop import RunRef
 from ps2.run.compiled import importable_name
 from ps2.run.local_data import ACCEPTED, local_data
-from ps2.run.run_ref import RunRef
 from ps2.run.spark.backend import RowSource, SparkBackend, SparkJob
 from ps2.run.spark.backend_lookup import backend_of
 from ps2.run.spark.driver_rows import DriverRows

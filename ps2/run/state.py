@@ -21,10 +21,9 @@ from ps2.run.journal import Journal
 from ps2.run.rank_leases import RankLease, RankLeases, Wake
 from ps2.run.records import MAX_TIMES, Metrics, Timeline
 from ps2.run.reports import ReportLog
-from ps2.run.rotation import IDLE
+from ps2.run.rotation import IDLE, TurnBudget
 from ps2.run.spans import Call, Spans
 from ps2.run.sync_points import SyncPoints
-from ps2.run.turn_budget import TurnBudget
 from ps2.run.worker_log import RunLines
 
 T = TypeVar("T")

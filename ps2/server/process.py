@@ -242,7 +242,7 @@ def _drain(engine: Engine, drain_s: float, drain: threading.Event, stop: threadi
 
 
 def _expose(servicer: ServerServicer, engine: Engine, info: dict[str, str], address: tuple[str, int]) -> Exposition:
-    from ps2.server.exposition import ServerCollector  # most servers do not need it
+    from ps2.server.metrics import ServerCollector  # most servers do not need it
     from ps2.transport.exposition import Exposition
 
     collector, (host, port) = ServerCollector(servicer.status, info), address

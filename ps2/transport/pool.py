@@ -16,8 +16,8 @@ from ps2.errors import PS2Error, StoppedError, UnavailableError
 from ps2.interrupts import POLL_S
 from ps2.transport.connection import Connection
 from ps2.transport.handshake import handshake
+from ps2.transport.liveness import unreachable
 from ps2.transport.proof import Tokens
-from ps2.transport.reach import unreachable
 from ps2.transport.sockets import PlainSocket, connect, limit_wait, tune
 from ps2.transport.tls import Renewed, client_context
 from ps2.transport.tls_connection import TlsConnection

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from ps2.errors import SlotsError
-from ps2.run.slots import cores_each, count_executors, most_slots, wait_for_slots
+from ps2.run.spark.backend_lookup import cores_each, count_executors, most_slots, wait_for_slots
 from ps2.run.spark.classic import ClassicSpark
 
 DYNAMIC = {"spark.dynamicAllocation.enabled": "true"}

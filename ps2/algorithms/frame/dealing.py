@@ -28,9 +28,8 @@ from ps2.algorithms.frame.vector_columns import for_arrow, unwrapped
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Table
 from ps2.errors import InputError, SlotsError
-from ps2.run.slots import cores_each, cores_of_one, most_slots
 from ps2.run.spark.backend import SparkBackend
-from ps2.run.spark.backend_lookup import backend_of
+from ps2.run.spark.backend_lookup import backend_of, cores_each, cores_of_one, most_slots
 
 # Workers wait for the slowest one. Partitions are kept or merged only if no worker gets more than this times its fair
 # share of the work.

@@ -12,8 +12,7 @@ from pathlib import Path
 from ps2.certificates import TlsFiles
 from ps2.config import Binding, ports_text, write_token
 from ps2.coordinator.launcher import Launcher, LaunchRequest
-from ps2.coordinator.launchers.processes.child import Child, end, how_it_ended
-from ps2.coordinator.launchers.processes.forking import ForkServer
+from ps2.coordinator.launchers.processes.child import Child, ForkServer, end, how_it_ended
 from ps2.errors import LaunchError
 from ps2.server.memory import available_bytes
 

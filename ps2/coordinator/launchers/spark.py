@@ -15,9 +15,13 @@ from typing import Any
 from ps2.certificates import Tls, TlsFiles
 from ps2.config import Binding, WireConfig
 from ps2.coordinator.launcher import Launcher, LaunchRequest
-from ps2.coordinator.launchers.containers.application import FleetApplication
 from ps2.coordinator.launchers.containers.hosts import Hosts
-from ps2.coordinator.launchers.containers.submission import DEFAULT_MEMORY_BYTES, Submission, submission_for
+from ps2.coordinator.launchers.containers.submission import (
+    DEFAULT_MEMORY_BYTES,
+    FleetApplication,
+    Submission,
+    submission_for,
+)
 from ps2.errors import ConfigError, LaunchError
 from ps2.protocol.pb import launcher_pb2 as pb
 from ps2.rpc.launcher_control import order_to_pb, report_from_pb
