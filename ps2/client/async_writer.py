@@ -35,7 +35,6 @@ class QueuedUpdate:
 
     Attributes:
         clock: the worker's clock when the mutation was queued.
-        held_bytes: size of the mutation's arrays in this process.
     """
 
     plan: Plan[Any]
@@ -75,9 +74,7 @@ class AsyncWriter:
     """
 
     def __init__(self, send: Callable[[Sequence[Mutation]], list[PS2Error]]) -> None:
-        """Args:
-        send: sends mutations, and returns the errors of those that failed.
-        """
+        """``send`` sends mutations, and returns the errors of those that failed."""
         self.is_idle = True
         self.transfers = BusyTime()
         self._send = send
@@ -100,10 +97,8 @@ class AsyncWriter:
     def put(self, plan: Plan[Any], name: Callable[[], RequestId], clock: int = 0) -> None:
         """Queue a mutation; wait while the window is full. The caller must not change its arrays afterwards.
 
-        Args:
-            name: returns the mutation's id. It is called when there is room, because the id of a mutation whose caller
-                stopped waiting would never be answered.
-            clock: the worker's clock.
+        ``name`` returns the mutation's id. It is called when there is room, because the id of a mutation whose
+        caller stopped waiting would never be answered.
         """
         size = held_bytes(plan)
         with self._changed:
@@ -135,8 +130,7 @@ class AsyncWriter:
     def flush_below(self, below: int) -> int | None:
         """Wait until all mutations of clocks below ``below`` are answered; raise the first error, of any clock.
 
-        Returns:
-            The first clock with an unanswered mutation; None if all are answered.
+        Returns the first clock with an unanswered mutation; None if all are answered.
         """
         with self._changed:
             wait_for(self._changed, lambda: all(update.clock >= below for update in self._open()))
@@ -146,8 +140,7 @@ class AsyncWriter:
     def has_settled_below(self, below: int, timeout_s: float) -> bool | None:
         """Wait at most ``timeout_s`` until all mutations of clocks below ``below`` are answered.
 
-        Returns:
-            True if none has failed, False if one has; None if some are still unanswered.
+        Returns False if one has failed, None if some are still unanswered.
         """
         with self._changed:
             if wait_for(self._changed, lambda: all(update.clock >= below for update in self._open()), timeout_s):

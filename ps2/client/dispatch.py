@@ -51,7 +51,6 @@ class Routes:
     """The routes of matrices. Thread-safe.
 
     Attributes:
-        by_matrix: route by matrix.
         version: the newest route version seen of any matrix.
     """
 
@@ -79,12 +78,7 @@ class Routes:
 
 @dataclass(frozen=True)
 class Locator:
-    """Finds matrices by asking the master. The answers are recorded in ``Dispatch.routes``.
-
-    Attributes:
-        once: asks once.
-        retrying: asks, and retries transient errors.
-    """
+    """Finds matrices by asking the master, ``once`` or ``retrying``; ``Dispatch.routes`` keeps the answers."""
 
     once: Callable[[int], MatrixInfo]
     retrying: Callable[[int], MatrixInfo]
@@ -94,9 +88,7 @@ class Dispatch:
     """Sends the plans of one session. Thread-safe.
 
     Attributes:
-        routes: the routes of the matrices that this process knows.
         writer: the mutations given to ``run_later`` that have not been answered.
-        stopwatch: the seconds that calls take, by kind.
     """
 
     def __init__(
@@ -155,9 +147,9 @@ class Dispatch:
     def read(self, plans: Sequence[Plan[Any]]) -> tuple[Results, ReadYourWrites]:
         """Run read-only plans without waiting for queued additions.
 
-        Returns:
-            The results, and a ``ReadYourWrites`` with the additions that they lack, collected until ``writer.forget``
-            is called. If it is void, the missing changes cannot be added locally, and nothing was read.
+        Return the results, and the additions that they lack. The additions are collected until
+        ``writer.forget`` is called. If they are void, the missing changes cannot be added locally, and nothing
+        was read.
         """
         with self.writer.held(plans) as reading:
             if reading.is_void:
@@ -210,12 +202,7 @@ class Dispatch:
         return routes
 
     def refresh(self, matrices: Iterable[int], error: TransientError, attempts: RetryPolicy) -> None:
-        """Ask the master for the current routes of matrices, and whether it is recovering one of their servers.
-
-        Raises:
-            LostError: a server of theirs is lost for good.
-            RolledBack: the fleet rolled back to a checkpoint.
-        """
+        """Ask the master for the current routes of matrices, and whether it is recovering one of their servers."""
         for matrix in matrices:
             try:
                 info = self._locator.once(matrix)

@@ -25,11 +25,8 @@ class OptimizerKind:
     """An optimizer of embedding tables, without values of its hyperparameters.
 
     Attributes:
-        operation: name of the server operation that takes its step (``ps2.ops.embedding_steps``).
-        defaults: its hyperparameters by name, with their default values.
         block: ``block(k, linear)`` returns the length of a key's block: k weights, of which the first ``linear`` take
             steps of FTRL, and the optimizer's state.
-        takes_linear: True if the operation has a parameter ``linear``.
         largest_gradient: largest absolute value of a gradient; None: any finite one.
     """
 
@@ -65,10 +62,8 @@ class TableOptimizer:
     """An optimizer with values of its hyperparameters, for a table of k weights for each key.
 
     Attributes:
-        name: one of ``KINDS``.
         k: number of weights of a key.
         linear: with "ftrl+adagrad", how many of a key's weights, the first ones, take steps of FTRL.
-        scalars: the scalar arguments of the operation, by the operation's names for them.
     """
 
     name: str
@@ -83,15 +78,7 @@ class TableOptimizer:
 
     @staticmethod
     def of(name: Any, k: int, linear: int, values: Mapping[str, float | None]) -> TableOptimizer:
-        """Return an optimizer.
-
-        Args:
-            name: the user's value.
-            values: hyperparameters by name; None takes the default.
-
-        Raises:
-            ConfigError: there is no such optimizer, it does not have a hyperparameter, or one is out of range.
-        """
+        """Return the optimizer with the user's ``name``; None as a hyperparameter takes the default."""
         if name not in KINDS:
             raise ConfigError(f"optimizer: expected one of {', '.join(KINDS)}, got {name!r}")
         kind = KINDS[name]
@@ -138,7 +125,6 @@ class TableSettings:
     """Settings of an embedding table, except ``KeyPolicy``, which the matrix's spec holds.
 
     Attributes:
-        optimizer: the optimizer; it holds k, the number of weights of a key.
         dim: keys are in [0, dim).
         hash_bits: keys are folded to this many bits, so that some collide; None: keys are not folded.
         zero_columns: the number of leading weights of a key that begin at 0.
@@ -170,13 +156,7 @@ class TableSettings:
         return self.dim if self.hash_bits is None else 1 << self.hash_bits
 
     def checked_keys(self, keys: Any) -> Int64s:
-        """Return keys of any shape as a C-contiguous int64 array of the same shape.
-
-        Raises:
-            DTypeError: the keys are not integers.
-            OutOfRangeError: a key is not in [0, dim).
-            LimitError: there are more keys than one call takes.
-        """
+        """Return keys of any shape as a C-contiguous int64 array of the same shape."""
         array = as_integers("keys", keys)
         if array.size > MAX_KEYS:
             raise LimitError(f"keys: at most {MAX_KEYS:,} in one call, got {array.size:,}")

@@ -73,11 +73,7 @@ class Access:
     tls: Pems | None = None
 
     def token_of(self, fleet: FleetRef) -> str | None:
-        """Return a fleet's token; None if its servers have none.
-
-        Raises:
-            UsageError: the driver of this task does not know the token.
-        """
+        """Return a fleet's token; None if its servers have none."""
         for token in (derived_token(self.secret, fleet.id), self.token, None):
             if hmac.compare_digest(token_id(self.secret, token), fleet.token_id):
                 return token

@@ -137,9 +137,6 @@ def split_blocks(spec: MatrixSpec, route: Route, columns: Int64s) -> SplitKeys:
     """Group columns by partition for block operations. Columns keep the order given, with their duplicates.
 
     Sorting blocks takes as long as sending them, and servers accept them in any order.
-
-    Raises:
-        OutOfRangeError: a column is not in ``[0, dim)``.
     """
     check_columns(spec, columns)
     count = len(route.addresses)
@@ -166,14 +163,7 @@ def _blocks_in_group(spec: MatrixSpec) -> int:
 
 
 def split(spec: MatrixSpec, route: Route, columns: Int64s) -> SplitKeys:
-    """Group columns by partition.
-
-    Args:
-        columns: int64 of shape (n,), any order, duplicates allowed.
-
-    Raises:
-        OutOfRangeError: a column is not in ``[0, dim)``.
-    """
+    """Group columns, int64 in any order with duplicates, by partition."""
     check_columns(spec, columns)
     count = len(route.addresses)
     order: Int64s | None = None

@@ -40,9 +40,7 @@ class FleetNetwork:
     def __init__(self, token: str | Tokens | None, wire: WireConfig | None = None, sure: bool = False) -> None:
         """Create the network; it connects on demand.
 
-        Args:
-            token: the fleet's token.
-            sure: True if the token is certainly right, so that a server that does not know it is an impostor.
+        ``sure``: the token is certainly right, so that a server that does not know it is an impostor.
         """
         self._token = Tokens.from_text(token)
         self._wire = wire or WireConfig()

@@ -33,11 +33,7 @@ MAX_ON_SERVERS = WireConfig.request_limit_bytes // PAIR_BYTES
 
 @dataclass(frozen=True)
 class Embeddings:
-    """The rows that pairs refer to.
-
-    Attributes:
-        spare: returns this many rows of the same matrix that nobody else uses.
-    """
+    """The rows that pairs refer to; ``spare`` returns this many rows of the same matrix that nobody else uses."""
 
     session: Session
     target: Target

@@ -32,11 +32,8 @@ class Workload:
     """A batch of pairs.
 
     Attributes:
-        pairs: number of pairs.
-        distinct_rows: number of distinct rows in them.
         columns: elements of a row (the paper's K).
         servers: number of column partitions; one per server by default.
-        itemsize: bytes of an element.
     """
 
     pairs: int

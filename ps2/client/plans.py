@@ -32,7 +32,6 @@ class Target:
 
     Attributes:
         matrix, spec, route: matrix, spec and route of the first vector, or of the matrix.
-        rows: the rows of the vectors, in order.
         others: matrix and dtype of each vector and matrix after the first; empty if all belong to one matrix.
     """
 
@@ -136,10 +135,8 @@ def pull_active(
 ) -> Plan[tuple[Int64s, Array]]:
     """Plan to read the active keys of a sparse row and their values, sorted by key.
 
-    Args:
-        counts: the number of keys to read in each partition, block by block, in the order in which they became active.
-            None reads all keys in one block per partition.
-        begins: the number of these keys to skip in each partition.
+    For each partition, ``counts`` is the number of keys to read, in the order in which they became active, after
+    the first ``begins`` ones. None reads all keys in one block per partition.
     """
     windows: list[tuple[int, dict[str, int], int]] = []
     for p in target.partitions:

@@ -46,13 +46,9 @@ class RetryPolicy:
         self._stalled_s = time.monotonic()
 
     def note_master(self, error: TransientError | None) -> None:
-        """Note whether the coordinator answers. It may pause for a while.
+        """Note why the coordinator did not answer; None if it did. It may pause for a while.
 
-        Args:
-            error: why it did not answer; None if it did.
-
-        Raises:
-            UnreachableError: it was never reached, and the time limit for a first contact has passed.
+        Raises the error if it was never reached, and the time limit for a first contact has passed.
         """
         self._master_error = error
         stalled_s = 0.0 if self._failing_s is None else time.monotonic() - self._stalled_s

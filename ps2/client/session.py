@@ -73,10 +73,9 @@ class Session:
 
     @shielded
     def check_epoch(self, newest: tuple[int, int | None]) -> None:
-        """Raise RolledBack if the fleet rolled back to a checkpoint since the caller's loop began; see ``rollback``.
+        """Raise RolledBack if the fleet rolled back to a checkpoint since the caller's loop began; see ``retry``.
 
-        Args:
-            newest: epoch and step of the newest rollback that the caller knows of.
+        ``newest``: epoch and step of the newest rollback that the caller knows of.
         """
         self.rollbacks.note(*newest)
         self.rollbacks.check()
@@ -139,8 +138,7 @@ class Session:
     def take_rows(self, matrix: int, count: int = 0, name: str = "") -> list[int]:
         """Get zeroed rows of a matrix: ``count`` rows, or, for 0, all reserved rows that are not in use.
 
-        Args:
-            name: the row's name; needs a count of 1.
+        Only one has a name.
         """
         self._release_dropped()
         with self._new_id() as id:
@@ -165,15 +163,8 @@ class Session:
     def at_one_version(self, matrix: int, attempt: Callable[[Route, int, RequestId], T]) -> T:
         """Send requests to several servers of a matrix at one route version; return the result of ``attempt``.
 
-        The whole attempt is repeated if a server could not answer, or if the route version changed meanwhile.
-
-        Args:
-            attempt: called with the route, the route version for its requests, and a mutation id that is the same for
-                each attempt.
-
-        Raises:
-            LostError: a server is lost for good.
-            RolledBack: the fleet rolled back to a checkpoint meanwhile.
+        The whole attempt is repeated if a server could not answer, or if the route version changed meanwhile,
+        with the same mutation id.
         """
         self.dispatch.flush()
         attempts = RetryPolicy(self.retry)

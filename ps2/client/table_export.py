@@ -35,7 +35,6 @@ class ExportedModel:
 
     Attributes:
         kind: name of the function that scores rows (``ps2.serving.loading``); "table": none.
-        config, hasher: JSON data, as in ``Description``.
         dense: arrays of the model that are not in the table, by name.
     """
 
@@ -50,7 +49,6 @@ class _KeysToExport:
     """The keys of one export.
 
     Attributes:
-        keys: keys whose weights are written, ascending.
         removed: keys that the export says are gone, ascending.
         after: the export that this one is a delta to; None: ``keys`` are all keys of the table.
         reason: why all keys are exported although the caller asked for a delta; None: no reason is needed.

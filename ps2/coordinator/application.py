@@ -27,13 +27,9 @@ LOOPBACK_NAME = "localhost"
 
 
 def binding_of(conf: PS2Conf, spark: SparkBackend | None, has_token: bool) -> Binding:
-    """Return where the driver listens for its fleet and for tasks.
+    """Return where the driver listens for its fleet and for tasks; without a token, on loopback only.
 
     On a cluster the default is the address of Spark's own driver, because executors reach it.
-
-    Args:
-        spark: the application whose tasks use the fleet, or None.
-        has_token: True if connections are authenticated; otherwise the driver listens on loopback only.
     """
     settings: Mapping[str, str] = {}
     if has_token and spark is not None and (conf.launcherClass.is_remote or not spark.shares_host):
@@ -51,12 +47,7 @@ def binding_of(conf: PS2Conf, spark: SparkBackend | None, has_token: bool) -> Bi
 
 
 def out_of_reach(spark: SparkBackend, master: str, servers: tuple[str, ...]) -> str | None:
-    """Return a warning if tasks on other hosts cannot reach the fleet, else None.
-
-    Args:
-        master: ``host:port`` of the coordinator's master.
-        servers: ``host:port`` of each server.
-    """
+    """Return a warning if tasks on other hosts cannot reach the fleet, else None."""
     if spark.shares_host or is_loopback(host_of(spark.addresses.get(HOST, LOOPBACK_NAME), HOST)):
         return None  # other hosts cannot reach Spark's own driver either
     for subject, address in (("the driver's master and runs", master), *(("a server", server) for server in servers)):
@@ -75,11 +66,7 @@ log = logging.getLogger(__name__)
 
 
 def user_backend(spark: Any) -> SparkBackend | None:
-    """Return the user's Spark application. Does not import pyspark unless pyspark is loaded already.
-
-    Args:
-        spark: a SparkSession, of Spark Connect or not, or a SparkContext; None: the active one, if any.
-    """
+    """Return the user's Spark application; for None, the active one, if any. Imports no pyspark that is not loaded."""
     if spark is None:
         return active_backend()
     if not is_connect(spark) and not hasattr(getattr(spark, "sparkContext", spark), "setLocalProperty"):
@@ -114,19 +101,13 @@ class Application:
     """Gives the tasks of one Spark application access to the fleet. Another application may replace a stopped one.
 
     Attributes:
-        spark: the application, or None.
         stages: for each application, the watch of its finished stages.
     """
 
     def __init__(
         self, fleet: FleetRef, token: str | None, tls: Tls | None, master: Master, control: ServerControl
     ) -> None:
-        """Begin without a Spark application.
-
-        Args:
-            token: the attached fleet's token; None: tasks derive the fleet's token, or the fleet has none.
-            tls: the fleet's certificates; None: no TLS.
-        """
+        """Begin without a Spark application. ``token``: that of an attached fleet; None: tasks derive it."""
         self.spark: SparkBackend | None = None
         self.stages: list[StageWatch] = []
         self._fleet = fleet
@@ -170,11 +151,7 @@ class Application:
         spark.set_access(seal(self._access))
 
     def running(self, call: str) -> SparkBackend:
-        """Return the application. Raise ConfigError if there is none, StoppedError if it was stopped.
-
-        Args:
-            call: name of the user's call, for messages.
-        """
+        """Return the application, for ``call``. Raise ConfigError if there is none, StoppedError if it was stopped."""
         if self.spark is None:
             raise ConfigError(f"{call}: this context has no SparkContext")
         _check_running(self.spark)
@@ -188,8 +165,7 @@ class Application:
     def join(self, spark: SparkBackend, epoch: int) -> None:
         """Let the jobs of the calling thread use the fleet, as of an epoch. Spark's own threads need this call.
 
-        Args:
-            spark: the application. With Spark Connect it may be another session, such as that of a query's batches.
+        With Spark Connect it may be another session, such as that of a query's batches.
         """
         if self.spark is None or self.spark.application_id != spark.application_id:
             self.reach(spark)

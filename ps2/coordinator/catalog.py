@@ -22,7 +22,6 @@ class Grant:
     """Rows that are about to be handed out.
 
     Attributes:
-        rows: the numbers of these rows.
         reused: rows that were in use before and have to be zeroed.
         total: number of rows that the matrix needs; the matrix has to grow if it has fewer.
     """
@@ -53,8 +52,6 @@ class Entry:
     Attributes:
         spec: the matrix's shape and settings, with the present number of rows.
         fresh: number of the first row that was never in use.
-        retired: freed rows, which can be used again.
-        used: rows in use.
         owners: for each partition, the index of its server. An index never changes; the server's address may.
         born: generation of each row in use. A row that is freed and used again gets a later generation.
         row_holders: holders of the rows in use whose handles are counted.
@@ -184,7 +181,6 @@ class Catalog:
     """Matrices by id. Ids start at a random number, so that two drivers of one fleet use different ids.
 
     Attributes:
-        names: matrix and row by name.
         born: number of rows that were ever handed out, which is the generation of the next row.
     """
 

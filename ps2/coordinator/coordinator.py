@@ -49,7 +49,6 @@ class _Tokens:
     Attributes:
         attached: the user's token of the attached fleet; None: there is none.
         fleet: the token that servers and clients prove to each other to know; None: the fleet has no token.
-        run: the token that workers of runs prove to know.
     """
 
     attached: str | None
@@ -69,15 +68,7 @@ class Coordinator:
     """The parts of one running context. ``PS2Context`` is the public face of it.
 
     Attributes:
-        conf: the settings in effect.
         token: the fleet's token; None: the fleet has none.
-        active_run: the run under way, if any.
-        fleet: the servers, their master and their launcher.
-        application: the Spark application whose tasks use the fleet.
-        session: this process's session with the fleet.
-        recoveries: the recoveries of lost servers.
-        steps: the driver's steps and checkpoints.
-        monitoring: the live page, the metrics and the traces.
         is_stopped: True once ``stop`` was called.
     """
 
@@ -85,9 +76,6 @@ class Coordinator:
         """Start a fleet, or attach to one, and let Spark's tasks use it.
 
         If a part cannot start, the parts that have started are ended.
-
-        Raises:
-            PS2Error: any error of ``PS2Context.getOrCreate``.
         """
         self.conf = conf = with_restore(conf)
         self.is_stopped = False

@@ -130,8 +130,6 @@ class Fleet:
         address: ``host:port`` by which tasks and servers reach the master.
         home: ``host:port`` by which processes of this host reach the master.
         is_attached: True if another program runs the servers.
-        replicas: number of copies of each shard.
-        master_server: the gRPC server that answers calls to the master.
     """
 
     def __init__(  # noqa: PLR0913 - parts of one context
@@ -144,12 +142,7 @@ class Fleet:
         active: ActiveRun,
         spark_context: Any = None,
     ) -> None:
-        """Start the master and the servers.
-
-        Args:
-            binding: addresses at which the master and local servers listen.
-            spark_context: the servers may run on its cluster; None: there is none.
-        """
+        """Start the master and the servers, which may run on the cluster of ``spark_context``."""
         self.is_attached = bool(conf.addresses)
         self.replicas = conf.replicas
         self._stopping = threading.Event()

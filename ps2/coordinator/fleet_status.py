@@ -214,12 +214,7 @@ class VectorInfo(NamedTuple):
 def fleet_status(
     answers: Mapping[str, ServerStatus | TransientError], names: Mapping[int, Mapping[str, int]]
 ) -> FleetStatus:
-    """Return the state of a fleet.
-
-    Args:
-        answers: each server's status or error, by address.
-        names: row by name of the named vectors, by matrix.
-    """
+    """Return the state of a fleet, by each server's answer and, by matrix, the row of each name."""
     statuses = [answer for answer in answers.values() if isinstance(answer, ServerStatus)]
     servers = [
         FleetServer(address, answer)

@@ -48,14 +48,7 @@ class KeyClock:
     def __init__(
         self, master: Master, network: Network, scope: str, now_s: Callable[[], float] = time.monotonic
     ) -> None:
-        """Create the clock; ``start`` starts its thread.
-
-        Args:
-            master: knows the matrices and their routes.
-            network: sends the requests.
-            scope: scope of the mutations' ids, which no other sender uses.
-            now_s: this process's clock, in seconds.
-        """
+        """Create the clock; ``start`` starts its thread. No other sender uses ``scope`` for mutations' ids."""
         self._master, self._network, self._scope, self._now_s = master, network, scope, now_s
         self._numbers = itertools.count()
         self._clocks: dict[int, _Clock] = {}

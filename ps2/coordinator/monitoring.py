@@ -30,19 +30,10 @@ T = TypeVar("T")
 
 
 class Monitoring:
-    """The live page, the metrics and the traces of one context.
-
-    Attributes:
-        watcher: collects the content of the page and of the metrics.
-    """
+    """The live page, the metrics and the traces of one context; ``watcher`` collects their content."""
 
     def __init__(self, conf: PS2Conf, fleet: Fleet, active: ActiveRun, recoveries: RecoveryLog) -> None:
-        """Start the views that the settings ask for.
-
-        Raises:
-            LaunchError: the address of ``dashboardListen`` or ``metricsListen`` cannot be bound.
-            ConfigError: ``tracing`` lacks a package.
-        """
+        """Start the views that the settings ask for."""
         # The coordinator asks for the status of a server that has been silent for this long.
         self.watcher = DriverWatcher(fleet, active, recoveries, conf.lostAfterS / 2)
         self._page: PageServer | None = None

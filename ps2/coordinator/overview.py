@@ -22,11 +22,7 @@ MATRICES = (
 
 
 def overview(master: Master, conf: PS2Conf, page: str | None = None) -> str:
-    """Return the HTML of a running context.
-
-    Args:
-        page: link of the context's live page; None: there is none.
-    """
+    """Return the HTML of a running context, with a link to its live page if it has one."""
     entries, present, names = master.entries(), master.present(), master.rows_by_name()
     properties = named_values(
         launcher="attach" if conf.addresses else conf.launcher,

@@ -19,7 +19,6 @@ class Member:
     """One server of the fleet.
 
     Attributes:
-        address: ``host:port``.
         server_id: id of the process; another process at the same index has another id.
         last_sign_s: time of the last sign of life, plus the time for which the caller itself has stood still since.
         lost_reason: the reason why the server is lost; None while it is alive.
@@ -55,10 +54,9 @@ class Membership:
         self.members[index] = Member(address, server_id, now_s)
 
     def heartbeat(self, index: int, server_id: str, now_s: float, mutations: int = 0) -> None:
-        """Record a sign of life. A server that was declared lost because of its silence is alive again.
+        """Record a sign of life; raise NotFoundError if the process is not a member.
 
-        Raises:
-            NotFoundError: the process is not a member.
+        A server that was declared lost because of its silence is alive again.
         """
         self.caller_runs(now_s)
         member = self.members.get(index)
@@ -127,12 +125,9 @@ class ServerRegistry:
     """The servers, by index. Thread-safe. Its lock is taken after the master's, and no server is asked under it."""
 
     def __init__(self, lost_after_s: float, on_give_up: Callable[[str], None] = lambda why: None) -> None:
-        """Begin without servers.
+        """Begin without servers. ``on_give_up`` is called with the reason when lost servers are lost for good.
 
-        Args:
-            lost_after_s: seconds of silence after which a server is lost.
-            on_give_up: called with the reason when lost servers are lost for good. The attribute ``on_lost`` is called
-                with index and reason of each lost server.
+        The attribute ``on_lost`` is called with index and reason of each lost server.
         """
         self._on_give_up = on_give_up
         self.on_lost: Callable[[int, str], object] = lambda index, why: None
@@ -253,12 +248,7 @@ class ServerRegistry:
     def lost_reasons(
         self, owners: Collection[int], addresses: Collection[str]
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return why servers of a matrix are lost for good, and why servers are being replaced.
-
-        Args:
-            owners: indices of the matrix's servers.
-            addresses: their addresses in the matrix's route.
-        """
+        """Return why servers of a matrix are lost for good, and why servers of its route are being replaced."""
         with self._lock:
             lost = self._membership.lost()
             reasons = [lost[address] for address in addresses if address in lost]
@@ -269,11 +259,7 @@ class ServerRegistry:
             return tuple(prefix + reason for reason in reasons), ()
 
     def lost(self, replaces: bool) -> list[int]:
-        """Return the indices of the servers that have to be replaced.
-
-        Args:
-            replaces: True if the launcher can replace a silent server. Otherwise only ended servers are returned.
-        """
+        """Return the servers to replace: only the ended ones if the launcher replaces no silent server."""
         with self._lock:
             members = self._membership.members.items()
             return [index for index, m in members if m.lost_reason is not None and (replaces or m.ended)]

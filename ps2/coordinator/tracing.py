@@ -42,11 +42,7 @@ class Tracing:
     """The spans of one context."""
 
     def __init__(self, fleet: Fleet, active: ActiveRun, recoveries: RecoveryLog) -> None:
-        """Begin to trace.
-
-        Raises:
-            ConfigError: OpenTelemetry's API is not installed.
-        """
+        """Begin to trace."""
         try:
             from opentelemetry import trace
         except ImportError as error:

@@ -96,12 +96,9 @@ class Channel:
             self._open()
 
     def call(self, method: str, message: bytes, timeout_s: float) -> bytes:
-        """Call a method (``Service/Method``) and wait for its reply.
+        """Call a method (``Service/Method``) and wait for its reply, or the error that the other side returned.
 
-        Raises:
-            AuthError: this side's token is not the fleet's.
-            UnavailableError: nothing answers at the address, or a process that does not know the token.
-            PS2Error: the error that the other side returned.
+        UnavailableError: nothing answers at the address, or a process that does not know the token.
         """
         path = f"/ps2.v1.{method}"
         self._what = LISTENING.get(method.partition("/")[0], "a server")

@@ -69,7 +69,6 @@ class Activation:
     """A server's new state in its fleet.
 
     Attributes:
-        coordinator: the coordinator that the server follows.
         lease_s: the server refuses requests after this long without an answer to a heartbeat; 0 means no limit.
         loaded: replace all its shards by those that ``load`` has read.
         backup: address of the server with copies of its shards; "" if there is none.
@@ -121,11 +120,9 @@ class ServerControl:
     ) -> ServerInfo:
         """Ask a server for its identity and state; raises ProtocolError if it speaks another version.
 
-        Args:
-            coordinator: the caller, if it is a coordinator; the call counts as its sign of life.
-            answered_s: ``now_s`` of the server's last answer to this coordinator; the lease runs from there.
-            released: the server may end now without loss of data.
-            connection: the name of a data connection to the server, whose byte counts the answer holds.
+        The call counts as the ``coordinator``'s sign of life. ``answered_s``: ``now_s`` of the server's last
+        answer to it, from which the lease runs. ``released``: the server may end now without loss of data.
+        ``connection``: the name of a data connection to the server, whose byte counts the answer holds.
         """
         request = server_pb2.HelloRequest(
             protocol=PROTOCOL_VERSION,
@@ -154,11 +151,7 @@ class ServerControl:
     def create_matrix(
         self, address: str, matrix: int, spec: MatrixSpec, partitions: Sequence[Partition], copies: bool = False
     ) -> None:
-        """Allocate shards filled with zeros.
-
-        Args:
-            copies: the shards will be copies of another server's shards.
-        """
+        """Allocate shards filled with zeros, or (``copies``) copies of another server's shards."""
         request = server_pb2.CreateMatrixRequest(
             matrix=matrix,
             spec=spec_to_pb(spec),
@@ -213,8 +206,7 @@ class ServerControl:
     def copy(self, address: str, checkpoint: str, rows: Mapping[int, Sequence[int]], last: bool = False) -> Copied:
         """Copy the given rows (ascending, by matrix) of the shards that ``freeze`` has paused, and resume them.
 
-        Args:
-            last: refuse clients' requests from then on, until ``discard``.
+        ``last``: refuse clients' requests from then on, until ``discard``.
         """
         matrices = [server_pb2.RowsInUse(matrix=matrix, rows=mine) for matrix, mine in rows.items()]
         request = server_pb2.CopyRequest(checkpoint=checkpoint, matrices=matrices, last=last)
@@ -234,8 +226,7 @@ class ServerControl:
     def load(self, address: str, url: str, matrices: Sequence[LoadMatrix], ids: bool) -> int:
         """Let a server read shards next to its own; return their bytes. ``activate(loaded=True)`` puts them in place.
 
-        Args:
-            ids: read the ids of applied mutations, too.
+        ``ids``: read the ids of applied mutations, too.
         """
         request = server_pb2.LoadRequest(
             url=url, matrices=map(load_matrix_to_pb, matrices), ids=ids, route_version=self.route_version

@@ -22,11 +22,7 @@ def channel_credentials(pems: Pems) -> grpc.ChannelCredentials:
 
 
 def server_credentials(tls: Tls) -> grpc.ServerCredentials:
-    """Return the credentials of a gRPC server; each new connection uses the newest certificates.
-
-    Raises:
-        ConfigError, AuthError: the certificates are unusable.
-    """
+    """Return the credentials of a gRPC server; each new connection uses the newest certificates."""
     configuration = Renewed(tls, _server_configuration)
     latest = configuration.get()
 
@@ -53,11 +49,7 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0
 
 
 def explain(address: str, tls: Tls | None) -> PS2Error | None:
-    """Return the error if TLS is the reason why a server does not answer; None if it is not.
-
-    Args:
-        tls: the certificates that were used; None if TLS is off.
-    """
+    """Return the error if TLS is the reason why a server does not answer; None if it is not."""
     host, port = split_address(address)
     try:
         with socket.create_connection((host, port), TIMEOUT_S) as connection:

@@ -60,12 +60,7 @@ class MasterControl:
     def heartbeat(self, index: int, server_id: str, mutations: int, status: ServerStatus | None = None) -> bool:
         """Send a heartbeat; raises NotFoundError if the master does not know this process.
 
-        Args:
-            mutations: number of requests that have changed something on this server.
-            status: the server's, if the last answer was True.
-
-        Returns:
-            True if somebody looks at the fleet: the next heartbeats bring the server's status.
+        Returns True if somebody looks at the fleet: the next heartbeats bring the server's ``status``.
         """
         message = None if status is None else status_to_pb(status)
         request = master_pb2.HeartbeatRequest(index=index, server_id=server_id, mutations=mutations, status=message)
@@ -107,8 +102,7 @@ class MasterControl:
     def drop_rows(self, matrix: int, rows: Sequence[int], holder: str, id: RequestId | None) -> None:
         """Report that a holder's handles to rows are gone. The master frees the rows if there is no other holder.
 
-        Args:
-            id: None if the holder will never get the same rows again, like one attempt of a task.
+        ``id`` None: the holder will never get the same rows again, like one attempt of a task.
         """
         named = None if id is None else id_to_pb(id)
         request = master_pb2.FreeRowsRequest(matrix=matrix, rows=rows, id=named, holder=holder)

@@ -28,9 +28,6 @@ class OperationStatus:
     """Statistics of one operation.
 
     Attributes:
-        name: the operation's name in the table, or "keys" or "map".
-        count: number of runs, including failures.
-        failures: number of runs that raised.
         seconds: time spent in it, without waits for locks.
         keys: number of columns that requests named one by one; operations on whole rows name none.
         buckets: number of runs that took at most ``BUCKETS_S[i]`` and more than the bound before; the last bucket
@@ -95,8 +92,6 @@ class Counts:
         waiting: requests in flight that wait for the lock of a shard.
         lock_waits: number of locks that requests had to wait for.
         lock_wait_s: seconds that requests waited for locks.
-        mutations: requests that changed something.
-        operations: statistics by operation.
     """
 
     outcomes: dict[str, int]

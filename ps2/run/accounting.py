@@ -64,14 +64,7 @@ _SHOWN = [_FIELDS[name] for name in NAMES]
 
 
 def by_category(rows: Float64s) -> Float64s:
-    """Return the seconds of rows by category.
-
-    Args:
-        rows: the rows of ``Timeline.since``, shape (n, len(COLUMNS)).
-
-    Returns:
-        Shape (n, len(CATEGORIES)).
-    """
+    """Return the seconds of rows of ``Timeline.since``, shape (n, len(COLUMNS)), by category: (n, len(CATEGORIES))."""
     seconds = rows[:, _SHOWN]
     is_outside = rows[:, _OUTSIDE_COLUMN] != 0
     seconds[is_outside, COMPUTE] = 0.0
@@ -91,10 +84,7 @@ def table_seconds(table: ClockTable) -> Float64s:
 def shares(seconds: Sequence[float] | Float64s, whole_s: float) -> Float64s:
     """Return the share of each category, and of what nobody measured, in the whole; they add up to 1.
 
-    Args:
-        seconds: the seconds of each category.
-        whole_s: the seconds of all workers. Clocks of several machines may make the categories longer than that;
-            then their sum is the whole.
+    Clocks of several machines may make the categories longer than ``whole_s``; then their sum is the whole.
     """
     seconds = np.asarray(seconds, np.float64)
     whole_s = max(whole_s, float(seconds.sum()))

@@ -28,11 +28,7 @@ class RunRef:
     """Identifies the run of a task; travels in the task's closure and holds no secret.
 
     Attributes:
-        address: ``host:port`` of the run's server in the driver.
-        number: the number of the run in its fleet.
         staleness: the run's staleness; None for ASP.
-        first: the run's first clock.
-        seed: the seed of ``worker.rng``.
         takes_reports: True if ``onClock`` takes the workers' reports.
         retries: True if Spark restarts a failed task.
         log_format: the format of the workers' logs: that of the driver's.
@@ -201,11 +197,7 @@ class ClockLoop:
             self._prepare(joined, mutations, points)
 
     def clocks(self, n: int, budget_s: float | None = FOREVER) -> Generator[int, None, None]:
-        """Yield the clocks up to ``n``, each when the others allow it; see ``Worker.clocks``.
-
-        Args:
-            budget_s: seconds of each clock; None: the run decides.
-        """
+        """Yield the clocks up to ``n``, each when the others allow it. ``budget_s`` None: the run decides."""
         if self.is_inside:
             raise UsageError("clocks: loops over clocks do not nest")
         if self.clock >= min(n, self._end):

@@ -86,11 +86,7 @@ class Clocks:
     """
 
     def __init__(self, workers: int, staleness: int | None, first: int = 0, calls: bool = False) -> None:
-        """Args:
-        staleness: the attribute.
-        first: the first clock of the run.
-        calls: True if ``onClock`` is called after each clock that all have finished.
-        """
+        """``calls``: True if ``onClock`` is called after each clock that all have finished."""
         self.staleness = staleness
         self._calls = calls
         self.waiting: dict[int, int] = {}  # rank -> the clock that it waits before
@@ -133,13 +129,8 @@ class Clocks:
     def arrive(self, rank: int, clock: int, applied: int) -> list[Release]:
         """Let a worker wait to enter a clock. The event may repeat.
 
-        Args:
-            applied: the first clock of which it has updates that are not on the servers. A later attempt passes clocks
-                that an earlier one has finished, so this may be lower than before.
-
-        Raises:
-            ProtocolError: its own updates are further behind than s.
-            WorkerError: another worker has returned earlier, so the last clock lacks its part.
+        ``applied`` is the first clock of which it has updates that are not on the servers. A later attempt
+        passes clocks that an earlier one has finished, so this may be lower than before.
         """
         if rank in self._returned:
             raise ProtocolError(f"rank {rank} before clock {clock}: it has returned")
@@ -154,11 +145,7 @@ class Clocks:
         return self._release(rank)
 
     def progress(self, rank: int, applied: int) -> list[Release]:
-        """Record how many clocks of a worker inside a clock are on the servers. The event may repeat, or come late.
-
-        Raises:
-            ProtocolError: the clock's own updates cannot be applied yet.
-        """
+        """Record how many clocks of a worker inside a clock are on the servers. The event may repeat, or come late."""
         if rank in self._returned or applied <= self.applied[rank]:
             return []
         if applied > self.entered[rank]:
@@ -169,11 +156,8 @@ class Clocks:
     def leave(self, rank: int, clock: int) -> list[Release]:
         """Record that a worker has returned, so that others no longer wait for it. The event may repeat.
 
-        Args:
-            clock: the last clock that it was in, or waited for: its updates of the clocks below are on the servers.
-
-        Raises:
-            WorkerError: other workers are in later clocks.
+        ``clock``: the last one that it was in, or waited for: its updates of the clocks below are on the
+        servers.
         """
         if rank in self._returned:
             return []

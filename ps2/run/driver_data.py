@@ -27,10 +27,6 @@ class LocalData(ABC):
         """Return what a worker gets of a part."""
 
     def parts(self, count: int) -> list[bytes]:
-        """Return equal parts, in order.
-
-        Raises:
-            UsageError: an element cannot be pickled.
-        """
+        """Return equal parts, in order."""
         bounds = [len(self) * part // count for part in range(count + 1)]
         return [self.serialized(bounds[part], bounds[part + 1]) for part in range(count)]

@@ -23,11 +23,7 @@ MAIN_ALIAS = "__mp_main__"
 
 
 def pickled(worker_fn: Callable[..., Any], read: Callable[..., Any] | None = None) -> Function:
-    """Pickle ``worker_fn`` and ``read``.
-
-    Raises:
-        UsageError: one is not a function of its arguments, or cannot be pickled.
-    """
+    """Pickle ``worker_fn`` and ``read``."""
     from pyspark import Broadcast, cloudpickle
 
     untyped: Any = cloudpickle
@@ -89,15 +85,7 @@ class WorkerJob:
     """The Spark job whose tasks are the workers, and the thread that waits for it."""
 
     def __init__(self, spark: SparkBackend, data: Any, workers: int | None, slots: int) -> None:
-        """Args:
-        data: a DataFrame or an RDD, whose shuffles may run here, or data in this process's memory.
-        workers: the number of workers; None: one for each partition (or row in memory), at most ``slots``.
-
-        Raises:
-            ConfigError: the data are of another kind, or of another application.
-            InputError: the data are in memory, and empty.
-            UsageError: the data are in memory, and have fewer rows than workers.
-        """
+        """``workers``: None: one for each partition (or row in memory), at most ``slots``. Shuffles may run here."""
         self._spark = spark
         source = _source(spark, data)
         limit = slots if source.partitions is None else min(source.partitions, slots)

@@ -35,9 +35,6 @@ class WorkerTasks:
         """Raise SlotsError if ranks have had no task for long and Spark is not starting one, else check the workers.
 
         An earlier stage of the job (a shuffle) may take any time before the workers start.
-
-        Raises:
-            ConfigError: a worker ended because it could not reach the driver.
         """
         now_s = time.monotonic()
         if now_s - self._checked_s < CHECK_INTERVAL_S:

@@ -19,11 +19,7 @@ ACCEPTED = "a DataFrame or an RDD of Spark, a list, a tuple, a range, or a panda
 
 
 def local_data(data: Any) -> LocalData | None:
-    """Return the rows of data in the driver's memory; None if the data are of another kind.
-
-    Raises:
-        InputError: there are no rows, or Arrow has no type for a column of a pandas DataFrame.
-    """
+    """Return the rows of data in the driver's memory; None if the data are of another kind."""
     pandas = sys.modules.get("pandas")
     if isinstance(data, (list, tuple, range)):
         kind: type[LocalData] = _Elements

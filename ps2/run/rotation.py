@@ -29,11 +29,6 @@ class RotationSchedule:
 
     Block b belongs to slice b mod ``slices``, and turns take the slices in order. So two turns with the same block are
     at least ``slices`` apart, across rotations, too.
-
-    Attributes:
-        workers: number of workers.
-        blocks: number of blocks.
-        slices: number of groups that the blocks are divided into.
     """
 
     workers: int
@@ -121,13 +116,10 @@ class TurnBudget:
         self._seconds: float | None = math.inf  # None: to be computed
 
     def note(self, rank: int, work_s: float, left: float, other_s: float, transfer_s: float) -> None:
-        """Note a turn that has ended.
+        """Note a turn that has ended; ``left`` is the share of the block's work that was not done.
 
-        Args:
-            work_s: seconds of work on the block.
-            left: the share of the block's work that was not done.
-            other_s: seconds of the turn beside work, without waiting for other workers.
-            transfer_s: seconds that reads and writes took in the background.
+        ``other_s`` excludes waiting for other workers; ``transfer_s`` is the time of background reads and
+        writes.
         """
         self._has_come[rank] = True
         if work_s > 0 and left < 1:
@@ -154,15 +146,10 @@ def best_budget(whole_s: Float64s, other_s: Float64s, ranks: NDArray[np.int64], 
     """Return the longest budget whose rate of work is close to the best rate.
 
     With a budget B, a turn takes max(B, transfer) seconds. A worker works for B - rest seconds of it, or until its
-    block is done. So the measured turns give the rate of each B, in shares of blocks per second. Return the longest B
-    whose rate is at least 1 - ``TOLERANCE`` of the best rate. If that B leaves too much work undone (``MIN_SHARE``,
-    ``MIN_WORKER_SHARE``), return the shortest B that does not.
-
-    Args:
-        whole_s: shape (n,): for each turn, seconds for all work on the block.
-        other_s: shape (n,): for each turn, seconds without work.
-        ranks: shape (n,): the worker of each turn.
-        transfer_s: seconds to transfer a block to the next worker.
+    block is done. So the measured turns give the rate of each B, in shares of blocks per second. Return the longest
+    B whose rate is at least 1 - ``TOLERANCE`` of the best rate. If that B leaves too much work undone
+    (``MIN_SHARE``, ``MIN_WORKER_SHARE``), return the shortest B that does not. All arrays have one entry a turn:
+    the seconds for all work on the block, the seconds without work, and the worker.
     """
     ends = np.unique(whole_s + other_s)
     if len(ends) > MAX_CANDIDATES:

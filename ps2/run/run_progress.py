@@ -45,14 +45,7 @@ class RunProgress:
 def describe(
     applied: Sequence[int], first: int, staleness: int | None, seconds: float, newest: Logged | None
 ) -> list[str]:
-    """Describe a run, the most important part first.
-
-    Args:
-        applied: the first clock that each rank has not finished.
-        first: the first clock of the run.
-        seconds: the seconds since the workers began.
-        newest: the number that a worker logged last.
-    """
+    """Describe a run, the most important part first. ``applied``: for each rank, the first clock not finished."""
     lowest, highest = min(applied), max(applied)
     slowest = applied.index(lowest)
     return [

@@ -62,16 +62,7 @@ class RunServer:
     """Listens at ``address`` until ``stop``."""
 
     def __init__(self, run: RunState, binding: Binding, token: str | None, wire: WireConfig) -> None:
-        """Start to listen.
-
-        Args:
-            binding: the address to listen at, and the one by which workers reach it.
-
-        Raises:
-            ConfigError: no token, and not on loopback.
-            LaunchError: the ports are taken.
-            ConfigError, AuthError: certificates cannot be used.
-        """
+        """Start to listen. Without a token, on loopback only."""
         if token is None and not is_loopback(binding.host):
             raise ConfigError(f"bind: {binding.host} is not loopback, so a token is required")
         self._run = run

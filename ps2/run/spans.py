@@ -25,8 +25,6 @@ class Preparation:
     """The driver's work between the call of ``ps.run`` and the start of the Spark job.
 
     Attributes:
-        began_s: the time of the call of ``ps.run``.
-        last_s: the end of the last lap.
         seconds: the seconds of the work, by field of ``ClockTimes``.
     """
 

@@ -43,9 +43,7 @@ class RunTimes:
     """The times of one run.
 
     Attributes:
-        tables: the table of each rank.
         seconds: the seconds from the call of ``ps.run`` to its return.
-        staleness: the run's staleness.
         has_daemon: True if Spark forks its Python workers from ``ps2.run.daemon``.
     """
 

@@ -18,12 +18,7 @@ Point = tuple[int, int]
 
 @dataclass
 class _Barrier:
-    """A point that workers pass together.
-
-    Attributes:
-        waiting: the ranks that wait at the barrier.
-        passed: True if all workers have arrived.
-    """
+    """A point that workers pass together; ``waiting`` are the ranks that have arrived."""
 
     waiting: set[int] = field(default_factory=set)
     passed: bool = False
@@ -32,11 +27,9 @@ class _Barrier:
 
 @dataclass
 class _Broadcast:
-    """A value that one worker computes for all.
+    """A value that one worker, the ``maker``, computes for all.
 
-    Attributes:
-        waiting: the ranks that wait for the value.
-        maker: the rank that computes the value. If its attempt ends, the rank's next attempt computes the value.
+    If its attempt ends, the rank's next attempt computes it.
     """
 
     waiting: set[int] = field(default_factory=set)
@@ -69,11 +62,7 @@ class SyncPoints:
         return self._open
 
     def arrive(self, rank: int, point: Point) -> set[int]:
-        """Record that a worker has reached a barrier; return the ranks that may continue. The event may repeat.
-
-        Raises:
-            WorkerError: another worker calls ``once`` at this point.
-        """
+        """Record that a worker has reached a barrier; return the ranks that may continue. The event may repeat."""
         barrier = self._point(point, _Barrier, rank)
         if barrier.passed:
             return {rank}
@@ -89,9 +78,6 @@ class SyncPoints:
         """Record that a worker needs the value of a point; return False if it must wait for another worker's value.
 
         The first worker that asks computes the value.
-
-        Raises:
-            WorkerError: another worker is at a barrier at this point.
         """
         broadcast = self._point(point, _Broadcast, rank)
         if broadcast.maker is None:

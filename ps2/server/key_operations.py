@@ -54,11 +54,7 @@ Params = Mapping[str, int | float]
 
 
 def run_on_keys(operation: Operation, shard: Shard, keys: KeySet | None) -> Value:
-    """Run an operation of ``KEY_READS`` or ``KEY_CHANGES``; the caller holds the shard's lock.
-
-    Raises:
-        UsageError: the keys of the matrix are not managed.
-    """
+    """Run an operation of ``KEY_READS`` or ``KEY_CHANGES``; the caller holds the shard's lock."""
     shard.check_rows(np.empty(0, np.int64))
     if not isinstance(shard, ManagedShard):
         raise UsageError(
@@ -170,8 +166,7 @@ UNKNOWN = 1 << 16
 def reply_bytes(draft: RequestDraft, shards: Mapping[ShardId, Shard], copies: int = 0) -> int:
     """Return the maximum bytes of the arrays of a reply. Results of users' functions are not included.
 
-    Args:
-        copies: number of additional copies of the sent bytes that exist at the same time.
+    ``copies``: additional copies of the sent bytes at the same time.
     """
     total = 0
     for outline in draft.outlines(ARRAY_OPERATIONS):

@@ -22,7 +22,6 @@ class KeySet:
     """The keys of an operation on one shard. Guarded by the shard's lock.
 
     Attributes:
-        count: number of keys.
         columns: the keys as sent, int64; None once ``slots`` is set.
         slots: the keys' slots in ``home``; set once all keys exist there, unless keys may change their slots there.
         name: cache name of a key set to remember; None if it has no digest or is in the cache already.
@@ -36,11 +35,7 @@ class KeySet:
     home: Shard | None = None
 
     def find(self, shard: Shard, create: bool) -> Int64s:
-        """Return the slot of each key; -1 for an absent key unless ``create``.
-
-        Raises:
-            KeyMissError: a checkpoint has replaced the shard since the keys were remembered.
-        """
+        """Return the slot of each key; -1 for an absent key unless ``create``."""
         if self.slots is not None:
             if self.home is not shard:
                 raise KeyMissError(f"these {self.count:,} keys were remembered for a shard that was replaced")
@@ -80,12 +75,7 @@ class KeyCache:
         return self._bytes
 
     def resolve(self, operations: tuple[Operation, ...]) -> list[KeySet | None]:
-        """Return the keys of each operation, None for those without.
-
-        Raises:
-            KeyMissError: a key set is not in the cache; nothing has changed.
-            ProtocolError: a hash or a count does not match its keys.
-        """
+        """Return the keys of each operation, None for those without; raise KeyMissError before anything has changed."""
         resolved: list[KeySet | None] = []
         for position, operation in enumerate(operations):
             keys = operation.keys

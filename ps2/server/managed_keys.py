@@ -60,11 +60,7 @@ class RemovedKeys:
         self._count += keys.size
 
     def since(self, tick: int) -> Int64s:
-        """Return the keys removed in or after a tick, in order.
-
-        Raises:
-            StaleMarkError: some of them are no longer kept.
-        """
+        """Return the keys removed in or after a tick, in order. Raise StaleMarkError if some are no longer kept."""
         if self.complete_from is None or tick < self.complete_from:
             available = (
                 "none are kept" if self.complete_from is None else f"kept are those from tick {self.complete_from} on"
@@ -124,13 +120,10 @@ class ManagedKeys:
     """The keys of a ``ManagedShard``. Not thread-safe: callers hold the shard's lock.
 
     Attributes:
-        policy: admission, expiry and limit of the matrix.
         max_keys: most keys of the shard; None: no limit.
-        index: slot of each key.
         time: the matrix's clock, on this shard.
         waiting: touches of keys that have no slot yet.
         removed: keys that were removed since the first mark.
-        counts: keys admitted, expired and evicted.
         touched: number of calls of ``touch``; the same on a copy.
         removals: number of calls of ``remove``.
         lineage: random number, drawn when the shard is created or read from files. Marks are valid only with the
@@ -175,8 +168,8 @@ class ManagedKeys:
     def advance(self, now_s: float, tick: int, value_bytes: int, touched: bool = False) -> None:
         """Advance the time of the matrix; see ``MatrixTime.advance``.
 
-        Args:
-            value_bytes: bytes of the active keys' values, the same on a copy; limits the sketch of waiting keys.
+        ``value_bytes``: bytes of the active keys' values, the same on a copy; limits the sketch of waiting
+        keys.
         """
         self.time.advance(now_s, tick, touched)
         window_s, since_s = self.policy.expire_after_s, self.time.now_s - self._window_s
@@ -196,11 +189,7 @@ class ManagedKeys:
         return self.time.tick
 
     def touch(self, slots: Int64s, value_bytes: int) -> None:
-        """Stamp slots with the current tick; -1 stands for an absent key.
-
-        Args:
-            value_bytes: see ``advance``.
-        """
+        """Stamp slots with the current tick; -1 stands for an absent key."""
         self.touched += 1
         if self.max_keys is not None:
             self._touches += slots.size
@@ -237,11 +226,7 @@ class ManagedKeys:
         self._ticks.array[0, first : first + keys.size] = self.time.tick
 
     def remove(self, slots: Int64s) -> Int64s:
-        """Remove the keys of ``slots``, which are distinct and descending.
-
-        Returns:
-            For each slot, the slot whose key has moved there.
-        """
+        """Remove the keys of ``slots``, distinct and descending; return for each the slot whose key has moved there."""
         self.removals += 1
         self.removed.add(self.index.keys[slots], self.time.tick)
         sources = self.index.remove(slots)

@@ -72,11 +72,7 @@ class Home:
 
 @dataclass
 class Heart:
-    """Sends a server's heartbeats to the master.
-
-    Attributes:
-        status: returns the server's status. Heartbeats carry it while somebody watches the fleet.
-    """
+    """Sends a server's heartbeats to the master, with its status while somebody watches the fleet."""
 
     master: MasterControl
     home: Home
@@ -130,12 +126,8 @@ def serve(
 ) -> None:
     """Run a server until it is told to stop.
 
-    Args:
-        config: addresses to listen on, and limits.
-        token: the fleet's token, which may be renewed later; None only on loopback.
-        home: the master to register with; None for a server that clients attach to.
-        parent: process that the server ends with, even if that process crashes; None if there is none.
-        connect: makes connections to the master and to the fleet's other servers.
+    ``home``: the master to register with; None for a server that clients attach to. ``parent``: the process that
+    the server ends with, even if that process crashes.
     """
     stop, drain = threading.Event(), threading.Event()
     signal.signal(signal.SIGINT, lambda *_: stop.set())

@@ -46,9 +46,7 @@ def unpickle_function(code: Array) -> Callable[..., Any]:
 def run_writing(fn: Callable[..., Any], leading: Sequence[Any], rows: Sequence[Array], memory: MemoryAccount) -> Array:
     """Call ``fn(*leading, *rows)`` and return its pickled result as uint8.
 
-    Raises:
-        OpError: the function raised, or its result cannot be pickled. Its writes are undone, or the error says that
-            they are not.
+    If it fails, its writes are undone, or the OpError says that they are not.
     """
     size = sum(row.nbytes for row in rows)
     try:
@@ -112,13 +110,8 @@ class Copying(Protocol):
     def forward(self, id: RequestId, begun: int, changes: Sequence[Change], shards: Mapping[ShardId, Shard]) -> None:
         """Apply changes and the id to the copies; the caller holds the shards' locks.
 
-        Args:
-            begun: number of operations applied before the request failed; 0 if it succeeded.
-            shards: the shards of this server that have recorded the id.
-
-        Raises:
-            StaleRouteError: another server may own the copies by now.
-            PS2Error: the copies could not be changed; they are out of sync, and are sent again.
+        ``begun``: operations applied before the request failed; 0 if it succeeded. If the copies could not be
+        changed, they are out of sync, and are sent again.
         """
         ...
 
@@ -143,13 +136,7 @@ class RequestRunner:
         keys: Sequence[KeySet | None],
         copying: Copying | None,
     ) -> Reply:
-        """Run a request's operations in order.
-
-        Args:
-            shards: for each operation, the shards of its places; their locks are held.
-            keys: for each operation, its key set; None if it has none.
-            copying: None if this server has no backup.
-        """
+        """Run a request's operations in order, on shards whose locks are held; ``copying`` is None without a backup."""
         id = request.id
         replayed = id is not None and any(id in own[0].applied for own in shards)
         if id is not None and copying is not None:
@@ -265,11 +252,7 @@ def _changes_of_failed(
     error: Exception,
     copying: Copying | None,
 ) -> list[Change]:
-    """Return the changes that a failed operation made: keys that it added or touched.
-
-    Args:
-        before: result of ``_keys_before`` before the operation.
-    """
+    """Return the changes that a failed operation made since ``_keys_before``: keys that it added or touched."""
     if copying is None or not any(map(copying.is_in_sync, shards)):
         return []
     (live, touches, removals), (live_now, touches_now, removals_now) = before, _keys_before(shards[0])
@@ -286,11 +269,7 @@ def _changes_of_failed(
 def _changes(
     operation: Operation, shards: tuple[Shard, ...], keys: KeySet | None, ran: tuple[int, Result, bool]
 ) -> list[Change]:
-    """Return the changes of an operation.
-
-    Args:
-        ran: the operation's position, its result, and True if it is the request's last operation.
-    """
+    """Return the changes of an operation: its position, its result, and True if it is the request's last one."""
     position, result, last = ran
     if operation.name == "map":
         return [function_change(operation, shards, position, result, last)]

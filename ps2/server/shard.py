@@ -51,10 +51,9 @@ class Shard:
     managed: ManagedKeys | None = None
 
     def __init__(self, spec: MatrixSpec, partition: Partition, memory: MemoryAccount, copy: bool = False) -> None:
-        """Allocate the rows as zeros; raises LimitError before any allocation.
+        """Allocate the rows as zeros, or a copy that only its server may change.
 
-        Args:
-            copy: True for a copy of another server's shard, which only that server may change.
+        Raise LimitError before any allocation.
         """
         self.spec = spec
         self.partition = partition
@@ -113,8 +112,7 @@ class Shard:
     def lined_up(self, numbers: Iterable[int], written: bool) -> Iterator[list[Array]]:
         """Yield C-contiguous rows for kernels. In layout "column" they are copies, counted as transient memory.
 
-        Args:
-            written: write copies back to the rows, unless the with-block fails.
+        ``written``: write copies back to the rows, unless the with-block fails.
         """
         rows = [self.row(number) for number in numbers]
         if self.spec.layout == "row":
@@ -151,9 +149,7 @@ class Shard:
     def slots(self, columns: Int64s, create: bool) -> Int64s:
         """Return the local column of each global column, or the slot of each key (-1 if absent).
 
-        Args:
-            columns: int64, any order, duplicates allowed.
-            create: add absent keys to a sparse shard; raises LimitError if they do not fit.
+        ``create`` adds absent keys to a sparse shard; raises LimitError if they do not fit.
         """
         if self.index is None:
             local = columns - self.partition.begin
@@ -180,10 +176,9 @@ class Shard:
         self.slots(keys, create=True)
 
     def clear_free(self, numbers: Sequence[Int64s]) -> None:
-        """Zero the keyless columns of some rows. An operation on whole rows may leave NaN there (0 * infinity).
+        """Zero the keyless columns of some rows (none: all).
 
-        Args:
-            numbers: arrays of row numbers; empty: all rows.
+        An operation on whole rows may leave NaN there (0 * infinity).
         """
         if self.live < self.array.shape[1]:
             rows = np.unique(np.concatenate(numbers)) if numbers else slice(None)

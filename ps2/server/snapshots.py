@@ -40,8 +40,7 @@ class ShardPause:
     def take(self) -> None:
         """Wait until all locks are held.
 
-        Raises:
-            DeadlineError: the timeout passed or ``release`` was called first; no lock is held.
+        If the timeout passed or ``release`` was called first, none is (DeadlineError).
         """
         self._began_s = time.perf_counter()
         self._thread.start()
@@ -137,12 +136,7 @@ class Snapshots:
         self._current: _Checkpoint | None = None
 
     def freeze(self, checkpoint: str, timeout_s: float) -> None:
-        """Pause all of this server's own shards until ``copy`` or the timeout.
-
-        Raises:
-            UsageError: another checkpoint is in progress.
-            DeadlineError: not all shards could be paused in time.
-        """
+        """Pause all of this server's own shards until ``copy`` or the timeout."""
         own = {key: shard for key, shard in self._engine.shards().items() if not shard.copy}
         current = _Checkpoint(checkpoint, ShardPause(own, timeout_s))
         with self._lock:
@@ -160,17 +154,11 @@ class Snapshots:
         self._leave(current, "frozen")
 
     def copy(self, checkpoint: str, rows: Mapping[int, Sequence[int]], last: bool = False) -> Copied:
-        """Copy the paused shards and resume them. Without memory for copies, they stay paused until ``write`` ends.
+        """Copy the paused shards' rows in use, and resume them. Without memory, they stay paused until ``write`` ends.
 
-        Args:
-            rows: the rows in use of each matrix, ascending; nothing else is copied.
-            last: refuse clients' requests from now on, so that nothing changes after this checkpoint.
-
-        Returns:
-            Duration of the pause, bytes of the copies, and mutations so far; ``nbytes`` is 0 if the shards stay paused.
-
-        Raises:
-            RecoveryError: the timeout has passed, so the shards are no longer part of the fleet's consistent cut.
+        ``last``: refuse clients' requests from now on, so that nothing changes after this checkpoint.
+        ``nbytes`` is 0 if the shards stay paused. Raises RecoveryError after the timeout: the shards are no
+        longer part of the fleet's consistent cut.
         """
         current = self._enter(checkpoint, "frozen", "copying")
         with self._ending_on_error(current):
@@ -201,8 +189,7 @@ class Snapshots:
     def write(self, checkpoint: str, url: str) -> list[SavedShard]:
         """Write the shards of ``copy`` into a folder, one file per array, and end the checkpoint.
 
-        Raises:
-            RecoveryError: the file system refuses, or ``discard`` was called; the written files are removed.
+        If it fails, or ``discard`` was called, the written files are removed.
         """
         current = self._enter(checkpoint, "copied", "writing")
         try:
@@ -280,10 +267,6 @@ def save(engine: Engine, order: SaveMatrix, route_version: int) -> list[SavedSha
 
     A peer with the fleet's token may name any URL, as for checkpoints. The server accesses it with its own user's
     rights. It copies a shard in memory and writes the copy. Without memory for a copy, it writes the locked shard.
-
-    Raises:
-        StaleRouteError: this server does not hold a shard.
-        RecoveryError: the file system refuses; the files of other shards stay.
     """
     if not FILE_NAME.fullmatch(order.stem):
         raise ProtocolError(f"stem: expected a prefix of a file name, got {order.stem!r}")

@@ -24,13 +24,7 @@ XXH3 = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True)
 class SavedFile:
-    """One file of a checkpoint.
-
-    Attributes:
-        name: its name in the checkpoint's folder.
-        nbytes: its size.
-        xxh3: XXH3-128 of its bytes, in hex.
-    """
+    """One file of a checkpoint; ``xxh3`` is the XXH3-128 of its bytes, in hex."""
 
     name: str
     nbytes: int
@@ -61,7 +55,6 @@ class LoadMatrix:
         saved: the spec at the checkpoint.
         sources: the saved shards that these partitions need; empty: the matrix is younger than the checkpoint, all
             zeros.
-        rows: the rows that the files hold, one after the other.
         unused: rows that are not in use.
         zeros: rows that are in use and younger than the checkpoint.
     """
@@ -106,10 +99,8 @@ class SavedMatrix:
         spec: its spec; ``spec.rows`` is the number of rows at that time.
         bounds: bounds of its partitions.
         born: for each row in use, the generation of its row number.
-        names: rows by the names that users gave them.
         fresh: the first row that was never handed out.
         retired: rows that were freed, to be handed out again.
-        shards: one for each partition, in order.
     """
 
     id: int
@@ -149,7 +140,6 @@ class Manifest:
         created_s: Unix time of the cut.
         pause_s: longest time for which a server held requests.
         seconds: from the beginning of the cut until all files were written.
-        version: the version of ps2 that wrote it.
         messages: the file with the driver's messages to workers; None if there were none.
     """
 
@@ -190,13 +180,9 @@ class Manifest:
 
     @classmethod
     def from_json(cls, content: object, path: str) -> Manifest:
-        """Read what ``to_json`` wrote.
+        """Read what ``to_json`` wrote to ``path``.
 
-        Args:
-            path: the path of the manifest, for errors.
-
-        Raises:
-            CheckpointCorruptError: a part is missing, has the wrong type or format, or contradicts another part.
+        Raise CheckpointCorruptError if a part is wrong or contradicts another.
         """
         fields = Fields(path, content)
         if (format := fields.get("format", str)) != FORMAT:

@@ -63,16 +63,11 @@ class Acceptor:
         wire: WireConfig,
         welcome: Callable[[AuthenticatedPeer], None],
     ) -> None:
-        """Start accepting.
+        """Start accepting clients that ask for ``server_id`` and know one of the tokens; None admits every client.
 
-        Args:
-            tokens: a client must prove that it knows one of them; None admits every client.
-            server_id: the server id that clients must ask for.
-            welcome: called with each admitted peer, in the peer's own thread; must either call ``handshake.accept`` on
-                the peer's connection or close the peer's socket.
-
-        Raises:
-            ConfigError, AuthError: the certificates are unusable; the sockets are closed.
+        ``welcome`` is called with each admitted peer, in the peer's own thread; it must either call
+        ``handshake.accept`` on the peer's connection or close the peer's socket. If certificates are unusable,
+        the listeners are closed.
         """
         self._listeners = listeners
         self._tokens = tokens

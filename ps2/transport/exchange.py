@@ -50,12 +50,7 @@ class InFlightRequests:
         limit_bytes: int,
         unsent: Sequence[Request] | None = None,
     ) -> None:
-        """Prepare the exchange; nothing is sent yet.
-
-        Args:
-            limit_bytes: maximum size of the arrays of one request.
-            unsent: the requests that still have to be written; by default all of them.
-        """
+        """Prepare the exchange; nothing is sent yet. ``unsent``: requests still to be written; None: all of them."""
         self.address = address
         self.connection = connection
         self.requests = requests
@@ -169,9 +164,8 @@ class InFlightRequests:
 def run(in_flight: Sequence[InFlightRequests], wire: WireConfig, ask: Ask) -> None:
     """Drive ``in_flight`` until each exchange is done or has failed.
 
-    Args:
-        ask: called for each server that has been silent for half of ``wire.keepalive_s``. An exchange goes on while
-            the server computes. It fails if the process has stopped or the connection delivers nothing.
+    ``ask`` is called for each server that has been silent for half of ``wire.keepalive_s``. An exchange goes on
+    while the server computes. It fails if the process has stopped or the connection delivers nothing.
     """
     deadline_s = time.monotonic() + wire.request_timeout_s
     for flight in in_flight:

@@ -19,12 +19,8 @@ def handshake(
 ) -> None:
     """Run the client's side of the handshake. With a token, the server must prove that it knows the token.
 
-    Args:
-        name: name by which the server knows the connection (``liveness``).
-
-    Raises:
-        PS2Error: the peer is the wrong server, or refuses the client. An error before the peer's proof may be forged.
-        OSError: the connection broke, or the handshake was not complete by the deadline.
+    ``name``: the one by which the server knows the connection (``liveness``). An error before the peer's proof may
+    be forged.
     """
     tokens = Tokens.from_text(token)
     nonce = proof.new_nonce() if tokens is not None else b""
@@ -45,12 +41,8 @@ def handshake(
 def admit(connection: Connection, tokens: Tokens | None, server_id: str, deadline_s: float) -> tuple[str | None, bytes]:
     """Run the server's side of the handshake, up to ``accept``. With tokens, the client must prove that it knows one.
 
-    Returns:
-        The token that the client knows (None: no token is needed), and the client's name for the connection.
-
-    Raises:
-        PS2Error: the client must be refused; ``refusal`` encodes the error.
-        EOFError, OSError: the connection broke, or the handshake was not complete by the deadline.
+    Returns the token that the client knows (None: no token is needed), and the client's name for the connection. A
+    PS2Error means that the client must be refused; ``refusal`` encodes it.
     """
     greeting = receive(connection, read_greeting(pb.Greeting), deadline_s)
     if greeting.protocol != PROTOCOL_VERSION:

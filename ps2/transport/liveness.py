@@ -34,10 +34,7 @@ def new_name() -> bytes:
 class Carried:
     """Bytes that one end of a connection has sent and received since it was opened.
 
-    Attributes:
-        sent: includes bytes that wait in the send buffer.
-        received: includes bytes that have not been read yet.
-        unread: received bytes that have not been read yet.
+    ``sent`` includes bytes that wait in the send buffer, ``received`` the ``unread`` ones.
     """
 
     sent: int
@@ -64,11 +61,7 @@ def carries_nothing(before: ConnectionCounts, now: ConnectionCounts) -> bool:
 def carried(connection: Connection, connected: bool) -> Carried | None:
     """Return the bytes that a connection has carried; None if the system does not count them, or for a Unix socket.
 
-    Args:
-        connected: True if this end connected; False if it accepted.
-
-    Raises:
-        OSError: the connection is closed.
+    ``connected``: this end connected; else it accepted.
     """
     info = _info(connection)
     if info is None:
@@ -99,13 +92,7 @@ def _asked(connection: Connection, which: int) -> int:
 
 
 def unreachable(what: str, address: str, why: object) -> UnreachableError:
-    """Return an error that names the peer, this host and the settings to check.
-
-    Args:
-        what: the process that should listen at the address.
-        address: ``host:port``.
-        why: why the attempt failed.
-    """
+    """Return an error that names the peer (``what`` should listen there), this host and the settings to check."""
     host, _ = split_address(address)
     if is_loopback(host):
         hint = (

@@ -144,9 +144,7 @@ class ConnectionPool:
     def _reach(self, address: str, peer: Peer) -> Connection:
         """Connect to one of a server's data addresses.
 
-        Raises:
-            UnreachableError: connecting failed, and this pool never had a connection to the address.
-            UnavailableError: connecting failed, although this pool had a connection to the address before.
+        Raises UnreachableError if this pool never had a connection to the address, else UnavailableError.
         """
         reasons = []
         for family, data_address in peer.addresses:

@@ -90,16 +90,9 @@ def send_all(connection: Connection, views: list[memoryview]) -> None:
 
 
 def receive(connection: Connection, reading: Generator[memoryview, None, T], deadline_s: float | None = None) -> T:
-    """Read one message from a blocking socket.
+    """Read one message, by a reader of ``framing``, from a blocking socket; the deadline changes the socket's timeout.
 
-    Args:
-        reading: a reader of ``framing``.
-        deadline_s: time by which the whole message must have arrived, on the monotonic clock; changes the socket's
-            timeout. None: no deadline.
-
-    Raises:
-        EOFError: the peer closed the connection before the message.
-        OSError: the connection broke within the message, or the deadline passed.
+    Raises EOFError if the peer closed the connection before the message, OSError within it or after the deadline.
     """
     begun = False
     try:
@@ -148,9 +141,7 @@ class PlainSocket(socket.socket):
 def connect(family: int, address: Any, timeout_s: float) -> PlainSocket:
     """Connect a socket; raises OSError.
 
-    Args:
-        family: AF_UNIX if ``address`` names a Unix socket; AF_UNSPEC if it is (host, port).
-        timeout_s: time limit for trying all addresses of the host.
+    ``family``: AF_UNIX, or AF_UNSPEC for a host and port, all of whose addresses it tries.
     """
     if family == socket.AF_UNIX:
         return _connect(family, address, timeout_s)

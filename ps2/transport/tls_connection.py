@@ -26,11 +26,9 @@ class TlsConnection:
     """
 
     def __init__(self, plain: socket.socket, context: ssl.SSLContext, server_name: str | None) -> None:
-        """Wrap a socket; nothing is sent yet.
+        """Wrap a connected socket, closed together with this object; nothing is sent yet.
 
-        Args:
-            plain: a connected socket, closed together with this object.
-            server_name: name that the server's certificate must carry; None on the server's side.
+        ``server_name``: the name that the server's certificate must carry; None on the server's side.
         """
         self._plain = plain
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -58,8 +56,7 @@ class TlsConnection:
     def handshake(self, deadline_s: float) -> None:
         """Run the TLS handshake: check certificates and agree on keys.
 
-        Raises:
-            OSError: the connection broke, or the deadline passed; ssl.SSLError if one side rejects the other.
+        Raise ssl.SSLError if one side rejects the other.
         """
         while True:
             try:
@@ -79,8 +76,7 @@ class TlsConnection:
     def sendmsg(self, views: Sequence[memoryview], _: Sequence[object] = (), flags: int = 0) -> int:
         """Send as much of the views as one call takes; return the number of bytes.
 
-        Raises:
-            BlockingIOError: not all of that part could be sent; the caller must pass the same views again.
+        After BlockingIOError the caller must pass the same views again.
         """
         if not self._sending:
             self._plaintext_bytes = self._encrypt(views)

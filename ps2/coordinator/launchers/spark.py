@@ -59,9 +59,6 @@ class ContainedServers:
 
     Attributes:
         binding: the addresses at which this process listens, and by which containers reach it.
-        memory_bytes: the memory that each server's arrays may take.
-        ops: modules that declare operations.
-        tls: the certificates of servers and of this process; None: there is no TLS.
         keep_addresses: True if a replacement on the same machine listens at the address of the lost server.
     """
 

@@ -63,9 +63,6 @@ def with_python(source: T) -> T:
 
     Everything here that runs Python in tasks outside ``ps.run`` begins with this, as there may be no PS2Context: it
     surrounds each DataFrame that Python functions read, and each SparkSession that makes one of Python's objects.
-
-    Raises:
-        ConfigError: tasks on this host cannot run with it.
     """
     backend_of(source).configure_python()
     return source

@@ -32,11 +32,7 @@ def active_context() -> Any:
 
 @dataclass(frozen=True)
 class ClassicSpark:
-    """The application of a SparkContext in this process; see ``SparkBackend``.
-
-    Attributes:
-        context: the SparkContext.
-    """
+    """The application of a SparkContext in this process; see ``SparkBackend``."""
 
     context: Any
 

@@ -21,11 +21,7 @@ def escaped(path: str) -> str:
 
 
 def file_system_of(spark_context: Any, path: str) -> tuple[Any, Any]:
-    """Return Hadoop's Path and FileSystem (Java objects) of a path as Spark reads it.
-
-    Raises:
-        ConfigError: the path is local, and the locale of Spark's Java has no bytes for it.
-    """
+    """Return Hadoop's Path and FileSystem (Java objects) of a path as Spark reads it."""
     jvm = spark_context._jvm
     location = jvm.org.apache.hadoop.fs.Path(path)
     system = location.getFileSystem(spark_context._jsc.hadoopConfiguration())
@@ -43,11 +39,7 @@ def file_system_of(spark_context: Any, path: str) -> tuple[Any, Any]:
 
 @dataclass(frozen=True)
 class HadoopFiles:
-    """Files as Spark's Java process sees them; see ``CheckpointFiles``. Hadoop keeps checksums beside local files.
-
-    Attributes:
-        context: the SparkContext.
-    """
+    """Files as Spark's Java process sees them; see ``CheckpointFiles``. Hadoop keeps checksums beside local files."""
 
     context: Any
 

@@ -49,13 +49,8 @@ _checked: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 def choose_python(spark_context: Any, folders: Sequence[str]) -> None:
     """Let local tasks run with this interpreter, or check the one that the user has chosen.
 
-    On a cluster, the driver learns of a wrong interpreter only from failed tasks: see ``python_error``.
-
-    Args:
-        folders: the folders of files that the application ships; the first one is this application's own.
-
-    Raises:
-        ConfigError: the chosen interpreter lacks ps2, has another version or cannot be started. Nothing has changed.
+    On a cluster, the driver learns of a wrong interpreter only from failed tasks: see ``python_error``. The first
+    of ``folders`` is this application's own. Raises ConfigError before anything has changed.
     """
     if not spark_context.master.startswith("local") or is_checked(spark_context):
         return
@@ -103,11 +98,7 @@ def has_program(spark_context: Any) -> bool:
 
 
 def python_error(spark_context: Any, message: str) -> ConfigError | None:
-    """Return an error if tasks failed because of their interpreter.
-
-    Args:
-        message: Spark's error message.
-    """
+    """Return an error if tasks failed because of their interpreter."""
     # One that was right failed for rows of Python objects that are older than the choice of it.
     python = DEFAULT if is_checked(spark_context) else spark_context.pythonExec
     missing = MISSING.search(message)
@@ -181,13 +172,10 @@ DESCRIPTION = "PS2 starts Spark's Python workers"
 
 
 def fork_from_daemon(spark_context: Any) -> bool:
-    """Let the Python workers of a local Spark be forks of PS2's daemon, unless the user has chosen another one.
+    """Let the Python workers of a local Spark be forks of PS2's daemon.
 
-    Spark's Java, which is this driver's, reads the setting before it starts a worker. It is not needed where tasks'
-    interpreter chooses the daemon itself.
-
-    Returns:
-        Whether they are.
+    Return False if the user has chosen another one. Spark's Java, which is this driver's, reads the setting before
+    it starts a worker. It is not needed where tasks' interpreter chooses the daemon itself.
     """
     if has_program(spark_context):
         return True
@@ -200,10 +188,8 @@ def fork_from_daemon(spark_context: Any) -> bool:
 def start_workers(spark_context: Any) -> threading.Thread | None:
     """Start the daemon, a worker, and what Spark SQL needs for the first use of Python, by a job of one task.
 
-    The environment of its task must be the one that later tasks have, as Spark keeps a daemon for each.
-
-    Returns:
-        The thread that waits for the job's end; None: other jobs run, or there is no SparkSession.
+    The environment of its task must be the one that later tasks have, as Spark keeps a daemon for each. Returns the
+    thread that waits for the job's end; None: other jobs run, or there is no SparkSession.
     """
     from pyspark.sql import SparkSession
 

@@ -55,7 +55,6 @@ class Submission:
         settings: Spark's settings; ``needed`` adds those of the fleet.
         arguments: the arguments of spark-submit.
         python: the interpreter of the containers; None: the interpreter of the environment.
-        name: the name of the application.
     """
 
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -65,16 +64,7 @@ class Submission:
 
 
 def submission_for(training: Mapping[str, str], conf: Mapping[str, str], python: str | None) -> Submission:
-    """Return how to submit a fleet to the cluster of a training's application, unless ``conf`` names another one.
-
-    Args:
-        training: settings of the training's application.
-        conf: settings of the fleet's application, which take precedence.
-        python: interpreter of the training's tasks.
-
-    Raises:
-        ConfigError: Spark's master has no containers.
-    """
+    """Return how to submit a fleet to the cluster of a training's application, unless ``conf`` names another one."""
     copied = {
         name: value for name, value in training.items() if name.startswith(COPIED) and not name.startswith(ITS_OWN)
     }
@@ -89,12 +79,7 @@ def submission_for(training: Mapping[str, str], conf: Mapping[str, str], python:
 
 
 def needed(settings: Mapping[str, str], servers: int, memory_bytes: int) -> dict[str, str]:
-    """Return the settings that the fleet needs: one server per task, one task per executor, a fixed set of executors.
-
-    Args:
-        settings: the user's settings.
-        memory_bytes: the memory that each server's arrays may take.
-    """
+    """Return the settings that the fleet needs: one server per task, one task per executor, fixed executors."""
     cores = settings.get("spark.executor.cores", "1")
     fixed = {
         "spark.executor.instances": str(servers),
@@ -134,13 +119,7 @@ class FleetApplication:
     """Runs ``spark_app``, which ends with this process, even if this process is killed."""
 
     def __init__(self, submission: Submission, program_input: Mapping[str, object], log: Path) -> None:
-        """Args:
-        program_input: the program's input, the token included.
-        log: file for the program's output.
-
-        Raises:
-            LaunchError: the program cannot be started.
-        """
+        """Start the program, whose input includes the token, and whose output goes to ``log``."""
         self._log = log
         self._reported: dict[str, Any] = {}
         try:

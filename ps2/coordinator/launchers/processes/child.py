@@ -41,11 +41,7 @@ class Child:
         return self._code
 
     def wait(self, timeout_s: float = math.inf) -> int:
-        """Wait for the end of the process; return its exit code.
-
-        Raises:
-            TimeoutError: the process still runs.
-        """
+        """Wait for the end of the process; return its exit code. Raise TimeoutError if it still runs."""
         deadline_s = time.monotonic() + timeout_s
         while (code := self.poll()) is None:
             if time.monotonic() > deadline_s:
@@ -74,12 +70,7 @@ def end(children: Collection[Child]) -> None:
 
 
 def how_it_ended(code: int, log: Path) -> str:
-    """Return why a server ended, and the tail of its log.
-
-    Args:
-        code: exit code; negative for a signal.
-        log: the server's log file.
-    """
+    """Return why a server ended (``code`` is negative for a signal), and the tail of its log."""
     return ending(code, last_lines(log))
 
 
@@ -127,13 +118,6 @@ class ForkServer:
         """Start ``ps2`` with these arguments, and this process's environment and path of imports.
 
         Certificates that the environment names are not handed on.
-
-        Args:
-            name: the name of the server, for errors.
-            log: the file for its output.
-
-        Raises:
-            LaunchError: the server cannot be forked, or the file cannot be written.
         """
         request = {
             "arguments": list(arguments),
