@@ -31,11 +31,7 @@ _OVERWRITING = ("push", "rows_push", "columns_push")
 
 @dataclass(frozen=True, eq=False, slots=True)
 class QueuedUpdate:
-    """A mutation in the queue.
-
-    Attributes:
-        clock: the worker's clock when the mutation was queued.
-    """
+    """A mutation in the queue."""
 
     plan: Plan[Any]
     id: RequestId
@@ -70,7 +66,6 @@ class AsyncWriter:
 
     Attributes:
         is_idle: True if no mutation is unanswered, no error is unreported, and no read needs queued additions.
-        transfers: measures the time in which mutations and other background requests travel.
     """
 
     def __init__(self, send: Callable[[Sequence[Mutation]], list[PS2Error]]) -> None:

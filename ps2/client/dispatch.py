@@ -85,11 +85,7 @@ class Locator:
 
 
 class Dispatch:
-    """Sends the plans of one session. Thread-safe.
-
-    Attributes:
-        writer: the mutations given to ``run_later`` that have not been answered.
-    """
+    """Sends the plans of one session. Thread-safe."""
 
     def __init__(
         self, network: Network, retry: RetryConfig, wire: WireConfig, rollbacks: RollbackTracker, locator: Locator

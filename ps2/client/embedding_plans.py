@@ -25,7 +25,6 @@ class TableKeys:
     """The distinct columns of one call, grouped by partition: the keys, or what ``hashBits`` folds them to.
 
     Attributes:
-        parts: the u distinct columns, in the order in which they are sent.
         inverse: int64 of shape (n,): the index in ``parts`` of each of the caller's n keys; None if the caller's keys
             are these columns, in this order.
     """

@@ -125,7 +125,6 @@ class TableSettings:
     """Settings of an embedding table, except ``KeyPolicy``, which the matrix's spec holds.
 
     Attributes:
-        dim: keys are in [0, dim).
         hash_bits: keys are folded to this many bits, so that some collide; None: keys are not folded.
         zero_columns: the number of leading weights of a key that begin at 0.
         wire: dtype of gradients in messages; None: float32.

@@ -56,8 +56,6 @@ class SplitKeys:
     """Columns grouped by partition: ascending and distinct within a group; for blocks, in the order given.
 
     Attributes:
-        columns: int64 of shape (m,).
-        groups: in order, without gaps.
         order: the original position of each column, duplicates adjacent and in the order given; None if the columns are
             in their original order.
         firsts: the index in ``order`` at which each distinct column begins; None if duplicates were kept or there are

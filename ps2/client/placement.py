@@ -29,12 +29,7 @@ MAX_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class Workload:
-    """A batch of pairs.
-
-    Attributes:
-        columns: elements of a row (the paper's K).
-        servers: number of column partitions; one per server by default.
-    """
+    """A batch of pairs; ``columns`` are the elements of a row (the paper's K), ``servers`` the column partitions."""
 
     pairs: int
     distinct_rows: int
@@ -45,13 +40,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Checked pairs of rows.
-
-    Attributes:
-        a, b: the rows of each pair.
-        distinct: every row of the pairs, once.
-        index_a, index_b: positions of each pair's rows in ``distinct``.
-    """
+    """Checked pairs of rows, and the position of each row in ``distinct``, which has every row once."""
 
     a: Int64s
     b: Int64s

@@ -64,9 +64,7 @@ class Plan(Generic[T]):
     """A call, ready to send.
 
     Attributes:
-        matrix: the matrix of each operation's first operand.
         route: the route by which the caller planned; it may be stale.
-        operations: at most a few per partition.
         merge: makes the answer from the results, which are in the order of the operations.
         mutates: True if the call changes data, and so needs a mutation id.
         batchable: True if the call may share a request with others. A user's function may fail, so it travels alone.

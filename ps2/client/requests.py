@@ -22,7 +22,6 @@ class Piece(NamedTuple):
 
     Attributes:
         plan, position: the plan, and the position in it, of the operation's result.
-        id: the id of the operation's mutation.
         part: the number of the operation's request, among those of its server or partition. It never changes between
             attempts, even if the partition moves to another server.
         parts: 1 if everything for the partition travels in one request; else the number of requests for the partition

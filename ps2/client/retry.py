@@ -66,7 +66,6 @@ class RollbackTracker:
 
     Attributes:
         on_rollback: called in the driver with epoch and step, before RolledBack is raised.
-        epoch: the epoch that the driver's loop knows of.
         newest: the newest epoch known to this process, and the step that the fleet rolled back to.
     """
 

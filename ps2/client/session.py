@@ -31,7 +31,6 @@ class Session:
     """A process's connection to one fleet. Thread-safe. ``close`` it when done; a closed session raises StoppedError.
 
     Attributes:
-        on_rollback: called in the driver with epoch and step, before RolledBack is raised.
         master_address: the address of the master for this process; "": the address that all others use.
     """
 

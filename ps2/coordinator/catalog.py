@@ -23,7 +23,6 @@ class Grant:
 
     Attributes:
         reused: rows that were in use before and have to be zeroed.
-        total: number of rows that the matrix needs; the matrix has to grow if it has fewer.
     """
 
     rows: Sequence[int]
@@ -33,12 +32,7 @@ class Grant:
 
 @dataclass(frozen=True)
 class RowHolders:
-    """The holders of a row. Rows that are taken together share one object.
-
-    Attributes:
-        series, stage: series and stage of the task that took the row; the series is "" for a session.
-        holders: the session, or the attempts of the task that got the row and still hold it.
-    """
+    """The holders of a row: the session, or the attempts of one task. Rows taken together share one object."""
 
     series: str
     stage: int
@@ -165,7 +159,6 @@ class Caller:
     """The caller of an allocation.
 
     Attributes:
-        id: id of the call, the same in every attempt of a task.
         holder: holder of the handles: a session, or one attempt of a task.
     """
 

@@ -17,7 +17,7 @@ from ps2.coordinator.checkpoints import Checkpoint
 from ps2.coordinator.conf import PS2Conf, over, reached_at
 from ps2.coordinator.coordinator import Coordinator
 from ps2.coordinator.fleet_status import FleetStatus, VectorInfo, ask_status, ask_vectors
-from ps2.coordinator.overview import overview
+from ps2.coordinator.monitoring import overview
 from ps2.coordinator.recovery import Recovery
 from ps2.errors import UsageError
 from ps2.interrupts import shielded

@@ -47,7 +47,6 @@ class _Tokens:
     """The secrets of one context.
 
     Attributes:
-        attached: the user's token of the attached fleet; None: there is none.
         fleet: the token that servers and clients prove to each other to know; None: the fleet has no token.
     """
 
@@ -65,12 +64,7 @@ class _Tokens:
 
 
 class Coordinator:
-    """The parts of one running context. ``PS2Context`` is the public face of it.
-
-    Attributes:
-        token: the fleet's token; None: the fleet has none.
-        is_stopped: True once ``stop`` was called.
-    """
+    """The parts of one running context. ``PS2Context`` is the public face of it."""
 
     def __init__(self, spark: SparkBackend | None, conf: PS2Conf) -> None:
         """Start a fleet, or attach to one, and let Spark's tasks use it.

@@ -30,9 +30,8 @@ class Policy:
 class Lost:
     """The state of a fleet when servers were declared lost.
 
-    Attributes:
-        silent_s: the seconds since the oldest of their last signs of life.
-        mutations: each server's id and the number of requests that had changed data on it, by index.
+    ``silent_s``: since the oldest of their last signs of life. ``mutations``: each server's id and the number of
+    requests that had changed data on it, by index.
     """
 
     servers: tuple[int, ...]

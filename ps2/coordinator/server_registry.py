@@ -19,7 +19,6 @@ class Member:
     """One server of the fleet.
 
     Attributes:
-        server_id: id of the process; another process at the same index has another id.
         last_sign_s: time of the last sign of life, plus the time for which the caller itself has stood still since.
         lost_reason: the reason why the server is lost; None while it is alive.
         ended: True if the process has ended or is being replaced, so that its signs of life no longer count.

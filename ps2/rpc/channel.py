@@ -16,7 +16,7 @@ from ps2.protocol.pb import auth_pb2 as pb
 from ps2.rpc.credentials import channel_credentials, explain
 from ps2.rpc.status import MAX_METADATA_BYTES, error_detail, from_bare, from_rpc
 from ps2.transport import proof
-from ps2.transport.liveness import unreachable
+from ps2.transport.connection import unreachable
 from ps2.transport.proof import ClientSession, Tokens
 from ps2.transport.tls import Renewed
 

@@ -23,7 +23,7 @@ from ps2.rpc.convert import (
 from ps2.rpc.network import Network
 from ps2.rpc.server_status import ServerStatus, status_from_pb
 from ps2.storage.manifest import LoadMatrix, SavedShard, SaveMatrix
-from ps2.transport.liveness import Carried
+from ps2.transport.connection import Carried
 
 SERVER_TIMEOUT_S = 60.0
 # For calls that move a large model, such as checkpoints.
@@ -71,7 +71,6 @@ class Activation:
     Attributes:
         lease_s: the server refuses requests after this long without an answer to a heartbeat; 0 means no limit.
         loaded: replace all its shards by those that ``load`` has read.
-        backup: address of the server with copies of its shards; "" if there is none.
         seed: the backup has no copies yet: send them while requests continue.
         catalog: to store for a later coordinator; empty keeps the stored one.
         leave: the server follows no coordinator any more.

@@ -16,12 +16,10 @@ class ContainerReport:
     Attributes:
         index: index in the fleet of the server that the container is for.
         attempt: grows with each container that this server gets.
-        container: the cluster manager's name of the container.
         order: number of the last order that was carried out; 0 if there was none.
         exit_code: exit code of the server that this order started, negative for a signal; None if it runs or none was
             started.
         said: the end of the server's output.
-        address: ``host:port`` where it listens; "" if it does not listen yet.
     """
 
     index: int

@@ -30,7 +30,6 @@ class MatrixInfo:
     Attributes:
         lost: why servers that hold parts of it are lost for good.
         recovering: why servers that hold parts of it are being replaced.
-        epoch: grows when the whole fleet rolls back to a checkpoint.
         step: the step of that checkpoint; None if it has none.
     """
 

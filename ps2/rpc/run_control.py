@@ -13,7 +13,7 @@ from ps2.errors import LimitError, PS2Error, RolledBack, StoppedError, Unavailab
 from ps2.protocol.error_details import from_detail
 from ps2.protocol.pb import run_pb2 as pb
 from ps2.protocol.plain_data import LIMIT_BYTES
-from ps2.transport.liveness import unreachable
+from ps2.transport.connection import unreachable
 from ps2.transport.worker_channel import WorkerChannel
 
 # How long failures must last before an attempt concludes that the driver has ended.
@@ -28,14 +28,7 @@ NAME = "run"
 
 @dataclass(frozen=True)
 class Joined:
-    """The driver's answer when an attempt gets its rank.
-
-    Attributes:
-        clock: the first clock that the rank has not finished.
-        epoch: how often the fleet rolled back to a checkpoint.
-        run_s: seconds since the run began.
-        done: True if another attempt has returned a result.
-    """
+    """The driver's answer when an attempt gets its rank: the first clock that it has not finished, or ``done``."""
 
     workers: int
     clock: int

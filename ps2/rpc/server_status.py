@@ -88,9 +88,6 @@ class Counts:
         outcomes: number of answered requests by outcome: "ok" or the class of the error in ``ps2.errors``.
         bytes_in: bytes of requests' arrays as the server holds them: keys unpacked, floats at full width.
         bytes_out: bytes of replies' arrays, likewise.
-        in_progress: requests in flight.
-        waiting: requests in flight that wait for the lock of a shard.
-        lock_waits: number of locks that requests had to wait for.
         lock_wait_s: seconds that requests waited for locks.
     """
 
@@ -122,12 +119,10 @@ class ServerStatus(Counts):
 
     Attributes:
         connections: open data connections, without gRPC.
-        backup: address of the server with copies of its shards; "" if there is none.
         copies_bytes: size of the shards that are copies of other servers' shards.
         applied_scopes: number of tasks and sessions whose ids are remembered, over all shards.
         behind: number of its shards whose copies on the backup are not up to date.
         container: the cluster manager's name of its container; "" if it runs in none.
-        node: the node of that container.
     """
 
     server_id: str

@@ -18,13 +18,7 @@ from ps2.run.timeline import ClockTable
 
 @dataclass(frozen=True)
 class Category:
-    """One category.
-
-    Attributes:
-        name: the name that users see; the column of ``RunResult.timeline``, except for "outside".
-        field: the field of ``ClockTimes``.
-        meaning: the meaning, in a few words.
-    """
+    """One category: the name that users see, the field of ``ClockTimes``, and the meaning in a few words."""
 
     name: str
     field: str

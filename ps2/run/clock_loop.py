@@ -65,7 +65,6 @@ class Inbox:
 
     Attributes:
         count: the number of these messages.
-        newest: the newest message; None if there is none.
     """
 
     def __init__(self, control: RunControl) -> None:
@@ -103,9 +102,7 @@ class ClockLoop:
         clock: the clock that the worker is in; before the first one, or between two loops, the next one.
         is_inside: True if the worker is in the body of a loop over clocks.
         restarts: the number of times that the worker has restarted its work after a rollback.
-        reports: the reports of this clock, for ``onClock``.
         turn: the rotation's turn in this clock, if any; its times are sent with those of the clock.
-        last_message_s: time of the last message to the driver.
     """
 
     def __init__(

@@ -28,11 +28,7 @@ NO_LIMIT = 2**62
 
 @dataclass(frozen=True)
 class Release:
-    """A worker that waited may enter a clock.
-
-    Attributes:
-        horizon: the highest clock that the others let the worker enter at this moment.
-    """
+    """A worker that waited may enter a clock, and others let it enter clocks up to the ``horizon`` now."""
 
     rank: int
     clock: int
@@ -82,7 +78,6 @@ class Clocks:
         applied: for each rank, the first clock whose updates are not all on the servers.
         called: the first clock for which ``onClock`` has not returned.
         bound: the highest clock that may be entered.
-        staleness: the number of clocks that a worker may be ahead of the slowest one; None for ASP.
     """
 
     def __init__(self, workers: int, staleness: int | None, first: int = 0, calls: bool = False) -> None:

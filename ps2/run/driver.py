@@ -32,12 +32,11 @@ from ps2.run.clock_loop import RunRef
 from ps2.run.clocks import Clocks
 from ps2.run.host import RunHost
 from ps2.run.job import WorkerJob, check_call, pickled, takes_reports
-from ps2.run.job_monitor import CallbackJobs, WorkerTasks
+from ps2.run.job_monitor import CallbackJobs, RunProgress, WorkerTasks
 from ps2.run.message import STOP, Message
 from ps2.run.options import RunOptions
 from ps2.run.reports import merged
 from ps2.run.result import RunResult
-from ps2.run.run_progress import RunProgress
 from ps2.run.run_server import RunServer
 from ps2.run.spans import Preparation, Spans
 from ps2.run.spark.backend import SparkBackend

@@ -1,21 +1,23 @@
-"""The Spark job of a run: one stage whose tasks are the workers."""
+"""The Spark job of a run: one stage whose tasks are the workers, over rows of Spark or of the driver's own memory."""
 
 from __future__ import annotations
 
 import inspect
 import io
+import reprlib
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from ps2.errors import ConfigError, UsageError
+import cloudpickle
+
+from ps2.errors import ConfigError, InputError, UsageError
 from ps2.run.clock_loop import RunRef
 from ps2.run.compiled import importable_name
-from ps2.run.local_data import ACCEPTED, local_data
 from ps2.run.spark.backend import RowSource, SparkBackend, SparkJob
 from ps2.run.spark.backend_lookup import backend_of
-from ps2.run.spark.driver_rows import DriverRows
+from ps2.run.spark.driver_rows import DriverRows, LocalData
 from ps2.run.task import Function, run_task
 
 # The program, for the children of multiprocessing.
@@ -148,3 +150,56 @@ def _source(spark: SparkBackend, data: Any) -> RowSource:
             "theirs first"
         )
     return spark.row_source(data)
+
+
+ACCEPTED = "a DataFrame or an RDD of Spark, a list, a tuple, a range, or a pandas DataFrame"
+
+
+def local_data(data: Any) -> LocalData | None:
+    """Return the rows of data in the driver's memory; None if the data are of another kind."""
+    pandas = sys.modules.get("pandas")
+    if isinstance(data, (list, tuple, range)):
+        kind: type[LocalData] = _Elements
+    elif pandas is not None and isinstance(data, pandas.DataFrame):
+        from ps2.run.pandas_rows import PandasRows
+
+        kind = PandasRows
+    else:
+        return None
+    if not len(data):
+        raise InputError(f"run: the data, a {type(data).__name__}, are empty: each worker needs a row")
+    return kind(data)
+
+
+class _Elements(LocalData):
+    """The elements of a sequence, pickled."""
+
+    def __init__(self, elements: Sequence[Any]) -> None:
+        self._elements = elements
+
+    def __len__(self) -> int:
+        return len(self._elements)
+
+    def serialized(self, begin: int, end: int) -> bytes:
+        try:
+            pickled: bytes = cloudpickle.dumps(self._elements[begin:end])
+            return pickled
+        except Exception as error:  # an element may be any object, which may raise anything
+            raise self._pickle_error(begin, end) or UsageError(f"run: the data cannot be pickled: {error}") from error
+
+    @staticmethod
+    def read(part: bytes) -> Iterable[Any]:
+        elements: Sequence[Any] = cloudpickle.loads(part)
+        return elements
+
+    def _pickle_error(self, begin: int, end: int) -> UsageError | None:
+        """Return an error that names the first element that cannot be pickled."""
+        for index in range(begin, end):
+            element = self._elements[index]
+            try:
+                cloudpickle.dumps(element)
+            except Exception as error:
+                return UsageError(
+                    f"run: element {index} of the data, {reprlib.repr(element)}, cannot be pickled: {error}"
+                )
+        return None

@@ -14,12 +14,7 @@ LIMIT_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class Stopped:
-    """``onClock`` has returned STOP.
-
-    Attributes:
-        clock: the clock for which ``onClock`` was called.
-        end: the run ends before this clock.
-    """
+    """``onClock`` has returned STOP for ``clock``: the run ends before the clock ``end``."""
 
     clock: int
     end: int

@@ -17,7 +17,6 @@ class RankLease:
         number: the number of the connection; a later connection has a larger number.
         wake: a function that tells the server to resume this attempt's coroutine.
         revoked: True if the connection has ended, or the same attempt has come back on another one.
-        leaving: True if the attempt has returned or failed.
     """
 
     rank: int

@@ -40,7 +40,6 @@ class WorkerConnection:
 
     Attributes:
         lease: the rank that the attempt holds, or waits for.
-        request: the request under way.
         is_ending: the connection ends when all is sent.
     """
 

@@ -58,10 +58,8 @@ class RunState:
         epoch: the number of the fleet's rollbacks to a checkpoint.
         calls_end: True if ``onEnd`` is called when all workers have returned, before their tasks may end.
         failures: the last error of each rank, as (clock, traceback).
-        results: the pickled result of each rank that has returned.
         journal: the return values of ``onClock``.
         began_s: the time at which the run began (``time.monotonic``).
-        until: the clock before which the workers' loops end, as far as the workers have reported.
         lock: the lock that is held while a coroutine runs.
     """
 

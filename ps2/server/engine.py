@@ -28,14 +28,13 @@ from ps2.server.fast_path import CompiledFastPath, FastPaths
 from ps2.server.fence import Fence
 from ps2.server.key_operations import reply_bytes
 from ps2.server.keycache import KeyCache
-from ps2.server.lock import ShardLock
 from ps2.server.managed_shard import new_shard
 from ps2.server.memory import MemoryAccount
 from ps2.server.metrics import Meter
 from ps2.server.pieces import Pieces, is_piece
 from ps2.server.reply_cache import ReplyCache
 from ps2.server.request_runner import Copying, RequestRunner
-from ps2.server.shard import Shard, check_colocated
+from ps2.server.shard import Shard, ShardLock, check_colocated
 
 log = logging.getLogger(__name__)
 

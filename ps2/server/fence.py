@@ -36,7 +36,6 @@ class Fence:
 
     Attributes:
         leaving: True once the server was told to end.
-        released: set once the server may end without loss of data.
     """
 
     def __init__(self) -> None:

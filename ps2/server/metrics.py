@@ -26,7 +26,7 @@ from ps2 import errors
 from ps2.ops.all import SERVERS, TABLE
 from ps2.protocol.messages import PLAIN, Operation
 from ps2.rpc.server_status import OK, Counts, OperationStatus, ServerStatus, metrics
-from ps2.server.lock import ShardLock
+from ps2.server.shard import ShardLock
 
 # Upper bounds of the buckets of an operation's duration histogram; one more bucket has no upper bound.
 BUCKETS_S = (

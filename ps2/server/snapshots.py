@@ -16,8 +16,7 @@ import numpy as np
 from ps2.errors import DeadlineError, ProtocolError, RecoveryError, UsageError
 from ps2.rpc.control import Copied
 from ps2.server.engine import Engine
-from ps2.server.lock import ShardLock
-from ps2.server.shard import Shard
+from ps2.server.shard import Shard, ShardLock
 from ps2.server.shard_snapshot import ShardSnapshot, copies, freeze, ids_json, write_shards
 from ps2.storage.manifest import FILE_NAME, SavedShard, SaveMatrix
 
@@ -111,7 +110,6 @@ class _Checkpoint:
     """A checkpoint between ``freeze`` and the end of ``write``.
 
     Attributes:
-        counted: bytes of its copies that are counted as transient memory.
         cancelled: True if the checkpoint was discarded during a call of ``copy`` or ``write``; that call then ends it.
     """
 

@@ -20,9 +20,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ps2.errors import CheckpointMissingError
-from ps2.storage.fields import Fields
 from ps2.storage.files import read_json, resolve_url
-from ps2.storage.manifest import SavedFile, saved_file
+from ps2.storage.manifest import Fields, SavedFile, saved_file
 
 FORMAT = "ps2.export.v1"
 MANIFEST = "manifest.json"
@@ -68,8 +67,6 @@ class ExportEntry:
 
     Attributes:
         folder: name of its folder; begins with "base" or "delta".
-        key_files: files of keys and values.
-        removed: file of the keys that were removed since the export before; None: no key was.
         source: the origin of the keys as the writer's JSON data, for the next delta: fleet, matrix and mark.
         created_s: Unix time in seconds.
     """

@@ -43,7 +43,6 @@ class AuthenticatedPeer:
         plain: the socket; the holder of the peer must close it.
         connection: the connection to use: TLS over ``plain`` if the server has TLS. It blocks without a timeout.
         token: the token that the client proved; None if the server has none.
-        name: the client's name for the connection; b"" if it gave none.
     """
 
     plain: socket.socket

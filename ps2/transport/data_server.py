@@ -28,10 +28,9 @@ from ps2.protocol.error_details import internal_error
 from ps2.protocol.framing import read, read_request, written_by_pieces
 from ps2.protocol.messages import Reply, Request, may_be_plain
 from ps2.transport.acceptor import BACKLOG, Acceptor, AuthenticatedPeer, listen_tcp, send_final
-from ps2.transport.connection import Connection
+from ps2.transport.connection import Carried, Connection, carried
 from ps2.transport.handshake import accept
 from ps2.transport.idle_connections import IdleConnectionPoller, has_input
-from ps2.transport.liveness import Carried, carried
 from ps2.transport.proof import Tokens
 from ps2.transport.sockets import abstract, close, hang_up, receive, send_all
 

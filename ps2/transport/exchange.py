@@ -16,8 +16,7 @@ from ps2.protocol.binary import Handles, check_sendable, request_parts
 from ps2.protocol.framing import read_reply, written
 from ps2.protocol.messages import Reply, Request
 from ps2.transport.concurrent_calls import call_concurrently
-from ps2.transport.connection import Connection
-from ps2.transport.liveness import ConnectionCounts, carries_nothing, is_held_back
+from ps2.transport.connection import Connection, ConnectionCounts, carries_nothing, is_held_back
 from ps2.transport.sockets import PlainSocket, give_up_unanswered, send_some
 
 Outcome = Reply | PS2Error
@@ -37,8 +36,6 @@ class InFlightRequests:
     the same error, and the connection is unusable.
 
     Attributes:
-        last_byte_s: time of the last write or read.
-        looked_s: time of the last liveness check.
         is_patient: True if the system no longer ends the connection while the server has no room for more data.
     """
 

@@ -8,8 +8,7 @@ from ps2.protocol.framing import HEAD, greeting_bytes, read_answer, read_greetin
 from ps2.protocol.messages import PROTOCOL_VERSION
 from ps2.protocol.pb import server_pb2 as pb
 from ps2.transport import proof
-from ps2.transport.connection import Connection
-from ps2.transport.liveness import NAME_BYTES
+from ps2.transport.connection import NAME_BYTES, Connection
 from ps2.transport.proof import Tokens
 from ps2.transport.sockets import receive, send_all
 
@@ -19,7 +18,7 @@ def handshake(
 ) -> None:
     """Run the client's side of the handshake. With a token, the server must prove that it knows the token.
 
-    ``name``: the one by which the server knows the connection (``liveness``). An error before the peer's proof may
+    ``name``: the one by which the server knows the connection (``connection``). An error before the peer's proof may
     be forged.
     """
     tokens = Tokens.from_text(token)

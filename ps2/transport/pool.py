@@ -14,9 +14,8 @@ from typing import Any
 from ps2.config import WireConfig
 from ps2.errors import PS2Error, StoppedError, UnavailableError
 from ps2.interrupts import POLL_S
-from ps2.transport.connection import Connection
+from ps2.transport.connection import Connection, unreachable
 from ps2.transport.handshake import handshake
-from ps2.transport.liveness import unreachable
 from ps2.transport.proof import Tokens
 from ps2.transport.sockets import PlainSocket, connect, limit_wait, tune
 from ps2.transport.tls import Renewed, client_context
@@ -36,7 +35,6 @@ class Peer:
 
     Attributes:
         addresses: its data addresses, best first, as (family, address). The family of a host and port is AF_UNSPEC.
-        idle: connections to it that are not in use.
     """
 
     server_id: str

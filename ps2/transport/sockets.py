@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 from ps2.config import WireConfig
 from ps2.interrupts import POLL_S, SHIELD, check
 from ps2.protocol.binary import Handles
-from ps2.transport.connection import Connection
-from ps2.transport.liveness import new_name
+from ps2.transport.connection import Connection, new_name
 
 # Maximum number of buffers in one sendmsg call (IOV_MAX is 1024).
 MAX_VIEWS = 512
@@ -124,8 +123,6 @@ class PlainSocket(socket.socket):
     """The client's end of a data connection.
 
     Attributes:
-        name: name by which the server knows the connection.
-        handles: handles that the server has assigned on it.
         headers: prepared headers of requests that are sent on it repeatedly.
         patience_s: time to wait for a reply before checking that the peer is alive.
     """

@@ -57,9 +57,7 @@ def listen(hosts: Hosts, bind: str, token: str, tls: Tls | None = None) -> RpcSe
 class ContainedServers:
     """How the servers of a fleet in containers are started.
 
-    Attributes:
-        binding: the addresses at which this process listens, and by which containers reach it.
-        keep_addresses: True if a replacement on the same machine listens at the address of the lost server.
+    ``keep_addresses``: a replacement on the same machine listens at the address of the lost server.
     """
 
     servers: int

@@ -50,12 +50,9 @@ class Ask:
 
 @dataclass(frozen=True)
 class Answer:
-    """The client's answer, which it repeats.
+    """The client's repeated answer. ``beat`` differs each time.
 
-    Attributes:
-        beat: a number that differs each time.
-        ask: the id of the last request that was handled; "": none.
-        error: the reason why the batch failed; "": it was handled.
+    ``error`` is the reason why batch ``ask`` failed, or "".
     """
 
     beat: int = 0

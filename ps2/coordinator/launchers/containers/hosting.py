@@ -25,7 +25,7 @@ from ps2.errors import ConfigError, PS2Error, UnavailableError
 from ps2.processes import has_come
 from ps2.programs import command, import_path
 from ps2.rpc.launcher_control import ContainerReport, LauncherControl
-from ps2.transport.liveness import unreachable
+from ps2.transport.connection import unreachable
 from ps2.version import __version__
 
 log = logging.getLogger(__name__)
