@@ -18,8 +18,7 @@ DIGITS = 1 << DIGIT_BITS
 def sort_keys(keys: Int64s) -> tuple[Int64s, Int64s]:
     """Return the sorted keys, with duplicates, and the order that sorts them; the sort is stable.
 
-    Args:
-        keys: int64, any range; every 9 bits in which keys differ cost one pass.
+    Every 9 bits in which keys differ cost one pass.
     """
     keys = np.array(keys, dtype=np.int64)
     if keys.size <= FEW:
@@ -71,11 +70,7 @@ AHEAD = 8
 
 
 def find_distinct(keys: Int64s) -> tuple[Int64s, Int64s]:
-    """Return the distinct keys, ascending, and the inverse: the position of each key among them.
-
-    Args:
-        keys: int64 of shape (n,), not negative.
-    """
+    """Return the distinct keys, ascending, and the inverse: the position among them of each key, none negative."""
     numbered, numbers = number_distinct(keys)
     distinct, order = sort_keys(numbered)
     ranks = np.empty_like(order)
@@ -86,10 +81,7 @@ def find_distinct(keys: Int64s) -> tuple[Int64s, Int64s]:
 def number_distinct(keys: Int64s) -> tuple[Int64s, Int64s]:
     """Return the distinct keys in the order of their first appearance, and the inverse: each key's position among them.
 
-    Twice as fast as ``find_distinct``.
-
-    Args:
-        keys: int64 of shape (n,), not negative.
+    Twice as fast as ``find_distinct``; no key is negative.
     """
     distinct, inverse = np.empty(keys.size, np.int64), np.empty(keys.size, np.int64)
     count = _number(readable(keys), distinct, inverse, 1 << (2 * keys.size).bit_length())
@@ -99,13 +91,8 @@ def number_distinct(keys: Int64s) -> tuple[Int64s, Int64s]:
 def group_by_partition(keys: Int64s, bounds: Int64s) -> tuple[Int64s, Int64s, Int64s]:
     """Group sparse keys by the partition that holds them; within a partition they keep their order.
 
-    Args:
-        keys: int64 of shape (n,).
-        bounds: the p + 1 bounds of the partitions, in hash buckets.
-
-    Returns:
-        The grouped keys; the position of each in ``keys``; and the position at which each partition begins, int64 of
-        shape (p + 1,).
+    ``bounds``: the p + 1 bounds of the partitions, in hash buckets. Returns the grouped keys; the position of each
+    in ``keys``; and the position at which each partition begins, int64 of shape (p + 1,).
     """
     grouped, order, begins = np.empty_like(keys), np.empty_like(keys), np.zeros(bounds.size, np.int64)
     _group(readable(keys), readable(bounds), np.empty(keys.size, np.int32), grouped, order, begins)
@@ -120,12 +107,7 @@ def take_rows(rows: Array, inverse: Int64s) -> Array:
 
 
 def sum_rows(values: Array, inverse: Int64s, count: int) -> Array:
-    """Return the sums of rows with equal numbers, shape (count, k), added in the order given.
-
-    Args:
-        values: float32 of shape (n, k).
-        inverse: int64 of shape (n,), each in [0, count).
-    """
+    """Return the sums of rows with equal numbers in [0, count), shape (count, k), added in the order given."""
     sums = np.zeros((count, values.shape[1]), values.dtype)
     _sum_rows(readable(values), readable(inverse), sums)
     return sums
@@ -135,9 +117,8 @@ def sum_rows(values: Array, inverse: Int64s, count: int) -> Array:
 def _number(keys: Int64s, distinct: Int64s, inverse: Int64s, max_cells: int) -> int:
     """Number keys in the order of their first appearance; return the number of distinct keys.
 
-    Args:
-        distinct, inverse: outputs, as long as ``keys``.
-        max_cells: the number of cells that suffices for all keys, a power of two.
+    ``distinct`` and ``inverse`` are outputs, as long as ``keys``. ``max_cells`` suffices for all keys, a power of
+    two.
     """
     size = min(CELLS, max_cells)
     cells = np.full(size, -1, np.int32)

@@ -79,15 +79,11 @@ def _fill(flat: Array, rows: Int64s, steps: tuple[int, int], columns: tuple[int,
 def fill_random(
     starts: Int64s, flat: Array, rows: Int64s, steps: tuple[int, int], begin: int, width: int, how: tuple[Any, ...]
 ) -> None:
-    """Fill some tiles of columns.
+    """Fill the tiles of columns that begin at ``starts``; a tile ends at an even column of the matrix.
 
-    Args:
-        starts: first column of each tile, counted within the shard; a tile ends at an even column of the matrix.
-        flat: all numbers of the shard.
-        steps: distance in ``flat`` from one row to the next, and from one column to the next.
-        begin: the shard's first column in the matrix.
-        width: number of columns in the shard.
-        how: seed, shift, scale, and True for normal numbers.
+    ``steps``: distance in ``flat``, all numbers of the shard, from one row to the next, and from one column to the
+    next. ``begin``: the shard's first column in the matrix. ``how``: seed, shift, scale, and True for normal
+    numbers.
     """
     seed, shift, scale, normal = how
     for start in starts:
@@ -123,11 +119,9 @@ QUARTER_TURN = math.pi / 2
 
 @inline
 def normal_pairs(first: Any, second: Any, scale: float, sine: Float64s, cosine: Float64s) -> None:
-    """Set ``cosine`` and ``sine`` to two independent normal numbers of each pair of draws; mean 0.
+    """Set ``cosine`` and ``sine`` to two independent normal numbers of each pair of draws; mean 0, deviation ``scale``.
 
-    Args:
-        first, second: uint64, of which the upper 53 bits are used.
-        scale: the standard deviation.
+    Of the draws, uint64, the upper 53 bits are used.
     """
     # (draw + 1) / 2**53 in (0, 1], whose logarithm is that of its fraction and a multiple of log 2.
     for i in range(first.size):

@@ -321,8 +321,7 @@ def _over_nonzero(
 ) -> None:
     """Take an optimizer step at the columns where the gradient, the last of the rows, is not 0.
 
-    Args:
-        columns: int64, distinct: the columns to visit, because the gradient is 0 elsewhere; None for all.
+    ``columns``: int64, distinct: the columns to visit, because the gradient is 0 elsewhere; None for all.
     """
     if columns is None:
         over_blocks(lambda *block: _scan(loop, block, scalars), rows)

@@ -223,13 +223,8 @@ def status_from_pb(message: server_pb2.StatusReply) -> ServerStatus:
             spec_from_pb(held.spec),
             held.rows,
             held.bytes,
-            held.active_keys,
-            tuple(map(partition_from_pb, held.partitions)),
-            held.slots,
-            held.waiting_keys,
-            held.admitted_keys,
-            held.expired_keys,
-            held.evicted_keys,
+            partitions=tuple(map(partition_from_pb, held.partitions)),
+            **{name: getattr(held, name) for name in KEY_COUNTS},
         )
         for held in message.matrices
     )
