@@ -34,8 +34,8 @@ from ps2.interrupts import SHIELD, shielded
 from ps2.matrix.route import Route
 from ps2.ops.all import has_answer
 from ps2.protocol.messages import Request, RequestId, Result
+from ps2.rpc.control import Network
 from ps2.rpc.master_control import MatrixInfo
-from ps2.rpc.network import Network
 
 T = TypeVar("T")
 

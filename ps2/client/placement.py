@@ -16,7 +16,7 @@ from ps2.errors import ShapeError
 from ps2.ops.kernels import Int64s
 from ps2.ops.matrix import number_pairs
 
-Way = Literal["servers", "rows"]
+PairStrategy = Literal["servers", "rows"]
 
 # Passes over the vectors of a pair: one for the dot, and one for the change of each row.
 PASSES = 3
@@ -116,7 +116,7 @@ def row_seconds(costs: Costs, work: Workload) -> float:
     return 2 * costs.latency_s + numbers_s + moved_s + PASSES * work.pairs * work.columns * costs.local_madd_s
 
 
-def choose(costs: Costs, work: Workload) -> Way:
+def choose(costs: Costs, work: Workload) -> PairStrategy:
     """Return the faster way. On a tie take the servers, which need no memory in this process."""
     return "servers" if server_seconds(costs, work) <= row_seconds(costs, work) else "rows"
 

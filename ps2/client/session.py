@@ -20,8 +20,8 @@ from ps2.interrupts import shielded
 from ps2.matrix.partition import MatrixSpec
 from ps2.matrix.route import Route
 from ps2.protocol.messages import RequestId
+from ps2.rpc.control import Network
 from ps2.rpc.master_control import MasterControl, MatrixInfo
-from ps2.rpc.network import Network
 
 T = TypeVar("T")
 
@@ -147,9 +147,9 @@ class Session:
     def free_rows(self, matrix: int, rows: Sequence[int]) -> None:
         """Free rows: at once, or, in a task, when its stage is over."""
         self.dispatch.writer.drain()  # queued additions may still use these rows
-        of_task = self.ids.unnumbered()
-        if of_task is not None:
-            self.ask(lambda: self._master.free_rows(matrix, rows, of_task))
+        request_id = self.ids.unnumbered()
+        if request_id is not None:
+            self.ask(lambda: self._master.free_rows(matrix, rows, request_id))
             return
         with self._new_id() as id:
             self.ask(lambda: self._master.free_rows(matrix, rows, id))

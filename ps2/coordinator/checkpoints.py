@@ -65,7 +65,7 @@ class Checkpoints:
         """Begin without checkpoints. ``keep`` of this coordinator's complete ones stay in the folder."""
         self._master = master
         self._servers = servers
-        self._folder = folder
+        self.folder = folder
         self._keep = keep
         self._one_at_a_time = threading.Lock()
         self._trusted: list[Newest] = []
@@ -74,14 +74,9 @@ class Checkpoints:
         self.count = 0  # number of checkpoints made
         self.distrusted = ""  # why the last unreadable checkpoint was given up
 
-    @property
-    def folder(self) -> str | None:
-        """The default folder."""
-        return self._folder
-
     def parent(self, path: str | None) -> str:
         """Return the folder for a checkpoint: ``path``, or the default folder; raises ConfigError if there is none."""
-        root = self._folder if path is None else path
+        root = self.folder if path is None else path
         if root is None:
             raise ConfigError("checkpoint: give a path, or a checkpointDir to PS2Context.getOrCreate")
         return root
@@ -185,7 +180,7 @@ class Checkpoints:
     ) -> tuple[Checkpoint, Newest]:
         began_s = time.monotonic()
         name = uuid.uuid4().hex
-        self._master.registry.check_all_there()
+        self._master.registry.check_all_present()
         with self._master.changing():
             if self._master.epoch != epoch:
                 raise RecoveryError("the fleet has rolled back to a checkpoint meanwhile")

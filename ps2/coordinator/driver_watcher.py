@@ -234,13 +234,8 @@ class DriverWatcher:
 
 def _checkpoint(at_s: float, checkpoint: Checkpoint) -> CheckpointView:
     return CheckpointView(
-        checkpoint.path,
-        checkpoint.number,
-        checkpoint.step,
-        checkpoint.nbytes,
-        checkpoint.pauseS,
-        checkpoint.seconds,
-        at_s,
+        *(checkpoint.path, checkpoint.number, checkpoint.step, checkpoint.nbytes),
+        *(checkpoint.pauseS, checkpoint.seconds, at_s),
     )
 
 

@@ -22,7 +22,7 @@ from ps2.matrix.route import Route
 from ps2.ops.all import KEY_CHANGES
 from ps2.ops.table import Array
 from ps2.protocol.messages import Operation, Request, RequestId
-from ps2.rpc.network import Network
+from ps2.rpc.control import Network
 
 log = logging.getLogger(__name__)
 

@@ -206,7 +206,7 @@ class Master:
         """Allocate a matrix; the caller excludes other changes."""
         with self._lock:
             self._catalog.check_name(name)
-            self.registry.check_all_there()
+            self.registry.check_all_present()
             entry = self._catalog.plan(spec, self.registry.addresses(), self._servers.route_version)
         try:
             with self.registry.explaining():

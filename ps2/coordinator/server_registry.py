@@ -237,7 +237,7 @@ class ServerRegistry:
             for index in self._membership.members:
                 self._membership.ended(index, reason)
 
-    def check_all_there(self) -> None:
+    def check_all_present(self) -> None:
         """Raise if a server is lost: RecoveringError if it can be recovered, else LostError."""
         with self._lock:
             if lost := self._membership.lost() or self._restoring:

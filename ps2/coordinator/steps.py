@@ -316,7 +316,7 @@ class Steps:
         """Wait until all servers answer; return all recoveries. Raise LostError if a server is lost for good."""
 
         def ask() -> None:
-            self._master.registry.check_all_there()
+            self._master.registry.check_all_present()
             for address in self._master.registry.addresses():
                 self._servers.status(address)
 

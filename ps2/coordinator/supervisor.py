@@ -99,7 +99,7 @@ class DrainController:
         """Return True if one server is leaving, and its copies are up to date. A second one could hold the copies."""
         if not self._policy.replicas or len(addresses) > 1:
             return False
-        self._master.registry.check_all_there()
+        self._master.registry.check_all_present()
         return all(self._servers.status(address).behind == 0 for address in addresses)
 
     def _hand_over(self, leaving_members: Mapping[int, tuple[str, str]]) -> None:

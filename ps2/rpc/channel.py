@@ -48,19 +48,14 @@ class Trust:
 
     def __init__(self, sure: bool = False) -> None:
         """``sure``: the client's token is known to be the fleet's before any server has proven itself."""
-        self._sure = sure
+        self.has_addresses_of_driver = sure  # the client uses addresses that the driver gave it, as tasks do
         self._lock = threading.Lock()
         self._proven: dict[str, bytes] = {}
 
     @property
-    def has_addresses_of_driver(self) -> bool:
-        """True if the client uses addresses that the driver gave it, as tasks do."""
-        return self._sure
-
-    @property
     def sure(self) -> bool:
         """True if the client's token is known to be the fleet's."""
-        return self._sure or bool(self._proven)
+        return self.has_addresses_of_driver or bool(self._proven)
 
     def record(self, address: str, nonce: bytes) -> str | None:
         """Record the server at an address; return another address where this server proved itself, if there is one."""

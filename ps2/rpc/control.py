@@ -1,17 +1,17 @@
-"""Control calls to servers as plain functions: all calls that are not data requests."""
+"""The interface by which all reach servers, and control calls to servers as plain functions."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from google.protobuf.message import Message
 
 from ps2.errors import BusyError, LimitError
 from ps2.matrix.partition import MatrixSpec, Partition
-from ps2.protocol.messages import PROTOCOL_VERSION, RequestId
+from ps2.protocol.messages import PROTOCOL_VERSION, Request, RequestId
 from ps2.protocol.pb import server_pb2
 from ps2.rpc.convert import (
     id_to_pb,
@@ -20,18 +20,38 @@ from ps2.rpc.convert import (
     saved_shard_from_pb,
     spec_to_pb,
 )
-from ps2.rpc.network import Network
 from ps2.rpc.server_status import ServerStatus, status_from_pb
 from ps2.storage.manifest import LoadMatrix, SavedShard, SaveMatrix
 from ps2.transport.connection import Carried
+from ps2.transport.exchange import Outcome
+
+M = TypeVar("M", bound=Message)
+
+
+class Network(Protocol):
+    """Carries requests and control calls to servers. It does not retry, and does not interpret the requests."""
+
+    def exchange(self, requests: Mapping[str, Sequence[Request]]) -> dict[str, list[Outcome]]:
+        """Send requests to servers by address, and wait for the outcome of each.
+
+        All servers work in parallel. Each runs its requests in order, whether or not earlier ones succeed.
+        """
+        ...
+
+    def call(self, address: str, method: str, message: Message, reply: type[M], timeout_s: float) -> M:
+        """Call a control rpc (``Service/Method``) and wait for its reply."""
+        ...
+
+    def close(self) -> None:
+        """Close every connection; calls in flight fail."""
+        ...
+
 
 SERVER_TIMEOUT_S = 60.0
 # For calls that move a large model, such as checkpoints.
 LONG_TIMEOUT_S = 3600.0
 # For calls that mainly show whether the other side is alive.
 SIGN_OF_LIFE_TIMEOUT_S = 5.0
-
-M = TypeVar("M", bound=Message)
 
 
 @dataclass(frozen=True)

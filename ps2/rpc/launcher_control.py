@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 
 from ps2.protocol.pb import launcher_pb2 as pb
-from ps2.rpc.control import SIGN_OF_LIFE_TIMEOUT_S
-from ps2.rpc.network import Network
+from ps2.rpc.control import SIGN_OF_LIFE_TIMEOUT_S, Network
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,8 @@ from ps2.matrix.partition import MatrixSpec
 from ps2.matrix.route import Route
 from ps2.protocol.messages import PROTOCOL_VERSION, RequestId
 from ps2.protocol.pb import master_pb2
-from ps2.rpc.control import SIGN_OF_LIFE_TIMEOUT_S
+from ps2.rpc.control import SIGN_OF_LIFE_TIMEOUT_S, Network
 from ps2.rpc.convert import id_to_pb, route_from_pb, spec_from_pb, spec_to_pb
-from ps2.rpc.network import Network
 from ps2.rpc.server_status import ServerStatus, status_to_pb
 
 # Longer than a server's timeout, because the master calls all servers in turn.

@@ -40,7 +40,7 @@ from ps2.run.result import RunResult
 from ps2.run.run_server import RunServer
 from ps2.run.spans import Preparation, Spans
 from ps2.run.spark.backend import SparkBackend
-from ps2.run.spark.backend_lookup import most_slots, wait_for_slots
+from ps2.run.spark.backend_lookup import max_slots, wait_for_slots
 from ps2.run.spark.errors import (
     cancellation,
     failed_task,
@@ -122,7 +122,7 @@ class Runs:
             if options.on_log is not None:
                 check_call("onLog", options.on_log, "rank", "clock", "name", "value")
             before.lap("coordinator")
-            slots = most_slots(spark) or spark.total_slots()
+            slots = max_slots(spark) or spark.total_slots()
             with Opening():
                 job = WorkerJob(spark, data, options.workers, slots)
             wait_for_slots(spark, job.workers, SLOTS_TIMEOUT_S)

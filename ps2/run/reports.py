@@ -50,7 +50,7 @@ class ReportLog:
             if clock >= called:
                 self._reports.setdefault(clock, {})[rank] = own_reports
 
-    def of_clock(self, clock: int) -> dict[int, Sequence[Report]]:
+    def clock_reports(self, clock: int) -> dict[int, Sequence[Report]]:
         return dict(self._reports.get(clock, {}))
 
     def drop(self, clock: int) -> None:

@@ -30,11 +30,11 @@ class WorkerRequests:
         """
         run = self._run
         rank = lease.rank
-        run.leases.enqueue(lease)
+        run.leases.waiting.append(lease)
         try:
             yield from run.wait(lease, lambda: run.is_over if rank in run.results else run.leases.is_free(lease))
         finally:
-            run.leases.dequeue(lease)
+            run.leases.waiting.remove(lease)
         if rank in run.results:
             return Joined(run.workers, 0, run.epoch, 0.0, done=True)
         if (before := run.leases.holder(rank)) is not None:

@@ -228,7 +228,7 @@ class RunState:
     def reports(self, clock: int) -> dict[int, Sequence[Report]]:
         """Return the workers' reports of the clock for which ``onClock`` is called, by rank."""
         with self.lock:
-            return self.report_log.of_clock(clock)
+            return self.report_log.clock_reports(clock)
 
     def publish(self, clock: int, epoch: int, message: bytes | None, stop: bool = False) -> None:
         """Record the return value of ``onClock`` in the journal. The caller calls ``called_back`` afterwards.

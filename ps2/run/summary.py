@@ -8,8 +8,10 @@ from textwrap import wrap
 
 import numpy as np
 
-from ps2.run.accounting import CATEGORIES, NAMES, OTHER, shares, table_seconds
 from ps2.run.timeline import (
+    CATEGORIES,
+    NAMES,
+    OTHER,
     ClockTable,
     WaitedFor,
     busy,
@@ -18,7 +20,9 @@ from ps2.run.timeline import (
     discipline,
     ended,
     progress,
+    shares,
     some_ranks,
+    table_seconds,
     waited_for,
 )
 from ps2.text_tables import Column, Table

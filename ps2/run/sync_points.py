@@ -49,17 +49,12 @@ class SyncPoints:
         self._workers = workers
         self._forgotten = first
         self._phases: dict[int, dict[int, _Barrier | _Broadcast]] = {}
-        self._open: set[Point] = set()
+        self.open_barriers: set[Point] = set()  # some workers have reached them, others have not
         self._point_by_rank: dict[int, Point] = {}
 
     def __len__(self) -> int:
         """Return how many points are known."""
         return sum(map(len, self._phases.values()))
-
-    @property
-    def open_barriers(self) -> set[Point]:
-        """Barriers that some workers have reached, and others have not."""
-        return self._open
 
     def arrive(self, rank: int, point: Point) -> set[int]:
         """Record that a worker has reached a barrier; return the ranks that may continue. The event may repeat."""
@@ -67,11 +62,11 @@ class SyncPoints:
         if barrier.passed:
             return {rank}
         self._wait(rank, point, barrier)
-        self._open.add(point)
+        self.open_barriers.add(point)
         if len(barrier.waiting) < self._workers:
             return set()
         barrier.passed = True
-        self._open.discard(point)
+        self.open_barriers.discard(point)
         return self._release(barrier)
 
     def request(self, rank: int, point: Point) -> bool:
@@ -108,7 +103,7 @@ class SyncPoints:
             waiting = self._phases[phase][number].waiting
             waiting.discard(rank)
             if not waiting:
-                self._open.discard(point)
+                self.open_barriers.discard(point)
 
     def forget(self, clock: int) -> None:
         """Forget the points inside all clocks below ``clock``: no attempt reaches them again."""
@@ -126,7 +121,7 @@ class SyncPoints:
         waited = set(self._point_by_rank)
         for point in self._all():
             point.waiting.clear()
-        self._open.clear()
+        self.open_barriers.clear()
         self._point_by_rank.clear()
         return waited
 

@@ -65,14 +65,10 @@ class KeyCache:
         self._limit_bytes = limit_bytes
         self._lock = threading.Lock()
         self._sets: OrderedDict[Name, KeySet] = OrderedDict()
-        self._bytes = 0
+        self.nbytes = 0
         self.hits = 0
         self.misses = 0
         memory.sheds.append(self.shed)
-
-    @property
-    def nbytes(self) -> int:
-        return self._bytes
 
     def resolve(self, operations: tuple[Operation, ...]) -> list[KeySet | None]:
         """Return the keys of each operation, None for those without; raise KeyMissError before anything has changed."""
@@ -109,12 +105,12 @@ class KeyCache:
         with self._lock:
             if name in self._sets or size > self._limit_bytes:
                 return
-            while self._bytes + size > self._limit_bytes:
+            while self.nbytes + size > self._limit_bytes:
                 self._drop(next(iter(self._sets)))
             if not self._memory.take_cache(size):
                 return
             self._sets[name] = keys
-            self._bytes += size
+            self.nbytes += size
 
     def forget(self, matrix: int) -> None:
         """Drop the key sets of a matrix."""
@@ -125,8 +121,8 @@ class KeyCache:
     def shed(self, size: int) -> None:
         """Drop sets until ``size`` bytes are freed, or no set is left."""
         with self._lock:
-            target = self._bytes - size
-            while self._sets and self._bytes > target:
+            target = self.nbytes - size
+            while self._sets and self.nbytes > target:
                 self._drop(next(iter(self._sets)))
 
     def _get(self, operation: str, name: Name, count: int) -> KeySet:
@@ -143,5 +139,5 @@ class KeyCache:
 
     def _drop(self, name: Name) -> None:
         size = 8 * self._sets.pop(name).count
-        self._bytes -= size
+        self.nbytes -= size
         self._memory.give_cache(size)

@@ -26,8 +26,8 @@ from ps2.ops.modules import load_modules
 from ps2.ops.parallel import set_cores
 from ps2.processes import ProcessId
 from ps2.protocol.pb import server_pb2
+from ps2.rpc.control import Network
 from ps2.rpc.master_control import MasterControl
-from ps2.rpc.network import Network
 from ps2.rpc.server_status import ServerStatus
 from ps2.rpc.serving import RpcServer
 from ps2.server import fast_path_compiled

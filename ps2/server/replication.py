@@ -19,7 +19,7 @@ from ps2.errors import (
     UnavailableError,
 )
 from ps2.protocol.messages import Operation, Request, RequestId, ShardId, nbytes
-from ps2.rpc.network import Network
+from ps2.rpc.control import Network
 from ps2.server.copies import BLOCK_BYTES, TRANSFER, Change, forwarded_operations, id_operation, transfer_operations
 from ps2.server.engine import Engine
 from ps2.server.pieces import cut

@@ -16,6 +16,7 @@ from ps2.ops.modules import digests
 from ps2.protocol.drafts import RequestDraft
 from ps2.protocol.messages import PROTOCOL_VERSION
 from ps2.protocol.pb import server_pb2 as pb
+from ps2.rpc.control import Network
 from ps2.rpc.convert import (
     id_from_pb,
     load_matrix_from_pb,
@@ -24,7 +25,6 @@ from ps2.rpc.convert import (
     spec_from_pb,
 )
 from ps2.rpc.execute import reply_to, request_from
-from ps2.rpc.network import Network
 from ps2.rpc.server_status import Counts, ServerStatus, status_to_pb
 from ps2.server.engine import Engine
 from ps2.server.fence import now_s

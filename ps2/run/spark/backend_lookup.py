@@ -74,7 +74,7 @@ def in_one_wave(frame: Any) -> Any:
     A Python task takes some hundredths of a second however few rows it has: thousands of small ones take minutes.
     """
     spark = backend_of(frame)
-    slots = most_slots(spark) or (None if is_dynamic(spark) else spark.total_slots())
+    slots = max_slots(spark) or (None if is_dynamic(spark) else spark.total_slots())
     return frame if slots is None else frame.coalesce(slots)
 
 
@@ -87,7 +87,7 @@ def wait_for_slots(spark: SparkBackend, count: int, timeout_s: float) -> None:
     Raise at once if Spark can never have that many. With dynamic allocation Spark gets executors when a job asks for
     them, so this function does not wait.
     """
-    limit = most_slots(spark)
+    limit = max_slots(spark)
     if limit is not None and limit < count and is_dynamic(spark):
         raise SlotsError(
             f"Spark at {spark.master} has at most {limit} task slots (spark.dynamicAllocation.maxExecutors), "
@@ -128,7 +128,7 @@ def cores_of_one(spark: SparkBackend) -> int:
     return int(spark.setting("spark.executor.cores") or "1")
 
 
-def most_slots(spark: SparkBackend) -> int | None:
+def max_slots(spark: SparkBackend) -> int | None:
     """Return how many slots Spark can ever have; None if that is unknown."""
     if spark.is_local:
         return spark.total_slots()

@@ -28,16 +28,16 @@ POLL_S = 0.01
 class Child:
     """A server process that the fork server has started."""
 
-    def __init__(self, process: ProcessId, code_of: Callable[[int], int]) -> None:
-        """``code_of``: returns the exit code of an ended process, by its pid."""
+    def __init__(self, process: ProcessId, read_exit_code: Callable[[int], int]) -> None:
+        """``read_exit_code``: returns the exit code of an ended process, by its pid."""
         self.process = process
-        self._code_of = code_of
+        self._read_exit_code = read_exit_code
         self._code: int | None = None
 
     def poll(self) -> int | None:
         """Return the exit code, or None while the process runs."""
         if self._code is None and not self.process.alive():
-            self._code = self._code_of(self.process.pid)
+            self._code = self._read_exit_code(self.process.pid)
         return self._code
 
     def wait(self, timeout_s: float = math.inf) -> int:
@@ -135,9 +135,9 @@ class ForkServer:
             raise LaunchError(f"{name} cannot be started: {error}") from error
         if answer is None or "error" in answer:
             raise LaunchError(f"{name} cannot be started: {answer['error'] if answer else tail(log)}")
-        return Child(ProcessId.of(answer["pid"]), self.code_of)
+        return Child(ProcessId.of(answer["pid"]), self.read_exit_code)
 
-    def code_of(self, pid: int) -> int:
+    def read_exit_code(self, pid: int) -> int:
         """Return the exit code of an ended server, negative for a signal; ``UNKNOWN`` if its fork server has ended."""
         with self._lock:
             answer = self._ask({"ended": pid}) if self._process is not None else None
