@@ -25,7 +25,7 @@ from ps2.algorithms.embeddings.remembered_costs import OFF, VARIABLE
 from ps2.algorithms.frame.program import ProgramDriver
 from ps2.cli import processes
 from ps2.coordinator.launchers import local
-from ps2.coordinator.launchers.processes.forking import ForkServer
+from ps2.coordinator.launchers.processes.child import ForkServer
 
 # The same examples in every run; how long one takes says nothing on a machine that is busy. What a test finds with so
 # small inputs it finds in 50 examples; one that needs more says so.

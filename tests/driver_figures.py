@@ -7,7 +7,7 @@ import numpy as np
 from ps2.dashboard.figures import DriverFigures, RunFigures
 from ps2.dashboard.fleet_view import ServerHealth, fleet_view
 from ps2.dashboard.snapshot import CheckpointView, RunView, TrainingView
-from ps2.run.accounting import NAMES
+from ps2.run.timeline import NAMES
 
 INFO = {"version": "1.2", "fleet": "abc"}
 CHECKPOINT = CheckpointView("/c/3", 3, 7, bytes=10, pause_s=0.25, seconds=2.0, at_s=1e9)

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ps2.certificates import TlsFiles
-from ps2.coordinator.launchers.processes.child import Child, end, how_it_ended
-from ps2.coordinator.launchers.processes.forking import ForkServer
+from ps2.coordinator.launchers.processes.child import Child, ForkServer, end, how_it_ended
 from ps2.processes import ProcessId
 
 

@@ -116,9 +116,7 @@ def draw_params(
 ) -> dict[str, float | bool]:
     """Return the parameters of a random draw: ``shift + scale * x``, with x uniform in [0, 1) or standard normal.
 
-    Args:
-        settings: values of "low", "high", "mean" and "std"; None: the caller did not pass the parameter.
-        dtype: the dtype of the vector, which all numbers have to fit.
+    ``settings``: "low", "high", "mean" and "std"; None: the caller did not pass the parameter.
     """
     if distribution not in _DRAWS:
         raise ConfigError(f"distribution: expected 'uniform' or 'normal', got {distribution!r}")

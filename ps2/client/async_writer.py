@@ -31,12 +31,7 @@ _OVERWRITING = ("push", "rows_push", "columns_push")
 
 @dataclass(frozen=True, eq=False, slots=True)
 class QueuedUpdate:
-    """A mutation in the queue.
-
-    Attributes:
-        clock: the worker's clock when the mutation was queued.
-        held_bytes: size of the mutation's arrays in this process.
-    """
+    """A mutation in the queue."""
 
     plan: Plan[Any]
     id: RequestId
@@ -71,13 +66,10 @@ class AsyncWriter:
 
     Attributes:
         is_idle: True if no mutation is unanswered, no error is unreported, and no read needs queued additions.
-        transfers: measures the time in which mutations and other background requests travel.
     """
 
     def __init__(self, send: Callable[[Sequence[Mutation]], list[PS2Error]]) -> None:
-        """Args:
-        send: sends mutations, and returns the errors of those that failed.
-        """
+        """``send`` sends mutations, and returns the errors of those that failed."""
         self.is_idle = True
         self.transfers = BusyTime()
         self._send = send
@@ -100,10 +92,8 @@ class AsyncWriter:
     def put(self, plan: Plan[Any], name: Callable[[], RequestId], clock: int = 0) -> None:
         """Queue a mutation; wait while the window is full. The caller must not change its arrays afterwards.
 
-        Args:
-            name: returns the mutation's id. It is called when there is room, because the id of a mutation whose caller
-                stopped waiting would never be answered.
-            clock: the worker's clock.
+        ``name`` returns the mutation's id. It is called when there is room, because the id of a mutation whose
+        caller stopped waiting would never be answered.
         """
         size = held_bytes(plan)
         with self._changed:
@@ -135,8 +125,7 @@ class AsyncWriter:
     def flush_below(self, below: int) -> int | None:
         """Wait until all mutations of clocks below ``below`` are answered; raise the first error, of any clock.
 
-        Returns:
-            The first clock with an unanswered mutation; None if all are answered.
+        Returns the first clock with an unanswered mutation; None if all are answered.
         """
         with self._changed:
             wait_for(self._changed, lambda: all(update.clock >= below for update in self._open()))
@@ -146,8 +135,7 @@ class AsyncWriter:
     def has_settled_below(self, below: int, timeout_s: float) -> bool | None:
         """Wait at most ``timeout_s`` until all mutations of clocks below ``below`` are answered.
 
-        Returns:
-            True if none has failed, False if one has; None if some are still unanswered.
+        Returns False if one has failed, None if some are still unanswered.
         """
         with self._changed:
             if wait_for(self._changed, lambda: all(update.clock >= below for update in self._open()), timeout_s):

@@ -270,11 +270,11 @@ class DCV(Handle):
 
     def max(self) -> float:
         """Return the largest element; the absent keys of a sparse vector count as 0."""
-        return self._extreme("max")
+        return self._scalar("max")
 
     def min(self) -> float:
         """Return the smallest element; the absent keys of a sparse vector count as 0."""
-        return self._extreme("min")
+        return self._scalar("min")
 
     # -- column access ---------------------------------------------------------------------------------------------
 
@@ -296,8 +296,7 @@ class DCV(Handle):
         first = left[0]
         near = [same_matrix_copy(first, vector) for vector in (*left, *right)]
         rows = [vector._row for vector in near]
-        arguments = {"rows_u": rows[: len(left)], "rows_v": rows[len(left) :]}
-        return first._submit(declared(first._target(*near), "gram", arguments))
+        return first._submit(first._plan("gram", *near, rows_u=rows[: len(left)], rows_v=rows[len(left) :]))
 
     def combine(self, vectors: Sequence[DCV], alphas: Any) -> DCV:
         """Set this vector to the sum of ``alphas[i] * vectors[i]`` on the servers, in one pass.
@@ -308,13 +307,11 @@ class DCV(Handle):
         """
         near = [same_matrix_copy(self, vector) for vector in checked_vectors(DCV, "combine: vectors", vectors)]
         hold(*near)
-        return self._change(
-            declared(self._target(), "combine", {"rows": [vector._row for vector in near], "alphas": alphas}), wait=True
-        )
+        return self._change(self._plan("combine", rows=[vector._row for vector in near], alphas=alphas))
 
     def axpy(self, other: DCV, alpha: Scalar) -> DCV:
         """Set ``self += alpha * other`` on the servers (paper, Table 1)."""
-        return self._apply("axpy", colocated_copy(self, other), alpha=alpha)
+        return self._change(self._plan("axpy", colocated_copy(self, other), alpha=alpha))
 
     def iaxpy(self, other: DCV, alpha: Scalar) -> DCV:
         """Alias of ``axpy``, named as in the paper's Figure 6."""
@@ -322,11 +319,11 @@ class DCV(Handle):
 
     def copy(self, other: DCV) -> DCV:
         """Overwrite this vector with another (paper, Table 1)."""
-        return self._apply("copy", colocated_copy(self, other))
+        return self._change(self._plan("copy", colocated_copy(self, other)))
 
     def fill(self, value: Scalar) -> DCV:
         """Set every element to a number; on a sparse vector, every active key."""
-        return self._apply("fill", value=value)
+        return self._change(self._plan("fill", value=value))
 
     def zero(self) -> DCV:
         """Set every element to 0."""
@@ -413,15 +410,8 @@ class DCV(Handle):
 
     def _scalar(self, name: str, *others: DCV) -> float:
         target = self._target(*others)
-        return self._submit(warn_if_rounded(name, declared(target, name, {}), target))
-
-    def _extreme(self, name: str) -> float:
-        target = self._target()
-        return self._submit(warn_if_rounded(name, extreme(target, name), target))
-
-    def _apply(self, name: str, *others: DCV, **params: Any) -> DCV:
-        self._submit(self._plan(name, *others, **params))
-        return self
+        plan = extreme(target, name) if name in ("max", "min") else declared(target, name, {})
+        return self._submit(warn_if_rounded(name, plan, target))
 
     def _write(self, whole: str, scattered: str, values: Any, indices: Any, wait: bool = True) -> DCV:
         if isinstance(values, DCV):
@@ -442,12 +432,12 @@ class DCV(Handle):
         return self._write(f"push_{verb}", f"scatter_{verb}", values, indices, wait)
 
     def _new(self, verb: str, other: DCV | Scalar) -> DCV:
-        if not isinstance(other, DCV) and not is_number(other):
-            return NotImplemented
         if isinstance(other, DCV):
             step = DeclaredStep(verb, (colocated_copy(self, other),))
-        else:
+        elif is_number(other):
             step = DeclaredStep(f"{verb}_scalar", value=other)
+        else:
+            return NotImplemented
         return self._derived(DeclaredStep("copy", (self,)), step)
 
     def _derived(self, *steps: DeclaredStep) -> DCV:

@@ -36,19 +36,10 @@ class DeclaredStep:
 
 
 def declared(target: Target, name: str, arguments: Mapping[str, Any]) -> Plan[Any]:
-    """Plan a call of an operation on every partition that it concerns.
+    """Plan a call of an operation on every partition that it concerns; its answer is merged as the operation declares.
 
-    Args:
-        arguments: the operation's arrays and scalars, by the operation's own names for them. Columns may be in any
-            order. Duplicate columns are merged, unless another array or answer runs along the columns: then the
-            operation sees each duplicate.
-
-    Returns:
-        A plan whose answer merges the partitions' answers as the operation declares: None, a float, an array, or a
-        tuple or list of arrays.
-
-    Raises:
-        ConfigError, DTypeError, ShapeError, OutOfRangeError: naming what was expected and what came.
+    ``arguments`` have the operation's own names. Columns may be in any order. Duplicate columns are merged, unless
+    another array or answer runs along the columns: then the operation sees each duplicate.
     """
     op = lookup(name)
     names = [operand[0] for operand in op.request_operands]

@@ -17,8 +17,7 @@ from ps2.client.keysets import ServerKeySets
 from ps2.client.plans import Plan
 from ps2.client.read_your_writes import ReadYourWrites, is_plain
 from ps2.client.requests import Addressed, Piece, cut, group
-from ps2.client.retry import RetryPolicy
-from ps2.client.rollback import RollbackTracker
+from ps2.client.retry import RetryPolicy, RollbackTracker
 from ps2.client.stopwatch import Stopwatch
 from ps2.config import RetryConfig, WireConfig
 from ps2.errors import (
@@ -35,8 +34,8 @@ from ps2.interrupts import SHIELD, shielded
 from ps2.matrix.route import Route
 from ps2.ops.all import has_answer
 from ps2.protocol.messages import Request, RequestId, Result
+from ps2.rpc.control import Network
 from ps2.rpc.master_control import MatrixInfo
-from ps2.rpc.network import Network
 
 T = TypeVar("T")
 
@@ -52,7 +51,6 @@ class Routes:
     """The routes of matrices. Thread-safe.
 
     Attributes:
-        by_matrix: route by matrix.
         version: the newest route version seen of any matrix.
     """
 
@@ -80,25 +78,14 @@ class Routes:
 
 @dataclass(frozen=True)
 class Locator:
-    """Finds matrices by asking the master. The answers are recorded in ``Dispatch.routes``.
-
-    Attributes:
-        once: asks once.
-        retrying: asks, and retries transient errors.
-    """
+    """Finds matrices by asking the master, ``once`` or ``retrying``; ``Dispatch.routes`` keeps the answers."""
 
     once: Callable[[int], MatrixInfo]
     retrying: Callable[[int], MatrixInfo]
 
 
 class Dispatch:
-    """Sends the plans of one session. Thread-safe.
-
-    Attributes:
-        routes: the routes of the matrices that this process knows.
-        writer: the mutations given to ``run_later`` that have not been answered.
-        stopwatch: the seconds that calls take, by kind.
-    """
+    """Sends the plans of one session. Thread-safe."""
 
     def __init__(
         self, network: Network, retry: RetryConfig, wire: WireConfig, rollbacks: RollbackTracker, locator: Locator
@@ -156,9 +143,9 @@ class Dispatch:
     def read(self, plans: Sequence[Plan[Any]]) -> tuple[Results, ReadYourWrites]:
         """Run read-only plans without waiting for queued additions.
 
-        Returns:
-            The results, and a ``ReadYourWrites`` with the additions that they lack, collected until ``writer.forget``
-            is called. If it is void, the missing changes cannot be added locally, and nothing was read.
+        Return the results, and the additions that they lack. The additions are collected until
+        ``writer.forget`` is called. If they are void, the missing changes cannot be added locally, and nothing
+        was read.
         """
         with self.writer.held(plans) as reading:
             if reading.is_void:
@@ -211,12 +198,7 @@ class Dispatch:
         return routes
 
     def refresh(self, matrices: Iterable[int], error: TransientError, attempts: RetryPolicy) -> None:
-        """Ask the master for the current routes of matrices, and whether it is recovering one of their servers.
-
-        Raises:
-            LostError: a server of theirs is lost for good.
-            RolledBack: the fleet rolled back to a checkpoint.
-        """
+        """Ask the master for the current routes of matrices, and whether it is recovering one of their servers."""
         for matrix in matrices:
             try:
                 info = self._locator.once(matrix)

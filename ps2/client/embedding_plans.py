@@ -25,8 +25,6 @@ class TableKeys:
     """The distinct columns of one call, grouped by partition: the keys, or what ``hashBits`` folds them to.
 
     Attributes:
-        target: the table's matrix.
-        parts: the u distinct columns, in the order in which they are sent.
         inverse: int64 of shape (n,): the index in ``parts`` of each of the caller's n keys; None if the caller's keys
             are these columns, in this order.
     """
@@ -37,14 +35,9 @@ class TableKeys:
 
     @staticmethod
     def of(target: Target, settings: TableSettings, keys: Int64s, are_distinct: bool = False) -> TableKeys:
-        """Group keys by partition.
+        """Group checked keys, int64 of shape (n,), by partition.
 
-        Args:
-            keys: int64 of shape (n,), checked by ``settings.checked_keys``.
-            are_distinct: the caller says that no key comes twice. This is verified, faster if the keys ascend.
-
-        Raises:
-            UsageError: ``are_distinct``, and a key comes twice.
+        ``are_distinct``: the caller says that no key comes twice. This is verified, faster if the keys ascend.
         """
         columns, inverse = settings.columns(keys), None
         if settings.hash_bits is not None or not (are_distinct and is_ascending(columns)):
@@ -88,15 +81,7 @@ class TableKeys:
         return Plan(self.target.matrix, self.target.route, operations, merge, mutates=False)
 
     def step(self, settings: TableSettings, gradients: Array) -> Plan[None]:
-        """Plan one optimizer step at each distinct key, by the sum of its gradients.
-
-        Args:
-            gradients: float32 of shape (n, k), in the order of the caller's keys.
-
-        Raises:
-            OutOfRangeError: the sum of a key's gradients is not finite, too large for the optimizer's sum of squares,
-                or does not fit the wire dtype.
-        """
+        """Plan one optimizer step at each distinct key, by the sum of its gradients, float32 of shape (n, k)."""
         target, optimizer, wire = self.target, settings.optimizer, settings.wire
         if self.inverse is not None:
             gradients = sum_rows(gradients, self.inverse, self.parts.columns.size)
@@ -131,11 +116,7 @@ def _raise_out_of_range(gradients: Array, keys: Int64s, largest: float | None) -
 
 
 def keys(target: Target, counts: Sequence[int]) -> Plan[Int64s]:
-    """Plan to read the active keys: int64 of shape (sum of ``counts``,), ascending.
-
-    Args:
-        counts: number of active keys of each partition.
-    """
+    """Plan to read the active keys of all partitions, ``counts`` of each: int64, ascending."""
     windows = [
         (p.index, start, min(start + GROUP_KEYS, count))
         for p, count in zip(target.partitions, counts, strict=True)

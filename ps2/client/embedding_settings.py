@@ -1,8 +1,8 @@
-"""Settings of an embedding table that all its handles share. Pure."""
+"""Settings of an embedding table that all its handles share, its optimizer included. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,10 +10,111 @@ import numpy as np
 
 from ps2.array_types import Int64s
 from ps2.client.arguments import MAX_KEYS, as_integers
-from ps2.client.embedding_optimizers import TableOptimizer
 from ps2.errors import CheckpointCorruptError, ConfigError, LimitError, OutOfRangeError
 from ps2.matrix.partition import MAX_SPARSE_DIM, WIRES, Wire, hash_bucket
 from ps2.number_checks import is_whole
+from ps2.ops import embedding_steps
+from ps2.ops.all import lookup
+
+# The largest gradient of optimizers that sum squares, in float32: once a sum is infinite, its key never learns again.
+LARGEST_SQUARED = 1e15
+
+
+@dataclass(frozen=True)
+class OptimizerKind:
+    """An optimizer of embedding tables, without values of its hyperparameters.
+
+    Attributes:
+        block: ``block(k, linear)`` returns the length of a key's block: k weights, of which the first ``linear`` take
+            steps of FTRL, and the optimizer's state.
+        largest_gradient: largest absolute value of a gradient; None: any finite one.
+    """
+
+    operation: str
+    defaults: Mapping[str, float]
+    block: Callable[[int, int], int]
+    takes_linear: bool = False
+    largest_gradient: float | None = LARGEST_SQUARED
+
+
+PENALTIES = {"l1": 0.0, "l2": 0.0}
+FTRL = {"alpha": 0.05, "beta": 1.0}
+ADAGRAD = {"lr": 0.05, "eps": 1e-8}
+KINDS: Mapping[str, OptimizerKind] = {
+    "sgd": OptimizerKind(
+        "embedding_sgd", {"lr": 0.05} | PENALTIES, lambda k, _: embedding_steps.sgd_block(k), largest_gradient=None
+    ),
+    "adagrad": OptimizerKind("embedding_adagrad", ADAGRAD | PENALTIES, lambda k, _: embedding_steps.adagrad_block(k)),
+    "adam": OptimizerKind(
+        "embedding_adam",
+        {"lr": 0.001, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8} | PENALTIES,
+        lambda k, _: embedding_steps.adam_block(k),
+    ),
+    "ftrl": OptimizerKind("embedding_ftrl", FTRL | PENALTIES, lambda k, _: embedding_steps.ftrl_block(k, k), True),
+    "ftrl+adagrad": OptimizerKind(
+        "embedding_ftrl", FTRL | PENALTIES | ADAGRAD | {"decay": 0.0}, embedding_steps.ftrl_block, True
+    ),
+}
+
+
+@dataclass(frozen=True)
+class TableOptimizer:
+    """An optimizer with values of its hyperparameters, for a table of k weights for each key.
+
+    Attributes:
+        k: number of weights of a key.
+        linear: with "ftrl+adagrad", how many of a key's weights, the first ones, take steps of FTRL.
+    """
+
+    name: str
+    k: int
+    linear: int
+    scalars: Mapping[str, float]
+
+    @property
+    def largest_gradient(self) -> float | None:
+        """Largest absolute value of a gradient; None: any finite one."""
+        return KINDS[self.name].largest_gradient
+
+    @staticmethod
+    def of(name: Any, k: int, linear: int, values: Mapping[str, float | None]) -> TableOptimizer:
+        """Return the optimizer with the user's ``name``; None as a hyperparameter takes the default."""
+        if name not in KINDS:
+            raise ConfigError(f"optimizer: expected one of {', '.join(KINDS)}, got {name!r}")
+        kind = KINDS[name]
+        if name == "ftrl+adagrad" and not 1 <= linear < k:
+            raise ConfigError(
+                f"optimizer 'ftrl+adagrad': expected zeroColumns from 1 to k - 1 = {k - 1}, the weights that take "
+                f"steps of FTRL, got {linear}"
+            )
+        some = {key: value for key, value in values.items() if value is not None}
+        for key in some:
+            if key not in kind.defaults:
+                raise ConfigError(f"{key}: optimizer {name!r} takes {', '.join(kind.defaults)}")
+        scalars = {**kind.defaults, **some}
+        if kind.takes_linear:
+            scalars["linear"] = k if name == "ftrl" else linear
+        checked = lookup(kind.operation).check(0, "float32", scalars)
+        return TableOptimizer(name, k, linear, checked)
+
+    @property
+    def operation(self) -> str:
+        return KINDS[self.name].operation
+
+    @property
+    def block(self) -> int:
+        """Length of a key's block: its weights, and the state of the optimizer."""
+        return KINDS[self.name].block(self.k, self.linear)
+
+    @property
+    def hyperparameters(self) -> dict[str, float]:
+        """The hyperparameters by name, without other arguments of the operation."""
+        return {key: self.scalars[key] for key in KINDS[self.name].defaults}
+
+    def changed(self, values: Mapping[str, float]) -> TableOptimizer:
+        """Return a copy with some hyperparameters replaced; raises like ``of``."""
+        return TableOptimizer.of(self.name, self.k, self.linear, {**self.hyperparameters, **values})
+
 
 MAX_HASH_BITS = 31
 FORMAT = "ps2.embedding-table.1"
@@ -24,8 +125,6 @@ class TableSettings:
     """Settings of an embedding table, except ``KeyPolicy``, which the matrix's spec holds.
 
     Attributes:
-        optimizer: the optimizer; it holds k, the number of weights of a key.
-        dim: keys are in [0, dim).
         hash_bits: keys are folded to this many bits, so that some collide; None: keys are not folded.
         zero_columns: the number of leading weights of a key that begin at 0.
         wire: dtype of gradients in messages; None: float32.
@@ -56,13 +155,7 @@ class TableSettings:
         return self.dim if self.hash_bits is None else 1 << self.hash_bits
 
     def checked_keys(self, keys: Any) -> Int64s:
-        """Return keys of any shape as a C-contiguous int64 array of the same shape.
-
-        Raises:
-            DTypeError: the keys are not integers.
-            OutOfRangeError: a key is not in [0, dim).
-            LimitError: there are more keys than one call takes.
-        """
+        """Return keys of any shape as a C-contiguous int64 array of the same shape."""
         array = as_integers("keys", keys)
         if array.size > MAX_KEYS:
             raise LimitError(f"keys: at most {MAX_KEYS:,} in one call, got {array.size:,}")

@@ -16,9 +16,8 @@ from ps2.client import embedding_plans, storage, table_export
 from ps2.client.arguments import as_values
 from ps2.client.batch import in_batch, submit
 from ps2.client.dcv import DCV
-from ps2.client.embedding_optimizers import TableOptimizer
 from ps2.client.embedding_reads import EmbeddingRead, PendingReads, RecentKeys
-from ps2.client.embedding_settings import FORMAT, TableSettings, key_bound
+from ps2.client.embedding_settings import FORMAT, TableOptimizer, TableSettings, key_bound
 from ps2.client.handle import Handle
 from ps2.client.managed_matrix import KeyStatus
 from ps2.client.matrix import DCVMatrix

@@ -22,13 +22,7 @@ from ps2.ops.table import Array
 
 
 def add_factors(target: Target, b: Any, x: Any, keys: Any) -> Plan[None]:
-    """Plan to add ``sum over s of x[s, f] * b[s, k]`` to column ``keys[f] * width + k`` of a dense row, for all f, k.
-
-    Args:
-        b: shape (samples, width); the matrix's ``align`` is a multiple of width.
-        x: shape (samples, len(keys)), scipy sparse or an array.
-        keys: int64, any order, duplicates accumulate.
-    """
+    """Plan to add ``sum over s of x[s, f] * b[s, k]`` to column ``keys[f] * width + k`` of a dense row."""
     spec = target.spec
     lookup("add_factors").check(1, spec.dtype, {"width": 1})
     rows = _rows(b, spec)

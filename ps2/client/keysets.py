@@ -15,10 +15,9 @@ from ps2.array_types import Int64s
 from ps2.config import WireConfig
 from ps2.matrix.partition import MatrixSpec, check_columns, partition_of
 from ps2.matrix.route import Route
-from ps2.ops.distinct import group_by_partition
+from ps2.ops.distinct import group_by_partition, sort_keys
 from ps2.ops.kernels import FEW
 from ps2.ops.packing import is_ascending, narrowest
-from ps2.ops.sorting import sort_keys
 from ps2.ops.table import Array
 from ps2.protocol.messages import Keys, Operation, Request, key_digest
 
@@ -57,8 +56,6 @@ class SplitKeys:
     """Columns grouped by partition: ascending and distinct within a group; for blocks, in the order given.
 
     Attributes:
-        columns: int64 of shape (m,).
-        groups: in order, without gaps.
         order: the original position of each column, duplicates adjacent and in the order given; None if the columns are
             in their original order.
         firsts: the index in ``order`` at which each distinct column begins; None if duplicates were kept or there are
@@ -138,9 +135,6 @@ def split_blocks(spec: MatrixSpec, route: Route, columns: Int64s) -> SplitKeys:
     """Group columns by partition for block operations. Columns keep the order given, with their duplicates.
 
     Sorting blocks takes as long as sending them, and servers accept them in any order.
-
-    Raises:
-        OutOfRangeError: a column is not in ``[0, dim)``.
     """
     check_columns(spec, columns)
     count = len(route.addresses)
@@ -167,14 +161,7 @@ def _blocks_in_group(spec: MatrixSpec) -> int:
 
 
 def split(spec: MatrixSpec, route: Route, columns: Int64s) -> SplitKeys:
-    """Group columns by partition.
-
-    Args:
-        columns: int64 of shape (n,), any order, duplicates allowed.
-
-    Raises:
-        OutOfRangeError: a column is not in ``[0, dim)``.
-    """
+    """Group columns, int64 in any order with duplicates, by partition."""
     check_columns(spec, columns)
     count = len(route.addresses)
     order: Int64s | None = None

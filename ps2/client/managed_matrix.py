@@ -74,12 +74,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class ManagedMatrix:
-    """The calls on the keys of one matrix. ``DCV`` and ``DCVMatrix`` describe their arguments and errors.
-
-    Attributes:
-        session: sends the plans.
-        target: the matrix.
-    """
+    """The calls on the keys of one matrix. ``DCV`` and ``DCVMatrix`` describe their arguments and errors."""
 
     session: Session
     target: Target

@@ -12,10 +12,9 @@ from ps2.client import blocks, pairs, plans, storage
 from ps2.client.arguments import Distribution, draw_params
 from ps2.client.batch import hold
 from ps2.client.declared import declared
-from ps2.client.handle import Handle, derive_all, existing_handle, matrix_html
-from ps2.client.key_calls import KeyCalls
+from ps2.client.fleet import Owner
+from ps2.client.handle import Handle, KeyCalls, derive_all, existing_handle, matrix_html
 from ps2.client.managed_matrix import ManagedMatrix, Mark
-from ps2.client.owners import Owner
 from ps2.client.session import Session
 from ps2.client.sessions import session_of
 from ps2.client.zipped import ZippedMatrix

@@ -54,12 +54,9 @@ Answers = Sequence[tuple[Part, Result]]
 
 
 def merged(op: Op, dtype: np.dtype[Any], lengths: Mapping[str, int], split: SplitKeys | None, parts: Answers) -> Any:
-    """Merge the answers of all parts of a call.
+    """Merge the answers of all parts of a call; ``lengths`` are those of each known axis.
 
-    Args:
-        dtype: the matrix's dtype, which applies to answers that declare none, even if there are no parts.
-        lengths: length of each known axis of the call.
-        split: the call's columns, grouped by partition.
+    ``dtype``, the matrix's, applies to answers that declare none, even if there are no parts.
     """
     if not op.answers:
         return reduced(op, [result for _, result in parts])

@@ -17,10 +17,9 @@ from ps2.rpc.channel import Channel, Trust
 from ps2.rpc.control import ServerControl, ServerInfo
 from ps2.transport import direct, exchange
 from ps2.transport.concurrent_calls import call_concurrently
-from ps2.transport.connection import Connection
+from ps2.transport.connection import Connection, ConnectionCounts, carried
 from ps2.transport.direct import PreparedHeader
 from ps2.transport.exchange import InFlightRequests, Outcome
-from ps2.transport.liveness import ConnectionCounts, carried
 from ps2.transport.pool import CLOSED, ConnectionPool, Peer, connection_name
 from ps2.transport.proof import Tokens
 from ps2.transport.sockets import PlainSocket, abstract, give_up_unanswered
@@ -40,9 +39,7 @@ class FleetNetwork:
     def __init__(self, token: str | Tokens | None, wire: WireConfig | None = None, sure: bool = False) -> None:
         """Create the network; it connects on demand.
 
-        Args:
-            token: the fleet's token.
-            sure: True if the token is certainly right, so that a server that does not know it is an impostor.
+        ``sure``: the token is certainly right, so that a server that does not know it is an impostor.
         """
         self._token = Tokens.from_text(token)
         self._wire = wire or WireConfig()

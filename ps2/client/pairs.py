@@ -12,7 +12,7 @@ from ps2.client.arguments import as_values
 from ps2.client.batch import in_batch
 from ps2.client.calibration import measure
 from ps2.client.declared import declared
-from ps2.client.placement import MAX_BYTES, Pairs, Way, choose
+from ps2.client.placement import MAX_BYTES, Pairs, PairStrategy, choose
 from ps2.client.plans import Plan, Target, rows_fill, rows_pull, rows_push
 from ps2.client.session import Session
 from ps2.config import WireConfig
@@ -33,11 +33,7 @@ MAX_ON_SERVERS = WireConfig.request_limit_bytes // PAIR_BYTES
 
 @dataclass(frozen=True)
 class Embeddings:
-    """The rows that pairs refer to.
-
-    Attributes:
-        spare: returns this many rows of the same matrix that nobody else uses.
-    """
+    """The rows that pairs refer to; ``spare`` returns this many rows of the same matrix that nobody else uses."""
 
     session: Session
     target: Target
@@ -49,7 +45,7 @@ def update(rows: Embeddings, rows_a: Any, rows_b: Any, coefficients: Coefficient
     session, target = rows.session, rows.target
     if in_batch():
         raise UsageError("pairUpdate needs its dots before it can go on: call it before or after the batch")
-    if via not in ("auto", *get_args(Way)):
+    if via not in ("auto", *get_args(PairStrategy)):
         raise UsageError(f"via: expected 'auto', 'servers' or 'rows', got {via!r}")
     if not callable(coefficients):
         raise UsageError(f"coefficients: expected a function, got {coefficients!r}")
@@ -67,7 +63,7 @@ def update(rows: Embeddings, rows_a: Any, rows_b: Any, coefficients: Coefficient
     )
 
 
-def planned(session: Session, target: Target, pairs: Pairs) -> Way:
+def planned(session: Session, target: Target, pairs: Pairs) -> PairStrategy:
     """Return the way that should take less time, by costs that are measured at the first use."""
     work = pairs.workload(target)
     # Do not even measure rows that exceed the sample size.

@@ -16,7 +16,7 @@ from ps2.errors import ShapeError
 from ps2.ops.kernels import Int64s
 from ps2.ops.matrix import number_pairs
 
-Way = Literal["servers", "rows"]
+PairStrategy = Literal["servers", "rows"]
 
 # Passes over the vectors of a pair: one for the dot, and one for the change of each row.
 PASSES = 3
@@ -29,15 +29,7 @@ MAX_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class Workload:
-    """A batch of pairs.
-
-    Attributes:
-        pairs: number of pairs.
-        distinct_rows: number of distinct rows in them.
-        columns: elements of a row (the paper's K).
-        servers: number of column partitions; one per server by default.
-        itemsize: bytes of an element.
-    """
+    """A batch of pairs; ``columns`` are the elements of a row (the paper's K), ``servers`` the column partitions."""
 
     pairs: int
     distinct_rows: int
@@ -48,13 +40,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Checked pairs of rows.
-
-    Attributes:
-        a, b: the rows of each pair.
-        distinct: every row of the pairs, once.
-        index_a, index_b: positions of each pair's rows in ``distinct``.
-    """
+    """Checked pairs of rows, and the position of each row in ``distinct``, which has every row once."""
 
     a: Int64s
     b: Int64s
@@ -130,7 +116,7 @@ def row_seconds(costs: Costs, work: Workload) -> float:
     return 2 * costs.latency_s + numbers_s + moved_s + PASSES * work.pairs * work.columns * costs.local_madd_s
 
 
-def choose(costs: Costs, work: Workload) -> Way:
+def choose(costs: Costs, work: Workload) -> PairStrategy:
     """Return the faster way. On a tie take the servers, which need no memory in this process."""
     return "servers" if server_seconds(costs, work) <= row_seconds(costs, work) else "rows"
 

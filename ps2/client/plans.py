@@ -32,7 +32,6 @@ class Target:
 
     Attributes:
         matrix, spec, route: matrix, spec and route of the first vector, or of the matrix.
-        rows: the rows of the vectors, in order.
         others: matrix and dtype of each vector and matrix after the first; empty if all belong to one matrix.
     """
 
@@ -65,9 +64,7 @@ class Plan(Generic[T]):
     """A call, ready to send.
 
     Attributes:
-        matrix: the matrix of each operation's first operand.
         route: the route by which the caller planned; it may be stale.
-        operations: at most a few per partition.
         merge: makes the answer from the results, which are in the order of the operations.
         mutates: True if the call changes data, and so needs a mutation id.
         batchable: True if the call may share a request with others. A user's function may fail, so it travels alone.
@@ -136,10 +133,8 @@ def pull_active(
 ) -> Plan[tuple[Int64s, Array]]:
     """Plan to read the active keys of a sparse row and their values, sorted by key.
 
-    Args:
-        counts: the number of keys to read in each partition, block by block, in the order in which they became active.
-            None reads all keys in one block per partition.
-        begins: the number of these keys to skip in each partition.
+    For each partition, ``counts`` is the number of keys to read, in the order in which they became active, after
+    the first ``begins`` ones. None reads all keys in one block per partition.
     """
     windows: list[tuple[int, dict[str, int], int]] = []
     for p in target.partitions:

@@ -94,8 +94,7 @@ class ReadYourWrites:
 def add_overlap(write: Operation, read: Operation, begin: int) -> None:
     """Apply an addition to the answer of a read of the same partition, at the rows and columns that they share.
 
-    Args:
-        begin: the partition's first column. Intervals count from this column, keys from column 0.
+    Intervals count from ``begin``, the partition's first column, keys from column 0.
     """
     assert read.into is not None
     out, values = _by_rows(read, read.into), _by_rows(write, _as_applied(write))

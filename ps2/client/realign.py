@@ -28,15 +28,8 @@ EXACT_BELOW = 2.0**53
 def colocated_copy(base: H, other: H, dtype: str | None = None) -> H:
     """Return a vector with the data of ``other``, co-located with ``base``: ``other`` itself, or a copy.
 
-    A copy is the inefficient way of the paper's Figure 4.
-
-    Args:
-        dtype: the dtype of the result; None means that of ``base``.
-
-    Raises:
-        UsageError: the vectors belong to two fleets, or a batch is open.
-        ShapeError, DTypeError: the data of ``other`` do not fit.
-        NotColocatedError: the context is strict, or ``base`` is sparse and of another dtype, or its keys are managed.
+    A copy is the inefficient way of the paper's Figure 4. ``dtype`` is that of the result; None means that of
+    ``base``.
     """
     _check_usable(base, other)
     dtype = dtype or base._spec.dtype
@@ -95,8 +88,7 @@ def _realigned_copy(base: H, other: H, dtype: str, fault: str) -> H:
 def moved_alone(vector: H) -> H:
     """Move a vector into a matrix of its own with the same partitioning, free the original, and return the new one.
 
-    Raises:
-        LimitError: the servers have no room for both; the vector stays as it is.
+    If the servers have no room for both, the vector stays as it is (LimitError).
     """
     alone = create(type(vector), replace(vector._spec, rows=1))
     try:

@@ -22,7 +22,6 @@ class Piece(NamedTuple):
 
     Attributes:
         plan, position: the plan, and the position in it, of the operation's result.
-        id: the id of the operation's mutation.
         part: the number of the operation's request, among those of its server or partition. It never changes between
             attempts, even if the partition moves to another server.
         parts: 1 if everything for the partition travels in one request; else the number of requests for the partition
@@ -48,14 +47,10 @@ def cut(
     id: RequestId | None = None,
     first: int = 0,
 ) -> list[Piece]:
-    """Return the operations of plans in order, each with the part that it travels in.
+    """Return the operations of plans in order, each with the part that it travels in; ``first`` numbers the first plan.
 
-    Everything for one server travels as one request if its payload in both directions fits ``block_bytes``. Otherwise
-    each partition gets its own requests, of about ``block_bytes`` each.
-
-    Args:
-        id: the id of the mutation, if any of the plans changes data.
-        first: the number of the first plan.
+    Everything for one server travels as one request if its payload in both directions fits ``block_bytes``.
+    Otherwise each partition gets its own requests, of about ``block_bytes`` each.
     """
     homes = _homes(operation for plan in plans for operation in plan.operations)
     pieces = [

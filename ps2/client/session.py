@@ -11,10 +11,8 @@ from typing import TypeVar
 
 from ps2.client.async_writer import AsyncWriter
 from ps2.client.dispatch import Dispatch, Locator
-from ps2.client.fleet import FleetRef
-from ps2.client.owners import Owners
-from ps2.client.retry import RetryPolicy
-from ps2.client.rollback import RollbackTracker
+from ps2.client.fleet import FleetRef, Owners
+from ps2.client.retry import RetryPolicy, RollbackTracker
 from ps2.client.task import MutationIds, RunIds, is_later_attempt
 from ps2.config import RetryConfig, WireConfig
 from ps2.errors import LostError, RecoveringError, TransientError, UnreachableError
@@ -22,8 +20,8 @@ from ps2.interrupts import shielded
 from ps2.matrix.partition import MatrixSpec
 from ps2.matrix.route import Route
 from ps2.protocol.messages import RequestId
+from ps2.rpc.control import Network
 from ps2.rpc.master_control import MasterControl, MatrixInfo
-from ps2.rpc.network import Network
 
 T = TypeVar("T")
 
@@ -33,7 +31,6 @@ class Session:
     """A process's connection to one fleet. Thread-safe. ``close`` it when done; a closed session raises StoppedError.
 
     Attributes:
-        on_rollback: called in the driver with epoch and step, before RolledBack is raised.
         master_address: the address of the master for this process; "": the address that all others use.
     """
 
@@ -75,10 +72,9 @@ class Session:
 
     @shielded
     def check_epoch(self, newest: tuple[int, int | None]) -> None:
-        """Raise RolledBack if the fleet rolled back to a checkpoint since the caller's loop began; see ``rollback``.
+        """Raise RolledBack if the fleet rolled back to a checkpoint since the caller's loop began; see ``retry``.
 
-        Args:
-            newest: epoch and step of the newest rollback that the caller knows of.
+        ``newest``: epoch and step of the newest rollback that the caller knows of.
         """
         self.rollbacks.note(*newest)
         self.rollbacks.check()
@@ -141,8 +137,7 @@ class Session:
     def take_rows(self, matrix: int, count: int = 0, name: str = "") -> list[int]:
         """Get zeroed rows of a matrix: ``count`` rows, or, for 0, all reserved rows that are not in use.
 
-        Args:
-            name: the row's name; needs a count of 1.
+        Only one has a name.
         """
         self._release_dropped()
         with self._new_id() as id:
@@ -152,9 +147,9 @@ class Session:
     def free_rows(self, matrix: int, rows: Sequence[int]) -> None:
         """Free rows: at once, or, in a task, when its stage is over."""
         self.dispatch.writer.drain()  # queued additions may still use these rows
-        of_task = self.ids.unnumbered()
-        if of_task is not None:
-            self.ask(lambda: self._master.free_rows(matrix, rows, of_task))
+        request_id = self.ids.unnumbered()
+        if request_id is not None:
+            self.ask(lambda: self._master.free_rows(matrix, rows, request_id))
             return
         with self._new_id() as id:
             self.ask(lambda: self._master.free_rows(matrix, rows, id))
@@ -167,15 +162,8 @@ class Session:
     def at_one_version(self, matrix: int, attempt: Callable[[Route, int, RequestId], T]) -> T:
         """Send requests to several servers of a matrix at one route version; return the result of ``attempt``.
 
-        The whole attempt is repeated if a server could not answer, or if the route version changed meanwhile.
-
-        Args:
-            attempt: called with the route, the route version for its requests, and a mutation id that is the same for
-                each attempt.
-
-        Raises:
-            LostError: a server is lost for good.
-            RolledBack: the fleet rolled back to a checkpoint meanwhile.
+        The whole attempt is repeated if a server could not answer, or if the route version changed meanwhile,
+        with the same mutation id.
         """
         self.dispatch.flush()
         attempts = RetryPolicy(self.retry)

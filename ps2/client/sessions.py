@@ -67,12 +67,7 @@ def uninstall(fleet_id: str) -> None:
 
 
 def session_of(fleet: FleetRef) -> Session:
-    """Return this process's session with a handle's fleet; create it at first use.
-
-    Raises:
-        StoppedError: the fleet's PS2Context was stopped.
-        UsageError: this process has no access to that fleet, or is a child process of a task or of a driver.
-    """
+    """Return this process's session with a handle's fleet; create it at first use."""
     with _lock:
         if fleet.id in _stopped or fleet.id in stopped_fleets():
             raise StoppedError(f"the PS2Context of this vector (fleet {fleet.id}) was stopped")

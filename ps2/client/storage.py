@@ -39,11 +39,6 @@ def save(vector: Handle, rows: Sequence[int], url: str) -> None:
     """Let the servers write the given rows (ascending) of a vector's matrix, as rows 0, 1, ... of the saved matrix.
 
     A reader sees either the earlier save or this one, never a mixture. The save is atomic per partition.
-
-    Raises:
-        UsageError: a batch is open, or the place holds a checkpoint of a fleet.
-        CheckpointCorruptError: the place holds something else, which the save would replace.
-        RecoveryError: the save cannot be written; its partial files are removed.
     """
     _check_no_batch("save")
     vector._check_usable()
@@ -85,12 +80,7 @@ def save(vector: Handle, rows: Sequence[int], url: str) -> None:
 
 
 def load(kind: type[H], url: str, rows: int) -> H:
-    """Create a vector of class ``kind`` from a save of a single row, in a matrix of ``rows`` rows.
-
-    Raises:
-        UsageError: the save has other rows.
-        PS2Error: any error of ``load_rows``.
-    """
+    """Create a vector of class ``kind`` from a save of a single row, in a matrix of ``rows`` rows."""
     saved = saved_matrix(url)
     if saved.rows != (0,):
         raise UsageError(f"{url}: expected a save of one vector, but this save has {len(saved.rows)} rows")
@@ -98,16 +88,9 @@ def load(kind: type[H], url: str, rows: int) -> H:
 
 
 def load_rows(kind: type[H], url: str, name: str | None = None) -> H:
-    """Create a matrix from the rows that ``save`` wrote; return its first row.
+    """Create a matrix from the rows that ``save`` wrote; return its first row, named ``name``.
 
-    Args:
-        name: the name of the first row; None: it has none.
-
-    Raises:
-        UsageError: a batch is open, or it is a checkpoint of several matrices.
-        CheckpointMissingError: there is no complete save at this place.
-        CheckpointCorruptError: the files do not match the manifest.
-        LimitError: the servers' memory limit does not allow it. After any error nothing stays allocated.
+    After any error nothing stays allocated.
     """
     saved = saved_matrix(url)
     return _loaded(kind, saved, saved.spec.rows, url, name)

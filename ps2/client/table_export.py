@@ -31,13 +31,7 @@ class ExportableTable(Protocol):
 
 @dataclass(frozen=True)
 class ExportedModel:
-    """The model that a table belongs to, for the export's description.
-
-    Attributes:
-        kind: name of the function that scores rows (``ps2.serving.loading``); "table": none.
-        config, hasher: JSON data, as in ``Description``.
-        dense: arrays of the model that are not in the table, by name.
-    """
+    """The model that a table belongs to: the name of the function that scores rows, JSON data, other arrays."""
 
     kind: str = "table"
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -47,14 +41,7 @@ class ExportedModel:
 
 @dataclass(frozen=True)
 class _KeysToExport:
-    """The keys of one export.
-
-    Attributes:
-        keys: keys whose weights are written, ascending.
-        removed: keys that the export says are gone, ascending.
-        after: the export that this one is a delta to; None: ``keys`` are all keys of the table.
-        reason: why all keys are exported although the caller asked for a delta; None: no reason is needed.
-    """
+    """The ascending keys of one export; ``after`` None: all of the table, for ``reason`` if a delta was wanted."""
 
     keys: Int64s
     removed: Int64s

@@ -190,7 +190,6 @@ class RunIds:
 
     Attributes:
         series: the fleet's series of runs.
-        run: number of the run; the run is over when all its workers have returned.
         phase: 2 t before clock t, 2 t + 1 in it.
         settled: mutations of phases below this one are never repeated.
         epoch: the fleet's rollback count when the worker was last told its position.

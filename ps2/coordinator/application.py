@@ -1,35 +1,72 @@
-"""The Spark application whose tasks use the fleet."""
+"""The Spark application whose tasks use the fleet, and the addresses by which they reach the driver."""
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from typing import Any
 
 from ps2.certificates import Tls
 from ps2.client.fleet import Access, FleetRef, fleet_text, seal, series_of
-from ps2.config import new_token
-from ps2.coordinator.binding import out_of_reach
+from ps2.config import Binding, host_of, is_loopback, is_wildcard, new_token, split_address
 from ps2.coordinator.conf import PS2Conf
 from ps2.coordinator.master import Master
 from ps2.coordinator.stages import StageWatch
 from ps2.errors import ConfigError, StoppedError
+from ps2.listening import has_ipv6, loopback_host, reachable_host
 from ps2.rpc.control import ServerControl
 from ps2.run.spark.backend import SparkBackend
 from ps2.run.spark.backend_lookup import active_backend, backend_of, is_connect
 from ps2.transport.tls import Renewed, usable
 
+BIND, HOST = "spark.driver.bindAddress", "spark.driver.host"
+LOOPBACK_NAME = "localhost"
+
+
+def binding_of(conf: PS2Conf, spark: SparkBackend | None, has_token: bool) -> Binding:
+    """Return where the driver listens for its fleet and for tasks; without a token, on loopback only.
+
+    On a cluster the default is the address of Spark's own driver, because executors reach it.
+    """
+    settings: Mapping[str, str] = {}
+    if has_token and spark is not None and (conf.launcherClass.is_remote or not spark.shares_host):
+        settings = spark.addresses
+    spark_host = settings.get(HOST) or loopback_host()
+    host = conf.bindAddress or host_of(settings.get(BIND) or spark_host, BIND)
+    if is_wildcard(host) and not has_ipv6():
+        host = "0.0.0.0"
+    advertised = conf.advertiseAddress or (host_of(spark_host, HOST) if settings and conf.bindAddress is None else host)
+    if is_wildcard(advertised):
+        # Executors reach PS2's driver by the same name as Spark's driver.
+        driver_host = settings.get(HOST, LOOPBACK_NAME)
+        advertised = reachable_host() if is_loopback(host_of(driver_host, HOST)) else host_of(driver_host, HOST)
+    return Binding(host, advertised, conf.portRange)
+
+
+def out_of_reach(spark: SparkBackend, master: str, servers: tuple[str, ...]) -> str | None:
+    """Return a warning if tasks on other hosts cannot reach the fleet, else None."""
+    if spark.shares_host or is_loopback(host_of(spark.addresses.get(HOST, LOOPBACK_NAME), HOST)):
+        return None  # other hosts cannot reach Spark's own driver either
+    for subject, address in (("the driver's master and runs", master), *(("a server", server) for server in servers)):
+        host, _ = split_address(address)
+        if is_loopback(host):
+            return (
+                f"tasks of {spark.master} on other hosts cannot reach {subject} at {host}, which always means the host "
+                "itself; give an address of this host that executors reach: PS2Conf(bindAddress=...) to listen at, "
+                "PS2Conf(advertiseAddress=...) to tell the tasks, or ps2 launch --host and ps2 server --listen for "
+                "servers that are started separately"
+            )
+    return None
+
+
 log = logging.getLogger(__name__)
 
 
 def user_backend(spark: Any) -> SparkBackend | None:
-    """Return the user's Spark application. Does not import pyspark unless pyspark is loaded already.
-
-    Args:
-        spark: a SparkSession, of Spark Connect or not, or a SparkContext; None: the active one, if any.
-    """
+    """Return the user's Spark application; for None, the active one, if any. Imports no pyspark that is not loaded."""
     if spark is None:
         return active_backend()
     if not is_connect(spark) and not hasattr(getattr(spark, "sparkContext", spark), "setLocalProperty"):
@@ -64,19 +101,13 @@ class Application:
     """Gives the tasks of one Spark application access to the fleet. Another application may replace a stopped one.
 
     Attributes:
-        spark: the application, or None.
         stages: for each application, the watch of its finished stages.
     """
 
     def __init__(
         self, fleet: FleetRef, token: str | None, tls: Tls | None, master: Master, control: ServerControl
     ) -> None:
-        """Begin without a Spark application.
-
-        Args:
-            token: the attached fleet's token; None: tasks derive the fleet's token, or the fleet has none.
-            tls: the fleet's certificates; None: no TLS.
-        """
+        """Begin without a Spark application. ``token``: that of an attached fleet; None: tasks derive it."""
         self.spark: SparkBackend | None = None
         self.stages: list[StageWatch] = []
         self._fleet = fleet
@@ -120,11 +151,7 @@ class Application:
         spark.set_access(seal(self._access))
 
     def running(self, call: str) -> SparkBackend:
-        """Return the application. Raise ConfigError if there is none, StoppedError if it was stopped.
-
-        Args:
-            call: name of the user's call, for messages.
-        """
+        """Return the application, for ``call``. Raise ConfigError if there is none, StoppedError if it was stopped."""
         if self.spark is None:
             raise ConfigError(f"{call}: this context has no SparkContext")
         _check_running(self.spark)
@@ -138,8 +165,7 @@ class Application:
     def join(self, spark: SparkBackend, epoch: int) -> None:
         """Let the jobs of the calling thread use the fleet, as of an epoch. Spark's own threads need this call.
 
-        Args:
-            spark: the application. With Spark Connect it may be another session, such as that of a query's batches.
+        With Spark Connect it may be another session, such as that of a query's batches.
         """
         if self.spark is None or self.spark.application_id != spark.application_id:
             self.reach(spark)

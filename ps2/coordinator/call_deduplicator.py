@@ -44,10 +44,8 @@ class CallDeduplicator:
     def once(self, id: RequestId, act: Callable[[], R]) -> R:
         """Call ``act`` unless it has succeeded under this id before; return its result.
 
-        A repeated call waits while the first call is under way.
-
-        Raises:
-            StoppedError: the sender has given the call up, or the sender's stage is over.
+        A repeated call waits while the first call is under way. Raises StoppedError if the sender has given the
+        call up.
         """
         with self._changed:
             calls = self._scope(id)

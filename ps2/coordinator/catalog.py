@@ -22,9 +22,7 @@ class Grant:
     """Rows that are about to be handed out.
 
     Attributes:
-        rows: the numbers of these rows.
         reused: rows that were in use before and have to be zeroed.
-        total: number of rows that the matrix needs; the matrix has to grow if it has fewer.
     """
 
     rows: Sequence[int]
@@ -34,12 +32,7 @@ class Grant:
 
 @dataclass(frozen=True)
 class RowHolders:
-    """The holders of a row. Rows that are taken together share one object.
-
-    Attributes:
-        series, stage: series and stage of the task that took the row; the series is "" for a session.
-        holders: the session, or the attempts of the task that got the row and still hold it.
-    """
+    """The holders of a row: the session, or the attempts of one task. Rows taken together share one object."""
 
     series: str
     stage: int
@@ -53,8 +46,6 @@ class Entry:
     Attributes:
         spec: the matrix's shape and settings, with the present number of rows.
         fresh: number of the first row that was never in use.
-        retired: freed rows, which can be used again.
-        used: rows in use.
         owners: for each partition, the index of its server. An index never changes; the server's address may.
         born: generation of each row in use. A row that is freed and used again gets a later generation.
         row_holders: holders of the rows in use whose handles are counted.
@@ -168,7 +159,6 @@ class Caller:
     """The caller of an allocation.
 
     Attributes:
-        id: id of the call, the same in every attempt of a task.
         holder: holder of the handles: a session, or one attempt of a task.
     """
 
@@ -184,7 +174,6 @@ class Catalog:
     """Matrices by id. Ids start at a random number, so that two drivers of one fleet use different ids.
 
     Attributes:
-        names: matrix and row by name.
         born: number of rows that were ever handed out, which is the generation of the next row.
     """
 

@@ -62,15 +62,10 @@ class Checkpoints:
     """Makes the checkpoints of one coordinator, one at a time."""
 
     def __init__(self, master: Master, servers: ServerControl, folder: str | None, keep: int) -> None:
-        """Begin without checkpoints.
-
-        Args:
-            folder: the default folder.
-            keep: number of this coordinator's complete checkpoints that stay in the folder.
-        """
+        """Begin without checkpoints. ``keep`` of this coordinator's complete ones stay in the folder."""
         self._master = master
         self._servers = servers
-        self._folder = folder
+        self.folder = folder
         self._keep = keep
         self._one_at_a_time = threading.Lock()
         self._trusted: list[Newest] = []
@@ -79,14 +74,9 @@ class Checkpoints:
         self.count = 0  # number of checkpoints made
         self.distrusted = ""  # why the last unreadable checkpoint was given up
 
-    @property
-    def folder(self) -> str | None:
-        """The default folder."""
-        return self._folder
-
     def parent(self, path: str | None) -> str:
         """Return the folder for a checkpoint: ``path``, or the default folder; raises ConfigError if there is none."""
-        root = self._folder if path is None else path
+        root = self.folder if path is None else path
         if root is None:
             raise ConfigError("checkpoint: give a path, or a checkpointDir to PS2Context.getOrCreate")
         return root
@@ -122,18 +112,10 @@ class Checkpoints:
         on_complete: Callable[[str], None] = lambda folder: None,
         messages: bytes = b"",
     ) -> Checkpoint:
-        """Make a checkpoint in a new folder below ``path``.
+        """Make a checkpoint of ``step``, the first one that it does not hold, in a new folder below ``path``.
 
-        Args:
-            path: parent folder; None: the default folder.
-            step: first step that the checkpoint does not hold; None: it belongs to no step.
-            epoch: number of rollbacks of the fleet at the time of the step.
-            on_complete: called with the folder when the checkpoint is complete, before the fleet can roll back to it.
-            messages: the journal of the run's messages, encoded.
-
-        Raises:
-            ConfigError: there is no path, or it cannot be written to.
-            RecoveryError: the checkpoint failed; the previous checkpoint is unchanged.
+        ``on_complete`` is called with the folder when the checkpoint is complete, before the fleet can roll
+        back to it. If it fails, the previous checkpoint is unchanged.
         """
         return self._make(path, step, epoch, on_complete, messages)[0]
 
@@ -147,9 +129,7 @@ class Checkpoints:
     ) -> Newest:
         """Make the last checkpoint of servers that are about to end. Nothing changes on these servers after it.
 
-        Args:
-            on_complete, messages: the arguments of ``take``. Without ``on_complete``, only the servers' successors use
-                the checkpoint.
+        Without ``on_complete``, only the servers' successors use the checkpoint.
         """
         return self._make(None, step, epoch, on_complete, messages, last)[1]
 
@@ -200,7 +180,7 @@ class Checkpoints:
     ) -> tuple[Checkpoint, Newest]:
         began_s = time.monotonic()
         name = uuid.uuid4().hex
-        self._master.registry.check_all_there()
+        self._master.registry.check_all_present()
         with self._master.changing():
             if self._master.epoch != epoch:
                 raise RecoveryError("the fleet has rolled back to a checkpoint meanwhile")

@@ -17,15 +17,15 @@ from ps2.coordinator.checkpoints import Checkpoint
 from ps2.coordinator.conf import PS2Conf, over, reached_at
 from ps2.coordinator.coordinator import Coordinator
 from ps2.coordinator.fleet_status import FleetStatus, VectorInfo, ask_status, ask_vectors
-from ps2.coordinator.overview import overview
+from ps2.coordinator.monitoring import overview
 from ps2.coordinator.recovery import Recovery
 from ps2.errors import UsageError
 from ps2.interrupts import shielded
 from ps2.name_hints import hints_keywords
 from ps2.run.options import RunOptions
 from ps2.run.result import RunResult
-from ps2.run.slots import wait_for_slots
 from ps2.run.spark.backend import SparkBackend
+from ps2.run.spark.backend_lookup import wait_for_slots
 from ps2.text_tables import to_html
 
 log = logging.getLogger(__name__)

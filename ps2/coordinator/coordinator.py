@@ -17,14 +17,12 @@ from ps2.client.network import FleetNetwork
 from ps2.client.session import Session
 from ps2.client.sessions import install, uninstall
 from ps2.config import Binding, WireConfig, join_address, read_token, unencrypted
-from ps2.coordinator.application import Application, driver_secret, start_python
-from ps2.coordinator.binding import binding_of
+from ps2.coordinator.application import Application, binding_of, driver_secret, start_python
 from ps2.coordinator.conf import PS2Conf
-from ps2.coordinator.fleet import Fleet
+from ps2.coordinator.fleet import Fleet, with_restore
 from ps2.coordinator.key_clock import KeyClock
 from ps2.coordinator.monitoring import Monitoring
 from ps2.coordinator.recovery import Policy, RecoveryLog
-from ps2.coordinator.startup import with_restore
 from ps2.coordinator.steps import Steps
 from ps2.coordinator.supervisor import Supervisor
 from ps2.errors import PS2Error, StoppedError, UsageError
@@ -49,9 +47,7 @@ class _Tokens:
     """The secrets of one context.
 
     Attributes:
-        attached: the user's token of the attached fleet; None: there is none.
         fleet: the token that servers and clients prove to each other to know; None: the fleet has no token.
-        run: the token that workers of runs prove to know.
     """
 
     attached: str | None
@@ -68,28 +64,12 @@ class _Tokens:
 
 
 class Coordinator:
-    """The parts of one running context. ``PS2Context`` is the public face of it.
-
-    Attributes:
-        conf: the settings in effect.
-        token: the fleet's token; None: the fleet has none.
-        active_run: the run under way, if any.
-        fleet: the servers, their master and their launcher.
-        application: the Spark application whose tasks use the fleet.
-        session: this process's session with the fleet.
-        recoveries: the recoveries of lost servers.
-        steps: the driver's steps and checkpoints.
-        monitoring: the live page, the metrics and the traces.
-        is_stopped: True once ``stop`` was called.
-    """
+    """The parts of one running context. ``PS2Context`` is the public face of it."""
 
     def __init__(self, spark: SparkBackend | None, conf: PS2Conf) -> None:
         """Start a fleet, or attach to one, and let Spark's tasks use it.
 
         If a part cannot start, the parts that have started are ended.
-
-        Raises:
-            PS2Error: any error of ``PS2Context.getOrCreate``.
         """
         self.conf = conf = with_restore(conf)
         self.is_stopped = False

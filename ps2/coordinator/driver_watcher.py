@@ -51,11 +51,7 @@ class DriverWatcher:
     """Takes snapshots of a driver's fleet and run on request. From ``open`` on, it logs events and runs."""
 
     def __init__(self, fleet: Fleet, active: ActiveRun, recoveries: RecoveryLog, silent_after_s: float) -> None:
-        """Create a watcher, which does not listen before ``open``.
-
-        Args:
-            silent_after_s: seconds without a heartbeat or answer after which a server counts as silent.
-        """
+        """Create a watcher, which does not listen before ``open``. A server is silent after ``silent_after_s``."""
         self._fleet, self._active, self._recoveries = fleet, active, recoveries
         self._silent_after_s = silent_after_s
         self._events = EventLog()
@@ -238,13 +234,8 @@ class DriverWatcher:
 
 def _checkpoint(at_s: float, checkpoint: Checkpoint) -> CheckpointView:
     return CheckpointView(
-        checkpoint.path,
-        checkpoint.number,
-        checkpoint.step,
-        checkpoint.nbytes,
-        checkpoint.pauseS,
-        checkpoint.seconds,
-        at_s,
+        *(checkpoint.path, checkpoint.number, checkpoint.step, checkpoint.nbytes),
+        *(checkpoint.pauseS, checkpoint.seconds, at_s),
     )
 
 

@@ -22,11 +22,7 @@ START_POLL_S = 0.05
 
 
 class FleetControl:
-    """Calls to all servers of one coordinator.
-
-    Attributes:
-        control: calls to single servers.
-    """
+    """Calls to all servers of one coordinator; ``control`` calls single servers."""
 
     def __init__(self, master: Master, launcher: Launcher, servers: ServerControl, replicas: int) -> None:
         self.master = master
@@ -36,11 +32,7 @@ class FleetControl:
         self._master_address = ""
 
     def start(self, master: str) -> None:
-        """Start all servers, and wait until they have registered with the master at that address.
-
-        Raises:
-            LaunchError: the servers did not start in time.
-        """
+        """Start all servers, and wait until they have registered with the master at that address."""
         self._master_address = master
         for index in range(self.launcher.servers):
             self.launch(index)
@@ -59,11 +51,9 @@ class FleetControl:
     ) -> None:
         """Raise the route version, and activate every server that is not lost.
 
-        Args:
-            lost: indices of the servers that do not answer.
-            seed: indices of the servers whose backups hold no copies of their shards yet.
-            loaded: indices of the servers that replace their shards by the loaded ones.
-            copies: True to keep copies in sync, if the fleet has replicas; False for none.
+        ``seed``: indices of the servers whose backups hold no copies of their shards yet; ``loaded``: of those
+        that replace their shards by the loaded ones; ``copies``: keep copies in sync, if the fleet has
+        replicas.
         """
         self.master.rehome()
         addresses = self.master.registry.addresses()

@@ -37,26 +37,13 @@ CONTAINER_TABLE: tuple[tuple[Column, str, Callable[[Any], str]], ...] = (
     (Column("node"), "node", lambda name: name or "-"),
 )
 MATRIX_COLUMNS = (
-    Column("matrix"),
-    Column("kind"),
-    Column("layout"),
-    Column("dim", right=True),
-    Column("dtype"),
-    Column("rows", right=True),
-    Column("bytes", right=True),
-    Column("active keys", right=True),
-    Column("waiting", right=True),
-    Column("gone", right=True),
+    *(Column("matrix"), Column("kind"), Column("layout"), Column("dim", right=True), Column("dtype")),
+    *(Column(title, right=True) for title in ("rows", "bytes", "active keys", "waiting", "gone")),
     Column("names", folds=True),
 )
 OPERATION_COLUMNS = (
     Column("operation"),
-    Column("count", right=True),
-    Column("failures", right=True),
-    Column("time", right=True),
-    Column("mean", right=True),
-    Column("keys", right=True),
-    Column("keys/s", right=True),
+    *(Column(title, right=True) for title in ("count", "failures", "time", "mean", "keys", "keys/s")),
 )
 
 
@@ -121,12 +108,7 @@ class FleetMatrix:
 
     @classmethod
     def of(cls, parts: Sequence[MatrixStatus], rows: Mapping[str, int]) -> FleetMatrix:
-        """Sum one matrix over its servers.
-
-        Args:
-            parts: the matrix's status on each server that holds a part.
-            rows: row by name, for the matrix's named vectors.
-        """
+        """Sum the parts of one matrix over its servers; ``rows`` has the row of each named vector."""
         spec = parts[0].spec
         key_counts: dict[str, Any] = dict.fromkeys(KEY_COUNTS)
         if spec.kind == "sparse":
@@ -214,12 +196,7 @@ class VectorInfo(NamedTuple):
 def fleet_status(
     answers: Mapping[str, ServerStatus | TransientError], names: Mapping[int, Mapping[str, int]]
 ) -> FleetStatus:
-    """Return the state of a fleet.
-
-    Args:
-        answers: each server's status or error, by address.
-        names: row by name of the named vectors, by matrix.
-    """
+    """Return the state of a fleet, by each server's answer and, by matrix, the row of each name."""
     statuses = [answer for answer in answers.values() if isinstance(answer, ServerStatus)]
     servers = [
         FleetServer(address, answer)
@@ -243,14 +220,8 @@ def ask_vectors(master: Master, control: ServerControl) -> list[VectorInfo]:
     named = [(matrices.get(f"{number:x}"), names) for number, names in rows.items()]
     return sorted(
         VectorInfo(
-            name,
-            matrix.kind,
-            matrix.layout,
-            matrix.dim,
-            matrix.dtype,
-            matrix.id,
-            row,
-            matrix.bytes // max(matrix.rows, 1),
+            *(name, matrix.kind, matrix.layout, matrix.dim, matrix.dtype, matrix.id, row),
+            bytes=matrix.bytes // max(matrix.rows, 1),
         )
         for matrix, names in named
         if matrix is not None  # None: the matrix was freed just now
@@ -311,13 +282,8 @@ def _matrix_row(matrix: FleetMatrix) -> list[str]:
 def _operation_row(operation: OperationStatus) -> list[str]:
     keys, spent_s = operation.keys, operation.seconds
     return [
-        *(
-            operation.name,
-            f"{operation.count:,}",
-            f"{operation.failures:,}",
-            short_time(spent_s),
-            short_time(spent_s / operation.count),
-        ),
+        *(operation.name, f"{operation.count:,}", f"{operation.failures:,}"),
+        *(short_time(spent_s), short_time(spent_s / operation.count)),
         f"{keys:,}" if keys else "-",
         f"{keys / spent_s:,.0f}" if keys and spent_s else "-",
     ]

@@ -33,22 +33,10 @@ MASTER = "in-process:0"
 
 
 class InProcessServers:
-    """A network to engines of this process, and to a master of their own.
-
-    Attributes:
-        engines: the engines, by address.
-        control: calls to single servers.
-        master: the master.
-    """
+    """A network to engines of this process, by address, and to a master of their own."""
 
     def __init__(self, servers: int, memory_limit_bytes: int, allow_udf: bool = False) -> None:
-        """Create the engines and their master.
-
-        Args:
-            servers: number of engines.
-            memory_limit_bytes: memory limit of each engine.
-            allow_udf: True if the engines run users' functions.
-        """
+        """Create the engines, each with its own memory limit, and their master."""
         self.memory_limit_bytes = memory_limit_bytes
         self.engines = {f"in-process:{index + 1}": Engine(memory_limit_bytes, allow_udf) for index in range(servers)}
         self.control = ServerControl(self)

@@ -22,7 +22,7 @@ from ps2.matrix.route import Route
 from ps2.ops.all import KEY_CHANGES
 from ps2.ops.table import Array
 from ps2.protocol.messages import Operation, Request, RequestId
-from ps2.rpc.network import Network
+from ps2.rpc.control import Network
 
 log = logging.getLogger(__name__)
 
@@ -48,14 +48,7 @@ class KeyClock:
     def __init__(
         self, master: Master, network: Network, scope: str, now_s: Callable[[], float] = time.monotonic
     ) -> None:
-        """Create the clock; ``start`` starts its thread.
-
-        Args:
-            master: knows the matrices and their routes.
-            network: sends the requests.
-            scope: scope of the mutations' ids, which no other sender uses.
-            now_s: this process's clock, in seconds.
-        """
+        """Create the clock; ``start`` starts its thread. No other sender uses ``scope`` for mutations' ids."""
         self._master, self._network, self._scope, self._now_s = master, network, scope, now_s
         self._numbers = itertools.count()
         self._clocks: dict[int, _Clock] = {}

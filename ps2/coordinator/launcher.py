@@ -25,13 +25,10 @@ class LaunchRequest:
     """The servers that a context asks its launcher for.
 
     Attributes:
-        fleet: id of the fleet.
-        servers: number of servers.
         token: token that all processes of the fleet prove to know; None only with ``addresses``.
         binding: addresses at which the driver and local servers listen.
         memory_limit_bytes: maximum bytes of each server's arrays; None: the launcher's default.
         ops: names of modules that declare operations.
-        tls: certificate files; None: no TLS.
         addresses: ``host:port`` of servers that run already.
         control: calls to servers.
         register: called with index, server id and address of each server that runs already.

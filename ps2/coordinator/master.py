@@ -49,16 +49,7 @@ class Master:
         active: ActiveRun | None = None,
         is_attached: bool = False,
     ) -> None:
-        """Begin without matrices.
-
-        Args:
-            servers: calls to the servers.
-            config: times of heartbeats and of recovery.
-            id: id of the coordinator's fleet.
-            replicas: 1 if shards have copies on the next server.
-            active: holds the current run, which is told when the whole fleet rolls back.
-            is_attached: True if the fleet outlives this coordinator; its servers then keep the catalog for a later one.
-        """
+        """Begin without matrices. Servers of an attached fleet keep the catalog for a later coordinator."""
         self._replicas = replicas
         self._active = active or ActiveRun()
         self.reports = ServerReports()
@@ -93,8 +84,8 @@ class Master:
     def changing(self) -> Iterator[None]:
         """Exclude other changes of matrices and rows.
 
-        Raises:
-            RecoveringError: another change takes long. Longer waits would take the threads that heartbeats need.
+        Raises RecoveringError if another change takes long. Longer waits would take the threads that heartbeats
+        need.
         """
         if not self._changing.acquire(timeout=CHANGING_TIMEOUT_S):
             raise RecoveringError("a server is being brought back, or a checkpoint made; no matrix changes meanwhile")
@@ -174,23 +165,14 @@ class Master:
             self._publisher.publish(self.saved_matrices())
 
     def adopt(self, matrices: Sequence[SavedMatrix], repartition: bool) -> None:
-        """Take over the matrices of an earlier coordinator.
-
-        Args:
-            repartition: True to partition the matrices for the present number of servers; False to keep partitions.
-        """
+        """Take over the matrices of an earlier coordinator, partitioned for the present servers or unchanged."""
         with self._lock:
             self._catalog.adopt(matrices, self.registry.addresses(), self._servers.route_version, repartition)
 
     # -- matrices --------------------------------------------------------------------------------------------------
 
     def new_matrix(self, spec: MatrixSpec, name: str = "", caller: Caller | None = None) -> Entry:
-        """Allocate a matrix on all servers, or on none, and hand out its row 0.
-
-        Args:
-            name: name of row 0; "" for none.
-            caller: id and holder of the call; a repeated call gets the same matrix.
-        """
+        """Allocate a matrix on all servers, or none, and hand out its row 0. A repeated call gets the same one."""
         if caller is None:
             return self._new_matrix(spec, name)
         entry = self._calls.once(caller.id, lambda: self._new_matrix(spec, name))
@@ -201,11 +183,8 @@ class Master:
     def find_or_create(self, spec: MatrixSpec, name: str, caller: Caller | None = None) -> tuple[Entry, int]:
         """Return matrix and row of a named vector; if there is none, allocate a matrix and name its row 0.
 
-        Of several concurrent callers, one creates the vector, and the others get the same vector.
-
-        Args:
-            spec: spec of a new matrix. An existing matrix may differ.
-            caller: id and holder of the call; a repeated call gets the same vector.
+        Of several concurrent callers, one creates the vector, and the others get the same vector. The spec of
+        an existing one may differ.
         """
         if caller is None:
             return self._find_or_create(spec, name)
@@ -227,7 +206,7 @@ class Master:
         """Allocate a matrix; the caller excludes other changes."""
         with self._lock:
             self._catalog.check_name(name)
-            self.registry.check_all_there()
+            self.registry.check_all_present()
             entry = self._catalog.plan(spec, self.registry.addresses(), self._servers.route_version)
         try:
             with self.registry.explaining():
@@ -265,12 +244,9 @@ class Master:
             return Located(entry, lost, recovering, self.epoch, self.step)
 
     def take_rows(self, id: int, count: int = 0, name: str = "", caller: Caller | None = None) -> Sequence[int]:
-        """Hand out rows as zeros.
+        """Hand out rows as zeros; ``count`` 0 means all reserved rows that are not in use.
 
-        Args:
-            count: number of rows; 0 means all reserved rows that are not in use.
-            name: name of the row, with a count of 1; "" for none.
-            caller: id and holder of the call; a repeated call gets the same rows.
+        A repeated call gets the same rows.
         """
         if caller is None:
             return self._take_rows(id, count, name)
@@ -303,9 +279,8 @@ class Master:
     def free_rows(self, id: int, rows: Sequence[int], call: RequestId | None = None) -> None:
         """Free rows; free the matrix with its last row. Rows that are not in use are ignored.
 
-        Args:
-            call: id of the call; a repeated call does nothing. A task's rows are freed when its stage is over, because
-                another attempt of the task may write to them again.
+        A repeated call does nothing. A task's rows are freed when its stage is over, because another attempt of
+        the task may write to them again.
         """
         if call is None:
             self._free_rows(id, rows)
@@ -322,10 +297,8 @@ class Master:
     def drop_rows(self, id: int, rows: Sequence[int], holder: str, call: RequestId | None = None) -> None:
         """Record that a holder has no handles to rows any more; free the rows that have no other holder.
 
-        A task's rows are freed when its stage is over: until then another attempt may get them.
-
-        Args:
-            call: id of the call; a repeated call does nothing, because the holder may have got the rows again since.
+        A task's rows are freed when its stage is over: until then another attempt may get them. A repeated call
+        does nothing, because the holder may have got the rows again since.
         """
         if call is None:
             self._drop_rows(id, rows, holder)

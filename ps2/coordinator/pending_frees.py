@@ -57,8 +57,7 @@ class PendingFrees:
     def catch_up(self, free: Mapping[int, Collection[int]]) -> None:
         """Repeat pending calls, unless the last attempt was a moment ago.
 
-        Args:
-            free: the rows of each matrix that are not in use. They must not be handed out during the call.
+        ``free``: the rows of each matrix that are not in use. They must not be handed out during the call.
         """
         with self._lock:
             now_s = time.monotonic()

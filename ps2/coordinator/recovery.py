@@ -30,11 +30,8 @@ class Policy:
 class Lost:
     """The state of a fleet when servers were declared lost.
 
-    Attributes:
-        servers: the indices of the lost servers.
-        reason: the reason why they are lost.
-        silent_s: the seconds since the oldest of their last signs of life.
-        mutations: each server's id and the number of requests that had changed data on it, by index.
+    ``silent_s``: since the oldest of their last signs of life. ``mutations``: each server's id and the number of
+    requests that had changed data on it, by index.
     """
 
     servers: tuple[int, ...]
@@ -43,12 +40,7 @@ class Lost:
     mutations: Mapping[int, tuple[str, int]]
 
     def mutations_since(self, checkpointed: Mapping[str, int], indices: Collection[int]) -> int:
-        """Return the number of mutations on some servers after a checkpoint.
-
-        Args:
-            checkpointed: the number of mutations that the checkpoint holds, by server id.
-            indices: the indices of the servers.
-        """
+        """Return how many mutations some servers have had since a checkpoint, given its counts by server id."""
         counts = [self.mutations[index] for index in indices]
         return sum(max(0, count - checkpointed.get(server_id, 0)) for server_id, count in counts)
 
@@ -123,8 +115,7 @@ def source_of(lost: Collection[int], servers: int, policy: Policy, has_checkpoin
 def all_roll_back(policy: Policy, can_resume: bool) -> bool:
     """Return True if all servers roll back to a checkpoint, False if only the lost ones do.
 
-    Args:
-        can_resume: True if a run or step is under way that can go on from that checkpoint by itself.
+    ``can_resume``: a run or step is under way that can go on from that checkpoint by itself.
     """
     return policy.recover == "consistent" or (policy.recover == "auto" and can_resume)
 

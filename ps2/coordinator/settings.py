@@ -48,13 +48,7 @@ def variable_of(name: str) -> str:
 def from_variables(environment: Mapping[str, str], names: Collection[str], parsed: Collection[str]) -> dict[str, Any]:
     """Return the settings given by environment variables, without white space around them. Empty ones are ignored.
 
-    Args:
-        environment: the variables.
-        names: names of all settings.
-        parsed: names of the settings whose values are YAML; other values are plain text.
-
-    Raises:
-        ConfigError: a value is not valid YAML.
+    The values of ``parsed`` are YAML, others plain text.
     """
     variables = {variable_of(name): name for name in names}
     for variable in environment:
@@ -69,11 +63,7 @@ def from_variables(environment: Mapping[str, str], names: Collection[str], parse
 
 
 def from_file(path: str, names: Collection[str]) -> dict[str, Any]:
-    """Return the settings of a YAML file; none if the file is empty.
-
-    Raises:
-        ConfigError: the file cannot be read, or has an unknown setting.
-    """
+    """Return the settings of a YAML file; none if the file is empty."""
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read()

@@ -61,9 +61,7 @@ class Stages:
     def poll(self, ask: Callable[[int], SparkJob | None], active: Callable[[], Sequence[int]]) -> Over:
         """Ask Spark for news, and return the stages that are over now.
 
-        Args:
-            ask: returns a job by its number; None if Spark does not know the job yet, or has forgotten it.
-            active: returns the numbers of the jobs that run now.
+        ``ask`` returns a job by its number; None if Spark does not know the job yet, or has forgotten it.
         """
         # Ask about known jobs first. If one has ended, Spark knows by now every job that shares its stages, and the
         # loops below find it.
@@ -96,13 +94,7 @@ class StageWatch:
     """Polls Spark, and informs the servers and the master, in a thread of its own because each of them may hang."""
 
     def __init__(self, spark: SparkBackend, tracker: Any, series: str, master: Master, servers: ServerControl) -> None:
-        """Start to watch.
-
-        Args:
-            spark: the application; when it is stopped, all its stages are over.
-            tracker: the application's status tracker.
-            series: name of the application in the ids of its tasks' requests.
-        """
+        """Start to watch. ``series`` names the application in the ids of its tasks' requests."""
         self._spark = spark
         self._tracker = tracker
         self._series = series

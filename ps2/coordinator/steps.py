@@ -59,11 +59,7 @@ class StreamTurns:
 
     @contextmanager
     def stream(self, model: str) -> Iterator[None]:
-        """Register a model that learns from a stream. Meanwhile, the loss of a server rolls back the whole fleet.
-
-        Raises:
-            UsageError: the model learns from a stream already.
-        """
+        """Register a model that learns from one stream. The loss of a server now rolls back the whole fleet."""
         with self._changed:
             self.check_free(model)
             self._models.add(model)
@@ -75,11 +71,7 @@ class StreamTurns:
 
     @contextmanager
     def batch(self, is_free: Callable[[], bool]) -> Iterator[None]:
-        """Wait until no other batch and no run is in progress, and hold the turn.
-
-        Args:
-            is_free: returns False while a run or a step of the driver is in progress.
-        """
+        """Wait until no other batch and no run or step (``is_free``) is in progress, and hold the turn."""
         with self._changed:
             while self._thread is not None or not is_free():
                 self._changed.wait(POLL_S)
@@ -224,8 +216,7 @@ class Steps:
     def stream_batch(self, check: Callable[[], None]) -> Iterator[None]:
         """Take the turn of a stream's batch: no run, step or checkpoint begins meanwhile.
 
-        Args:
-            check: called while the batch waits; it may raise.
+        ``check`` may raise while it waits.
         """
 
         def is_free() -> bool:
@@ -257,12 +248,7 @@ class Steps:
 
     @shielded
     def begin_run(self, run: RunState) -> None:
-        """Begin a run: its clocks are the steps.
-
-        Raises:
-            UsageError: a step is under way.
-            RolledBack: the fleet has rolled back to a checkpoint, and the caller has not handled that yet.
-        """
+        """Begin a run: its clocks are the steps. Raise RolledBack if the caller has not handled a rollback yet."""
         if self._inside:
             raise UsageError("run: a step is under way, and the clocks of a run are steps themselves: call it outside")
         self.streams.wait()
@@ -327,14 +313,10 @@ class Steps:
         self._closing.set()
 
     def wait_for_servers(self) -> list[Recovery]:
-        """Wait until all servers answer; return all recoveries.
-
-        Raises:
-            LostError: a server is lost for good.
-        """
+        """Wait until all servers answer; return all recoveries. Raise LostError if a server is lost for good."""
 
         def ask() -> None:
-            self._master.registry.check_all_there()
+            self._master.registry.check_all_present()
             for address in self._master.registry.addresses():
                 self._servers.status(address)
 

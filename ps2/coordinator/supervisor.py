@@ -99,7 +99,7 @@ class DrainController:
         """Return True if one server is leaving, and its copies are up to date. A second one could hold the copies."""
         if not self._policy.replicas or len(addresses) > 1:
             return False
-        self._master.registry.check_all_there()
+        self._master.registry.check_all_present()
         return all(self._servers.status(address).behind == 0 for address in addresses)
 
     def _hand_over(self, leaving_members: Mapping[int, tuple[str, str]]) -> None:
@@ -141,11 +141,7 @@ class Supervisor:
         self._target_epoch = 0  # epoch that ``roll_back`` waits for; 0: none
 
     def roll_back(self, timeout_s: float) -> None:
-        """Let the whole fleet roll back to the newest checkpoint, and wait until it has. Callable from any thread.
-
-        Raises:
-            RecoveryError: there is no readable checkpoint, or the rollback takes too long.
-        """
+        """Let the whole fleet roll back to the newest checkpoint, and wait until it has. Callable from any thread."""
         deadline_s = time.monotonic() + timeout_s
         self._target_epoch = target = self._master.last_rollback[0] + 1
         try:

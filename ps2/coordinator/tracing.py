@@ -19,10 +19,9 @@ from ps2.dashboard.run_view import BEGAN, CLOCK, OUTSIDE
 from ps2.dashboard.training_log import TRAININGS
 from ps2.errors import ConfigError
 from ps2.guarded_loop import GuardedLoop
-from ps2.run.accounting import ROW_ORDER, ROW_PARTS
 from ps2.run.host import ActiveRun
 from ps2.run.state import RunState
-from ps2.run.timeline import discipline
+from ps2.run.timeline import ROW_ORDER, ROW_PARTS, discipline
 from ps2.version import __version__
 
 if TYPE_CHECKING:
@@ -42,11 +41,7 @@ class Tracing:
     """The spans of one context."""
 
     def __init__(self, fleet: Fleet, active: ActiveRun, recoveries: RecoveryLog) -> None:
-        """Begin to trace.
-
-        Raises:
-            ConfigError: OpenTelemetry's API is not installed.
-        """
+        """Begin to trace."""
         try:
             from opentelemetry import trace
         except ImportError as error:

@@ -18,9 +18,7 @@ class ResumedTraining:
     """Where the training of an earlier driver stopped.
 
     Attributes:
-        clocks: number of clocks that all workers have finished.
         called: number of clocks for which ``onClock`` was called; less than ``clocks`` if the workers were ahead.
-        messages: the messages that ``onClock`` returned, oldest first.
     """
 
     clocks: int
@@ -39,19 +37,11 @@ class StreamHost:
         self._coordinator.steps.streams.check_free(model)
 
     def stream(self, model: str) -> AbstractContextManager[None]:
-        """Register a model that learns from a stream. Meanwhile, the loss of a server rolls back the whole fleet.
-
-        Raises:
-            UsageError: the model learns from a stream already.
-        """
+        """Register a model that learns from one stream. The loss of a server now rolls back the whole fleet."""
         return self._coordinator.steps.streams.stream(model)
 
     def batch(self, check: Callable[[], None]) -> AbstractContextManager[None]:
-        """Take the turn of a batch: no other batch, run, step or checkpoint begins meanwhile.
-
-        Args:
-            check: called while the batch waits; it may raise.
-        """
+        """Take the turn of a batch: no batch, run, step or checkpoint begins. ``check`` is called while it waits."""
         return self._coordinator.steps.stream_batch(check)
 
     def wait(self) -> None:
@@ -65,11 +55,7 @@ class StreamHost:
 
 @dataclass(frozen=True)
 class TrainingHost:
-    """The coordinator's interface for trainings.
-
-    Attributes:
-        streams: the interface for streams.
-    """
+    """The coordinator's interface for trainings."""
 
     _coordinator: Coordinator
     streams: StreamHost
@@ -90,20 +76,11 @@ class TrainingHost:
         return lossy - self._coordinator.active_run.rollbacks
 
     def wait_for_servers(self) -> None:
-        """Wait until all servers answer.
-
-        Raises:
-            LostError: a server is lost for good.
-        """
+        """Wait until all servers answer; raise LostError if a server is lost for good."""
         self._coordinator.steps.wait_for_servers()
 
     def spark(self) -> SparkBackend:
-        """Return the Spark application whose tasks use the fleet.
-
-        Raises:
-            ConfigError: the context has no application.
-            StoppedError: the application was stopped.
-        """
+        """Return the Spark application whose tasks use the fleet."""
         return self._coordinator.application.running("a training")
 
     def is_stopped(self) -> bool:
@@ -119,10 +96,9 @@ class TrainingHost:
         self._coordinator.steps.forget_stop()
 
     def resumed(self, first: int) -> ResumedTraining | None:
-        """Return where an earlier driver's training stopped; None if this context resumes none.
+        """Return where an earlier driver's training, begun in clock ``first``, stopped.
 
-        Args:
-            first: the context's clock in which the training began.
+        None if this context resumes none.
         """
         steps = self._coordinator.steps
         if self._coordinator.conf.restore is None or steps.next <= first:

@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 
 from ps2.dashboard.figures import DriverFigures
 from ps2.dashboard.snapshot import TrainingView
-from ps2.run.accounting import CATEGORIES
+from ps2.run.timeline import CATEGORIES
 
 # Number of ranks with figures of their own. The others share one label, so that ``sum()`` stays right.
 MAX_RANKS = 512

@@ -13,10 +13,9 @@ from ps2.array_types import Float64s
 from ps2.dashboard.figures import RunFigures
 from ps2.dashboard.series import ClockMeans
 from ps2.dashboard.snapshot import Bar, RunView, WorkerView
-from ps2.run.accounting import NAMES, ROW_PARTS, by_category
 from ps2.run.records import COLUMNS
 from ps2.run.state import RunState
-from ps2.run.timeline import discipline
+from ps2.run.timeline import NAMES, ROW_PARTS, by_category, discipline
 
 # Number of workers in the table and the chart: the busiest, and others at even distances.
 MAX_SHOWN = 32

@@ -189,7 +189,7 @@ class WorkerView:
         why: the reason for waiting, or "".
         since_s: the beginning of the state, in seconds since the run began.
         clocks: the number of clocks that it has ended; a repeated one counts again.
-        parts: the seconds by category (``ps2.run.accounting``).
+        parts: the seconds by category (``ps2.run.timeline``).
         busy_s: the seconds of a recent clock without waiting; None before the first one.
         slowdown: ``busy_s`` divided by the median of all workers.
         failures: the number of failed attempts.

@@ -19,10 +19,7 @@ def compile_ahead(kernel: Any, warmer: str) -> None:
     """Start a process that compiles a kernel, if there is a core for it and numba's cache holds no form of the kernel.
 
     A caller of the kernel waits for that process meanwhile (``KernelCache``), and compiles it if the process ends
-    early.
-
-    Args:
-        warmer: "module:function"; the function calls the kernel.
+    early. ``warmer``: "module:function"; the function calls the kernel.
     """
     if isinstance(kernel._cache, KernelCache) and kernel._cache.is_empty() and usable_cores() > 1:
         module, _, function = warmer.partition(":")

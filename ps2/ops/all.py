@@ -12,12 +12,10 @@ from ps2.errors import ConfigError, NotFoundError
 from ps2.ops import (  # noqa: F401 - each module adds its operations to the table
     access,
     blocks,
-    boxes,
     draws,
     elementwise,
     embedding_steps,
     factors,
-    gradient_steps,
     matrix,
     optimizers,
     orthants,
@@ -53,11 +51,7 @@ __all__ = [
 
 
 def lookup(name: str) -> Op:
-    """Return the operation of that name.
-
-    Raises:
-        NotFoundError: there is no such operation; the message lists the most similar names.
-    """
+    """Return the operation of that name; raise NotFoundError, which lists the most similar names."""
     family, dot, _ = str(name).partition(".")
     if dot and family not in _LOADED and (module := families().get(family)) is not None:
         import_module(module)  # waits for a thread that imports it already
@@ -70,12 +64,7 @@ def lookup(name: str) -> Op:
 
 
 def lookup_at(name: str) -> Op:
-    """Return the variant ``name_at`` of an operation, which runs at some slots only.
-
-    Raises:
-        NotFoundError: there is no operation ``name``.
-        ConfigError: the operation has no such variant.
-    """
+    """Return the variant ``name_at`` of an operation, which runs at some slots only."""
     lookup(name)
     if f"{name}_at" not in TABLE:
         known = ", ".join(sorted(known_name for known_name in TABLE if f"{known_name}_at" in TABLE))

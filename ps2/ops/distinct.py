@@ -1,4 +1,4 @@
-"""Kernels for a client's batch of keys: distinct keys, keys by partition, and sums of the rows of equal keys."""
+"""Kernels for a batch of keys: sorted and distinct keys, keys by partition, and sums of the rows of equal keys."""
 
 from __future__ import annotations
 
@@ -6,10 +6,61 @@ import numpy as np
 
 from ps2.ops.draws import GOLDEN, scrambled
 from ps2.ops.guards import readable
-from ps2.ops.kernels import Int64s, kernel
+from ps2.ops.kernels import FEW, Int64s, kernel
 from ps2.ops.prefetch import prefetch
-from ps2.ops.sorting import sort_keys
 from ps2.ops.table import Array
+
+# Of 8 to 13 bits a digit, 9 bits sorted fastest at every size from 1000 to a million keys.
+DIGIT_BITS = 9
+DIGITS = 1 << DIGIT_BITS
+
+
+def sort_keys(keys: Int64s) -> tuple[Int64s, Int64s]:
+    """Return the sorted keys, with duplicates, and the order that sorts them; the sort is stable.
+
+    Every 9 bits in which keys differ cost one pass.
+    """
+    keys = np.array(keys, dtype=np.int64)
+    if keys.size <= FEW:
+        order = np.argsort(keys, kind="stable")
+        return keys[order], order
+    order = np.arange(keys.size)
+    keys_after, order_after = np.empty_like(keys), np.empty_like(order)
+    low, high = keys.min(), keys.max()
+    for shift in range(0, (int(high) - int(low)).bit_length(), DIGIT_BITS):
+        starts = np.zeros(DIGITS + 1, np.int64)
+        if _sort_by_digit(keys, order, low.view(np.uint64), np.uint64(shift), starts, keys_after, order_after):
+            keys, keys_after = keys_after, keys
+            order, order_after = order_after, order
+    return keys, order
+
+
+@kernel
+def _sort_by_digit(
+    keys: Int64s,
+    order: Int64s,
+    low: np.uint64,
+    shift: np.uint64,
+    starts: Int64s,
+    keys_after: Int64s,
+    order_after: Int64s,
+) -> bool:
+    """Sort stably by 9 bits of ``key - low``; return False, without sorting, if these bits are equal in all keys."""
+    mask = np.uint64(DIGITS - 1)
+    for i in range(keys.size):
+        starts[((np.uint64(keys[i]) - low) >> shift & mask) + np.uint64(1)] += 1
+    for next_digit in range(1, DIGITS + 1):
+        if starts[next_digit] == keys.size:
+            return False
+        starts[next_digit] += starts[next_digit - 1]
+    for i in range(keys.size):
+        digit = (np.uint64(keys[i]) - low) >> shift & mask
+        target = starts[digit]
+        starts[digit] = target + 1
+        keys_after[target] = keys[i]
+        order_after[target] = order[i]
+    return True
+
 
 # The initial number of cells in the hash table of keys: a batch of clicks has few distinct keys, and a small table
 # stays in cache. A table that is half full grows by the factor GROWTH.
@@ -19,11 +70,7 @@ AHEAD = 8
 
 
 def find_distinct(keys: Int64s) -> tuple[Int64s, Int64s]:
-    """Return the distinct keys, ascending, and the inverse: the position of each key among them.
-
-    Args:
-        keys: int64 of shape (n,), not negative.
-    """
+    """Return the distinct keys, ascending, and the inverse: the position among them of each key, none negative."""
     numbered, numbers = number_distinct(keys)
     distinct, order = sort_keys(numbered)
     ranks = np.empty_like(order)
@@ -34,10 +81,7 @@ def find_distinct(keys: Int64s) -> tuple[Int64s, Int64s]:
 def number_distinct(keys: Int64s) -> tuple[Int64s, Int64s]:
     """Return the distinct keys in the order of their first appearance, and the inverse: each key's position among them.
 
-    Twice as fast as ``find_distinct``.
-
-    Args:
-        keys: int64 of shape (n,), not negative.
+    Twice as fast as ``find_distinct``; no key is negative.
     """
     distinct, inverse = np.empty(keys.size, np.int64), np.empty(keys.size, np.int64)
     count = _number(readable(keys), distinct, inverse, 1 << (2 * keys.size).bit_length())
@@ -47,13 +91,8 @@ def number_distinct(keys: Int64s) -> tuple[Int64s, Int64s]:
 def group_by_partition(keys: Int64s, bounds: Int64s) -> tuple[Int64s, Int64s, Int64s]:
     """Group sparse keys by the partition that holds them; within a partition they keep their order.
 
-    Args:
-        keys: int64 of shape (n,).
-        bounds: the p + 1 bounds of the partitions, in hash buckets.
-
-    Returns:
-        The grouped keys; the position of each in ``keys``; and the position at which each partition begins, int64 of
-        shape (p + 1,).
+    ``bounds``: the p + 1 bounds of the partitions, in hash buckets. Returns the grouped keys; the position of each
+    in ``keys``; and the position at which each partition begins, int64 of shape (p + 1,).
     """
     grouped, order, begins = np.empty_like(keys), np.empty_like(keys), np.zeros(bounds.size, np.int64)
     _group(readable(keys), readable(bounds), np.empty(keys.size, np.int32), grouped, order, begins)
@@ -68,12 +107,7 @@ def take_rows(rows: Array, inverse: Int64s) -> Array:
 
 
 def sum_rows(values: Array, inverse: Int64s, count: int) -> Array:
-    """Return the sums of rows with equal numbers, shape (count, k), added in the order given.
-
-    Args:
-        values: float32 of shape (n, k).
-        inverse: int64 of shape (n,), each in [0, count).
-    """
+    """Return the sums of rows with equal numbers in [0, count), shape (count, k), added in the order given."""
     sums = np.zeros((count, values.shape[1]), values.dtype)
     _sum_rows(readable(values), readable(inverse), sums)
     return sums
@@ -83,9 +117,8 @@ def sum_rows(values: Array, inverse: Int64s, count: int) -> Array:
 def _number(keys: Int64s, distinct: Int64s, inverse: Int64s, max_cells: int) -> int:
     """Number keys in the order of their first appearance; return the number of distinct keys.
 
-    Args:
-        distinct, inverse: outputs, as long as ``keys``.
-        max_cells: the number of cells that suffices for all keys, a power of two.
+    ``distinct`` and ``inverse`` are outputs, as long as ``keys``. ``max_cells`` suffices for all keys, a power of
+    two.
     """
     size = min(CELLS, max_cells)
     cells = np.full(size, -1, np.int32)

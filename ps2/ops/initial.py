@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from ps2.matrix.key_policy import Initial
-from ps2.ops.draws import GOLDEN, TO_UNIT, scrambled
+from ps2.ops.draws import GOLDEN, TO_UNIT, normal_pairs, scrambled
 from ps2.ops.guards import readable
 from ps2.ops.kernels import Int64s, kernel
-from ps2.ops.normals import normal_pairs
 from ps2.ops.parallel import over_blocks
 from ps2.ops.table import Array
 
@@ -25,14 +24,11 @@ COST = 24
 
 
 def fill_initial(flat: Array, initial: Initial, keys: Int64s, starts: Int64s, rows: Int64s, offsets: Int64s) -> None:
-    """Write initial values into an array; other elements keep their values.
+    """Write initial values into a contiguous array; other elements keep their values.
 
-    Args:
-        flat: the array, one-dimensional and contiguous.
-        keys: the keys.
-        starts: the position in ``flat`` at which each key's values begin.
-        rows: the rows of the matrix to write, ascending; those outside ``[begin, end)`` are skipped.
-        offsets: the distance of each row's value from a key's start.
+    ``starts``: the position in ``flat`` at which each key's values begin; ``rows``: the rows of the matrix to
+    write, ascending, of which those outside ``[begin, end)`` are skipped; ``offsets``: the distance of each row's
+    value from a key's start.
     """
     is_random = (rows >= initial.begin) & (rows < initial.end)
     if initial.is_zero or not is_random.any() or not keys.size:
@@ -66,9 +62,8 @@ def _fill_normal(
 ) -> None:
     """Write normal numbers.
 
-    Args:
-        sides: twice the number of each row's pair, plus 1 for the second row of the pair.
-        how: the seed, the scale, and the first row of each pair.
+    ``sides``: twice the number of each row's pair, plus 1 for the second row of the pair; ``how``: the seed, the
+    scale, and the first row of each pair.
     """
     seed, scale, evens = how
     start, pairs = scrambled(seed), evens.size

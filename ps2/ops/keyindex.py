@@ -58,11 +58,7 @@ class KeyIndex:
         return cells * self._cells.itemsize * 2 + cells // 2 * self._keys.itemsize
 
     def lookup(self, keys: Int64s) -> Int64s:
-        """Return the slot of each key, -1 for an absent key.
-
-        Args:
-            keys: int64, any order, duplicates allowed.
-        """
+        """Return the slot of each key, in any order with duplicates; -1 for an absent key."""
         slots = np.empty(keys.size, dtype=np.int64)
         _lookup(self._cells, readable(keys), slots)
         return slots
@@ -70,11 +66,7 @@ class KeyIndex:
     def insert(self, keys: Int64s) -> Int64s:
         """Return the slot of each key; absent keys are added in the order given.
 
-        Args:
-            keys: int64 in ``[0, 2**63 - 1]``, any order, duplicates allowed.
-
-        Raises:
-            OutOfRangeError: a key is negative; nothing is added.
+        Raises OutOfRangeError if a key is negative; nothing is added then.
         """
         keys = readable(keys)
         if keys.size and keys.min() < 0:
@@ -88,11 +80,7 @@ class KeyIndex:
             self._grow()
 
     def missing(self, keys: Int64s) -> int:
-        """Return the number of distinct absent keys, which is the number of slots that ``insert`` would add.
-
-        Args:
-            keys: int64, any order, duplicates allowed.
-        """
+        """Return the number of distinct absent keys, which is the number of slots that ``insert`` would add."""
         absent = keys[self.lookup(keys) == EMPTY]
         # Keys of requests are already sorted and unique.
         if bool(np.all(absent[1:] > absent[:-1])):

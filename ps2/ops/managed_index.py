@@ -85,10 +85,9 @@ class ManagedIndex:
         return slots
 
     def insert(self, keys: Int64s) -> None:
-        """Add distinct absent keys; they get the slots from ``len(self)`` on, in their order.
+        """Add distinct absent keys; they get the slots from ``len(self)`` on.
 
-        Raises:
-            LimitError: there are no slots left; nothing is added.
+        If there are too few, add nothing (LimitError).
         """
         count = self._count + keys.size
         if count > MAX_SLOTS:
@@ -104,13 +103,9 @@ class ManagedIndex:
         self._step(keys.size)
 
     def remove(self, slots: Int64s) -> Int64s:
-        """Remove the keys of distinct slots. The last slots move into the holes.
+        """Remove the keys of distinct slots, in descending order. The last slots move into the holes.
 
-        Args:
-            slots: in descending order.
-
-        Returns:
-            For each slot, in the same order, the slot whose key moved there; the slot itself if it was the last one.
+        Returns for each slot the slot whose key moved there; the slot itself if it was the last one.
         """
         sources = np.empty(slots.size, np.int64)
         _remove(self._table, self._old_table, self._keys.array[0], self._count, readable(slots), sources)

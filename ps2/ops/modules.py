@@ -16,11 +16,7 @@ GROUP = "ps2.ops"
 
 
 def load_modules(names: Iterable[str]) -> None:
-    """Import the named modules that declare operations, and the modules of installed packages' entry points "ps2.ops".
-
-    Raises:
-        ConfigError: a module cannot be imported, declares no operation, or declares a name that is already taken.
-    """
+    """Import the named modules that declare operations, and those of entry points "ps2.ops"."""
     for name in names:
         _load(name, f"ops: module {name!r}")
     for entry in entries_of(GROUP):
@@ -42,12 +38,7 @@ def user_operations() -> dict[str, list[Op]]:
 
 
 def check_same(theirs: Mapping[str, str], where: str) -> None:
-    """Raise ConfigError if an operation differs between this process and the other side.
-
-    Args:
-        theirs: digests of the operations that the other side has loaded.
-        where: names the other side in messages.
-    """
+    """Raise ConfigError if an operation differs between this process and the other side, which ``where`` names."""
     for name, ours in digests().items():
         if theirs.get(name, ours) != ours:
             raise ConfigError(

@@ -48,12 +48,7 @@ def along(*axes: Axis, by: str | None = None) -> Along:
 
 @dataclass(frozen=True)
 class Answer:
-    """One array that an operation returns.
-
-    Attributes:
-        axes: the axes of its dimensions.
-        dtype: None: the matrix's dtype.
-    """
+    """One array that an operation returns; ``dtype`` None: the matrix's dtype."""
 
     axes: tuple[Axis, ...]
     dtype: np.dtype[Any] | None
@@ -82,15 +77,9 @@ def read_answers(hint: Any) -> tuple[Answer, ...]:
 
 
 def lengths(where: str, arrays: Shapes, known: Mapping[str, int]) -> dict[str, int]:
-    """Return the length of each axis of the arrays.
+    """Return the length of each axis of the arrays (axes and shape, by name); some are ``known`` already.
 
-    Args:
-        where: names the operation in messages.
-        arrays: axes and shape, by name.
-        known: lengths that are already known.
-
-    Raises:
-        ShapeError: an array has the wrong number of dimensions, or two arrays have different lengths along one axis.
+    Raises ShapeError if an array has the wrong number of dimensions, or two differ along one axis.
     """
     lengths, source = dict(known), dict.fromkeys(known, "the call")
     for name, (along, shape) in arrays.items():

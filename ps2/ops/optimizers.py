@@ -15,11 +15,12 @@ from typing import Annotated
 
 from ps2.errors import ConfigError
 from ps2.ops import proximal, steps
-from ps2.ops.guards import check_same_width, check_slots, readable
+from ps2.ops.guards import check_length, check_same_width, check_slots, readable
 from ps2.ops.kernels import Int64s
 from ps2.ops.nonzero import nonzero
+from ps2.ops.operands import along
 from ps2.ops.parallel import SLOT_COST, over_blocks
-from ps2.ops.table import FLOATS, Array, Columns, Nonzero, Optimizer, Range, Row, Slots, op
+from ps2.ops.table import FLOATS, Array, Columns, Nonzero, Optimizer, Range, Row, Slots, Values, op
 
 Positive = Annotated[float, Range(above=0)]
 NonNegative = Annotated[float, Range(at_least=0)]
@@ -320,8 +321,7 @@ def _over_nonzero(
 ) -> None:
     """Take an optimizer step at the columns where the gradient, the last of the rows, is not 0.
 
-    Args:
-        columns: int64, distinct: the columns to visit, because the gradient is 0 elsewhere; None for all.
+    ``columns``: int64, distinct: the columns to visit, because the gradient is 0 elsewhere; None for all.
     """
     if columns is None:
         over_blocks(lambda *block: _scan(loop, block, scalars), rows)
@@ -333,3 +333,59 @@ def _scan(loop: Callable[..., None], rows: Sequence[Array], scalars: steps.Scala
     for start in range(0, rows[-1].size, SCAN):
         block = [row[start : start + SCAN] for row in rows]
         loop(readable(nonzero(block[-1])), *block, scalars)
+
+
+Gradient = Annotated[Values, along("columns")]
+
+
+@op(writes=("weight",), dtypes=FLOATS)
+def sgd_step(weight: Row, gradient: Gradient, *, lr: Positive) -> None:
+    """Take one step of gradient descent with a gradient that travels: w <- w - lr g."""
+    check_length("gradient", gradient, weight.size)
+    over_blocks(steps.sgd, (weight, readable(gradient)), steps.in_row_dtype(weight, lr))
+
+
+@op(writes=("weight", "velocity"), dtypes=FLOATS)
+def momentum_step(weight: Row, velocity: Row, gradient: Gradient, *, lr: Positive, momentum: Decay = 0.9) -> None:
+    """Take one step of ``momentum`` with a gradient that travels: v <- momentum v + g; w <- w - lr v."""
+    check_same_width(weight, velocity)
+    check_length("gradient", gradient, weight.size)
+    over_blocks(steps.momentum, (weight, velocity, readable(gradient)), steps.in_row_dtype(weight, lr, momentum))
+
+
+@op(writes=("weight", "square"), dtypes=FLOATS)
+def adagrad_step(weight: Row, square: Row, gradient: Gradient, *, lr: Positive, eps: Positive = 1e-8) -> None:
+    """Take one step of ``adagrad`` with a gradient that travels: s <- s + g^2; w <- w - lr g / (sqrt(s) + eps)."""
+    check_same_width(weight, square)
+    check_length("gradient", gradient, weight.size)
+    scalars = steps.in_row_dtype(weight, lr, eps)
+    over_blocks(steps.adagrad, (weight, square, readable(gradient)), scalars, cost=STEP_COST)
+
+
+@op(writes=("weight", "velocity", "square", "count"), dtypes=FLOATS)
+def adam_step(
+    weight: Row,
+    velocity: Row,
+    square: Row,
+    count: Row,
+    gradient: Gradient,
+    *,
+    lr: Positive,
+    beta1: Decay = 0.9,
+    beta2: Decay = 0.999,
+    eps: Positive = 1e-8,
+) -> None:
+    """Take one step of ``adam`` with a gradient that travels; t is the number of steps that the servers have taken.
+
+    Args:
+        weight, velocity, square: see ``adam``.
+        count: steps so far, the same number in all columns; changed. Zeros before the first step. Up to 2**24.
+        gradient: one number for each column, in the matrix's dtype.
+        lr, beta1, beta2, eps: see ``adam``.
+    """
+    check_same_width(weight, velocity, square, count)
+    check_length("gradient", gradient, weight.size)
+    if weight.size:
+        count += 1
+        scalars = steps.adam_scalars(weight, lr, beta1, beta2, eps, int(count[0]))
+        over_blocks(steps.adam, (weight, velocity, square, readable(gradient)), scalars, cost=STEP_COST)

@@ -43,12 +43,7 @@ def is_ascending(keys: Int64s) -> bool:
 def pack_keys(keys: Int64s) -> tuple[int, Array]:
     """Return the first key, and the differences between successive keys in the narrowest dtype that holds them all.
 
-    Args:
-        keys: int64 in ``[0, 2**63 - 1]``, at least one.
-
-    Returns:
-        The first key, and len(keys) - 1 differences of dtype uint8, uint16, uint32 or uint64; int64 if keys do not
-        ascend.
+    The len(keys) - 1 differences are uint8, uint16, uint32 or uint64; int64 if keys do not ascend.
     """
     if not keys.size:
         raise ShapeError("keys: expected at least 1 to pack, got none")
@@ -69,11 +64,7 @@ def narrowest(delta: int) -> np.dtype[Any]:
 
 
 def unpack_keys(first: int, deltas: Array) -> Int64s:
-    """Return the len(deltas) + 1 keys that ``pack_keys`` packed.
-
-    Raises:
-        ProtocolError: a key is not in ``[0, 2**63 - 1]``, or an unsigned difference is 0.
-    """
+    """Return the keys that ``pack_keys`` packed; raise ProtocolError for a negative key, or a key that comes twice."""
     if not 0 <= first <= MAX_KEY:
         raise ProtocolError(f"packed keys: the first key is {first}, outside [0, {MAX_KEY}]")
     if deltas.dtype in INTEGERS:
@@ -151,11 +142,9 @@ def from_bfloat16(array: Array, dtype: npt.DTypeLike) -> Array:
 def to_float16(array: Array) -> Array:
     """Round float32 or float64 to the nearest float16, ties to even.
 
-    The relative error is at most 2**-11. Below 2**-14, the end of float16's normal range, the absolute error is at most
-    2**-25, and smaller numbers become 0. Infinities and NaN are kept.
-
-    Raises:
-        OutOfRangeError: the magnitude of a finite number is 65520 or more, so that it would become infinite.
+    The relative error is at most 2**-11. Below 2**-14, the end of float16's normal range, the absolute error is at
+    most 2**-25, and smaller numbers become 0. Infinities and NaN are kept. Finite numbers of 65520 or more would
+    become infinite: OutOfRangeError.
     """
     out = np.empty(array.size, dtype=np.uint16)
     if _to_float16(_floats(array), out):

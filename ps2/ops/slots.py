@@ -21,14 +21,9 @@ MANY, PART, SAMPLE = 1 << 21, 64, 1 << 14
 
 
 def older(ticks: Ticks, before: int, end: int, scan: int, limit: int) -> tuple[Int64s, int]:
-    """Return slots below ``end`` that were last touched before a tick, in descending order.
+    """Return at most ``limit`` slots below ``end`` that were last touched before a tick, in descending order.
 
-    Args:
-        scan: the number of slots to examine.
-        limit: the maximum number of slots to return.
-
-    Returns:
-        The slots, and the slot below which no slot was examined.
+    Examines ``scan`` slots, and also returns the slot below which none was examined.
     """
     out = np.empty(min(limit, scan, end), np.int64)
     count, next_end = _older(readable(ticks), before, end, max(0, end - scan), out)
@@ -38,9 +33,8 @@ def older(ticks: Ticks, before: int, end: int, scan: int, limit: int) -> tuple[I
 def oldest(ticks: Ticks, count: int, newest: int, start: int = 0) -> Int64s:
     """Return ``count`` slots that were touched least recently, in descending order; at most all slots.
 
-    Args:
-        newest: the newest tick; slots with a greater tick are taken last.
-        start: among many slots, those below this one are examined first.
+    Slots with a greater tick than ``newest`` are taken last. Among many slots, those below ``start`` are examined
+    first.
     """
     count = min(count, ticks.size)
     out = np.empty(count, np.int64)

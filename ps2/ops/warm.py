@@ -19,7 +19,7 @@ import numpy as np
 
 from ps2.matrix.key_policy import Initial
 from ps2.matrix.partition import DTYPES, HASH_SPACE, Partition
-from ps2.ops import distinct, kernels, packing, slots, sorting
+from ps2.ops import distinct, kernels, packing, slots
 from ps2.ops.all import TABLE
 from ps2.ops.compiling import warn_once
 from ps2.ops.initial import fill_initial
@@ -118,7 +118,7 @@ def compile_all() -> None:
         last = min(FEW + np.iinfo(delta).max // 2, packing.MAX_KEY)
         packing.unpack_keys(*packing.pack_keys(np.append(many, last)))
     packing.is_ascending(many)
-    sorting.sort_keys(many)
+    distinct.sort_keys(many)
     numbers, values = np.zeros(1, np.int64), np.ones((1, 1), np.float32)
     distinct.group_by_partition(distinct.find_distinct(numbers)[0], np.array([0, HASH_SPACE]))
     distinct.sum_rows(distinct.take_rows(values, numbers), numbers, 1)

@@ -13,12 +13,11 @@ from google.protobuf.message import DecodeError
 from ps2.config import WireConfig
 from ps2.errors import AuthError, ProtocolError, PS2Error, UnavailableError
 from ps2.protocol.pb import auth_pb2 as pb
-from ps2.rpc.credentials import channel_credentials
+from ps2.rpc.credentials import channel_credentials, explain
 from ps2.rpc.status import MAX_METADATA_BYTES, error_detail, from_bare, from_rpc
-from ps2.rpc.tls_probe import explain
 from ps2.transport import proof
+from ps2.transport.connection import unreachable
 from ps2.transport.proof import ClientSession, Tokens
-from ps2.transport.reach import unreachable
 from ps2.transport.tls import Renewed
 
 NONCE_KEY = "ps2-nonce-bin"
@@ -49,19 +48,14 @@ class Trust:
 
     def __init__(self, sure: bool = False) -> None:
         """``sure``: the client's token is known to be the fleet's before any server has proven itself."""
-        self._sure = sure
+        self.has_addresses_of_driver = sure  # the client uses addresses that the driver gave it, as tasks do
         self._lock = threading.Lock()
         self._proven: dict[str, bytes] = {}
 
     @property
-    def has_addresses_of_driver(self) -> bool:
-        """True if the client uses addresses that the driver gave it, as tasks do."""
-        return self._sure
-
-    @property
     def sure(self) -> bool:
         """True if the client's token is known to be the fleet's."""
-        return self._sure or bool(self._proven)
+        return self.has_addresses_of_driver or bool(self._proven)
 
     def record(self, address: str, nonce: bytes) -> str | None:
         """Record the server at an address; return another address where this server proved itself, if there is one."""
@@ -97,12 +91,9 @@ class Channel:
             self._open()
 
     def call(self, method: str, message: bytes, timeout_s: float) -> bytes:
-        """Call a method (``Service/Method``) and wait for its reply.
+        """Call a method (``Service/Method``) and wait for its reply, or the error that the other side returned.
 
-        Raises:
-            AuthError: this side's token is not the fleet's.
-            UnavailableError: nothing answers at the address, or a process that does not know the token.
-            PS2Error: the error that the other side returned.
+        UnavailableError: nothing answers at the address, or a process that does not know the token.
         """
         path = f"/ps2.v1.{method}"
         self._what = LISTENING.get(method.partition("/")[0], "a server")

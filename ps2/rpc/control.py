@@ -1,17 +1,17 @@
-"""Control calls to servers as plain functions: all calls that are not data requests."""
+"""The interface by which all reach servers, and control calls to servers as plain functions."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from google.protobuf.message import Message
 
 from ps2.errors import BusyError, LimitError
 from ps2.matrix.partition import MatrixSpec, Partition
-from ps2.protocol.messages import PROTOCOL_VERSION, RequestId
+from ps2.protocol.messages import PROTOCOL_VERSION, Request, RequestId
 from ps2.protocol.pb import server_pb2
 from ps2.rpc.convert import (
     id_to_pb,
@@ -20,18 +20,38 @@ from ps2.rpc.convert import (
     saved_shard_from_pb,
     spec_to_pb,
 )
-from ps2.rpc.network import Network
 from ps2.rpc.server_status import ServerStatus, status_from_pb
 from ps2.storage.manifest import LoadMatrix, SavedShard, SaveMatrix
-from ps2.transport.liveness import Carried
+from ps2.transport.connection import Carried
+from ps2.transport.exchange import Outcome
+
+M = TypeVar("M", bound=Message)
+
+
+class Network(Protocol):
+    """Carries requests and control calls to servers. It does not retry, and does not interpret the requests."""
+
+    def exchange(self, requests: Mapping[str, Sequence[Request]]) -> dict[str, list[Outcome]]:
+        """Send requests to servers by address, and wait for the outcome of each.
+
+        All servers work in parallel. Each runs its requests in order, whether or not earlier ones succeed.
+        """
+        ...
+
+    def call(self, address: str, method: str, message: Message, reply: type[M], timeout_s: float) -> M:
+        """Call a control rpc (``Service/Method``) and wait for its reply."""
+        ...
+
+    def close(self) -> None:
+        """Close every connection; calls in flight fail."""
+        ...
+
 
 SERVER_TIMEOUT_S = 60.0
 # For calls that move a large model, such as checkpoints.
 LONG_TIMEOUT_S = 3600.0
 # For calls that mainly show whether the other side is alive.
 SIGN_OF_LIFE_TIMEOUT_S = 5.0
-
-M = TypeVar("M", bound=Message)
 
 
 @dataclass(frozen=True)
@@ -69,10 +89,8 @@ class Activation:
     """A server's new state in its fleet.
 
     Attributes:
-        coordinator: the coordinator that the server follows.
         lease_s: the server refuses requests after this long without an answer to a heartbeat; 0 means no limit.
         loaded: replace all its shards by those that ``load`` has read.
-        backup: address of the server with copies of its shards; "" if there is none.
         seed: the backup has no copies yet: send them while requests continue.
         catalog: to store for a later coordinator; empty keeps the stored one.
         leave: the server follows no coordinator any more.
@@ -121,11 +139,9 @@ class ServerControl:
     ) -> ServerInfo:
         """Ask a server for its identity and state; raises ProtocolError if it speaks another version.
 
-        Args:
-            coordinator: the caller, if it is a coordinator; the call counts as its sign of life.
-            answered_s: ``now_s`` of the server's last answer to this coordinator; the lease runs from there.
-            released: the server may end now without loss of data.
-            connection: the name of a data connection to the server, whose byte counts the answer holds.
+        The call counts as the ``coordinator``'s sign of life. ``answered_s``: ``now_s`` of the server's last
+        answer to it, from which the lease runs. ``released``: the server may end now without loss of data.
+        ``connection``: the name of a data connection to the server, whose byte counts the answer holds.
         """
         request = server_pb2.HelloRequest(
             protocol=PROTOCOL_VERSION,
@@ -154,11 +170,7 @@ class ServerControl:
     def create_matrix(
         self, address: str, matrix: int, spec: MatrixSpec, partitions: Sequence[Partition], copies: bool = False
     ) -> None:
-        """Allocate shards filled with zeros.
-
-        Args:
-            copies: the shards will be copies of another server's shards.
-        """
+        """Allocate shards filled with zeros, or (``copies``) copies of another server's shards."""
         request = server_pb2.CreateMatrixRequest(
             matrix=matrix,
             spec=spec_to_pb(spec),
@@ -213,8 +225,7 @@ class ServerControl:
     def copy(self, address: str, checkpoint: str, rows: Mapping[int, Sequence[int]], last: bool = False) -> Copied:
         """Copy the given rows (ascending, by matrix) of the shards that ``freeze`` has paused, and resume them.
 
-        Args:
-            last: refuse clients' requests from then on, until ``discard``.
+        ``last``: refuse clients' requests from then on, until ``discard``.
         """
         matrices = [server_pb2.RowsInUse(matrix=matrix, rows=mine) for matrix, mine in rows.items()]
         request = server_pb2.CopyRequest(checkpoint=checkpoint, matrices=matrices, last=last)
@@ -234,8 +245,7 @@ class ServerControl:
     def load(self, address: str, url: str, matrices: Sequence[LoadMatrix], ids: bool) -> int:
         """Let a server read shards next to its own; return their bytes. ``activate(loaded=True)`` puts them in place.
 
-        Args:
-            ids: read the ids of applied mutations, too.
+        ``ids``: read the ids of applied mutations, too.
         """
         request = server_pb2.LoadRequest(
             url=url, matrices=map(load_matrix_to_pb, matrices), ids=ids, route_version=self.route_version

@@ -1,13 +1,17 @@
-"""TLS credentials of gRPC channels and servers."""
+"""TLS credentials of gRPC channels and servers, and why TLS fails: gRPC hardly says which certificate is wrong."""
 
 from __future__ import annotations
 
+import socket
+import ssl
 from typing import Any
 
 import grpc
 
 from ps2.certificates import Pems, Tls
-from ps2.transport.tls import Renewed, client_context, server_context, trusted_authority
+from ps2.config import split_address
+from ps2.errors import AuthError, ConfigError, PS2Error
+from ps2.transport.tls import Renewed, build, client_context, fault, server_context, trusted_authority, verify_reason
 
 
 def channel_credentials(pems: Pems) -> grpc.ChannelCredentials:
@@ -18,11 +22,7 @@ def channel_credentials(pems: Pems) -> grpc.ChannelCredentials:
 
 
 def server_credentials(tls: Tls) -> grpc.ServerCredentials:
-    """Return the credentials of a gRPC server; each new connection uses the newest certificates.
-
-    Raises:
-        ConfigError, AuthError: the certificates are unusable.
-    """
+    """Return the credentials of a gRPC server; each new connection uses the newest certificates."""
     configuration = Renewed(tls, _server_configuration)
     latest = configuration.get()
 
@@ -40,3 +40,64 @@ def _server_configuration(pems: Pems) -> grpc.ServerCertificateConfiguration:
     server_context(pems)  # raises a clear error, unlike gRPC
     own = [(pems.key.encode(), pems.cert.encode())]
     return grpc.ssl_server_certificate_configuration(own, pems.ca.encode() or None)
+
+
+# A connection attempt has just succeeded or failed, so a short timeout is enough.
+TIMEOUT_S = 2.0
+# The HTTP/2 client preface, and an empty SETTINGS frame.
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+
+
+def explain(address: str, tls: Tls | None) -> PS2Error | None:
+    """Return the error if TLS is the reason why a server does not answer; None if it is not."""
+    host, port = split_address(address)
+    try:
+        with socket.create_connection((host, port), TIMEOUT_S) as connection:
+            return _explain_plain(connection, address) if tls is None else _explain(connection, address, tls)
+    except OSError:
+        return None
+
+
+def _explain_plain(connection: socket.socket, address: str) -> PS2Error | None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        with context.wrap_socket(connection):
+            pass
+    except ssl.SSLError as error:
+        if "ALERT" not in (error.reason or ""):
+            return None
+    return ConfigError(
+        f"{address}: it speaks TLS, but this side has no certificates; give --tls-ca (tlsCa), and --tls-cert and "
+        "--tls-key if the server requires them"
+    )
+
+
+def _explain(connection: socket.socket, address: str, tls: Tls) -> PS2Error | None:
+    pems = tls.current()
+    context = build(client_context, pems, tls)
+    context.set_alpn_protocols(["h2"])
+    agreed = False
+    try:
+        with context.wrap_socket(connection, server_hostname=tls.name or split_address(address)[0]) as secured:
+            agreed = True
+            # With TLS 1.3, the server checks the client's certificate only after the client's handshake is complete.
+            secured.sendall(PREFACE)
+            if secured.recv(1):
+                return None
+    except ssl.SSLCertVerificationError as error:
+        return AuthError(f"{address}: its certificate is not trusted: {verify_reason(error)} (by {tls})")
+    except TimeoutError:
+        return None
+    except (ssl.SSLError, ConnectionError):
+        if not agreed:
+            return ConfigError(
+                f"{address}: it does not speak TLS, but this side has certificates; start it with --tls-cert and "
+                "--tls-key, or leave them out here"
+            )
+    # gRPC servers close the connection without an alert.
+    if not pems.cert:
+        why = "it has none; give --tls-cert and --tls-key (tlsCert, tlsKey)"
+    else:
+        why = fault(pems, "") or "it trusts another authority"
+    return AuthError(f"{address}: it rejects this side's certificate: {why} (of {tls})")

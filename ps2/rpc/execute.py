@@ -18,15 +18,10 @@ MAX_HEADER_BYTES = 1 << 20
 
 
 def request_from(frame: bytes, limit_bytes: int, reserve: Callable[[RequestDraft], None]) -> Request:
-    """Read a request.
+    """Read an encoded RequestFrame.
 
-    Args:
-        frame: an encoded RequestFrame.
-        limit_bytes: maximum size of its arrays.
-        reserve: called with the draft before memory is allocated for the arrays; may raise.
-
-    Raises:
-        ProtocolError, LimitError: the frame does not follow the contract.
+    ``reserve`` is called with the draft before memory is allocated for the arrays, at most ``limit_bytes``; it may
+    raise.
     """
     try:
         message = pb.UnreadFrame.FromString(frame)

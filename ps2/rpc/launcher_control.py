@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 
 from ps2.protocol.pb import launcher_pb2 as pb
-from ps2.rpc.control import SIGN_OF_LIFE_TIMEOUT_S
-from ps2.rpc.network import Network
+from ps2.rpc.control import SIGN_OF_LIFE_TIMEOUT_S, Network
 
 
 @dataclass(frozen=True)
@@ -16,14 +15,10 @@ class ContainerReport:
     Attributes:
         index: index in the fleet of the server that the container is for.
         attempt: grows with each container that this server gets.
-        container: the cluster manager's name of the container.
-        node: the container's node.
-        version: version of the package in the container.
         order: number of the last order that was carried out; 0 if there was none.
         exit_code: exit code of the server that this order started, negative for a signal; None if it runs or none was
             started.
         said: the end of the server's output.
-        address: ``host:port`` where it listens; "" if it does not listen yet.
     """
 
     index: int
@@ -72,39 +67,15 @@ class LauncherControl:
 
 
 def report_to_pb(report: ContainerReport) -> pb.ReportRequest:
-    return pb.ReportRequest(
-        index=report.index,
-        attempt=report.attempt,
-        container=report.container,
-        node=report.node,
-        version=report.version,
-        order=report.order,
-        ended=report.exit_code is not None,
-        exit_code=report.exit_code or 0,
-        said=report.said,
-        address=report.address,
-    )
+    content = asdict(report)
+    return pb.ReportRequest(**content | {"ended": report.exit_code is not None, "exit_code": report.exit_code or 0})
 
 
 def report_from_pb(message: pb.ReportRequest) -> ContainerReport:
-    return ContainerReport(
-        message.index,
-        message.attempt,
-        message.container,
-        message.node,
-        message.version,
-        message.order,
-        message.exit_code if message.ended else None,
-        message.said,
-        message.address,
-    )
+    content = {field.name: getattr(message, field.name) for field in fields(ContainerReport)}
+    return ContainerReport(**content | {"exit_code": message.exit_code if message.ended else None})
 
 
 def order_to_pb(order: Order) -> pb.ReportReply:
-    return pb.ReportReply(
-        order=order.number,
-        arguments=order.arguments,
-        leave=order.leave,
-        refused=order.refused,
-        address=order.address,
-    )
+    content = asdict(order)
+    return pb.ReportReply(order=content.pop("number"), **content)

@@ -12,9 +12,8 @@ from ps2.matrix.partition import MatrixSpec
 from ps2.matrix.route import Route
 from ps2.protocol.messages import PROTOCOL_VERSION, RequestId
 from ps2.protocol.pb import master_pb2
-from ps2.rpc.control import SIGN_OF_LIFE_TIMEOUT_S
+from ps2.rpc.control import SIGN_OF_LIFE_TIMEOUT_S, Network
 from ps2.rpc.convert import id_to_pb, route_from_pb, spec_from_pb, spec_to_pb
-from ps2.rpc.network import Network
 from ps2.rpc.server_status import ServerStatus, status_to_pb
 
 # Longer than a server's timeout, because the master calls all servers in turn.
@@ -30,7 +29,6 @@ class MatrixInfo:
     Attributes:
         lost: why servers that hold parts of it are lost for good.
         recovering: why servers that hold parts of it are being replaced.
-        epoch: grows when the whole fleet rolls back to a checkpoint.
         step: the step of that checkpoint; None if it has none.
     """
 
@@ -60,12 +58,7 @@ class MasterControl:
     def heartbeat(self, index: int, server_id: str, mutations: int, status: ServerStatus | None = None) -> bool:
         """Send a heartbeat; raises NotFoundError if the master does not know this process.
 
-        Args:
-            mutations: number of requests that have changed something on this server.
-            status: the server's, if the last answer was True.
-
-        Returns:
-            True if somebody looks at the fleet: the next heartbeats bring the server's status.
+        Returns True if somebody looks at the fleet: the next heartbeats bring the server's ``status``.
         """
         message = None if status is None else status_to_pb(status)
         request = master_pb2.HeartbeatRequest(index=index, server_id=server_id, mutations=mutations, status=message)
@@ -107,8 +100,7 @@ class MasterControl:
     def drop_rows(self, matrix: int, rows: Sequence[int], holder: str, id: RequestId | None) -> None:
         """Report that a holder's handles to rows are gone. The master frees the rows if there is no other holder.
 
-        Args:
-            id: None if the holder will never get the same rows again, like one attempt of a task.
+        ``id`` None: the holder will never get the same rows again, like one attempt of a task.
         """
         named = None if id is None else id_to_pb(id)
         request = master_pb2.FreeRowsRequest(matrix=matrix, rows=rows, id=named, holder=holder)

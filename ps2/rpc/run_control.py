@@ -13,7 +13,7 @@ from ps2.errors import LimitError, PS2Error, RolledBack, StoppedError, Unavailab
 from ps2.protocol.error_details import from_detail
 from ps2.protocol.pb import run_pb2 as pb
 from ps2.protocol.plain_data import LIMIT_BYTES
-from ps2.transport.reach import unreachable
+from ps2.transport.connection import unreachable
 from ps2.transport.worker_channel import WorkerChannel
 
 # How long failures must last before an attempt concludes that the driver has ended.
@@ -28,14 +28,7 @@ NAME = "run"
 
 @dataclass(frozen=True)
 class Joined:
-    """The driver's answer when an attempt gets its rank.
-
-    Attributes:
-        clock: the first clock that the rank has not finished.
-        epoch: how often the fleet rolled back to a checkpoint.
-        run_s: seconds since the run began.
-        done: True if another attempt has returned a result.
-    """
+    """The driver's answer when an attempt gets its rank: the first clock that it has not finished, or ``done``."""
 
     workers: int
     clock: int
@@ -232,10 +225,8 @@ class RunControl:
     ) -> Entered:
         """Wait until a clock may be entered; return the clock that was entered.
 
-        Args:
-            messages: number of the driver's messages that the worker has.
-            reports: reports of earlier clocks.
-            until: the worker's loop ends before this clock.
+        ``messages``: number of the driver's messages that the worker has. The worker's loop ends before the
+        clock ``until``.
         """
         self._epoch = epoch
         ask = pb.Arrive(clock=clock, applied=applied, times=_message(times), messages=messages, until=until)
@@ -250,11 +241,7 @@ class RunControl:
         )
 
     def messages(self, begin: int, end: int) -> list[bytes]:
-        """Return messages by their numbers, encoded.
-
-        Raises:
-            RolledBack: the fleet rolled back to a checkpoint, and some of these messages are gone.
-        """
+        """Return messages by their numbers, encoded. Raise RolledBack if some are gone with a rollback of the fleet."""
         read: list[bytes] = []
         while len(read) < end - begin:
             ask = pb.ReadMessages(begin=begin + len(read), end=end)
@@ -268,9 +255,6 @@ class RunControl:
         """Report what has been applied within a clock; wait up to a second until the other workers allow another clock.
 
         Any thread may call this. A failure loses nothing: ``arrive`` reports all of it again.
-
-        Returns:
-            The clock that was asked for, and the highest clock that the other workers allow.
         """
         join = self._join.join
         ask = pb.Ahead(rank=join.rank, attempt=join.attempt, applied=applied, clock=clock, epoch=epoch)
@@ -293,11 +277,7 @@ class RunControl:
         return None if reply.make else reply.value
 
     def send_once(self, phase: int, number: int, value: bytes) -> bytes:
-        """Send the value of a ``once`` point; return the value that counts: another attempt may have been first.
-
-        Raises:
-            LimitError: the value takes more than ``LIMIT_BYTES``.
-        """
+        """Send the value of a ``once`` point; return the value that counts: another attempt may have been first."""
         _check_size("the result of once()", value)
         reply = self._ask(pb.WorkerMessage(once_made=pb.OnceMade(phase=phase, number=number, value=value))).once
         return value if reply.make else reply.value
@@ -308,9 +288,7 @@ class RunControl:
     def leave(self, result: bytes, times: ClockTimes | None = None, metrics: Sequence[Logged] = ()) -> None:
         """Send the result; wait until all workers have returned.
 
-        Raises:
-            LimitError: the result takes more than ``LIMIT_BYTES``.
-            RolledBack: the fleet rolled back to a checkpoint; the next attempt continues from there.
+        Raises RolledBack if the fleet rolled back to a checkpoint; the next attempt continues from there.
         """
         _check_size("the worker's result", result)
         leave = pb.Leave(result=result, clock=self._clock, times=_message(times))

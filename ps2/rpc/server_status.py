@@ -28,9 +28,6 @@ class OperationStatus:
     """Statistics of one operation.
 
     Attributes:
-        name: the operation's name in the table, or "keys" or "map".
-        count: number of runs, including failures.
-        failures: number of runs that raised.
         seconds: time spent in it, without waits for locks.
         keys: number of columns that requests named one by one; operations on whole rows name none.
         buckets: number of runs that took at most ``BUCKETS_S[i]`` and more than the bound before; the last bucket
@@ -91,12 +88,7 @@ class Counts:
         outcomes: number of answered requests by outcome: "ok" or the class of the error in ``ps2.errors``.
         bytes_in: bytes of requests' arrays as the server holds them: keys unpacked, floats at full width.
         bytes_out: bytes of replies' arrays, likewise.
-        in_progress: requests in flight.
-        waiting: requests in flight that wait for the lock of a shard.
-        lock_waits: number of locks that requests had to wait for.
         lock_wait_s: seconds that requests waited for locks.
-        mutations: requests that changed something.
-        operations: statistics by operation.
     """
 
     outcomes: dict[str, int]
@@ -127,12 +119,10 @@ class ServerStatus(Counts):
 
     Attributes:
         connections: open data connections, without gRPC.
-        backup: address of the server with copies of its shards; "" if there is none.
         copies_bytes: size of the shards that are copies of other servers' shards.
         applied_scopes: number of tasks and sessions whose ids are remembered, over all shards.
         behind: number of its shards whose copies on the backup are not up to date.
         container: the cluster manager's name of its container; "" if it runs in none.
-        node: the node of that container.
     """
 
     server_id: str
@@ -233,13 +223,8 @@ def status_from_pb(message: server_pb2.StatusReply) -> ServerStatus:
             spec_from_pb(held.spec),
             held.rows,
             held.bytes,
-            held.active_keys,
-            tuple(map(partition_from_pb, held.partitions)),
-            held.slots,
-            held.waiting_keys,
-            held.admitted_keys,
-            held.expired_keys,
-            held.evicted_keys,
+            partitions=tuple(map(partition_from_pb, held.partitions)),
+            **{name: getattr(held, name) for name in KEY_COUNTS},
         )
         for held in message.matrices
     )

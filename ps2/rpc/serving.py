@@ -56,21 +56,12 @@ class RpcServer:
         threads: int,
         wire: WireConfig,
     ) -> None:
-        """Bind and start.
+        """Bind and start; ``servicer`` has one method per rpc, with its name; Execute takes and returns bytes.
 
-        Args:
-            service: service of the contract.
-            servicer: has one method per rpc, with its name; Execute takes and returns bytes.
-            listen: ``host:port``, or ``host:first-last`` for the first free port; port 0 means any. A host name stands
-                for its first address on this host, as for data ports. (gRPC itself would listen on all its addresses,
-                and accept that another process has the port on some of them.)
-            token: callers prove that they know it, and the server proves it to them; None only on loopback.
-            threads: maximum number of concurrent calls.
-
-        Raises:
-            ConfigError: there is no token, and the host is not loopback; or certificates are unusable.
-            AuthError: a certificate file cannot be read.
-            LaunchError: the ports are in use, or the host is not this machine.
+        ``listen`` is ``host:port``, or ``host:first-last`` for the first free port; port 0 means any. A host
+        name stands for its first address on this host, as for data ports. (gRPC itself would listen on all its
+        addresses, and accept that another process has the port on some of them.) Callers and the server prove
+        to each other that they know ``token``; None only on loopback.
         """
         host, ports = split_listen(listen)
         if token is None and not is_loopback(host):

@@ -6,19 +6,49 @@ import logging
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ps2.client.fleet import FleetRef
 from ps2.errors import PS2Error, RolledBack, UsageError
+from ps2.logs import TEXT, LogFormat
 from ps2.protocol.plain_data import decode
 from ps2.rpc.run_control import ClockTimes, Entered, Joined, Logged, Report, RunControl
 from ps2.run.prefetch import Freshness, Prefetches, ProgressPoller
 from ps2.run.rotation import IDLE
-from ps2.run.run_ref import RunRef
 from ps2.run.turns import Turn
 
 if TYPE_CHECKING:
     from ps2.client.session import Session
     from ps2.client.task import RunIds
+
+
+@dataclass(frozen=True)
+class RunRef:
+    """Identifies the run of a task; travels in the task's closure and holds no secret.
+
+    Attributes:
+        staleness: the run's staleness; None for ASP.
+        takes_reports: True if ``onClock`` takes the workers' reports.
+        retries: True if Spark restarts a failed task.
+        log_format: the format of the workers' logs: that of the driver's.
+    """
+
+    fleet: FleetRef
+    address: str
+    number: int
+    staleness: int | None
+    first: int
+    seed: int
+    takes_reports: bool = False
+    retries: bool = True
+    log_format: LogFormat = TEXT
+
+    @property
+    def series(self) -> str:
+        """The common part of the mutation ids of all runs in this fleet."""
+        return f"{self.fleet.id}/runs"
+
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +65,6 @@ class Inbox:
 
     Attributes:
         count: the number of these messages.
-        newest: the newest message; None if there is none.
     """
 
     def __init__(self, control: RunControl) -> None:
@@ -73,9 +102,7 @@ class ClockLoop:
         clock: the clock that the worker is in; before the first one, or between two loops, the next one.
         is_inside: True if the worker is in the body of a loop over clocks.
         restarts: the number of times that the worker has restarted its work after a rollback.
-        reports: the reports of this clock, for ``onClock``.
         turn: the rotation's turn in this clock, if any; its times are sent with those of the clock.
-        last_message_s: time of the last message to the driver.
     """
 
     def __init__(
@@ -167,11 +194,7 @@ class ClockLoop:
             self._prepare(joined, mutations, points)
 
     def clocks(self, n: int, budget_s: float | None = FOREVER) -> Generator[int, None, None]:
-        """Yield the clocks up to ``n``, each when the others allow it; see ``Worker.clocks``.
-
-        Args:
-            budget_s: seconds of each clock; None: the run decides.
-        """
+        """Yield the clocks up to ``n``, each when the others allow it. ``budget_s`` None: the run decides."""
         if self.is_inside:
             raise UsageError("clocks: loops over clocks do not nest")
         if self.clock >= min(n, self._end):

@@ -28,11 +28,7 @@ NO_LIMIT = 2**62
 
 @dataclass(frozen=True)
 class Release:
-    """A worker that waited may enter a clock.
-
-    Attributes:
-        horizon: the highest clock that the others let the worker enter at this moment.
-    """
+    """A worker that waited may enter a clock, and others let it enter clocks up to the ``horizon`` now."""
 
     rank: int
     clock: int
@@ -82,15 +78,10 @@ class Clocks:
         applied: for each rank, the first clock whose updates are not all on the servers.
         called: the first clock for which ``onClock`` has not returned.
         bound: the highest clock that may be entered.
-        staleness: the number of clocks that a worker may be ahead of the slowest one; None for ASP.
     """
 
     def __init__(self, workers: int, staleness: int | None, first: int = 0, calls: bool = False) -> None:
-        """Args:
-        staleness: the attribute.
-        first: the first clock of the run.
-        calls: True if ``onClock`` is called after each clock that all have finished.
-        """
+        """``calls``: True if ``onClock`` is called after each clock that all have finished."""
         self.staleness = staleness
         self._calls = calls
         self.waiting: dict[int, int] = {}  # rank -> the clock that it waits before
@@ -133,13 +124,8 @@ class Clocks:
     def arrive(self, rank: int, clock: int, applied: int) -> list[Release]:
         """Let a worker wait to enter a clock. The event may repeat.
 
-        Args:
-            applied: the first clock of which it has updates that are not on the servers. A later attempt passes clocks
-                that an earlier one has finished, so this may be lower than before.
-
-        Raises:
-            ProtocolError: its own updates are further behind than s.
-            WorkerError: another worker has returned earlier, so the last clock lacks its part.
+        ``applied`` is the first clock of which it has updates that are not on the servers. A later attempt
+        passes clocks that an earlier one has finished, so this may be lower than before.
         """
         if rank in self._returned:
             raise ProtocolError(f"rank {rank} before clock {clock}: it has returned")
@@ -154,11 +140,7 @@ class Clocks:
         return self._release(rank)
 
     def progress(self, rank: int, applied: int) -> list[Release]:
-        """Record how many clocks of a worker inside a clock are on the servers. The event may repeat, or come late.
-
-        Raises:
-            ProtocolError: the clock's own updates cannot be applied yet.
-        """
+        """Record how many clocks of a worker inside a clock are on the servers. The event may repeat, or come late."""
         if rank in self._returned or applied <= self.applied[rank]:
             return []
         if applied > self.entered[rank]:
@@ -169,11 +151,8 @@ class Clocks:
     def leave(self, rank: int, clock: int) -> list[Release]:
         """Record that a worker has returned, so that others no longer wait for it. The event may repeat.
 
-        Args:
-            clock: the last clock that it was in, or waited for: its updates of the clocks below are on the servers.
-
-        Raises:
-            WorkerError: other workers are in later clocks.
+        ``clock``: the last one that it was in, or waited for: its updates of the clocks below are on the
+        servers.
         """
         if rank in self._returned:
             return []

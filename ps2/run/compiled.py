@@ -35,8 +35,7 @@ SHIPPED = ("*.py", "*.zip", "*.egg", "__pyfiles__/*.py")
 def importable_name(function: Any, by_value: Collection[str]) -> str | None:
     """Return the name of a compiled function in its module if a worker can import it, else None.
 
-    Args:
-        by_value: modules that are pickled with their code, submodules included.
+    ``by_value``: modules that are pickled with their code, submodules included.
     """
     compiled: bool = is_jitted(function)
     if not compiled or function.__module__ == "__main__":

@@ -18,9 +18,6 @@ def prefer_installed(paths: list[str]) -> None:
     """Let Python find the pyspark that pip has installed before Spark's archives of the same.
 
     Spark puts its archives first. Each process compiles the modules that it imports from them: a second of a core.
-
-    Args:
-        paths: ``sys.path``. Archives of a Spark that is in none of these folders keep their places.
     """
     for folder in [folder for folder in paths if str(Path(folder, ARCHIVE)) in paths]:
         home = str(Path(folder, "pyspark")) + os.sep

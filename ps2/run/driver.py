@@ -28,21 +28,19 @@ from ps2.interrupts import Opening, check, join, sleep
 from ps2.logs import log_format
 from ps2.progress_line import progress_line
 from ps2.rpc.run_control import Logged
+from ps2.run.clock_loop import RunRef
 from ps2.run.clocks import Clocks
 from ps2.run.host import RunHost
 from ps2.run.job import WorkerJob, check_call, pickled, takes_reports
-from ps2.run.job_monitor import CallbackJobs, WorkerTasks
+from ps2.run.job_monitor import CallbackJobs, RunProgress, WorkerTasks
 from ps2.run.message import STOP, Message
 from ps2.run.options import RunOptions
 from ps2.run.reports import merged
 from ps2.run.result import RunResult
-from ps2.run.run_progress import RunProgress
-from ps2.run.run_ref import RunRef
 from ps2.run.run_server import RunServer
-from ps2.run.slots import most_slots, wait_for_slots
 from ps2.run.spans import Preparation, Spans
-from ps2.run.spark import python_workers
 from ps2.run.spark.backend import SparkBackend
+from ps2.run.spark.backend_lookup import max_slots, wait_for_slots
 from ps2.run.spark.errors import (
     cancellation,
     failed_task,
@@ -51,7 +49,7 @@ from ps2.run.spark.errors import (
     unreachable_driver,
     worker_error,
 )
-from ps2.run.spark.interpreter import MEMORY_SETTING
+from ps2.run.spark.interpreter import DAEMON, DAEMON_SETTING, MEMORY_SETTING
 from ps2.run.state import RunState
 from ps2.run.task import Function
 from ps2.run.timeline import count, to_table
@@ -124,7 +122,7 @@ class Runs:
             if options.on_log is not None:
                 check_call("onLog", options.on_log, "rank", "clock", "name", "value")
             before.lap("coordinator")
-            slots = most_slots(spark) or spark.total_slots()
+            slots = max_slots(spark) or spark.total_slots()
             with Opening():
                 job = WorkerJob(spark, data, options.workers, slots)
             wait_for_slots(spark, job.workers, SLOTS_TIMEOUT_S)
@@ -168,7 +166,7 @@ class _RunDriver:
         self._options = options
         self._events = _Events(SimpleQueue(), self._call, options.on_log)
         self._takes_reports = options.on_clock is not None and takes_reports(options.on_clock)
-        self._has_daemon = spark.setting(python_workers.SETTING) == python_workers.DAEMON
+        self._has_daemon = spark.setting(DAEMON_SETTING) == DAEMON
         self._over = False
         self._line: RunProgress | None = None
         self._closing = threading.Event()

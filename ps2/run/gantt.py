@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from ps2.errors import ConfigError
 from ps2.plot_style import BLUE, GREEN, GREY, NOTE, PINK, SKY, SMALL, TICK, axes_for, dress
-from ps2.run.accounting import NAMES, ROW_ORDER
 from ps2.run.timeline import (
+    NAMES,
+    ROW_ORDER,
     ClockTable,
     clocks_span,
     count,

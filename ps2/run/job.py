@@ -1,21 +1,23 @@
-"""The Spark job of a run: one stage whose tasks are the workers."""
+"""The Spark job of a run: one stage whose tasks are the workers, over rows of Spark or of the driver's own memory."""
 
 from __future__ import annotations
 
 import inspect
 import io
+import reprlib
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from ps2.errors import ConfigError, UsageError
+import cloudpickle
+
+from ps2.errors import ConfigError, InputError, UsageError
+from ps2.run.clock_loop import RunRef
 from ps2.run.compiled import importable_name
-from ps2.run.local_data import ACCEPTED, local_data
-from ps2.run.run_ref import RunRef
 from ps2.run.spark.backend import RowSource, SparkBackend, SparkJob
 from ps2.run.spark.backend_lookup import backend_of
-from ps2.run.spark.driver_rows import DriverRows
+from ps2.run.spark.driver_rows import DriverRows, LocalData
 from ps2.run.task import Function, run_task
 
 # The program, for the children of multiprocessing.
@@ -23,11 +25,7 @@ MAIN_ALIAS = "__mp_main__"
 
 
 def pickled(worker_fn: Callable[..., Any], read: Callable[..., Any] | None = None) -> Function:
-    """Pickle ``worker_fn`` and ``read``.
-
-    Raises:
-        UsageError: one is not a function of its arguments, or cannot be pickled.
-    """
+    """Pickle ``worker_fn`` and ``read``."""
     from pyspark import Broadcast, cloudpickle
 
     untyped: Any = cloudpickle
@@ -89,15 +87,7 @@ class WorkerJob:
     """The Spark job whose tasks are the workers, and the thread that waits for it."""
 
     def __init__(self, spark: SparkBackend, data: Any, workers: int | None, slots: int) -> None:
-        """Args:
-        data: a DataFrame or an RDD, whose shuffles may run here, or data in this process's memory.
-        workers: the number of workers; None: one for each partition (or row in memory), at most ``slots``.
-
-        Raises:
-            ConfigError: the data are of another kind, or of another application.
-            InputError: the data are in memory, and empty.
-            UsageError: the data are in memory, and have fewer rows than workers.
-        """
+        """``workers``: None: one for each partition (or row in memory), at most ``slots``. Shuffles may run here."""
         self._spark = spark
         source = _source(spark, data)
         limit = slots if source.partitions is None else min(source.partitions, slots)
@@ -160,3 +150,56 @@ def _source(spark: SparkBackend, data: Any) -> RowSource:
             "theirs first"
         )
     return spark.row_source(data)
+
+
+ACCEPTED = "a DataFrame or an RDD of Spark, a list, a tuple, a range, or a pandas DataFrame"
+
+
+def local_data(data: Any) -> LocalData | None:
+    """Return the rows of data in the driver's memory; None if the data are of another kind."""
+    pandas = sys.modules.get("pandas")
+    if isinstance(data, (list, tuple, range)):
+        kind: type[LocalData] = _Elements
+    elif pandas is not None and isinstance(data, pandas.DataFrame):
+        from ps2.run.pandas_rows import PandasRows
+
+        kind = PandasRows
+    else:
+        return None
+    if not len(data):
+        raise InputError(f"run: the data, a {type(data).__name__}, are empty: each worker needs a row")
+    return kind(data)
+
+
+class _Elements(LocalData):
+    """The elements of a sequence, pickled."""
+
+    def __init__(self, elements: Sequence[Any]) -> None:
+        self._elements = elements
+
+    def __len__(self) -> int:
+        return len(self._elements)
+
+    def serialized(self, begin: int, end: int) -> bytes:
+        try:
+            pickled: bytes = cloudpickle.dumps(self._elements[begin:end])
+            return pickled
+        except Exception as error:  # an element may be any object, which may raise anything
+            raise self._pickle_error(begin, end) or UsageError(f"run: the data cannot be pickled: {error}") from error
+
+    @staticmethod
+    def read(part: bytes) -> Iterable[Any]:
+        elements: Sequence[Any] = cloudpickle.loads(part)
+        return elements
+
+    def _pickle_error(self, begin: int, end: int) -> UsageError | None:
+        """Return an error that names the first element that cannot be pickled."""
+        for index in range(begin, end):
+            element = self._elements[index]
+            try:
+                cloudpickle.dumps(element)
+            except Exception as error:
+                return UsageError(
+                    f"run: element {index} of the data, {reprlib.repr(element)}, cannot be pickled: {error}"
+                )
+        return None

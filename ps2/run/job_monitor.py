@@ -1,14 +1,19 @@
-"""Watches the Spark jobs of a run: do its workers, and the jobs that ``onClock`` starts, get task slots?"""
+"""Watches a run: do its workers, and the jobs that ``onClock`` starts, get task slots? And shows it in one line."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from ps2.errors import SlotsError
 from ps2.interrupts import sleep
+from ps2.progress_line import ShowProgress
+from ps2.rpc.run_control import Logged
+from ps2.run.options import RunOptions
 from ps2.run.spark.backend import SparkBackend
 from ps2.run.spark.errors import unreachable_driver
 from ps2.run.state import RunState
+from ps2.run.timeline import count, discipline, rounded
 
 # A rank has no task, and Spark is not starting one.
 START_TIMEOUT_S = 30.0
@@ -35,9 +40,6 @@ class WorkerTasks:
         """Raise SlotsError if ranks have had no task for long and Spark is not starting one, else check the workers.
 
         An earlier stage of the job (a shuffle) may take any time before the workers start.
-
-        Raises:
-            ConfigError: a worker ended because it could not reach the driver.
         """
         now_s = time.monotonic()
         if now_s - self._checked_s < CHECK_INTERVAL_S:
@@ -120,3 +122,48 @@ class CallbackJobs:
 
 def _timeout_s(spark: SparkBackend) -> float:
     return START_TIMEOUT_S if spark.is_local else EXECUTOR_TIMEOUT_S
+
+
+INTERVAL_S = 0.2
+
+
+class RunProgress:
+    """Shows a run now and then; its methods are called by one thread."""
+
+    def __init__(self, line: ShowProgress, run: RunState, options: RunOptions, spark: SparkBackend) -> None:
+        self._line, self._run, self._options = line, run, options
+        self._hide_bar = spark.progress_bar_hider()
+        self._shown_s = 0.0
+        self._began_s: float | None = None  # when workers were first seen in their clocks
+
+    def show(self) -> None:
+        """Show the run as it is now, unless that was just done."""
+        now_s = time.monotonic()
+        if now_s - self._shown_s < INTERVAL_S:
+            return
+        self._shown_s = now_s
+        self._hide_bar()
+        applied = self._run.applied()
+        if self._began_s is None and max(applied) > self._run.first:
+            self._began_s = now_s
+        if self._began_s is None:
+            return
+        newest = self._run.metrics[-1][1] if len(self._run.metrics) else None
+        took_s = now_s - self._began_s
+        words = describe(applied, self._run.first, self._options.staleness, took_s, newest)
+        self._line(min(applied) - self._run.first, words)
+
+
+def describe(
+    applied: Sequence[int], first: int, staleness: int | None, seconds: float, newest: Logged | None
+) -> list[str]:
+    """Describe a run, the most important part first. ``applied``: for each rank, the first clock not finished."""
+    lowest, highest = min(applied), max(applied)
+    slowest = applied.index(lowest)
+    return [
+        f"clock {lowest}",
+        f"{count(len(applied), 'worker')}, {discipline(staleness)}",
+        *([] if newest is None else [f"{newest.name} {newest.value:.6g}"]),
+        *([f"{rounded((lowest - first) / seconds)} clocks/s"] if seconds >= 1 else []),
+        *([f"rank {slowest} is {count(highest - lowest, 'clock')} behind"] if highest > lowest else []),
+    ]

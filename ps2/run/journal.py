@@ -14,12 +14,7 @@ LIMIT_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class Stopped:
-    """``onClock`` has returned STOP.
-
-    Attributes:
-        clock: the clock for which ``onClock`` was called.
-        end: the run ends before this clock.
-    """
+    """``onClock`` has returned STOP for ``clock``: the run ends before the clock ``end``."""
 
     clock: int
     end: int
@@ -30,8 +25,6 @@ class Journal:
     """The driver's messages to a run's workers. Immutable: adding a message returns another journal.
 
     Attributes:
-        count: number of messages.
-        nbytes: total size of the messages.
         stopped: None as long as the run goes on.
         pending: for a journal from a checkpoint, the reports that ``onClock`` had not received yet; None: no reports.
     """
@@ -49,11 +42,7 @@ class Journal:
         return self._entries[self.count - 1][1] if self.count else b""
 
     def with_message(self, clock: int, message: bytes) -> Journal:
-        """Add the message that ``onClock`` returned for a clock.
-
-        Raises:
-            LimitError: all messages together take more than ``LIMIT_BYTES``.
-        """
+        """Add the message that ``onClock`` returned for a clock."""
         nbytes = self.nbytes + len(message)
         if nbytes > LIMIT_BYTES:
             raise LimitError(
@@ -97,11 +86,7 @@ class Journal:
 
     @staticmethod
     def from_bytes(encoded: bytes, where: str) -> Journal:
-        """Decode what ``to_bytes`` has encoded. ``where`` names the file in errors.
-
-        Raises:
-            CheckpointCorruptError: the bytes are no journal.
-        """
+        """Decode what ``to_bytes`` has encoded. ``where`` names the file in errors."""
         entries, stopped, pending = decode_journal(encoded, where)
         nbytes = sum(len(message) for _, message in entries)
         return Journal(len(entries), nbytes, None if stopped is None else Stopped(*stopped), pending, entries)

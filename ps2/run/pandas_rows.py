@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from ps2.data.columns import as_arrow
 from ps2.errors import InputError
-from ps2.run.driver_data import LocalData
+from ps2.run.spark.driver_rows import LocalData
 
 # Rows of one batch: Spark's default.
 BATCH_ROWS = 10_000

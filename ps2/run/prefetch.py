@@ -38,7 +38,6 @@ class Freshness:
     """The updates that a worker's reads may see now.
 
     Attributes:
-        clock: the worker's clock.
         horizon: the highest clock that the other workers let this worker enter.
         epoch: the number of the fleet's rollbacks to a checkpoint.
         syncs: the number of barriers and broadcasts that the worker has passed. Reads after such a point see the other

@@ -17,7 +17,6 @@ class RankLease:
         number: the number of the connection; a later connection has a larger number.
         wake: a function that tells the server to resume this attempt's coroutine.
         revoked: True if the connection has ended, or the same attempt has come back on another one.
-        leaving: True if the attempt has returned or failed.
     """
 
     rank: int
@@ -35,17 +34,11 @@ class RankLeases:
         self._workers = workers
         self._numbers = itertools.count(1)
         self._held: dict[int, RankLease] = {}
-        self._waiting: list[RankLease] = []
+        self.waiting: list[RankLease] = []
 
     def new(self, rank: int, attempt: int, wake: Wake) -> RankLease:
         """Return a lease for an attempt that has connected. It waits until ``grant`` or ``revoke``."""
         return RankLease(rank, attempt, next(self._numbers), wake)
-
-    def enqueue(self, lease: RankLease) -> None:
-        self._waiting.append(lease)
-
-    def dequeue(self, lease: RankLease) -> None:
-        self._waiting.remove(lease)
 
     def is_free(self, lease: RankLease) -> bool:
         """Return whether the lease can be granted: the rank is free, or its attempt holds it on an older connection."""
@@ -62,7 +55,7 @@ class RankLeases:
         if self._held.get(lease.rank) is not lease:
             return False
         del self._held[lease.rank]
-        for waiting in self._waiting:
+        for waiting in self.waiting:
             waiting.wake()
         return True
 
@@ -72,7 +65,7 @@ class RankLeases:
     @property
     def count(self) -> int:
         """Number of attempts that hold a rank or wait for one."""
-        return len(self._held) + len(self._waiting)
+        return len(self._held) + len(self.waiting)
 
     def absent(self) -> list[int]:
         """Return the ranks that no attempt holds."""
@@ -83,5 +76,5 @@ class RankLeases:
             self._held[rank].wake()
 
     def wake_all(self) -> None:
-        for lease in [*self._held.values(), *self._waiting]:
+        for lease in [*self._held.values(), *self.waiting]:
             lease.wake()

@@ -20,12 +20,7 @@ Array = npt.NDArray[Any]
 
 
 def report(clock: int, value: object, merge: str) -> Report:
-    """Return a report that can be merged.
-
-    Raises:
-        UsageError: the value is not a number, an array, or a dict of these; or the merge is unknown.
-        LimitError: the value takes more than 64 MB.
-    """
+    """Return a report that can be merged."""
     if merge not in MERGES:
         raise UsageError(f"report: merge: expected one of {', '.join(map(repr, MERGES))}, got {merge!r}")
     parts = value.items() if isinstance(value, dict) else [(None, value)]
@@ -47,11 +42,7 @@ class ReportLog:
         self._reports: dict[int, dict[int, Sequence[Report]]] = {}
 
     def note(self, rank: int, reports: Sequence[Report], called: int) -> None:
-        """Store a worker's reports. An attempt that repeats a clock replaces its reports.
-
-        Args:
-            called: the first clock for which ``onClock`` has not returned; earlier reports are dropped.
-        """
+        """Store a worker's reports of clocks from ``called`` on. A repeated clock replaces its reports."""
         by_clock: dict[int, list[Report]] = {}
         for one in reports:
             by_clock.setdefault(one.clock, []).append(one)
@@ -59,7 +50,7 @@ class ReportLog:
             if clock >= called:
                 self._reports.setdefault(clock, {})[rank] = own_reports
 
-    def of_clock(self, clock: int) -> dict[int, Sequence[Report]]:
+    def clock_reports(self, clock: int) -> dict[int, Sequence[Report]]:
         return dict(self._reports.get(clock, {}))
 
     def drop(self, clock: int) -> None:
@@ -84,11 +75,7 @@ class ReportLog:
 
 
 def merged(clock: int, reports: Mapping[int, Sequence[Report]]) -> list[Any]:
-    """Merge the reports of a clock: the first reports of all ranks, then the second ones, and so on.
-
-    Raises:
-        WorkerError: reports do not fit each other; names the ranks.
-    """
+    """Merge the reports of a clock: the first reports of all ranks, then the second ones, and so on."""
     count = max((len(own_reports) for own_reports in reports.values()), default=0)
     return [
         _merged(clock, {rank: reports[rank][number] for rank in sorted(reports) if number < len(reports[rank])})

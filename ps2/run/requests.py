@@ -30,11 +30,11 @@ class WorkerRequests:
         """
         run = self._run
         rank = lease.rank
-        run.leases.enqueue(lease)
+        run.leases.waiting.append(lease)
         try:
             yield from run.wait(lease, lambda: run.is_over if rank in run.results else run.leases.is_free(lease))
         finally:
-            run.leases.dequeue(lease)
+            run.leases.waiting.remove(lease)
         if rank in run.results:
             return Joined(run.workers, 0, run.epoch, 0.0, done=True)
         if (before := run.leases.holder(rank)) is not None:
@@ -56,11 +56,7 @@ class WorkerRequests:
         reports: Sequence[Report] = (),
         until: int = 0,
     ) -> Coroutine[Entered]:
-        """Let a worker enter a clock once the other workers have come far enough.
-
-        Args:
-            until: the clock before which the worker's loop ends.
-        """
+        """Let a worker enter a clock once the others have come far enough. Its loop ends before the clock ``until``."""
         run = self._run
         yield from run.check(lease)
         rank = lease.rank
@@ -81,9 +77,6 @@ class WorkerRequests:
         """Record what a worker has applied inside its clock; return the last clock that it may enter, and the epoch.
 
         Waits, for up to ``PROGRESS_TIMEOUT_S``, until the worker may enter ``clock``. A leaving worker does not wait.
-
-        Raises:
-            StoppedError: the attempt does not hold its rank.
         """
         run = self._run
         lease = run.leases.holder(rank)
@@ -149,13 +142,8 @@ class WorkerRequests:
     def leave(self, lease: RankLease, clock: int, result: bytes, epoch: int) -> Coroutine[bool]:
         """Store a worker's result; wait until all workers, ``onClock`` and ``onEnd`` have returned.
 
-        Until then the fleet may roll back to a checkpoint, and a task that has ended could not continue from there.
-
-        Args:
-            clock: the last clock that the worker was in.
-
-        Returns:
-            False if the fleet rolled back: the worker's next attempt repeats the lost clocks.
+        Until then the fleet may roll back to a checkpoint, and a task that has ended could not continue from
+        there. Returns False if it did: the worker's next attempt repeats the lost clocks.
         """
         run = self._run
         yield from run.check(lease)

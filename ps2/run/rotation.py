@@ -1,16 +1,19 @@
-"""Model rotation: which worker has which block of a model when. Pure.
+"""Model rotation: which worker has which block of a model when, and how long its turn lasts. Pure.
 
 Zhang et al., "Parallelizing Big Data Machine Learning Algorithms with Model Rotation", section IV. All workers evaluate
-the same function, so they agree without communication.
+the same schedule, so they agree without communication. Time control (section IV.D, ``budgetS="auto"``): all workers
+stop at the same time, late enough that computing hides the transfer of blocks, and that not too much is left over.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ps2.array_types import Float64s
 from ps2.errors import UsageError
 from ps2.number_checks import is_whole
 
@@ -26,11 +29,6 @@ class RotationSchedule:
 
     Block b belongs to slice b mod ``slices``, and turns take the slices in order. So two turns with the same block are
     at least ``slices`` apart, across rotations, too.
-
-    Attributes:
-        workers: number of workers.
-        blocks: number of blocks.
-        slices: number of groups that the blocks are divided into.
     """
 
     workers: int
@@ -91,3 +89,79 @@ def schedule(seed: int, rotation: int, workers: int, blocks: int, slices: int = 
     """
     rotation_schedule = RotationSchedule(workers, blocks, slices)
     return np.stack([rotation_schedule.turns_of(seed, rotation, rank) for rank in range(workers)], axis=1)
+
+
+# The budget is computed from this many newest turns of each worker.
+WINDOW = 16
+# The budget may give up this share of the best rate of work, to leave less work undone in a turn.
+TOLERANCE = 0.05
+# Smallest share of a block's work that a turn does: as the mean of all workers, and for each worker.
+MIN_SHARE, MIN_WORKER_SHARE = 0.25, 0.05
+# Fixed cost of a turn: entering a clock.
+ENTER_S = 1e-3
+# Limit of the number of budgets that are compared.
+MAX_CANDIDATES = 64
+
+
+class TurnBudget:
+    """Records measured turns, and computes the budget of the next turn from them."""
+
+    def __init__(self, workers: int) -> None:
+        # By rank and turn: seconds for all of the block's work, and seconds of the turn without work.
+        self._whole = np.zeros((workers, WINDOW))
+        self._other = np.zeros((workers, WINDOW))
+        self._transfer_s = np.zeros(workers)
+        self._count = np.zeros(workers, np.int64)
+        self._has_come = np.zeros(workers, bool)
+        self._seconds: float | None = math.inf  # None: to be computed
+
+    def note(self, rank: int, work_s: float, left: float, other_s: float, transfer_s: float) -> None:
+        """Note a turn that has ended; ``left`` is the share of the block's work that was not done.
+
+        ``other_s`` excludes waiting for other workers; ``transfer_s`` is the time of background reads and
+        writes.
+        """
+        self._has_come[rank] = True
+        if work_s > 0 and left < 1:
+            slot = self._count[rank] % WINDOW
+            self._whole[rank, slot], self._other[rank, slot] = work_s / (1 - left), other_s
+            self._count[rank] += 1
+        self._transfer_s[rank] = transfer_s
+        self._seconds = None
+
+    @property
+    def seconds(self) -> float:
+        """The budget of the next turn; infinite until all workers have ended a turn."""
+        if self._seconds is None:
+            is_measured = np.arange(WINDOW) < self._count[:, None]
+            self._seconds = math.inf
+            if self._has_come.all() and is_measured.any():
+                ranks = np.nonzero(is_measured)[0]
+                transfer_s = float(np.median(self._transfer_s))
+                self._seconds = best_budget(self._whole[is_measured], self._other[is_measured], ranks, transfer_s)
+        return self._seconds
+
+
+def best_budget(whole_s: Float64s, other_s: Float64s, ranks: NDArray[np.int64], transfer_s: float) -> float:
+    """Return the longest budget whose rate of work is close to the best rate.
+
+    With a budget B, a turn takes max(B, transfer) seconds. A worker works for B - rest seconds of it, or until its
+    block is done. So the measured turns give the rate of each B, in shares of blocks per second. Return the longest
+    B whose rate is at least 1 - ``TOLERANCE`` of the best rate. If that B leaves too much work undone
+    (``MIN_SHARE``, ``MIN_WORKER_SHARE``), return the shortest B that does not. All arrays have one entry a turn:
+    the seconds for all work on the block, the seconds without work, and the worker.
+    """
+    ends = np.unique(whole_s + other_s)
+    if len(ends) > MAX_CANDIDATES:
+        ends = np.quantile(ends, np.linspace(0, 1, MAX_CANDIDATES))
+    budgets = np.maximum(np.concatenate([ends, [transfer_s]]), transfer_s)
+    budgets.sort()
+    works = np.clip(budgets[:, None] - other_s, 0.0, whole_s)
+    shares = works / np.maximum(whole_s, np.finfo(float).tiny)
+    rates = shares.mean(axis=1) / (budgets + ENTER_S)
+    turns = np.bincount(ranks)
+    by_worker = np.stack([np.bincount(ranks, one) for one in shares])[:, turns > 0] / turns[turns > 0]
+    is_enough = (shares.mean(axis=1) >= MIN_SHARE) & (by_worker.min(axis=1) >= MIN_WORKER_SHARE)
+    best = int(np.flatnonzero(rates >= (1 - TOLERANCE) * rates.max())[-1])
+    # The share of done work never falls with B, and the largest B does all work.
+    return float(budgets[max(best, int(np.flatnonzero(is_enough)[0]))])

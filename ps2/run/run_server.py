@@ -40,7 +40,6 @@ class WorkerConnection:
 
     Attributes:
         lease: the rank that the attempt holds, or waits for.
-        request: the request under way.
         is_ending: the connection ends when all is sent.
     """
 
@@ -62,16 +61,7 @@ class RunServer:
     """Listens at ``address`` until ``stop``."""
 
     def __init__(self, run: RunState, binding: Binding, token: str | None, wire: WireConfig) -> None:
-        """Start to listen.
-
-        Args:
-            binding: the address to listen at, and the one by which workers reach it.
-
-        Raises:
-            ConfigError: no token, and not on loopback.
-            LaunchError: the ports are taken.
-            ConfigError, AuthError: certificates cannot be used.
-        """
+        """Start to listen. Without a token, on loopback only."""
         if token is None and not is_loopback(binding.host):
             raise ConfigError(f"bind: {binding.host} is not loopback, so a token is required")
         self._run = run

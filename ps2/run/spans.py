@@ -22,13 +22,7 @@ Call = Literal["on_clock", "checkpoint"]
 
 @dataclass
 class Preparation:
-    """The driver's work between the call of ``ps.run`` and the start of the Spark job.
-
-    Attributes:
-        began_s: the time of the call of ``ps.run``.
-        last_s: the end of the last lap.
-        seconds: the seconds of the work, by field of ``ClockTimes``.
-    """
+    """The driver's work between the call of ``ps.run`` and the start of the Spark job, by field of ``ClockTimes``."""
 
     began_s: float = field(default_factory=time.monotonic)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -56,7 +50,6 @@ class Spans:
         before: the durations of the driver's work before it submitted the Spark job, by field of ``ClockTimes``.
         submitted_s: the time at which it submitted the job.
         over_s: the time at which the last worker was released.
-        ended_s: the end of the last task.
     """
 
     before: dict[str, float] = field(default_factory=dict)

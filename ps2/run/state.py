@@ -21,10 +21,9 @@ from ps2.run.journal import Journal
 from ps2.run.rank_leases import RankLease, RankLeases, Wake
 from ps2.run.records import MAX_TIMES, Metrics, Timeline
 from ps2.run.reports import ReportLog
-from ps2.run.rotation import IDLE
+from ps2.run.rotation import IDLE, TurnBudget
 from ps2.run.spans import Call, Spans
 from ps2.run.sync_points import SyncPoints
-from ps2.run.turn_budget import TurnBudget
 from ps2.run.worker_log import RunLines
 
 T = TypeVar("T")
@@ -56,18 +55,11 @@ class RunState:
     usual, but it synchronises with no other worker, and its changes are dropped.
 
     Attributes:
-        number: number of the run in its fleet.
-        first: the run's first clock.
         epoch: the number of the fleet's rollbacks to a checkpoint.
         calls_end: True if ``onEnd`` is called when all workers have returned, before their tasks may end.
         failures: the last error of each rank, as (clock, traceback).
-        results: the pickled result of each rank that has returned.
         journal: the return values of ``onClock``.
         began_s: the time at which the run began (``time.monotonic``).
-        spans: the driver's own measurements of time.
-        until: the clock before which the workers' loops end, as far as the workers have reported.
-        timeline: the times of each rank's clocks.
-        lines: the workers' log lines.
         lock: the lock that is held while a coroutine runs.
     """
 
@@ -236,7 +228,7 @@ class RunState:
     def reports(self, clock: int) -> dict[int, Sequence[Report]]:
         """Return the workers' reports of the clock for which ``onClock`` is called, by rank."""
         with self.lock:
-            return self.report_log.of_clock(clock)
+            return self.report_log.clock_reports(clock)
 
     def publish(self, clock: int, epoch: int, message: bytes | None, stop: bool = False) -> None:
         """Record the return value of ``onClock`` in the journal. The caller calls ``called_back`` afterwards.
@@ -311,11 +303,7 @@ class RunState:
             self.cuts.note(checkpoint, cut)
 
     def roll_back(self, epoch: int, checkpoint: str) -> bool:
-        """Go back to a checkpoint with the fleet. A checkpoint from before this run ends the run.
-
-        Returns:
-            True if the run continues from the checkpoint.
-        """
+        """Go back to a checkpoint with the fleet. One from before this run ends the run; return False then."""
         with self.lock:
             if self.error is not None or self.is_over:
                 return False

@@ -8,8 +8,10 @@ from textwrap import wrap
 
 import numpy as np
 
-from ps2.run.accounting import CATEGORIES, NAMES, OTHER, shares, table_seconds
 from ps2.run.timeline import (
+    CATEGORIES,
+    NAMES,
+    OTHER,
     ClockTable,
     WaitedFor,
     busy,
@@ -18,7 +20,9 @@ from ps2.run.timeline import (
     discipline,
     ended,
     progress,
+    shares,
     some_ranks,
+    table_seconds,
     waited_for,
 )
 from ps2.text_tables import Column, Table
@@ -43,9 +47,7 @@ class RunTimes:
     """The times of one run.
 
     Attributes:
-        tables: the table of each rank.
         seconds: the seconds from the call of ``ps.run`` to its return.
-        staleness: the run's staleness.
         has_daemon: True if Spark forks its Python workers from ``ps2.run.daemon``.
     """
 

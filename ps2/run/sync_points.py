@@ -18,12 +18,7 @@ Point = tuple[int, int]
 
 @dataclass
 class _Barrier:
-    """A point that workers pass together.
-
-    Attributes:
-        waiting: the ranks that wait at the barrier.
-        passed: True if all workers have arrived.
-    """
+    """A point that workers pass together; ``waiting`` are the ranks that have arrived."""
 
     waiting: set[int] = field(default_factory=set)
     passed: bool = False
@@ -32,11 +27,9 @@ class _Barrier:
 
 @dataclass
 class _Broadcast:
-    """A value that one worker computes for all.
+    """A value that one worker, the ``maker``, computes for all.
 
-    Attributes:
-        waiting: the ranks that wait for the value.
-        maker: the rank that computes the value. If its attempt ends, the rank's next attempt computes the value.
+    If its attempt ends, the rank's next attempt computes it.
     """
 
     waiting: set[int] = field(default_factory=set)
@@ -56,42 +49,30 @@ class SyncPoints:
         self._workers = workers
         self._forgotten = first
         self._phases: dict[int, dict[int, _Barrier | _Broadcast]] = {}
-        self._open: set[Point] = set()
+        self.open_barriers: set[Point] = set()  # some workers have reached them, others have not
         self._point_by_rank: dict[int, Point] = {}
 
     def __len__(self) -> int:
         """Return how many points are known."""
         return sum(map(len, self._phases.values()))
 
-    @property
-    def open_barriers(self) -> set[Point]:
-        """Barriers that some workers have reached, and others have not."""
-        return self._open
-
     def arrive(self, rank: int, point: Point) -> set[int]:
-        """Record that a worker has reached a barrier; return the ranks that may continue. The event may repeat.
-
-        Raises:
-            WorkerError: another worker calls ``once`` at this point.
-        """
+        """Record that a worker has reached a barrier; return the ranks that may continue. The event may repeat."""
         barrier = self._point(point, _Barrier, rank)
         if barrier.passed:
             return {rank}
         self._wait(rank, point, barrier)
-        self._open.add(point)
+        self.open_barriers.add(point)
         if len(barrier.waiting) < self._workers:
             return set()
         barrier.passed = True
-        self._open.discard(point)
+        self.open_barriers.discard(point)
         return self._release(barrier)
 
     def request(self, rank: int, point: Point) -> bool:
         """Record that a worker needs the value of a point; return False if it must wait for another worker's value.
 
         The first worker that asks computes the value.
-
-        Raises:
-            WorkerError: another worker is at a barrier at this point.
         """
         broadcast = self._point(point, _Broadcast, rank)
         if broadcast.maker is None:
@@ -122,7 +103,7 @@ class SyncPoints:
             waiting = self._phases[phase][number].waiting
             waiting.discard(rank)
             if not waiting:
-                self._open.discard(point)
+                self.open_barriers.discard(point)
 
     def forget(self, clock: int) -> None:
         """Forget the points inside all clocks below ``clock``: no attempt reaches them again."""
@@ -140,7 +121,7 @@ class SyncPoints:
         waited = set(self._point_by_rank)
         for point in self._all():
             point.waiting.clear()
-        self._open.clear()
+        self.open_barriers.clear()
         self._point_by_rank.clear()
         return waited
 

@@ -25,9 +25,8 @@ from ps2.errors import InputError, LimitError, PS2Error, RolledBack, RunEndedErr
 from ps2.logs import JSON, JsonLog
 from ps2.protocol.plain_data import LIMIT_BYTES
 from ps2.rpc.run_control import RunControl, StartTimes
-from ps2.run.clock_loop import LOG_INTERVAL_S, ClockLoop
+from ps2.run.clock_loop import LOG_INTERVAL_S, ClockLoop, RunRef
 from ps2.run.compiled import keep_compiled, measure_kernel_loads
-from ps2.run.run_ref import RunRef
 from ps2.run.spark.errors import MIN_WORKER_MEMORY, NO_ADDRESS_SPACE, failure_message
 from ps2.run.worker import Worker
 from ps2.run.worker_log import LineCollector

@@ -27,10 +27,7 @@ class LineCollector:
     """
 
     def __init__(self, clock: Callable[[], int], on_line: Callable[[str], object] = lambda logger: None) -> None:
-        """Args:
-        clock: returns the clock that the worker is in.
-        on_line: called with the name of a line's logger, in the thread that has logged it.
-        """
+        """``on_line`` is called with the name of a line's logger, in the thread that has logged it."""
         self._clock = clock
         self._on_line = on_line
         self._lock = threading.Lock()

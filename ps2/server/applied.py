@@ -58,7 +58,6 @@ class _Scope:
     shard's lock, like every other thread.
 
     Attributes:
-        series, stage: the series and stage of the scope's ids.
         far: applied numbers outside of the window.
         parts: for each number that is sent in several parts, the applied parts; removed once all parts are applied.
         begun: for each failed request, by number and part, how many of its first operations were applied.
@@ -226,11 +225,7 @@ class AppliedIds:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> AppliedIds:
-        """Read what ``to_json`` returned.
-
-        Raises:
-            KeyError, TypeError, ValueError: the data have another form.
-        """
+        """Read what ``to_json`` returned."""
         applied = cls()
         for name, scope in data.items():
             restored = applied._scopes[name] = _Scope(scope["series"], scope["stage"], scope["below"], scope["above"])

@@ -24,9 +24,7 @@ Value = Array | float | tuple[Array, ...] | None
 def call(op: Op, operation: Operation, shards: Sequence[Shard], keys: KeySet | None) -> Value:
     """Check a request's arrays against the operation's declaration, and run the operation.
 
-    Args:
-        shards: the shards of ``operation.shard_ids``.
-        keys: the key set that replaces the array of slots; None if the request sends that array.
+    ``keys`` replaces the array of slots; None if the request sends that array.
     """
     shard = shards[0]
     others = [other.spec.dtype for other in shards[1:]] if operation.others else None
@@ -186,11 +184,9 @@ def _reads_initial(op: Op, shard: Shard) -> bool:
 
 
 def _fill_absent(op: Op, operation: Operation, shard: Shard, keys: Int64s, slots: Int64s, answer: Any) -> None:
-    """Write the initial values of absent keys into an operation's answer.
+    """Write the initial values of absent keys (slot -1) into an operation's answer, in place.
 
-    Args:
-        keys, slots: the operation's keys and their slots (-1: absent), in the order of the answer.
-        answer: changed in place. Shape (n,) for one row, (n, rows) for blocks, else (rows, n).
+    The answer has shape (n,) for one row, (n, rows) for blocks, else (rows, n).
     """
     absent = np.flatnonzero(slots < 0)
     if not absent.size or shard.spec.key_policy is None:

@@ -40,12 +40,7 @@ FAILURE_CHANGES = ("insert", "touched")
 
 @dataclass(frozen=True)
 class Change:
-    """The effect of an operation on its shards, as an operation for their copies.
-
-    Attributes:
-        shards: the shards of the operation's operands.
-        keys: the operation's key set, if it has one.
-    """
+    """The effect of an operation on its shards, as an operation for their copies."""
 
     shards: tuple[Shard, ...]
     operation: Operation
@@ -67,8 +62,7 @@ def function_change(
 ) -> Change:
     """Return the change of a user's function: the rows that it wrote, and its result.
 
-    Args:
-        last: True if no later operation can change the rows before they are sent; otherwise they are copied.
+    ``last``: no later operation can change the rows before they are sent; otherwise they are copied.
     """
     rows = [shard.row(number) for shard, number in with_shards(shards, operation.rows)]
     arrays = (result.arrays[0], *(rows if last else [row.copy() for row in rows]))
@@ -89,11 +83,7 @@ def insert_change(operation: Operation, shard: Shard, live: int) -> Change:
 
 
 def touch_change(operation: Operation, shard: Shard, keys: KeySet | None, touches: int) -> Change:
-    """Return the change of a failed operation that has touched managed keys.
-
-    Args:
-        touches: the shard's count of touches before the operation.
-    """
+    """Return the change of a failed operation that has touched managed keys since the shard's count was ``touches``."""
     columns = keys.all(shard) if keys is not None else operation.arrays[lookup(operation.name).arrays.index("slots")]
     params = {"touches": touches}
     return Change((shard,), Operation("touched", operation.matrix, operation.partition, (), params, (columns,)))

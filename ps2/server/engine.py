@@ -26,16 +26,15 @@ from ps2.server.applied import EndedStages
 from ps2.server.copies import TRANSFER, Copies
 from ps2.server.fast_path import CompiledFastPath, FastPaths
 from ps2.server.fence import Fence
+from ps2.server.key_operations import reply_bytes
 from ps2.server.keycache import KeyCache
-from ps2.server.lock import ShardLock
 from ps2.server.managed_shard import new_shard
 from ps2.server.memory import MemoryAccount
 from ps2.server.metrics import Meter
 from ps2.server.pieces import Pieces, is_piece
-from ps2.server.replies import reply_bytes
 from ps2.server.reply_cache import ReplyCache
 from ps2.server.request_runner import Copying, RequestRunner
-from ps2.server.shard import Shard, check_colocated
+from ps2.server.shard import Shard, ShardLock, check_colocated
 
 log = logging.getLogger(__name__)
 
@@ -61,11 +60,7 @@ class Engine:
     def create_matrix(
         self, matrix: int, spec: MatrixSpec, partitions: Sequence[Partition], copies: bool = False
     ) -> None:
-        """Allocate the shards of a matrix, all or none; existing shards do not change.
-
-        Args:
-            copies: True if the shards are copies of another server's shards.
-        """
+        """Allocate the shards of a matrix, or copies of another server's, all or none; keep existing ones."""
         shards: dict[tuple[int, int], Shard] = {}
         if spec.key_policy is not None:
             load_managed()  # before any lock is held
@@ -98,12 +93,9 @@ class Engine:
     ) -> None:
         """Grow a matrix to ``rows`` rows (0: unchanged), retire the freed rows, and reuse retired rows as zeros.
 
-        Args:
-            order: (route version, number) of the call. A delayed or repeated call changes nothing, because its rows may
-                have a new use by now. None: the call cannot be delayed.
-
-        Raises:
-            OutOfRangeError: a freed or reused row does not exist; nothing has changed.
+        ``order``: (route version, number) of the call. A delayed or repeated call changes nothing, because its
+        rows may have a new use by now. None: the call cannot be delayed. Raises OutOfRangeError before anything
+        has changed.
         """
         shards = self._matrix_shards(matrix)
         end = max(rows, *(shard.rows for shard in shards))
@@ -180,17 +172,11 @@ class Engine:
         self._check_stage(id)
 
     def reserve(self, draft: RequestDraft, copies: int = 0) -> int:
-        """Wait for room, then count the memory of a request and its reply before either is allocated.
+        """Wait for room, then count the memory of a request and its reply before either is allocated; return the bytes.
 
-        Args:
-            copies: number of additional copies of the arrays that exist at the same time.
-
-        Returns:
-            The counted bytes. The thread that runs the request must pass them to ``release`` once the reply is sent.
-
-        Raises:
-            LimitError: the request does not fit even if no other request runs.
-            BusyError: other requests did not free enough memory in time.
+        ``copies``: additional copies of the arrays at the same time. The thread that runs the request must pass
+        the bytes to ``release`` once the reply is sent. Raises LimitError if the request never fits, BusyError
+        if it does not fit in time.
         """
         reply = reply_bytes(draft, self._shards, copies)
         size = draft.memory_bytes + copies * draft.nbytes + reply
@@ -271,10 +257,9 @@ class Engine:
 
     @contextmanager
     def _locked(self, request: Request) -> Iterator[list[tuple[Shard, ...]]]:
-        """Hold the locks of the request's shards. All requests take locks in the same order, which avoids deadlock.
+        """Hold the locks of the request's shards; yield each operation's shards.
 
-        Yields:
-            For each operation, the shards of its places.
+        All requests take locks in the same order, which avoids deadlock.
         """
         shard_ids = [op.shard_ids for op in request.operations]
         keys = [key for ids in shard_ids for key in ids]

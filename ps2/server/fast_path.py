@@ -44,9 +44,6 @@ class FastPaths:
     """Makes fast paths for connections with plain requests, once the loop is loaded. Thread-safe.
 
     Their buffers are dropped when requests or shards need their memory (``MemoryAccount.take_cache``).
-
-    Attributes:
-        nbytes: size of all buffers.
     """
 
     def __init__(
@@ -120,7 +117,6 @@ class CompiledFastPath:
 
     Attributes:
         buffer: uint8, for the next call of ``serve``; ``FastPaths`` sets it.
-        generation: the connection's generation counter, as passed to the last call of ``serve``.
     """
 
     def __init__(self, fast_paths: FastPaths, loop: ModuleType) -> None:
@@ -157,11 +153,7 @@ class CompiledFastPath:
             yield buffer[offset:][: count * int(ITEMS[dtype])]
 
     def bind(self, request: Request, size: int) -> int:
-        """Return a handle for the shape of a request that Python has run; 0 if the loop cannot answer such requests.
-
-        Args:
-            size: bytes of the arrays of the request and of its reply.
-        """
+        """Return a handle for the shape of a request that Python has run; 0 if the loop cannot answer such requests."""
         shard = self._fast_paths.plain_shard(request)
         if shard is None or not is_plain(request):
             return 0

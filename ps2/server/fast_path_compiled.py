@@ -25,9 +25,8 @@ from ps2.protocol.messages import Operation, Request, RequestId
 from ps2.server import applied, fence, metrics
 from ps2.server.fast_path_line import ARRAYS_OFFSET
 from ps2.server.fast_path_table import HandleTable
-from ps2.server.lock import HAS_MUTEX
 from ps2.server.memory import MemoryAccount
-from ps2.server.shard import Shard
+from ps2.server.shard import HAS_MUTEX, Shard
 from ps2.transport.sockets import send_all
 
 log = logging.getLogger(__name__)

@@ -130,13 +130,9 @@ def serve(
 ) -> int:
     """Answer requests until a request is not plain, or none arrives within ``linger_ms``.
 
-    Args:
-        generation: int64 of shape (1,). Another value than ``expected`` makes the loop return: Python may have to
-            authenticate the peer again, or has dropped the buffer.
-        fence: ``Fence.words``, by the clock of ``now_ns``.
-        table: int64 of shape (SLOTS, FIELDS).
-        buffer: uint8, at least ARRAYS_OFFSET bytes, aligned to 8.
-        counts: ``Meter.fast_path``.
+    Another generation than ``expected`` makes the loop return: Python may have to authenticate the peer again, or
+    has dropped the buffer, which has at least ARRAYS_OFFSET bytes, aligned to 8. ``table`` has shape (SLOTS,
+    FIELDS).
     """
     base = array_address(buffer)
     header = buffer[HEADER_OFFSET:]
@@ -267,10 +263,7 @@ def _lock(mutex: Any, counts: Int64s, timespec: Int64s) -> int:
 def _write_reply(line: Int64s, buffer: Any, plan: Int64s, dtype: int, again: int) -> int:
     """Write head and header of a reply as the first part of a message; return their size.
 
-    The reply has one result without a scalar; the result of a read has one array.
-
-    Args:
-        dtype: dtype number of the answer as it is sent.
+    The reply has one result without a scalar; the result of a read has one array, sent as ``dtype``.
     """
     head, words = buffer[REPLY_OFFSET - 4 :].view(np.int32), buffer[REPLY_OFFSET + 4 :].view(np.int64)
     message = buffer[SCRATCH_OFFSET:].view(np.int64)

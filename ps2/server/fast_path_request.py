@@ -115,11 +115,7 @@ def _equals(line: Int64s, header: Any, begin: Any, size: Any) -> bool:
 def plan_request(line: Int64s, header: Any, words: Int64s, size: Any, buffer_bytes: int, plan: Int64s) -> bool:
     """Fill in the plan of a request of a known shape; return False if it is not plain or does not fit the buffer.
 
-    Args:
-        header: uint8.
-        words: the header as int64.
-        size: size of its arrays in bytes, as the head declares.
-        buffer_bytes: size of the buffer in bytes.
+    ``words`` is the header as int64; ``size`` the bytes of its arrays, as the head declares.
     """
     kind, dtype = line[KIND], line[DTYPE]
     plan[:] = 0

@@ -44,11 +44,7 @@ KEY_OPERATIONS, BLOCK_OPERATIONS = PLAIN[GATHER:], PLAIN[COLUMNS_PULL:]
 
 
 class HandleTable:
-    """The table of one connection; one thread at a time uses it.
-
-    Attributes:
-        lines: int64 of shape (SLOTS, FIELDS), for the loop.
-    """
+    """The table of one connection; one thread at a time uses it. The loop reads ``lines``, int64 of (SLOTS, FIELDS)."""
 
     def __init__(self) -> None:
         self.lines = np.zeros((SLOTS, FIELDS), np.int64)
@@ -61,8 +57,7 @@ class HandleTable:
     def bind(self, request: Request, shard: Shard) -> int:
         """Return a handle for the shape of a request that was run; 0 if such requests are not plain, or not now.
 
-        Args:
-            shard: the request's shard; the caller holds its lock.
+        The caller holds the shard's lock.
         """
         shape, operation, id = binary.request_shape(request), request.operations[0], request.id
         if shape is None or not _has_plain_rows(shard, operation.rows, operation.name):

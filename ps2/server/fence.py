@@ -36,7 +36,6 @@ class Fence:
 
     Attributes:
         leaving: True once the server was told to end.
-        released: set once the server may end without loss of data.
     """
 
     def __init__(self) -> None:
@@ -87,11 +86,7 @@ class Fence:
         return now_s() - self._last_contact_s
 
     def activate(self, route_version: int, coordinator: str, lease_s: float) -> None:
-        """Follow a coordinator at this route version.
-
-        Raises:
-            StaleRouteError: another coordinator is still alive, or the route version is too old.
-        """
+        """Follow a coordinator at this route version."""
         with self._lock:
             same = coordinator == self.coordinator
             if self.coordinator and not same and self.silent_s < TAKE_OVER_AFTER_S:

@@ -22,7 +22,6 @@ class KeySet:
     """The keys of an operation on one shard. Guarded by the shard's lock.
 
     Attributes:
-        count: number of keys.
         columns: the keys as sent, int64; None once ``slots`` is set.
         slots: the keys' slots in ``home``; set once all keys exist there, unless keys may change their slots there.
         name: cache name of a key set to remember; None if it has no digest or is in the cache already.
@@ -36,11 +35,7 @@ class KeySet:
     home: Shard | None = None
 
     def find(self, shard: Shard, create: bool) -> Int64s:
-        """Return the slot of each key; -1 for an absent key unless ``create``.
-
-        Raises:
-            KeyMissError: a checkpoint has replaced the shard since the keys were remembered.
-        """
+        """Return the slot of each key; -1 for an absent key unless ``create``."""
         if self.slots is not None:
             if self.home is not shard:
                 raise KeyMissError(f"these {self.count:,} keys were remembered for a shard that was replaced")
@@ -70,22 +65,13 @@ class KeyCache:
         self._limit_bytes = limit_bytes
         self._lock = threading.Lock()
         self._sets: OrderedDict[Name, KeySet] = OrderedDict()
-        self._bytes = 0
+        self.nbytes = 0
         self.hits = 0
         self.misses = 0
         memory.sheds.append(self.shed)
 
-    @property
-    def nbytes(self) -> int:
-        return self._bytes
-
     def resolve(self, operations: tuple[Operation, ...]) -> list[KeySet | None]:
-        """Return the keys of each operation, None for those without.
-
-        Raises:
-            KeyMissError: a key set is not in the cache; nothing has changed.
-            ProtocolError: a hash or a count does not match its keys.
-        """
+        """Return the keys of each operation, None for those without; raise KeyMissError before anything has changed."""
         resolved: list[KeySet | None] = []
         for position, operation in enumerate(operations):
             keys = operation.keys
@@ -119,12 +105,12 @@ class KeyCache:
         with self._lock:
             if name in self._sets or size > self._limit_bytes:
                 return
-            while self._bytes + size > self._limit_bytes:
+            while self.nbytes + size > self._limit_bytes:
                 self._drop(next(iter(self._sets)))
             if not self._memory.take_cache(size):
                 return
             self._sets[name] = keys
-            self._bytes += size
+            self.nbytes += size
 
     def forget(self, matrix: int) -> None:
         """Drop the key sets of a matrix."""
@@ -135,8 +121,8 @@ class KeyCache:
     def shed(self, size: int) -> None:
         """Drop sets until ``size`` bytes are freed, or no set is left."""
         with self._lock:
-            target = self._bytes - size
-            while self._sets and self._bytes > target:
+            target = self.nbytes - size
+            while self._sets and self.nbytes > target:
                 self._drop(next(iter(self._sets)))
 
     def _get(self, operation: str, name: Name, count: int) -> KeySet:
@@ -153,5 +139,5 @@ class KeyCache:
 
     def _drop(self, name: Name) -> None:
         size = 8 * self._sets.pop(name).count
-        self._bytes -= size
+        self.nbytes -= size
         self._memory.give_cache(size)

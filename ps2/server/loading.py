@@ -33,20 +33,10 @@ class Loading:
         self._loaded: dict[tuple[int, int], Shard] | None = None
 
     def load(self, url: str, matrices: Sequence[LoadMatrix], ids: bool) -> int:
-        """Read matrices into new shards, all or none. Shards of an earlier call that were not taken are dropped.
+        """Read matrices into new shards, all or none; return their bytes. Those of an earlier call are dropped.
 
-        Args:
-            url: the checkpoint's folder.
-            ids: also read the applied ids of partitions that have not changed.
-
-        Returns:
-            The bytes of the new shards.
-
-        Raises:
-            CheckpointMissingError: there is no such folder.
-            CheckpointCorruptError: a file is missing, differs from what was saved, or does not fit its matrix.
-            RecoveryError: a file cannot be read.
-            LimitError: the new shards do not fit into memory together with the server's present ones.
+        ``ids``: also read the applied ids of partitions that have not changed. Raises LimitError if the new
+        shards do not fit into memory together with the present ones.
         """
         fs, root = resolve_url(url)
         with self._lock:
@@ -77,11 +67,7 @@ class Loading:
             return sum(shard.nbytes for shard in shards.values())
 
     def take(self) -> None:
-        """Replace all shards of the server, including copies of other servers' shards, by those of ``load``.
-
-        Raises:
-            RecoveryError: ``load`` has read nothing.
-        """
+        """Replace all shards of the server, including copies of other servers' shards, by those of ``load``."""
         with self._lock:
             if self._loaded is None:
                 raise RecoveryError("this server has read no checkpoint to put in place")
@@ -91,18 +77,8 @@ class Loading:
     def fill(self, url: str, matrix: LoadMatrix, id: RequestId, route_version: int) -> None:
         """Read this server's partitions of an unused matrix. The call is a mutation: retries apply it once.
 
-        Other requests run meanwhile. After an error the shards may be partly filled. Of two concurrent calls, the one
-        that began later wins.
-
-        Args:
-            url: the checkpoint's folder.
-            matrix: the saved matrix; its spec and rows in use must be those of this server's shards.
-            id: the mutation's id.
-            route_version: the caller's route version.
-
-        Raises:
-            StaleRouteError: this server does not hold a shard, or a later call has begun.
-            PS2Error: like ``Reader.fill``; or the copies on the backup cannot be brought into sync.
+        Other requests run meanwhile. After an error the shards may be partly filled. Of two concurrent calls,
+        the one that began later wins; the other raises StaleRouteError.
         """
         fs, root = resolve_url(url)
         fs.invalidate_cache()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ps2.array_types import Int64s
-from ps2.errors import CheckpointCorruptError
+from ps2.errors import CheckpointCorruptError, StaleMarkError
 from ps2.matrix.key_policy import KeyPolicy
 from ps2.matrix.matrix_time import MatrixTime
 from ps2.matrix.partition import HASH_SPACE, Partition, hash_bucket
@@ -19,7 +19,81 @@ from ps2.ops.mapped import MappedArray
 from ps2.ops.slots import Ticks, move_blocks, stamp
 from ps2.ops.table import Array
 from ps2.ops.waiting import EXACT_KEYS, Touch, WaitingKeys
-from ps2.server.removed_keys import RemovedKeys
+
+MIN_CAPACITY = 256
+# Maximum number of removals that are kept. When it is exceeded, the older half is dropped.
+MAX_KEYS = 1 << 20
+
+
+class RemovedKeys:
+    """Removed keys in the order of their removal, from the first mark on.
+
+    Attributes:
+        complete_from: all removals in and after this tick are kept. None: no mark was made, so no removals are kept.
+    """
+
+    def __init__(self) -> None:
+        self._keys, self._ticks, self._count = np.empty(0, np.int64), np.empty(0, np.int64), 0
+        self.complete_from: int | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return self._keys.nbytes + self._ticks.nbytes
+
+    def begin(self, tick: int) -> None:
+        """Keep removals from a tick on, unless they are kept already."""
+        if self.complete_from is None:
+            self.complete_from = tick
+
+    def add(self, keys: Int64s, tick: int) -> None:
+        """Record the removal of keys in a tick. Ticks must not decrease from call to call."""
+        if self.complete_from is None:
+            return
+        if self._count + keys.size > MAX_KEYS:
+            self._forget((self._count + 1) // 2 if keys.size <= MAX_KEYS // 2 else self._count)
+        keys = keys[-MAX_KEYS:]
+        if self._count + keys.size > len(self._keys):
+            capacity = max(MIN_CAPACITY, 2 * (self._count + keys.size))
+            self._keys, self._ticks = np.resize(self._keys, capacity), np.resize(self._ticks, capacity)
+        self._keys[self._count : self._count + keys.size] = keys
+        self._ticks[self._count : self._count + keys.size] = tick
+        self._count += keys.size
+
+    def since(self, tick: int) -> Int64s:
+        """Return the keys removed in or after a tick, in order. Raise StaleMarkError if some are no longer kept."""
+        if self.complete_from is None or tick < self.complete_from:
+            available = (
+                "none are kept" if self.complete_from is None else f"kept are those from tick {self.complete_from} on"
+            )
+            raise StaleMarkError(f"removals since tick {tick}: {available}: read all keys instead")
+        begin = int(np.searchsorted(self._ticks[: self._count], tick))
+        return self._keys[begin : self._count].copy()
+
+    def state(self) -> dict[str, Array]:
+        """Return the content as arrays by name, for ``adopt``."""
+        complete_from = np.array([-1 if self.complete_from is None else self.complete_from])
+        return {
+            "removed": self._keys[: self._count].copy(),
+            "removed_at": self._ticks[: self._count].copy(),
+            "removed_from": complete_from,
+        }
+
+    def adopt(self, state: dict[str, Array], mine: Array) -> None:
+        """Add removals from another shard's ``state``; ``mine`` is True for the keys that belong to this shard."""
+        keys = np.append(self._keys[: self._count], state["removed"][mine])
+        ticks = np.append(self._ticks[: self._count], state["removed_at"][mine])
+        order = np.argsort(ticks, kind="stable")
+        self._keys, self._ticks, self._count = keys[order], ticks[order], keys.size
+        if (complete_from := int(state["removed_from"][0])) >= 0:
+            self.complete_from = max(self.complete_from or 0, complete_from)
+
+    def _forget(self, count: int) -> None:
+        if not count:
+            return
+        self.complete_from = int(self._ticks[count - 1]) + 1
+        self._keys, self._ticks = self._keys[count : self._count].copy(), self._ticks[count : self._count].copy()
+        self._count -= count
+
 
 # The sketch of waiting keys takes at most 1/SKETCH_SHARE of the bytes of the shard's values, but may always take 32 MB:
 # a smaller sketch would admit rare keys too early, and their slots would take more.
@@ -46,13 +120,10 @@ class ManagedKeys:
     """The keys of a ``ManagedShard``. Not thread-safe: callers hold the shard's lock.
 
     Attributes:
-        policy: admission, expiry and limit of the matrix.
         max_keys: most keys of the shard; None: no limit.
-        index: slot of each key.
         time: the matrix's clock, on this shard.
         waiting: touches of keys that have no slot yet.
         removed: keys that were removed since the first mark.
-        counts: keys admitted, expired and evicted.
         touched: number of calls of ``touch``; the same on a copy.
         removals: number of calls of ``remove``.
         lineage: random number, drawn when the shard is created or read from files. Marks are valid only with the
@@ -97,8 +168,8 @@ class ManagedKeys:
     def advance(self, now_s: float, tick: int, value_bytes: int, touched: bool = False) -> None:
         """Advance the time of the matrix; see ``MatrixTime.advance``.
 
-        Args:
-            value_bytes: bytes of the active keys' values, the same on a copy; limits the sketch of waiting keys.
+        ``value_bytes``: bytes of the active keys' values, the same on a copy; limits the sketch of waiting
+        keys.
         """
         self.time.advance(now_s, tick, touched)
         window_s, since_s = self.policy.expire_after_s, self.time.now_s - self._window_s
@@ -118,11 +189,7 @@ class ManagedKeys:
         return self.time.tick
 
     def touch(self, slots: Int64s, value_bytes: int) -> None:
-        """Stamp slots with the current tick; -1 stands for an absent key.
-
-        Args:
-            value_bytes: see ``advance``.
-        """
+        """Stamp slots with the current tick; -1 stands for an absent key."""
         self.touched += 1
         if self.max_keys is not None:
             self._touches += slots.size
@@ -159,11 +226,7 @@ class ManagedKeys:
         self._ticks.array[0, first : first + keys.size] = self.time.tick
 
     def remove(self, slots: Int64s) -> Int64s:
-        """Remove the keys of ``slots``, which are distinct and descending.
-
-        Returns:
-            For each slot, the slot whose key has moved there.
-        """
+        """Remove the keys of ``slots``, distinct and descending; return for each the slot whose key has moved there."""
         self.removals += 1
         self.removed.add(self.index.keys[slots], self.time.tick)
         sources = self.index.remove(slots)

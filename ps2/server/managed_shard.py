@@ -49,13 +49,9 @@ class ManagedShard(Shard):
     def slots(self, columns: Int64s, create: bool) -> Int64s:
         """Return the slot of each key, -1 for a key without one.
 
-        Args:
-            columns: the keys, int64 of shape (n,).
-            create: True: touch the keys. A key that is admitted by this touch gets its slot, with its initial values.
-
-        Raises:
-            OutOfRangeError: a key is not in ``[0, dim)``.
-            LimitError: new keys do not fit into memory, or ``max_keys`` is below the number of keys of this call.
+        ``create`` touches the keys. A key that is admitted by this touch gets its slot, with its initial
+        values. Raises LimitError if new keys do not fit into memory, or ``max_keys`` is below the number of
+        keys of this call.
         """
         managed = self.managed
         slots = managed.index.lookup(columns)
@@ -98,11 +94,7 @@ class ManagedShard(Shard):
         self.managed.assign_slots(keys)
 
     def remove(self, slots: Int64s) -> None:
-        """Remove the keys of some slots, and give memory back.
-
-        Args:
-            slots: distinct, descending.
-        """
+        """Remove the keys of some slots, which are distinct and descending, and give memory back."""
         if not slots.size:
             return
         sources = self.managed.remove(slots)
@@ -126,15 +118,7 @@ class ManagedShard(Shard):
         return int(slots.size)
 
     def _evict_for(self, added: int, slots: Int64s) -> bool:
-        """Evict keys if ``added`` more would exceed the limit; return True if slots have moved.
-
-        Args:
-            added: number of new keys.
-            slots: slots of the request's keys, which must stay.
-
-        Raises:
-            LimitError: the keys of the request alone exceed the limit.
-        """
+        """Evict keys except those of ``slots`` if ``added`` more exceed the limit; return True if slots moved."""
         max_keys = self.managed.max_keys
         if max_keys is None or self.live + added <= max_keys:
             return False

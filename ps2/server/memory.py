@@ -58,10 +58,9 @@ class MemoryAccount:
     def take(self, size: int, purpose: str) -> None:
         """Count a permanent allocation.
 
-        Raises:
-            LimitError: the allocation exceeds the limit even without others' transient memory; nothing is counted.
-            BusyError: the allocation fits only after transient allocations have ended; nothing is counted. For
-                ``RESERVE_S`` fewer requests are admitted, so that a retry succeeds.
+        Raises LimitError if it exceeds the limit even without others' transient memory; BusyError if it fits
+        only after transient allocations have ended. Nothing is counted then. After BusyError, fewer requests
+        are admitted for ``RESERVE_S``, so that a retry succeeds.
         """
         self._shed_caches(size)
         with self._lock:
@@ -98,14 +97,8 @@ class MemoryAccount:
     def admit(self, size: int, purpose: str, for_copies: bool = False) -> None:
         """Wait in the admission queue, then count the transient memory of a request; ``release`` releases it.
 
-        The caller must not hold locks or other resources that requests wait for.
-
-        Args:
-            for_copies: the request changes copies of another server's shards.
-
-        Raises:
-            LimitError: the request exceeds the limit even without other transient allocations.
-            BusyError: there was not enough memory within ``PATIENCE_S``.
+        The caller must not hold locks or other resources that requests wait for. Raises LimitError if the
+        request never fits, BusyError if there was not enough memory within ``PATIENCE_S``.
         """
         self._shed_caches(size)
         queue = self._queues[for_copies]

@@ -1,4 +1,4 @@
-"""A server's counters of requests and operations: sums since its start, cheap enough to update on every request."""
+"""A server's counters of requests and operations since its start, and their form for Prometheus (docs/metrics.md)."""
 
 from __future__ import annotations
 
@@ -6,17 +6,27 @@ import threading
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from operator import add
 
 import numpy as np
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from ps2 import errors
 from ps2.ops.all import SERVERS, TABLE
 from ps2.protocol.messages import PLAIN, Operation
-from ps2.rpc.server_status import OK, Counts, OperationStatus
-from ps2.server.lock import ShardLock
+from ps2.rpc.server_status import OK, Counts, OperationStatus, ServerStatus, metrics
+from ps2.server.shard import ShardLock
 
 # Upper bounds of the buckets of an operation's duration histogram; one more bucket has no upper bound.
 BUCKETS_S = (
@@ -182,3 +192,41 @@ def _outcome(error: BaseException | None) -> str:
         return OK
     names = (cls.__name__ for cls in type(error).__mro__ if cls.__module__ == errors.__name__)
     return next(names, errors.PS2Error.__name__)
+
+
+FAMILIES: Mapping[str, Callable[..., Metric]] = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
+LIMITS = [*map(floatToGoString, BUCKETS_S), "+Inf"]
+
+
+class ServerCollector(Collector):
+    """Reads the status of one server at each scrape."""
+
+    def __init__(self, read: Callable[[], ServerStatus], info: dict[str, str]) -> None:
+        """Collect what ``read`` returns; ``info`` holds the labels of ``ps2_server_info``."""
+        self._read = read
+        self._info = info
+
+    def collect(self) -> Iterator[Metric]:
+        status = self._read()
+        yield InfoMetricFamily("ps2_server", "Which server this is", value=self._info)
+        requests = CounterMetricFamily("ps2_requests", "Data requests answered", labels=["outcome"])
+        for outcome, count in sorted(status.outcomes.items()):
+            requests.add_metric([outcome], count)
+        yield requests
+        for metric, value in metrics(status):
+            yield FAMILIES[metric.kind](metric.name, metric.help, value=value)
+        yield from _operations(status.operations)
+
+
+def _operations(operations: Sequence[OperationStatus]) -> Iterator[Metric]:
+    durations = HistogramMetricFamily(
+        "ps2_operation_duration_seconds", "Time in an operation, without waits for locks", labels=["operation"]
+    )
+    failures = CounterMetricFamily("ps2_operation_failures", "Operations that raised", labels=["operation"])
+    keys = CounterMetricFamily("ps2_keys", "Columns that requests named one by one", labels=["operation"])
+    for operation in operations:
+        ends = zip(LIMITS, accumulate(operation.buckets), strict=True)
+        durations.add_metric([operation.name], buckets=list(ends), sum_value=operation.seconds)
+        failures.add_metric([operation.name], operation.failures)
+        keys.add_metric([operation.name], operation.keys)
+    yield from (durations, failures, keys)

@@ -49,12 +49,7 @@ class Pieces:
         self._begun: dict[Name, _Begun] = {}
 
     def put(self, piece: Request) -> tuple[Request, int] | None:
-        """Add a piece. After the last one, return the request, and the bytes to give back once the request has run.
-
-        Raises:
-            StaleRouteError: the piece does not follow the previous one.
-            LimitError, BusyError: there is no memory for the whole request.
-        """
+        """Add a piece. After the last one, return the request, and the bytes to give back once the request has run."""
         operation = piece.operations[0]
         name = (piece.id, operation.matrix, operation.partition)
         offset = int(operation.params.get("at", -1))

@@ -26,8 +26,8 @@ from ps2.ops.modules import load_modules
 from ps2.ops.parallel import set_cores
 from ps2.processes import ProcessId
 from ps2.protocol.pb import server_pb2
+from ps2.rpc.control import Network
 from ps2.rpc.master_control import MasterControl
-from ps2.rpc.network import Network
 from ps2.rpc.server_status import ServerStatus
 from ps2.rpc.serving import RpcServer
 from ps2.server import fast_path_compiled
@@ -72,11 +72,7 @@ class Home:
 
 @dataclass
 class Heart:
-    """Sends a server's heartbeats to the master.
-
-    Attributes:
-        status: returns the server's status. Heartbeats carry it while somebody watches the fleet.
-    """
+    """Sends a server's heartbeats to the master, with its status while somebody watches the fleet."""
 
     master: MasterControl
     home: Home
@@ -130,12 +126,8 @@ def serve(
 ) -> None:
     """Run a server until it is told to stop.
 
-    Args:
-        config: addresses to listen on, and limits.
-        token: the fleet's token, which may be renewed later; None only on loopback.
-        home: the master to register with; None for a server that clients attach to.
-        parent: process that the server ends with, even if that process crashes; None if there is none.
-        connect: makes connections to the master and to the fleet's other servers.
+    ``home``: the master to register with; None for a server that clients attach to. ``parent``: the process that
+    the server ends with, even if that process crashes.
     """
     stop, drain = threading.Event(), threading.Event()
     signal.signal(signal.SIGINT, lambda *_: stop.set())
@@ -242,7 +234,7 @@ def _drain(engine: Engine, drain_s: float, drain: threading.Event, stop: threadi
 
 
 def _expose(servicer: ServerServicer, engine: Engine, info: dict[str, str], address: tuple[str, int]) -> Exposition:
-    from ps2.server.exposition import ServerCollector  # most servers do not need it
+    from ps2.server.metrics import ServerCollector  # most servers do not need it
     from ps2.transport.exposition import Exposition
 
     collector, (host, port) = ServerCollector(servicer.status, info), address

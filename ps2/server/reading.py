@@ -74,8 +74,7 @@ class _Source:
 class Reader:
     """Reads shards from one folder.
 
-    Attributes:
-        check: called with a shard, under its lock, before each change of it; its exceptions abort the reading.
+    ``check`` is called with a shard, under its lock, before each change of it; its exceptions abort the reading.
     """
 
     fs: Any
@@ -84,14 +83,7 @@ class Reader:
     check: Callable[[Shard], None] = lambda shard: None
 
     def fill(self, matrices: Sequence[LoadMatrix], shards: Shards) -> None:
-        """Read the saved keys and values, but not the applied ids, into shards of zeros.
-
-        Raises:
-            CheckpointMissingError: there is no such folder.
-            CheckpointCorruptError: a file is missing, differs from what was saved, or does not fit its matrix.
-            RecoveryError: a file cannot be read.
-            LimitError: there is no memory for the keys.
-        """
+        """Read the saved keys and values, but not the applied ids, into shards of zeros."""
         with ExitStack() as counted:
             for matrix in matrices:
                 self._count_key_indexes(matrix, counted)

@@ -19,7 +19,7 @@ from ps2.errors import (
     UnavailableError,
 )
 from ps2.protocol.messages import Operation, Request, RequestId, ShardId, nbytes
-from ps2.rpc.network import Network
+from ps2.rpc.control import Network
 from ps2.server.copies import BLOCK_BYTES, TRANSFER, Change, forwarded_operations, id_operation, transfer_operations
 from ps2.server.engine import Engine
 from ps2.server.pieces import cut
@@ -54,12 +54,7 @@ class Replication:
     """Forwards changes to the backup, sends it missing shards, and sends shards to replacement servers."""
 
     def __init__(self, engine: Engine, connect: Callable[[], Network], limit_bytes: int) -> None:
-        """Begin without a backup.
-
-        Args:
-            connect: makes connections to the fleet's other servers.
-            limit_bytes: maximum size of the arrays of one request; larger requests are cut into pieces.
-        """
+        """Begin without a backup. Requests with more than ``limit_bytes`` of arrays are cut into pieces."""
         self._engine = engine
         self._connect = connect
         self._limit_bytes = limit_bytes
@@ -82,12 +77,10 @@ class Replication:
         return 0 if backup is None else sum(shard in backup.out_of_sync for _, shard in self._own())
 
     def follow(self, backup: str, seed: bool) -> None:
-        """Keep copies on a backup from now on, or stop keeping copies.
+        """Keep copies on a backup from now on, or, for "", stop keeping copies.
 
-        Args:
-            backup: address of the backup; "" for none.
-            seed: True if the backup's copies are empty, so that all shards are sent in the background. False if they
-                are in sync. Copies that are known to be out of sync on the same backup are sent in any case.
+        ``seed``: the backup's copies are empty, so that all shards are sent in the background. Else they are in
+        sync. Copies that are known to be out of sync on the same backup are sent in any case.
         """
         with self._changed:
             if self._closed:
@@ -159,13 +152,8 @@ class Replication:
     def send(self, to: str, shards: Sequence[ShardId], copies: bool) -> int:
         """Send shards to a server that has allocated them; return their bytes.
 
-        Args:
-            copies: True to send this server's own shards, which become copies there. False to send copies that this
-                server holds, which become the other server's own shards.
-
-        Raises:
-            RecoveryError: a copy here is incomplete.
-            StaleRouteError: this server does not hold a shard or copy.
+        ``copies``: send this server's own shards, which become copies there. Else send copies that this server
+        holds, which become the other server's own shards; raises RecoveryError if one is incomplete.
         """
         held = self._engine.shards()
         peers = self._connect()

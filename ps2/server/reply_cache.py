@@ -46,11 +46,7 @@ class CachedReply:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], shard_id: ShardId) -> CachedReply:
-        """Return the reply that ``to_json`` encoded.
-
-        Raises:
-            KeyError, TypeError, ValueError: the data have another form.
-        """
+        """Return the reply that ``to_json`` encoded."""
         scope, number, part, series, stage = data["id"]
         result = Result(data["scalar"], tuple(_array_from_json(*array) for array in data["arrays"]))
         return cls(RequestId(scope, number, part=part, series=series, stage=stage), data["position"], shard_id, result)

@@ -1,23 +1,25 @@
-"""Runs the operations of one request on shards whose locks are held. A retried mutation is applied once."""
+"""Runs the operations of one request, users' functions included, on shards whose locks are held."""
 
 from __future__ import annotations
 
+import pickle
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
+import cloudpickle
 import numpy as np
 
 from ps2.config import WireConfig
-from ps2.errors import ProtocolError, PS2Error, UsageError
+from ps2.errors import BusyError, LimitError, OpError, ProtocolError, PS2Error, UsageError
 from ps2.ops.all import KEY_CHANGES, KEY_READS, has_answer, lookup, writes
 from ps2.ops.blocks import take
 from ps2.ops.guards import check_slots, readable
 from ps2.ops.packing import narrow_integers
 from ps2.ops.table import Array
 from ps2.protocol.messages import NO_RESULT, Operation, Reply, Request, RequestId, Result, ShardId, StreamedArray
-from ps2.server import udf
 from ps2.server.call import call, slot_keys, to_result
 from ps2.server.copies import Change, function_change, insert_change, operation_change, reply_change, touch_change
 from ps2.server.key_operations import run_on_keys
@@ -26,6 +28,64 @@ from ps2.server.memory import MemoryAccount
 from ps2.server.metrics import Meter
 from ps2.server.reply_cache import CachedReply, ReplyCache
 from ps2.server.shard import Shard, lined_up, with_shards
+
+NOT_UNDONE = "the function's writes before it failed were NOT undone: there was no memory left for copies of its rows"
+
+
+def unpickle_function(code: Array) -> Callable[..., Any]:
+    """Return the function that an authenticated peer sent."""
+    try:
+        fn = pickle.loads(code.tobytes())
+    except BaseException as error:  # unpickling runs the sender's code, which may raise anything, even SystemExit
+        raise OpError(f"the function cannot be loaded on the server:\n{_trace(error)}") from error
+    if not callable(fn):
+        raise OpError(f"expected a pickled function, got {type(fn).__name__}")
+    return fn
+
+
+def run_writing(fn: Callable[..., Any], leading: Sequence[Any], rows: Sequence[Array], memory: MemoryAccount) -> Array:
+    """Call ``fn(*leading, *rows)`` and return its pickled result as uint8.
+
+    If it fails, its writes are undone, or the OpError says that they are not.
+    """
+    size = sum(row.nbytes for row in rows)
+    try:
+        memory.take_transient(size, "undoing a failed function")
+    except (LimitError, BusyError):
+        try:
+            return _run_function(fn, leading, rows)
+        except OpError as error:
+            raise OpError(f"{error}\n{NOT_UNDONE}") from error.__cause__
+    try:
+        before = [row.copy() for row in rows]
+        try:
+            return _run_function(fn, leading, rows)
+        except OpError:
+            for row, saved in zip(rows, before, strict=True):
+                row[:] = saved
+            raise
+    finally:
+        memory.give_transient(size)
+
+
+def run_reading(fn: Callable[..., Any], leading: Sequence[Any], rows: Sequence[Array]) -> Array:
+    """Call a function like ``run``, but with read-only rows, so that nothing needs to be undone."""
+    views = [row.view() for row in rows]
+    for view in views:
+        view.flags.writeable = False
+    return _run_function(fn, leading, views)
+
+
+def _run_function(fn: Callable[..., Any], leading: Sequence[Any], rows: Sequence[Array]) -> Array:
+    try:
+        return np.frombuffer(cloudpickle.dumps(fn(*leading, *rows)), np.uint8)
+    except BaseException as error:  # SystemExit of a user's function must not end the server
+        raise OpError(f"a function failed on the server:\n{_trace(error)}") from error
+
+
+def _trace(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error)).rstrip()
+
 
 # A pull of fewer bytes is read as a whole; a larger one is streamed in pieces that stay in the CPU cache.
 MIN_STREAMED_BYTES = WireConfig.block_bytes
@@ -50,13 +110,8 @@ class Copying(Protocol):
     def forward(self, id: RequestId, begun: int, changes: Sequence[Change], shards: Mapping[ShardId, Shard]) -> None:
         """Apply changes and the id to the copies; the caller holds the shards' locks.
 
-        Args:
-            begun: number of operations applied before the request failed; 0 if it succeeded.
-            shards: the shards of this server that have recorded the id.
-
-        Raises:
-            StaleRouteError: another server may own the copies by now.
-            PS2Error: the copies could not be changed; they are out of sync, and are sent again.
+        ``begun``: operations applied before the request failed; 0 if it succeeded. If the copies could not be
+        changed, they are out of sync, and are sent again.
         """
         ...
 
@@ -81,13 +136,7 @@ class RequestRunner:
         keys: Sequence[KeySet | None],
         copying: Copying | None,
     ) -> Reply:
-        """Run a request's operations in order.
-
-        Args:
-            shards: for each operation, the shards of its places; their locks are held.
-            keys: for each operation, its key set; None if it has none.
-            copying: None if this server has no backup.
-        """
+        """Run a request's operations in order, on shards whose locks are held; ``copying`` is None without a backup."""
         id = request.id
         replayed = id is not None and any(id in own[0].applied for own in shards)
         if id is not None and copying is not None:
@@ -171,15 +220,15 @@ class RequestRunner:
             raise ProtocolError(f"operation {operation.name!r} takes one array of bytes, the pickled function")
         if operation.others and len(operation.others) != len(operation.rows) - 1:
             raise ProtocolError(f"operation {operation.name!r}: {len(operation.rows)} rows of {len(shards)} matrices")
-        fn = udf.unpickle(operation.arrays[0])
+        fn = unpickle_function(operation.arrays[0])
         leading = (shards[0].partition,) if operation.params.get("with_index") else ()
         if operation.name == "look":
             with lined_up(shards, operation.rows, written=False) as rows:
-                return Result(arrays=(udf.look(fn, leading, rows),))
+                return Result(arrays=(run_reading(fn, leading, rows),))
         with lined_up(shards, operation.rows, written=True) as rows:
             for shard, number in with_shards(shards, operation.rows):
                 shard.touched.drop([number])
-            return Result(arrays=(udf.run(fn, leading, rows, self.memory),))
+            return Result(arrays=(run_writing(fn, leading, rows, self.memory),))
 
 
 def _forward(
@@ -203,17 +252,13 @@ def _changes_of_failed(
     error: Exception,
     copying: Copying | None,
 ) -> list[Change]:
-    """Return the changes that a failed operation made: keys that it added or touched.
-
-    Args:
-        before: result of ``_keys_before`` before the operation.
-    """
+    """Return the changes that a failed operation made since ``_keys_before``: keys that it added or touched."""
     if copying is None or not any(map(copying.is_in_sync, shards)):
         return []
     (live, touches, removals), (live_now, touches_now, removals_now) = before, _keys_before(shards[0])
     # A touch may evict keys; repeating the touch on the copy evicts the same keys. Other removals are unknown.
     is_unknown = removals_now > removals and touches_now == touches
-    if not isinstance(error, PS2Error) or udf.NOT_UNDONE in str(error) or is_unknown:
+    if not isinstance(error, PS2Error) or NOT_UNDONE in str(error) or is_unknown:
         copying.mark_out_of_sync(shards)
         return []
     if touches_now > touches:
@@ -224,11 +269,7 @@ def _changes_of_failed(
 def _changes(
     operation: Operation, shards: tuple[Shard, ...], keys: KeySet | None, ran: tuple[int, Result, bool]
 ) -> list[Change]:
-    """Return the changes of an operation.
-
-    Args:
-        ran: the operation's position, its result, and True if it is the request's last operation.
-    """
+    """Return the changes of an operation: its position, its result, and True if it is the request's last one."""
     position, result, last = ran
     if operation.name == "map":
         return [function_change(operation, shards, position, result, last)]

@@ -16,6 +16,7 @@ from ps2.ops.modules import digests
 from ps2.protocol.drafts import RequestDraft
 from ps2.protocol.messages import PROTOCOL_VERSION
 from ps2.protocol.pb import server_pb2 as pb
+from ps2.rpc.control import Network
 from ps2.rpc.convert import (
     id_from_pb,
     load_matrix_from_pb,
@@ -24,7 +25,6 @@ from ps2.rpc.convert import (
     spec_from_pb,
 )
 from ps2.rpc.execute import reply_to, request_from
-from ps2.rpc.network import Network
 from ps2.rpc.server_status import Counts, ServerStatus, status_to_pb
 from ps2.server.engine import Engine
 from ps2.server.fence import now_s
@@ -54,13 +54,7 @@ class ServerServicer:
         data: DataServer | None = None,
         connect: Callable[[], Network] = _alone,
     ) -> None:
-        """Serve ``engine``.
-
-        Args:
-            stop: called to end the process.
-            data: the listener for data connections, if there is one.
-            connect: makes connections to the fleet's other servers.
-        """
+        """Serve ``engine``; ``stop`` ends the process."""
         self._engine = engine
         self._server_id = server_id
         self._wire = wire
@@ -229,13 +223,7 @@ def server_status(  # noqa: PLR0913 - parts of one server
     num_out_of_sync: int,
     max_matrices: int | None = None,
 ) -> ServerStatus:
-    """Return the counters and contents of a server, collected from its parts.
-
-    Args:
-        backup: address of the backup; "" if there is none.
-        num_out_of_sync: number of shards whose copy is out of sync.
-        max_matrices: describe only so many matrices, the largest ones; None: all.
-    """
+    """Return the counters and contents of a server; of its matrices only the ``max_matrices`` largest ones."""
     counts, shards = engine.meter.read(), list(engine.shards().values())
     return ServerStatus(
         **{f.name: getattr(counts, f.name) for f in fields(Counts)},

@@ -1,10 +1,14 @@
-"""A partition's arrays on one server."""
+"""A partition's arrays on one server, and its lock, which Python threads and compiled loops take."""
 
 from __future__ import annotations
 
+import ctypes
+import sys
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from itertools import repeat
+from types import TracebackType
 
 import numpy as np
 
@@ -15,11 +19,62 @@ from ps2.ops.keyindex import KeyIndex
 from ps2.ops.managed_index import ManagedIndex
 from ps2.ops.table import Array
 from ps2.server.applied import AppliedIds
-from ps2.server.lock import ShardLock
 from ps2.server.managed_keys import ManagedKeys
 from ps2.server.memory import MemoryAccount
 from ps2.server.reply_cache import CachedReply
 from ps2.server.touchedrows import TouchedRows
+
+# In the C libraries of Linux a pthread_mutex_t takes 40 or 48 bytes, and all zeros are an unlocked mutex.
+MUTEX_WORDS = 8
+HAS_MUTEX = sys.platform == "linux"
+
+if HAS_MUTEX:
+    # Trylock and unlock do not block, so these calls keep the GIL (PyDLL). Only waiting releases the GIL (CDLL).
+    _try_mutex = ctypes.PyDLL(None).pthread_mutex_trylock
+    _wait_for_mutex = ctypes.CDLL(None).pthread_mutex_lock
+    _free_mutex = ctypes.PyDLL(None).pthread_mutex_unlock
+    for _function in (_try_mutex, _wait_for_mutex, _free_mutex):
+        _function.argtypes = [ctypes.c_void_p]
+
+
+class ShardLock:
+    """A reentrant lock with the methods of ``threading.RLock``.
+
+    A Python thread first takes a ``threading.RLock``, possibly after a long wait, and then the mutex. Only compiled
+    loops compete with it for the mutex, and each holds the mutex for a few microseconds.
+
+    Attributes:
+        address: address of the mutex.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._depth = 0
+        self._mutex = np.array([0] * MUTEX_WORDS, np.int64)
+        self.address = int(self._mutex.ctypes.data)
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        if not self._lock.acquire(blocking, timeout):
+            return False
+        self._depth += 1
+        if HAS_MUTEX and self._depth == 1 and _try_mutex(self.address):
+            _wait_for_mutex(self.address)
+        return True
+
+    def release(self) -> None:
+        if HAS_MUTEX and self._depth == 1:
+            _free_mutex(self.address)
+        self._depth -= 1
+        self._lock.release()
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.release()
+
 
 # Initial columns of a sparse shard.
 MIN_CAPACITY = 64
@@ -51,10 +106,9 @@ class Shard:
     managed: ManagedKeys | None = None
 
     def __init__(self, spec: MatrixSpec, partition: Partition, memory: MemoryAccount, copy: bool = False) -> None:
-        """Allocate the rows as zeros; raises LimitError before any allocation.
+        """Allocate the rows as zeros, or a copy that only its server may change.
 
-        Args:
-            copy: True for a copy of another server's shard, which only that server may change.
+        Raise LimitError before any allocation.
         """
         self.spec = spec
         self.partition = partition
@@ -113,8 +167,7 @@ class Shard:
     def lined_up(self, numbers: Iterable[int], written: bool) -> Iterator[list[Array]]:
         """Yield C-contiguous rows for kernels. In layout "column" they are copies, counted as transient memory.
 
-        Args:
-            written: write copies back to the rows, unless the with-block fails.
+        ``written``: write copies back to the rows, unless the with-block fails.
         """
         rows = [self.row(number) for number in numbers]
         if self.spec.layout == "row":
@@ -151,9 +204,7 @@ class Shard:
     def slots(self, columns: Int64s, create: bool) -> Int64s:
         """Return the local column of each global column, or the slot of each key (-1 if absent).
 
-        Args:
-            columns: int64, any order, duplicates allowed.
-            create: add absent keys to a sparse shard; raises LimitError if they do not fit.
+        ``create`` adds absent keys to a sparse shard; raises LimitError if they do not fit.
         """
         if self.index is None:
             local = columns - self.partition.begin
@@ -180,10 +231,9 @@ class Shard:
         self.slots(keys, create=True)
 
     def clear_free(self, numbers: Sequence[Int64s]) -> None:
-        """Zero the keyless columns of some rows. An operation on whole rows may leave NaN there (0 * infinity).
+        """Zero the keyless columns of some rows (none: all).
 
-        Args:
-            numbers: arrays of row numbers; empty: all rows.
+        An operation on whole rows may leave NaN there (0 * infinity).
         """
         if self.live < self.array.shape[1]:
             rows = np.unique(np.concatenate(numbers)) if numbers else slice(None)

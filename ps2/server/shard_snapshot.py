@@ -56,11 +56,7 @@ class ShardSnapshot:
 
 
 def freeze(matrix: int, shard: Shard, rows: Sequence[int]) -> ShardSnapshot:
-    """Return views of a shard's rows, without its ids; the caller holds its lock.
-
-    Args:
-        rows: row numbers, ascending; with layout "column" the snapshot holds all rows.
-    """
+    """Return views of a shard's rows, without its ids; the caller holds its lock. With layout "column", of all rows."""
     if rows and rows[-1] >= shard.rows:
         raise RecoveryError(f"matrix {matrix:x}: row {rows[-1]} is in use, and this server has {shard.rows} rows of it")
     if shard.spec.layout == "column":
@@ -103,14 +99,9 @@ def copies(frozen: Sequence[ShardSnapshot], memory: MemoryAccount, purpose: str)
 def write_shards(
     url: str, frozen: Sequence[ShardSnapshot], stem: str = "", check: Callable[[], None] = lambda: None
 ) -> list[SavedShard]:
-    """Write shards into a folder, one file per array.
+    """Write shards into a folder, one file per array; if that fails, remove them.
 
-    Args:
-        stem: prefix of the files' names.
-        check: called before each block is written; its exceptions abort the writing.
-
-    Raises:
-        RecoveryError: the file system refuses; the written files are removed.
+    ``check`` is called before each block is written; its exceptions abort the writing.
     """
     fs, root = resolve_url(url)
     with reported(root, "making the folder"):

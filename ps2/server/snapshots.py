@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -12,13 +13,92 @@ from typing import Literal
 
 import numpy as np
 
-from ps2.errors import ProtocolError, RecoveryError, UsageError
+from ps2.errors import DeadlineError, ProtocolError, RecoveryError, UsageError
 from ps2.rpc.control import Copied
 from ps2.server.engine import Engine
-from ps2.server.shard import Shard
-from ps2.server.shard_pause import ShardPause
+from ps2.server.shard import Shard, ShardLock
 from ps2.server.shard_snapshot import ShardSnapshot, copies, freeze, ids_json, write_shards
 from ps2.storage.manifest import FILE_NAME, SavedShard, SaveMatrix
+
+# While the thread waits for a lock, it checks at this interval whether the pause was cancelled.
+LOOK_S = 0.1
+
+
+class ShardPause:
+    """Holds the locks of some shards until ``release`` or a timeout. ``keep`` cancels the timeout."""
+
+    def __init__(self, shards: Mapping[tuple[int, int], Shard], timeout_s: float) -> None:
+        self.shards = shards
+        self._timeout_s = timeout_s
+        self._began_s = time.perf_counter()
+        self._ended_s: float | None = None
+        self._held, self._without_timeout, self._released = threading.Event(), threading.Event(), threading.Event()
+        self._lock = threading.Lock()  # decides whether ``keep`` or the timeout comes first
+        self._thread = threading.Thread(target=self._run, name="ps2-hold", daemon=True)
+
+    def take(self) -> None:
+        """Wait until all locks are held.
+
+        If the timeout passed or ``release`` was called first, none is (DeadlineError).
+        """
+        self._began_s = time.perf_counter()
+        self._thread.start()
+        self._held.wait()
+        if self.over:
+            raise DeadlineError(f"not all of {len(self.shards)} shards could be paused within {self._timeout_s:g} s")
+
+    @property
+    def over(self) -> bool:
+        return self._released.is_set()
+
+    @property
+    def held_s(self) -> float:
+        """Seconds since the first lock was requested, until all locks were released."""
+        ended_s = self._ended_s
+        return (time.perf_counter() if ended_s is None else ended_s) - self._began_s
+
+    def keep(self) -> bool:
+        """Hold the locks until ``release``, without a timeout; return False if they are released already."""
+        with self._lock:
+            if self.over:
+                return False
+            self._without_timeout.set()
+            return True
+
+    def release(self) -> None:
+        """Release the locks; other threads can take them when this returns."""
+        self._released.set()
+        self._without_timeout.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        with ExitStack() as stack:
+            try:
+                # In the order in which requests take them, to avoid deadlock.
+                for key in sorted(self.shards):
+                    if not self._acquire(self.shards[key].lock):
+                        self._released.set()
+                        return
+                    stack.callback(self.shards[key].lock.release)
+            finally:
+                self._held.set()
+            self._without_timeout.wait(self._left_s())
+            with self._lock:
+                if not self._without_timeout.is_set():
+                    self._released.set()
+            self._released.wait()
+            self._ended_s = time.perf_counter()
+
+    def _acquire(self, lock: ShardLock) -> bool:
+        while not self.over and (left_s := self._left_s()) > 0:
+            if lock.acquire(timeout=min(left_s, LOOK_S)):
+                return True
+        return False
+
+    def _left_s(self) -> float:
+        return max(self._began_s + self._timeout_s - time.perf_counter(), 0.0)
+
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +110,6 @@ class _Checkpoint:
     """A checkpoint between ``freeze`` and the end of ``write``.
 
     Attributes:
-        counted: bytes of its copies that are counted as transient memory.
         cancelled: True if the checkpoint was discarded during a call of ``copy`` or ``write``; that call then ends it.
     """
 
@@ -55,12 +134,7 @@ class Snapshots:
         self._current: _Checkpoint | None = None
 
     def freeze(self, checkpoint: str, timeout_s: float) -> None:
-        """Pause all of this server's own shards until ``copy`` or the timeout.
-
-        Raises:
-            UsageError: another checkpoint is in progress.
-            DeadlineError: not all shards could be paused in time.
-        """
+        """Pause all of this server's own shards until ``copy`` or the timeout."""
         own = {key: shard for key, shard in self._engine.shards().items() if not shard.copy}
         current = _Checkpoint(checkpoint, ShardPause(own, timeout_s))
         with self._lock:
@@ -78,17 +152,11 @@ class Snapshots:
         self._leave(current, "frozen")
 
     def copy(self, checkpoint: str, rows: Mapping[int, Sequence[int]], last: bool = False) -> Copied:
-        """Copy the paused shards and resume them. Without memory for copies, they stay paused until ``write`` ends.
+        """Copy the paused shards' rows in use, and resume them. Without memory, they stay paused until ``write`` ends.
 
-        Args:
-            rows: the rows in use of each matrix, ascending; nothing else is copied.
-            last: refuse clients' requests from now on, so that nothing changes after this checkpoint.
-
-        Returns:
-            Duration of the pause, bytes of the copies, and mutations so far; ``nbytes`` is 0 if the shards stay paused.
-
-        Raises:
-            RecoveryError: the timeout has passed, so the shards are no longer part of the fleet's consistent cut.
+        ``last``: refuse clients' requests from now on, so that nothing changes after this checkpoint.
+        ``nbytes`` is 0 if the shards stay paused. Raises RecoveryError after the timeout: the shards are no
+        longer part of the fleet's consistent cut.
         """
         current = self._enter(checkpoint, "frozen", "copying")
         with self._ending_on_error(current):
@@ -119,8 +187,7 @@ class Snapshots:
     def write(self, checkpoint: str, url: str) -> list[SavedShard]:
         """Write the shards of ``copy`` into a folder, one file per array, and end the checkpoint.
 
-        Raises:
-            RecoveryError: the file system refuses, or ``discard`` was called; the written files are removed.
+        If it fails, or ``discard`` was called, the written files are removed.
         """
         current = self._enter(checkpoint, "copied", "writing")
         try:
@@ -198,10 +265,6 @@ def save(engine: Engine, order: SaveMatrix, route_version: int) -> list[SavedSha
 
     A peer with the fleet's token may name any URL, as for checkpoints. The server accesses it with its own user's
     rights. It copies a shard in memory and writes the copy. Without memory for a copy, it writes the locked shard.
-
-    Raises:
-        StaleRouteError: this server does not hold a shard.
-        RecoveryError: the file system refuses; the files of other shards stay.
     """
     if not FILE_NAME.fullmatch(order.stem):
         raise ProtocolError(f"stem: expected a prefix of a file name, got {order.stem!r}")

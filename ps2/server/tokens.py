@@ -19,8 +19,7 @@ LOOK_S = 1.0
 def watch_token_file(path: str) -> Tokens:
     """Return the tokens of a file, kept up to date in the background; tokens from a pipe never change.
 
-    Raises:
-        AuthError, ConfigError: the file is unusable. If it becomes unusable later, the previous tokens stay valid.
+    If the file becomes unusable later, the previous tokens stay valid.
     """
     stamp = file_stamp(path)
     tokens = Tokens(read_token(path))

@@ -45,11 +45,7 @@ class TouchedRows:
         return len(self._sets) * Touched.bytes_for(self._width)
 
     def call(self, op: Op, rows: Sequence[int], operands: Sequence[Array], scalars: Mapping[str, Any]) -> Any:
-        """Run an operation on its operands. Pass it the touched columns if it can use them, and update the sets.
-
-        Args:
-            rows: row numbers of the operands that are rows.
-        """
+        """Run an operation on its operands. Pass it the touched columns if it can use them, and update the sets."""
         sparse = op.nonzero.row if op.nonzero is not None and op.nonzero.when(scalars) else None
         if sparse is None and not self._sets:
             return op.fn(*operands, **scalars)

@@ -74,7 +74,6 @@ class Content:
         read: ``read(some)`` returns the values of some of the keys, float32 of shape (len(some), width). A thread calls
             it.
         removed: keys that were removed since the export before, int64 of shape (m,), ascending.
-        dense: arrays that are written whole, by name.
         source: the origin of the keys as JSON data, for the next delta.
     """
 
@@ -86,15 +85,7 @@ class Content:
 
 
 def continued(url: str, since: Export | int | str) -> ExportManifest:
-    """Return the export that a delta adds to: the base, and the deltas up to ``since``.
-
-    Args:
-        since: the result of ``export``, its number, or "last" for the newest export.
-
-    Raises:
-        UsageError: the folder has no such export.
-        CheckpointMissingError: the folder has no export.
-    """
+    """Return the export that a delta adds to: the base, and the deltas up to ``since``, or all for "last"."""
     if isinstance(since, Export):
         if resolve_url(since.url)[1] != resolve_url(url)[1]:
             raise UsageError(f"since: expected an export to {url}, got one to {since.url}")
@@ -122,23 +113,12 @@ def write_export(
     *,
     replaces: ExportManifest | None = None,
 ) -> Export:
-    """Write an export: a base, or with ``after`` a delta.
+    """Write an export: a base, or a delta to ``after``.
 
     A reader sees the export before or this one, never a mixture. Files that only older exports need are removed.
-
-    Args:
-        url: the folder.
-        description: the model.
-        content: keys, values and arrays.
-        after: the export that this one is a delta to, from ``continued``; None: write a base.
-        reason: why this is a base although the caller asked for a delta; None: no reason is needed.
-        replaces: the export that the folder must hold, because the content was derived from it; None: any.
-
-    Raises:
-        ShapeError, UsageError: keys, values or names are wrong, or the delta is of another kind of model.
-        DivergedError: a value is not finite.
-        RecoveryError: the file system fails, or another program has exported to this folder meanwhile. The export
-            before stays, and the new files are removed.
+    ``reason``: why this is a base although the caller asked for a delta. ``replaces``: the export that the folder
+    must hold, because the content was derived from it; None: any. After an error the export before stays, and the
+    new files are removed.
     """
     fs, root = resolve_url(url, "path")
     before = replaces or find_manifest(url)

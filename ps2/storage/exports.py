@@ -20,9 +20,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ps2.errors import CheckpointMissingError
-from ps2.storage.fields import Fields
 from ps2.storage.files import read_json, resolve_url
-from ps2.storage.manifest import SavedFile, saved_file
+from ps2.storage.manifest import Fields, SavedFile, saved_file
 
 FORMAT = "ps2.export.v1"
 MANIFEST = "manifest.json"
@@ -67,11 +66,7 @@ class ExportEntry:
     """One call of ``export``: a base, or the delta to all entries before it.
 
     Attributes:
-        number: number of the export; each export of a folder has the next one.
         folder: name of its folder; begins with "base" or "delta".
-        key_files: files of keys and values.
-        removed: file of the keys that were removed since the export before; None: no key was.
-        dense: files of arrays, by name.
         source: the origin of the keys as the writer's JSON data, for the next delta: fleet, matrix and mark.
         created_s: Unix time in seconds.
     """
@@ -104,7 +99,6 @@ class ExportManifest:
     """A whole export.
 
     Attributes:
-        description: the model.
         entries: the base, then its deltas in order.
         version: version of PS2 that wrote it.
     """
@@ -131,11 +125,7 @@ class ExportManifest:
 
     @classmethod
     def from_json(cls, content: object, path: str) -> ExportManifest:
-        """Return the manifest that ``to_json`` wrote; ``path`` is its path, for errors.
-
-        Raises:
-            CheckpointCorruptError: a part is missing, has the wrong type or format, or contradicts another part.
-        """
+        """Return the manifest that ``to_json`` wrote; ``path`` is its path, for errors."""
         fields = Fields(path, content)
         entries = tuple(_entry(one) for one in fields.objects("exports"))
         numbers = [one.number for one in entries]
@@ -146,12 +136,7 @@ class ExportManifest:
 
 
 def find_manifest(url: str) -> ExportManifest | None:
-    """Return the manifest of an export; None if there is none.
-
-    Raises:
-        CheckpointCorruptError: the folder's manifest is damaged, or is not an export's manifest.
-        RecoveryError: the file system refuses.
-    """
+    """Return the manifest of an export; None if there is none. Raise CheckpointCorruptError if it is damaged."""
     fs, root = resolve_url(url, "path")
     fs.invalidate_cache()  # another process may have exported since
     path = f"{root}/{MANIFEST}"

@@ -35,15 +35,10 @@ LOCAL_HOST = re.compile(r"(?:file|local)://([^/]+)")
 
 
 def resolve_url(url: str | os.PathLike[str], name: str = "url") -> tuple[Any, str]:
-    """Return the file system of a URL, and the path on it.
+    """Return the file system of a URL, and the path on it; ``name`` is the setting that holds it, for errors.
 
-    Args:
-        name: the setting that holds the URL, for errors.
-
-    Raises:
-        ConfigError: the URL is empty (which would mean the current folder), names files of another host, has only one
-            slash after its scheme, or fsspec does not support it.
-        RecoveryError: the file system cannot be opened.
+    Raises ConfigError if the URL is empty (which would mean the current folder), names files of another host, has
+    only one slash after its scheme, or fsspec does not support it.
     """
     if not isinstance(url, str | os.PathLike):
         raise ConfigError(f"{name}: expected a path or a URL, got {url!r}")
@@ -85,9 +80,7 @@ def shared_url(url: str | os.PathLike[str]) -> str:
 def check_encodable(path: str, name: str, is_local: bool) -> None:
     """Raise ConfigError if a path cannot be encoded in the locale's encoding, or was decoded from other bytes.
 
-    Args:
-        name: the setting that holds the path, for errors.
-        is_local: True for a path of this machine. Other paths are UTF-8 in any locale.
+    Paths that are not ``is_local`` are UTF-8 in any locale.
     """
     try:
         path.encode()
@@ -148,11 +141,7 @@ def _move(fs: Any, source: str, target: str) -> None:
 def write(fs: Any, path: str, parts: Iterable[Any], called: str = "") -> tuple[int, str]:
     """Write a file; return its size and the XXH3-128 of its bytes, in hex. A local file is synced to disk.
 
-    Args:
-        called: the file's name in errors; empty: its path.
-
-    Raises:
-        RecoveryError: the file system refuses; the incomplete file is removed.
+    If the file system refuses, the incomplete file is removed. Errors call it ``called``; empty: its path.
     """
     digest, size = xxhash.xxh3_128(), 0
     try:
@@ -172,11 +161,7 @@ def write(fs: Any, path: str, parts: Iterable[Any], called: str = "") -> tuple[i
 
 
 def write_whole(fs: Any, path: str, parts: Iterable[Any]) -> None:
-    """Write to a temporary file and rename it: readers see either the old content or the complete new content.
-
-    Raises:
-        RecoveryError: the file system refuses, or ``path`` is a folder.
-    """
+    """Write to a temporary file and rename it: readers see either the old content or the complete new content."""
     with reported(path, "writing"):
         if fs.isdir(path):
             raise RecoveryError(f"{path}: expected a file or no file, got a folder")
@@ -194,9 +179,7 @@ def write_whole(fs: Any, path: str, parts: Iterable[Any]) -> None:
 def locked(fs: Any, folder: str) -> Iterator[None]:
     """Hold the exclusive lock of a local folder; its holder's end frees it. On other file systems, do nothing.
 
-    Raises:
-        BlockingIOError: another holder has the lock.
-        RecoveryError: the folder cannot be opened.
+    Raises BlockingIOError if another holder has the lock.
     """
     if not isinstance(fs, LocalFileSystem):
         yield
@@ -221,12 +204,7 @@ def write_json(fs: Any, path: str, value: object) -> None:
 
 
 def read_json(fs: Any, path: str, *formats: str) -> dict[str, Any] | None:
-    """Return a JSON object whose "format" is one of ``formats``; None if there is no file.
-
-    Raises:
-        CheckpointCorruptError: the file is not JSON, or has another format.
-        RecoveryError: the file system refuses.
-    """
+    """Return a JSON object whose "format" is one of ``formats``; None if there is no file."""
     with reported(path, "reading"):
         try:
             with fs.open(path, "rb") as file:

@@ -52,12 +52,7 @@ def folder(url: str, number: int, run: str) -> str:
 
 
 def prepare(url: str) -> None:
-    """Create a folder for checkpoints, and verify that it is writable.
-
-    Raises:
-        ConfigError: ``url`` is a file, or cannot be created or written to.
-        RecoveryError: there is no space left.
-    """
+    """Create a folder for checkpoints, and verify that it is writable."""
     fs, root = resolve_url(url, "checkpointDir")
     probe = f"{root}/.probe-{uuid.uuid4().hex[:12]}"
     try:
@@ -75,11 +70,7 @@ def prepare(url: str) -> None:
 
 
 def find(url: str) -> list[CheckpointFolder]:
-    """Return all checkpoints in a folder, oldest first, including incomplete ones and those of other runs.
-
-    Raises:
-        CheckpointMissingError: there is no such folder.
-    """
+    """Return all checkpoints in a folder, oldest first, including incomplete ones and those of other runs."""
     fs, root = resolve_url(url)
     entries = _entries(fs, root, url)
     checkpoints = []
@@ -105,13 +96,9 @@ def is_complete(url: str) -> bool:
 
 
 def newest(url: str) -> str:
-    """Return the folder of the newest complete checkpoint.
+    """Return the newest complete checkpoint of a folder, or the folder itself if it is one.
 
-    Args:
-        url: the folder of a checkpoint, or a folder of checkpoints.
-
-    Raises:
-        CheckpointMissingError: there is none; the message lists the folder's contents.
+    Raises CheckpointMissingError, which lists the folder's contents.
     """
     fs, root = resolve_url(url)
     entries = _entries(fs, root, url)
@@ -135,12 +122,7 @@ def newest(url: str) -> str:
 
 
 def read_manifest(url: str) -> Manifest:
-    """Read the manifest of a checkpoint's folder.
-
-    Raises:
-        CheckpointMissingError: there is no manifest.
-        CheckpointCorruptError: the manifest is invalid.
-    """
+    """Read the manifest of a checkpoint's folder."""
     fs, root = resolve_url(url)
     path = f"{root}/{MANIFEST}"
     content = read_json(fs, path, FORMAT)
@@ -150,12 +132,7 @@ def read_manifest(url: str) -> Manifest:
 
 
 def write_manifest(url: str, manifest: Manifest) -> None:
-    """Complete a checkpoint by writing its manifest atomically.
-
-    Raises:
-        RecoveryError: the file system refuses.
-        CheckpointCorruptError: a shard is missing, or parts contradict each other; nothing is written.
-    """
+    """Complete a checkpoint by writing its manifest atomically; write nothing if a shard is missing."""
     fs, root = resolve_url(url)
     path, content = f"{root}/{MANIFEST}", manifest.to_json()
     Manifest.from_json(content, path)
@@ -193,22 +170,14 @@ def write_messages(url: str, encoded: bytes) -> SavedFile:
 
 
 def read_messages(url: str, file: SavedFile) -> bytes:
-    """Read what ``write_messages`` wrote.
-
-    Raises:
-        CheckpointCorruptError: the file is missing, or differs from what was saved.
-    """
+    """Read what ``write_messages`` wrote."""
     fs, root = resolve_url(url)
     with checked(fs, root, file) as reading:
         return b"".join(iter(reading.read, b""))
 
 
 def remove(url: str) -> None:
-    """Remove a checkpoint, manifest first: if the removal is interrupted, the rest does not count as complete.
-
-    Raises:
-        RecoveryError: the file system refuses.
-    """
+    """Remove a checkpoint, manifest first: if the removal is interrupted, the rest does not count as complete."""
     fs, root = resolve_url(url)
     with reported(root, "removing"):
         if fs.exists(path := f"{root}/{MANIFEST}"):
@@ -220,14 +189,7 @@ def remove(url: str) -> None:
 def prune(url: str, keep: int, mine: Collection[str]) -> list[str]:
     """Remove the oldest complete checkpoints beyond ``keep``, and incomplete ones older than the newest complete one.
 
-    Args:
-        mine: URLs of the checkpoints that may be removed; those of other runs stay.
-
-    Returns:
-        The folders that were removed.
-
-    Raises:
-        RecoveryError: the file system refuses.
+    Only those in ``mine`` are removed; those of other runs stay. Returns the removed folders.
     """
     checkpoints = [checkpoint for checkpoint in find(url) if checkpoint.url in mine]
     complete = [checkpoint for checkpoint in checkpoints if checkpoint.complete]
@@ -243,12 +205,7 @@ def prune(url: str, keep: int, mine: Collection[str]) -> list[str]:
 def verify(url: str, progress: Callable[[int], None] | None = None) -> list[Verified]:
     """Read all files of a checkpoint and compare them with its manifest.
 
-    Args:
-        progress: called with the number of bytes read since the last call.
-
-    Raises:
-        CheckpointMissingError: there is no checkpoint here.
-        CheckpointCorruptError: the manifest is invalid, so there is nothing to compare with.
+    ``progress`` is called with the number of bytes read since the last call.
     """
     fs, root = resolve_url(url)
     report = []

@@ -15,7 +15,71 @@ from typing import Any
 from ps2.errors import CheckpointCorruptError, UsageError
 from ps2.matrix.key_policy import Initial, KeyPolicy
 from ps2.matrix.partition import MatrixSpec, Partition, partitions
-from ps2.storage.fields import Fields, is_count, short
+
+TYPE_NAMES = {
+    int: "an integer",
+    float: "a number",
+    str: "a string",
+    list: "a list",
+    dict: "an object",
+    type(None): "null",
+}
+
+
+class Fields:
+    """The fields of a JSON object, checked as they are read."""
+
+    def __init__(self, where: str, content: object) -> None:
+        self.where = where
+        if not isinstance(content, dict):
+            raise CheckpointCorruptError(f"{where}: expected an object, got {short(content)}")
+        self._content = content
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._content
+
+    def get(self, name: str, *types: type) -> Any:
+        """Return a field that has one of these types; booleans do not count as integers."""
+        if name not in self._content:
+            raise CheckpointCorruptError(f"{self.where}: {name} is missing")
+        value = self._content[name]
+        if not isinstance(value, types) or isinstance(value, bool):
+            raise self.wrong(name, " or ".join(TYPE_NAMES[type] for type in types))
+        return value
+
+    def count(self, name: str) -> int:
+        """Return a non-negative integer."""
+        value: int = self.get(name, int)
+        if value < 0:
+            raise self.wrong(name, "a non-negative integer")
+        return value
+
+    def counts(self, name: str) -> tuple[int, ...]:
+        """Return a list of non-negative integers."""
+        values: list[Any] = self.get(name, list)
+        if not all(is_count(value) for value in values):
+            raise self.wrong(name, "a list of non-negative integers")
+        return tuple(values)
+
+    def objects(self, name: str) -> list[Fields]:
+        values: list[Any] = self.get(name, list)
+        return [Fields(f"{self.where}: {name}[{i}]", value) for i, value in enumerate(values)]
+
+    def object(self, name: str) -> Fields:
+        return Fields(f"{self.where}: {name}", self.get(name, dict))
+
+    def wrong(self, name: str, expected: str) -> CheckpointCorruptError:
+        return CheckpointCorruptError(f"{self.where}: {name}: expected {expected}, got {short(self._content[name])}")
+
+
+def is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
 
 FORMAT = "ps2.checkpoint.v1"
 FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -24,13 +88,7 @@ XXH3 = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True)
 class SavedFile:
-    """One file of a checkpoint.
-
-    Attributes:
-        name: its name in the checkpoint's folder.
-        nbytes: its size.
-        xxh3: XXH3-128 of its bytes, in hex.
-    """
+    """One file of a checkpoint; ``xxh3`` is the XXH3-128 of its bytes, in hex."""
 
     name: str
     nbytes: int
@@ -61,7 +119,6 @@ class LoadMatrix:
         saved: the spec at the checkpoint.
         sources: the saved shards that these partitions need; empty: the matrix is younger than the checkpoint, all
             zeros.
-        rows: the rows that the files hold, one after the other.
         unused: rows that are not in use.
         zeros: rows that are in use and younger than the checkpoint.
     """
@@ -104,12 +161,9 @@ class SavedMatrix:
 
     Attributes:
         spec: its spec; ``spec.rows`` is the number of rows at that time.
-        bounds: bounds of its partitions.
         born: for each row in use, the generation of its row number.
-        names: rows by the names that users gave them.
         fresh: the first row that was never handed out.
         retired: rows that were freed, to be handed out again.
-        shards: one for each partition, in order.
     """
 
     id: int
@@ -146,11 +200,8 @@ class Manifest:
     Attributes:
         number: the checkpoint's number; later ones have larger numbers. 0: saved rows.
         step: first step that the checkpoint does not include, if the driver's loop counts steps.
-        created_s: Unix time of the cut.
         pause_s: longest time for which a server held requests.
         seconds: from the beginning of the cut until all files were written.
-        version: the version of ps2 that wrote it.
-        messages: the file with the driver's messages to workers; None if there were none.
     """
 
     number: int
@@ -190,13 +241,9 @@ class Manifest:
 
     @classmethod
     def from_json(cls, content: object, path: str) -> Manifest:
-        """Read what ``to_json`` wrote.
+        """Read what ``to_json`` wrote to ``path``.
 
-        Args:
-            path: the path of the manifest, for errors.
-
-        Raises:
-            CheckpointCorruptError: a part is missing, has the wrong type or format, or contradicts another part.
+        Raise CheckpointCorruptError if a part is wrong or contradicts another.
         """
         fields = Fields(path, content)
         if (format := fields.get("format", str)) != FORMAT:

@@ -54,10 +54,7 @@ def checked(
 ) -> Iterator[CheckedFile]:
     """Open a file of a checkpoint; the end of the with-block compares it with the manifest.
 
-    Raises:
-        CheckpointMissingError: there is no such folder.
-        CheckpointCorruptError: the file is missing, or its bytes are not those that were saved.
-        RecoveryError: the file system refuses.
+    Raises CheckpointCorruptError if the file is missing, or its bytes are not those that were saved.
     """
     path = f"{root}/{file.name}"
     with reported(path, "reading"):
@@ -117,13 +114,7 @@ def read_bytes(reading: CheckedFile) -> bytes:
 def read_values(reading: CheckedFile, spec: MatrixSpec, rows: Int64s, columns: int) -> Iterator[Values]:
     """Yield (row numbers, first column, values of shape (rows, columns)) of a file in blocks.
 
-    Args:
-        spec: the saved matrix's spec.
-        rows: rows in use at the checkpoint, ascending.
-        columns: number of columns that the file must have.
-
-    Raises:
-        CheckpointCorruptError: the file has another dtype or shape.
+    ``rows``: those in use at the checkpoint, ascending.
     """
     header = read_npy_header(reading.path, reading)
     check_dtype(reading.path, header, spec.np_dtype)
@@ -144,11 +135,7 @@ def read_values(reading: CheckedFile, spec: MatrixSpec, rows: Int64s, columns: i
 def verify(
     fs: Any, root: str, file: SavedFile, source: tuple[str, SavedMatrix, SavedShard], progress: Any = None
 ) -> None:
-    """Read a file to its end; raise like ``checked``, ``read_keys`` and ``read_values``.
-
-    Args:
-        source: the file's kind, matrix and shard.
-    """
+    """Read a file to its end; raise like ``checked``, ``read_keys`` and ``read_values``."""
     kind, matrix, shard = source
     if kind == "ids":
         read_json(fs, root, file)

@@ -29,8 +29,7 @@ from ps2.algorithms.training.record import StepReport
 from ps2.algorithms.training.table import Table
 from ps2.coordinator.context import PS2Context
 from ps2.errors import ConfigError, DTypeError, InputError, UsageError
-from ps2.run.slots import cores_each
-from ps2.run.spark.backend_lookup import backend_of, with_python
+from ps2.run.spark.backend_lookup import backend_of, cores_each, with_python
 from ps2.torch.columns import read_tensors
 from ps2.torch.files import load_module, save_module
 from ps2.torch.optimizer import RemoteOptimizer

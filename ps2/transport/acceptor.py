@@ -43,7 +43,6 @@ class AuthenticatedPeer:
         plain: the socket; the holder of the peer must close it.
         connection: the connection to use: TLS over ``plain`` if the server has TLS. It blocks without a timeout.
         token: the token that the client proved; None if the server has none.
-        name: the client's name for the connection; b"" if it gave none.
     """
 
     plain: socket.socket
@@ -63,16 +62,11 @@ class Acceptor:
         wire: WireConfig,
         welcome: Callable[[AuthenticatedPeer], None],
     ) -> None:
-        """Start accepting.
+        """Start accepting clients that ask for ``server_id`` and know one of the tokens; None admits every client.
 
-        Args:
-            tokens: a client must prove that it knows one of them; None admits every client.
-            server_id: the server id that clients must ask for.
-            welcome: called with each admitted peer, in the peer's own thread; must either call ``handshake.accept`` on
-                the peer's connection or close the peer's socket.
-
-        Raises:
-            ConfigError, AuthError: the certificates are unusable; the sockets are closed.
+        ``welcome`` is called with each admitted peer, in the peer's own thread; it must either call
+        ``handshake.accept`` on the peer's connection or close the peer's socket. If certificates are unusable,
+        the listeners are closed.
         """
         self._listeners = listeners
         self._tokens = tokens

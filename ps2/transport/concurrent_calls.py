@@ -53,11 +53,8 @@ class ConcurrentCalls(Generic[T]):
     def results(self, meanwhile: Callable[[], object] = lambda: None) -> list[T]:
         """Wait for all calls; return their results in order.
 
-        Args:
-            meanwhile: called in this thread repeatedly until all calls are done.
-
-        Raises:
-            BaseException: the first error of a call; permanent errors take precedence over TransientError.
+        ``meanwhile`` is called in this thread repeatedly until all calls are done. Raises the first error of a
+        call; permanent errors take precedence over TransientError.
         """
         with SHIELD:
             for thread in self._threads:

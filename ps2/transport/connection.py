@@ -1,9 +1,22 @@
-"""The common interface of data connections, plain and with TLS."""
+"""Data connections, plain and with TLS: their interface, dead ones told from slow peers, and peers out of reach.
+
+Each end counts the bytes of the connection. Comparing the counts reveals a firewall that has dropped the connection,
+and a proxy that accepts everything and forwards nothing. See docs/decisions/0032.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import secrets
+import socket
+import struct
+import termios
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
+
+from ps2.config import is_loopback, split_address
+from ps2.errors import UnreachableError
 
 
 class Connection(Protocol):
@@ -31,3 +44,96 @@ class Connection(Protocol):
     def shutdown(self, how: int, /) -> None: ...
 
     def close(self) -> None: ...
+
+
+NAME_BYTES = 16
+# Offsets in Linux's ``struct tcp_info``: unacknowledged packets, acknowledged bytes, received bytes, unsent bytes.
+INFO_BYTES = 232
+UNACKED_OFFSET, ACKED_OFFSET, RECEIVED_OFFSET, UNSENT_OFFSET = 24, 120, 128, 144
+# The kernel also counts the SYN as a byte that the connecting end has sent.
+CONNECT_BYTES = 1
+
+
+def new_name() -> bytes:
+    """Return a new name for a connection, by which a client asks the server about it."""
+    return secrets.token_bytes(NAME_BYTES)
+
+
+@dataclass(frozen=True)
+class Carried:
+    """Bytes that one end of a connection has sent and received since it was opened.
+
+    ``sent`` includes bytes that wait in the send buffer, ``received`` the ``unread`` ones.
+    """
+
+    sent: int
+    received: int
+    unread: int
+
+
+@dataclass(frozen=True)
+class ConnectionCounts:
+    """The counts of both ends at about the same time; ``remote`` was taken before ``local``."""
+
+    local: Carried
+    remote: Carried
+
+
+def carries_nothing(before: ConnectionCounts, now: ConnectionCounts) -> bool:
+    """Return True if bytes in flight at the earlier check have not arrived, although the receiver reads."""
+    remote, local = now.remote, now.local
+    is_sent_in_vain = remote.received == before.remote.received < before.local.sent and not remote.unread
+    is_awaited_in_vain = local.received == before.local.received < before.remote.sent and not local.unread
+    return is_sent_in_vain or is_awaited_in_vain
+
+
+def carried(connection: Connection, connected: bool) -> Carried | None:
+    """Return the bytes that a connection has carried; None if the system does not count them, or for a Unix socket.
+
+    ``connected``: this end connected; else it accepted.
+    """
+    info = _info(connection)
+    if info is None:
+        return None
+    acked, received = struct.unpack_from("=QQ", info, ACKED_OFFSET)
+    waiting, unread = (_asked(connection, which) for which in (termios.TIOCOUTQ, termios.FIONREAD))
+    return Carried(acked + waiting - connected * CONNECT_BYTES, received, unread)
+
+
+def is_held_back(connection: Connection) -> bool:
+    """Return True if data wait to be sent because the peer's system, although reachable, has no room for them."""
+    info = _info(connection)
+    if info is None:
+        return False
+    (unacked,), (unsent,) = (struct.unpack_from("=I", info, offset) for offset in (UNACKED_OFFSET, UNSENT_OFFSET))
+    return not unacked and unsent > 0
+
+
+def _info(connection: Connection) -> bytes | None:
+    if connection.family == socket.AF_UNIX or not hasattr(socket, "TCP_INFO"):
+        return None
+    info: bytes = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO_BYTES)
+    return info if len(info) >= UNSENT_OFFSET + 4 else None
+
+
+def _asked(connection: Connection, which: int) -> int:
+    return int(struct.unpack("=i", fcntl.ioctl(connection.fileno(), which, bytes(4)))[0])
+
+
+def unreachable(what: str, address: str, why: object) -> UnreachableError:
+    """Return an error that names the peer (``what`` should listen there), this host and the settings to check."""
+    host, _ = split_address(address)
+    if is_loopback(host):
+        hint = (
+            f"{host} always means the host itself, so other hosts cannot reach it: give the driver an address that "
+            "this host reaches, by PS2Context.getOrCreate(driverHost=...), PS2Conf(bindAddress=...) or "
+            "spark.driver.host, and servers that are started separately by ps2 server --listen or ps2 launch --host"
+        )
+    else:
+        hint = (
+            f"{host} must be a name or address by which this host reaches that machine "
+            "(PS2Context.getOrCreate(driverHost=...) or PS2Conf(advertiseAddress=...); --advertise of servers that are "
+            "started separately), and firewalls must allow the port (PS2Conf(ports='40000-40020') of the driver, "
+            "--data-port of servers)"
+        )
+    return UnreachableError(f"{what} at {address} was never reached from {socket.gethostname()}: {why}; {hint}")

@@ -28,10 +28,9 @@ from ps2.protocol.error_details import internal_error
 from ps2.protocol.framing import read, read_request, written_by_pieces
 from ps2.protocol.messages import Reply, Request, may_be_plain
 from ps2.transport.acceptor import BACKLOG, Acceptor, AuthenticatedPeer, listen_tcp, send_final
-from ps2.transport.connection import Connection
+from ps2.transport.connection import Carried, Connection, carried
 from ps2.transport.handshake import accept
 from ps2.transport.idle_connections import IdleConnectionPoller, has_input
-from ps2.transport.liveness import Carried, carried
 from ps2.transport.proof import Tokens
 from ps2.transport.sockets import abstract, close, hang_up, receive, send_all
 
@@ -56,9 +55,8 @@ class FastPath(Protocol):
     def serve(self, descriptor: int, generation: Generation, expected: int) -> Ended:
         """Answer plain requests while the generation is ``expected`` and requests keep coming.
 
-        Returns:
-            CLOSED: the connection has ended. IDLE: no request came for a moment. OTHER: Python must read and answer
-            the next request. RECEIVED: Python must answer a request that the fast path has read; see ``received``.
+        CLOSED: the connection has ended. IDLE: no request came for a moment. OTHER: Python must read and answer
+        the next request. RECEIVED: Python must answer a request that the fast path has read; see ``received``.
         """
         ...
 
@@ -67,11 +65,9 @@ class FastPath(Protocol):
         ...
 
     def bind(self, request: Request, size: int) -> int:
-        """Return the handle by which the client may send requests of this shape as plain ones; 0 if there is none.
+        """Return the handle by which the client may send requests like the answered one as plain ones.
 
-        Args:
-            request: a request that has been answered.
-            size: bytes of the request's arrays and of its reply's arrays.
+        0: there is none. ``size``: bytes of the request's arrays and of its reply's arrays.
         """
         ...
 
@@ -90,9 +86,7 @@ class Service(Protocol):
     def reserve(self, draft: RequestDraft) -> int:
         """Reserve memory for a request and its reply, waiting for room; return the reserved bytes.
 
-        Raises:
-            LimitError: the request can never fit.
-            BusyError: other requests did not free enough memory in time.
+        Raises LimitError if the request can never fit, BusyError if it does not fit in time.
         """
         ...
 
@@ -117,15 +111,7 @@ class DataServer:
         server_id: str,
         wire: WireConfig,
     ) -> None:
-        """Bind and start.
-
-        Args:
-            ports: candidates; the first free one is used. 0 means any free port.
-
-        Raises:
-            LaunchError: the ports are taken.
-            ConfigError, AuthError: the certificates are unusable.
-        """
+        """Bind to the first free port (0: any), and start."""
         self._service = service
         self._tokens = Tokens.from_text(token)
         self._wire = wire
@@ -249,11 +235,7 @@ class DataServer:
             return True
 
     def _answer(self, peer: AuthenticatedPeer, is_received: bool) -> bool:
-        """Read, run and answer one request; return False if the connection must end.
-
-        Args:
-            is_received: True if the connection's fast path has already received the request.
-        """
+        """Read, run and answer one request, unless it ``is_received``; return False if the connection must end."""
         connection = peer.connection
         fast_path = self._fast_paths.get(peer.plain)
         reserved = 0

@@ -74,8 +74,7 @@ class PreparedHeader:
     def fill(self, operation: Operation, id: RequestId | None) -> list[Array]:
         """Write the id's numbers, scalars, keys and sizes; return the arrays that follow the header.
 
-        Raises:
-            struct.error: a scalar's type differs from that of the shape.
+        Raises struct.error if a scalar's type differs from that of the shape.
         """
         data, sent = self.data, []
         if id is not None:
@@ -111,11 +110,7 @@ class PreparedHeader:
 def prepare(
     connection: PlainSocket, request: Request, limit_bytes: int
 ) -> tuple[PreparedHeader | None, list[Any], int]:
-    """Return the cached header of a request (None if it has none), the buffers to send, and their size in bytes.
-
-    Raises:
-        PS2Error: the request cannot be sent.
-    """
+    """Return the cached header of a request (None if it has none), the buffers to send, and their size in bytes."""
     operation, id = request.operations[0], request.id
     if len(request.operations) == 1 and not request.forwarded and (id is None or id.parts == 1):
         key = (
@@ -144,11 +139,7 @@ def prepare(
 
 
 def send(connection: PlainSocket, parts: Sequence[Any], size: int, timeout_s: float) -> None:
-    """Send a header and the arrays that follow it: ``size`` bytes in all.
-
-    Raises:
-        OSError: sending failed, and the connection is unusable.
-    """
+    """Send a header and its arrays: ``size`` bytes in all. After an OSError the connection is unusable."""
     sent = connection.sendmsg(parts, (), socket.MSG_DONTWAIT)
     if sent < size:
         _send_rest(connection, [parts[0], *map(byte_view, parts[1:])], sent, timeout_s)
@@ -157,8 +148,7 @@ def send(connection: PlainSocket, parts: Sequence[Any], size: int, timeout_s: fl
 def receive(connection: PlainSocket, request: Request, header: PreparedHeader | None) -> Reply | PS2Error | None:
     """Return the reply or the server's error; None if nothing arrives within the connection's ``patience_s``.
 
-    Raises:
-        OSError, ProtocolError: receiving failed, and the connection is unusable.
+    After an OSError or a ProtocolError the connection is unusable.
     """
     into = request.operations[0].into if header is not None else None
     if into is None or not into.flags.c_contiguous or not _arrives_unconverted(into, request.operations[0]):

@@ -16,8 +16,7 @@ from ps2.protocol.binary import Handles, check_sendable, request_parts
 from ps2.protocol.framing import read_reply, written
 from ps2.protocol.messages import Reply, Request
 from ps2.transport.concurrent_calls import call_concurrently
-from ps2.transport.connection import Connection
-from ps2.transport.liveness import ConnectionCounts, carries_nothing, is_held_back
+from ps2.transport.connection import Connection, ConnectionCounts, carries_nothing, is_held_back
 from ps2.transport.sockets import PlainSocket, give_up_unanswered, send_some
 
 Outcome = Reply | PS2Error
@@ -37,8 +36,6 @@ class InFlightRequests:
     the same error, and the connection is unusable.
 
     Attributes:
-        last_byte_s: time of the last write or read.
-        looked_s: time of the last liveness check.
         is_patient: True if the system no longer ends the connection while the server has no room for more data.
     """
 
@@ -50,12 +47,7 @@ class InFlightRequests:
         limit_bytes: int,
         unsent: Sequence[Request] | None = None,
     ) -> None:
-        """Prepare the exchange; nothing is sent yet.
-
-        Args:
-            limit_bytes: maximum size of the arrays of one request.
-            unsent: the requests that still have to be written; by default all of them.
-        """
+        """Prepare the exchange; nothing is sent yet. ``unsent``: requests still to be written; None: all of them."""
         self.address = address
         self.connection = connection
         self.requests = requests
@@ -169,9 +161,8 @@ class InFlightRequests:
 def run(in_flight: Sequence[InFlightRequests], wire: WireConfig, ask: Ask) -> None:
     """Drive ``in_flight`` until each exchange is done or has failed.
 
-    Args:
-        ask: called for each server that has been silent for half of ``wire.keepalive_s``. An exchange goes on while
-            the server computes. It fails if the process has stopped or the connection delivers nothing.
+    ``ask`` is called for each server that has been silent for half of ``wire.keepalive_s``. An exchange goes on
+    while the server computes. It fails if the process has stopped or the connection delivers nothing.
     """
     deadline_s = time.monotonic() + wire.request_timeout_s
     for flight in in_flight:

@@ -41,16 +41,10 @@ class Exposition:
         ready: Callable[[], bool] = lambda: True,
         timeout_s: float = SCRAPE_TIMEOUT_S,
     ) -> None:
-        """Bind and start.
+        """Bind to the first free port (0: any) and start; ``setting`` gives ``listen``, for error messages.
 
-        Args:
-            listen: host and candidate ports; the first free port is used. 0 means any free port.
-            setting: name of the setting that gives ``listen``, for error messages.
-            ready: returns True once clients find their shards on this server.
-            timeout_s: maximum duration of one connection.
-
-        Raises:
-            LaunchError: all ports are taken, or the host is not this machine's.
+        ``ready`` returns True once clients find their shards on this server. A connection lasts ``timeout_s``
+        at most.
         """
         registry = CollectorRegistry()
         registry.register(collector)

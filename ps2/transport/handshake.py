@@ -8,8 +8,7 @@ from ps2.protocol.framing import HEAD, greeting_bytes, read_answer, read_greetin
 from ps2.protocol.messages import PROTOCOL_VERSION
 from ps2.protocol.pb import server_pb2 as pb
 from ps2.transport import proof
-from ps2.transport.connection import Connection
-from ps2.transport.liveness import NAME_BYTES
+from ps2.transport.connection import NAME_BYTES, Connection
 from ps2.transport.proof import Tokens
 from ps2.transport.sockets import receive, send_all
 
@@ -19,12 +18,8 @@ def handshake(
 ) -> None:
     """Run the client's side of the handshake. With a token, the server must prove that it knows the token.
 
-    Args:
-        name: name by which the server knows the connection (``liveness``).
-
-    Raises:
-        PS2Error: the peer is the wrong server, or refuses the client. An error before the peer's proof may be forged.
-        OSError: the connection broke, or the handshake was not complete by the deadline.
+    ``name``: the one by which the server knows the connection (``connection``). An error before the peer's proof may
+    be forged.
     """
     tokens = Tokens.from_text(token)
     nonce = proof.new_nonce() if tokens is not None else b""
@@ -45,12 +40,8 @@ def handshake(
 def admit(connection: Connection, tokens: Tokens | None, server_id: str, deadline_s: float) -> tuple[str | None, bytes]:
     """Run the server's side of the handshake, up to ``accept``. With tokens, the client must prove that it knows one.
 
-    Returns:
-        The token that the client knows (None: no token is needed), and the client's name for the connection.
-
-    Raises:
-        PS2Error: the client must be refused; ``refusal`` encodes the error.
-        EOFError, OSError: the connection broke, or the handshake was not complete by the deadline.
+    Returns the token that the client knows (None: no token is needed), and the client's name for the connection. A
+    PS2Error means that the client must be refused; ``refusal`` encodes it.
     """
     greeting = receive(connection, read_greeting(pb.Greeting), deadline_s)
     if greeting.protocol != PROTOCOL_VERSION:

@@ -14,10 +14,9 @@ from typing import Any
 from ps2.config import WireConfig
 from ps2.errors import PS2Error, StoppedError, UnavailableError
 from ps2.interrupts import POLL_S
-from ps2.transport.connection import Connection
+from ps2.transport.connection import Connection, unreachable
 from ps2.transport.handshake import handshake
 from ps2.transport.proof import Tokens
-from ps2.transport.reach import unreachable
 from ps2.transport.sockets import PlainSocket, connect, limit_wait, tune
 from ps2.transport.tls import Renewed, client_context
 from ps2.transport.tls_connection import TlsConnection
@@ -36,7 +35,6 @@ class Peer:
 
     Attributes:
         addresses: its data addresses, best first, as (family, address). The family of a host and port is AF_UNSPEC.
-        idle: connections to it that are not in use.
     """
 
     server_id: str
@@ -144,9 +142,7 @@ class ConnectionPool:
     def _reach(self, address: str, peer: Peer) -> Connection:
         """Connect to one of a server's data addresses.
 
-        Raises:
-            UnreachableError: connecting failed, and this pool never had a connection to the address.
-            UnavailableError: connecting failed, although this pool had a connection to the address before.
+        Raises UnreachableError if this pool never had a connection to the address, else UnavailableError.
         """
         reasons = []
         for family, data_address in peer.addresses:

@@ -73,19 +73,15 @@ class Tokens:
     def from_text(cls, text: str | Tokens | None) -> Tokens | None:
         return cls(text) if isinstance(text, str) else text
 
-    @property
-    def all(self) -> tuple[str, ...]:
-        return self._all
-
     def renew(self, text: str) -> None:
         """Replace the tokens; peers that proved another token are refused from now on."""
-        self._all = tuple(text.split())
+        self.all = tuple(text.split())
         self.generation += 1
 
     def shared(self, proofs: Iterable[bytes], make: Callable[[str], bytes]) -> str | None:
         """Return the first token that matches one of the other side's proofs; None if none does."""
         candidates = list(proofs)
-        return next((token for token in self._all if any(equal(proof, make(token)) for proof in candidates)), None)
+        return next((token for token in self.all if any(equal(proof, make(token)) for proof in candidates)), None)
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 from ps2.config import WireConfig
 from ps2.interrupts import POLL_S, SHIELD, check
 from ps2.protocol.binary import Handles
-from ps2.transport.connection import Connection
-from ps2.transport.liveness import new_name
+from ps2.transport.connection import Connection, new_name
 
 # Maximum number of buffers in one sendmsg call (IOV_MAX is 1024).
 MAX_VIEWS = 512
@@ -90,16 +89,9 @@ def send_all(connection: Connection, views: list[memoryview]) -> None:
 
 
 def receive(connection: Connection, reading: Generator[memoryview, None, T], deadline_s: float | None = None) -> T:
-    """Read one message from a blocking socket.
+    """Read one message, by a reader of ``framing``, from a blocking socket; the deadline changes the socket's timeout.
 
-    Args:
-        reading: a reader of ``framing``.
-        deadline_s: time by which the whole message must have arrived, on the monotonic clock; changes the socket's
-            timeout. None: no deadline.
-
-    Raises:
-        EOFError: the peer closed the connection before the message.
-        OSError: the connection broke within the message, or the deadline passed.
+    Raises EOFError if the peer closed the connection before the message, OSError within it or after the deadline.
     """
     begun = False
     try:
@@ -131,8 +123,6 @@ class PlainSocket(socket.socket):
     """The client's end of a data connection.
 
     Attributes:
-        name: name by which the server knows the connection.
-        handles: handles that the server has assigned on it.
         headers: prepared headers of requests that are sent on it repeatedly.
         patience_s: time to wait for a reply before checking that the peer is alive.
     """
@@ -148,9 +138,7 @@ class PlainSocket(socket.socket):
 def connect(family: int, address: Any, timeout_s: float) -> PlainSocket:
     """Connect a socket; raises OSError.
 
-    Args:
-        family: AF_UNIX if ``address`` names a Unix socket; AF_UNSPEC if it is (host, port).
-        timeout_s: time limit for trying all addresses of the host.
+    ``family``: AF_UNIX, or AF_UNSPEC for a host and port, all of whose addresses it tries.
     """
     if family == socket.AF_UNIX:
         return _connect(family, address, timeout_s)

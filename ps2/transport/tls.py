@@ -77,14 +77,7 @@ def reason(error: ssl.SSLError) -> str:
 
 
 def check_serving(tls: Tls, *hosts: str) -> None:
-    """Check, before anything starts, that peers with the same certificates would accept this process.
-
-    Args:
-        hosts: hosts by which peers reach this process.
-
-    Raises:
-        ConfigError, AuthError: the certificates are unusable.
-    """
+    """Check, before anything starts, that peers with the same certificates would accept this process at these hosts."""
     for host in hosts:
         if (wrong := peer_fault(tls, host)) is not None:
             raise ConfigError(f"certificates: peers that trust {tls} would reject {host}: {wrong}")
@@ -94,20 +87,13 @@ def peer_fault(tls: Tls, host: str) -> str | None:
     """Return why peers with these certificates would reject a process on that host; None if they would accept it.
 
     Without a certificate authority nothing can be checked, and the result is None.
-
-    Raises:
-        ConfigError, AuthError: the certificates are unusable.
     """
     pems = tls.current()
     return build(partial(fault, host=pems.name or host), pems, tls) if pems.ca else None
 
 
 def fault(pems: Pems, host: str) -> str | None:
-    """Return why a peer with the same certificates would reject them; None if it would accept them.
-
-    Args:
-        host: host by which this side is reached; "": any host.
-    """
+    """Return why a peer with the same certificates would reject them at a host ("": any), or None."""
     caller, called = client_context(pems), server_context(pems)
     caller.check_hostname = bool(host)
     to_called, to_caller = ssl.MemoryBIO(), ssl.MemoryBIO()

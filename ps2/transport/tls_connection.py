@@ -26,13 +26,11 @@ class TlsConnection:
     """
 
     def __init__(self, plain: socket.socket, context: ssl.SSLContext, server_name: str | None) -> None:
-        """Wrap a socket; nothing is sent yet.
+        """Wrap a connected socket, closed together with this object; nothing is sent yet.
 
-        Args:
-            plain: a connected socket, closed together with this object.
-            server_name: name that the server's certificate must carry; None on the server's side.
+        ``server_name``: the name that the server's certificate must carry; None on the server's side.
         """
-        self._plain = plain
+        self.plain = plain
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(
             self._incoming, self._outgoing, server_side=server_name is None, server_hostname=server_name
@@ -42,13 +40,8 @@ class TlsConnection:
         self._plaintext_bytes = 0  # plaintext bytes that ``_sending`` encrypts
 
     @property
-    def plain(self) -> socket.socket:
-        """The socket that carries the encrypted bytes."""
-        return self._plain
-
-    @property
     def family(self) -> int:
-        return self._plain.family
+        return self.plain.family
 
     @property
     def has_read_on(self) -> bool:
@@ -58,8 +51,7 @@ class TlsConnection:
     def handshake(self, deadline_s: float) -> None:
         """Run the TLS handshake: check certificates and agree on keys.
 
-        Raises:
-            OSError: the connection broke, or the deadline passed; ssl.SSLError if one side rejects the other.
+        Raise ssl.SSLError if one side rejects the other.
         """
         while True:
             try:
@@ -79,20 +71,19 @@ class TlsConnection:
     def sendmsg(self, views: Sequence[memoryview], _: Sequence[object] = (), flags: int = 0) -> int:
         """Send as much of the views as one call takes; return the number of bytes.
 
-        Raises:
-            BlockingIOError: not all of that part could be sent; the caller must pass the same views again.
+        After BlockingIOError the caller must pass the same views again.
         """
         if not self._sending:
             self._plaintext_bytes = self._encrypt(views)
             self._sending = memoryview(self._outgoing.read())
         while self._sending:
-            self._sending = self._sending[self._plain.send(self._sending, flags) :]
+            self._sending = self._sending[self.plain.send(self._sending, flags) :]
         return self._plaintext_bytes
 
     def recv_into(self, view: memoryview, size: int = 0, flags: int = 0) -> int:
         """Receive like a plain socket; return 0 when the other side has finished."""
         whole = bool(flags & socket.MSG_WAITALL)
-        timeout_s = self._plain.gettimeout()
+        timeout_s = self.plain.gettimeout()
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         got = 0
         while got < len(view):
@@ -103,7 +94,7 @@ class TlsConnection:
                     break
                 try:
                     if deadline_s is not None:
-                        self._plain.settimeout(max(MIN_TIMEOUT_S, deadline_s - time.monotonic()))
+                        self.plain.settimeout(max(MIN_TIMEOUT_S, deadline_s - time.monotonic()))
                     self._receive(flags & ~socket.MSG_WAITALL)
                 except (BlockingIOError, TimeoutError):
                     if got:
@@ -116,32 +107,32 @@ class TlsConnection:
                     break
                 got += int(read)
         if deadline_s is not None:
-            self._plain.settimeout(timeout_s)
+            self.plain.settimeout(timeout_s)
         return got
 
     def recv(self, size: int, flags: int = 0) -> bytes:
         if flags & socket.MSG_PEEK:
-            return b"?" if self.has_read_on else self._plain.recv(size, flags)
+            return b"?" if self.has_read_on else self.plain.recv(size, flags)
         buffer = bytearray(size)
         return bytes(buffer[: self.recv_into(memoryview(buffer), 0, flags)])
 
     def settimeout(self, timeout_s: float | None) -> None:
-        self._plain.settimeout(timeout_s)
+        self.plain.settimeout(timeout_s)
 
     def setsockopt(self, level: int, name: int, value: int | bytes) -> None:
-        self._plain.setsockopt(level, name, value)
+        self.plain.setsockopt(level, name, value)
 
     def getsockopt(self, level: int, name: int, size: int) -> bytes:
-        return self._plain.getsockopt(level, name, size)
+        return self.plain.getsockopt(level, name, size)
 
     def fileno(self) -> int:
-        return self._plain.fileno()
+        return self.plain.fileno()
 
     def shutdown(self, how: int) -> None:
-        self._plain.shutdown(how)
+        self.plain.shutdown(how)
 
     def close(self) -> None:
-        self._plain.close()
+        self.plain.close()
 
     def _encrypt(self, views: Sequence[memoryview]) -> int:
         """Encrypt about ``SENT_BYTES``; return the number of plaintext bytes."""
@@ -173,7 +164,7 @@ class TlsConnection:
                     raise
 
     def _receive(self, flags: int) -> int:
-        got = self._plain.recv_into(self._arriving, 0, flags)
+        got = self.plain.recv_into(self._arriving, 0, flags)
         if got:
             self._incoming.write(self._arriving[:got])
             if got == len(self._arriving) < RECEIVED_BYTES:  # grow only for peers that send much
@@ -184,4 +175,4 @@ class TlsConnection:
 
     def _flush(self) -> None:
         if self._outgoing.pending:
-            self._plain.sendall(self._outgoing.read())
+            self.plain.sendall(self._outgoing.read())

@@ -34,12 +34,9 @@ class WorkerChannel(Generic[M]):
     """Sends requests to the driver and waits for answers. Any thread may ``close`` it; one at a time may ``ask``."""
 
     def __init__(self, address: str, token: str | None, name: str, reply: type[M], wire: WireConfig) -> None:
-        """Create a channel. The first request opens the connection.
+        """Create a channel; the first request opens the connection.
 
-        Args:
-            address: ``host:port``.
-            token: token that both sides must prove to know.
-            name: name that the other side must have; the handshake checks it like a server's id.
+        The other side must have the ``name``, like a server's id.
         """
         self._address = address
         self._token = token
@@ -54,9 +51,7 @@ class WorkerChannel(Generic[M]):
     def ask(self, message: Message) -> M:
         """Send a message and wait for its answer, without a timeout.
 
-        Raises:
-            UnavailableError: the connection has ended.
-            PS2Error: the other side refuses the connection.
+        Raise UnavailableError if the connection has ended.
         """
         try:
             connection = self._connection or self._connect()

@@ -12,7 +12,7 @@ from ps2 import DCV, PS2Conf, PS2Context
 from ps2.config import new_token, write_token
 from ps2.coordinator.launchers import local
 from ps2.coordinator.launchers.local import LocalLauncher
-from ps2.coordinator.launchers.processes.forking import ForkServer
+from ps2.coordinator.launchers.processes.child import ForkServer
 from ps2.errors import AuthError, LaunchError, LimitError, NotColocatedError, StoppedError, UnavailableError, UsageError
 from tests.ports import free_port
 

@@ -12,8 +12,7 @@ import pytest
 
 from ps2 import DCV, PS2Context
 from ps2.coordinator.launchers import local
-from ps2.coordinator.launchers.processes.child import UNKNOWN
-from ps2.coordinator.launchers.processes.forking import ForkServer
+from ps2.coordinator.launchers.processes.child import UNKNOWN, ForkServer
 
 VALUES = np.arange(1000.0)
 # As people name their files, in the folder where their notebooks are; all of them are imported by a new process.

@@ -187,7 +187,7 @@ def count(transport, address):
 def nothing_under_way(engine):
     """Whether all memory that is counted is that of shards, of key sets to remember, and of fast_paths."""
     lasting = sum(status.bytes for status in engine.matrices()) + engine.fast_paths.nbytes
-    return engine.memory.used_bytes == lasting + engine.keys._bytes
+    return engine.memory.used_bytes == lasting + engine.keys.nbytes
 
 
 def row(engine, number):

@@ -163,7 +163,7 @@ def test_client_when_killed_then_next_attempt_makes_the_value(start, join, pool,
         other = join(address, 1)
         value = pool.submit(other.once, 0, 0)
         waiting = pool.submit(join, address, 0, 101)
-        until(lambda: run.leases._waiting and run.blocked, "both wait")
+        until(lambda: run.leases.waiting and run.blocked, "both wait")
     finally:
         client.kill()
         client.communicate()

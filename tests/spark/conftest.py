@@ -103,8 +103,7 @@ def by_value(request):
 @pytest.fixture
 def busy(sc, tmp_path, until):
     """Two tasks on the two slots of the shared session; calling it, or the test's end, ends them."""
-    from ps2.run.slots import free_slots
-    from ps2.run.spark.backend_lookup import backend_of
+    from ps2.run.spark.backend_lookup import backend_of, free_slots
 
     release = str(tmp_path / "release")
 

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 from ps2 import PS2Conf, PS2Context
 from ps2.dashboard.driver_metrics import category_metric
-from ps2.run.accounting import NAMES
+from ps2.run.timeline import NAMES
 
 pytestmark = pytest.mark.usefixtures("by_value")
 CLOCKS = 4

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from ps2 import PS2Context
 from ps2.algorithms.classification import LogisticRegression
 from ps2.errors import ConfigError, WorkerError
-from ps2.run.spark import python_workers
+from ps2.run.spark import interpreter
 
 DEADLINE_S = 60.0
 PROGRAM = """\
@@ -143,22 +143,22 @@ def test_run_when_rows_raise_then_error_names_what(ps, spark):
 
 
 def test_daemon_when_user_has_chosen_one_then_it_stays(sc):
-    chosen = sc._conf.get(python_workers.SETTING)
-    sc._conf.set(python_workers.SETTING, "pyspark.daemon")
+    chosen = sc._conf.get(interpreter.DAEMON_SETTING)
+    sc._conf.set(interpreter.DAEMON_SETTING, "pyspark.daemon")
     try:
-        assert not python_workers.fork_from_daemon(sc)
-        assert sc._conf.get(python_workers.SETTING) == "pyspark.daemon"
+        assert not interpreter.fork_from_daemon(sc)
+        assert sc._conf.get(interpreter.DAEMON_SETTING) == "pyspark.daemon"
     finally:
-        sc._conf.set(python_workers.SETTING, chosen)
-    assert python_workers.fork_from_daemon(sc)
+        sc._conf.set(interpreter.DAEMON_SETTING, chosen)
+    assert interpreter.fork_from_daemon(sc)
 
 
 def test_start_of_workers_when_other_jobs_run_then_none(sc, busy):
-    assert python_workers.start(sc) is None
+    assert interpreter.start_workers(sc) is None
 
 
 def test_start_of_workers_when_cancelled_then_thread_ends(spark, sc):
-    thread = python_workers.start(sc)
+    thread = interpreter.start_workers(sc)
     sc.cancelAllJobs()
     thread.join(DEADLINE_S)  # an error of the thread's would fail the test
     assert not thread.is_alive()

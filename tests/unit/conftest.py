@@ -13,10 +13,9 @@ import pytest
 from ps2.client import task
 from ps2.client.fleet import fleet_text, seal
 from ps2.rpc.run_control import Entered
-from ps2.run.clock_loop import ClockLoop
+from ps2.run.clock_loop import ClockLoop, RunRef
 from ps2.run.clocks import Clocks
 from ps2.run.prefetch import Freshness, Prefetches
-from ps2.run.run_ref import RunRef
 from ps2.run.state import RunState
 from ps2.run.worker import Worker
 from tests.blocking_run import BlockingRun

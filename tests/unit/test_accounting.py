@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from ps2.rpc.run_control import ClockTimes
-from ps2.run.accounting import NAMES, ROW_ORDER
 from ps2.run.result import RunResult
-from ps2.run.timeline import to_table
+from ps2.run.timeline import NAMES, ROW_ORDER, to_table
 
 
 def lane(compute_s, wait_s):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ps2.config import Binding
-from ps2.coordinator import binding as bindings
-from ps2.coordinator.binding import binding_of, out_of_reach
+from ps2.coordinator import application
+from ps2.coordinator.application import binding_of, out_of_reach
 from ps2.coordinator.conf import PS2Conf, reached_at
 from ps2.coordinator.settings import ports
 from ps2.errors import ConfigError
@@ -58,7 +58,7 @@ class Context:
     ],
 )
 def test_place_when_spark_names_driver_host_then_uses_it(monkeypatch, fields, context, expected):
-    monkeypatch.setattr(bindings, "reachable_host", lambda: "host1")
+    monkeypatch.setattr(application, "reachable_host", lambda: "host1")
     assert binding_of(PS2Conf(**fields), context and ClassicSpark(context), has_token=True) == expected
 
 

@@ -12,9 +12,9 @@ from ps2.dashboard.run_view import MAX_BARS, MAX_SHOWN, RunWatcher
 from ps2.dashboard.series import MAX_POINTS, ClockMeans, thinned
 from ps2.dashboard.snapshot import to_json
 from ps2.rpc.run_control import ClockTimes, Logged
-from ps2.run.accounting import NAMES
 from ps2.run.clocks import Clocks
 from ps2.run.state import RunState
+from ps2.run.timeline import NAMES
 
 
 class Silent:

@@ -11,7 +11,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 
 from ps2.dashboard.driver_metrics import MAX_RANKS, DriverCollector, category_metric
 from ps2.dashboard.figures import NO_COUNTS, added
-from ps2.run.accounting import NAMES
+from ps2.run.timeline import NAMES
 from tests.driver_figures import figures_of, run_of
 
 

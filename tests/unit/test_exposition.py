@@ -22,7 +22,7 @@ from ps2.errors import LaunchError
 from ps2.matrix.partition import HASH_SPACE, MatrixSpec, Partition
 from ps2.protocol.messages import Operation, Request, RequestId
 from ps2.server.engine import Engine
-from ps2.server.exposition import ServerCollector
+from ps2.server.metrics import ServerCollector
 from ps2.server.servicer import server_status
 from ps2.transport.exposition import MAX_SCRAPES, Exposition
 from tests.driver_figures import figures_of

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 from numba.core.errors import TypingError
 
-from ps2.server import fast_path, fast_path_compiled, fast_path_loop, lock
+from ps2.server import fast_path, fast_path_compiled, fast_path_loop, shard
 from ps2.server.engine import Engine
 from ps2.server.fast_path import FIRST_BYTES, SHARE, CompiledFastPath
-from ps2.server.lock import ShardLock
+from ps2.server.shard import ShardLock
 
 BUSY = 16  # EBUSY
 
@@ -129,9 +129,9 @@ def test_loop_when_any_source_changes_then_old_build_is_removed(monkeypatch, tmp
 def test_lock_when_python_holds_it_then_no_loop_has_it():
     held = ShardLock()
     with held, held:
-        assert lock._try(held.address) == BUSY
-    assert lock._try(held.address) == 0
-    lock._free(held.address)
+        assert shard._try_mutex(held.address) == BUSY
+    assert shard._try_mutex(held.address) == 0
+    shard._free_mutex(held.address)
 
 
 def test_lock_when_a_loop_holds_it_then_python_waits():
@@ -141,11 +141,11 @@ def test_lock_when_a_loop_holds_it_then_python_waits():
         with held:
             came.set()
 
-    assert lock._try(held.address) == 0
+    assert shard._try_mutex(held.address) == 0
     thread = threading.Thread(target=take)
     thread.start()
     assert not came.wait(0.1)
-    lock._free(held.address)
+    shard._free_mutex(held.address)
     assert came.wait(10)
     thread.join()
 
@@ -177,11 +177,11 @@ def test_lock_when_python_and_native_threads_mix_then_exclusive():
 
     def as_loop():
         for _ in range(2000):
-            lock._wait(held.address)
+            shard._wait_for_mutex(held.address)
             inside[0] += 1
             worst.append(inside[0])
             inside[0] -= 1
-            lock._free(held.address)
+            shard._free_mutex(held.address)
 
     threads = [threading.Thread(target=target) for target in (as_python, as_loop, as_python, as_loop)]
     for thread in threads:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ps2.dashboard.driver_metrics import category_metric
-from ps2.run.accounting import NAMES
+from ps2.run.timeline import NAMES
 from tests.promql import metric_names
 
 ROOT = Path(__file__).parents[2]

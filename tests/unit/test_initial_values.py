@@ -10,8 +10,8 @@ from ps2.coordinator.in_process import InProcessServers, in_process_session
 from ps2.errors import ConfigError, UsageError
 from ps2.matrix.key_policy import Initial, KeyPolicy
 from ps2.matrix.partition import MatrixSpec
+from ps2.ops.draws import normal_pairs
 from ps2.ops.initial import fill_initial
-from ps2.ops.normals import normal_pairs
 from ps2.rpc.convert import spec_from_pb, spec_to_pb
 
 KEYS = np.array([7, 2**62, 0, 123_456_789_012])

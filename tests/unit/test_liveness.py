@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from ps2.transport.liveness import Carried, ConnectionCounts, carried, carries_nothing, is_held_back
+from ps2.transport.connection import Carried, ConnectionCounts, carried, carries_nothing, is_held_back
 
 
 def look(here, there):

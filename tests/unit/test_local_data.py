@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 from pyspark.ml.linalg import Vectors
 
-from ps2.run.local_data import local_data
+from ps2.run.job import local_data
 from ps2.run.pandas_rows import VECTOR_TYPE
 
 

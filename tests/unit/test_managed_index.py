@@ -17,7 +17,7 @@ from ps2.ops.managed_index import ManagedIndex
 from ps2.ops.mapped import MappedArray
 from ps2.ops.slots import newer, older, oldest
 from ps2.ops.waiting import WaitingKeys
-from ps2.server.removed_keys import RemovedKeys
+from ps2.server.managed_keys import RemovedKeys
 
 hash_bits = kernel(managed_index.hash_bits)
 
@@ -359,9 +359,9 @@ def test_time_when_it_would_go_back_then_stays():
 
 def test_removed_when_too_many_then_older_ones_are_unknown(monkeypatch):
     from ps2.errors import StaleMarkError
-    from ps2.server import removed_keys
+    from ps2.server import managed_keys
 
-    monkeypatch.setattr(removed_keys, "MAX_KEYS", 100)
+    monkeypatch.setattr(managed_keys, "MAX_KEYS", 100)
     removed = RemovedKeys()
     removed.add(np.arange(5), 1)
     removed.begin(2)

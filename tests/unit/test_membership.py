@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ps2.coordinator.membership import Membership
+from ps2.coordinator.server_registry import Membership
 from ps2.errors import NotFoundError
 
 

@@ -14,7 +14,7 @@ from ps2.client.matrix import DCVMatrix
 from ps2.coordinator.catalog import Entry
 from ps2.coordinator.conf import PS2Conf
 from ps2.coordinator.fleet_status import FleetServer, FleetStatus
-from ps2.coordinator.overview import overview
+from ps2.coordinator.monitoring import overview
 from ps2.matrix.partition import MatrixSpec
 from ps2.matrix.route import Route
 from ps2.rpc.run_control import ClockTimes

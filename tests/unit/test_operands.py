@@ -17,7 +17,7 @@ from ps2.ops.table import op
 from ps2.protocol import binary
 from ps2.protocol.messages import Operation, Request
 from ps2.server.engine import Engine
-from ps2.server.replies import reply_bytes
+from ps2.server.key_operations import reply_bytes
 from tests import messages
 
 PARTITION = Partition(0, 10, 16)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ps2.errors import LimitError, OutOfRangeError, ShapeError
-from ps2.ops import access, boxes, elementwise, matrix, optimizers, orthants, reductions
+from ps2.ops import access, elementwise, matrix, optimizers, orthants, reductions
 
 NAN = math.nan
 INF = math.inf
@@ -331,19 +331,19 @@ def test_orthant_step_when_leaving_orthant_then_stops_at_face():
 def test_box_gradient_when_weight_is_at_bound_then_is_projected():
     out, weight = np.empty(6), np.array([0.0, 0, 1, 1, 0.5, 0.5])
     gradient, lower, upper = np.array([1.0, -1, 1, -1, -1, NAN]), np.zeros(6), np.ones(6)
-    boxes.box_gradient(out, weight, gradient, lower, upper)
+    orthants.box_gradient(out, weight, gradient, lower, upper)
     np.testing.assert_array_equal(out, [0, -1, 1, 0, -1, NAN])
 
 
 def test_mask_when_a_number_is_nan_then_only_a_zero_hides_it():
     u = np.array([NAN, NAN, 2, 2])
-    boxes.mask(u, np.array([0.0, 1, NAN, -0.0]))
+    orthants.mask(u, np.array([0.0, 1, NAN, -0.0]))
     np.testing.assert_array_equal(u, [0, NAN, 2, 0])
 
 
 def test_clip_when_bounds_are_infinite_then_values_stay():
     u = np.array([-3.0, 3, 3, NAN])
-    boxes.clip(u, np.array([-math.inf, -math.inf, -1, -1]), np.array([math.inf, 2, math.inf, 1]))
+    orthants.clip(u, np.array([-math.inf, -math.inf, -1, -1]), np.array([math.inf, 2, math.inf, 1]))
     np.testing.assert_array_equal(u, [-3, 2, 3, NAN])
 
 

@@ -26,7 +26,6 @@ from ps2.ops import (
     orthants,
     packing,
     proximal,
-    sorting,
     steps,
     touched,
 )
@@ -44,7 +43,6 @@ MODULES = (
     orthants,
     packing,
     proximal,
-    sorting,
     steps,
     touched,
 )
@@ -99,7 +97,7 @@ def test_ops_when_called_after_warm_then_compile_nothing():
     packing.widen(packing.narrow(values, "float16"), "float32")
     packing.widen(packing.narrow(values, "bfloat16"), "float64")
     packing.unpack_keys(*packing.pack_keys(slots))
-    sorting.sort_keys(slots)
+    distinct.sort_keys(slots)
     index = KeyIndex()
     index.insert(slots)
     index.lookup(np.arange(3))

@@ -9,9 +9,9 @@ from ps2.matrix.partition import HASH_SPACE, MatrixSpec, Partition
 from ps2.ops.all import TABLE, lookup
 from ps2.protocol import binary
 from ps2.protocol.messages import Keys, Operation, Request, RequestId, key_digest, nbytes
-from ps2.server import replies
+from ps2.server import key_operations
 from ps2.server.engine import Engine
-from ps2.server.replies import reply_bytes
+from ps2.server.key_operations import reply_bytes
 
 D, S = 1, 2  # a dense matrix of 50 columns, and a sparse one with 40 keys; both of 3 rows
 INTS = 3
@@ -123,7 +123,7 @@ def test_operations_when_returning_arrays_then_all_are_counted():
     own = {name: op for name, op in TABLE.items() if op.module.startswith("ps2.ops.")}
     bringing = {name for name, op in own.items() if "Array" in str(op.fn.__annotations__["return"])}
     products = {name for name, op in own.items() if "Float64s" in str(op.fn.__annotations__["return"])}
-    told = {name for name in (*own, "keys", "map", "nothing") if name in replies.ARRAY_OPERATIONS}
+    told = {name for name in (*own, "keys", "map", "nothing") if name in key_operations.ARRAY_OPERATIONS}
     assert told == bringing | products | {"keys"}
 
 

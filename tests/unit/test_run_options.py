@@ -6,8 +6,8 @@ import pytest
 
 from ps2.errors import ConfigError
 from ps2.rpc.run_control import Logged
+from ps2.run.job_monitor import describe
 from ps2.run.options import RunOptions
-from ps2.run.run_progress import describe
 
 
 @pytest.mark.parametrize(

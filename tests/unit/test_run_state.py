@@ -135,7 +135,7 @@ def test_sit_when_another_attempt_is_present_then_waits_for_exit(start, until):
     workers = start(1)
     first = workers.leases[0]
     second = workers.join(0, attempt=7)
-    until(lambda: workers.run.leases._waiting, "the second attempt waits")
+    until(lambda: workers.run.leases.waiting, "the second attempt waits")
     workers.run.release_rank(first)
     assert second.result(5).clock == 0
 
@@ -154,7 +154,7 @@ def test_sit_when_older_stream_arrives_late_then_waits(start, until):
     old = workers.run.new_lease(0, 0)
     workers.join(0).result(5)
     workers._pool.submit(workers.run.acquire_rank, old)
-    until(lambda: workers.run.leases._waiting, "the older one waits")
+    until(lambda: workers.run.leases.waiting, "the older one waits")
     assert workers.arrive(0, 0).result(5).clock == 0
 
 
@@ -340,7 +340,7 @@ def test_leave_when_connection_breaks_then_attempt_is_told_done(start, until):
 def test_fail_when_workers_wait_anywhere_then_all_are_told(start, until):
     workers = start(4)
     asks = [workers.leave(0), workers.arrive(1, 0), workers.join(2, attempt=7), workers.arrive(3, 0)]
-    until(lambda: workers.run.leases._waiting and workers.run.results, "they wait")
+    until(lambda: workers.run.leases.waiting and workers.run.results, "they wait")
     workers.run.fail(StoppedError("stopped"))
     for ask in (asks[0], asks[2]):
         with pytest.raises(StoppedError, match="the run has ended: stopped"):

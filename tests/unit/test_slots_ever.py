@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from ps2.errors import SlotsError
-from ps2.run.slots import cores_each, count_executors, most_slots, wait_for_slots
+from ps2.run.spark.backend_lookup import cores_each, count_executors, max_slots, wait_for_slots
 from ps2.run.spark.classic import ClassicSpark
 
 DYNAMIC = {"spark.dynamicAllocation.enabled": "true"}
@@ -55,11 +55,11 @@ def test_cores_each_then_slots_by_tasks_and_cores_of_a_slot():
     ],
 )
 def test_most_slots_when_settings_bound_executors_then_is_that(settings, most):
-    assert most_slots(spark(**settings)) == most
+    assert max_slots(spark(**settings)) == most
 
 
 def test_most_slots_when_spark_is_local_then_is_present_slots():
-    assert most_slots(spark(local=True, slots=4, **DYNAMIC)) == 4
+    assert max_slots(spark(local=True, slots=4, **DYNAMIC)) == 4
 
 
 def test_wait_for_slots_when_capped_then_fails_with_numbers():

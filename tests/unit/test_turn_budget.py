@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from ps2.run.turn_budget import MIN_SHARE, MIN_WORKER_SHARE, WINDOW, TurnBudget
+from ps2.run.rotation import MIN_SHARE, MIN_WORKER_SHARE, WINDOW, TurnBudget
 
 
 def told(wholes_s, transfer_s=0.0, rest_s=0.0, turns=4, budget_s=math.inf):

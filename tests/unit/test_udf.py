@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from ps2.errors import OpError
-from ps2.server import udf
 from ps2.server.memory import MemoryAccount
+from ps2.server.request_runner import run_writing, unpickle_function
 
 
 def code(thing):
@@ -25,7 +25,7 @@ def rows():
 def run(fn, given, limit=1 << 20):
     memory = MemoryAccount(limit)
     try:
-        return pickle.loads(udf.run(fn, (), given, memory).tobytes())
+        return pickle.loads(run_writing(fn, (), given, memory).tobytes())
     finally:
         assert memory.used_bytes == 0
 
@@ -116,9 +116,9 @@ def test_function_when_same_row_is_given_twice_then_is_restored():
 )
 def test_code_when_it_cannot_be_loaded_then_op_error_says_so(content):
     with pytest.raises(OpError, match="cannot be loaded on the server"):
-        udf.unpickle(content)
+        unpickle_function(content)
 
 
 def test_code_when_it_is_no_function_then_op_error_says_type():
     with pytest.raises(OpError, match="expected a pickled function, got int"):
-        udf.unpickle(code(3))
+        unpickle_function(code(3))

@@ -33,8 +33,7 @@ from ps2.algorithms.training.record import StepReport, TrainingHistory
 from ps2.algorithms.training.streams.key_time import check_clock
 from ps2.algorithms.training.streams.start import ModelFactory
 from ps2.algorithms.training.table import Table
-from ps2.client.embedding_optimizers import TableOptimizer
-from ps2.client.embedding_settings import TableSettings
+from ps2.client.embedding_settings import TableOptimizer, TableSettings
 from ps2.client.embedding_table import EmbeddingTable
 from ps2.coordinator.context import PS2Context
 from ps2.coordinator.training_host import training_host

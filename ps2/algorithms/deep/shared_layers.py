@@ -15,7 +15,7 @@ from ps2.algorithms.deep.architecture import Architecture, Layer
 from ps2.array_types import Float32s
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
-from ps2.client.embedding_optimizers import LARGEST_SQUARED
+from ps2.client.embedding_settings import LARGEST_SQUARED
 from ps2.client.matrix import DCVMatrix
 from ps2.errors import OutOfRangeError
 

@@ -79,8 +79,7 @@ from ps2.algorithms.training.table import Table
 from ps2.array_types import Float32s, Int64s
 from ps2.data.names import Names
 from ps2.errors import ConfigError, InputError
-from ps2.run.slots import cores_of_one, count_executors
-from ps2.run.spark.backend_lookup import backend_of
+from ps2.run.spark.backend_lookup import backend_of, cores_of_one, count_executors
 
 
 class EmbeddingEstimator(TrainingEstimator):

@@ -32,7 +32,7 @@ from ps2.algorithms.training.record import Record, StepReport, Words
 from ps2.array_types import Float32s, Float64s, Int64s
 from ps2.coordinator.training_host import training_host
 from ps2.errors import PS2Error
-from ps2.run.slots import cores_each
+from ps2.run.spark.backend_lookup import cores_each
 from ps2.server.memory import available_bytes
 
 log = logging.getLogger(__name__)

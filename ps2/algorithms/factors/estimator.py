@@ -36,8 +36,7 @@ from ps2.algorithms.training.record import StepReport, TrainingHistory
 from ps2.algorithms.training.table import Table
 from ps2.coordinator.context import PS2Context
 from ps2.errors import ConfigError, DivergenceWarning, UsageError
-from ps2.run.slots import cores_each
-from ps2.run.spark.backend_lookup import active_session, backend_of
+from ps2.run.spark.backend_lookup import active_session, backend_of, cores_each
 from ps2.run.spark.jvm import java_frame
 
 E = TypeVar("E", bound="MatrixFactorization")

@@ -28,9 +28,8 @@ from ps2.algorithms.frame.vector_columns import for_arrow, unwrapped
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Table
 from ps2.errors import InputError, SlotsError
-from ps2.run.slots import cores_each, cores_of_one, most_slots
 from ps2.run.spark.backend import SparkBackend
-from ps2.run.spark.backend_lookup import backend_of
+from ps2.run.spark.backend_lookup import backend_of, cores_each, cores_of_one, max_slots
 
 # Workers wait for the slowest one. Partitions are kept or merged only if no worker gets more than this times its fair
 # share of the work.
@@ -53,7 +52,7 @@ Dealing = Literal["keep", "coalesce", "shuffle", "balance", "deal"]
 
 def check_workers(spark: SparkBackend, wanted: int | None) -> None:
     """Raise SlotsError if the application can never have a task slot for each worker."""
-    most = most_slots(spark)
+    most = max_slots(spark)
     if wanted is not None and most is not None and wanted > most:
         raise SlotsError(f"numWorkers: {wanted} workers need a task slot each, and Spark at {spark.master} has {most}")
 
@@ -100,7 +99,7 @@ def deal(frame: Any, columns: ColumnNames, found: TableSurvey, wanted: int | Non
 
 
 def _workers(spark: SparkBackend, survey: TableSurvey, requested_workers: int | None) -> int:
-    slots = most_slots(spark) or spark.total_slots()
+    slots = max_slots(spark) or spark.total_slots()
     return min(requested_workers or min(max(1, len(survey.loads)), slots), survey.rows)
 
 

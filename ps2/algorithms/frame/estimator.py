@@ -33,9 +33,8 @@ from ps2.algorithms.training.table import Table
 from ps2.coordinator.context import PS2Context
 from ps2.dashboard.training_log import TRAININGS
 from ps2.errors import SlotsError, StoppedError, WorkerError
-from ps2.run.slots import free_slots
 from ps2.run.spark.backend import SparkBackend
-from ps2.run.spark.backend_lookup import backend_of
+from ps2.run.spark.backend_lookup import backend_of, free_slots
 
 T = TypeVar("T")
 E = TypeVar("E", bound="TrainingEstimator")

@@ -9,8 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ps2.algorithms.online import kernels
-from ps2.client.embedding_optimizers import TableOptimizer
-from ps2.client.embedding_settings import TableSettings
+from ps2.client.embedding_settings import TableOptimizer, TableSettings
 from ps2.client.embedding_table import EmbeddingTable
 from ps2.errors import ConfigError
 from ps2.ops.kernels import Float64s

@@ -15,8 +15,8 @@ import numpy.typing as npt
 from ps2.algorithms.trees.nonempty_bins import marks_of
 from ps2.array_types import Int32s, Int64s
 from ps2.ops.kernels import inline, kernel
-from ps2.ops.pairs import add_pair
 from ps2.ops.prefetch import prefetch_short
+from ps2.ops.simd import add_pair
 
 Array = npt.NDArray[Any]
 UInt64s = npt.NDArray[np.uint64]

@@ -27,11 +27,6 @@ class AttachLauncher(Launcher):
         register: Callable[[int, str, str], None],
         coordinator: str = "",
     ) -> None:
-        """Args:
-        addresses: ``host:port`` of each server.
-        register: called with index, server id and address of each server that answers.
-        coordinator: the id of the coordinator that asks.
-        """
         self._addresses = list(addresses)
         self._server = server
         self._register = register
@@ -62,11 +57,7 @@ class AttachLauncher(Launcher):
         self._register(index, self._server_ids[index], address)
 
     def poll(self) -> dict[int, str | None]:
-        """Ask every server. A server that answers with another id has been restarted, and holds nothing.
-
-        Raises:
-            StoppedError: another driver has taken the fleet over.
-        """
+        """Ask every server. A server that answers with another id has been restarted, and holds nothing."""
         replies = dict(zip(self._server_ids, call_concurrently(self._server_ids, self._hello), strict=True))
         answers = {index: info for index, info in replies.items() if info is not None}
         for info in answers.values():

@@ -12,8 +12,7 @@ from pathlib import Path
 from ps2.certificates import TlsFiles
 from ps2.config import Binding, ports_text, write_token
 from ps2.coordinator.launcher import Launcher, LaunchRequest
-from ps2.coordinator.launchers.processes.child import Child, end, how_it_ended
-from ps2.coordinator.launchers.processes.forking import ForkServer
+from ps2.coordinator.launchers.processes.child import Child, ForkServer, end, how_it_ended
 from ps2.errors import LaunchError
 from ps2.server.memory import available_bytes
 
@@ -36,11 +35,7 @@ class LocalLauncher(Launcher):
         ops: Sequence[str] = (),
         tls: TlsFiles | None = None,
     ) -> None:
-        """Args:
-        binding: the addresses at which the servers listen, and by which others reach them; None: loopback.
-        ops: modules that declare operations, for the servers to load.
-        tls: the servers' certificates; None: there is no TLS.
-        """
+        """``binding``: None: loopback. The servers load the modules ``ops``, which declare operations."""
         self._servers = servers
         self._binding = binding or Binding()
         self._memory = memory_limit_bytes or int(available_bytes() * MEMORY_SHARE) // servers

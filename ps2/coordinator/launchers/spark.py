@@ -15,9 +15,13 @@ from typing import Any
 from ps2.certificates import Tls, TlsFiles
 from ps2.config import Binding, WireConfig
 from ps2.coordinator.launcher import Launcher, LaunchRequest
-from ps2.coordinator.launchers.containers.application import FleetApplication
 from ps2.coordinator.launchers.containers.hosts import Hosts
-from ps2.coordinator.launchers.containers.submission import DEFAULT_MEMORY_BYTES, Submission, submission_for
+from ps2.coordinator.launchers.containers.submission import (
+    DEFAULT_MEMORY_BYTES,
+    FleetApplication,
+    Submission,
+    submission_for,
+)
 from ps2.errors import ConfigError, LaunchError
 from ps2.protocol.pb import launcher_pb2 as pb
 from ps2.rpc.launcher_control import order_to_pb, report_from_pb
@@ -53,12 +57,7 @@ def listen(hosts: Hosts, bind: str, token: str, tls: Tls | None = None) -> RpcSe
 class ContainedServers:
     """How the servers of a fleet in containers are started.
 
-    Attributes:
-        binding: the addresses at which this process listens, and by which containers reach it.
-        memory_bytes: the memory that each server's arrays may take.
-        ops: modules that declare operations.
-        tls: the certificates of servers and of this process; None: there is no TLS.
-        keep_addresses: True if a replacement on the same machine listens at the address of the lost server.
+    ``keep_addresses``: a replacement on the same machine listens at the address of the lost server.
     """
 
     servers: int

@@ -3,7 +3,7 @@
 import { element, show, text } from "./dom.js";
 import { span } from "./format.js";
 
-// The categories of a run's time, and the order of a bar's parts: those of ps2/run/accounting.py.
+// The categories of a run's time, and the order of a bar's parts: those of ps2/run/timeline.py.
 export const CATEGORIES = [
   "compute", "pull", "push", "wait", "onClock", "checkpoint", "coordinator", "kernels", "outside", "connect", "imports", "spark", "other",
 ];

@@ -26,11 +26,7 @@ class RowSource(Protocol):
         """Return the same rows in another number of rdd_partitions, by a shuffle."""
 
     def job(self, work: Callable[[Any], int]) -> SparkJob:
-        """Return the job that calls ``work`` with the rows of each rdd_partition, ready to run in another thread.
-
-        Args:
-            work: picklable; returns its rank.
-        """
+        """Return the job that calls ``work``, which can be pickled, with the rows of each rdd_partition."""
 
 
 class SparkJob(Protocol):
@@ -121,21 +117,10 @@ class SparkBackend(Protocol):
         """Raise StoppedError if the application has ended or is unreachable, and no other call would report that."""
 
     def configure_python(self) -> None:
-        """Let tasks on this host run with this process's Python.
-
-        Raises:
-            ConfigError: they cannot.
-        """
+        """Let tasks on this host run with this process's Python; raise ConfigError if they cannot."""
 
     def start_python(self, access: str) -> threading.Thread | None:
-        """Start the Python workers of a local application, once in its life, in the background.
-
-        Args:
-            access: the access of later tasks (``set_access``).
-
-        Returns:
-            The thread that waits for them; None: nothing is started.
-        """
+        """Start a local application's Python workers, once in its life; return the thread that waits for them."""
 
     def python_error(self, message: str) -> ConfigError | None:
         """Return an error if Spark's message says that tasks failed because of their interpreter."""
@@ -146,11 +131,7 @@ class SparkBackend(Protocol):
         """Give the tasks of later jobs the sealed secrets that open fleets."""
 
     def set_fleet(self, fleet: str | None) -> None:
-        """Set the fleet of this thread's later jobs, for closures without a handle.
-
-        Args:
-            fleet: a ``FleetRef`` as text; None: no fleet.
-        """
+        """Set the fleet (a ``FleetRef`` as text) of this thread's later jobs, for closures without a handle."""
 
     def set_epoch(self, epoch: int) -> None:
         """Set how often the fleet has rolled back, for this thread's later jobs."""
@@ -178,10 +159,9 @@ class SparkBackend(Protocol):
     # -- jobs ----------------------------------------------------------------------------------------------------------
 
     def row_source(self, data: Any) -> RowSource:
-        """Return rows for workers. Shuffles may run here.
+        """Return rows for workers; shuffles may run here.
 
-        Raises:
-            ConfigError: the data are nothing that this application can run over.
+        Raise ConfigError for data that this application cannot run over.
         """
 
     def numbered(self, partitions: int) -> RowSource:
@@ -208,12 +188,7 @@ class SparkBackend(Protocol):
     # -- streams -------------------------------------------------------------------------------------------------------
 
     def start_query(self, writer: Any, handle: Callable[[Any, int], None]) -> Any:
-        """Start a streaming query whose batches this process handles; return its StreamingQuery.
-
-        Args:
-            writer: a DataStreamWriter.
-            handle: called with the DataFrame and the number of each batch, in another thread.
-        """
+        """Start a streaming query; another thread calls ``handle`` with each batch's DataFrame and number."""
 
     def checkpoint_files(self) -> CheckpointFiles:
         """Return the files of queries' checkpoints."""

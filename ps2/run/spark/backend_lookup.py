@@ -1,11 +1,16 @@
-"""Which way this process reaches Spark, by the objects of pyspark that it holds."""
+"""Which way this process reaches Spark, by the objects of pyspark that it holds; and Spark's task slots.
+
+A Spark job without a free slot waits forever; only the driver's log says so.
+"""
 
 from __future__ import annotations
 
 import sys
+import time
 from typing import Any, TypeVar
 
-from ps2.run.slots import is_dynamic, most_slots
+from ps2.errors import SlotsError
+from ps2.interrupts import sleep
 from ps2.run.spark.backend import SparkBackend
 
 T = TypeVar("T")
@@ -58,9 +63,6 @@ def with_python(source: T) -> T:
 
     Everything here that runs Python in tasks outside ``ps.run`` begins with this, as there may be no PS2Context: it
     surrounds each DataFrame that Python functions read, and each SparkSession that makes one of Python's objects.
-
-    Raises:
-        ConfigError: tasks on this host cannot run with it.
     """
     backend_of(source).configure_python()
     return source
@@ -72,5 +74,73 @@ def in_one_wave(frame: Any) -> Any:
     A Python task takes some hundredths of a second however few rows it has: thousands of small ones take minutes.
     """
     spark = backend_of(frame)
-    slots = most_slots(spark) or (None if is_dynamic(spark) else spark.total_slots())
+    slots = max_slots(spark) or (None if is_dynamic(spark) else spark.total_slots())
     return frame if slots is None else frame.coalesce(slots)
+
+
+POLL_S = 0.2
+
+
+def wait_for_slots(spark: SparkBackend, count: int, timeout_s: float) -> None:
+    """Wait until Spark has ``count`` free task slots, or raise SlotsError with both numbers.
+
+    Raise at once if Spark can never have that many. With dynamic allocation Spark gets executors when a job asks for
+    them, so this function does not wait.
+    """
+    limit = max_slots(spark)
+    if limit is not None and limit < count and is_dynamic(spark):
+        raise SlotsError(
+            f"Spark at {spark.master} has at most {limit} task slots (spark.dynamicAllocation.maxExecutors), "
+            f"and {count} are needed"
+        )
+    if is_dynamic(spark):
+        return
+    began_s = time.monotonic()
+    while (free := free_slots(spark)) < count:
+        waited_s = time.monotonic() - began_s
+        if waited_s > timeout_s or (limit is not None and limit < count):
+            raise SlotsError(
+                f"Spark at {spark.master} has {max(free, 0)} free task slots after {waited_s:.0f} s, and "
+                f"{count} are needed; give the application more cores, or end what runs there"
+            )
+        sleep(POLL_S)
+
+
+def free_slots(spark: SparkBackend) -> int:
+    """Return how many more tasks Spark can start now."""
+    return spark.total_slots() - sum(spark.running_tasks())
+
+
+def count_executors(spark: SparkBackend) -> int:
+    """Return how many processes run Spark's tasks now. In local mode that is one."""
+    return max(1, len(spark.running_tasks()))
+
+
+def cores_each(spark: SparkBackend, tasks: int) -> int:
+    """Return how many cores each task has if ``tasks`` tasks share the cluster."""
+    return max(1, spark.total_slots() // tasks) * int(spark.setting("spark.task.cpus") or "1")
+
+
+def cores_of_one(spark: SparkBackend) -> int:
+    """Return how many cores the process has that one task runs in, if no other task runs there."""
+    if spark.is_local:
+        return spark.total_slots() * int(spark.setting("spark.task.cpus") or "1")
+    return int(spark.setting("spark.executor.cores") or "1")
+
+
+def max_slots(spark: SparkBackend) -> int | None:
+    """Return how many slots Spark can ever have; None if that is unknown."""
+    if spark.is_local:
+        return spark.total_slots()
+    executors = spark.setting("spark.dynamicAllocation.maxExecutors")
+    cores = spark.setting("spark.executor.cores")
+    if not is_dynamic(spark) or executors is None or cores is None:
+        return None
+    return int(executors) * (int(cores) // int(spark.setting("spark.task.cpus") or "1"))
+
+
+def is_dynamic(spark: SparkBackend) -> bool:
+    """Return whether Spark allocates executors dynamically."""
+    if spark.is_local:
+        return False
+    return (spark.setting("spark.dynamicAllocation.enabled") or "false") == "true"

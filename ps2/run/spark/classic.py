@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from ps2.client.task import ACCESS_VARIABLE, EPOCH_PROPERTY, FLEET_PROPERTY, STOPPED_PROPERTY
 from ps2.errors import ConfigError, PS2Error, StoppedError
-from ps2.run.spark import interpreter, python_workers
+from ps2.run.spark import interpreter
 from ps2.run.spark.backend import Broadcast
 from ps2.run.spark.files import HadoopFiles
 from ps2.run.spark.frames import RANK_SCHEMA, map_in_arrow, rank_of_batches
@@ -32,11 +32,7 @@ def active_context() -> Any:
 
 @dataclass(frozen=True)
 class ClassicSpark:
-    """The application of a SparkContext in this process; see ``SparkBackend``.
-
-    Attributes:
-        context: the SparkContext.
-    """
+    """The application of a SparkContext in this process; see ``SparkBackend``."""
 
     context: Any
 
@@ -113,10 +109,10 @@ class ClassicSpark:
 
     def start_python(self, access: str) -> threading.Thread | None:
         is_first = ACCESS_VARIABLE not in self.context.environment  # no context of this application was there before
-        if not self.is_local or not is_first or not python_workers.fork_from_daemon(self.context):
+        if not self.is_local or not is_first or not interpreter.fork_from_daemon(self.context):
             return None
         self.set_access(access)
-        return python_workers.start(self.context)
+        return interpreter.start_workers(self.context)
 
     def python_error(self, message: str) -> ConfigError | None:
         return interpreter.python_error(self.context, message)

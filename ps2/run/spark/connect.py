@@ -22,9 +22,8 @@ from typing import Any
 from ps2.client.task import EPOCH_TAG, write_task_file
 from ps2.config import is_loopback
 from ps2.errors import ConfigError, PS2Error, StoppedError
-from ps2.run.spark.broadcast_files import BroadcastFile
 from ps2.run.spark.connect_endpoint import WATCH_S, CallWatch, is_reachable, local_address
-from ps2.run.spark.files import ClientFiles
+from ps2.run.spark.files import BroadcastFile, ClientFiles
 from ps2.run.spark.frames import RANK_SCHEMA, map_in_arrow, rank_of_batches
 from ps2.run.spark.relayed_batches import RelayedQuery
 from ps2.version import __version__

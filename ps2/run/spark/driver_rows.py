@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from ps2.errors import UsageError
-from ps2.run.driver_data import LocalData
 from ps2.run.spark.backend import Broadcast, SparkBackend, SparkJob
+
+
+class LocalData(ABC):
+    """Rows in the driver's memory, in order."""
+
+    @abstractmethod
+    def __init__(self, data: Any) -> None: ...
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of rows."""
+
+    @abstractmethod
+    def serialized(self, begin: int, end: int) -> bytes:
+        """Return rows in an interval as ``read`` takes them."""
+
+    @staticmethod
+    @abstractmethod
+    def read(part: bytes) -> Iterable[Any]:
+        """Return what a worker gets of a part."""
+
+    def parts(self, count: int) -> list[bytes]:
+        """Return equal parts, in order."""
+        bounds = [len(self) * part // count for part in range(count + 1)]
+        return [self.serialized(bounds[part], bounds[part + 1]) for part in range(count)]
 
 
 @dataclass(frozen=True)

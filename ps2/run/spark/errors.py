@@ -50,12 +50,7 @@ MIN_WORKER_MEMORY = "1g"
 
 
 def memory_advice(limit: str | None, message: str) -> str:
-    """Return what to add to the error of a worker that may have died for want of address space, or "".
-
-    Args:
-        limit: ``spark.executor.pyspark.memory``, or None.
-        message: Spark's error message.
-    """
+    """Return what to add to the error of a worker that may have died for want of address space, or ""."""
     if limit is None or NO_ADDRESS_SPACE.search(message) is None:
         return ""
     return (
@@ -114,9 +109,6 @@ def worker_error(message: str) -> WorkerError:
     """Return the error that ends a run because a worker failed.
 
     The traceback of an error of PS2's that no change of the worker's function helps against goes to the log.
-
-    Args:
-        message: the result of ``failure_message``.
     """
     sentence = message.partition("\n")[0]
     match = re.fullmatch(r"(run: rank \d+ failed in clock \d+: )(\S+): (.*)", sentence)
@@ -131,9 +123,7 @@ def worker_error(message: str) -> WorkerError:
 def plain_job_errors() -> Iterator[None]:
     """Raise what a task of a Spark job raised, if that is an error of PS2, as one sentence; the rest goes to the log.
 
-    Raises:
-        InputError: a row cannot be predicted.
-        SpillError: a local disk of Spark is full.
+    A row that cannot be predicted is an InputError, a full disk of Spark a SpillError.
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException

@@ -1,11 +1,15 @@
-"""Files as Spark reads them: through Hadoop's file systems, or through fsspec in a driver that has no Java."""
+"""Files as Spark reads them, through Hadoop or, in a driver without Java, through fsspec; values that tasks share."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
+
+import cloudpickle
 
 from ps2.errors import ConfigError
 from ps2.storage.files import reported, resolve_url
@@ -17,11 +21,7 @@ def escaped(path: str) -> str:
 
 
 def file_system_of(spark_context: Any, path: str) -> tuple[Any, Any]:
-    """Return Hadoop's Path and FileSystem (Java objects) of a path as Spark reads it.
-
-    Raises:
-        ConfigError: the path is local, and the locale of Spark's Java has no bytes for it.
-    """
+    """Return Hadoop's Path and FileSystem (Java objects) of a path as Spark reads it."""
     jvm = spark_context._jvm
     location = jvm.org.apache.hadoop.fs.Path(path)
     system = location.getFileSystem(spark_context._jsc.hadoopConfiguration())
@@ -39,11 +39,7 @@ def file_system_of(spark_context: Any, path: str) -> tuple[Any, Any]:
 
 @dataclass(frozen=True)
 class HadoopFiles:
-    """Files as Spark's Java process sees them; see ``CheckpointFiles``. Hadoop keeps checksums beside local files.
-
-    Attributes:
-        context: the SparkContext.
-    """
+    """Files as Spark's Java process sees them; see ``CheckpointFiles``. Hadoop keeps checksums beside local files."""
 
     context: Any
 
@@ -108,3 +104,42 @@ class ClientFiles:
                 if fs.exists(one):
                     fs.rm_file(one)
             return not fs.exists(root)
+
+
+# Limit of the values in the memory of one Python worker.
+MAX_VALUES = 4
+
+
+class BroadcastFile:
+    """A value in a file that Spark brings to each executor once. Pickled, it is the file's name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._value: tuple[Any] | None = None
+
+    @classmethod
+    def written(cls, folder: Path, name: str, value: Any) -> BroadcastFile:
+        """Write a value to a file in a folder."""
+        (folder / name).write_bytes(cloudpickle.dumps(value))
+        file = cls(name)
+        file._value = (value,)
+        return file
+
+    @property
+    def value(self) -> Any:
+        return _read(self.name) if self._value is None else self._value[0]
+
+    def unpersist(self) -> None:
+        """Nothing: files of a session go with it."""
+
+    def __reduce__(self) -> tuple[type[BroadcastFile], tuple[str]]:
+        return BroadcastFile, (self.name,)
+
+
+@lru_cache(maxsize=MAX_VALUES)
+def _read(name: str) -> Any:
+    from ps2.client.task import shipped_folder
+
+    folder = shipped_folder()
+    assert folder is not None, "only tasks read what the driver shares"
+    return cloudpickle.loads(Path(folder, name).read_bytes())

@@ -7,13 +7,10 @@ from typing import Any
 
 
 def map_in_arrow(frame: Any, function: Callable[[Iterator[Any]], Iterator[Any]], schema: Any) -> Any:
-    """Return ``frame.mapInArrow(function, schema)``, for columns of any names.
+    """Return ``frame.mapInArrow(function, schema)``, for columns of any names if ``schema`` is a StructType.
 
-    PySpark looks the columns of the frame up by their names there, which fails for names with dots, and for names that
-    come twice. Of two new columns with one name, Spark's Java process reads one alone, and may end.
-
-    Args:
-        schema: the schema of the result; a StructType may have any names, a text has each name once.
+    PySpark looks the columns of the frame up by their names there, which fails for names with dots, and for names
+    that come twice. Of two new columns with one name, Spark's Java process reads one alone, and may end.
     """
     from pyspark.sql.types import StructField, StructType
 

@@ -1,4 +1,4 @@
-"""The Python interpreter of Spark's tasks. It must have the driver's version and the same ps2."""
+"""The Python of Spark's tasks: it has the driver's version and the same ps2, and starts early, as imports take long."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -48,13 +49,8 @@ _checked: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 def choose_python(spark_context: Any, folders: Sequence[str]) -> None:
     """Let local tasks run with this interpreter, or check the one that the user has chosen.
 
-    On a cluster, the driver learns of a wrong interpreter only from failed tasks: see ``python_error``.
-
-    Args:
-        folders: the folders of files that the application ships; the first one is this application's own.
-
-    Raises:
-        ConfigError: the chosen interpreter lacks ps2, has another version or cannot be started. Nothing has changed.
+    On a cluster, the driver learns of a wrong interpreter only from failed tasks: see ``python_error``. The first
+    of ``folders`` is this application's own. Raises ConfigError before anything has changed.
     """
     if not spark_context.master.startswith("local") or is_checked(spark_context):
         return
@@ -102,11 +98,7 @@ def has_program(spark_context: Any) -> bool:
 
 
 def python_error(spark_context: Any, message: str) -> ConfigError | None:
-    """Return an error if tasks failed because of their interpreter.
-
-    Args:
-        message: Spark's error message.
-    """
+    """Return an error if tasks failed because of their interpreter."""
     # One that was right failed for rows of Python objects that are older than the choice of it.
     python = DEFAULT if is_checked(spark_context) else spark_context.pythonExec
     missing = MISSING.search(message)
@@ -171,3 +163,59 @@ def _error(python: str, master: str, fault: str) -> ConfigError:
         f"Before the SparkSession is made, set {VARIABLE} (or, with spark-submit, spark.pyspark.python) to a Python "
         f"{version} that has this ps2 installed on every executor's host"
     )
+
+
+DAEMON_SETTING = "spark.python.daemon.module"
+# It has imported what PS2's tasks need before it forks workers.
+DAEMON = "ps2.run.daemon"
+DESCRIPTION = "PS2 starts Spark's Python workers"
+
+
+def fork_from_daemon(spark_context: Any) -> bool:
+    """Let the Python workers of a local Spark be forks of PS2's daemon.
+
+    Return False if the user has chosen another one. Spark's Java, which is this driver's, reads the setting before
+    it starts a worker. It is not needed where tasks' interpreter chooses the daemon itself.
+    """
+    if has_program(spark_context):
+        return True
+    settings = spark_context._conf  # that of the running application
+    if not settings.contains(DAEMON_SETTING):
+        settings.set(DAEMON_SETTING, DAEMON)
+    return bool(settings.get(DAEMON_SETTING) == DAEMON)
+
+
+def start_workers(spark_context: Any) -> threading.Thread | None:
+    """Start the daemon, a worker, and what Spark SQL needs for the first use of Python, by a job of one task.
+
+    The environment of its task must be the one that later tasks have, as Spark keeps a daemon for each. Returns the
+    thread that waits for the job's end; None: other jobs run, or there is no SparkSession.
+    """
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.getActiveSession()
+    if session is None or spark_context.statusTracker().getActiveJobsIds():
+        return None
+    rows = session.range(0, 1, 1, 1).mapInArrow(_same, "id long")
+    # From here on it is Java alone, which raises py4j's errors if the application is stopped meanwhile.
+    arguments = [spark_context._jsc, rows._jdf.queryExecution()]
+    thread = threading.Thread(target=_start_python, args=arguments, name="ps2-python-workers", daemon=True)
+    thread.start()
+    return thread
+
+
+def _start_python(java_context: Any, execution: Any) -> None:
+    from py4j.protocol import Py4JError
+
+    try:
+        java_context.setJobDescription(DESCRIPTION)
+        try:
+            execution.toRdd().count()
+        finally:
+            java_context.setJobDescription(None)
+    except (Py4JError, OSError) as error:  # Spark was stopped; or the first task meets the fault again, and reports it
+        log.debug("%s: %s", DESCRIPTION, error)
+
+
+def _same(batches: Iterator[Any]) -> Iterator[Any]:
+    return batches

@@ -17,11 +17,7 @@ if TYPE_CHECKING:
 
 
 def jvm_context(what: str) -> Any:
-    """Return the process's SparkContext, for ``what``.
-
-    Raises:
-        ConfigError: there is none: this process is a client of Spark Connect.
-    """
+    """Return the process's SparkContext, for ``what``; raise ConfigError in a client of Spark Connect."""
     context = active_context()
     if context is None:
         raise ConfigError(
@@ -66,12 +62,7 @@ def metrics_of(evaluator: Any, predictions: Any) -> Any:
 
 
 def lda_model(spark: Any, topics: Any, alpha: Any, beta: float, gamma_shape: float) -> tuple[Any, Any]:
-    """Return spark.mllib's LocalLDAModel and the session (Java objects).
-
-    Args:
-        topics: pyspark matrix of shape (words, topics).
-        alpha: pyspark vector, one number per topic.
-    """
+    """Return spark.mllib's LocalLDAModel and the session (Java objects). ``topics`` has shape (words, topics)."""
     context = jvm_context("toPyspark")
     mllib = context._jvm.org.apache.spark.mllib
     matrix = mllib.linalg.Matrices.fromML(_to_java(context, topics))
@@ -80,12 +71,7 @@ def lda_model(spark: Any, topics: Any, alpha: Any, beta: float, gamma_shape: flo
 
 
 def kmeans_model(spark_context: Any, centres: Sequence[Any], distance: str, cost: float, iterations: int) -> Any:
-    """Return spark.mllib's KMeansModel (a Java object).
-
-    Args:
-        centres: NumPy arrays.
-        distance, cost, iterations: the distance's name, the training's cost, and its number of iterations.
-    """
+    """Return spark.mllib's KMeansModel (a Java object)."""
     from pyspark.ml.linalg import DenseVector
 
     mllib = spark_context._jvm.org.apache.spark.mllib
@@ -96,12 +82,7 @@ def kmeans_model(spark_context: Any, centres: Sequence[Any], distance: str, cost
 
 
 def word2vec_model(spark_context: Any, rows: Mapping[str, int], vectors: bytes) -> Any:
-    """Return spark.mllib's Word2VecModel (a Java object).
-
-    Args:
-        rows: the row of each word's vector.
-        vectors: float32, row by row.
-    """
+    """Return spark.mllib's Word2VecModel (a Java object). ``vectors`` are float32, row by row."""
     jvm = spark_context._jvm
     numbers = _to_java(spark_context, array("f", vectors))
     scala_rows = jvm.scala.collection.JavaConverters.mapAsScalaMapConverter(_to_java(spark_context, rows)).asScala()
@@ -114,9 +95,7 @@ def word2vec_model(spark_context: Any, rows: Mapping[str, int], vectors: bytes) 
 def new_model(cls: type, uid: str, arguments: Sequence[Any], params: Params) -> Any:
     """Return a model of pyspark.ml with the params and defaults that it shares with ``params``.
 
-    Args:
-        cls: its class in pyspark.ml.
-        arguments: the arguments of the constructor of its Java class, after the uid.
+    ``arguments`` are those of the constructor of its Java class, after the uid.
     """
     from pyspark.ml.wrapper import JavaWrapper
 

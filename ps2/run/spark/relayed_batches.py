@@ -38,8 +38,6 @@ class Ask:
     """The function's request to the client.
 
     Attributes:
-        id: the id of the request.
-        batch: the number of the batch.
         relation: the server's name of the batch's DataFrame.
         session: the session that the DataFrame belongs to; Spark 4.3 clones the client's for each query.
     """
@@ -52,12 +50,9 @@ class Ask:
 
 @dataclass(frozen=True)
 class Answer:
-    """The client's answer, which it repeats.
+    """The client's repeated answer. ``beat`` differs each time.
 
-    Attributes:
-        beat: a number that differs each time.
-        ask: the id of the last request that was handled; "": none.
-        error: the reason why the batch failed; "": it was handled.
+    ``error`` is the reason why batch ``ask`` failed, or "".
     """
 
     beat: int = 0
@@ -71,12 +66,7 @@ class BatchRefusedError(Exception):
 
 @dataclass(frozen=True)
 class AskClient:
-    """The function of ``foreachBatch``.
-
-    Attributes:
-        session: id of the client's session.
-        key: begins the names of the settings.
-    """
+    """The function of ``foreachBatch``."""
 
     session: str
     key: str
@@ -129,13 +119,7 @@ class RelayedQuery:
     """A StreamingQuery of Spark Connect, and the threads that handle its batches here. It has that object's members."""
 
     def __init__(self, writer: Any, spark: ConnectedSession, handle: Callable[[Any, int], None]) -> None:
-        """Start the query.
-
-        Args:
-            writer: a DataStreamWriter.
-            spark: the client's session.
-            handle: called with the DataFrame and the number of each batch; an error of its own fails the query.
-        """
+        """Start the query; an error of ``handle`` fails it."""
         self._spark, self._session, self._handle = spark, spark.session, handle
         self._key = f"ps2.batches.{uuid.uuid4().hex}"
         self._frames = self._session  # the connection to the session of the batches' DataFrames
@@ -170,8 +154,7 @@ class RelayedQuery:
     def awaitTermination(self, timeout: float) -> bool:
         """Wait for the query's end, and then for the batch that is being handled.
 
-        Raises:
-            StoppedError: the server is lost, or the session is over.
+        Raise StoppedError if the server is lost.
         """
         ended = True
         try:

@@ -25,7 +25,7 @@ from ps2.errors import ConfigError, PS2Error, UnavailableError
 from ps2.processes import has_come
 from ps2.programs import command, import_path
 from ps2.rpc.launcher_control import ContainerReport, LauncherControl
-from ps2.transport.reach import unreachable
+from ps2.transport.connection import unreachable
 from ps2.version import __version__
 
 log = logging.getLogger(__name__)
@@ -44,13 +44,8 @@ MAX_ADDRESS = 300
 def host(index: int, launcher: str, generation: int) -> None:
     """Host server ``index`` of a fleet in this container until the launcher ends it.
 
-    Args:
-        launcher: ``host:port`` that gets the reports.
-        generation: number of the fleet's earlier Spark applications.
-
-    Raises:
-        ConfigError: the launcher refuses this container.
-        UnavailableError: the launcher has been silent for too long.
+    ``generation`` is the number of the fleet's earlier Spark applications. Raises UnavailableError if the launcher
+    has been silent for too long.
     """
     context = task_context()
     assert context is not None
@@ -71,11 +66,7 @@ def host(index: int, launcher: str, generation: int) -> None:
 
 
 def container_named(environment: Mapping[str, str], folder: Path) -> str:
-    """Return the cluster manager's name of this container, from its environment or its working folder.
-
-    Args:
-        folder: the working folder; standalone executors have APPLICATION/EXECUTOR.
-    """
+    """Return the cluster manager's name of this container. Standalone executors work in APPLICATION/EXECUTOR."""
     named = next((environment[name] for name in CONTAINERS if name in environment), None)
     if named is not None:
         return named
@@ -102,12 +93,7 @@ def own_address(launcher: str) -> str:
 
 
 def listening(own: str, before: str) -> str:
-    """Return where a server listens: at the address of its predecessor on this machine, or else at a free port.
-
-    Args:
-        own: address of this machine.
-        before: ``host:port`` of the predecessor; "": any.
-    """
+    """Return where a server listens: at the address of its predecessor on this machine, or else at a free port."""
     host, port = split_address(before) if before else ("", 0)
     return join_address(own, port if host == own else 0)
 
@@ -163,10 +149,6 @@ class Server:
     """A server process in this container. It ends with this process, and prints to the container's log."""
 
     def __init__(self, arguments: Sequence[str], secrets: Secrets, environment: Mapping[str, str]) -> None:
-        """Args:
-        arguments: the arguments of ``ps2``.
-        environment: variables in addition to this process's.
-        """
         self._announced, announcing = os.pipe()
         self._address = ""
         with contextlib.ExitStack() as open_pipes:

@@ -21,7 +21,6 @@ class _Slot:
             died with its container, and the coordinator has not noticed yet.
         host: the last report of the newest host; ``left``: True if that host was told to leave.
         ended: the reason why the server of this order has ended, or does not start.
-        address: the last address of the server.
     """
 
     order: int = 0
@@ -37,10 +36,7 @@ class Hosts:
     """The containers of one fleet. Thread-safe."""
 
     def __init__(self, servers: int, version: str, keep_addresses: bool = False) -> None:
-        """Args:
-        version: the version of ps2 that hosts must have.
-        keep_addresses: True if a replacement on the same machine listens at the address of the lost server.
-        """
+        """``keep_addresses``: a replacement on the same machine listens at the address of the lost server."""
         self._keep_addresses = keep_addresses
         self._version = version
         self._lock = threading.Lock()
@@ -66,11 +62,7 @@ class Hosts:
             return all(slot.left or slot.host is None for slot in self._slots)
 
     def report(self, report: ContainerReport) -> Order:
-        """Note a host's report; return its next order.
-
-        Raises:
-            ProtocolError: the fleet has no such server.
-        """
+        """Note a host's report; return its next order."""
         with self._lock:
             if report.index >= len(self._slots):
                 raise ProtocolError(f"this fleet has {len(self._slots)} servers, and no server {report.index}")

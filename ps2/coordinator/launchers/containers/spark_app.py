@@ -79,12 +79,7 @@ def run(request: dict[str, Any], out: TextIO) -> None:
 
 @dataclass
 class _Starting:
-    """The application while it starts.
-
-    Attributes:
-        yarn: the application on YARN; None: another cluster manager.
-        context: its SparkContext, or None before it exists.
-    """
+    """The application while it starts: on YARN, its name there, and its SparkContext once it exists."""
 
     yarn: YarnApplication | None
     context: Any = None
@@ -158,11 +153,7 @@ class YarnApplication:
     """One application, found by its tag. Thread-safe."""
 
     def __init__(self, jvm: Any, conf: Any, tag: str) -> None:
-        """Args:
-        jvm: py4j's view of Java's packages.
-        conf: the application's SparkConf, as a Java object.
-        tag: a tag that no other application has.
-        """
+        """``jvm`` is py4j's view of Java's packages; no other application has the ``tag``."""
         self._java = jvm
         self._tag = tag
         self._client = jvm.org.apache.hadoop.yarn.client.api.YarnClient.createYarnClient()

@@ -1,14 +1,22 @@
-"""A server process on this host: how it ends, and how to end it."""
+"""Server processes on this host: how they start, as forks of one process, and how they end."""
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import signal
+import subprocess
+import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from typing import Any
 
-from ps2.processes import ProcessId
+from ps2.certificates import VARIABLES
+from ps2.errors import LaunchError
+from ps2.processes import ProcessId, has_come
+from ps2.programs import command, import_path
 
 # Exit code of a process that no parent has waited for.
 UNKNOWN = 255
@@ -20,24 +28,20 @@ POLL_S = 0.01
 class Child:
     """A server process that the fork server has started."""
 
-    def __init__(self, process: ProcessId, code_of: Callable[[int], int]) -> None:
-        """``code_of``: returns the exit code of an ended process, by its pid."""
+    def __init__(self, process: ProcessId, read_exit_code: Callable[[int], int]) -> None:
+        """``read_exit_code``: returns the exit code of an ended process, by its pid."""
         self.process = process
-        self._code_of = code_of
+        self._read_exit_code = read_exit_code
         self._code: int | None = None
 
     def poll(self) -> int | None:
         """Return the exit code, or None while the process runs."""
         if self._code is None and not self.process.alive():
-            self._code = self._code_of(self.process.pid)
+            self._code = self._read_exit_code(self.process.pid)
         return self._code
 
     def wait(self, timeout_s: float = math.inf) -> int:
-        """Wait for the end of the process; return its exit code.
-
-        Raises:
-            TimeoutError: the process still runs.
-        """
+        """Wait for the end of the process; return its exit code. Raise TimeoutError if it still runs."""
         deadline_s = time.monotonic() + timeout_s
         while (code := self.poll()) is None:
             if time.monotonic() > deadline_s:
@@ -66,12 +70,7 @@ def end(children: Collection[Child]) -> None:
 
 
 def how_it_ended(code: int, log: Path) -> str:
-    """Return why a server ended, and the tail of its log.
-
-    Args:
-        code: exit code; negative for a signal.
-        log: the server's log file.
-    """
+    """Return why a server ended (``code`` is negative for a signal), and the tail of its log."""
     return ending(code, last_lines(log))
 
 
@@ -98,3 +97,90 @@ def last_lines(log: Path) -> list[str]:
         return log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
     except OSError as error:  # stop(), or a cleaner of temporary files, has removed it
         return [f"({error})"]
+
+
+# The first start imports modules; a busy machine takes its time.
+ANSWER_TIMEOUT_S = 60.0
+
+
+class ForkServer:
+    """Starts servers in milliseconds, as forks of one process (``ps2.cli.forking``) that starts with the first server.
+
+    The fork server ends with this process; its servers go on without it. If it is killed, the next server starts a
+    second later, and the exit codes of running servers are lost.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, name: str, arguments: Sequence[str], log: Path) -> Child:
+        """Start ``ps2`` with these arguments, and this process's environment and path of imports.
+
+        Certificates that the environment names are not handed on.
+        """
+        request = {
+            "arguments": list(arguments),
+            "environment": {name: value for name, value in os.environ.items() if name not in VARIABLES},
+            "path": import_path(),
+            "folder": os.getcwd(),
+            "log": str(log.absolute()),
+        }
+        try:
+            log.write_bytes(b"")
+            with self._lock:
+                # The second attempt starts a new fork server, if the first one was killed.
+                answer = self._ask({"start": request}, log) or self._ask({"start": request}, log)
+        except OSError as error:
+            raise LaunchError(f"{name} cannot be started: {error}") from error
+        if answer is None or "error" in answer:
+            raise LaunchError(f"{name} cannot be started: {answer['error'] if answer else tail(log)}")
+        return Child(ProcessId.of(answer["pid"]), self.read_exit_code)
+
+    def read_exit_code(self, pid: int) -> int:
+        """Return the exit code of an ended server, negative for a signal; ``UNKNOWN`` if its fork server has ended."""
+        with self._lock:
+            answer = self._ask({"ended": pid}) if self._process is not None else None
+        return answer.get("code", UNKNOWN) if answer else UNKNOWN
+
+    def close(self) -> None:
+        """End the fork server. Servers go on."""
+        with self._lock:
+            self._end()
+
+    def _ask(self, request: dict[str, Any], log: Path | None = None) -> dict[str, Any] | None:
+        """Return the fork server's answer; None if it has ended or hangs. Without a ``log`` of errors, start none."""
+        if self._process is None:
+            if log is None:
+                return None
+            self._process = _started(log)
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(json.dumps(request).encode() + b"\n")
+            process.stdin.flush()
+            if has_come(process.stdout, ANSWER_TIMEOUT_S) and (line := process.stdout.readline()):
+                return dict(json.loads(line))
+        except BrokenPipeError:
+            pass
+        self._end()
+        return None
+
+    def _end(self) -> None:
+        if self._process is not None:
+            self._process.kill()  # a stopped process ignores SIGTERM
+            self._process.communicate()
+            self._process = None
+
+
+def _started(log: Path) -> subprocess.Popen[bytes]:
+    with open(log, "wb") as file:
+        return subprocess.Popen(
+            command("ps2.cli.forking", str(os.getpid())),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=file,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(import_path())},
+            start_new_session=True,
+        )
