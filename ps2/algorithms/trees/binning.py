@@ -97,11 +97,7 @@ class Bins:
         return ordered_bits(self.cuts), readable(self.offsets), readable(self.categories), self.missing_bin
 
     def bin_dense(self, columns: FeatureColumns) -> Array:
-        """Return the bins of dense columns, uint8 or uint16, shape (features, n).
-
-        Raises:
-            InputError: a feature has missing values, or what is no category, and no bin for them.
-        """
+        """Return the bins of dense columns, uint8 or uint16, shape (features, n); InputError: a value has no bin."""
         dtype = np.uint8 if self.sizes.max(initial=0) <= 1 << 8 else np.uint16
         out = np.empty((self.features, columns.count), dtype)
         bits = columns.bits.reshape(out.shape)
@@ -112,17 +108,7 @@ class Bins:
         return out
 
     def bin_sparse(self, x: sp.csr_array, absent: Absent) -> tuple[Int64s, Int32s]:
-        """Return the bins that sparse rows hold, without the implied ones.
-
-        Args:
-            x: float32 or float64, its indices sorted.
-
-        Returns:
-            int64, shape (n + 1,): where each row begins; int32: columns of the histogram, ascending within a row.
-
-        Raises:
-            InputError: as ``bin_dense``.
-        """
+        """Return where each sorted row's bins begin, and its columns of the histogram, without implied bins."""
         begins, out = np.empty(x.shape[0] + 1, np.int64), np.empty(x.nnz, np.int32)
         cuts, offsets, categories, missing = self._for_kernels
         bins = (cuts, offsets, categories, missing, self.first, self.implied(absent))

@@ -90,14 +90,7 @@ def count_distinct(
     counts: Int64s,
     found: Int64s,
 ) -> None:
-    """Find the distinct values of each feature and their weights, if they are at most ``limit``.
-
-    Args:
-        rows: of the entries of sparse columns; empty where each column has all rows.
-        start: where a feature's begin in ``values``, where they ascend, and ``counts``, their weights: there is room
-            for ``limit``, or for as many as the feature has entries.
-        found: gets how many there are; -1: too many.
-    """
+    """Find the distinct values of each feature, from ``start`` on, and their weights; ``found`` -1: more than limit."""
     table = np.empty(4 * limit + 4, np.int64)
     for f in features:
         size = 4
@@ -152,12 +145,7 @@ def count_children(
     start: Int64s,
     out: Int64s,
 ) -> None:
-    """Add the weights of some features' values to the children of the cells that they are in; of missing ones to none.
-
-    Args:
-        cell_begin: where the cells of each place begin, and the last ones end; a cell begins at its ``first`` bits, has
-            2 to ``width`` of them, and 2 to ``depth`` children, from ``start`` on.
-    """
+    """Add the weights of some features' values to the children of their cells; missing ones to none."""
     before = np.empty((1 << LOOKED_UP_BITS) + 1, np.int32)
     for place in places:
         f = features[place]
@@ -193,16 +181,7 @@ def count_children(
 
 @inline
 def choose_ends(counts: Int64s, bins: int, ends: Int64s) -> int:
-    """Part ascending cells into bins of about equal weight; return how many bins end before the last.
-
-    Cells that weigh as much as a bin have bins of their own, and the others share what is left (as in LightGBM). If
-    there are no more cells than bins, each has its own.
-
-    Args:
-        counts: weights, above 0.
-        bins: at most, at least 1.
-        ends: gets the last cell of each bin but the last one.
-    """
+    """Part ascending cells into bins of about equal weight (as in LightGBM); return the number of bins less one."""
     total = counts.sum()
     large = np.zeros(len(counts), np.bool_)
     rest_bins, rest = bins, total
@@ -236,13 +215,7 @@ def choose_ends(counts: Int64s, bins: int, ends: Int64s) -> int:
 def choose_depths(
     begin: Int64s, width: UInt64s, weights: Int64s, share: int, spare: int, budget: int, depth: UInt64s
 ) -> None:
-    """Set how often each feature's cells are halved: 0, unless they weigh more than ``spare`` shares of the feature.
-
-    Args:
-        begin: where each feature's cells begin.
-        share: of how many the feature's weight is the sum.
-        budget: children that a feature's cells should have in all, the heavier the more.
-    """
+    """Set how often each feature's cells are halved: 0, unless they weigh more than ``spare`` shares of the feature."""
     for f in range(len(begin) - 1):
         total = weights[begin[f] : begin[f + 1]].sum()
         heavy = np.int64(0)
@@ -268,13 +241,7 @@ def cut_cells(
     high: UInt64s,
     sizes: Int64s,
 ) -> int:
-    """Choose the cuts of features in their cells; return how many there are in all.
-
-    Args:
-        begin: where each feature's cells begin; first, width, weights: of the cells, which ascend.
-        low, high: get the ordered bits between which each cut lies.
-        sizes: gets how many cuts each feature has.
-    """
+    """Choose the cuts of features between ordered bits ``low`` and ``high``; return the number of all cuts."""
     made = 0
     for f in range(len(sizes)):
         ends = np.empty(begin[f + 1] - begin[f], np.int64)
@@ -302,10 +269,7 @@ def place_bins(sizes: Int64s, block: int, first: Int64s) -> None:
 
 @inline
 def _bin_from(bin: int, value: np.uint64, cuts: UInt64s, begin: int, end: int, categories: int, missing: int) -> int:
-    """Return the bin of a value, at least ``bin``: how many cuts are below it.
-
-    Of what is no category, return that of missing values; a category's cut is itself.
-    """
+    """Return the bin of a value, at least ``bin``: the number of cuts below it; ``missing`` for what is no category."""
     if value == MISSING:
         return missing
     while begin + bin < end and cuts[begin + bin] < value:
@@ -319,12 +283,7 @@ def _bin_from(bin: int, value: np.uint64, cuts: UInt64s, begin: int, end: int, c
 def bin_columns(
     features: Int64s, bits: Array, cuts: UInt64s, offsets: Int64s, categories: Int32s, missing: Int32s, out: Array
 ) -> int:
-    """Set ``out[f]`` to the bins of dense columns; return a feature with missing values and no bin for them, or -1.
-
-    Args:
-        categories: of each feature; 0: it is numeric.
-        missing: the bin of missing values; -1: there is none.
-    """
+    """Set ``out[f]`` to the bins of dense columns; return a feature with a value that has no bin, or -1."""
     fault = -1
     # How many cuts are before each cell of a grid: from there it is few steps to the bin.
     cells = min(LOOKED_UP, max(bits.shape[1] // SHARE, 1))
@@ -421,13 +380,7 @@ def bin_rows(
     begins: Int64s,
     out: Int32s,
 ) -> int:
-    """Set ``out`` to the columns of sparse rows' bins; return as ``bin_columns`` does.
-
-    Args:
-        first: where each feature's bins begin.
-        implied: the bin of each feature that rows do without.
-        begins: gets where each row begins in ``out``, and where the last ends.
-    """
+    """Set ``out`` to the columns of sparse rows' bins, but for implied ones; return as ``bin_columns`` does."""
     fault, at = -1, 0
     for row in range(len(indptr) - 1):
         begins[row] = at

@@ -44,7 +44,7 @@ def rules_of(plan: BoostingPlan, scales: tuple[float, float]) -> Rules:
 
 
 def limits_of(plan: BoostingPlan, rules: Rules, totals: Int64s, max_splits: int) -> Limits:
-    """Return when a tree stops growing; totals: of the root."""
+    """Return when a tree stops growing; totals: those of the root."""
     # The third total is a number of rows, unless it is a weight.
     rows = 0 if plan.third == "weights" else int(totals[THIRD])
     rows_per_hessian = rows / max(int(totals[HESSIAN]) * rules.hessian_unit, rules.hessian_unit)

@@ -78,11 +78,6 @@ class BoostedRows:
         columns: FeatureColumns | None = None,
         ids: Int64s | None = None,
     ) -> None:
-        """Args:
-        rows: the rows to train with, and the held-out rows.
-        columns: the columns of the rows to train with; None: to make.
-        ids: the ``row_ids`` of the rows to train with; None: to compute.
-        """
         training, held_out = rows
         self._problem, self._plan = problem, plan
         self._ids = row_ids(training, problem.absent) if ids is None else ids
@@ -117,11 +112,7 @@ class BoostedRows:
         return {**sums, "rows": len(rows.y), "exponents": exponents_of(self._pairs, rows.weights)}
 
     def plant(self, tree: int, scales: tuple[float, float]) -> Int64s:
-        """Begin a tree, with all rows in its root; return the root's totals, int64, shape (3,).
-
-        Args:
-            scales: factors of hessians and gradients.
-        """
+        """Begin a tree with all rows in its root; return the root's totals, int64, shape (3,)."""
         plan, output = self._plan, tree % self._problem.objective.width
         assert self._pairs is not None
         key = key_of(plan.seed, tree)

@@ -87,13 +87,7 @@ class BoostingRecord:
         self.record.objective.append(float(losses.loss / losses.weight))
 
     def end_round(self, ask: Ask, losses: Any, seconds: float | None = None) -> bool:
-        """Record the losses after a round; return whether the training ends.
-
-        Args:
-            losses: attributes: sums of all workers, "loss", "weight", "rows" and "bytes"; "held", the metric of the
-                rows that are held out, if there are any.
-            seconds: duration of the round; None: the time since the last one.
-        """
+        """Record the losses after a round; return whether the training ends. seconds: None: since the last one."""
         self.record.add(losses.rows, losses.bytes)
         self._amounts.append((self.record.rows, self.record.bytes))
         is_enough = self._plan.settings.validationIndicatorCol is not None and self._is_enough(losses.held)

@@ -127,11 +127,7 @@ class CompiledGrower:
         self._max_splits = min(plan.max_leaves, max(count, 1)) - 1
 
     def grow(self, rows: BoostedRows, scales: tuple[float, float], totals: Int64s, rate: float) -> tuple[Tree, Moves]:
-        """Grow the tree that has been planted, and move its rows; return how other rows move to its leaves.
-
-        Args:
-            scales: factors of hessians and gradients; totals: of the root; rate: factor of the leaves.
-        """
+        """Grow the planted tree, and move its rows; return also how other rows move to its leaves."""
         assert rows.grown is not None
         plan, rules = self._plan, rules_of(self._plan, scales)
         max_nodes = 2 * self._max_splits + 1

@@ -55,15 +55,7 @@ def contributions(
     step_left: Bools,
     most: int,
 ) -> None:
-    """Add the SHAP values of rows.
-
-    Args:
-        x: shape (rows, columns).
-        out: float64, shape (rows, outputs, columns), added to.
-        splits, paths, players: of SPLIT, PATH and PLAYER.
-        step_split, step_left: by step of a player: the split, and whether the path goes left there.
-        most: players of the longest path.
-    """
+    """Add the SHAP values of rows to ``out``, shape (rows, outputs, columns)."""
     lefts = np.empty(len(splits), np.bool_)
     passes, weights = np.empty(most, np.bool_), np.empty(most + 1)
     for row in range(x.shape[0]):

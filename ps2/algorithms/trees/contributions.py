@@ -32,14 +32,7 @@ class _Player:
 
 
 class Explainer:
-    """A forest as the kernels of SHAP values want it.
-
-    Args:
-        forest: any.
-
-    Attributes:
-        expected: float64, shape (width,): the mean margin of the training rows, by their hessians.
-    """
+    """A forest as the kernels of SHAP values take it; expected: the mean margin of training rows, shape (width,)."""
 
     def __init__(self, forest: Forest) -> None:
         self._forest = forest
@@ -69,15 +62,7 @@ class Explainer:
         self._steps = (np.array([s for s, _ in steps], np.int32), np.array([left for _, left in steps], np.bool_))
 
     def contributions(self, x: Any) -> Float64s:
-        """Compute the SHAP values of rows.
-
-        Args:
-            x: see ``Predictor.margins``.
-
-        Returns:
-            float64, shape (n, width, features + 1): the last ones are ``expected``; all of an output sum up to the
-            margin.
-        """
+        """Return SHAP values, shape (n, width, features + 1); the last ones are ``expected``."""
         x = matrix_of(x, self._forest.features)
         out = np.zeros((x.shape[0], self._forest.width, self._forest.features + 1))
         out[:, :, -1] = self.expected

@@ -47,11 +47,7 @@ class Limits(NamedTuple):
 
 @kernel
 def may_split(place: int, total: Int64s, max_depth: int, rules: Rules) -> bool:
-    """Return whether both sides of a split of a node can be heavy enough.
-
-    Args:
-        place: 1 for the root; 2p and 2p + 1 for the children of p.
-    """
+    """Return whether both sides of a split of a node can be heavy enough; place: see ``tree_kernels.Nodes``."""
     is_heavy = total[HESSIAN] > 1 and total[HESSIAN] * rules.hessian_unit >= 2 * rules.min_hessian
     return bool(place < np.int64(1) << max_depth and is_heavy and total[THIRD] >= 2 * rules.min_third)
 
@@ -71,12 +67,7 @@ def _score(h: int, g: int, bound: Float64s, rules: Rules) -> float:
 
 @kernel
 def gains_enough(gain: float, total: Int64s, left: Int64s, bound: Float64s, rules: Rules, limits: Limits) -> bool:
-    """Return whether a split gains enough, and more than rounding may seem to gain.
-
-    Args:
-        gain: negative if there is no split.
-        total, left: the sums of the node and of its left side.
-    """
+    """Return whether a split gains enough, and more than rounding may seem to gain; no split has a negative gain."""
     if not gain > limits.min_gain:
         return False
     hessian = total[HESSIAN] * rules.hessian_unit

@@ -95,11 +95,7 @@ class Distinct:
     many: Int64s
 
     def without(self, many: Int64s, limit: int) -> Distinct:
-        """Return the values of features that do not have more than ``limit``.
-
-        Args:
-            many: features that are known to have more; they ascend.
-        """
+        """Return the values without the features ``many``, ascending, and those with more values than ``limit``."""
         begins = runs(self.features)
         counts = np.diff(begins, append=len(self.features))
         many = merged(many, self.features[begins][counts > limit])
@@ -121,12 +117,7 @@ def from_bits(bits: UInt64s) -> Float64s:
 
 
 def distinct(columns: FeatureColumns, limit: int, weights: Int64s = NO_WEIGHTS) -> Distinct:
-    """Find the distinct values of each feature, missing ones aside.
-
-    Args:
-        limit: the maximum number of values; a feature with more is one of ``many``.
-        weights: the rows' weights as whole numbers, not negative; empty: each counts 1.
-    """
+    """Find at most ``limit`` distinct values of each feature, but missing ones; ``many`` have more."""
     start = np.append(0, np.cumsum(np.minimum(np.diff(columns.begin), limit)))
     values, counts = np.empty(start[-1], np.uint64), np.empty(start[-1], np.int64)
     found = np.empty(columns.features, np.int64)

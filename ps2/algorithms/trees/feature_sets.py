@@ -42,12 +42,7 @@ class FeatureSets:
     drawn: int = 0
 
     def words(self, paths: Sequence[Path], keys: Int64s) -> Int64s:
-        """Return the features of nodes, a bit each: int64, shape (n, words); no words if all nodes may use all.
-
-        Args:
-            paths: of each node, the features of the splits above it.
-            keys: of nodes: what their features are drawn by.
-        """
+        """Return the features of nodes as bits, int64, shape (n, words), by their paths; no words: all may use all."""
         if not (self.groups or self.weights):
             return np.empty((len(paths), 0), np.int64)
         words = -(-self.features // WORD_BITS)

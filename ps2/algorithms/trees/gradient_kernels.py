@@ -151,12 +151,7 @@ def softmax_losses(margins: Float64s, y: Float64s, weights: Float64s) -> tuple[f
 
 @kernel
 def count_exponents(words: UInt64s, counts: Int64s) -> None:
-    """Count numbers by exponent; zeros count nowhere.
-
-    Args:
-        words: bits of float64, shape (n, k), by row and kind.
-        counts: shape (k, EXPONENTS), added to.
-    """
+    """Add to counts, shape (kinds, EXPONENTS), the numbers of words, shape (n, kinds), by exponent, but for zeros."""
     for i in range(words.shape[0]):
         for kind in range(words.shape[1]):
             word = words[i, kind] << np.uint64(1)  # without the sign
@@ -173,14 +168,7 @@ def _rounded(value: float, draw: float) -> np.int64:
 
 @kernel
 def quantise(pairs: Float64s, ids: Int64s, key: int, scales: tuple[float, float], out: Array) -> None:
-    """Set ``out``, int64 of shape (n, 2), to hessians and gradients times their scales, as whole numbers.
-
-    What lies between two goes up as often as it is near the upper one: a row's own number decides, never its place.
-    A hessian above 0 is at least 1.
-
-    Args:
-        ids: of rows, int64; key: of seed and tree.
-    """
+    """Set ``out``, int64, shape (n, 2), to scaled hessians and gradients, rounded at random; a hessian is >= 1."""
     for i in range(len(pairs)):
         if pairs[i, 0] == 0.0:
             out[i, 0] = out[i, 1] = 0

@@ -66,18 +66,7 @@ class Objective:
         out: Float64s | None = None,
         groups: RowGroups | None = None,
     ) -> tuple[Float64s, tuple[float, float]]:
-        """Compute hessians and gradients, and losses with them.
-
-        Args:
-            margins: shape (n, width).
-            y: shape (n,).
-            weights: shape (n,), not negative; empty: each row counts 1. A row of weight 0 has zeros.
-            out: an earlier result to overwrite: new memory costs as much as computing them.
-            groups: the groups of the rows ("lambdarank").
-
-        Returns:
-            Shape (width, n, 2): hessian, then gradient; and the result of ``losses``.
-        """
+        """Return hessians and gradients, shape (width, n, 2), in ``out`` if it is set, and the sums of ``losses``."""
         pairs = np.empty((self.width, len(y), 2)) if out is None else out
         if self.loss == "lambdarank":
             assert groups is not None
@@ -96,7 +85,7 @@ class Objective:
     def losses(
         self, margins: Float64s, y: Float64s, weights: Float64s = NO_WEIGHTS, groups: RowGroups | None = None
     ) -> tuple[float, float]:
-        """Sum losses, each times its row's weight, and weights; for the args, see ``gradients``."""
+        """Sum losses, each times its row's weight, and weights; empty weights: each row counts 1."""
         if self.loss == "lambdarank":
             assert groups is not None
             return lost_ndcg(margins[:, 0], y, groups, int(self.shape))
@@ -175,15 +164,7 @@ class Objective:
     def base(
         self, label_mean: float, class_weights: Float64s, quantile: float = 0.0, row_weight: float = 1.0
     ) -> Float64s:
-        """Return the margins that are best for a model without trees, float64, shape (width,).
-
-        Args:
-            label_mean: the labels' mean, by weight.
-            class_weights: for "logistic" and "softmax", the weights of the labels 0, 1, ...; a class without any
-                counts as one row.
-            quantile: the labels' quantile ``label_share``, by weight.
-            row_weight: the mean weight of a row.
-        """
+        """Return the margins that are best without trees, shape (width,); quantile: that of ``label_share``."""
         if self.loss in ("logistic", "softmax"):
             logs = np.log(np.where(class_weights > 0, class_weights, row_weight))
             return np.array([logs[1] - logs[0]]) if self.loss == "logistic" else logs - logs.mean()
@@ -193,15 +174,7 @@ class Objective:
 
 
 def exponents_of(pairs: Float64s, weights: Float64s) -> Int64s:
-    """Count rows by the exponents of hessians, gradients and weights: whole numbers, the same in any order.
-
-    Args:
-        pairs: shape (width, n, 2).
-        weights: shape (n,); empty: each row counts 1.
-
-    Returns:
-        int64, shape (KINDS, EXPONENTS).
-    """
+    """Count rows by the exponents of hessians, gradients and weights: int64, shape (KINDS, EXPONENTS)."""
     counts = np.zeros((KINDS, kernels.EXPONENTS), np.int64)
 
     def count(words: npt.NDArray[np.uint64]) -> Int64s:
@@ -218,11 +191,7 @@ def exponents_of(pairs: Float64s, weights: Float64s) -> Int64s:
 
 
 def sums_below(counts: Int64s) -> Float64s:
-    """Return bounds of the sums of hessians, absolute gradients and weights, at most twice these: float64, (KINDS,).
-
-    Args:
-        counts: the sum of all workers' results of ``exponents_of``.
-    """
+    """Return bounds of the sums of hessians, absolute gradients and weights, at most twice these, by exponents."""
     bounds = np.zeros(KINDS)
     for kind, exponent in zip(*np.nonzero(counts), strict=True):
         # In a fixed order, so that not even the last bit depends on the order of the rows.

@@ -77,13 +77,7 @@ class DenseRows:
     columns: Array
 
     def add_histogram(self, order: Int32s, pairs: Array, out: Array) -> None:
-        """Add the rows of a node to its histogram.
-
-        Args:
-            order: int32: numbers of rows.
-            pairs: int64, shape (rows, channels): quantised hessians and gradients, perhaps a third.
-            out: int64, shape (bins, channels).
-        """
+        """Add the rows of a node to its histogram, shape (bins, channels); pairs: shape (rows, channels)."""
         pairs = readable(pairs)
         blocks, width = self.blocks, self.blocks.shape[2]
         pieces = min(MAX_PIECES // max(len(blocks), 1), len(order) * len(self.first) // OF_PIECE) or 1
@@ -123,12 +117,7 @@ class DenseRows:
         return readable(out)
 
     def part(self, order: Int32s, split: Split, aside: Int32s) -> int:
-        """Move the rows of a node that go left to the front, in place; return their number.
-
-        Args:
-            order: the node's rows in order.
-            aside: int32, of the same length, overwritten.
-        """
+        """Move the rows of a node that go left to the front, in place; return their number."""
         return int(kernels.part_dense(order, self.columns[split.feature], split.lefts(self.bins), aside))
 
 
@@ -148,13 +137,7 @@ class SparseRows:
     absent: Absent
 
     def histogram(self, order: Int32s, pairs: Array, scratch: Scratch) -> tuple[Int64s, Array]:
-        """Return the histogram of a node's rows where it is not empty.
-
-        Args: as of ``DenseRows.add_histogram``.
-
-        Returns:
-            Bins, int64, ascending; their sums, int64, shape (n, channels). Implied bins are empty.
-        """
+        """Return the filled bins of a node's histogram, ascending, without implied ones, and their sums."""
         pairs = readable(pairs)
         kernels.add_sparse(
             readable(order), readable(self.begins), readable(self.columns), pairs, scratch.sums, scratch.touched
@@ -165,7 +148,7 @@ class SparseRows:
         return bins, found
 
     def part(self, order: Int32s, split: Split, aside: Int32s) -> int:
-        """Move the rows of a node that go left to the front: see ``DenseRows.part``."""
+        """Move the rows of a node that go left to the front, in place; return their number."""
         begins, columns, f = readable(self.begins), readable(self.columns), split.feature
         first, implied, lefts = int(self.bins.first[f]), int(self._implied[f]), split.lefts(self.bins)
         return int(kernels.part_sparse(order, begins, columns, first, implied, lefts, aside))
@@ -176,11 +159,7 @@ class SparseRows:
 
 
 class Scratch:
-    """Room for the histogram of one node of sparse rows: zeros between two uses.
-
-    Args:
-        bins: the number of bins; channels: 2 or 3.
-    """
+    """Memory for the histogram of one node of sparse rows; zeros between two uses."""
 
     def __init__(self, bins: int, channels: int) -> None:
         self.sums: Array = np.zeros((bins, channels), np.int64)

@@ -42,13 +42,7 @@ def to_rows(tiles: Int64s, columns: Array, features: Int64s, out: Array) -> None
 
 @kernel
 def add_dense(order: Int32s, rows: Array, first: UInt64s, pairs: Array, out: Array) -> None:
-    """Add the pairs of a node's rows to its histogram.
-
-    Args:
-        rows: bins, unsigned, shape (rows, features or more): a row's lie together, as those of a node's rows do not.
-        first: where each feature's bins begin.
-        pairs: shape (rows, channels); out: shape (bins, channels).
-    """
+    """Add the pairs of a node's rows to its histogram; rows: bins, unsigned; first: each feature's first bin."""
     channels, near, features = pairs.shape[1], len(order) - AHEAD, np.uint64(len(first))
     for i in range(len(order)):
         if i < near:
@@ -159,12 +153,7 @@ def take_touched(touched: UInt64s, histogram: Array, bins: Int64s, sums: Array) 
 
 @kernel
 def part_dense(order: Int32s, column: Array, lefts: Array, aside: Int32s) -> int:
-    """Part the rows of a node, in place: those that go left come first; return how many. Both sides keep their order.
-
-    Args:
-        column: bins of the feature; lefts: for each bin, whether it goes left.
-        aside: as long as ``order``, overwritten.
-    """
+    """Part a node's rows in place, those that go left first, each side in order; return how many go left."""
     left, right = 0, 0
     for i in range(len(order)):
         row = order[i]

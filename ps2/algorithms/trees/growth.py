@@ -61,11 +61,7 @@ class Growth(ABC):
         """Return the operands of the search of the open nodes."""
 
     def advance(self, best: Splits | None) -> Moves:
-        """Note the best splits of the open nodes, and open the nodes that come next.
-
-        Args:
-            best: the best splits of the open nodes; None: there are no open nodes.
-        """
+        """Record the best splits of the open nodes (None: no node is open), and open the next nodes."""
         if best is not None:
             self._note(best)
         parted = self._choose()
@@ -90,11 +86,7 @@ class Growth(ABC):
 
     @abstractmethod
     def _open(self, parted: list[Node]) -> tuple[list[Node], list[Node]]:
-        """Return the nodes to open, each with a row for its histogram, and the nodes whose histograms workers add.
-
-        Args:
-            parted: the nodes whose rows are parted before.
-        """
+        """Return the nodes to open, each with a row for its histogram, and the nodes whose histograms workers add."""
 
     def _final_nodes(self) -> FinalNodes:
         """Return the nodes of the finished tree; none, if workers need not know them."""

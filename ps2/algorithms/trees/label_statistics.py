@@ -115,12 +115,7 @@ def label_quantile(table: Table, share: float, facts: Facts) -> float:
 
 
 def _weights_by_part(table: Table, unit: float, prefix: int, below: int, bits: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the different values of a part of labels' bits, ascending, and their weights.
-
-    Args:
-        prefix: the bits above the part. Other labels do not count.
-        below, bits: the number of bits below the part, and in it.
-    """
+    """Return the distinct values of a part of labels' bits below a prefix, ascending, and their weights."""
 
     def summed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

@@ -73,14 +73,7 @@ class LeafQuantiles:
     # -- workers ---------------------------------------------------------------------------------------------------
 
     def add(self, leaves: Sequence[Int32s], residuals: Float64s, weights: Float64s, cells: Int64s | None) -> None:
-        """Add a worker's rows.
-
-        Args:
-            leaves: int32, for each leaf the numbers of its rows.
-            residuals: the label minus the margin of each row.
-            weights: the weight of each row; empty: each counts 1.
-            cells: the coarse cell of each leaf whose fine cells to add to; None: add to the coarse cells.
-        """
+        """Add a worker's rows to the fine cells of each leaf's coarse cell; cells None: to the coarse cells."""
         units = whole(weights, self.weight_unit) if self.weight_unit and len(weights) else None
         keys, sums = sum_by_cell(leaves, ordered_bits(residuals), units, cells)
         if len(keys):
@@ -102,12 +95,7 @@ class LeafQuantiles:
 def local_quantiles(
     share: float, weight_unit: float, leaves: Sequence[Int32s], residuals: Float64s, weights: Float64s
 ) -> Float64s:
-    """Return each leaf's quantile, 0 without rows, where one worker has all rows.
-
-    Args:
-        share, weight_unit: see ``LeafQuantiles``.
-        leaves, residuals, weights: see ``LeafQuantiles.add``.
-    """
+    """Return each leaf's quantile, 0 without rows, where one worker has all rows."""
     units = whole(weights, weight_unit) if weight_unit and len(weights) else None
     bits = ordered_bits(residuals)
     keys, sums = sum_by_cell(leaves, bits, units, None)

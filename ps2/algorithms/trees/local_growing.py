@@ -19,11 +19,7 @@ from ps2.algorithms.trees.tree import Tree
 
 
 class LocalGrower:
-    """Grows trees from the rows of one worker.
-
-    Args:
-        weight_unit: the unit of weights in the quantiles of leaves.
-    """
+    """Grows trees from the rows of one worker; weight_unit: the unit of weights in the quantiles of leaves."""
 
     def __init__(
         self, problem: TreeProblem, plan: BoostingPlan, bins: Bins, rows: BoostedRows, weight_unit: float
@@ -37,12 +33,7 @@ class LocalGrower:
             self._histograms = LocalHistograms(problem, plan, bins, rows.training.rows)
 
     def grow(self, number: int, scales: tuple[float, float]) -> Tree:
-        """Grow a tree from the computed gradients, and add it to the margins.
-
-        Args:
-            number: the tree's number, from 0.
-            scales: factors of hessians and gradients.
-        """
+        """Grow a tree from the computed gradients, and add it to the margins; scales: of hessians and gradients."""
         plan, rows = self._plan, self._rows
         totals = rows.plant(number, scales)
         rate = plan.rate_of(number, self._problem.objective.width)

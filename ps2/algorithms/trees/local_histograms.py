@@ -52,11 +52,7 @@ class LocalHistograms:
         self._m[LAYOUT, : len(layout)] = layout
 
     def make_room(self, rows: int) -> None:
-        """Grow the matrix to this number of rows, at least.
-
-        Raises:
-            LimitError: it does not fit this process's memory.
-        """
+        """Grow the matrix to at least this number of rows; LimitError if this process lacks the memory."""
         if rows > len(self._m):
             row_bytes = self._m[0].nbytes
             what = f"a tree that grows needs {rows:,} histograms of {row_bytes:,} bytes at a time,"
@@ -75,7 +71,7 @@ class LocalHistograms:
             ops.clear(self._m, np.array(rows), channels=self._plan.channels)
 
     def add(self, nodes: Sequence[tuple[int, Int32s]], pairs: Array) -> None:
-        """Add the rows of nodes to their histograms; pairs: as of ``DenseRows.add_histogram``."""
+        """Add the rows of nodes to their histograms; pairs: see ``DenseRows.add_histogram``."""
         if isinstance(self._rows, DenseRows):
             self._add_dense(self._rows, nodes, pairs)
         elif nodes:

@@ -160,10 +160,7 @@ class LocalTreeWorker:
         self._num_trees += len(trees)
 
     def _grow_rounds(self) -> list[dict[str, Any]]:
-        """Grow rounds until the time of a clock is spent, or all have grown; return a reply for each.
-
-        The losses after the last round are in a reply without trees.
-        """
+        """Grow rounds for a clock's time; return a reply for each. A last one without trees has the final losses."""
         ends_s, replies = time.monotonic() + BUDGET_S, []
         width = self._problem.objective.width
         while True:

@@ -48,12 +48,7 @@ MAX_TILES = 64
 def add(
     m: Block, slots: Slots, sums: Annotated[Values, along("slots", "channels")], *, row: int = 0, marks: bool = False
 ) -> None:
-    """Add to some bins of a histogram.
-
-    Args:
-        slots: where the bins begin.
-        row: of the histogram; marks: whether bins are marked.
-    """
+    """Add to the bins of histogram ``row`` that begin at some slots; marks: whether bins are marked."""
     rows = check_row_ids(np.array([row]), m.shape[0])
     if marks:
         check_marks(m, max(sums.shape[1], 2), rows)
@@ -71,11 +66,7 @@ def add_rows(
     *,
     channels: Channels = 2,
 ) -> None:
-    """Add to all bins of some histograms, and mark those that get something.
-
-    Args:
-        rows: of the histograms, each once.
-    """
+    """Add to all bins of some histograms, and mark those that change; each row comes once."""
     rows = check_row_ids(rows, m.shape[0])
     check_marks(m, channels, rows)
     over_blocks(add_rows_marked, (rows, readable(sums)), m, channels, cost=2 * m.shape[1])
@@ -90,12 +81,7 @@ def subtract(
     marks: bool = False,
     channels: Channels = 2,
 ) -> None:
-    """Subtract other histograms from some, pair by pair: what is left is that of a node's other child.
-
-    Args:
-        rows: those that change, each once; others: those that are subtracted.
-        marks: whether bins are marked.
-    """
+    """Subtract other histograms from some, pair by pair: the rest is that of a node's other child."""
     rows, others = check_row_ids(rows, m.shape[0]), check_row_ids(others, m.shape[0])
     if marks:
         check_marks(m, channels, rows, others)
@@ -114,11 +100,7 @@ def clear(m: Block, rows: RowIds, *, channels: ManyChannels = 2) -> None:
 
 @op(writes=("m",), dtypes=("int64",))
 def mark(m: Block, *, layout: int = 0, channels: ManyChannels = 2) -> None:
-    """Mark the bins of all histograms anew, when the matrix has been cut in another way since they were marked.
-
-    Args:
-        layout: the row that is no histogram.
-    """
+    """Mark the bins of all histograms again, after the matrix was partitioned again; ``layout`` is no histogram."""
     rows = np.array([row for row in marked_rows(m.shape[0]) if row != layout], np.int64)
     check_marks(m, channels, rows)
     m[1::GROUP] = 0  # also where rows will have theirs that are not there yet

@@ -24,11 +24,7 @@ ENTRY_COST = 2
 
 
 class Predictor:
-    """A forest as its kernels want it; picklable.
-
-    Args:
-        forest: any.
-    """
+    """A forest as its kernels take it; picklable."""
 
     def __init__(self, forest: Forest) -> None:
         self._forest = forest
@@ -53,19 +49,7 @@ class Predictor:
         self._sparse_nodes["where"] += ((np.searchsorted(self._used, features) - features) << 2).astype(np.uint32)
 
     def margins(self, x: Any) -> Float64s:
-        """Compute the margins of rows: the base and what the trees add to it, summed in float64.
-
-        Args:
-            x: float64 (others are converted), shape (n, features), dense or CSR, or what NumPy makes an
-                array of, such as a pandas DataFrame; NaN is missing.
-
-        Returns:
-            Shape (n, width).
-
-        Raises:
-            ShapeError: x has another number of features.
-            DTypeError: it holds no numbers.
-        """
+        """Return the margins of rows, shape (n, width), summed in float64; x: see ``GBTModel.margins``."""
         x = matrix_of(x, self._forest.features)
         out = np.empty((x.shape[0], self._forest.width))
         out[:] = self._forest.base
@@ -73,10 +57,7 @@ class Predictor:
         return out
 
     def leaves(self, x: Any) -> Int32s:
-        """Return the leaves that rows reach, int32, shape (n, trees): numbers of nodes in each ``Tree``.
-
-        Args and Raises: as of ``margins``.
-        """
+        """Return the leaves that rows reach, int32, shape (n, trees): numbers of nodes in each ``Tree``."""
         x = matrix_of(x, self._forest.features)
         out = np.empty((x.shape[0], len(self._forest.trees)), np.int32)
         self._run(kernels.dense_leaves, kernels.sparse_leaves, x, out)
@@ -108,11 +89,7 @@ class Predictor:
 
 
 def matrix_of(x: Any, features: int) -> Any:
-    """Return rows as an array of float64, or as CSR.
-
-    Raises:
-        ShapeError, DTypeError: they are none, or have another number of features.
-    """
+    """Return rows as an array of float64 or CSR; ShapeError or DTypeError for anything else."""
     x = given_rows("x", x, features)
     return x.astype(np.float64, copy=False)
 

@@ -192,14 +192,7 @@ class BoostingPlan(Plan[BoostingSettings]):
 def with_facts(
     plan: BoostingPlan, objective: Objective, facts: Facts, dim: int, is_weighted: bool, initial: Forest | None
 ) -> BoostingPlan:
-    """Return a plan with what the rows decide.
-
-    Args:
-        facts: statistics of the rows' labels and weights.
-        dim: the number of features.
-        is_weighted: whether rows have weights.
-        initial: the forest that the training resumes from.
-    """
+    """Return a plan with the facts of the rows; initial: the forest that the training resumes from."""
     settings, mean_weight = plan.settings, facts.weight / facts.rows
     min_gain, max_leaf_value, first_rate = MIN_GAIN, objective.max_leaf_value, None
     if settings.defaults == "pyspark":
@@ -243,16 +236,7 @@ def check_features(settings: BoostingSettings, dim: int) -> None:
 
 
 def check_categories(categories: Mapping[int, int], monotone: Sequence[int] = ()) -> None:
-    """Raise an error for categorical features that trees cannot be grown with.
-
-    Args:
-        categories: the number of categories by feature number.
-        monotone: a constraint for each feature; empty: none.
-
-    Raises:
-        LimitError: a feature has more categories than a histogram has bins.
-        ConfigError: a feature whose categories have no order has a constraint.
-    """
+    """Raise LimitError for too many categories, ConfigError for a constraint of a categorical feature."""
     for feature, count in categories.items():
         if count > MAX_CATEGORIES:
             raise LimitError(f"feature {feature}: expected at most {MAX_CATEGORIES:,} categories, got {count:,}")

@@ -205,11 +205,7 @@ class BoostingProgram(FleetProgram[TrainedForest[Forest]]):
             scales, is_recorded = next_scales(problem, plan, losses.below, trees[-width:]), False
 
     def _summarize(self, report: Any) -> dict[str, Any]:
-        """Return a report whose sums are summarized.
-
-        "below" has bounds of the sums of hessians, gradients and weights, instead of their exponents. "held" has the
-        metric of the held-out rows, instead of its sums.
-        """
+        """Return a report with ``sums_below`` of its exponents, and the value of the held-out rows' metric."""
         summary = dict(vars(report))
         if (exponents := summary.pop("exponents", None)) is not None:
             summary["below"] = sums_below(exponents)
@@ -276,10 +272,7 @@ def mean_weight_of(table: Table, facts: Facts) -> float | None:
 
 
 def min_rows_to_split(problem: TreeProblem, plan: BoostingPlan, mean_weight: float | None) -> int:
-    """Return the minimum number of rows that must hold a feature, so that it can split a node.
-
-    One side of a split has only rows that hold the feature, and these must be heavy enough.
-    """
+    """Return the minimum number of rows that must hold a feature, so that one side of a split is heavy enough."""
     if mean_weight is not None:
         return 0
     # Each quantised hessian is rounded up by 1 / 32 of the largest one, at most.

@@ -108,12 +108,7 @@ class Quantiles:
     def make(
         problem: TreeProblem, bins: int, mean_weight: float | None, names: CheckpointNames = UNNAMED, min_rows: int = 0
     ) -> Quantiles:
-        """Make zero sums, or find those of a training that resumes.
-
-        Args:
-            mean_weight: the rows' mean weight; None: all weights are 1.
-            min_rows: a feature gets cut points if at least this many rows hold it.
-        """
+        """Make zero sums, or find those of a training that resumes; mean_weight None: all weights are 1."""
         unit = 0.0 if mean_weight is None else unit_of(mean_weight, WEIGHT_BITS)
         dim = problem.dim
         held = names.give(lambda name: DCV.dense(dim, 1, "int64", name=name))
@@ -146,10 +141,7 @@ class Quantiles:
     # -- workers ---------------------------------------------------------------------------------------------------
 
     def find_bins(self, rows: LocalRows) -> tuple[Bins, FeatureColumns | None]:
-        """Return the bins of all rows, which this process has, and the columns of dense rows.
-
-        It finds the same bins as workers and driver in their clocks, but adds up values, not their halves.
-        """
+        """Return the bins of all rows, which this process has, and the columns of dense rows, in one pass."""
         self.count(rows)
         used = self.common(rows)
         part = RowsByFeature.of(self, used)

@@ -122,11 +122,7 @@ def ndcgs(begins: Int64s, ends: Int64s, order: Int64s, margins: Float64s, y: Flo
 
 @kernel
 def average_precisions(begins: Int64s, ends: Int64s, order: Int64s, margins: Float64s, y: Float64s, at: int) -> float:
-    """Return the sum of groups' average precision among the first ``at`` rows; 1 without a relevant row.
-
-    Rows with a label above 0 are relevant. The precisions at relevant rows are added up, and divided by the number of
-    relevant rows, or by ``at`` if it is less.
-    """
+    """Return the sum of groups' average precision among the first ``at`` rows; 1 without a relevant row."""
     total = 0.0
     for group in range(len(begins)):
         rows = ranked(margins, order[begins[group] : ends[group]])

@@ -24,23 +24,12 @@ def first_scales(plan: BoostingPlan, below: Float64s) -> tuple[float, float]:
 
 
 def next_scales(problem: TreeProblem, plan: BoostingPlan, below: Float64s, last: Sequence[Tree]) -> tuple[float, float]:
-    """Return the factors of hessians and gradients in a round, before anybody has computed these.
-
-    Args:
-        below: bounds of the sums of the last round's hessians and gradients.
-        last: the trees of the last round.
-
-    Raises:
-        ConfigError: a gradient is not finite.
-    """
+    """Return the factors of hessians and gradients in a round, by bounds of the last round's sums, and its trees."""
     return scales_of(*problem.objective.bounds_after(below, *_moves(problem, plan, last)))
 
 
 def _moves(problem: TreeProblem, plan: BoostingPlan, last: Sequence[Tree]) -> tuple[float, float]:
-    """Return the largest move of any margin in a round, and the sum of all moves times their rows' weights.
-
-    The sum is known for losses whose hessian is the weight, if the tree was grown of all rows; else it is infinity.
-    """
+    """Return the largest move of a margin in a round, and the sum of moves times weights; infinity: unknown."""
     leaves = [abs(tree.value[tree.leaves]) for tree in last]
     step = max(float(values.max()) for values in leaves)
     if problem.objective.loss != "squared" or plan.settings.subsamplingRate < 1:

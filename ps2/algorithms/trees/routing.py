@@ -27,11 +27,7 @@ def goes_left(value: float, threshold: float, missing_left: bool) -> bool:
 
 @inline
 def category_goes_left(value: float, flags: Bools, begin: int, end: int, missing_left: bool) -> bool:
-    """Return whether a category goes left; what is no category of the set goes where missing values go.
-
-    Args:
-        flags: for each category of the set, at ``begin`` and up to ``end``, whether it goes left.
-    """
+    """Return whether a category goes left; any value outside of the set goes where missing values go."""
     if value >= 0 and value < end - begin and value == np.floor(value):
         return bool(flags[begin + np.int64(value)])
     return missing_left
@@ -39,13 +35,7 @@ def category_goes_left(value: float, flags: Bools, begin: int, end: int, missing
 
 @kernel
 def bins_left(where: Int64s, words: Int64s, has_missing: bool, out: Array) -> None:
-    """Set for each bin of a feature whether it goes left.
-
-    Args:
-        where: a split, with the columns ``layout.FEATURE`` and the following ones.
-        words: the categories that go left, as bits.
-        has_missing: whether the last bin is of missing values.
-    """
+    """Set for each bin of a feature whether it goes left; has_missing: the last bin is that of missing values."""
     for bin in range(len(out)):
         if where[BIN] < 0:
             out[bin] = (words[bin // WORD_BITS] >> np.int64(bin % WORD_BITS)) & 1 != 0

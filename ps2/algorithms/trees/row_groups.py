@@ -24,13 +24,7 @@ class RowGroups:
 
     @staticmethod
     def of(groups: Int64s, ids: Int64s, weights: Float64s) -> RowGroups:
-        """Order rows by group and, within it, by what they hold: the same wherever the rows lie.
-
-        Args:
-            groups: int64: of each row.
-            ids: int64: of each row, equal for equal rows.
-            weights: each row's weight; empty: all weights are equal.
-        """
+        """Order rows by group and, within it, by weight and ``row_ids``: the same wherever the rows lie."""
         keys = (weights, ids, groups) if len(weights) else (ids, groups)
         order = np.lexsort(keys).astype(np.int64)
         ordered = groups[order]
@@ -39,11 +33,7 @@ class RowGroups:
 
     @staticmethod
     def in_order(groups: Int64s) -> RowGroups:
-        """Order rows by group, and within it as they are: for metrics, which order rows of equal margins so.
-
-        Args:
-            groups: int64: of each row.
-        """
+        """Order rows by group, and within it as they are: for metrics, which rank equal margins in this order."""
         return RowGroups.of(groups, np.arange(len(groups)), np.empty(0))
 
     def __len__(self) -> int:

@@ -74,11 +74,7 @@ def dense_of(rows: LocalRows, dim: int, absent: Absent) -> Array:
 
 
 def binned(rows: LocalRows, bins: Bins, absent: Absent, columns: FeatureColumns | None = None) -> Binned:
-    """Return rows by bins.
-
-    Args:
-        columns: those of dense rows, if they have been made.
-    """
+    """Return rows by bins; columns: those of dense rows, if they are known."""
     if columns is not None:
         return DenseRows(bins, bins.bin_dense(columns))
     if is_dense(rows.x, bins.features):
@@ -145,9 +141,6 @@ class NodeRows:
     """The rows of each node of a growing tree."""
 
     def __init__(self, rows: Binned, order: Int32s) -> None:
-        """Args:
-        order: int32, ascending numbers of the rows that take part; it is changed.
-        """
         self._rows = rows
         self._order = order
         self._aside = np.empty_like(order)
@@ -182,11 +175,7 @@ class NodeRows:
             self._nodes[left], self._nodes[left + 1] = slice(at.start, middle), slice(middle, at.stop)
 
     def end(self, nodes: FinalNodes, margins: Float64s) -> None:
-        """Add each leaf's value to the margins of its rows.
-
-        Args:
-            margins: float64, by number of the row.
-        """
+        """Add each leaf's value to the margins of its rows."""
 
         def add(leaves: Int64s, values: Float64s) -> None:
             for node, value in zip(leaves.tolist(), values.tolist(), strict=True):
@@ -202,10 +191,7 @@ class NodeRows:
 
 
 class Histograms:
-    """Builds histograms of nodes.
-
-    Args:
-    """
+    """Builds histograms of nodes."""
 
     def __init__(self, rows: Binned, channels: int) -> None:
         self._rows = rows
@@ -214,10 +200,7 @@ class Histograms:
         self._shape = (count, channels)
 
     def of(self, order: Int32s, pairs: Array) -> tuple[Int64s | None, Array]:
-        """Return the sums of some rows, shape (n, channels), and the bins that have them, ascending; None: all bins.
-
-        Bins that are left out are empty; where few are, all of them travel in less time than the others' numbers.
-        """
+        """Return the sums of some rows' bins, shape (n, channels), and these bins, ascending; None: all bins."""
         if isinstance(self._rows, SparseRows):
             return self._rows.histogram(order, pairs, self._scratch)
         out = np.zeros(self._shape, np.int64)

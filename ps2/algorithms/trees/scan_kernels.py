@@ -188,12 +188,7 @@ def scan(
     rules: Rules,
     min_gain: float,
 ) -> BinSplit:
-    """Return the best of all splits of a feature at a node.
-
-    Args:
-        count: the number of bins; missing: the position of the bin of missing values, ``count`` if there is none.
-        min_gain: a split has to gain more.
-    """
+    """Return the best split of a feature at a node; missing: the position of the missing values' bin, or ``count``."""
     h_unit, min_h, reg_lambda = rules.hessian_unit, rules.min_hessian, rules.reg_lambda
     whole = best_score(total, bound, rules)
     left_h, left_g, left_n = 0, 0, 0
@@ -260,11 +255,7 @@ def scan_full(
 def _gain_of(
     gl: float, hl: float, gr: float, hr: float, flags: int, bound: Float64s, rules: Rules, whole: float
 ) -> float:
-    """Return the gain of a split, minus infinity if it breaks a monotone constraint.
-
-    Args:
-        gl, hl, gr, hr: gradients and hessians of both sides; whole: the score of the node.
-    """
+    """Return the gain of a split by both sides' gradients and hessians; minus infinity if it breaks a constraint."""
     reg_lambda, reg_alpha = rules.reg_lambda, rules.reg_alpha
     w_left = weight_of(gl, hl, reg_lambda, reg_alpha, bound[LOWER], bound[UPPER])
     w_right = weight_of(gr, hr, reg_lambda, reg_alpha, bound[LOWER], bound[UPPER])
@@ -282,13 +273,6 @@ def _bar(score: float) -> float:
 
 @inline
 def _is_less(gl: float, hl: float, gr: float, hr: float, bar: float) -> bool:
-    """Return whether two sides score less than a bar for certain, without a division.
-
-    A side's score is at most the square of its gradients over its hessians, whatever bounds, penalties on gradients and
-    constraints there are.
-
-    Args:
-        hl, hr: hessians, and the penalty on leaves.
-    """
+    """Return whether two sides certainly score less than a bar; a score is at most gradient^2 / (hessian + penalty)."""
     scaled_bar = bar * (hl * hr)
     return scaled_bar > TINY and gl * gl * hr + gr * gr * hl < scaled_bar

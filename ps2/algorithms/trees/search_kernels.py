@@ -44,10 +44,7 @@ HALVES = 4
 
 @inline
 def permuted(number: int, count: int, key: int) -> int:
-    """Return the place of a number below ``count`` in a permutation, which a key draws.
-
-    A Feistel network permutes the numbers; what leaves their range goes through it again.
-    """
+    """Return the position of a number in a permutation of ``count`` numbers that a key draws, by a Feistel network."""
     half = np.uint64(1)
     while (np.uint64(1) << (half + half)) < np.uint64(count):
         half += np.uint64(1)

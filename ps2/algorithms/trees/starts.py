@@ -15,13 +15,7 @@ from ps2.data.rows import LocalRows
 
 
 def starting_margins(rows: LocalRows, base: tuple[float, ...], initial: Forest | None) -> Float64s:
-    """Return the margins of a worker's rows before the first new tree: float64, shape (n, width).
-
-    Args:
-        rows: the rows; if they have margins of their own, these are added.
-        base: the margins of a model without trees.
-        initial: a forest that the training resumes from, with the same base; None: there is none.
-    """
+    """Return rows' margins before the first new tree, shape (n, width): those of a base or an initial forest."""
     if initial is None:
         margins = np.tile(np.array(base), (len(rows), 1))
     else:

@@ -31,14 +31,7 @@ from ps2.run.spark.errors import plain_job_errors
 
 
 def losses_by_round(frame: DataFrame, columns: ColumnNames, model: GBTModel, loss: LossName) -> list[float]:
-    """Return the mean loss of a model's first 1, 2, ... trees of each output.
-
-    Args:
-        loss: one that the model's margins are meant for.
-
-    Raises:
-        InputError: a column is missing or of another type, or rows cannot be used.
-    """
+    """Return the mean loss after each round; loss: one that the model's margins are meant for."""
     check_columns(frame, columns)
     features = [columns.features] if isinstance(columns.features, str) else list(columns.features)
     numbers = [name for name in (columns.label, columns.weight, columns.margin) if name is not None]
@@ -137,12 +130,7 @@ class RankingTrainingSummary(TrainingSummary, RankingSummary):
 
 
 def sum_of_groups(batches: Iterable[pa.RecordBatch], metric: Metric) -> tuple[float, float]:
-    """Return the sum of a metric over groups, and how many there are.
-
-    Args:
-        batches: with columns g (int64: the group), y (labels) and p (predictions), both float64; whole groups, whose
-            rows of equal predictions rank in this order.
-    """
+    """Return the sum of a metric over whole groups (columns g, y, p: group, label, prediction), and their number."""
     parts = [[batch.column(name).to_numpy(zero_copy_only=False) for name in ("g", "y", "p")] for batch in batches]
     if not parts:
         return 0.0, 0.0
@@ -159,11 +147,7 @@ def _checked(k: Any) -> int:
 
 
 def check_relevance(frame: DataFrame, columns: ColumnNames) -> None:
-    """Raise InputError unless labels are relevances, and no group is null; one Spark job.
-
-    Args:
-        columns: with a label, which is of numbers, and a group; others are not looked at.
-    """
+    """Raise InputError unless labels are relevances, and no group is null; one Spark job."""
     assert columns.label is not None
     assert columns.group is not None
     check_group(frame, columns.group)

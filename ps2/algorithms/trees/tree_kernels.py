@@ -98,15 +98,7 @@ def grow(
     bins: BinColumns,
     nodes: Nodes,
 ) -> int:
-    """Grow a tree; return the number of its nodes.
-
-    Args:
-        open_root, open_children: search the best split of the root, and of two children; they set ``Nodes.is_ready``.
-        search: what these two need.
-        by_gain: whether the node with the largest gain is split first; else the oldest.
-        order: the rows of the tree; gets those of each node side by side. spare: memory, as long.
-        nodes: memory; the root's place, totals, bounds and ends are set.
-    """
+    """Grow a tree by two functions that search the root and two children; return its number of nodes. See ``Nodes``."""
     queue, waiting, chosen = np.empty(len(nodes.places), np.int64), 0, 0
     largest = 0
     for size in bins.sizes:

@@ -40,12 +40,7 @@ class TableSize:
 
 
 def work_of(table: TableSize, plan: BoostingPlan, trees: int, node_s: float = 0.0) -> Work:
-    """Count the work of a training, whose steps are trees.
-
-    Args:
-        trees: the largest number of trees.
-        node_s: the seconds that servers take for a node, besides its bins.
-    """
+    """Count the work of a training of at most some trees; node_s: seconds of servers for a node, besides its bins."""
     leaves = min(plan.max_leaves, max(table.rows // max(plan.settings.minInstancesPerNode, 1), 1))
     if plan.settings.growth == "level":
         levels = clocks = float(max(plan.settings.maxDepth, 1))

@@ -35,19 +35,7 @@ NEUTRAL = {"logistic": 0.5, "poisson": 1.0}
 
 
 def save_xgboost(url: str, forest: Forest, names: Sequence[str] = ()) -> None:
-    """Write a forest to a file.
-
-    xgboost takes what a sparse matrix does not hold for missing. A category beyond those of a set goes left there.
-
-    Args:
-        url: the file's URL; an existing file is replaced when all is written.
-        names: the features' names; empty: they have none.
-
-    Raises:
-        ConfigError: the URL is none.
-        UsageError: float32 cannot hold what the forest says.
-        RecoveryError: the file system refuses.
-    """
+    """Write a forest to a file; UsageError if float32 cannot hold it. Absent entries are missing to xgboost."""
     fs, path = resolve_url(url, "path")
     write_whole(fs, path, [json.dumps(as_xgboost(forest, names)).encode()])
 

@@ -17,12 +17,7 @@ UInt8s = npt.NDArray[np.uint8]
 
 @kernel
 def count_draws(ids: Int64s, key: int, below: Float64s, out: UInt8s) -> int:
-    """Set how often a tree has each row; return how many rows it has at all.
-
-    Args:
-        ids: of the rows; key: of seed and tree.
-        below: for 0, 1, ... draws the probability of so many or fewer; ``len(below)`` draws at most.
-    """
+    """Set how often a tree has each row; return its number of rows. ``below``: P(at most 0, 1, ... draws)."""
     some = 0
     for i in range(len(ids)):
         state = scrambled(scrambled(np.uint64(key)) + GOLDEN * np.uint64(ids[i]))
@@ -37,14 +32,7 @@ def count_draws(ids: Int64s, key: int, below: Float64s, out: UInt8s) -> int:
 
 @kernel
 def draw_features(usable: Int64s, key: int, place: int, turn: int, drawn: int, out: Int64s) -> int:
-    """Set the features that a node looks at, ascending; return how many they are.
-
-    Args:
-        usable: the features to draw from, ascending.
-        key: of seed and tree; place: of the node: 1 is the root, 2p and 2p + 1 are the children of p.
-        turn: features that were drawn in an earlier turn are not drawn again.
-        drawn: how many to draw; 0: all.
-    """
+    """Set the features that a node draws, ascending, other ones in each turn; return their number. 0 drawn: all."""
     if drawn == 0:
         for i in range(len(usable)):
             out[i] = usable[i]

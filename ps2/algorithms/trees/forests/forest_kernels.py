@@ -142,14 +142,7 @@ def build(
     channels: int,
     histogram: Array,
 ) -> None:
-    """Add the rows of a node to the bins of some features.
-
-    Args:
-        features: those that the node has drawn.
-        is_drawn: room for a flag a feature: False at first, and again at the end.
-        entries: what ``gather`` sets.
-        histogram: flat, of all columns.
-    """
+    """Add the rows of a node to the bins of its drawn features; ``is_drawn``, a flag per feature, is False again."""
     if len(rows.columns):
         for feature in features:
             add_column(order, rows.columns[feature], bins.first[feature], entries, rules, channels, histogram)
@@ -163,10 +156,7 @@ def build(
 
 @kernel
 def take_filled(features: Int64s, bins: BinColumns, histogram: Array, columns: Int64s, sums: Array) -> int:
-    """Move the bins of some features that are not empty to ``columns``, ascending, and ``sums``; return how many.
-
-    The histogram is zero again.
-    """
+    """Move the filled bins of some features to ``columns``, ascending, and ``sums``; return their number."""
     channels, count = sums.shape[1], 0
     for feature in features:
         for column in range(bins.first[feature], bins.first[feature] + bins.sizes[feature]):

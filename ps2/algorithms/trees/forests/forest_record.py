@@ -33,12 +33,7 @@ class ForestRecord:
         self._bins, self._scales = bins, scales
 
     def add(self, ask: Ask, trees: Sequence[ForestTree], rows: int, seconds: float | None = None) -> None:
-        """Note trees that have grown.
-
-        Args:
-            rows: number of rows that they are grown of.
-            seconds: duration of one tree; None: the time since the last step, divided by the number of trees.
-        """
+        """Record trees that have grown on ``rows`` rows; seconds: of one tree; None: as measured in the driver."""
         if not trees:
             return
         tree_s = ask(lambda: self.record.lap_s / len(trees) if seconds is None else seconds)

@@ -52,11 +52,7 @@ class ForestTree(GrownTree):
 def random_forest(
     trees: Sequence[ForestTree], bins: Bins, problem: TreeProblem, plan: ForestPlan, scales: tuple[float, float]
 ) -> RandomForest:
-    """Return the forest of some trees.
-
-    Args:
-        scales: factors of weights and labels.
-    """
+    """Return the forest of some trees; scales: factors of weights and labels."""
     shares = tuple(tree.shares(plan) for tree in trees) if plan.classes else ()
     made = tuple(
         _tree(tree, bins, problem, plan, scales, shares[number] if shares else None)

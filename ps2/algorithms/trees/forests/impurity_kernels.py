@@ -110,12 +110,7 @@ def may_split(place: int, sums: Int64s, rules: ForestRules) -> bool:
 
 @inline
 def gains_enough(gain: float, total: Int64s, left: Int64s, rules: ForestRules) -> bool:
-    """Return whether the best split of a node gains enough, and more than rounding may seem to gain.
-
-    Args:
-        gain: negative, if there is no split.
-        total, left: sums of the node, and of its left side.
-    """
+    """Return whether the best split gains enough, and more than rounding may seem to gain; 0: there is no split."""
     if not gain > 0.0:
         return False
     weight, of_left = weight_of(total, rules), weight_of(left, rules)
@@ -179,11 +174,7 @@ def _collect(histogram: Array, feature: Feature, total: Int64s, bins: Int64s, su
 def _sort(
     flags: int, count: int, sums: Array, total: Int64s, rules: ForestRules, ratios: Float64s, order: Int64s
 ) -> None:
-    """Set the order in which bins go left: that of categories is by mean label, or by the share of one class.
-
-    For two classes and for numbers, one of the sets in this order is the best of all. Of several classes the one with
-    the largest weight in the node counts.
-    """
+    """Set the order in which bins go left: categories by mean label, or by the share of the class that weighs most."""
     if flags & CATEGORICAL:
         channel = 1
         if rules.impurity != VARIANCE and rules.width > 2:
@@ -204,12 +195,7 @@ def search_feature(
     sides: Int64s,
     best: Splits,
 ) -> None:
-    """Search a feature in the histogram of a node.
-
-    Args:
-        total: the node's sums, shape (channels,).
-        sides: memory for three sums, shape (3, channels).
-    """
+    """Search a feature in the histogram of a node; sides: memory for three sums, shape (3, channels)."""
     bins, sums, order = scratch.bins, scratch.sums, scratch.order
     left, right, tried = sides[0], sides[1], sides[2]
     count = _collect(histogram, feature, total, bins, sums, tried)

@@ -87,11 +87,7 @@ class LocalForestProgram(LocalProgram[TrainedForest[RandomForest]]):
 
 
 class LocalForestWorker:
-    """The worker's rows, and what grows trees on them.
-
-    Args:
-        mean_weight: the mean weight of the rows; None: all weights are 1.
-    """
+    """The worker's rows, and the grower of trees on them."""
 
     def __init__(self, problem: TreeProblem, plan: ForestPlan, mean_weight: float | None, reading: Reading) -> None:
         rows = rows_with_weight(reading.training)
@@ -128,12 +124,7 @@ class LocalForestWorker:
 
 
 class ForestGrower:
-    """Grows trees on the rows of one worker.
-
-    Args:
-        scales: factors of weights and labels.
-        words: the number of int64 that hold a set of categories.
-    """
+    """Grows trees on the rows of one worker; scales: factors of weights and labels; words: int64s of a category set."""
 
     def __init__(
         self, plan: ForestPlan, bins: BinColumns, rows: ForestRows, scales: tuple[float, float], words: int

@@ -164,11 +164,7 @@ class RandomForest:
 
 
 def write_random_forest(url: str, model: RandomForest) -> dict[str, Any]:
-    """Write a forest; return what the metadata have to say of it.
-
-    Raises:
-        RecoveryError: the file system refuses.
-    """
+    """Write a forest; return its part of the metadata."""
     arrays = arrays_of(model.forest)
     if model.shares:
         arrays["shares.npy"] = np.concatenate(model.shares)
@@ -182,16 +178,7 @@ def write_random_forest(url: str, model: RandomForest) -> dict[str, Any]:
 
 
 def read_random_forest(path: str, url: str, content: Any) -> RandomForest:
-    """Read a forest.
-
-    Args:
-        path: what the user calls it.
-        content: what ``write_random_forest`` has returned.
-
-    Raises:
-        UsageError: it is of a version that is not known here.
-        CheckpointCorruptError: the files are not what the metadata say.
-    """
+    """Read a forest; path: the user's name of the folder; content: the result of ``write_random_forest``."""
     with reading(path, content, FORMAT, "random forests"):
         forest = forest_of(url, content["files"], int(content["features"]), content["absent"])
         if not content["classes"]:

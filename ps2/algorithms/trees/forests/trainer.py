@@ -129,11 +129,7 @@ class ForestProgram(FleetProgram[TrainedForest[RandomForest]]):
         return partial(ForestWorker, self._problem, self.plan, self._quantiles)
 
     def make_matrices(self, bins: Bins) -> HistogramMatrices:
-        """Make the matrices of histograms.
-
-        Raises:
-            LimitError: they cannot fit.
-        """
+        """Make the matrices of histograms; LimitError if they cannot fit."""
         plan = self.plan
         size = columns_of(bins, plan.channels) * SUM_BYTES
         max_useful = plan.trees_at_once << min(max(plan.settings.maxDepth - 1, 0), 10)  # nodes that may wait at once

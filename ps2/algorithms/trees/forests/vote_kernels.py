@@ -38,13 +38,7 @@ def add_votes(
     begins: Int64s,
     said: Float64s,
 ) -> None:
-    """Add what the leaves of a row say in the trees that count for it, and count these trees.
-
-    Args:
-        nodes, counts: shape (n, trees).
-        out: shape (n, width); trees: shape (n,).
-        said: of all nodes, shape (nodes, width).
-    """
+    """Add the votes of the leaves of trees that count for a row, and count these trees; votes: shape (nodes, width)."""
     for row in range(nodes.shape[0]):
         for tree in range(nodes.shape[1]):
             if counts[row, tree]:

@@ -101,13 +101,7 @@ class NodeHistograms:
         self._scratch: SimpleQueue[tuple[Array, Array]] = SimpleQueue()
 
     def of(self, order: Int32s, draws: UInt8s, key: int, place: int, turn: int) -> tuple[Int64s, Array]:
-        """Return the bins that are not empty, and their sums.
-
-        Args:
-            order: the rows of the node.
-            draws, key: how often the tree has each row, and its random key.
-            place, turn: see ``draw_kernels.draw_features``.
-        """
+        """Return the filled bins of a node's drawn features, and their sums; place, turn: see ``draw_features``."""
         bins, channels = self._bins, self._plan.channels
         histogram, is_drawn = self._take_scratch()
         features = np.empty(len(bins.usable), np.int64)
