@@ -93,8 +93,9 @@ class Bins:
         return float(self.cuts[at]) if at < self.offsets[feature + 1] else float("inf")
 
     @cached_property
-    def _for_kernels(self) -> tuple[UInt64s, Int64s, Int32s, Int32s]:
-        return ordered_bits(self.cuts), readable(self.offsets), readable(self.categories), self.missing_bin
+    def _cut_points(self) -> kernels.CutPoints:
+        arrays = readable(self.offsets), readable(self.categories), self.missing_bin
+        return kernels.CutPoints(ordered_bits(self.cuts), *arrays)
 
     def bin_dense(self, columns: FeatureColumns) -> Array:
         """Return the bins of dense columns, uint8 or uint16, shape (features, n); InputError: a value has no bin."""
@@ -102,25 +103,22 @@ class Bins:
         out = np.empty((self.features, columns.count), dtype)
         bits = columns.bits.reshape(out.shape)
         features = np.arange(self.features)
-        held = (bits, *self._for_kernels, out)
-        faults = over_blocks(kernels.bin_columns, (features,), *held, cost=2 * columns.cost)
+        faults = over_blocks(kernels.bin_columns, (features,), bits, self._cut_points, out, cost=2 * columns.cost)
         self._check(max(faults, default=-1))
         return out
 
     def bin_sparse(self, x: sp.csr_array, absent: Absent) -> tuple[Int64s, Int32s]:
         """Return where each sorted row's bins begin, and its columns of the histogram, without implied bins."""
         begins, out = np.empty(x.shape[0] + 1, np.int64), np.empty(x.nnz, np.int32)
-        cuts, offsets, categories, missing = self._for_kernels
-        bins = (cuts, offsets, categories, missing, self.first, self.implied(absent))
-        rows = (readable(x.indptr), readable(x.indices), ordered_bits(x.data))
-        fault: int = kernels.bin_rows(*rows, *bins, begins, out)  # type: ignore[arg-type]
+        rows = readable(x.indptr), readable(x.indices), ordered_bits(x.data)
+        fault: int = kernels.bin_rows(*rows, self._cut_points, self.first, self.implied(absent), begins, out)
         self._check(fault)
         return begins, out[: begins[-1]].copy()
 
     def _check(self, fault: int) -> None:
         if fault >= 0:
-            of = self.categories[fault]
-            what = f"values that are none of its {of} categories" if of else "NaN"
+            categories = self.categories[fault]
+            what = f"values that are none of its {categories} categories" if categories else "NaN"
             raise InputError(f"feature {fault}: {what}, and no bin for missing values")
 
 

@@ -14,10 +14,11 @@ from ps2.algorithms.trees.driver_messages import FinalNodes
 from ps2.algorithms.trees.feature_columns import FeatureColumns
 from ps2.algorithms.trees.gradients import NO_WEIGHTS, exponents_of, quantised
 from ps2.algorithms.trees.metrics import Metric
+from ps2.algorithms.trees.predict import Predictor
 from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem, key_of
-from ps2.algorithms.trees.row_groups import RowGroups
-from ps2.algorithms.trees.rows import Binned, NodeRows, binned, draw, row_ids, whole_weights
-from ps2.algorithms.trees.starts import starting_margins
+from ps2.algorithms.trees.ranking import RowGroups
+from ps2.algorithms.trees.rows import Binned, NodeRows, binned, draw, row_ids, whole_weights, with_all_columns
+from ps2.algorithms.trees.tree import Forest
 from ps2.array_types import Float64s, Int32s, Int64s
 from ps2.data.rows import LocalRows
 from ps2.ops.guards import readable
@@ -27,13 +28,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class RowGroup:
-    """Rows of one kind.
-
-    Attributes:
-        y, weights: float64, shape (n,); weights are empty if each row counts 1.
-        margins: float64, shape (n, width).
-        groups: the groups of rankings.
-    """
+    """Rows of one kind; margins: shape (n, width); weights: empty if each row counts 1; groups: of rankings."""
 
     rows: Binned
     y: Float64s
@@ -159,3 +154,12 @@ class BoostedRows:
     def residuals(self) -> Float64s:
         """Labels minus margins, for objectives of one output."""
         return self.training.y - self.training.margins[:, 0]
+
+
+def starting_margins(rows: LocalRows, base: tuple[float, ...], initial: Forest | None) -> Float64s:
+    """Return rows' margins before the first new tree, shape (n, width): those of a base or an initial forest."""
+    if initial is None:
+        margins = np.tile(np.array(base), (len(rows), 1))
+    else:
+        margins = Predictor(initial).margins(with_all_columns(rows, initial.features))
+    return margins if rows.margins is None else margins + rows.margins[:, None]

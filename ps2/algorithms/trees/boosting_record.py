@@ -11,9 +11,11 @@ import numpy as np
 
 from ps2.algorithms.frame.program import Ask
 from ps2.algorithms.training.record import Record, TrainingHistory
+from ps2.algorithms.trees.gradients import scales_of
 from ps2.algorithms.trees.metrics import Metric
 from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem
 from ps2.algorithms.trees.tree import Forest, Tree
+from ps2.array_types import Float64s
 
 # A value this small counts as this large, as in pyspark.ml.
 MIN_SIZE = 0.01
@@ -60,13 +62,7 @@ class EarlyStopping:
 
 
 class BoostingRecord:
-    """The trees, and the losses of each round.
-
-    Attributes:
-        record: the training's record.
-        metric: the metric of the rows that are held out.
-        trees: the finished trees.
-    """
+    """The trees and the losses of each round; metric: that of the held-out rows."""
 
     def __init__(self, problem: TreeProblem, plan: BoostingPlan, record: Record) -> None:
         self._problem, self._plan = problem, plan
@@ -114,6 +110,11 @@ class BoostingRecord:
         self.record.reason = f"the {self.metric.name} of the rows held out does not get better any more"
         return True
 
+    def result(self) -> tuple[Forest, TrainingHistory]:
+        """Return the forest of at most ``maxIter`` rounds, and how it went."""
+        self.cut(self._plan.settings.maxIter)
+        return self.forest(), self.history()
+
     def forest(self) -> Forest:
         """Return the trees; where rows are held out, those up to the best metric of these."""
         validation = self.record.validation
@@ -132,3 +133,17 @@ class BoostingRecord:
     def _leaves(self, end: int) -> int:
         """Return how many leaves the trees of a round have, whose last tree is the one before ``end``."""
         return sum(tree.leaf_count for tree in self.trees[end - self._problem.objective.width : end])
+
+
+def next_scales(problem: TreeProblem, plan: BoostingPlan, below: Float64s, last: Sequence[Tree]) -> tuple[float, float]:
+    """Return the factors of hessians and gradients in a round, by bounds of the last round's sums, and its trees."""
+    return scales_of(*problem.objective.bounds_after(below, *_moves(problem, plan, last)))
+
+
+def _moves(problem: TreeProblem, plan: BoostingPlan, last: Sequence[Tree]) -> tuple[float, float]:
+    """Return the largest move of a margin in a round, and the sum of moves times weights; infinity: unknown."""
+    leaves = [abs(tree.value[tree.leaves]) for tree in last]
+    step = max(float(values.max()) for values in leaves)
+    if problem.objective.loss != "squared" or plan.settings.subsamplingRate < 1:
+        return step, math.inf
+    return step, math.fsum(last[0].cover[last[0].leaves] * leaves[0])

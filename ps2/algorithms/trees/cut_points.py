@@ -148,11 +148,10 @@ def children(
 ) -> Int64s:
     """Return the weights in the children of some features' cells, int64."""
     out = np.zeros(refinement.begin[-1], np.int64)
-    held = (columns.bits, columns.begin, columns.rows, readable(weights), refinement.cell_begin)
-    cut = (readable(cells.first[refinement.cut]), readable(cells.width[refinement.cut]))
-    rest = (*held, *cut, refinement.depth, refinement.start, out)
-    positions = (np.arange(len(features)),)
-    over_blocks(kernels.count_children, positions, readable(features), *rest, cost=columns.cost)
+    first, width = readable(cells.first[refinement.cut]), readable(cells.width[refinement.cut])
+    cut = kernels.CutCells(refinement.cell_begin, first, width, refinement.depth, refinement.start)
+    indices, arrays = (np.arange(len(features)),), (readable(features), columns.arrays(weights), cut, out)
+    over_blocks(kernels.count_children, indices, *arrays, cost=columns.cost)
     return out
 
 

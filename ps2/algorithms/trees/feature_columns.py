@@ -73,6 +73,10 @@ class FeatureColumns:
         # Sparse rows that hold nothing have no values, and no rows of any.
         return not len(self.rows) and 0 < self.features * self.count == len(self.bits)
 
+    def arrays(self, weights: Int64s) -> kernels.Columns:
+        """Return the columns as the kernels take them, with the weights of the rows."""
+        return kernels.Columns(self.bits, self.begin, self.rows, readable(weights))
+
     @property
     def cost(self) -> int:
         return COST * (len(self.bits) // max(self.features, 1) + 1)
@@ -80,14 +84,7 @@ class FeatureColumns:
 
 @dataclass(frozen=True, eq=False)
 class Distinct:
-    """Values of the features that have few, and their weights.
-
-    Attributes:
-        features: int64: of each value; they ascend.
-        bits: uint64, the values: they ascend within a feature.
-        weights: int64.
-        many: int64: the features that have more.
-    """
+    """The ascending values of each feature that has few, with their weights; many: the features that have more."""
 
     features: Int64s
     bits: UInt64s
@@ -120,19 +117,18 @@ def distinct(columns: FeatureColumns, limit: int, weights: Int64s = NO_WEIGHTS) 
     """Find at most ``limit`` distinct values of each feature, but missing ones; ``many`` have more."""
     start = np.append(0, np.cumsum(np.minimum(np.diff(columns.begin), limit)))
     values, counts = np.empty(start[-1], np.uint64), np.empty(start[-1], np.int64)
-    found = np.empty(columns.features, np.int64)
-    held = (columns.bits, columns.begin, columns.rows, readable(weights))
-    rest = (*held, limit, readable(start), values, counts, found)
-    over_blocks(kernels.count_distinct, (np.arange(columns.features),), *rest, cost=columns.cost)
-    sizes = np.maximum(found, 0)
+    sizes, arrays = np.empty(columns.features, np.int64), columns.arrays(weights)
+    every = (np.arange(columns.features),)
+    over_blocks(kernels.count_distinct, every, arrays, limit, readable(start), values, counts, sizes, cost=columns.cost)
+    many = np.flatnonzero(sizes < 0)
+    sizes[many] = 0
     features = np.repeat(np.arange(columns.features), sizes)
     some = np.repeat(start[:-1] - np.append(0, np.cumsum(sizes)[:-1]), sizes) + np.arange(len(features))
-    return Distinct(features, values[some], counts[some], np.flatnonzero(found < 0))
+    return Distinct(features, values[some], counts[some], many)
 
 
 def missing(columns: FeatureColumns, weights: Int64s = NO_WEIGHTS) -> Int64s:
     """Return the weight of each feature's missing values, as far as ``columns`` have them, int64."""
     out = np.empty(columns.features, np.int64)
-    held = (columns.bits, columns.begin, columns.rows, readable(weights), out)
-    over_blocks(kernels.count_missing, (np.arange(columns.features),), *held, cost=columns.cost)
+    over_blocks(kernels.count_missing, (np.arange(columns.features),), columns.arrays(weights), out, cost=columns.cost)
     return out

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.trees import gradient_kernels as kernels
-from ps2.algorithms.trees.ranking import MAX_OF_GROUP, lambda_gradients, lost_ndcg
-from ps2.algorithms.trees.row_groups import RowGroups
+from ps2.algorithms.trees.ranking import MAX_OF_GROUP, RowGroups, lambda_gradients, lost_ndcg
 from ps2.algorithms.trees.tree import LossName
 from ps2.array_types import Float64s, Int64s
+from ps2.errors import ConfigError
 from ps2.ops.guards import readable
 from ps2.ops.parallel import over_blocks
 
@@ -35,6 +35,8 @@ KINDS = 3
 FROM_BITS = 1022
 # The cost of a row's gradient, and of counting its exponents, in additions of array elements.
 ROW_COST, COUNT_COST = 16, 4
+# Largest exponent of a scale: its inverse is no subnormal number.
+MAX_EXPONENT = 1000
 # Covers are sums of whole numbers, with a smaller error than this.
 SLACK = 1 + 1e-6
 
@@ -95,15 +97,7 @@ class Objective:
         return kernels.losses(*held, CODES[self.loss], self.shape)
 
     def bounds_after(self, bounds: Float64s, step: float, moved: float = math.inf) -> tuple[float, float]:
-        """Return bounds of the sums of hessians and absolute gradients after margins have moved.
-
-        So a tree's scales are known before anybody has computed its gradients.
-
-        Args:
-            bounds: the bounds before, of the sums of hessians, absolute gradients and weights (``sums_below``).
-            step: the largest distance that a margin may have moved.
-            moved: the sum of all rows' moves, each times the row's weight; infinity: unknown.
-        """
+        """Return bounds of the sums of hessians and absolute gradients, after margins have moved by ``step``."""
         h, g, weight = bounds.tolist()
         with np.errstate(over="ignore"):
             # The logarithms of a probability's derivatives are 1 at most; in "softmax" all margins may move.
@@ -200,6 +194,22 @@ def sums_below(counts: Int64s) -> Float64s:
     return bounds
 
 
+def scales_of(below_h: float, below_g: float) -> tuple[float, float]:
+    """Return powers of two by which hessians and gradients become whole numbers whose sums fit.
+
+    A number is rounded by less than 1 over its scale, at random: by about 2^-60 of the sum of all rows, so no total is
+    less exact than a sum of float64. ``below_h`` and ``below_g`` are bounds of the sums (``sums_below``).
+    """
+    if not (np.isfinite(below_h) and np.isfinite(below_g)):
+        raise ConfigError(
+            f"gradients: expected finite numbers, but they sum up to {below_g}, hessians to {below_h}; a smaller "
+            "stepSize, or a larger regLambda, keeps margins from running away"
+        )
+    # Half of int64's range, as each row may be rounded up.
+    h, g = (2.0 ** min(62 - np.frexp(below)[1], MAX_EXPONENT) if below > 0 else 1.0 for below in (below_h, below_g))
+    return float(h), float(g)
+
+
 def quantised(
     pairs: Float64s,
     ids: Int64s,
@@ -207,19 +217,7 @@ def quantised(
     scales: tuple[float, float],
     out: Array | None = None,
 ) -> Array:
-    """Return hessians and gradients as whole numbers, int64, shape (n, 2).
-
-    A number between two whole numbers is rounded up as often as it is near the upper one: by a hash of the key and the
-    row's number, so a row has the same numbers on any worker. A hessian above 0 is at least 1; a row without one has
-    zeros.
-
-    Args:
-        pairs: shape (n, 2).
-        ids: int64, the numbers of the rows among all workers'.
-        key: a hash of seed and tree.
-        scales: the factors of hessians and gradients: ``growing.scales_of``.
-        out: an earlier result to overwrite.
-    """
+    """Return hessians and gradients as whole numbers, int64, shape (n, 2), rounded at random by key and row."""
     out = np.empty(pairs.shape, np.int64) if out is None else out
 
     def quantise(pairs: Float64s, ids: Int64s, out: Array) -> None:

@@ -17,13 +17,11 @@ import numpy.typing as npt
 from ps2.algorithms.trees import growing_kernels as kernels
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.layout import (
-    LOWER,
-    UPPER,
+    WORD_BITS,
+    bins_left,
 )
-from ps2.algorithms.trees.routing import WORD_BITS, bins_left
 from ps2.algorithms.trees.tree import Absent
 from ps2.array_types import Int32s, Int64s
-from ps2.errors import ConfigError
 from ps2.ops.guards import readable
 from ps2.ops.parallel import over_blocks
 
@@ -36,20 +34,11 @@ COST = 4
 BLOCK = 32
 # The maximum number of pieces of a node's rows that threads add up, and the number of additions from which it pays.
 MAX_PIECES, OF_PIECE = 8, 1 << 20
-# Largest exponent of a scale: its inverse is no subnormal number.
-MAX_EXPONENT = 1000
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """The split of a node, by bins.
-
-    Attributes:
-        feature: its number.
-        bin: the last one on the left; -1: the categories of ``words`` go left.
-        default_left: whether missing values do.
-        words: int64, a bit a category; none where the split is numeric.
-    """
+    """The split of a node; bin: the last one on the left, -1: the categories of ``words``, a bit each, go left."""
 
     feature: int
     bin: int
@@ -66,12 +55,7 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class DenseRows:
-    """Rows that have a bin in every feature.
-
-    Attributes:
-        bins: the bins of all features.
-        columns: unsigned, shape (features, rows): ``Bins.bin_dense``.
-    """
+    """Rows that have a bin in every feature; columns: ``Bins.bin_dense``, shape (features, rows)."""
 
     bins: Bins
     columns: Array
@@ -116,20 +100,14 @@ class DenseRows:
         over_blocks(kernels.to_rows, (tiles,), readable(self.columns), features, out, cost=kernels.TILE * len(features))
         return readable(out)
 
-    def part(self, order: Int32s, split: Split, aside: Int32s) -> int:
+    def part(self, order: Int32s, split: Split, spare: Int32s) -> int:
         """Move the rows of a node that go left to the front, in place; return their number."""
-        return int(kernels.part_dense(order, self.columns[split.feature], split.lefts(self.bins), aside))
+        return int(kernels.part_dense(order, self.columns[split.feature], split.lefts(self.bins), spare))
 
 
 @dataclass(frozen=True, eq=False)
 class SparseRows:
-    """Sparse rows: one bin of each feature, of zeros or of missing values, is not stored.
-
-    Attributes:
-        bins: the bins of all features.
-        begins: int64, shape (rows + 1,); columns: int32, of the histogram: ``Bins.bin_sparse``.
-        absent: meaning of a value that a row does not hold.
-    """
+    """Sparse rows, which do not store one bin of each feature; begins, columns: see ``Bins.bin_sparse``."""
 
     bins: Bins
     begins: Int64s
@@ -143,15 +121,15 @@ class SparseRows:
             readable(order), readable(self.begins), readable(self.columns), pairs, scratch.sums, scratch.touched
         )
         count = kernels.count_touched(scratch.touched)
-        bins, found = np.empty(count, np.int64), np.empty((count, scratch.sums.shape[1]), np.int64)
-        kernels.take_touched(scratch.touched, scratch.sums, bins, found)
-        return bins, found
+        bins, sums = np.empty(count, np.int64), np.empty((count, scratch.sums.shape[1]), np.int64)
+        kernels.take_touched(scratch.touched, scratch.sums, bins, sums)
+        return bins, sums
 
-    def part(self, order: Int32s, split: Split, aside: Int32s) -> int:
+    def part(self, order: Int32s, split: Split, spare: Int32s) -> int:
         """Move the rows of a node that go left to the front, in place; return their number."""
         begins, columns, f = readable(self.begins), readable(self.columns), split.feature
         first, implied, lefts = int(self.bins.first[f]), int(self._implied[f]), split.lefts(self.bins)
-        return int(kernels.part_sparse(order, begins, columns, first, implied, lefts, aside))
+        return int(kernels.part_sparse(order, begins, columns, first, implied, lefts, spare))
 
     @cached_property
     def _implied(self) -> Int32s:
@@ -164,34 +142,3 @@ class Scratch:
     def __init__(self, bins: int, channels: int) -> None:
         self.sums: Array = np.zeros((bins, channels), np.int64)
         self.touched = np.zeros(-(-bins // WORD_BITS), np.uint64)
-
-
-def scales_of(below_h: float, below_g: float) -> tuple[float, float]:
-    """Return powers of two by which hessians and gradients become whole numbers whose sums fit.
-
-    A number is moved by less than 1 over its scale, by chance up or down: by 2^-60 of what all rows sum up to, or
-    little more, so no total is less exact than additions of float64 would make it.
-
-    Args:
-        below_h, below_g: bounds of the sums of hessians, and of absolute gradients, of all rows of all workers.
-
-    Raises:
-        ConfigError: a gradient is not finite.
-    """
-    if not (np.isfinite(below_h) and np.isfinite(below_g)):
-        raise ConfigError(
-            f"gradients: expected finite numbers, but they sum up to {below_g}, hessians to {below_h}; a smaller "
-            "stepSize, or a larger regLambda, keeps margins from running away"
-        )
-    # Half of int64's range, as each row may be rounded up.
-    h, g = (2.0 ** min(62 - np.frexp(below)[1], MAX_EXPONENT) if below > 0 else 1.0 for below in (below_h, below_g))
-    return float(h), float(g)
-
-
-def child_bounds(w_left: float, w_right: float, sign: int, bounds: Array) -> tuple[Array, Array]:
-    """Return the bounds of the weights below two children, whose feature has a constraint: 1, -1, or 0 for none."""
-    left, right = bounds.copy(), bounds.copy()
-    if sign:
-        upper, lower = (left, right) if sign > 0 else (right, left)
-        upper[UPPER] = lower[LOWER] = (w_left + w_right) / 2
-    return left, right

@@ -15,14 +15,12 @@ from ps2.algorithms.frame.summaries import Summary, TrainingSummary
 from ps2.algorithms.frame.tables import check_columns, check_group, column
 from ps2.algorithms.training.faults import ColumnNames, Form, error_of
 from ps2.algorithms.training.reading import read
+from ps2.algorithms.trees.boosted_rows import starting_margins
 from ps2.algorithms.trees.gradients import NO_WEIGHTS, Objective
 from ps2.algorithms.trees.metrics import Metric
 from ps2.algorithms.trees.model import GBTModel
-from ps2.algorithms.trees.ranking import ALL, sum_of_ndcg, sum_of_precisions
-from ps2.algorithms.trees.ranking_kernels import LABELS
-from ps2.algorithms.trees.row_groups import RowGroups
+from ps2.algorithms.trees.ranking import ALL, LABELS, RowGroups, sum_of_ndcg, sum_of_precisions
 from ps2.algorithms.trees.rows import with_all_columns
-from ps2.algorithms.trees.starts import starting_margins
 from ps2.algorithms.trees.tree import LossName
 from ps2.array_types import Float64s
 from ps2.errors import ConfigError, InputError

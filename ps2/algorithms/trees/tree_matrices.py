@@ -192,8 +192,5 @@ def _least_bins(problem: TreeProblem) -> int:
 
 
 def first_rows(plan: BoostingPlan, rows: int) -> int:
-    """Return the initial number of rows of a matrix of histograms, which grows as trees do.
-
-    One is the layout; the last level of a tree has no histograms, and no node is without rows. Marks come on top.
-    """
+    """Return the initial number of rows of a matrix of histograms, with the layout and without marks; it grows."""
     return 1 + min(1 << max(plan.settings.maxDepth - 1, 0), plan.max_leaves, rows, FIRST_ROWS)

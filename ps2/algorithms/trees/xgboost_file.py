@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.trees.tree import LEAF, Bools, Forest, Tree, leaf_tree
-from ps2.array_types import Float64s, Int64s
+from ps2.algorithms.trees.tree import LEAF, Bools, Forest, Tree, leaf_range, leaf_tree
+from ps2.array_types import Int64s
 from ps2.errors import UsageError
 from ps2.storage.files import resolve_url, write_whole
 
@@ -90,7 +90,7 @@ def _check(forest: Forest) -> None:
                 "the feature, or scale it, before training"
             )
     for output, base in enumerate(forest.base.tolist()):
-        low, high = _range(forest.trees[output :: forest.width])
+        low, high = leaf_range(forest.trees[output :: forest.width])
         largest = max(abs(base + low), abs(base + high))
         if largest > float(LARGEST) or np.spacing(np.float32(largest)) / 2 > ROUNDED * (high - low) > 0:
             raise UsageError(
@@ -98,12 +98,6 @@ def _check(forest: Forest) -> None:
                 f"the {high - low:g} that the trees' leaves differ by: subtract an offset from the labels, or scale "
                 "them, before training"
             )
-
-
-def _range(trees: Sequence[Tree]) -> tuple[float, float]:
-    """Return the smallest and the largest possible sum of the trees' leaves."""
-    leaves: list[Float64s] = [tree.value[tree.feature == LEAF] for tree in trees]
-    return sum(float(one.min()) for one in leaves), sum(float(one.max()) for one in leaves)
 
 
 def _objective(forest: Forest) -> dict[str, Any]:

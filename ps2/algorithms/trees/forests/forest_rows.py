@@ -11,7 +11,7 @@ import numpy.typing as npt
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.compiled_growing import rows_of
 from ps2.algorithms.trees.feature_columns import FeatureColumns
-from ps2.algorithms.trees.forests import draw_kernels, forest_kernels
+from ps2.algorithms.trees.forests import forest_kernels
 from ps2.algorithms.trees.forests.impurity_kernels import ForestRules
 from ps2.algorithms.trees.forests.plan import ForestPlan
 from ps2.algorithms.trees.gradients import exponents_of, quantised
@@ -30,12 +30,7 @@ ROUNDING = -1
 
 
 class ForestRows:
-    """The rows of a worker.
-
-    Attributes:
-        ids: ``row_ids``.
-        rows: the rows as bins; None: they are not binned yet.
-    """
+    """The rows of a worker; ids: ``row_ids``; rows: None until they are binned; whole: see ``forest_kernels``."""
 
     def __init__(self, problem: TreeProblem, plan: ForestPlan, unbinned: LocalRows) -> None:
         self._problem, self._plan, self._unbinned = problem, plan, unbinned
@@ -85,7 +80,7 @@ class ForestRows:
         if not plan.settings.bootstrap and plan.settings.subsamplingRate == 1:
             draws[:] = 1
         else:
-            draw_kernels.count_draws(readable(self.ids), plan.keys(tree)[0], plan.draws_below, draws)
+            forest_kernels.count_draws(readable(self.ids), plan.keys(tree)[0], plan.draws_below, draws)
         order = np.flatnonzero(draws).astype(np.int32)
         entries, totals = np.empty((len(order), 3), np.int64), np.zeros(plan.channels, np.int64)
         forest_kernels.gather(readable(order), draws, self.whole, rules, entries)

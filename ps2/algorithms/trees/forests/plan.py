@@ -10,7 +10,7 @@ import numpy as np
 from ps2.algorithms.frame.settings import Plan
 from ps2.algorithms.training.placement import Via
 from ps2.algorithms.trees.forests.impurity_kernels import ENTROPY, GINI, VARIANCE, ForestRules
-from ps2.algorithms.trees.growing import scales_of
+from ps2.algorithms.trees.gradients import scales_of
 from ps2.algorithms.trees.problem import key_of
 from ps2.algorithms.trees.settings import ForestSettings, ImpurityName, num_features_of
 from ps2.array_types import Float64s

@@ -14,7 +14,6 @@ from ps2.algorithms.frame.program import Task
 from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.trees.compiled_growing import bin_columns
 from ps2.algorithms.trees.driver_messages import NODE, PLACE, TREE, TURN, GrowTask, PlantTrees, SumRows
-from ps2.algorithms.trees.forests import draw_kernels
 from ps2.algorithms.trees.forests import forest_kernels as kernels
 from ps2.algorithms.trees.forests.forest_rows import ForestRows
 from ps2.algorithms.trees.forests.impurity_kernels import ForestRules
@@ -105,7 +104,7 @@ class NodeHistograms:
         bins, channels = self._bins, self._plan.channels
         histogram, is_drawn = self._take_scratch()
         features = np.empty(len(bins.usable), np.int64)
-        count = draw_kernels.draw_features(bins.usable, key, place, turn, self._plan.node_features, features)
+        count = kernels.draw_features(bins.usable, key, place, turn, self._plan.node_features, features)
         features, entries = features[:count], np.empty((len(order), 3), np.int64)
         kernels.gather(order, draws, self._rows.whole, self._rules, entries)
         how = entries, self._rules, channels, histogram
