@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from ps2.algorithms.trees.layout import Array, Bools
 from ps2.array_types import Int64s
 from ps2.ops.kernels import inline
-
-Array = npt.NDArray[Any]
-Bools = npt.NDArray[np.bool_]
 
 # Values in a run that is sorted by insertion; runs are merged.
 FEW = 16

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +11,7 @@ import scipy.sparse as sp
 
 from ps2.algorithms.trees import binning_kernels as kernels
 from ps2.algorithms.trees.feature_columns import FeatureColumns, ordered_bits
+from ps2.algorithms.trees.layout import Array
 from ps2.algorithms.trees.nonempty_bins import WORD_BITS
 from ps2.algorithms.trees.problem import TreeProblem
 from ps2.algorithms.trees.tree import Absent
@@ -19,9 +19,6 @@ from ps2.array_types import Float64s, Int32s, Int64s
 from ps2.errors import ConfigError, InputError
 from ps2.ops.guards import readable
 from ps2.ops.parallel import over_blocks
-
-Array = npt.NDArray[Any]
-UInt64s = npt.NDArray[np.uint64]
 
 # Bins of a block of columns, where there would be so many blocks.
 LARGE_BLOCK = 1 << 12
@@ -89,8 +86,8 @@ class Bins:
 
     def threshold(self, feature: int, bin: int) -> float:
         """Return what values are at most that are in a bin or before it; infinity of the last."""
-        at = self.offsets[feature] + bin
-        return float(self.cuts[at]) if at < self.offsets[feature + 1] else float("inf")
+        cut = self.offsets[feature] + bin
+        return float(self.cuts[cut]) if cut < self.offsets[feature + 1] else float("inf")
 
     @cached_property
     def _cut_points(self) -> kernels.CutPoints:

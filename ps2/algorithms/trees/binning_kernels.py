@@ -7,18 +7,15 @@ depend on an order; an empty array means that all rows count 1.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.trees.ascending import sort_pairs
+from ps2.algorithms.trees.layout import Array, UInt64s
 from ps2.array_types import Int32s, Int64s
 from ps2.ops.kernels import inline, kernel
 from ps2.splitmix import GOLDEN
-
-Array = npt.NDArray[Any]
-UInt64s = npt.NDArray[np.uint64]
 
 MISSING = np.uint64(0xFFFFFFFFFFFFFFFF)
 SIGN, ONE = np.uint64(1 << 63), np.uint64(1)

@@ -16,11 +16,11 @@ import numpy as np
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.driver_messages import FinalNodes
 from ps2.algorithms.trees.feature_sets import FeatureSets
-from ps2.algorithms.trees.growth import Bools, Growth, Node, SplitOrder, boosted_tree, grown_tree, nodes_of
-from ps2.algorithms.trees.layout import FEATURE, GRADIENT, HESSIAN, LOWER, THIRD, UPPER
+from ps2.algorithms.trees.growth import Growth, Node, SplitOrder, boosted_tree, grown_tree, nodes_of
+from ps2.algorithms.trees.layout import FEATURE, GRADIENT, HESSIAN, LOWER, THIRD, UPPER, Bools
 from ps2.algorithms.trees.nonempty_bins import has_marks
 from ps2.algorithms.trees.problem import BoostingPlan, key_of
-from ps2.algorithms.trees.scan_kernels import Limits, Rules, judge, may_split, weight_of
+from ps2.algorithms.trees.scan_kernels import Limits, Rules, judge, may_split, weight_by
 from ps2.algorithms.trees.search_kernels import Splits
 from ps2.algorithms.trees.tree import Tree
 from ps2.array_types import Float64s, Int64s
@@ -99,7 +99,8 @@ class BoostedGrowth(Growth):
             "marks": True,
             "min_third": plan.min_third,
             "features": self._bins.features,
-            "drawn": plan.searched_features,
+            # Weighted draws are in ``allowed``.
+            "drawn": 0 if plan.settings.featureWeights else plan.node_features,
         }
 
     @cached_property
@@ -120,7 +121,9 @@ class BoostedGrowth(Growth):
     def _children(self, node: Node, sums: tuple[Int64s, Int64s], may_split: Sequence[bool]) -> tuple[Node, ...]:
         children, plan, feature = super()._children(node, sums, may_split), self._plan, node.where[FEATURE]
         if plan.monotone:
-            left, right = (self._weight_of(total, node.bounds) for total in sums)
+            left, right = (
+                float(weight_by(total[HESSIAN], total[GRADIENT], node.bounds, self._rules)) for total in sums
+            )
             bounds = child_bounds(left, right, plan.monotone[feature], node.bounds)
             children[0].bounds, children[1].bounds = bounds
         if plan.settings.interactionConstraints:
@@ -195,10 +198,6 @@ class BoostedGrowth(Growth):
     def _release(self, row: int) -> None:
         self._free.append(row)
         self.clear.append(row)
-
-    def _weight_of(self, totals: Int64s, bounds: Float64s) -> float:
-        h, g = totals[HESSIAN] * self._rules.hessian_unit, totals[GRADIENT] * self._rules.gradient_unit
-        return float(weight_of(g, h, self._rules.reg_lambda, self._rules.reg_alpha, *bounds))
 
 
 def child_bounds(w_left: float, w_right: float, sign: int, bounds: Float64s) -> tuple[Float64s, Float64s]:

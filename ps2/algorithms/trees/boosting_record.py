@@ -68,7 +68,9 @@ class BoostingRecord:
         self._problem, self._plan = problem, plan
         self.record = record
         self.metric = Metric.parsed(plan.settings.evalMetric or "")
-        self._stopping = EarlyStopping(plan.patience, plan.settings.validationTol, self.metric.is_larger_better)
+        self._stopping = EarlyStopping(
+            plan.settings.earlyStoppingRounds or 0, plan.settings.validationTol, self.metric.is_larger_better
+        )
         self.trees: list[Tree] = []
         self._amounts: list[tuple[int, int]] = []  # rows and bytes up to the end of each round
 

@@ -52,19 +52,13 @@ def is_compiled(plan: BoostingPlan, rows: Binned) -> bool:
             return False
     else:
         count, values = len(rows.begins) - 1, len(rows.columns)
-    return (
-        values <= MAX_VALUES[plan.settings.growth]
-        and _histograms(plan, count) * _row_bytes(plan, rows.bins) <= MAX_BYTES
-    )
+    row_bytes = int(rows.bins.first[-1]) * plan.channels * SUM_BYTES
+    return values <= MAX_VALUES[plan.settings.growth] and _histograms(plan, count) * row_bytes <= MAX_BYTES
 
 
 def _histograms(plan: BoostingPlan, rows: int) -> int:
     """Return the maximum number of histograms at a time: those of leaves that may be split, and of one more node."""
     return min(plan.max_leaves, max(rows, 1)) + 1
-
-
-def _row_bytes(plan: BoostingPlan, bins: Bins) -> int:
-    return int(bins.first[-1]) * plan.channels * SUM_BYTES
 
 
 def rows_of(rows: Binned, has_blocks: bool) -> kernels.Rows:

@@ -13,18 +13,15 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
-from ps2.algorithms.trees.layout import category_goes_left, goes_left
+from ps2.algorithms.trees.layout import Array, Bools, category_goes_left, goes_left
 from ps2.algorithms.trees.predict import matrix_of
 from ps2.algorithms.trees.tree import LEAF, Forest, Tree
 from ps2.array_types import Float64s, Int32s
 from ps2.ops.guards import readable
 from ps2.ops.kernels import inline, kernel
 from ps2.ops.parallel import over_blocks
-
-Bools = npt.NDArray[np.bool_]
 
 # An inner node: its feature's column, the threshold, whether missing values go left, and its interval of all set flags.
 SPLIT = np.dtype(
@@ -41,10 +38,9 @@ PATH = np.dtype([("players", np.int64), ("end", np.int64), ("value", np.float64)
 # A player: its feature's column, the share of rows that pass its splits, and the interval of its steps.
 PLAYER = np.dtype([("column", np.int32), ("share", np.float64), ("steps", np.int64), ("end", np.int64)])
 
-Array = npt.NDArray[Any]
 
-# Numbers of a block of rows that is laid out at a time.
-LAID_OUT = 1 << 22
+# The maximum size of a dense block of rows, in numbers.
+BLOCK_SIZE = 1 << 22
 
 
 class Paths(NamedTuple):
@@ -147,8 +143,8 @@ class Explainer:
         players: list[tuple[Any, ...]] = []
         steps: list[tuple[int, bool]] = []
         for number, tree in enumerate(forest.trees):
-            output, places = number % forest.width, self._lay_splits(tree, splits, flags)
-            for leaf, path in _paths(tree, places):
+            output, split_numbers = number % forest.width, self._append_splits(tree, splits, flags)
+            for leaf, path in _paths(tree, split_numbers):
                 begin, share = len(players), 1.0
                 for feature, player in path.items():
                     column = int(np.searchsorted(self._used, feature))
@@ -174,43 +170,43 @@ class Explainer:
             return out
         lengths = paths["end"] - paths["players"]
         cost, max_length = int((lengths**2).sum()) * 3 + len(self._paths.splits), int(lengths.max())
-        size = max(LAID_OUT // (len(self._used) * self._forest.width), 1)
+        size = max(BLOCK_SIZE // (len(self._used) * self._forest.width), 1)
         for begin in range(0, x.shape[0], size):
-            block = self._laid_out(x[begin : begin + size])
+            block = self._to_dense(x[begin : begin + size])
             values = np.zeros((len(block), self._forest.width, len(self._used)))
             over_blocks(add_contributions, (readable(block), values), self._paths, max_length, cost=cost)
             out[begin : begin + size, :, self._used] = values
         return out
 
-    def _laid_out(self, x: Any) -> Float64s:
-        """Return the features that trees ask for, dense."""
+    def _to_dense(self, x: Any) -> Float64s:
+        """Return the features that trees use, dense."""
         if not sp.issparse(x):
             return np.ascontiguousarray(x[:, self._used], np.float64)
         part = sp.csr_array(x[:, self._used])
         out: Float64s = part.toarray().astype(np.float64)
         if self._forest.absent == "missing":
-            held = sp.csr_array((np.ones(part.nnz, np.bool_), part.indices, part.indptr), shape=part.shape)
-            out[~held.toarray()] = np.nan
+            is_stored = sp.csr_array((np.ones(part.nnz, np.bool_), part.indices, part.indptr), shape=part.shape)
+            out[~is_stored.toarray()] = np.nan
         return out
 
-    def _lay_splits(self, tree: Tree, splits: list[tuple[Any, ...]], flags: list[Array]) -> dict[int, int]:
-        """Append the splits of a tree, and their sets; return the place of each inner node."""
-        places = {}
+    def _append_splits(self, tree: Tree, splits: list[tuple[Any, ...]], flags: list[Array]) -> dict[int, int]:
+        """Append the splits of a tree, and their sets; return the number of each inner node's split."""
+        split_numbers = {}
         begin = sum(map(len, flags))
         for node in np.flatnonzero(tree.feature != LEAF).tolist():
-            places[node], mine = len(splits), tree.set_of(node)
+            split_numbers[node], set_flags = len(splits), tree.set_of(node)
             column = int(np.searchsorted(self._used, tree.feature[node]))
-            splits.append((column, tree.default_left[node], tree.threshold[node], begin, begin + len(mine)))
-            flags.append(mine)
-            begin += len(mine)
-        return places
+            splits.append((column, tree.default_left[node], tree.threshold[node], begin, begin + len(set_flags)))
+            flags.append(set_flags)
+            begin += len(set_flags)
+        return split_numbers
 
 
-def _paths(tree: Tree, places: dict[int, int]) -> Iterator[tuple[int, dict[int, _Player]]]:
+def _paths(tree: Tree, split_numbers: dict[int, int]) -> Iterator[tuple[int, dict[int, _Player]]]:
     """Yield each leaf with its path: a player for each feature."""
-    todo: list[tuple[int, dict[int, _Player]]] = [(0, {})]
-    while todo:
-        node, path = todo.pop()
+    stack: list[tuple[int, dict[int, _Player]]] = [(0, {})]
+    while stack:
+        node, path = stack.pop()
         feature = int(tree.feature[node])
         if feature == LEAF:
             yield node, path
@@ -218,5 +214,5 @@ def _paths(tree: Tree, places: dict[int, int]) -> Iterator[tuple[int, dict[int, 
         before = path.get(feature, _Player())
         for child, is_left in ((int(tree.right[node]), False), (int(tree.left[node]), True)):
             share = tree.cover[child] / tree.cover[node] if tree.cover[node] > 0 else 0.0
-            player = _Player(before.share * float(share), [*before.steps, (places[node], is_left)])
-            todo.append((child, {**path, feature: player}))
+            player = _Player(before.share * float(share), [*before.steps, (split_numbers[node], is_left)])
+            stack.append((child, {**path, feature: player}))

@@ -9,20 +9,16 @@ of them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.trees import binning_kernels as kernels
 from ps2.algorithms.trees.ascending import are_in, distinct_of, merged
 from ps2.algorithms.trees.feature_columns import NO_WEIGHTS, ZERO, Distinct, FeatureColumns, from_bits
+from ps2.algorithms.trees.layout import Array, UInt64s
 from ps2.array_types import Float64s, Int64s
 from ps2.ops.guards import readable
 from ps2.ops.parallel import over_blocks
-
-Array = npt.NDArray[Any]
-UInt64s = npt.NDArray[np.uint64]
 
 # A cell should hold at most the weight of a bin over this: that bounds how far a cut is from the exact quantile. Of
 # cells that have been cut by it already, those are cut again that hold so many times as much, into more.

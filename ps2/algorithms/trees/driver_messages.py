@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.frame.program import Task
+from ps2.algorithms.trees.layout import Bools
 from ps2.array_types import Float64s, Int64s
-
-Bools = npt.NDArray[np.bool_]
 
 # Columns of ``splits``; the words of a set of categories follow.
 TREE, NODE, FEATURE, BIN, DEFAULT_LEFT, LEFT = range(6)

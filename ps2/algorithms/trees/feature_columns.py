@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
 from ps2.algorithms.trees import binning_kernels as kernels
 from ps2.algorithms.trees.ascending import are_in, merged, runs
+from ps2.algorithms.trees.layout import Array, UInt64s
 from ps2.array_types import Float64s, Int32s, Int64s
 from ps2.ops.guards import readable
 from ps2.ops.parallel import over_blocks
-
-Array = npt.NDArray[Any]
-UInt64s = npt.NDArray[np.uint64]
 
 NO_WEIGHTS = readable(np.empty(0, np.int64))
 NO_ROWS = readable(np.empty(0, np.int32))

@@ -10,15 +10,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
-from ps2.algorithms.trees.layout import WORD_BITS
+from ps2.algorithms.trees.layout import WORD_BITS, Bools
 from ps2.array_types import Float64s, Int64s
 from ps2.ops.draws import GOLDEN, TO_UNIT, scrambled
 from ps2.ops.guards import readable
 from ps2.ops.kernels import kernel
-
-Bools = npt.NDArray[np.bool_]
 
 Path = frozenset[int]
 

@@ -6,17 +6,12 @@ row counts 1. A row of weight 0 has neither gradient nor hessian, whatever it ho
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
+from ps2.algorithms.trees.layout import Array, UInt64s
 from ps2.array_types import Float64s, Int64s
 from ps2.ops.draws import GOLDEN, TO_UNIT, scrambled
 from ps2.ops.kernels import inline, kernel
-
-Array = npt.NDArray[Any]
-UInt64s = npt.NDArray[np.uint64]
 
 LOGISTIC, SQUARED, ABSOLUTE, HUBER, POISSON, QUANTILE = range(6)
 # The smallest hessian of a row, as in xgboost.

@@ -10,14 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.trees import gradient_kernels as kernels
+from ps2.algorithms.trees.layout import Array
 from ps2.algorithms.trees.ranking import MAX_OF_GROUP, RowGroups, lambda_gradients, lost_ndcg
 from ps2.algorithms.trees.tree import LossName
 from ps2.array_types import Float64s, Int64s
 from ps2.errors import ConfigError
 from ps2.ops.guards import readable
 from ps2.ops.parallel import over_blocks
-
-Array = npt.NDArray[Any]
 
 CODES: dict[LossName, int] = {
     "logistic": kernels.LOGISTIC,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,15 +17,14 @@ from ps2.algorithms.trees import growing_kernels as kernels
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.layout import (
     WORD_BITS,
+    Array,
+    Bools,
     bins_left,
 )
 from ps2.algorithms.trees.tree import Absent
 from ps2.array_types import Int32s, Int64s
 from ps2.ops.guards import readable
 from ps2.ops.parallel import over_blocks
-
-Array = npt.NDArray[Any]
-Bools = npt.NDArray[np.bool_]
 
 # Cost of adding to a bin, in additions of array elements.
 COST = 4
@@ -72,8 +70,11 @@ class DenseRows:
         def add(some: Int64s) -> None:
             for task in some.tolist():
                 piece, block = divmod(task, len(blocks))
-                mine, first = order[ends[piece] : ends[piece + 1]], self.first[block * width : (block + 1) * width]
-                kernels.add_dense(readable(mine), blocks[block], first, pairs, parts[piece])
+                piece_rows, first = (
+                    order[ends[piece] : ends[piece + 1]],
+                    self.first[block * width : (block + 1) * width],
+                )
+                kernels.add_dense(readable(piece_rows), blocks[block], first, pairs, parts[piece])
 
         if len(blocks):
             over_blocks(add, (np.arange(pieces * len(blocks)),), cost=COST * width * len(order) // pieces)

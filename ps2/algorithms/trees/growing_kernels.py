@@ -7,19 +7,14 @@ any order.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
+from ps2.algorithms.trees.layout import Array, UInt64s
 from ps2.algorithms.trees.nonempty_bins import marks_of
 from ps2.array_types import Int32s, Int64s
 from ps2.ops.kernels import inline, kernel
 from ps2.ops.pairs import add_pair
 from ps2.ops.prefetch import prefetch_short
-
-Array = npt.NDArray[Any]
-UInt64s = npt.NDArray[np.uint64]
 
 ONE = np.uint64(1)
 # Rows, or stored values, between the one that is added and the one that is fetched into the caches.

@@ -15,11 +15,10 @@ from heapq import heappop, heappush
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.driver_messages import FIELDS, NO_NODES, NONE, OPENED_FIELDS, FinalNodes, Moves
-from ps2.algorithms.trees.layout import BIN, FEATURE, HESSIAN, MISSING_LEFT, set_of
+from ps2.algorithms.trees.layout import BIN, FEATURE, HESSIAN, MISSING_LEFT, Bools, set_of
 from ps2.algorithms.trees.scan_kernels import Rules
 from ps2.algorithms.trees.search_kernels import Splits
 from ps2.algorithms.trees.tree import LEAF, Tree
@@ -33,8 +32,6 @@ Queue = list[tuple[float, int, "Node"]]
 
 # The row of a histogram matrix that has the layout of bins.
 LAYOUT = 0
-
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,7 +167,7 @@ class SplitOrder:
 
     def ahead(self) -> list[Node]:
         """Return the nodes that may have to be explored before all splits are chosen, in the queue's order."""
-        queue, found = self._queue.copy(), []
+        queue, unknown = self._queue.copy(), []
         for split in range(len(self.chosen) + 1, self._splits):
             if not queue:
                 break
@@ -178,8 +175,8 @@ class SplitOrder:
             if node.is_known:
                 self._put_children(queue, node, split)
             else:
-                found.append(node)
-        return found
+                unknown.append(node)
+        return unknown
 
     def _put_children(self, queue: Queue, node: Node, split: int) -> None:
         """Queue the children of a node that is split as the tree's n-th."""

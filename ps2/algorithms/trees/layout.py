@@ -14,6 +14,13 @@ from ps2.array_types import Int32s, Int64s
 from ps2.errors import LimitError
 from ps2.ops.kernels import inline, kernel
 
+# Types of arrays.
+Array = npt.NDArray[Any]
+Bools = npt.NDArray[np.bool_]
+UInt8s = npt.NDArray[np.uint8]
+UInt32s = npt.NDArray[np.uint32]
+UInt64s = npt.NDArray[np.uint64]
+
 # The layout of a bin is two numbers: its feature, and its place among the feature's bins. The first bin's place is 0,
 # so in its stead it has, negative: how many bins there are, which one is implied (+ 1), and flags.
 PLACE_BITS = 13
@@ -34,8 +41,6 @@ LOWER, UPPER = range(2)
 # values go left.
 FEATURE, BIN, MISSING_LEFT = range(3)
 
-Array = npt.NDArray[Any]
-Bools = npt.NDArray[np.bool_]
 
 # Categories in a word of a set.
 WORD_BITS = 64

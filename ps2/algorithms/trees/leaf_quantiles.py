@@ -9,20 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.trees.cut_points import unit_of, whole
 from ps2.algorithms.trees.feature_columns import ZERO, from_bits, ordered_bits
+from ps2.algorithms.trees.layout import UInt64s
 from ps2.array_types import Float64s, Int32s, Int64s
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
 from ps2.client.handle import free_all
-
-Array = npt.NDArray[Any]
-UInt64s = npt.NDArray[np.uint64]
 
 CELL_BITS = 16
 CELLS = 1 << CELL_BITS

@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.trees.ascending import merged
+from ps2.algorithms.trees.layout import Array
 from ps2.array_types import Int64s
-
-Array = npt.NDArray[Any]
 
 
 class SumsVector(Protocol):

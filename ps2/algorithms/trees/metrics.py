@@ -11,10 +11,9 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.ranking import ALL, RowGroups, sum_of_ndcg, sum_of_precisions
@@ -23,8 +22,6 @@ from ps2.array_types import Float64s
 from ps2.errors import ConfigError
 from ps2.ops.guards import readable
 from ps2.ops.kernels import kernel
-
-Array = npt.NDArray[Any]
 
 MetricName = Literal["loss", "logloss", "error", "auc", "rmse", "mae", "ndcg", "map"]
 # Cells of the AUC: of margins that are spread over a tenth of their range, few pairs in ten thousand meet.
@@ -58,10 +55,12 @@ class Metric:
         if not text:
             return Metric()
         names = [name for name in get_args(MetricName) if name != "loss"]
-        name, *at = text.lower().split("@")
-        if name not in names or (at and not (name in RANKS and re.fullmatch("[1-9][0-9]{0,8}", at[0]) and not at[1:])):
+        name, *depth = text.lower().split("@")
+        if name not in names or (
+            depth and not (name in RANKS and re.fullmatch("[1-9][0-9]{0,8}", depth[0]) and not depth[1:])
+        ):
             raise ConfigError(f"evalMetric: expected one of {', '.join(names)}, ndcg@10 or such, got {text!r}")
-        return Metric(name, int(at[0]) if at else ALL)  # type: ignore[arg-type]
+        return Metric(name, int(depth[0]) if depth else ALL)  # type: ignore[arg-type]
 
     def check(self, loss: LossName) -> None:
         """Raise ConfigError if predictions of a loss cannot be measured by the metric."""

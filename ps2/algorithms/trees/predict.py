@@ -7,17 +7,15 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
 from ps2.algorithms.frame.given_rows import given_rows
 from ps2.algorithms.trees import predict_kernels as kernels
-from ps2.algorithms.trees.tree import LEAF, Bools, Forest, Tree
+from ps2.algorithms.trees.layout import Array, Bools
+from ps2.algorithms.trees.tree import LEAF, Forest, Tree
 from ps2.array_types import Float64s, Int32s
 from ps2.ops.guards import readable
 from ps2.ops.parallel import over_blocks
-
-Array = npt.NDArray[Any]
 
 # The cost of a step of a row, and of an entry of a sparse row, in additions.
 STEP_COST = 2

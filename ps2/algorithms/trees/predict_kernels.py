@@ -9,17 +9,13 @@ before the next, so that it stays in the first cache.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from ps2.algorithms.trees.layout import category_goes_left, goes_left
+from ps2.algorithms.trees.layout import Array, UInt32s, category_goes_left, goes_left
 from ps2.array_types import Float64s, Int32s, Int64s
 from ps2.ops.kernels import inline, kernel
-
-Array = npt.NDArray[Any]
-UInt32s = npt.NDArray[np.uint32]
 
 # ``where``: feature << 2, + 2 if there is a set, + 1 if NaN goes left. ``threshold``: of a set, its number. Unsigned,
 # as for a signed index numba asks whether it counts from the end.

@@ -148,16 +148,6 @@ class BoostingPlan(Plan[BoostingSettings]):
         return tuple(signs) if any(signs) else ()
 
     @property
-    def searched_features(self) -> int:
-        """The number of features that the search selects for each node; 0: it looks at all that a node may use."""
-        return 0 if self.settings.featureWeights else self.node_features
-
-    @property
-    def patience(self) -> int:
-        """Stop after this many consecutive rounds without improvement; 0: pyspark.ml's rule."""
-        return self.settings.earlyStoppingRounds or 0
-
-    @property
     def _needs_weights(self) -> bool:
         """Whether the weight of nodes is needed."""
         return self.min_node_weight > 0 or self.settings.minInfoGain > 0
@@ -215,6 +205,8 @@ def with_facts(
         # The first new tree is not the model's first; and the new trees need other random numbers than the old ones.
         settings = with_values(settings, seed=key_of(plan.seed, len(initial.trees)))
         first_rate = None
+    # The sum of all weights as whole numbers fits int32.
+    weight_bits = max(min(WEIGHT_BITS, WEIGHTS_BITS - math.ceil(math.log2(facts.rows))), 0)
     return replace(
         plan,
         settings=settings,
@@ -224,7 +216,7 @@ def with_facts(
         min_gain=min_gain,
         min_node_weight=without_last_digits(settings.minWeightFractionPerNode * facts.weight),
         weight_source="rows" if not is_weighted else "hessians" if objective.hessians_are_weights else "weights",
-        weight_unit=unit_of(mean_weight, weight_bits(facts.rows)) if is_weighted else 1.0,
+        weight_unit=unit_of(mean_weight, weight_bits) if is_weighted else 1.0,
     )
 
 
@@ -268,11 +260,6 @@ def check_initial(initial: Forest, objective: Objective, dim: int) -> None:
             raise ConfigError(
                 f"initialModel: expected a model of {name} {expected!r}, as this training is, got {value!r}"
             )
-
-
-def weight_bits(rows: int) -> int:
-    """Return the bits of the mean weight as a whole number, so that the sum of all rows fits int32."""
-    return max(min(WEIGHT_BITS, WEIGHTS_BITS - math.ceil(math.log2(rows))), 0)
 
 
 def key_of(seed: int, *numbers: int) -> int:

@@ -15,10 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.frame.program import Ask, Steps
 from ps2.algorithms.training.checkpoint_names import UNNAMED, CheckpointNames
@@ -40,6 +38,7 @@ from ps2.algorithms.trees.cut_points import (
 )
 from ps2.algorithms.trees.driver_messages import AddCells, AddLowerHalves, AddValues, CountRows, CutPointTask
 from ps2.algorithms.trees.feature_columns import ZERO, Distinct, FeatureColumns, distinct
+from ps2.algorithms.trees.layout import Array
 from ps2.algorithms.trees.local_vectors import LocalDense, LocalSparse, SumsVector
 from ps2.algorithms.trees.problem import TreeProblem
 from ps2.algorithms.trees.rows import dense_of, is_dense
@@ -48,9 +47,6 @@ from ps2.client.dcv import DCV
 from ps2.client.handle import free_all
 from ps2.data.rows import LocalRows
 from ps2.ops.guards import readable
-
-Array = npt.NDArray[Any]
-UInt64s = npt.NDArray[np.uint64]
 
 # Turns of cutting cells.
 TURNS = 6

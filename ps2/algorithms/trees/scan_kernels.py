@@ -5,17 +5,25 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.trees.ascending import sort_pairs
-from ps2.algorithms.trees.layout import CATEGORICAL, DECREASING, GRADIENT, HESSIAN, INCREASING, LOWER, THIRD, UPPER
+from ps2.algorithms.trees.layout import (
+    CATEGORICAL,
+    DECREASING,
+    GRADIENT,
+    HESSIAN,
+    INCREASING,
+    LOWER,
+    THIRD,
+    UPPER,
+    Array,
+    Bools,
+)
 from ps2.ops.kernels import Float64s, Int64s, inline, kernel
-from ps2.ops.table import Array
 
 # Below this, products of scores and hessians may have lost digits.
 TINY = 1e-200
 
-Bools = npt.NDArray[np.bool_]
 
 # Share of the scores that is lost by rounding when scores of nodes (square of a sum over a sum) are subtracted.
 ROUNDING = 8 * float(np.finfo(np.float64).eps)

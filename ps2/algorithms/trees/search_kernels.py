@@ -19,6 +19,7 @@ from ps2.algorithms.trees.layout import (
     PLACES,
     THIRD,
     WORD_BITS,
+    Array,
 )
 from ps2.algorithms.trees.nonempty_bins import marks_of, next_marked
 from ps2.algorithms.trees.scan_kernels import (
@@ -34,7 +35,6 @@ from ps2.algorithms.trees.scan_kernels import (
 )
 from ps2.ops.draws import GOLDEN, scrambled
 from ps2.ops.kernels import Float64s, Int64s, inline, kernel
-from ps2.ops.table import Array
 
 # Bins that are passed over at once if all are empty.
 STRIDE = 16

@@ -66,17 +66,17 @@ def _sums(batches: Any, columns: ColumnNames, model: GBTModel, loss_name: LossNa
     groups = None
     if rows.groups is not None:
         groups = RowGroups.in_order(rows.groups)
-    given = (rows.y, weights, groups)
+    targets = (rows.y, weights, groups)
     nodes = model.nodes(with_all_columns(rows, model.dim))
     margins = starting_margins(rows, tuple(forest.base.tolist()), None)
     sums = []
     for number, tree in enumerate(forest.trees):
         margins[:, number % forest.width] += tree.value[nodes[:, number]]
         if number % forest.width == forest.width - 1:
-            loss, weight = objective.losses(margins, *given)
+            loss, weight = objective.losses(margins, *targets)
             sums.append(loss)
     if not sums:
-        weight = objective.losses(margins, *given)[1]
+        weight = objective.losses(margins, *targets)[1]
     return np.array([*sums, weight])
 
 

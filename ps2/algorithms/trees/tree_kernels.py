@@ -11,16 +11,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.trees.growing_kernels import add_blocks, part_dense, part_sparse
-from ps2.algorithms.trees.layout import FEATURE, GRADIENT, HAS_MISSING, HESSIAN, LOWER, UPPER, bins_left
+from ps2.algorithms.trees.layout import FEATURE, GRADIENT, HAS_MISSING, HESSIAN, LOWER, UPPER, Array, UInt64s, bins_left
 from ps2.algorithms.trees.scan_kernels import Limits, Rules, gains_enough, may_split, weight_by
 from ps2.algorithms.trees.search_kernels import OpenNodes, Scratch, Splits, search_node
 from ps2.ops.kernels import Float64s, Int32s, Int64s, inline, kernel
-
-Array = npt.NDArray[Any]
-UInt64s = npt.NDArray[np.uint64]
 
 
 class Rows(NamedTuple):

@@ -71,9 +71,9 @@ def warm() -> None:
     best_splits(np.zeros((1, 2), np.int64), np.zeros(1, np.int64), np.zeros((1, 3), np.int64), *_bounds(), *_rules())
     _grow()
     warm_forests()
-    for least in (1, 2):
+    for min_rows in (1, 2):
         for drawn in (0, 1):  # by the kernel; by steps
-            settings = BoostingSettings(maxIter=1, minChildWeight=1.0, regLambda=1.0, minInstancesPerNode=least)
+            settings = BoostingSettings(maxIter=1, minChildWeight=1.0, regLambda=1.0, minInstancesPerNode=min_rows)
             grow_here(BoostingPlan(settings=settings, node_features=drawn))
 
 
@@ -123,13 +123,13 @@ def _grow() -> None:
     split = Split(0, 0, False, np.empty(0, np.int64))
     growing_kernels.sum_pairs(ORDER, quantised(pairs[0], np.zeros(1, np.int64), 0, (1.0, 1.0)))
     for channels in (2, 3):
-        given = np.ones((1, channels), np.int64)
+        pairs_of_row = np.ones((1, channels), np.int64)
         for unsigned in (np.uint8, np.uint16):
             dense = DenseRows(_bins(), np.zeros((1, 1), unsigned))
-            dense.add_histogram(ORDER, given, np.zeros((2, channels), np.int64))
+            dense.add_histogram(ORDER, pairs_of_row, np.zeros((2, channels), np.int64))
             dense.part(ORDER.copy(), split, ORDER.copy())
         sparse = SparseRows(_bins(), *_bins().bin_sparse(sp.csr_array(np.ones((1, 1))), "zero"), "zero")
-        sparse.histogram(ORDER, given, Scratch(2, channels))
+        sparse.histogram(ORDER, pairs_of_row, Scratch(2, channels))
         sparse.part(ORDER.copy(), split, ORDER.copy())
 
 
@@ -138,9 +138,9 @@ def grow_here(plan: BoostingPlan) -> None:
     problem, y = TreeProblem(Objective("logistic"), 1, (0.0,)), np.array([0.0, 0.0, 1.0, 1.0])
     rows = LocalRows(np.zeros(1, np.int64), sp.csr_array(1 + y[:, None]), y)
     bins, columns = Quantiles.in_process(problem, plan.settings.maxBins, None).find_bins(rows)
-    of = BoostedRows(problem, plan, bins, (rows, rows), columns)
-    scales = scales_of(*sums_below(of.compute_gradients()["exponents"])[:2])
-    LocalGrower(problem, plan, bins, of, 0.0).grow(0, scales)
+    boosted_rows = BoostedRows(problem, plan, bins, (rows, rows), columns)
+    scales = scales_of(*sums_below(boosted_rows.compute_gradients()["exponents"])[:2])
+    LocalGrower(problem, plan, bins, boosted_rows, 0.0).grow(0, scales)
 
 
 def warm_whole_trees() -> None:
@@ -174,8 +174,8 @@ def warm_forests() -> None:
     one, m = np.zeros(1, np.int64), np.zeros((3, 64), np.int64)
     purest_splits(m, one, np.zeros((1, 2), np.int64), np.array(rules[:4]), np.array(rules[4:]))
     growth = ForestGrowth(CLASSES, (1.0, 1.0), np.full((2, 2), 2), [2, 3], 1)
-    found = np.ones(2), np.zeros((2, 3), np.int64), np.array([[2, 0], [2, 0]]), np.zeros((2, 0), np.int64)
-    growth.advance(Splits(*found))
+    lefts, words = np.array([[2, 0], [2, 0]]), np.zeros((2, 0), np.int64)
+    growth.advance(Splits(np.ones(2), np.zeros((2, 3), np.int64), lefts, words))
 
 
 def warm_whole_forest_trees() -> None:
@@ -193,8 +193,8 @@ def warm_whole_forest_trees() -> None:
 def forest_here(rows: LocalRows, plan: ForestPlan) -> tuple[RandomForest, Bins]:
     """Grow a forest of some rows in this process."""
     assert rows.y is not None
-    bins, mine, scales, problem = _prepared(rows, plan)
-    grower = ForestGrower(plan, bin_columns(bins, problem.absent), mine, scales, problem.words)
+    bins, forest_rows, scales, problem = _prepared(rows, plan)
+    grower = ForestGrower(plan, bin_columns(bins, problem.absent), forest_rows, scales, problem.words)
     return random_forest(grower.grow(range(plan.settings.numTrees)), bins, problem, plan, scales), bins
 
 
@@ -204,18 +204,18 @@ def _prepared(rows: LocalRows, plan: ForestPlan) -> tuple[Bins, ForestRows, tupl
     problem = TreeProblem(objective, len(rows.keys), (0.0,))
     mean = None if rows.weights is None else float(rows.weights.mean())
     bins, columns = Quantiles.in_process(problem, plan.settings.maxBins, mean).find_bins(rows)
-    mine = ForestRows(problem, plan, rows)
-    scales = plan.scales(sums_below(mine.exponents()))
-    mine.begin(bins, columns, scales)
-    return bins, mine, scales, problem
+    forest_rows = ForestRows(problem, plan, rows)
+    scales = plan.scales(sums_below(forest_rows.exponents()))
+    forest_rows.begin(bins, columns, scales)
+    return bins, forest_rows, scales, problem
 
 
 def _add(rows: LocalRows, plan: ForestPlan) -> None:
     """Build a histogram as workers do."""
-    bins, mine, scales, problem = _prepared(rows, plan)
+    bins, forest_rows, scales, problem = _prepared(rows, plan)
     rules = plan.rules(scales)
-    order, draws, _ = mine.sample(0, rules)
-    NodeHistograms(plan, rules, bin_columns(bins, problem.absent), mine).of(readable(order), draws, 1, 1, 0)
+    order, draws, _ = forest_rows.sample(0, rules)
+    NodeHistograms(plan, rules, bin_columns(bins, problem.absent), forest_rows).of(readable(order), draws, 1, 1, 0)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.trees.tree import LEAF, Bools, Forest, Tree, leaf_range, leaf_tree
+from ps2.algorithms.trees.layout import Bools
+from ps2.algorithms.trees.tree import LEAF, Forest, Tree, leaf_range, leaf_tree
 from ps2.array_types import Int64s
 from ps2.errors import UsageError
 from ps2.storage.files import resolve_url, write_whole

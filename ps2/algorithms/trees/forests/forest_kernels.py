@@ -6,10 +6,9 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.trees.forests.impurity_kernels import (
     VARIANCE,
@@ -18,15 +17,12 @@ from ps2.algorithms.trees.forests.impurity_kernels import (
     may_split,
     search_feature,
 )
+from ps2.algorithms.trees.layout import Array, UInt8s
 from ps2.algorithms.trees.scan_kernels import Feature
 from ps2.algorithms.trees.search_kernels import Scratch, permuted, scratch_of
 from ps2.algorithms.trees.tree_kernels import BinColumns, GrowingTree, Rows, grow
 from ps2.ops.draws import GOLDEN, TO_UNIT, scrambled
 from ps2.ops.kernels import Float64s, Int32s, Int64s, inline, kernel
-
-UInt8s = npt.NDArray[np.uint8]
-
-Array = npt.NDArray[Any]
 
 
 @kernel

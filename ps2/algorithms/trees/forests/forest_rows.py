@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.compiled_growing import rows_of
@@ -15,15 +13,13 @@ from ps2.algorithms.trees.forests import forest_kernels
 from ps2.algorithms.trees.forests.impurity_kernels import ForestRules
 from ps2.algorithms.trees.forests.plan import ForestPlan
 from ps2.algorithms.trees.gradients import exponents_of, quantised
+from ps2.algorithms.trees.layout import Array, UInt8s
 from ps2.algorithms.trees.problem import TreeProblem, key_of
 from ps2.algorithms.trees.rows import Binned, binned, row_ids
 from ps2.algorithms.trees.tree_kernels import Rows
 from ps2.array_types import Float64s, Int32s, Int64s
 from ps2.data.rows import LocalRows
 from ps2.ops.guards import readable
-
-Array = npt.NDArray[Any]
-UInt8s = npt.NDArray[np.uint8]
 
 # Key of the rounding of labels and weights, beside those of trees.
 ROUNDING = -1

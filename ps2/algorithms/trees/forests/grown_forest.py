@@ -7,7 +7,6 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.frame.program import Ask
 from ps2.algorithms.training.record import Record, TrainingHistory
@@ -19,8 +18,6 @@ from ps2.algorithms.trees.layout import BIN
 from ps2.algorithms.trees.problem import TreeProblem
 from ps2.algorithms.trees.tree import Forest, Tree
 from ps2.array_types import Float64s
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,11 +53,11 @@ def random_forest(
 ) -> RandomForest:
     """Return the forest of some trees; scales: factors of weights and labels."""
     shares = tuple(tree.shares(plan) for tree in trees) if plan.classes else ()
-    made = tuple(
+    grown_trees = tuple(
         _tree(tree, bins, problem, plan, scales, shares[number] if shares else None)
         for number, tree in enumerate(trees)
     )
-    forest = Forest(made, np.zeros(1), problem.dim, absent=problem.absent)
+    forest = Forest(grown_trees, np.zeros(1), problem.dim, absent=problem.absent)
     return RandomForest(forest, shares)
 
 

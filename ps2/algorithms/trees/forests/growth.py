@@ -16,7 +16,8 @@ import numpy as np
 from ps2.algorithms.trees.forests.grown_forest import ForestTree
 from ps2.algorithms.trees.forests.impurity_kernels import judge
 from ps2.algorithms.trees.forests.plan import ForestPlan
-from ps2.algorithms.trees.growth import Bools, Growth, Node, grown_tree
+from ps2.algorithms.trees.growth import Growth, Node, grown_tree
+from ps2.algorithms.trees.layout import Bools
 from ps2.algorithms.trees.search_kernels import Splits
 from ps2.array_types import Int64s
 from ps2.ops.guards import readable

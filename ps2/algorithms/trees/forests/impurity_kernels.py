@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from ps2.algorithms.trees.layout import CATEGORICAL
+from ps2.algorithms.trees.layout import CATEGORICAL, Array, Bools
 from ps2.algorithms.trees.nonempty_bins import marks_of, next_marked
 from ps2.algorithms.trees.scan_kernels import (
     CHANCE,
@@ -34,9 +33,6 @@ from ps2.algorithms.trees.search_kernels import (
     sum_left,
 )
 from ps2.ops.kernels import Float64s, Int64s, inline, kernel
-from ps2.ops.table import Array
-
-Bools = npt.NDArray[np.bool_]
 
 # Impurities.
 VARIANCE, GINI, ENTROPY = range(3)

@@ -8,7 +8,6 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.frame.program import Task
 from ps2.algorithms.training.reading import Reading
@@ -18,6 +17,7 @@ from ps2.algorithms.trees.forests import forest_kernels as kernels
 from ps2.algorithms.trees.forests.forest_rows import ForestRows
 from ps2.algorithms.trees.forests.impurity_kernels import ForestRules
 from ps2.algorithms.trees.forests.plan import ForestPlan
+from ps2.algorithms.trees.layout import Array, UInt8s
 from ps2.algorithms.trees.problem import TreeProblem
 from ps2.algorithms.trees.quantiles import Quantiles
 from ps2.algorithms.trees.rows import NodeRows, rows_with_weight
@@ -26,9 +26,6 @@ from ps2.algorithms.trees.worker import FleetWorker, Histogram
 from ps2.array_types import Int32s, Int64s
 from ps2.ops.guards import readable
 from ps2.ops.parallel import over_blocks
-
-Array = npt.NDArray[Any]
-UInt8s = npt.NDArray[np.uint8]
 
 # Cost of a node's histogram, in additions: threads share nodes.
 NODE_COST = 1 << 17
