@@ -80,8 +80,8 @@ class Predictor:
         if sp.issparse(x):
             columns = np.full(self._forest.features, -1, np.int32)
             columns[self._used] = np.arange(len(self._used))
-            arrays = map(readable, (x.indptr, x.indices, x.data, columns))
-            matrix = kernels.SparseMatrix(*arrays, len(self._used), self._absent)
+            csr = readable(x.indptr), readable(x.indices), readable(x.data)
+            matrix = kernels.SparseMatrix(*csr, readable(columns), len(self._used), self._absent)
             cost += x.nnz * ENTRY_COST // max(len(out), 1)
             over_blocks(sparse, (np.arange(len(out)), out), matrix, self._sparse_trees, cost=cost)
         else:
