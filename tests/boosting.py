@@ -16,8 +16,8 @@ from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Facts, Table
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem
+from ps2.algorithms.trees.program import TrainedForest, train
 from ps2.algorithms.trees.rows import is_dense
-from ps2.algorithms.trees.trainer import TrainedForest, train
 from ps2.algorithms.trees.tree import Forest
 from tests import plans
 

@@ -48,8 +48,8 @@ from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.observing import observe_fits
 from ps2.algorithms.training.record import StepReport
 from ps2.algorithms.training.table import Table
-from ps2.algorithms.trees import trainer as trees
-from ps2.algorithms.trees.forests import trainer as forests
+from ps2.algorithms.trees import program as trees
+from ps2.algorithms.trees.forests import program as forests
 from ps2.algorithms.trees.tree_matrices import HistogramMatrices
 from tests import plans
 

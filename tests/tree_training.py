@@ -11,9 +11,10 @@ from tree_builder import TreeBuilder, split_test
 
 from ps2.algorithms.trees import growing_kernels, ops, scan_kernels
 from ps2.algorithms.trees.binning import Bins
+from ps2.algorithms.trees.boosted_growth import child_bounds
 from ps2.algorithms.trees.feature_columns import FeatureColumns, distinct
-from ps2.algorithms.trees.gradients import Objective, exponents_of, quantised, sums_below
-from ps2.algorithms.trees.growing import DenseRows, Scratch, SparseRows, Split, child_bounds, scales_of
+from ps2.algorithms.trees.gradients import Objective, exponents_of, quantised, scales_of, sums_below
+from ps2.algorithms.trees.growing import DenseRows, Scratch, SparseRows, Split
 from ps2.algorithms.trees.tree import Forest
 from ps2.algorithms.trees.tree_matrices import layout_row
 

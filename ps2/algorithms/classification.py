@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ps2.algorithms.online.estimator import OnlineLogisticRegressionModel as OnlineLogisticRegressionModel
     from ps2.algorithms.trees.estimator import GBTClassifier as GBTClassifier
     from ps2.algorithms.trees.forests.estimator import RandomForestClassifier as RandomForestClassifier
-    from ps2.algorithms.trees.forests.models import RandomForestClassificationModel as RandomForestClassificationModel
     from ps2.algorithms.trees.models import GBTClassificationModel as GBTClassificationModel
+    from ps2.algorithms.trees.models import RandomForestClassificationModel as RandomForestClassificationModel
 else:
     __all__, __getattr__, __dir__ = exports(__name__)

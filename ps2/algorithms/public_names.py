@@ -31,10 +31,9 @@ PUBLIC_NAMES: dict[str, dict[str, tuple[str, ...]]] = {
         "online.estimator": (
             *("OnlineFM", "OnlineFMModel", "OnlineLogisticRegression", "OnlineLogisticRegressionModel"),
         ),
-        "trees.models": ("GBTClassificationModel",),
+        "trees.models": ("GBTClassificationModel", "RandomForestClassificationModel"),
         "trees.estimator": ("GBTClassifier",),
         "trees.forests.estimator": ("RandomForestClassifier",),
-        "trees.forests.models": ("RandomForestClassificationModel",),
     },
     "clustering": {
         "topics.estimator": ("LDA", "LDAModel"),
@@ -62,10 +61,9 @@ PUBLIC_NAMES: dict[str, dict[str, tuple[str, ...]]] = {
     "regression": {
         "linear.estimator": ("FMRegressor", "LinearRegression"),
         "linear.models": ("FMRegressionModel", "LinearRegressionModel"),
-        "trees.models": ("GBTRegressionModel",),
+        "trees.models": ("GBTRegressionModel", "RandomForestRegressionModel"),
         "trees.estimator": ("GBTRegressor",),
         "trees.forests.estimator": ("RandomForestRegressor",),
-        "trees.forests.models": ("RandomForestRegressionModel",),
     },
 }
 

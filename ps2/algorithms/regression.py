@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ps2.algorithms.linear.models import LinearRegressionModel as LinearRegressionModel
     from ps2.algorithms.trees.estimator import GBTRegressor as GBTRegressor
     from ps2.algorithms.trees.forests.estimator import RandomForestRegressor as RandomForestRegressor
-    from ps2.algorithms.trees.forests.models import RandomForestRegressionModel as RandomForestRegressionModel
     from ps2.algorithms.trees.models import GBTRegressionModel as GBTRegressionModel
+    from ps2.algorithms.trees.models import RandomForestRegressionModel as RandomForestRegressionModel
 else:
     __all__, __getattr__, __dir__ = exports(__name__)

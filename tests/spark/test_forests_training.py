@@ -20,7 +20,7 @@ from ps2.algorithms import (
     RandomForestRegressionModel,
     RandomForestRegressor,
 )
-from ps2.algorithms.trees.forests import trainer, worker
+from ps2.algorithms.trees.forests import program, worker
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.problem import TreeProblem
 from ps2.algorithms.trees.tree_matrices import HistogramMatrices
@@ -33,7 +33,7 @@ RECIPE = plans.forest(numTrees=5, maxDepth=6, maxBins=16, impurity="gini", class
 def grow(ps, spark, recipe, workers=1, sparse=False):
     x, y = table()
     problem = TreeProblem(Objective("logistic"), FEATURES, (0.0,), categories=CATEGORIES)
-    return trainer.grow(ps, dealt(spark, x, y, workers, sparse), problem, recipe, facts_of(y))
+    return program.grow(ps, dealt(spark, x, y, workers, sparse), problem, recipe, facts_of(y))
 
 
 def digest_of(grown):
@@ -97,7 +97,7 @@ def dying_worker(folder, *given):
 
 def test_forest_when_worker_is_killed_then_same_trees(spark, ps, tmp_path, by_value, monkeypatch):
     expected = digest_of(grow(ps, spark, RECIPE, 2))
-    monkeypatch.setattr(trainer, "ForestWorker", partial(dying_worker, str(tmp_path)))
+    monkeypatch.setattr(program, "ForestWorker", partial(dying_worker, str(tmp_path)))
     assert digest_of(grow(ps, spark, RECIPE, 2)) == expected
     assert [path.name for path in tmp_path.iterdir()] == ["1"]
 

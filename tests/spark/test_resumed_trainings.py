@@ -22,8 +22,8 @@ from ps2.algorithms.linear.problem import Problem
 from ps2.algorithms.linear.trainer import train as train_linear
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Table
+from ps2.algorithms.trees.program import train
 from ps2.algorithms.trees.quantiles import TURNS, Quantiles
-from ps2.algorithms.trees.trainer import train
 from ps2.algorithms.trees.tree_matrices import HistogramMatrices
 from ps2.storage import folders
 from tests.plans import changed

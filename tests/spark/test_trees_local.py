@@ -14,9 +14,9 @@ from boosting import MEDIAN, PROBLEM, RECIPE, SHORT, dealt, digest, facts_of, ta
 from ps2 import PS2Context
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Table
-from ps2.algorithms.trees import local_program
+from ps2.algorithms.trees import local_worker, program
 from ps2.algorithms.trees.boosting_record import BoostingRecord
-from ps2.algorithms.trees.trainer import begun_via, train
+from ps2.algorithms.trees.program import begun_via, train
 from ps2.errors import ConfigError
 from tests import plans
 
@@ -41,8 +41,8 @@ class DyingWorker:
 
 def one_round_worker(folder, *given):
     """Return a worker that grows one round a clock, and dies in some if there is a folder to note it in."""
-    local_program.BUDGET_S = 0.0
-    return DyingWorker(local_program.LocalTreeWorker(*given), folder)
+    local_worker.BUDGET_S = 0.0
+    return DyingWorker(local_worker.LocalTreeWorker(*given), folder)
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def by_round(by_value, monkeypatch):
     """Let workers grow one round a clock; call the value with a folder for workers that die."""
 
     def workers_in(folder):
-        monkeypatch.setattr(local_program, "LocalTreeWorker", partial(one_round_worker, folder))
+        monkeypatch.setattr(program, "LocalTreeWorker", partial(one_round_worker, folder))
 
     workers_in("")
     return workers_in

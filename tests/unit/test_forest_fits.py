@@ -10,7 +10,7 @@ import scipy.sparse as sp
 
 from ps2.algorithms import RandomForestClassifier, RandomForestRegressor
 from ps2.algorithms.training.faults import ColumnNames
-from ps2.algorithms.trees.forests import trainer
+from ps2.algorithms.trees.forests import program
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.problem import TreeProblem
 from ps2.errors import ConfigError, InputError
@@ -59,7 +59,7 @@ def test_forest_when_it_has_grown_then_same_in_one_process(kind):
     columns = ColumnNames(weight="w" if weighted else None)
     with training_context() as ps:
         grown = [
-            trainer.grow(
+            program.grow(
                 ps,
                 ArrayTable.of(sp.csr_array(x) if sparse else x, y, workers, columns, w=weights),
                 problem,

@@ -10,8 +10,8 @@ from ps2.algorithms.frame.placement import MAX_LOCAL_WEIGHTS, Cores, Request, Wo
 from ps2.algorithms.topics.plan import SamplingPlan
 from ps2.algorithms.topics.sampling import MAX_BYTES, iteration_work
 from ps2.algorithms.topics.settings import LDASettings
-from ps2.algorithms.trees.work import MAX_VALUES, TableSize
-from ps2.algorithms.trees.work import work_of as trees_work
+from ps2.algorithms.trees.problem import MAX_VALUES, TableSize
+from ps2.algorithms.trees.problem import work_of as trees_work
 from ps2.errors import ConfigError
 from tests import plans
 

@@ -8,7 +8,7 @@ from in_process import ArrayTable, training_context
 
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.trees.driver_messages import AddHistograms, GrowTask, PlantTrees, SumGradients
-from ps2.algorithms.trees.trainer import train
+from ps2.algorithms.trees.program import train
 from ps2.algorithms.trees.worker import TreeWorker
 from tests import plans
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from ps2.algorithms.trees import local_growing, local_histograms
+from ps2.algorithms.trees import local_histograms, local_worker
 from ps2.algorithms.trees.boosted_rows import BoostedRows
-from ps2.algorithms.trees.gradients import Objective, sums_below
-from ps2.algorithms.trees.local_growing import LocalGrower
+from ps2.algorithms.trees.boosting_record import next_scales
+from ps2.algorithms.trees.gradients import Objective, scales_of, sums_below
 from ps2.algorithms.trees.local_histograms import LocalHistograms
+from ps2.algorithms.trees.local_worker import LocalGrower
 from ps2.algorithms.trees.problem import TreeProblem
 from ps2.algorithms.trees.quantiles import Quantiles
-from ps2.algorithms.trees.rounds import first_scales, next_scales
 from ps2.algorithms.trees.tree import Tree
 from ps2.data.rows import LocalRows
 from ps2.errors import LimitError
@@ -71,11 +71,11 @@ def grown(kind, by_kernel, monkeypatch):
     bins, columns = quantiles.find_bins(given[0])
     of = BoostedRows(problem, options, bins, given, columns)
     if not by_kernel:
-        monkeypatch.setattr(local_growing, "is_compiled", lambda *_: False)
+        monkeypatch.setattr(local_worker, "is_compiled", lambda *_: False)
     grower, trees, before = LocalGrower(problem, options, bins, of, 2.0**-6 if weighted else 0.0), [], np.zeros(3)
     for number in range(3):
         below = sums_below(of.compute_gradients()["exponents"])
-        scales = next_scales(problem, options, before, trees[-1:]) if trees else first_scales(options, below)
+        scales = next_scales(problem, options, before, trees[-1:]) if trees else scales_of(*below[:2])
         before = below
         trees.append(grower.grow(number, scales))
     return trees, of.training.margins, of.held_out.margins

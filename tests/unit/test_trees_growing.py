@@ -8,9 +8,10 @@ import scipy.sparse as sp
 
 from ps2.algorithms.trees import growing, growing_kernels
 from ps2.algorithms.trees.binning import Bins
+from ps2.algorithms.trees.boosted_growth import child_bounds
 from ps2.algorithms.trees.feature_columns import FeatureColumns
-from ps2.algorithms.trees.gradients import quantised
-from ps2.algorithms.trees.growing import DenseRows, Scratch, SparseRows, Split, child_bounds, scales_of
+from ps2.algorithms.trees.gradients import quantised, scales_of
+from ps2.algorithms.trees.growing import DenseRows, Scratch, SparseRows, Split
 from ps2.errors import ConfigError
 from tests.tree_builder import split_test
 

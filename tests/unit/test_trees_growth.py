@@ -10,10 +10,9 @@ import pytest
 import xgboost
 
 from ps2.algorithms.trees import boosted_growth as growth
-from ps2.algorithms.trees.gradients import Objective, exponents_of, quantised, sums_below
-from ps2.algorithms.trees.growing import scales_of
+from ps2.algorithms.trees.gradients import Objective, exponents_of, quantised, scales_of, sums_below
+from ps2.algorithms.trees.growth import Node, SplitOrder
 from ps2.algorithms.trees.predict import Predictor
-from ps2.algorithms.trees.split_order import Node, SplitOrder
 from ps2.algorithms.trees.tree import LEAF, Forest
 from ps2.errors import ConfigError
 from tests import plans, tree_training

@@ -8,18 +8,16 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from boosting import facts_of
-from in_process import ArrayTable
 
 from ps2.algorithms.frame.program import ProgramDriver, WorkerLoop
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
-from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.training.record import Record
 from ps2.algorithms.training.run import FIRST_CLOCK
-from ps2.algorithms.trees import local_program
+from ps2.algorithms.trees import local_worker
 from ps2.algorithms.trees.gradients import Objective
-from ps2.algorithms.trees.local_program import LocalBoostingProgram
 from ps2.algorithms.trees.problem import TreeProblem
+from ps2.algorithms.trees.program import LocalBoostingProgram, TreeRun, boosting_settings
 from ps2.algorithms.trees.tree import Tree
 from ps2.data.rows import LocalRows
 from ps2.protocol.plain_data import decode
@@ -90,7 +88,8 @@ class OneProcess:
 
 def run_of(options=OPTIONS, names=None, on_step=lambda step: None, **fields):
     names = names or Names()
-    program = LocalBoostingProgram(ArrayTable([], ColumnNames(), 1), PROBLEM, options, FACTS, Record(on_step), names)
+    settings = boosting_settings(PROBLEM, options, FACTS.rows, None)
+    program = LocalBoostingProgram(TreeRun(PROBLEM, options, FACTS.rows, None, settings, Record(on_step), names))
     driver = ProgramDriver(program, names)
     driver.start()
     return OneProcess(driver, program.loop(), max(names.begun, FIRST_CLOCK), **fields)
@@ -108,7 +107,7 @@ def history(run):
 @pytest.fixture
 def by_round(monkeypatch):
     """One round a clock."""
-    monkeypatch.setattr(local_program, "BUDGET_S", 0.0)
+    monkeypatch.setattr(local_worker, "BUDGET_S", 0.0)
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,7 @@ import xgboost
 
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.metrics import Metric
-from ps2.algorithms.trees.ranking import MAX_OF_GROUP
-from ps2.algorithms.trees.row_groups import RowGroups
+from ps2.algorithms.trees.ranking import MAX_OF_GROUP, RowGroups
 from ps2.errors import ConfigError
 
 NONE = np.empty(0)

@@ -13,7 +13,7 @@ from ps2.algorithms.trees import program
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.predict import Predictor
 from ps2.algorithms.trees.problem import TreeProblem
-from ps2.algorithms.trees.trainer import train
+from ps2.algorithms.trees.program import train
 from ps2.algorithms.trees.tree_matrices import FIRST_ROWS
 from ps2.coordinator.in_process import InProcessServers
 from tests import plans

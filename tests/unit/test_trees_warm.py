@@ -9,16 +9,16 @@ import scipy.sparse as sp
 
 from ps2.algorithms.trees import (
     binning_kernels,
-    contribution_kernels,
-    decision_kernels,
+    contributions,
     feature_sets,
     gradient_kernels,
     growing_kernels,
+    layout,
     metrics,
     nonempty_bins,
     ops,
     predict_kernels,
-    ranking_kernels,
+    ranking,
     rows,
     scan_kernels,
     search_kernels,
@@ -30,22 +30,22 @@ from ps2.algorithms.trees.feature_sets import FeatureSets
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.metrics import Metric
 from ps2.algorithms.trees.predict import Predictor
-from ps2.algorithms.trees.row_groups import RowGroups
+from ps2.algorithms.trees.ranking import RowGroups
 from tests import plans
 from tests.tree_training import Recipe, train
 
 MODULES = (
     binning_kernels,
-    contribution_kernels,
+    contributions,
     feature_sets,
+    layout,
     metrics,
-    decision_kernels,
     gradient_kernels,
     growing_kernels,
     nonempty_bins,
     ops,
     predict_kernels,
-    ranking_kernels,
+    ranking,
     rows,
     scan_kernels,
     search_kernels,

@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from ps2.algorithms.trees.layout import Array, Bools
 from ps2.array_types import Int64s
 from ps2.ops.kernels import inline
-
-Array = npt.NDArray[Any]
-Bools = npt.NDArray[np.bool_]
 
 # Values in a run that is sorted by insertion; runs are merged.
 FEW = 16
@@ -49,11 +46,11 @@ def sort_pairs(values: Array, numbers: Int64s) -> None:
     count, size = len(values), FEW
     for begin in range(0, count, size):
         for i in range(begin + 1, min(begin + size, count)):
-            value, number, at = values[i], numbers[i], i
-            while at > begin and _comes_before(value, values[at - 1]):
-                values[at], numbers[at] = values[at - 1], numbers[at - 1]
-                at -= 1
-            values[at], numbers[at] = value, number
+            value, number, slot = values[i], numbers[i], i
+            while slot > begin and _comes_before(value, values[slot - 1]):
+                values[slot], numbers[slot] = values[slot - 1], numbers[slot - 1]
+                slot -= 1
+            values[slot], numbers[slot] = value, number
     if count <= size:
         return
     left_values, left_numbers = np.empty(count, values.dtype), np.empty(count, np.int64)
@@ -63,12 +60,12 @@ def sort_pairs(values: Array, numbers: Int64s) -> None:
                 left_values[i], left_numbers[i] = values[begin + i], numbers[begin + i]
             left, right, end = 0, begin + size, min(begin + 2 * size, count)
             while left < size:
-                at = right - size + left
+                slot = right - size + left
                 if right < end and _comes_before(values[right], left_values[left]):
-                    values[at], numbers[at] = values[right], numbers[right]
+                    values[slot], numbers[slot] = values[right], numbers[right]
                     right += 1
                 else:
-                    values[at], numbers[at] = left_values[left], left_numbers[left]
+                    values[slot], numbers[slot] = left_values[left], left_numbers[left]
                     left += 1
         size *= 2
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +11,7 @@ import scipy.sparse as sp
 
 from ps2.algorithms.trees import binning_kernels as kernels
 from ps2.algorithms.trees.feature_columns import FeatureColumns, ordered_bits
+from ps2.algorithms.trees.layout import Array
 from ps2.algorithms.trees.nonempty_bins import WORD_BITS
 from ps2.algorithms.trees.problem import TreeProblem
 from ps2.algorithms.trees.tree import Absent
@@ -19,9 +19,6 @@ from ps2.array_types import Float64s, Int32s, Int64s
 from ps2.errors import ConfigError, InputError
 from ps2.ops.guards import readable
 from ps2.ops.parallel import over_blocks
-
-Array = npt.NDArray[Any]
-UInt64s = npt.NDArray[np.uint64]
 
 # Bins of a block of columns, where there would be so many blocks.
 LARGE_BLOCK = 1 << 12
@@ -89,52 +86,36 @@ class Bins:
 
     def threshold(self, feature: int, bin: int) -> float:
         """Return what values are at most that are in a bin or before it; infinity of the last."""
-        at = self.offsets[feature] + bin
-        return float(self.cuts[at]) if at < self.offsets[feature + 1] else float("inf")
+        cut = self.offsets[feature] + bin
+        return float(self.cuts[cut]) if cut < self.offsets[feature + 1] else float("inf")
 
     @cached_property
-    def _for_kernels(self) -> tuple[UInt64s, Int64s, Int32s, Int32s]:
-        return ordered_bits(self.cuts), readable(self.offsets), readable(self.categories), self.missing_bin
+    def _cut_points(self) -> kernels.CutPoints:
+        arrays = readable(self.offsets), readable(self.categories), self.missing_bin
+        return kernels.CutPoints(ordered_bits(self.cuts), *arrays)
 
     def bin_dense(self, columns: FeatureColumns) -> Array:
-        """Return the bins of dense columns, uint8 or uint16, shape (features, n).
-
-        Raises:
-            InputError: a feature has missing values, or what is no category, and no bin for them.
-        """
+        """Return the bins of dense columns, uint8 or uint16, shape (features, n); InputError: a value has no bin."""
         dtype = np.uint8 if self.sizes.max(initial=0) <= 1 << 8 else np.uint16
         out = np.empty((self.features, columns.count), dtype)
         bits = columns.bits.reshape(out.shape)
         features = np.arange(self.features)
-        held = (bits, *self._for_kernels, out)
-        faults = over_blocks(kernels.bin_columns, (features,), *held, cost=2 * columns.cost)
+        faults = over_blocks(kernels.bin_columns, (features,), bits, self._cut_points, out, cost=2 * columns.cost)
         self._check(max(faults, default=-1))
         return out
 
     def bin_sparse(self, x: sp.csr_array, absent: Absent) -> tuple[Int64s, Int32s]:
-        """Return the bins that sparse rows hold, without the implied ones.
-
-        Args:
-            x: float32 or float64, its indices sorted.
-
-        Returns:
-            int64, shape (n + 1,): where each row begins; int32: columns of the histogram, ascending within a row.
-
-        Raises:
-            InputError: as ``bin_dense``.
-        """
+        """Return where each sorted row's bins begin, and its columns of the histogram, without implied bins."""
         begins, out = np.empty(x.shape[0] + 1, np.int64), np.empty(x.nnz, np.int32)
-        cuts, offsets, categories, missing = self._for_kernels
-        bins = (cuts, offsets, categories, missing, self.first, self.implied(absent))
-        rows = (readable(x.indptr), readable(x.indices), ordered_bits(x.data))
-        fault: int = kernels.bin_rows(*rows, *bins, begins, out)  # type: ignore[arg-type]
+        rows = readable(x.indptr), readable(x.indices), ordered_bits(x.data)
+        fault: int = kernels.bin_rows(*rows, self._cut_points, self.first, self.implied(absent), begins, out)
         self._check(fault)
         return begins, out[: begins[-1]].copy()
 
     def _check(self, fault: int) -> None:
         if fault >= 0:
-            of = self.categories[fault]
-            what = f"values that are none of its {of} categories" if of else "NaN"
+            categories = self.categories[fault]
+            what = f"values that are none of its {categories} categories" if categories else "NaN"
             raise InputError(f"feature {fault}: {what}, and no bin for missing values")
 
 

@@ -7,28 +7,74 @@ depend on an order; an empty array means that all rows count 1.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.trees.ascending import sort_pairs
+from ps2.algorithms.trees.layout import Array, UInt64s
 from ps2.array_types import Int32s, Int64s
 from ps2.ops.kernels import inline, kernel
 from ps2.splitmix import GOLDEN
 
-Array = npt.NDArray[Any]
-UInt64s = npt.NDArray[np.uint64]
-
 MISSING = np.uint64(0xFFFFFFFFFFFFFFFF)
 SIGN, ONE = np.uint64(1 << 63), np.uint64(1)
-# How often, at least and at most, a cell that is cut is halved.
+# The minimum and the maximum number of times that a cell is halved.
 MIN_DEPTH, MAX_DEPTH = 4, 20
-# Cells by which the bins of dense columns are looked up, at most; first bits by which cells are. A table has fewer
-# entries than this share of the values that are looked up in it.
+# The maximum number of grid cells that look up bins of dense columns, and of first bits that look up cells. A table has
+# fewer entries than this share of the values that are looked up in it.
 LOOKED_UP, LOOKED_UP_BITS, SHARE = 1 << 12, 12, 8
 # Rows of a block that is turned into columns.
 TILE = 512
+
+
+class Columns(NamedTuple):
+    """The values of some features.
+
+    Attributes:
+        bits: the ordered bits of the values, those of a feature contiguous.
+        begin: the first value of each feature, and the end.
+        rows: the row of each value; empty: each feature has a value in all rows.
+        weights: the weights of the rows as whole numbers; empty: each counts 1.
+    """
+
+    bits: UInt64s
+    begin: Int64s
+    rows: Int32s
+    weights: Int64s
+
+
+class CutCells(NamedTuple):
+    """Cells that are cut into children.
+
+    Attributes:
+        begin: the first cell of each feature, and the end.
+        first: the smallest bits of each cell.
+        width, depth: the logarithms to base 2 of each cell's number of bits and of its number of children.
+        start: the number of each cell's first child.
+    """
+
+    begin: Int64s
+    first: UInt64s
+    width: UInt64s
+    depth: UInt64s
+    start: Int64s
+
+
+class CutPoints(NamedTuple):
+    """The cut points of all features.
+
+    Attributes:
+        bits: the ordered bits of the cuts, those of a feature contiguous and ascending.
+        offsets: the first cut of each feature, and the end.
+        categories: the number of categories of each feature, whose cuts are these; 0: it is numeric.
+        missing: the bin of each feature's missing values; -1: there is none.
+    """
+
+    bits: UInt64s
+    offsets: Int64s
+    categories: Int32s
+    missing: Int32s
 
 
 @kernel
@@ -56,11 +102,11 @@ def to_bits(values: Array, out: UInt64s) -> None:
 @kernel
 def count_values(columns: Array, values: Array, out: Int64s) -> bool:
     """Add to ``out`` how many values each column has; return whether any is NaN."""
-    lacking = False
+    has_missing = False
     for i in range(len(columns)):
         out[columns[i]] += 1
-        lacking |= values[i] != values[i]
-    return lacking
+        has_missing |= values[i] != values[i]
+    return has_missing
 
 
 @inline
@@ -71,39 +117,23 @@ def _ordered(word: np.uint64, value: float) -> np.uint64:
 
 
 @inline
-def _weight(position: int, begin: int, rows: Int32s, weights: Int64s) -> int:
-    if len(weights) == 0:
+def _weight(position: int, begin: int, columns: Columns) -> int:
+    if len(columns.weights) == 0:
         return 1
-    return weights[rows[position]] if len(rows) else weights[position - begin]
+    return columns.weights[columns.rows[position]] if len(columns.rows) else columns.weights[position - begin]
 
 
 @kernel
 def count_distinct(
-    features: Int64s,
-    bits: UInt64s,
-    begin: Int64s,
-    rows: Int32s,
-    weights: Int64s,
-    limit: int,
-    start: Int64s,
-    values: UInt64s,
-    counts: Int64s,
-    found: Int64s,
+    features: Int64s, columns: Columns, limit: int, start: Int64s, values: UInt64s, counts: Int64s, sizes: Int64s
 ) -> None:
-    """Find the distinct values of each feature and their weights, if they are at most ``limit``.
-
-    Args:
-        rows: of the entries of sparse columns; empty where each column has all rows.
-        start: where a feature's begin in ``values``, where they ascend, and ``counts``, their weights: there is room
-            for ``limit``, or for as many as the feature has entries.
-        found: gets how many there are; -1: too many.
-    """
-    table = np.empty(4 * limit + 4, np.int64)
+    """Set the distinct values of each feature, from ``start`` on, their weights and number; -1: more than ``limit``."""
+    bits, begin, table = columns.bits, columns.begin, np.empty(4 * limit + 4, np.int64)
     for f in features:
         size = 4
         while size < 2 * (start[f + 1] - start[f]):
             size *= 2
-        cells, seen, of_seen = table[:size], values[start[f] : start[f + 1]], counts[start[f] : start[f + 1]]
+        cells, seen, seen_weights = table[:size], values[start[f] : start[f + 1]], counts[start[f] : start[f + 1]]
         cells[:] = -1
         count = 0
         for position in range(begin[f], begin[f + 1]):
@@ -111,98 +141,72 @@ def count_distinct(
             if value == MISSING:
                 continue
             # Whole numbers, and all that float32 can hold, differ in their upper bits alone.
-            at = np.int64(((value ^ (value >> np.uint64(32))) * GOLDEN) >> np.uint64(40)) & (size - 1)
-            while cells[at] >= 0 and seen[cells[at]] != value:
-                at = (at + 1) & (size - 1)
-            if cells[at] < 0:
+            cell = np.int64(((value ^ (value >> np.uint64(32))) * GOLDEN) >> np.uint64(40)) & (size - 1)
+            while cells[cell] >= 0 and seen[cells[cell]] != value:
+                cell = (cell + 1) & (size - 1)
+            if cells[cell] < 0:
                 if count == limit:
                     count = -1
                     break
-                cells[at] = count
+                cells[cell] = count
                 seen[count] = value
-                of_seen[count] = 0
+                seen_weights[count] = 0
                 count += 1
-            of_seen[cells[at]] += _weight(position, begin[f], rows, weights)
-        found[f] = count
-        sort_pairs(seen[: max(count, 0)], of_seen)
+            seen_weights[cells[cell]] += _weight(position, begin[f], columns)
+        sizes[f] = count
+        sort_pairs(seen[: max(count, 0)], seen_weights)
 
 
 @kernel
-def count_missing(features: Int64s, bits: UInt64s, begin: Int64s, rows: Int32s, weights: Int64s, out: Int64s) -> None:
+def count_missing(features: Int64s, columns: Columns, out: Int64s) -> None:
     """Set ``out[f]`` to the weight of each feature's missing values."""
     for f in features:
         out[f] = 0
-        for position in range(begin[f], begin[f + 1]):
-            if bits[position] == MISSING:
-                out[f] += _weight(position, begin[f], rows, weights)
+        for position in range(columns.begin[f], columns.begin[f + 1]):
+            if columns.bits[position] == MISSING:
+                out[f] += _weight(position, columns.begin[f], columns)
 
 
 @kernel
-def count_children(
-    places: Int64s,
-    features: Int64s,
-    bits: UInt64s,
-    begin: Int64s,
-    rows: Int32s,
-    weights: Int64s,
-    cell_begin: Int64s,
-    first: UInt64s,
-    width: UInt64s,
-    depth: UInt64s,
-    start: Int64s,
-    out: Int64s,
-) -> None:
-    """Add the weights of some features' values to the children of the cells that they are in; of missing ones to none.
-
-    Args:
-        cell_begin: where the cells of each place begin, and the last ones end; a cell begins at its ``first`` bits, has
-            2 to ``width`` of them, and 2 to ``depth`` children, from ``start`` on.
-    """
+def count_children(indices: Int64s, features: Int64s, columns: Columns, cells: CutCells, out: Int64s) -> None:
+    """Add the weights of some features' values to the children of their cells; missing ones to none."""
+    begin, first, width, depth, start = columns.begin, cells.first, cells.width, cells.depth, cells.start
     before = np.empty((1 << LOOKED_UP_BITS) + 1, np.int32)
-    for place in places:
-        f = features[place]
-        low, end = cell_begin[place], cell_begin[place + 1]
+    for index in indices:
+        f = features[index]
+        low, end = cells.begin[index], cells.begin[index + 1]
         if low == end:
             continue
         shift = np.uint64(64 - _bits_for(begin[f + 1] - begin[f]))
-        # How many cells begin before what begins with some bits: from there it is few steps to a value's.
+        # The number of cells before the first value with a prefix: few steps lead from there to a value's cell.
         count = 0
         for prefix in range(np.int64(MISSING >> shift) + 1):
             while low + count < end and first[low + count] < np.uint64(prefix) << shift:
                 count += 1
             before[prefix] = count
         before[np.int64(MISSING >> shift) + 1] = end - low
-        mine = bits[begin[f] : begin[f + 1]]
-        for i in range(len(mine)):
-            value = mine[i]
+        values = columns.bits[begin[f] : begin[f + 1]]
+        for i in range(len(values)):
+            value = values[i]
             if value == MISSING:
                 continue
             prefix = value >> shift
-            at = np.uint64(low + max(np.int64(before[prefix]) - 1, 0))
-            size = np.uint64(low + before[prefix + ONE]) - at
+            cell = np.uint64(low + max(np.int64(before[prefix]) - 1, 0))
+            size = np.uint64(low + before[prefix + ONE]) - cell
             while size > ONE:
                 half = size >> ONE
-                at += half if first[at + half] <= value else np.uint64(0)
+                cell += half if first[cell + half] <= value else np.uint64(0)
                 size -= half
-            child = (value - first[at]) >> (width[at] - depth[at])
-            if first[at] <= value and child < ONE << depth[at]:
+            child = (value - first[cell]) >> (width[cell] - depth[cell])
+            if first[cell] <= value and child < ONE << depth[cell]:
                 # A call, which counts references to arrays, costs more than all else here.
-                weight = 1 if len(weights) == 0 else _weight(begin[f] + i, begin[f], rows, weights)
-                out[np.uint64(start[at]) + child] += weight
+                weight = 1 if len(columns.weights) == 0 else _weight(begin[f] + i, begin[f], columns)
+                out[np.uint64(start[cell]) + child] += weight
 
 
 @inline
 def choose_ends(counts: Int64s, bins: int, ends: Int64s) -> int:
-    """Part ascending cells into bins of about equal weight; return how many bins end before the last.
-
-    Cells that weigh as much as a bin have bins of their own, and the others share what is left (as in LightGBM). If
-    there are no more cells than bins, each has its own.
-
-    Args:
-        counts: weights, above 0.
-        bins: at most, at least 1.
-        ends: gets the last cell of each bin but the last one.
-    """
+    """Part ascending cells into bins of about equal weight (as in LightGBM); return the number of bins less one."""
     total = counts.sum()
     large = np.zeros(len(counts), np.bool_)
     rest_bins, rest = bins, total
@@ -214,35 +218,29 @@ def choose_ends(counts: Int64s, bins: int, ends: Int64s) -> int:
                 rest -= counts[i]
     else:
         large[:] = True
-    made, held = 0, 0
+    count, weight = 0, 0
     mean = rest / max(rest_bins, 1)
     for i in range(len(counts) - 1):
-        if made == bins - 1:
+        if count == bins - 1:
             break
-        held += counts[i]
+        weight += counts[i]
         if not large[i]:
             rest -= counts[i]
-        if large[i] or held >= mean or (large[i + 1] and held >= max(1.0, 0.5 * mean)):
-            ends[made] = i
-            made += 1
-            held = 0
+        if large[i] or weight >= mean or (large[i + 1] and weight >= max(1.0, 0.5 * mean)):
+            ends[count] = i
+            count += 1
+            weight = 0
             if not large[i]:
                 rest_bins -= 1
                 mean = rest / max(rest_bins, 1)
-    return made
+    return count
 
 
 @kernel
 def choose_depths(
     begin: Int64s, width: UInt64s, weights: Int64s, share: int, spare: int, budget: int, depth: UInt64s
 ) -> None:
-    """Set how often each feature's cells are halved: 0, unless they weigh more than ``spare`` shares of the feature.
-
-    Args:
-        begin: where each feature's cells begin.
-        share: of how many the feature's weight is the sum.
-        budget: children that a feature's cells should have in all, the heavier the more.
-    """
+    """Set how often each feature's cells are halved: 0, unless they weigh more than ``spare`` shares of the feature."""
     for f in range(len(begin) - 1):
         total = weights[begin[f] : begin[f + 1]].sum()
         heavy = np.int64(0)
@@ -268,14 +266,8 @@ def cut_cells(
     high: UInt64s,
     sizes: Int64s,
 ) -> int:
-    """Choose the cuts of features in their cells; return how many there are in all.
-
-    Args:
-        begin: where each feature's cells begin; first, width, weights: of the cells, which ascend.
-        low, high: get the ordered bits between which each cut lies.
-        sizes: gets how many cuts each feature has.
-    """
-    made = 0
+    """Choose the cuts of features between ordered bits ``low`` and ``high``; return the number of all cuts."""
+    count = 0
     for f in range(len(sizes)):
         ends = np.empty(begin[f + 1] - begin[f], np.int64)
         sizes[f] = 0
@@ -283,77 +275,68 @@ def cut_cells(
             sizes[f] = choose_ends(weights[begin[f] : begin[f + 1]], bins, ends)
         for i in range(sizes[f]):
             cell = begin[f] + ends[i]
-            low[made], high[made] = first[cell] + ((np.uint64(1) << width[cell]) - np.uint64(1)), first[cell + 1]
-            made += 1
-    return made
+            low[count], high[count] = first[cell] + ((np.uint64(1) << width[cell]) - np.uint64(1)), first[cell + 1]
+            count += 1
+    return count
 
 
 @kernel
 def place_bins(sizes: Int64s, block: int, first: Int64s) -> None:
     """Set where each feature's bins begin, and the last ones end; none lie across a multiple of ``block``, if not 0."""
-    at = 0
+    column = 0
     for f in range(len(sizes)):
-        if block > 0 and at % block + sizes[f] > block:
-            at += block - at % block
-        first[f] = at
-        at += sizes[f]
-    first[len(sizes)] = at
+        if block > 0 and column % block + sizes[f] > block:
+            column += block - column % block
+        first[f] = column
+        column += sizes[f]
+    first[len(sizes)] = column
 
 
 @inline
-def _bin_from(bin: int, value: np.uint64, cuts: UInt64s, begin: int, end: int, categories: int, missing: int) -> int:
-    """Return the bin of a value, at least ``bin``: how many cuts are below it.
-
-    Of what is no category, return that of missing values; a category's cut is itself.
-    """
+def _bin_from(bin: int, value: np.uint64, f: int, cuts: CutPoints) -> int:
+    """Return the bin of a value, at least ``bin``: the number of cuts below it; ``missing`` for what is no category."""
     if value == MISSING:
-        return missing
-    while begin + bin < end and cuts[begin + bin] < value:
+        return cuts.missing[f]
+    begin, end, categories = cuts.offsets[f], cuts.offsets[f + 1], cuts.categories[f]
+    while begin + bin < end and cuts.bits[begin + bin] < value:
         bin += 1
-    if categories > 0 and (bin == categories or cuts[begin + bin] != value):
-        return missing
+    if categories > 0 and (bin == categories or cuts.bits[begin + bin] != value):
+        return cuts.missing[f]
     return bin
 
 
 @kernel
-def bin_columns(
-    features: Int64s, bits: Array, cuts: UInt64s, offsets: Int64s, categories: Int32s, missing: Int32s, out: Array
-) -> int:
-    """Set ``out[f]`` to the bins of dense columns; return a feature with missing values and no bin for them, or -1.
-
-    Args:
-        categories: of each feature; 0: it is numeric.
-        missing: the bin of missing values; -1: there is none.
-    """
-    fault = -1
-    # How many cuts are before each cell of a grid: from there it is few steps to the bin.
+def bin_columns(features: Int64s, bits: Array, cut_points: CutPoints, out: Array) -> int:
+    """Set ``out[f]`` to the bins of dense columns; return a feature with a value that has no bin, or -1."""
+    fault, cuts, categories = -1, cut_points.bits, cut_points.categories
+    # The number of cuts before each cell of a grid: few steps lead from there to the bin.
     cells = min(LOOKED_UP, max(bits.shape[1] // SHARE, 1))
     below, word = np.empty(cells + 1, np.int32), np.empty(1, np.uint64)
     number = word.view(np.float64)
     for f in features:
-        begin, end = offsets[f], offsets[f + 1]
-        least, factor = _grid(cuts, begin, end, cells)
+        begin, end = cut_points.offsets[f], cut_points.offsets[f + 1]
+        smallest, factor = _grid(cuts, begin, end, cells)
         below[:] = 0
         for i in range(begin, end):
             word[0] = _unordered(cuts[i])
-            below[_cell(number[0], least, factor, cells) + 1] += 1
+            below[_cell(number[0], smallest, factor, cells) + 1] += 1
         for cell in range(cells):
             below[cell + 1] += below[cell]
-        mine, bins, lost = bits[f], out[f], missing[f]
-        for i in range(len(mine)):
-            value = mine[i]
+        values, bins = bits[f], out[f]
+        for i in range(len(values)):
+            value = values[i]
             word[0] = _unordered(value)
-            place = np.uint64(_cell(number[0], least, factor, cells))
-            at, size = np.uint64(begin + below[place]), np.uint64(below[place + ONE] - below[place])
+            grid_cell = np.uint64(_cell(number[0], smallest, factor, cells))
+            cut, size = np.uint64(begin + below[grid_cell]), np.uint64(below[grid_cell + ONE] - below[grid_cell])
             while size > ONE:
                 half = size >> ONE
-                at += half if cuts[at + half - ONE] < value else np.uint64(0)
+                cut += half if cuts[cut + half - ONE] < value else np.uint64(0)
                 size -= half
-            at += size if size > 0 and cuts[at] < value else np.uint64(0)
-            bin = np.int64(at) - begin
+            cut += size if size > 0 and cuts[cut] < value else np.uint64(0)
+            bin = np.int64(cut) - begin
             # Of what is no category, the bin is that of missing values; a category's cut is itself.
-            if value == MISSING or (categories[f] > 0 and (bin == categories[f] or cuts[at] != value)):
-                bin = lost
+            if value == MISSING or (categories[f] > 0 and (bin == categories[f] or cuts[cut] != value)):
+                bin = cut_points.missing[f]
                 if bin < 0:
                     fault = f
                     bin = 0
@@ -367,17 +350,17 @@ def _grid(cuts: UInt64s, begin: int, end: int, cells: int) -> tuple[float, float
     ends = np.zeros(2, np.uint64)
     if begin < end:
         ends[0], ends[1] = _unordered(cuts[begin]), _unordered(cuts[end - 1])
-    least, most = ends.view(np.float64)
-    return least, cells / (most - least) if most > least else 0.0
+    smallest, largest = ends.view(np.float64)
+    return smallest, cells / (largest - smallest) if largest > smallest else 0.0
 
 
 @inline
-def _cell(value: float, least: float, factor: float, cells: int) -> int:
+def _cell(value: float, smallest: float, factor: float, cells: int) -> int:
     """Return the cell of a value: of a larger one never an earlier cell, as rounding keeps the order."""
-    at = (value - least) * factor
-    if not at > 0.0:  # NaN, of infinite values or grids, too
+    position = (value - smallest) * factor
+    if not position > 0.0:  # NaN, of infinite values or grids, too
         return 0
-    return int(at) if at < cells else cells - 1
+    return int(position) if position < cells else cells - 1
 
 
 @inline
@@ -412,34 +395,24 @@ def bin_rows(
     indptr: Array,
     columns: Array,
     bits: UInt64s,
-    cuts: UInt64s,
-    offsets: Int64s,
-    categories: Int32s,
-    missing: Int32s,
+    cuts: CutPoints,
     first: Int64s,
     implied: Int32s,
     begins: Int64s,
     out: Int32s,
 ) -> int:
-    """Set ``out`` to the columns of sparse rows' bins; return as ``bin_columns`` does.
-
-    Args:
-        first: where each feature's bins begin.
-        implied: the bin of each feature that rows do without.
-        begins: gets where each row begins in ``out``, and where the last ends.
-    """
-    fault, at = -1, 0
+    """Set ``out`` to the columns of sparse rows' bins, but for implied ones; return as ``bin_columns`` does."""
+    fault, count = -1, 0
     for row in range(len(indptr) - 1):
-        begins[row] = at
+        begins[row] = count
         for position in range(indptr[row], indptr[row + 1]):
             f = columns[position]
-            begin, end = offsets[f], offsets[f + 1]
-            start = _halved(bits[position], cuts, begin, end)
-            bin = _bin_from(start, bits[position], cuts, begin, end, categories[f], missing[f])
+            start = _halved(bits[position], cuts.bits, cuts.offsets[f], cuts.offsets[f + 1])
+            bin = _bin_from(start, bits[position], f, cuts)
             if bin < 0:
                 fault = f
             elif bin != implied[f]:
-                out[at] = first[f] + bin
-                at += 1
-    begins[len(indptr) - 1] = at
+                out[count] = first[f] + bin
+                count += 1
+    begins[len(indptr) - 1] = count
     return fault

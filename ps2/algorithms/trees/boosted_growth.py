@@ -1,6 +1,6 @@
 """A boosted tree that grows on servers, or by steps in the only worker. Pure.
 
-Splits are chosen one after the other (``split_order``), as soon as enough is known. Explored nodes that are not chosen
+Splits are chosen one after the other (``SplitOrder``), as soon as enough is known. Explored nodes that are not chosen
 are dropped, so the tree does not depend on how many nodes a clock explores. Of two children, workers add the histogram
 of the lighter one; that of the other is what is left of their parent's.
 """
@@ -14,18 +14,14 @@ from typing import Any
 import numpy as np
 
 from ps2.algorithms.trees.binning import Bins
-from ps2.algorithms.trees.decision_kernels import Limits, judge, may_split
 from ps2.algorithms.trees.driver_messages import FinalNodes
 from ps2.algorithms.trees.feature_sets import FeatureSets
-from ps2.algorithms.trees.growing import child_bounds
-from ps2.algorithms.trees.grown_tree import boosted_tree
-from ps2.algorithms.trees.growth import Bools, Growth, grown_tree, nodes_of
-from ps2.algorithms.trees.layout import FEATURE, GRADIENT, HESSIAN, THIRD
+from ps2.algorithms.trees.growth import Growth, Node, SplitOrder, boosted_tree, grown_tree, nodes_of
+from ps2.algorithms.trees.layout import FEATURE, GRADIENT, HESSIAN, LOWER, THIRD, UPPER, Bools
 from ps2.algorithms.trees.nonempty_bins import has_marks
 from ps2.algorithms.trees.problem import BoostingPlan, key_of
-from ps2.algorithms.trees.scan_kernels import Rules, weight_of
+from ps2.algorithms.trees.scan_kernels import Limits, Rules, judge, may_split, weight_by
 from ps2.algorithms.trees.search_kernels import Splits
-from ps2.algorithms.trees.split_order import Node, SplitOrder
 from ps2.algorithms.trees.tree import Tree
 from ps2.array_types import Float64s, Int64s
 from ps2.ops.guards import readable
@@ -44,7 +40,7 @@ def rules_of(plan: BoostingPlan, scales: tuple[float, float]) -> Rules:
 
 
 def limits_of(plan: BoostingPlan, rules: Rules, totals: Int64s, max_splits: int) -> Limits:
-    """Return when a tree stops growing; totals: of the root."""
+    """Return when a tree stops growing; totals: those of the root."""
     # The third total is a number of rows, unless it is a weight.
     rows = 0 if plan.third == "weights" else int(totals[THIRD])
     rows_per_hessian = rows / max(int(totals[HESSIAN]) * rules.hessian_unit, rules.hessian_unit)
@@ -55,18 +51,7 @@ def limits_of(plan: BoostingPlan, rules: Rules, totals: Int64s, max_splits: int)
 
 
 class BoostedGrowth(Growth):
-    """One boosted tree.
-
-    Args:
-        scales: factors of hessians and gradients.
-        totals: int64, shape (3,): the sums of all rows: hessians, gradients, and the third channel.
-        number: the tree's number, from 0.
-        rate: factor of its leaves; None: that of the plan.
-
-    Attributes:
-        explores: number of nodes that a clock of leaf-wise growth explores, on which the tree does not depend; None: so
-            many that trees take few clocks.
-    """
+    """A boosted tree that grows; scales: factors of hessians and gradients; rate: of leaves, None: the plan's."""
 
     keeps_histograms, operation = True, "trees.best_splits"
 
@@ -79,6 +64,7 @@ class BoostedGrowth(Growth):
         number: int = 0,
         rate: float | None = None,
     ) -> None:
+        # Nodes that a clock of leaf-wise growth explores; None: as many as keep the clocks few. Trees are the same.
         self.explores: int | None = None
         self._plan, self._bins, self._number = plan, bins, number
         self._rate = plan.settings.stepSize if rate is None else rate
@@ -113,7 +99,8 @@ class BoostedGrowth(Growth):
             "marks": True,
             "min_third": plan.min_third,
             "features": self._bins.features,
-            "drawn": plan.searched_features,
+            # Weighted draws are in ``allowed``.
+            "drawn": 0 if plan.settings.featureWeights else plan.node_features,
         }
 
     @cached_property
@@ -134,7 +121,9 @@ class BoostedGrowth(Growth):
     def _children(self, node: Node, sums: tuple[Int64s, Int64s], may_split: Sequence[bool]) -> tuple[Node, ...]:
         children, plan, feature = super()._children(node, sums, may_split), self._plan, node.where[FEATURE]
         if plan.monotone:
-            left, right = (self._weight_of(total, node.bounds) for total in sums)
+            left, right = (
+                float(weight_by(total[HESSIAN], total[GRADIENT], node.bounds, self._rules)) for total in sums
+            )
             bounds = child_bounds(left, right, plan.monotone[feature], node.bounds)
             children[0].bounds, children[1].bounds = bounds
         if plan.settings.interactionConstraints:
@@ -210,6 +199,11 @@ class BoostedGrowth(Growth):
         self._free.append(row)
         self.clear.append(row)
 
-    def _weight_of(self, totals: Int64s, bounds: Float64s) -> float:
-        h, g = totals[HESSIAN] * self._rules.hessian_unit, totals[GRADIENT] * self._rules.gradient_unit
-        return float(weight_of(g, h, self._rules.reg_lambda, self._rules.reg_alpha, *bounds))
+
+def child_bounds(w_left: float, w_right: float, sign: int, bounds: Float64s) -> tuple[Float64s, Float64s]:
+    """Return the bounds of the weights below two children, whose feature has a constraint: 1, -1, or 0 for none."""
+    left, right = bounds.copy(), bounds.copy()
+    if sign:
+        upper, lower = (left, right) if sign > 0 else (right, left)
+        upper[UPPER] = lower[LOWER] = (w_left + w_right) / 2
+    return left, right

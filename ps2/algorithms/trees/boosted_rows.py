@@ -6,34 +6,27 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.trees import growing_kernels
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.driver_messages import FinalNodes
 from ps2.algorithms.trees.feature_columns import FeatureColumns
 from ps2.algorithms.trees.gradients import NO_WEIGHTS, exponents_of, quantised
+from ps2.algorithms.trees.layout import Array
 from ps2.algorithms.trees.metrics import Metric
+from ps2.algorithms.trees.predict import Predictor
 from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem, key_of
-from ps2.algorithms.trees.row_groups import RowGroups
-from ps2.algorithms.trees.rows import Binned, NodeRows, binned, draw, row_ids, whole_weights
-from ps2.algorithms.trees.starts import starting_margins
+from ps2.algorithms.trees.ranking import RowGroups
+from ps2.algorithms.trees.rows import Binned, NodeRows, binned, draw, row_ids, whole_weights, with_all_columns
+from ps2.algorithms.trees.tree import Forest
 from ps2.array_types import Float64s, Int32s, Int64s
 from ps2.data.rows import LocalRows
 from ps2.ops.guards import readable
 
-Array = npt.NDArray[Any]
-
 
 @dataclass(frozen=True, eq=False)
 class RowGroup:
-    """Rows of one kind.
-
-    Attributes:
-        y, weights: float64, shape (n,); weights are empty if each row counts 1.
-        margins: float64, shape (n, width).
-        groups: the groups of rankings.
-    """
+    """Rows of one kind; margins: shape (n, width); weights: empty if each row counts 1; groups: of rankings."""
 
     rows: Binned
     y: Float64s
@@ -78,11 +71,6 @@ class BoostedRows:
         columns: FeatureColumns | None = None,
         ids: Int64s | None = None,
     ) -> None:
-        """Args:
-        rows: the rows to train with, and the held-out rows.
-        columns: the columns of the rows to train with; None: to make.
-        ids: the ``row_ids`` of the rows to train with; None: to compute.
-        """
         training, held_out = rows
         self._problem, self._plan = problem, plan
         self._ids = row_ids(training, problem.absent) if ids is None else ids
@@ -117,11 +105,7 @@ class BoostedRows:
         return {**sums, "rows": len(rows.y), "exponents": exponents_of(self._pairs, rows.weights)}
 
     def plant(self, tree: int, scales: tuple[float, float]) -> Int64s:
-        """Begin a tree, with all rows in its root; return the root's totals, int64, shape (3,).
-
-        Args:
-            scales: factors of hessians and gradients.
-        """
+        """Begin a tree with all rows in its root; return the root's totals, int64, shape (3,)."""
         plan, output = self._plan, tree % self._problem.objective.width
         assert self._pairs is not None
         key = key_of(plan.seed, tree)
@@ -168,3 +152,12 @@ class BoostedRows:
     def residuals(self) -> Float64s:
         """Labels minus margins, for objectives of one output."""
         return self.training.y - self.training.margins[:, 0]
+
+
+def starting_margins(rows: LocalRows, base: tuple[float, ...], initial: Forest | None) -> Float64s:
+    """Return rows' margins before the first new tree, shape (n, width): those of a base or an initial forest."""
+    if initial is None:
+        margins = np.tile(np.array(base), (len(rows), 1))
+    else:
+        margins = Predictor(initial).margins(with_all_columns(rows, initial.features))
+    return margins if rows.margins is None else margins + rows.margins[:, None]

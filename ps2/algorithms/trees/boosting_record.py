@@ -11,9 +11,11 @@ import numpy as np
 
 from ps2.algorithms.frame.program import Ask
 from ps2.algorithms.training.record import Record, TrainingHistory
+from ps2.algorithms.trees.gradients import scales_of
 from ps2.algorithms.trees.metrics import Metric
 from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem
 from ps2.algorithms.trees.tree import Forest, Tree
+from ps2.array_types import Float64s
 
 # A value this small counts as this large, as in pyspark.ml.
 MIN_SIZE = 0.01
@@ -60,19 +62,15 @@ class EarlyStopping:
 
 
 class BoostingRecord:
-    """The trees, and the losses of each round.
-
-    Attributes:
-        record: the training's record.
-        metric: the metric of the rows that are held out.
-        trees: the finished trees.
-    """
+    """The trees and the losses of each round; metric: that of the held-out rows."""
 
     def __init__(self, problem: TreeProblem, plan: BoostingPlan, record: Record) -> None:
         self._problem, self._plan = problem, plan
         self.record = record
         self.metric = Metric.parsed(plan.settings.evalMetric or "")
-        self._stopping = EarlyStopping(plan.patience, plan.settings.validationTol, self.metric.is_larger_better)
+        self._stopping = EarlyStopping(
+            plan.settings.earlyStoppingRounds or 0, plan.settings.validationTol, self.metric.is_larger_better
+        )
         self.trees: list[Tree] = []
         self._amounts: list[tuple[int, int]] = []  # rows and bytes up to the end of each round
 
@@ -87,13 +85,7 @@ class BoostingRecord:
         self.record.objective.append(float(losses.loss / losses.weight))
 
     def end_round(self, ask: Ask, losses: Any, seconds: float | None = None) -> bool:
-        """Record the losses after a round; return whether the training ends.
-
-        Args:
-            losses: attributes: sums of all workers, "loss", "weight", "rows" and "bytes"; "held", the metric of the
-                rows that are held out, if there are any.
-            seconds: duration of the round; None: the time since the last one.
-        """
+        """Record the losses after a round; return whether the training ends. seconds: None: since the last one."""
         self.record.add(losses.rows, losses.bytes)
         self._amounts.append((self.record.rows, self.record.bytes))
         is_enough = self._plan.settings.validationIndicatorCol is not None and self._is_enough(losses.held)
@@ -120,6 +112,11 @@ class BoostingRecord:
         self.record.reason = f"the {self.metric.name} of the rows held out does not get better any more"
         return True
 
+    def result(self) -> tuple[Forest, TrainingHistory]:
+        """Return the forest of at most ``maxIter`` rounds, and how it went."""
+        self.cut(self._plan.settings.maxIter)
+        return self.forest(), self.history()
+
     def forest(self) -> Forest:
         """Return the trees; where rows are held out, those up to the best metric of these."""
         validation = self.record.validation
@@ -138,3 +135,17 @@ class BoostingRecord:
     def _leaves(self, end: int) -> int:
         """Return how many leaves the trees of a round have, whose last tree is the one before ``end``."""
         return sum(tree.leaf_count for tree in self.trees[end - self._problem.objective.width : end])
+
+
+def next_scales(problem: TreeProblem, plan: BoostingPlan, below: Float64s, last: Sequence[Tree]) -> tuple[float, float]:
+    """Return the factors of hessians and gradients in a round, by bounds of the last round's sums, and its trees."""
+    return scales_of(*problem.objective.bounds_after(below, *_moves(problem, plan, last)))
+
+
+def _moves(problem: TreeProblem, plan: BoostingPlan, last: Sequence[Tree]) -> tuple[float, float]:
+    """Return the largest move of a margin in a round, and the sum of moves times weights; infinity: unknown."""
+    leaves = [abs(tree.value[tree.leaves]) for tree in last]
+    step = max(float(values.max()) for values in leaves)
+    if problem.objective.loss != "squared" or plan.settings.subsamplingRate < 1:
+        return step, math.inf
+    return step, math.fsum(last[0].cover[last[0].leaves] * leaves[0])

@@ -23,11 +23,11 @@ from ps2.algorithms.trees.driver_messages import (
     Moves,
 )
 from ps2.algorithms.trees.growing import DenseRows
-from ps2.algorithms.trees.grown_tree import GrownTree, boosted_tree
+from ps2.algorithms.trees.growth import GrownTree, boosted_tree
 from ps2.algorithms.trees.layout import CATEGORICAL, HAS_MISSING, SUM_BYTES
 from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem
 from ps2.algorithms.trees.rows import Binned
-from ps2.algorithms.trees.search_kernels import Splits
+from ps2.algorithms.trees.search_kernels import Splits, scratch_of
 from ps2.algorithms.trees.tree import Absent, Tree
 from ps2.algorithms.trees.tree_matrices import layout_row
 from ps2.array_types import Int64s
@@ -52,19 +52,13 @@ def is_compiled(plan: BoostingPlan, rows: Binned) -> bool:
             return False
     else:
         count, values = len(rows.begins) - 1, len(rows.columns)
-    return (
-        values <= MAX_VALUES[plan.settings.growth]
-        and _histograms(plan, count) * _row_bytes(plan, rows.bins) <= MAX_BYTES
-    )
+    row_bytes = int(rows.bins.first[-1]) * plan.channels * SUM_BYTES
+    return values <= MAX_VALUES[plan.settings.growth] and _histograms(plan, count) * row_bytes <= MAX_BYTES
 
 
 def _histograms(plan: BoostingPlan, rows: int) -> int:
     """Return the maximum number of histograms at a time: those of leaves that may be split, and of one more node."""
     return min(plan.max_leaves, max(rows, 1)) + 1
-
-
-def _row_bytes(plan: BoostingPlan, bins: Bins) -> int:
-    return int(bins.first[-1]) * plan.channels * SUM_BYTES
 
 
 def rows_of(rows: Binned, has_blocks: bool) -> kernels.Rows:
@@ -124,14 +118,10 @@ class CompiledGrower:
         self._flat = np.zeros((at_once, int(rows.bins.first[-1]) * plan.channels), np.int64)
         self._layout = layout_row(rows.bins, problem.absent, plan.channels, plan.monotone)
         self._constraints = readable(np.array(plan.monotone, np.int64))
-        self._max_splits = min(plan.max_leaves, max(count, 1)) - 1
+        self._max_splits, self._scratch = min(plan.max_leaves, max(count, 1)) - 1, scratch_of(3)
 
     def grow(self, rows: BoostedRows, scales: tuple[float, float], totals: Int64s, rate: float) -> tuple[Tree, Moves]:
-        """Grow the tree that has been planted, and move its rows; return how other rows move to its leaves.
-
-        Args:
-            scales: factors of hessians and gradients; totals: of the root; rate: factor of the leaves.
-        """
+        """Grow the planted tree, and move its rows; return also how other rows move to its leaves."""
         assert rows.grown is not None
         plan, rules = self._plan, rules_of(self._plan, scales)
         max_nodes = 2 * self._max_splits + 1
@@ -142,10 +132,9 @@ class CompiledGrower:
         slots, free = np.full(max_nodes, -1), np.arange(len(self._flat))
         histograms = kernels.Histograms(self._flat, sums, slots, free, np.zeros(1, np.int64))
         limits = limits_of(plan, rules, totals, self._max_splits)
-        count = kernels.grow_boosted(
-            *(order, spare, self._rows, self._columns, readable(rows.summed), histograms, self._layout),
-            *(self._constraints, rules, limits, nodes),
-        )
+        judging = self._layout, self._constraints, rules, limits, self._scratch
+        search = kernels.BoostedSearch(readable(rows.summed), histograms, *judging)
+        count = kernels.grow_boosted(search, kernels.GrowingTree(order, spare, self._rows, self._columns, nodes))
         children, ends, best = nodes.children[:count], nodes.ends[:count], nodes.best
         where, sets = best.where[:count], best.sets[:count]
         grown = GrownTree(children, where, sets, best.gains[:count], nodes.totals[:count])

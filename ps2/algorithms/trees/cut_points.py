@@ -9,20 +9,16 @@ of them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.trees import binning_kernels as kernels
 from ps2.algorithms.trees.ascending import are_in, distinct_of, merged
 from ps2.algorithms.trees.feature_columns import NO_WEIGHTS, ZERO, Distinct, FeatureColumns, from_bits
+from ps2.algorithms.trees.layout import Array, UInt64s
 from ps2.array_types import Float64s, Int64s
 from ps2.ops.guards import readable
 from ps2.ops.parallel import over_blocks
-
-Array = npt.NDArray[Any]
-UInt64s = npt.NDArray[np.uint64]
 
 # A cell should hold at most the weight of a bin over this: that bounds how far a cut is from the exact quantile. Of
 # cells that have been cut by it already, those are cut again that hold so many times as much, into more.
@@ -73,13 +69,7 @@ class Cells:
         return bool(len(self.width) and self.width[0] == BITS)
 
     def refine(self, refinement: Refinement, held: Int64s, sums: Int64s) -> Cells:
-        """Return the cells, in which the cut ones are replaced by their children.
-
-        Args:
-            held: int64, ascending, the numbers of the children that have sums.
-            sums: int64, their weights. They do not include zeros that rows do not store: the weight of these is the
-                difference between a cell and its children. But the children of uncut cells have all the weight.
-        """
+        """Return the cells with children of known sums for the cut ones; zeros that rows do not store add the rest."""
         cut, start = refinement.cut, refinement.start
         if not len(cut):
             return self
@@ -133,11 +123,7 @@ class Refinement:
 
     @staticmethod
     def of(cells: Cells, bins: int, turn: int) -> Refinement:
-        """Decide by the cells' weights, for this number of bins of a feature.
-
-        Args:
-            turn: the number of times that cells have been cut before.
-        """
+        """Decide by the cells' weights, for a number of bins of a feature; turn: the number of earlier cuts."""
         if cells.is_whole:
             depth = np.full(len(cells.first), COARSE_BITS, np.uint64)
         else:
@@ -156,30 +142,17 @@ class Refinement:
 def children(
     columns: FeatureColumns, features: Int64s, cells: Cells, refinement: Refinement, weights: Int64s = NO_WEIGHTS
 ) -> Int64s:
-    """Return the weights in the children of some features' cells, int64.
-
-    Args:
-        features: the cells' features, as numbers in ``columns``.
-    """
+    """Return the weights in the children of some features' cells, int64."""
     out = np.zeros(refinement.begin[-1], np.int64)
-    held = (columns.bits, columns.begin, columns.rows, readable(weights), refinement.cell_begin)
-    cut = (readable(cells.first[refinement.cut]), readable(cells.width[refinement.cut]))
-    rest = (*held, *cut, refinement.depth, refinement.start, out)
-    positions = (np.arange(len(features)),)
-    over_blocks(kernels.count_children, positions, readable(features), *rest, cost=columns.cost)
+    first, width = readable(cells.first[refinement.cut]), readable(cells.width[refinement.cut])
+    cut = kernels.CutCells(refinement.cell_begin, first, width, refinement.depth, refinement.start)
+    indices, arrays = (np.arange(len(features)),), (readable(features), columns.arrays(weights), cut, out)
+    over_blocks(kernels.count_children, indices, *arrays, cost=columns.cost)
     return out
 
 
 def cuts_of_few(distinct: Distinct, absent: Int64s) -> tuple[Float64s, Int64s]:
-    """Return the cut points of all features that have few values: one between each two.
-
-    Args:
-        distinct: the values of the features.
-        absent: int64, shape (features,): the weight of each feature's zeros that are not in ``distinct``.
-
-    Returns:
-        Cuts, feature by feature, and the index of each feature's first cut, int64, shape (features + 1,).
-    """
+    """Return cuts between each two values, and each feature's first cut; absent: the weights of unstored zeros."""
     features, bits, some = distinct.features, distinct.bits, distinct.weights > 0
     if not some.all():
         features, bits = features[some], bits[some]
@@ -209,11 +182,7 @@ def value_counts(distinct: Distinct, absent: Int64s) -> Int64s:
 
 
 def cuts_of_many(cells: Cells, bins: int) -> tuple[Float64s, Int64s]:
-    """Return the cut points of features that have many values, feature by feature, and each feature's number of them.
-
-    Args:
-        bins: the maximum number of bins of a feature.
-    """
+    """Return the cuts of features that have many values, feature by feature, and each feature's number of them."""
     features = len(cells.begin) - 1
     low, high = np.empty(features * bins, np.uint64), np.empty(features * bins, np.uint64)
     sizes = np.empty(features, np.int64)
@@ -232,11 +201,7 @@ def cuts_of_many(cells: Cells, bins: int) -> tuple[Float64s, Int64s]:
 
 
 def cuts_between(below: Float64s, above: Float64s) -> Float64s:
-    """Return float64 that are at least ``below``, and less than ``above``: near the middle, but never infinite.
-
-    If these differ in float32, cuts are float32 numbers, and separate them in float32, too. Otherwise cuts are not
-    float32 numbers, except between adjacent float64.
-    """
+    """Return numbers in [below, above) near the middle, finite; float32 numbers where these separate the two."""
     largest = np.finfo(np.float64).max
     low, high = np.clip(below, -largest, largest), np.clip(above, -largest, largest)
     middle = low / 2 + high / 2
@@ -252,10 +217,7 @@ def cuts_between(below: Float64s, above: Float64s) -> Float64s:
 
 
 def unit_of(mean_weight: float, bits: int) -> float:
-    """Return the unit of weights, a power of two: their mean is between 2 to ``bits`` units and twice that.
-
-    Means that differ in their last digits, because they were summed up in another order, have the same unit.
-    """
+    """Return the unit of weights, a power of two: their mean is between 2 to ``bits`` units and twice that."""
     return float(2.0 ** (np.floor(np.log2(mean_weight) + 1e-6) - bits))
 
 

@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.frame.program import Task
+from ps2.algorithms.trees.layout import Bools
 from ps2.array_types import Float64s, Int64s
-
-Bools = npt.NDArray[np.bool_]
 
 # Columns of ``splits``; the words of a set of categories follow.
 TREE, NODE, FEATURE, BIN, DEFAULT_LEFT, LEFT = range(6)
@@ -52,13 +50,7 @@ class AddCells(CutPointTask):
 
 @dataclass(frozen=True, eq=False)
 class FinalNodes:
-    """The nodes of a tree whose splits are final, in the tree's order.
-
-    Attributes:
-        numbers: int64: the numbers that workers know the nodes by.
-        is_leaf: bool.
-        values: float64: what each leaf adds to its rows' margins; 0 for inner nodes.
-    """
+    """The final nodes of a tree, in its order; numbers: those that workers know; values: of leaves, else 0."""
 
     numbers: Int64s
     is_leaf: Bools
@@ -149,11 +141,7 @@ class PlantTrees(GrowTask):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AddResiduals(GrowTask):
-    """Add the residuals in the leaves of a grown tree, whose values are not known yet.
-
-    Attributes:
-        cells: int64: the coarse cell that has the quantile of each leaf; None: add to the coarse cells.
-    """
+    """Add the residuals in a grown tree's leaves; cells: the coarse cell of each; None: add to coarse cells."""
 
     cells: Int64s | None
 

@@ -39,14 +39,16 @@ from ps2.algorithms.trees.models import (
 )
 from ps2.algorithms.trees.problem import (
     BoostingPlan,
+    TableSize,
     TreeProblem,
     TreeTraining,
     check_categories,
     check_features,
     check_initial,
     with_facts,
+    work_of,
 )
-from ps2.algorithms.trees.program import TrainedForest
+from ps2.algorithms.trees.program import TrainedForest, begun_via, train
 from ps2.algorithms.trees.settings import (
     BoostingSettings,
     EnsembleSettings,
@@ -55,12 +57,10 @@ from ps2.algorithms.trees.settings import (
     GBTRegressorSettings,
     num_features_of,
 )
-from ps2.algorithms.trees.starts import reach_of
 from ps2.algorithms.trees.summaries import check_relevance
-from ps2.algorithms.trees.trainer import begun_via, train
-from ps2.algorithms.trees.tree import Absent, Forest, LossName
+from ps2.algorithms.trees.tree import Absent, Forest, LossName, leaf_range
 from ps2.algorithms.trees.tree_kernels import grow_boosted
-from ps2.algorithms.trees.work import TableSize, work_of
+from ps2.algorithms.trees.tree_models import AnyTrees
 from ps2.coordinator.context import PS2Context
 from ps2.errors import ConfigError, InputError
 from ps2.ops.ahead import compile_ahead
@@ -85,16 +85,14 @@ class TreesEstimator(EnsembleSettings, FleetEstimator):
     """Base class of all estimators of trees."""
 
     _LOCAL_IS_DURABLE = True
+    # The class of the trained models.
+    _MODEL: ClassVar[type[AnyTrees]]
     # The kernel that takes longest to compile, and the function that compiles it.
     _SLOW_KERNEL: ClassVar[tuple[Any, str]]
 
     @abstractmethod
     def _objective(self, survey: Survey) -> Objective:
         """Return the loss for a table; of random forests, the kind of labels: classes, or numbers ("squared")."""
-
-    @abstractmethod
-    def _model(self, fitted: Any) -> Any:
-        """Return the model of trained trees."""
 
     def _problem(self, survey: Survey, objective: Objective, initial: Forest | None = None) -> TreeProblem:
         """Return the target of the prediction, without the facts of the dealt rows."""
@@ -212,7 +210,7 @@ class BoostingEstimator(BoostingSettings, HasInitialModel, TreesEstimator):
         return train(ps, job.table, problem, plan, job.survey.facts, on_round)
 
     def _trained_model(self, trained: TrainedForest[Forest], job: Job) -> Any:
-        return self._model(GBTModel(trained.forest))
+        return self._MODEL._of(GBTModel(trained.forest))
 
     def _base(self, objective: Objective, survey: Survey, table: Table) -> tuple[float, ...]:
         """Return the margins of a model without trees."""
@@ -240,7 +238,7 @@ class BoostingEstimator(BoostingSettings, HasInitialModel, TreesEstimator):
 
     def _reach(self, table: Table) -> tuple[float, float]:
         """Return by how much margins may lie below and above the base, before the first new tree."""
-        low, high = (0.0, 0.0) if self._initial is None else reach_of(self._initial)
+        low, high = (0.0, 0.0) if self._initial is None else leaf_range(self._initial.trees)
         if table.columns.margin is not None:
             margin = column(table.columns.margin).cast("double")
             ends = table.frame.agg(F.min(margin), F.max(margin)).first()
@@ -274,13 +272,11 @@ class GBTClassifier(GBTClassifierSettings, BoostingEstimator, ProbabilisticClass
 
     __module__ = "ps2.algorithms.classification"
 
+    _MODEL = GBTClassificationModel
     _CLASSES = 0
 
     def _objective(self, survey: Survey) -> Objective:
         return class_objective(self, survey)
-
-    def _model(self, fitted: GBTModel) -> GBTClassificationModel:
-        return GBTClassificationModel._of(fitted)
 
 
 class GBTRegressor(GBTRegressorSettings, BoostingEstimator, Regressor["GBTRegressionModel"]):
@@ -292,6 +288,8 @@ class GBTRegressor(GBTRegressorSettings, BoostingEstimator, Regressor["GBTRegres
     """
 
     __module__ = "ps2.algorithms.regression"
+
+    _MODEL = GBTRegressionModel
 
     def _check(self) -> None:
         super()._check()
@@ -313,9 +311,6 @@ class GBTRegressor(GBTRegressorSettings, BoostingEstimator, Regressor["GBTRegres
             raise InputError(f"{name}: expected counts for loss 'poisson' of which some are above 0, got zeros alone")
         return Objective(cast(LossName, loss), shape=self.getLossShape())
 
-    def _model(self, fitted: GBTModel) -> GBTRegressionModel:
-        return GBTRegressionModel._of(fitted)
-
 
 class GBTRanker(GBTRankerSettings, BoostingEstimator, Predictor["GBTRankerModel"]):
     """LambdaMART on servers: gradient boosted trees whose predictions order the rows of each group by relevance.
@@ -331,6 +326,8 @@ class GBTRanker(GBTRankerSettings, BoostingEstimator, Predictor["GBTRankerModel"
 
     __module__ = "ps2.algorithms.ranking"
 
+    _MODEL = GBTRankerModel
+
     def _check(self) -> None:
         super()._check()
         if not self.isSet("groupCol"):
@@ -343,6 +340,3 @@ class GBTRanker(GBTRankerSettings, BoostingEstimator, Predictor["GBTRankerModel"
 
     def _objective(self, survey: Survey) -> Objective:
         return Objective("lambdarank", shape=float(self.getLambdarankNumPairPerSample()))
-
-    def _model(self, fitted: GBTModel) -> GBTRankerModel:
-        return GBTRankerModel._of(fitted)

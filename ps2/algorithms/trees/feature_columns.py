@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
 from ps2.algorithms.trees import binning_kernels as kernels
 from ps2.algorithms.trees.ascending import are_in, merged, runs
+from ps2.algorithms.trees.layout import Array, UInt64s
 from ps2.array_types import Float64s, Int32s, Int64s
 from ps2.ops.guards import readable
 from ps2.ops.parallel import over_blocks
-
-Array = npt.NDArray[Any]
-UInt64s = npt.NDArray[np.uint64]
 
 NO_WEIGHTS = readable(np.empty(0, np.int64))
 NO_ROWS = readable(np.empty(0, np.int32))
@@ -73,6 +69,10 @@ class FeatureColumns:
         # Sparse rows that hold nothing have no values, and no rows of any.
         return not len(self.rows) and 0 < self.features * self.count == len(self.bits)
 
+    def arrays(self, weights: Int64s) -> kernels.Columns:
+        """Return the columns as the kernels take them, with the weights of the rows."""
+        return kernels.Columns(self.bits, self.begin, self.rows, readable(weights))
+
     @property
     def cost(self) -> int:
         return COST * (len(self.bits) // max(self.features, 1) + 1)
@@ -80,14 +80,7 @@ class FeatureColumns:
 
 @dataclass(frozen=True, eq=False)
 class Distinct:
-    """Values of the features that have few, and their weights.
-
-    Attributes:
-        features: int64: of each value; they ascend.
-        bits: uint64, the values: they ascend within a feature.
-        weights: int64.
-        many: int64: the features that have more.
-    """
+    """The ascending values of each feature that has few, with their weights; many: the features that have more."""
 
     features: Int64s
     bits: UInt64s
@@ -95,11 +88,7 @@ class Distinct:
     many: Int64s
 
     def without(self, many: Int64s, limit: int) -> Distinct:
-        """Return the values of features that do not have more than ``limit``.
-
-        Args:
-            many: features that are known to have more; they ascend.
-        """
+        """Return the values without the features ``many``, ascending, and those with more values than ``limit``."""
         begins = runs(self.features)
         counts = np.diff(begins, append=len(self.features))
         many = merged(many, self.features[begins][counts > limit])
@@ -121,27 +110,21 @@ def from_bits(bits: UInt64s) -> Float64s:
 
 
 def distinct(columns: FeatureColumns, limit: int, weights: Int64s = NO_WEIGHTS) -> Distinct:
-    """Find the distinct values of each feature, missing ones aside.
-
-    Args:
-        limit: the maximum number of values; a feature with more is one of ``many``.
-        weights: the rows' weights as whole numbers, not negative; empty: each counts 1.
-    """
+    """Find at most ``limit`` distinct values of each feature, but missing ones; ``many`` have more."""
     start = np.append(0, np.cumsum(np.minimum(np.diff(columns.begin), limit)))
     values, counts = np.empty(start[-1], np.uint64), np.empty(start[-1], np.int64)
-    found = np.empty(columns.features, np.int64)
-    held = (columns.bits, columns.begin, columns.rows, readable(weights))
-    rest = (*held, limit, readable(start), values, counts, found)
-    over_blocks(kernels.count_distinct, (np.arange(columns.features),), *rest, cost=columns.cost)
-    sizes = np.maximum(found, 0)
+    sizes, arrays = np.empty(columns.features, np.int64), columns.arrays(weights)
+    every = (np.arange(columns.features),)
+    over_blocks(kernels.count_distinct, every, arrays, limit, readable(start), values, counts, sizes, cost=columns.cost)
+    many = np.flatnonzero(sizes < 0)
+    sizes[many] = 0
     features = np.repeat(np.arange(columns.features), sizes)
     some = np.repeat(start[:-1] - np.append(0, np.cumsum(sizes)[:-1]), sizes) + np.arange(len(features))
-    return Distinct(features, values[some], counts[some], np.flatnonzero(found < 0))
+    return Distinct(features, values[some], counts[some], many)
 
 
 def missing(columns: FeatureColumns, weights: Int64s = NO_WEIGHTS) -> Int64s:
     """Return the weight of each feature's missing values, as far as ``columns`` have them, int64."""
     out = np.empty(columns.features, np.int64)
-    held = (columns.bits, columns.begin, columns.rows, readable(weights), out)
-    over_blocks(kernels.count_missing, (np.arange(columns.features),), *held, cost=columns.cost)
+    over_blocks(kernels.count_missing, (np.arange(columns.features),), columns.arrays(weights), out, cost=columns.cost)
     return out

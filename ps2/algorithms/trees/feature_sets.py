@@ -10,30 +10,26 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
+from ps2.algorithms.trees.layout import WORD_BITS, Bools
 from ps2.array_types import Float64s, Int64s
 from ps2.ops.draws import GOLDEN, TO_UNIT, scrambled
 from ps2.ops.guards import readable
 from ps2.ops.kernels import kernel
 
-Bools = npt.NDArray[np.bool_]
-
-WORD_BITS = 64
 Path = frozenset[int]
 
 
 @dataclass(frozen=True)
 class FeatureSets:
-    """The rules.
+    """The features that nodes may use.
 
     Attributes:
-        features: how many there are.
-        groups: of features that may be split by below each other, as xgboost's ``interaction_constraints``: a node may
-            be split by all features of the groups that have all features of its path, and by those of its path; a
-            root by all. None: no such rule.
-        weights: of features, for the draw; none: no draw here.
-        drawn: features to draw for each node, without replacement, each by its weight among those that are left.
+        features: the number of features.
+        groups: groups of features that interact, as xgboost's ``interaction_constraints``: a node may be split by the
+            features of its path and of all groups that contain its path; a root by all features. Empty: no such rule.
+        weights: the weight of each feature in the draw; empty: no draw.
+        drawn: the number of features to draw for each node, without replacement, each by its weight among the rest.
     """
 
     features: int
@@ -42,12 +38,7 @@ class FeatureSets:
     drawn: int = 0
 
     def words(self, paths: Sequence[Path], keys: Int64s) -> Int64s:
-        """Return the features of nodes, a bit each: int64, shape (n, words); no words if all nodes may use all.
-
-        Args:
-            paths: of each node, the features of the splits above it.
-            keys: of nodes: what their features are drawn by.
-        """
+        """Return the features of nodes as bits, int64, shape (n, words), by their paths; no words: all may use all."""
         if not (self.groups or self.weights):
             return np.empty((len(paths), 0), np.int64)
         words = -(-self.features // WORD_BITS)
@@ -59,21 +50,21 @@ class FeatureSets:
         return np.packbits(flags, axis=1, bitorder="little").view(np.int64)
 
     def _related(self, path: Path) -> Bools:
-        found = np.zeros(self.features, np.bool_)
-        found[list(path)] = True
+        is_related = np.zeros(self.features, np.bool_)
+        is_related[list(path)] = True
         for group in self.groups:
             if path.issubset(group):
-                found[list(group)] = True
-        return found
+                is_related[list(group)] = True
+        return is_related
 
     def _draw(self, key: int) -> Bools:
         """Draw features by their weights (P. Efraimidis and P. Spirakis, "Weighted random sampling", 2006)."""
         times = np.empty(self.features)
         waiting_times(key, self._weights, times)
-        found = np.isfinite(times)
-        if found.sum() > self.drawn:
-            found[np.argpartition(times, self.drawn)[self.drawn :]] = False
-        return found
+        is_drawn = np.isfinite(times)
+        if is_drawn.sum() > self.drawn:
+            is_drawn[np.argpartition(times, self.drawn)[self.drawn :]] = False
+        return is_drawn
 
     @cached_property
     def _weights(self) -> Float64s:

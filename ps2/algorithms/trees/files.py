@@ -53,11 +53,7 @@ def arrays_of(forest: Forest) -> dict[str, Any]:
 
 
 def write_forest(url: str, forest: Forest) -> dict[str, Any]:
-    """Write a forest; return what the metadata have to say of it.
-
-    Raises:
-        RecoveryError: the file system refuses.
-    """
+    """Write a forest; return its part of the metadata."""
     return {
         "format": FORMAT,
         "features": forest.features,
@@ -69,27 +65,14 @@ def write_forest(url: str, forest: Forest) -> dict[str, Any]:
 
 
 def read_forest(path: str, url: str, content: Any) -> Forest:
-    """Read a forest.
-
-    Args:
-        path: the user's name of the folder.
-        content: the result of ``write_forest``.
-
-    Raises:
-        UsageError: it is of a version that is not known here.
-        CheckpointCorruptError: the files are not what the metadata say.
-    """
+    """Read a forest; path: the user's name of the folder; content: the result of ``write_forest``."""
     with reading(path, content, FORMAT, "trees"):
         forest = forest_of(url, content["files"], int(content["features"]), content["absent"])
         return replace(forest, loss=content["loss"], shape=float(content["shape"]))
 
 
 def forest_of(url: str, files: Any, features: int, absent: Any) -> Forest:
-    """Read the arrays of ``arrays_of``; files: as the metadata list them.
-
-    Raises:
-        ValueError, CheckpointCorruptError: the files are not what the metadata say.
-    """
+    """Read the arrays of ``arrays_of``; ValueError or CheckpointCorruptError if they are not as the metadata say."""
     nodes, sizes, sets, base = (read_array(url, f"{name}.npy", files) for name in ("nodes", "sizes", "sets", "base"))
     trees: list[Tree] = []
     begin = begin_sets = 0
@@ -106,13 +89,5 @@ def forest_of(url: str, files: Any, features: int, absent: Any) -> Forest:
 
 
 def load_forest(path: str) -> Forest:
-    """Read the forest of a saved model, without Spark.
-
-    Args:
-        path: folder that a model of trees was saved to, local or a URL that fsspec knows.
-
-    Raises:
-        CheckpointMissingError: there is none.
-        UsageError, CheckpointCorruptError: as of ``read_forest``.
-    """
+    """Read the forest of a saved model, without Spark; path: a local folder or a URL that fsspec knows."""
     return read_forest(path, path, load_content(path))

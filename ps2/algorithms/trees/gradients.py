@@ -10,14 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.trees import gradient_kernels as kernels
-from ps2.algorithms.trees.ranking import MAX_OF_GROUP, lambda_gradients, lost_ndcg
-from ps2.algorithms.trees.row_groups import RowGroups
+from ps2.algorithms.trees.layout import Array
+from ps2.algorithms.trees.ranking import MAX_OF_GROUP, RowGroups, lambda_gradients, lost_ndcg
 from ps2.algorithms.trees.tree import LossName
 from ps2.array_types import Float64s, Int64s
+from ps2.errors import ConfigError
 from ps2.ops.guards import readable
 from ps2.ops.parallel import over_blocks
-
-Array = npt.NDArray[Any]
 
 CODES: dict[LossName, int] = {
     "logistic": kernels.LOGISTIC,
@@ -35,6 +34,8 @@ KINDS = 3
 FROM_BITS = 1022
 # The cost of a row's gradient, and of counting its exponents, in additions of array elements.
 ROW_COST, COUNT_COST = 16, 4
+# Largest exponent of a scale: its inverse is no subnormal number.
+MAX_EXPONENT = 1000
 # Covers are sums of whole numbers, with a smaller error than this.
 SLACK = 1 + 1e-6
 
@@ -66,18 +67,7 @@ class Objective:
         out: Float64s | None = None,
         groups: RowGroups | None = None,
     ) -> tuple[Float64s, tuple[float, float]]:
-        """Compute hessians and gradients, and losses with them.
-
-        Args:
-            margins: shape (n, width).
-            y: shape (n,).
-            weights: shape (n,), not negative; empty: each row counts 1. A row of weight 0 has zeros.
-            out: an earlier result to overwrite: new memory costs as much as computing them.
-            groups: the groups of the rows ("lambdarank").
-
-        Returns:
-            Shape (width, n, 2): hessian, then gradient; and the result of ``losses``.
-        """
+        """Return hessians and gradients, shape (width, n, 2), in ``out`` if it is set, and the sums of ``losses``."""
         pairs = np.empty((self.width, len(y), 2)) if out is None else out
         if self.loss == "lambdarank":
             assert groups is not None
@@ -96,7 +86,7 @@ class Objective:
     def losses(
         self, margins: Float64s, y: Float64s, weights: Float64s = NO_WEIGHTS, groups: RowGroups | None = None
     ) -> tuple[float, float]:
-        """Sum losses, each times its row's weight, and weights; for the args, see ``gradients``."""
+        """Sum losses, each times its row's weight, and weights; empty weights: each row counts 1."""
         if self.loss == "lambdarank":
             assert groups is not None
             return lost_ndcg(margins[:, 0], y, groups, int(self.shape))
@@ -106,15 +96,7 @@ class Objective:
         return kernels.losses(*held, CODES[self.loss], self.shape)
 
     def bounds_after(self, bounds: Float64s, step: float, moved: float = math.inf) -> tuple[float, float]:
-        """Return bounds of the sums of hessians and absolute gradients after margins have moved.
-
-        So a tree's scales are known before anybody has computed its gradients.
-
-        Args:
-            bounds: the bounds before, of the sums of hessians, absolute gradients and weights (``sums_below``).
-            step: the largest distance that a margin may have moved.
-            moved: the sum of all rows' moves, each times the row's weight; infinity: unknown.
-        """
+        """Return bounds of the sums of hessians and absolute gradients, after margins have moved by ``step``."""
         h, g, weight = bounds.tolist()
         with np.errstate(over="ignore"):
             # The logarithms of a probability's derivatives are 1 at most; in "softmax" all margins may move.
@@ -175,15 +157,7 @@ class Objective:
     def base(
         self, label_mean: float, class_weights: Float64s, quantile: float = 0.0, row_weight: float = 1.0
     ) -> Float64s:
-        """Return the margins that are best for a model without trees, float64, shape (width,).
-
-        Args:
-            label_mean: the labels' mean, by weight.
-            class_weights: for "logistic" and "softmax", the weights of the labels 0, 1, ...; a class without any
-                counts as one row.
-            quantile: the labels' quantile ``label_share``, by weight.
-            row_weight: the mean weight of a row.
-        """
+        """Return the margins that are best without trees, shape (width,); quantile: that of ``label_share``."""
         if self.loss in ("logistic", "softmax"):
             logs = np.log(np.where(class_weights > 0, class_weights, row_weight))
             return np.array([logs[1] - logs[0]]) if self.loss == "logistic" else logs - logs.mean()
@@ -193,15 +167,7 @@ class Objective:
 
 
 def exponents_of(pairs: Float64s, weights: Float64s) -> Int64s:
-    """Count rows by the exponents of hessians, gradients and weights: whole numbers, the same in any order.
-
-    Args:
-        pairs: shape (width, n, 2).
-        weights: shape (n,); empty: each row counts 1.
-
-    Returns:
-        int64, shape (KINDS, EXPONENTS).
-    """
+    """Count rows by the exponents of hessians, gradients and weights: int64, shape (KINDS, EXPONENTS)."""
     counts = np.zeros((KINDS, kernels.EXPONENTS), np.int64)
 
     def count(words: npt.NDArray[np.uint64]) -> Int64s:
@@ -218,17 +184,29 @@ def exponents_of(pairs: Float64s, weights: Float64s) -> Int64s:
 
 
 def sums_below(counts: Int64s) -> Float64s:
-    """Return bounds of the sums of hessians, absolute gradients and weights, at most twice these: float64, (KINDS,).
-
-    Args:
-        counts: the sum of all workers' results of ``exponents_of``.
-    """
+    """Return bounds of the sums of hessians, absolute gradients and weights, at most twice these, by exponents."""
     bounds = np.zeros(KINDS)
     for kind, exponent in zip(*np.nonzero(counts), strict=True):
         # In a fixed order, so that not even the last bit depends on the order of the rows.
         limit = math.inf if exponent == kernels.EXPONENTS - 1 else math.ldexp(1.0, int(exponent) - FROM_BITS)
         bounds[kind] += int(counts[kind, exponent]) * limit
     return bounds
+
+
+def scales_of(below_h: float, below_g: float) -> tuple[float, float]:
+    """Return powers of two by which hessians and gradients become whole numbers whose sums fit.
+
+    A number is rounded by less than 1 over its scale, at random: by about 2^-60 of the sum of all rows, so no total is
+    less exact than a sum of float64. ``below_h`` and ``below_g`` are bounds of the sums (``sums_below``).
+    """
+    if not (np.isfinite(below_h) and np.isfinite(below_g)):
+        raise ConfigError(
+            f"gradients: expected finite numbers, but they sum up to {below_g}, hessians to {below_h}; a smaller "
+            "stepSize, or a larger regLambda, keeps margins from running away"
+        )
+    # Half of int64's range, as each row may be rounded up.
+    h, g = (2.0 ** min(62 - np.frexp(below)[1], MAX_EXPONENT) if below > 0 else 1.0 for below in (below_h, below_g))
+    return float(h), float(g)
 
 
 def quantised(
@@ -238,19 +216,7 @@ def quantised(
     scales: tuple[float, float],
     out: Array | None = None,
 ) -> Array:
-    """Return hessians and gradients as whole numbers, int64, shape (n, 2).
-
-    A number between two whole numbers is rounded up as often as it is near the upper one: by a hash of the key and the
-    row's number, so a row has the same numbers on any worker. A hessian above 0 is at least 1; a row without one has
-    zeros.
-
-    Args:
-        pairs: shape (n, 2).
-        ids: int64, the numbers of the rows among all workers'.
-        key: a hash of seed and tree.
-        scales: the factors of hessians and gradients: ``growing.scales_of``.
-        out: an earlier result to overwrite.
-    """
+    """Return hessians and gradients as whole numbers, int64, shape (n, 2), rounded at random by key and row."""
     out = np.empty(pairs.shape, np.int64) if out is None else out
 
     def quantise(pairs: Float64s, ids: Int64s, out: Array) -> None:

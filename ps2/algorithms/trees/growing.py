@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,18 +16,15 @@ import numpy.typing as npt
 from ps2.algorithms.trees import growing_kernels as kernels
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.layout import (
-    LOWER,
-    UPPER,
+    WORD_BITS,
+    Array,
+    Bools,
+    bins_left,
 )
-from ps2.algorithms.trees.routing import WORD_BITS, bins_left
 from ps2.algorithms.trees.tree import Absent
 from ps2.array_types import Int32s, Int64s
-from ps2.errors import ConfigError
 from ps2.ops.guards import readable
 from ps2.ops.parallel import over_blocks
-
-Array = npt.NDArray[Any]
-Bools = npt.NDArray[np.bool_]
 
 # Cost of adding to a bin, in additions of array elements.
 COST = 4
@@ -36,20 +32,11 @@ COST = 4
 BLOCK = 32
 # The maximum number of pieces of a node's rows that threads add up, and the number of additions from which it pays.
 MAX_PIECES, OF_PIECE = 8, 1 << 20
-# Largest exponent of a scale: its inverse is no subnormal number.
-MAX_EXPONENT = 1000
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """The split of a node, by bins.
-
-    Attributes:
-        feature: its number.
-        bin: the last one on the left; -1: the categories of ``words`` go left.
-        default_left: whether missing values do.
-        words: int64, a bit a category; none where the split is numeric.
-    """
+    """The split of a node; bin: the last one on the left, -1: the categories of ``words``, a bit each, go left."""
 
     feature: int
     bin: int
@@ -66,24 +53,13 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class DenseRows:
-    """Rows that have a bin in every feature.
-
-    Attributes:
-        bins: the bins of all features.
-        columns: unsigned, shape (features, rows): ``Bins.bin_dense``.
-    """
+    """Rows that have a bin in every feature; columns: ``Bins.bin_dense``, shape (features, rows)."""
 
     bins: Bins
     columns: Array
 
     def add_histogram(self, order: Int32s, pairs: Array, out: Array) -> None:
-        """Add the rows of a node to its histogram.
-
-        Args:
-            order: int32: numbers of rows.
-            pairs: int64, shape (rows, channels): quantised hessians and gradients, perhaps a third.
-            out: int64, shape (bins, channels).
-        """
+        """Add the rows of a node to its histogram, shape (bins, channels); pairs: shape (rows, channels)."""
         pairs = readable(pairs)
         blocks, width = self.blocks, self.blocks.shape[2]
         pieces = min(MAX_PIECES // max(len(blocks), 1), len(order) * len(self.first) // OF_PIECE) or 1
@@ -94,8 +70,11 @@ class DenseRows:
         def add(some: Int64s) -> None:
             for task in some.tolist():
                 piece, block = divmod(task, len(blocks))
-                mine, first = order[ends[piece] : ends[piece + 1]], self.first[block * width : (block + 1) * width]
-                kernels.add_dense(readable(mine), blocks[block], first, pairs, parts[piece])
+                piece_rows, first = (
+                    order[ends[piece] : ends[piece + 1]],
+                    self.first[block * width : (block + 1) * width],
+                )
+                kernels.add_dense(readable(piece_rows), blocks[block], first, pairs, parts[piece])
 
         if len(blocks):
             over_blocks(add, (np.arange(pieces * len(blocks)),), cost=COST * width * len(order) // pieces)
@@ -122,25 +101,14 @@ class DenseRows:
         over_blocks(kernels.to_rows, (tiles,), readable(self.columns), features, out, cost=kernels.TILE * len(features))
         return readable(out)
 
-    def part(self, order: Int32s, split: Split, aside: Int32s) -> int:
-        """Move the rows of a node that go left to the front, in place; return their number.
-
-        Args:
-            order: the node's rows in order.
-            aside: int32, of the same length, overwritten.
-        """
-        return int(kernels.part_dense(order, self.columns[split.feature], split.lefts(self.bins), aside))
+    def part(self, order: Int32s, split: Split, spare: Int32s) -> int:
+        """Move the rows of a node that go left to the front, in place; return their number."""
+        return int(kernels.part_dense(order, self.columns[split.feature], split.lefts(self.bins), spare))
 
 
 @dataclass(frozen=True, eq=False)
 class SparseRows:
-    """Sparse rows: one bin of each feature, of zeros or of missing values, is not stored.
-
-    Attributes:
-        bins: the bins of all features.
-        begins: int64, shape (rows + 1,); columns: int32, of the histogram: ``Bins.bin_sparse``.
-        absent: meaning of a value that a row does not hold.
-    """
+    """Sparse rows, which do not store one bin of each feature; begins, columns: see ``Bins.bin_sparse``."""
 
     bins: Bins
     begins: Int64s
@@ -148,27 +116,21 @@ class SparseRows:
     absent: Absent
 
     def histogram(self, order: Int32s, pairs: Array, scratch: Scratch) -> tuple[Int64s, Array]:
-        """Return the histogram of a node's rows where it is not empty.
-
-        Args: as of ``DenseRows.add_histogram``.
-
-        Returns:
-            Bins, int64, ascending; their sums, int64, shape (n, channels). Implied bins are empty.
-        """
+        """Return the filled bins of a node's histogram, ascending, without implied ones, and their sums."""
         pairs = readable(pairs)
         kernels.add_sparse(
             readable(order), readable(self.begins), readable(self.columns), pairs, scratch.sums, scratch.touched
         )
         count = kernels.count_touched(scratch.touched)
-        bins, found = np.empty(count, np.int64), np.empty((count, scratch.sums.shape[1]), np.int64)
-        kernels.take_touched(scratch.touched, scratch.sums, bins, found)
-        return bins, found
+        bins, sums = np.empty(count, np.int64), np.empty((count, scratch.sums.shape[1]), np.int64)
+        kernels.take_touched(scratch.touched, scratch.sums, bins, sums)
+        return bins, sums
 
-    def part(self, order: Int32s, split: Split, aside: Int32s) -> int:
-        """Move the rows of a node that go left to the front: see ``DenseRows.part``."""
+    def part(self, order: Int32s, split: Split, spare: Int32s) -> int:
+        """Move the rows of a node that go left to the front, in place; return their number."""
         begins, columns, f = readable(self.begins), readable(self.columns), split.feature
         first, implied, lefts = int(self.bins.first[f]), int(self._implied[f]), split.lefts(self.bins)
-        return int(kernels.part_sparse(order, begins, columns, first, implied, lefts, aside))
+        return int(kernels.part_sparse(order, begins, columns, first, implied, lefts, spare))
 
     @cached_property
     def _implied(self) -> Int32s:
@@ -176,43 +138,8 @@ class SparseRows:
 
 
 class Scratch:
-    """Room for the histogram of one node of sparse rows: zeros between two uses.
-
-    Args:
-        bins: the number of bins; channels: 2 or 3.
-    """
+    """Memory for the histogram of one node of sparse rows; zeros between two uses."""
 
     def __init__(self, bins: int, channels: int) -> None:
         self.sums: Array = np.zeros((bins, channels), np.int64)
         self.touched = np.zeros(-(-bins // WORD_BITS), np.uint64)
-
-
-def scales_of(below_h: float, below_g: float) -> tuple[float, float]:
-    """Return powers of two by which hessians and gradients become whole numbers whose sums fit.
-
-    A number is moved by less than 1 over its scale, by chance up or down: by 2^-60 of what all rows sum up to, or
-    little more, so no total is less exact than additions of float64 would make it.
-
-    Args:
-        below_h, below_g: bounds of the sums of hessians, and of absolute gradients, of all rows of all workers.
-
-    Raises:
-        ConfigError: a gradient is not finite.
-    """
-    if not (np.isfinite(below_h) and np.isfinite(below_g)):
-        raise ConfigError(
-            f"gradients: expected finite numbers, but they sum up to {below_g}, hessians to {below_h}; a smaller "
-            "stepSize, or a larger regLambda, keeps margins from running away"
-        )
-    # Half of int64's range, as each row may be rounded up.
-    h, g = (2.0 ** min(62 - np.frexp(below)[1], MAX_EXPONENT) if below > 0 else 1.0 for below in (below_h, below_g))
-    return float(h), float(g)
-
-
-def child_bounds(w_left: float, w_right: float, sign: int, bounds: Array) -> tuple[Array, Array]:
-    """Return the bounds of the weights below two children, whose feature has a constraint: 1, -1, or 0 for none."""
-    left, right = bounds.copy(), bounds.copy()
-    if sign:
-        upper, lower = (left, right) if sign > 0 else (right, left)
-        upper[UPPER] = lower[LOWER] = (w_left + w_right) / 2
-    return left, right

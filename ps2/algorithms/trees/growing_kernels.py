@@ -7,19 +7,14 @@ any order.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
+from ps2.algorithms.trees.layout import Array, UInt64s
 from ps2.algorithms.trees.nonempty_bins import marks_of
 from ps2.array_types import Int32s, Int64s
 from ps2.ops.kernels import inline, kernel
 from ps2.ops.prefetch import prefetch_short
 from ps2.ops.simd import add_pair
-
-Array = npt.NDArray[Any]
-UInt64s = npt.NDArray[np.uint64]
 
 ONE = np.uint64(1)
 # Rows, or stored values, between the one that is added and the one that is fetched into the caches.
@@ -34,27 +29,21 @@ def to_rows(tiles: Int64s, columns: Array, features: Int64s, out: Array) -> None
     width = out.shape[2]
     for tile in tiles:
         begin, end = tile * TILE, min(tile * TILE + TILE, out.shape[1])
-        for at in range(len(features)):
-            block, place = at // width, at % width
+        for i in range(len(features)):
+            block, column = i // width, i % width
             for row in range(begin, end):
-                out[block, row, place] = columns[features[at], row]
+                out[block, row, column] = columns[features[i], row]
 
 
 @kernel
 def add_dense(order: Int32s, rows: Array, first: UInt64s, pairs: Array, out: Array) -> None:
-    """Add the pairs of a node's rows to its histogram.
-
-    Args:
-        rows: bins, unsigned, shape (rows, features or more): a row's lie together, as those of a node's rows do not.
-        first: where each feature's bins begin.
-        pairs: shape (rows, channels); out: shape (bins, channels).
-    """
+    """Add the pairs of a node's rows to its histogram; rows: bins, unsigned; first: each feature's first bin."""
     channels, near, features = pairs.shape[1], len(order) - AHEAD, np.uint64(len(first))
     for i in range(len(order)):
         if i < near:
-            coming = np.int64(order[i + AHEAD])
-            prefetch_short(pairs, coming)
-            prefetch_short(rows, coming)
+            next_row = np.int64(order[i + AHEAD])
+            prefetch_short(pairs, next_row)
+            prefetch_short(rows, next_row)
         # Indices are unsigned, as for a signed one numba asks whether it counts from the end.
         row = np.uint64(order[i])
         h = pairs[row, 0]
@@ -93,7 +82,7 @@ def add_sparse(order: Int32s, begins: Int64s, bins: Int32s, pairs: Array, out: A
 
 @kernel
 def add_sparse_marked(
-    places: Int64s,
+    indices: Int64s,
     rows: Int64s,
     ends: Int64s,
     order: Int32s,
@@ -104,18 +93,11 @@ def add_sparse_marked(
     sums: Array,
     channels: int,
 ) -> None:
-    """Add the pairs of some nodes' sparse rows to their histograms, and mark what is changed.
-
-    Args:
-        places: of the nodes in ``rows``, their rows of ``m``, and in ``ends``: where their rows begin and end in
-            ``order``.
-        begins, bins: of sparse rows (``SparseRows``).
-        sums: all of ``m``, shape (histograms, bins, channels).
-    """
-    for place in places:
-        words, out = marks_of(m, channels, rows[place]), sums[rows[place]]
+    """Add the pairs of some nodes' sparse rows to their histograms, which are rows of ``m``, and mark changes."""
+    for index in indices:
+        words, out = marks_of(m, channels, rows[index]), sums[rows[index]]
         last = len(bins) - 1
-        for i in range(ends[place], ends[place + 1]):
+        for i in range(ends[index], ends[index + 1]):
             row = order[i]
             for position in range(begins[row], begins[row + 1]):
                 prefetch_short(out, np.int64(bins[min(position + AHEAD, last)]))
@@ -138,50 +120,45 @@ def count_touched(touched: UInt64s) -> int:
 @kernel
 def take_touched(touched: UInt64s, histogram: Array, bins: Int64s, sums: Array) -> None:
     """Move the marked bins of a histogram to ``bins``, ascending, and ``sums``; what was marked is 0 again."""
-    at = 0
-    for place in range(len(touched)):
-        word = touched[place]
+    count = 0
+    for i in range(len(touched)):
+        word = touched[i]
         bit = 0
         while word:
             while not word & ONE:
                 word >>= ONE
                 bit += 1
-            bin = place * 64 + bit
-            bins[at] = bin
+            bin = i * 64 + bit
+            bins[count] = bin
             for c in range(histogram.shape[1]):
-                sums[at, c] = histogram[bin, c]
+                sums[count, c] = histogram[bin, c]
                 histogram[bin, c] = 0
-            at += 1
+            count += 1
             word >>= ONE
             bit += 1
-        touched[place] = 0
+        touched[i] = 0
 
 
 @kernel
-def part_dense(order: Int32s, column: Array, lefts: Array, aside: Int32s) -> int:
-    """Part the rows of a node, in place: those that go left come first; return how many. Both sides keep their order.
-
-    Args:
-        column: bins of the feature; lefts: for each bin, whether it goes left.
-        aside: as long as ``order``, overwritten.
-    """
+def part_dense(order: Int32s, column: Array, lefts: Array, spare: Int32s) -> int:
+    """Part a node's rows in place, those that go left first, each side in order; return how many go left."""
     left, right = 0, 0
     for i in range(len(order)):
         row = order[i]
         goes = lefts[column[row]]
         # No branch: which way rows go cannot be predicted.
         order[left] = row
-        aside[right] = row
+        spare[right] = row
         left += goes
         right += 1 - goes
     for i in range(right):
-        order[left + i] = aside[i]
+        order[left + i] = spare[i]
     return left
 
 
 @kernel
 def part_sparse(
-    order: Int32s, begins: Int64s, bins: Int32s, first: int, implied: int, lefts: Array, aside: Int32s
+    order: Int32s, begins: Int64s, bins: Int32s, first: int, implied: int, lefts: Array, spare: Int32s
 ) -> int:
     """Do what ``part_dense`` does with sparse rows: the feature's bins begin at ``first``."""
     left, right = 0, 0
@@ -198,17 +175,17 @@ def part_sparse(
                 high = middle
         goes = lefts[bins[low] - first] if low < end and bins[low] < last else lefts[implied]
         order[left] = row
-        aside[right] = row
+        spare[right] = row
         left += goes
         right += 1 - goes
     for i in range(right):
-        order[left + i] = aside[i]
+        order[left + i] = spare[i]
     return left
 
 
 @kernel
 def add_to_rows(order: Int32s, margins: Array, value: float) -> None:
-    """Add what a leaf says to the margins of its rows."""
+    """Add a leaf's value to the margins of its rows."""
     for row in order:
         margins[row] += value
 

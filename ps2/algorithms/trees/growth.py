@@ -10,21 +10,182 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
-from ps2.algorithms.trees.driver_messages import FIELDS, NO_NODES, OPENED_FIELDS, FinalNodes, Moves
-from ps2.algorithms.trees.grown_tree import GrownTree
+from ps2.algorithms.trees.binning import Bins
+from ps2.algorithms.trees.driver_messages import FIELDS, NO_NODES, NONE, OPENED_FIELDS, FinalNodes, Moves
+from ps2.algorithms.trees.layout import BIN, FEATURE, HESSIAN, MISSING_LEFT, Bools, set_of
+from ps2.algorithms.trees.scan_kernels import Rules
 from ps2.algorithms.trees.search_kernels import Splits
-from ps2.algorithms.trees.split_order import Node
-from ps2.array_types import Int64s
+from ps2.algorithms.trees.tree import LEAF, Tree
+from ps2.algorithms.trees.tree_kernels import weigh_nodes
+from ps2.array_types import Float64s, Int64s
+
+NO_WORDS = np.empty(0, np.int64)
+
+# Sort key; the node's number in the tree; the node.
+Queue = list[tuple[float, int, "Node"]]
 
 # The row of a histogram matrix that has the layout of bins.
 LAYOUT = 0
 
-Bools = npt.NDArray[np.bool_]
+
+@dataclass(frozen=True, eq=False)
+class GrownTree:
+    """A tree as it has grown: its splits by bins, and its sums as whole numbers.
+
+    Attributes:
+        children: int64, shape (n,): the left child of each node, before the right one; -1: a leaf.
+        where: int64, shape (n, 3): columns ``layout.FEATURE`` and the following ones.
+        sets: int64, shape (n, words): the categories that go left, as bits.
+        gains: float64, shape (n,).
+        sums: int64, shape (n, channels): the sums of each node's rows.
+    """
+
+    children: Int64s
+    where: Int64s
+    sets: Int64s
+    gains: Float64s
+    sums: Int64s
+
+
+def tree_of(bins: Bins, grown: GrownTree, value: Float64s, cover: Float64s) -> Tree:
+    """Return the tree with some values; ``count`` is 0 everywhere. Gains and splits of leaves are ignored."""
+    children, where = grown.children, grown.where
+    is_inner = children >= 0
+    feature = np.where(is_inner, where[:, FEATURE], LEAF).astype(np.int32)
+    has_set = is_inner & (where[:, BIN] < 0)
+    cut = bins.offsets[feature] + where[:, BIN]
+    is_last = cut >= bins.offsets[feature + 1]
+    threshold = np.where(is_last, np.inf, np.append(bins.cuts, np.inf)[np.clip(cut, 0, len(bins.cuts))])
+    flags = [
+        set_of(np.ascontiguousarray(grown.sets[node]), int(bins.categories[feature[node]]))
+        for node in np.flatnonzero(has_set).tolist()
+    ]
+    sizes = np.zeros(len(children), np.int64)
+    sizes[has_set] = [len(some) for some in flags]
+    return Tree(
+        feature,
+        np.where(is_inner & ~has_set, threshold, 0.0),
+        is_inner & (where[:, MISSING_LEFT] > 0),
+        np.where(is_inner, children, LEAF).astype(np.int32),
+        np.where(is_inner, children + 1, LEAF).astype(np.int32),
+        value,
+        np.where(is_inner, grown.gains, 0.0),
+        cover,
+        np.zeros(len(children), np.int64),
+        np.append(0, np.cumsum(sizes)).astype(np.int64),
+        np.concatenate([np.empty(0, np.bool_), *flags]),
+    )
+
+
+def boosted_tree(bins: Bins, grown: GrownTree, bounds: Float64s, rules: Rules, rate: float) -> Tree:
+    """Return a boosted tree with zero counts; bounds: of each node's weight, shape (n, 2); rate: of its leaves."""
+    values = np.empty(len(grown.children))
+    weigh_nodes(grown.sums, bounds, rules, values)
+    cover = np.float64(rules.hessian_unit) * grown.sums[:, HESSIAN]
+    return tree_of(bins, grown, values * rate, cover)
+
+
+@dataclass(eq=False, slots=True)
+class Node:
+    """A node that may be part of the tree.
+
+    Attributes:
+        place: 1 for the root; 2p and 2p + 1 for the children of p.
+        totals: int64: the sums of its rows, a number per channel.
+        bounds: the smallest and the largest weight below it; only for boosted trees.
+        may_split: whether both sides of a split can be heavy enough; else its best split is not searched.
+        path: the features of the splits above it, where features interact by groups.
+        tree: the number of its tree, from 0 among those that grow at once.
+        number: the number by which workers know it, once its parent's rows are parted.
+        row: the row of its histogram, while it has one.
+        turn: how often it has drawn features before.
+        where, words, gain, children: its best split, once it is known: columns ``layout.FEATURE`` and the following
+            ones, the categories that go left as bits, the gain, and two nodes; a leaf has no children.
+        is_known: whether the best splits of those children that may be split are known.
+    """
+
+    place: int
+    totals: Int64s
+    bounds: Float64s
+    may_split: bool
+    path: frozenset[int] = frozenset()
+    tree: int = 0
+    number: int = NONE
+    row: int = NONE
+    turn: int = 0
+    where: Sequence[int] = ()
+    words: Int64s = field(default_factory=lambda: NO_WORDS)
+    gain: float = 0.0
+    children: tuple[Node, ...] = ()
+    is_known: bool = False
+
+    @property
+    def is_parted(self) -> bool:
+        """Whether a message has told workers to part its rows."""
+        return bool(self.children) and self.children[0].number != NONE
+
+
+class SplitOrder:
+    """The order of one tree.
+
+    Args:
+        splits: the maximum number of splits.
+        by_gain: the largest gain comes first; else the oldest node.
+
+    Attributes:
+        chosen: the nodes that are split for certain, in order.
+    """
+
+    def __init__(self, splits: int, by_gain: bool) -> None:
+        self._splits, self._by_gain = splits, by_gain
+        self._queue: Queue = []
+        self.chosen: list[Node] = []
+
+    @property
+    def left(self) -> int:
+        """Remaining splits."""
+        return self._splits - len(self.chosen)
+
+    def begin(self, root: Node) -> None:
+        """Queue the root, whose best split is known."""
+        self._put(self._queue, root, 0)
+
+    def choose(self) -> None:
+        """Choose the nodes that are certain: known ones at the head of the queue, and the last one in any case."""
+        while self._queue and self.left:
+            if not self._queue[0][-1].is_known and self.left > 1:
+                break
+            node = heappop(self._queue)[-1]
+            self.chosen.append(node)
+            self._put_children(self._queue, node, len(self.chosen))
+
+    def ahead(self) -> list[Node]:
+        """Return the nodes that may have to be explored before all splits are chosen, in the queue's order."""
+        queue, unknown = self._queue.copy(), []
+        for split in range(len(self.chosen) + 1, self._splits):
+            if not queue:
+                break
+            node = heappop(queue)[-1]
+            if node.is_known:
+                self._put_children(queue, node, split)
+            else:
+                unknown.append(node)
+        return unknown
+
+    def _put_children(self, queue: Queue, node: Node, split: int) -> None:
+        """Queue the children of a node that is split as the tree's n-th."""
+        for number, child in enumerate(node.children, 2 * split - 1):
+            self._put(queue, child, number)
+
+    def _put(self, queue: Queue, node: Node, number: int) -> None:
+        if node.children:
+            heappush(queue, (-node.gain if self._by_gain else 0.0, number, node))
 
 
 class Growth(ABC):
@@ -61,11 +222,7 @@ class Growth(ABC):
         """Return the operands of the search of the open nodes."""
 
     def advance(self, best: Splits | None) -> Moves:
-        """Note the best splits of the open nodes, and open the nodes that come next.
-
-        Args:
-            best: the best splits of the open nodes; None: there are no open nodes.
-        """
+        """Record the best splits of the open nodes (None: no node is open), and open the next nodes."""
         if best is not None:
             self._note(best)
         parted = self._choose()
@@ -82,7 +239,7 @@ class Growth(ABC):
 
     @abstractmethod
     def _judge(self, best: Splits, verdicts: Bools) -> None:
-        """Judge the best splits of the open nodes; verdicts: see ``decision_kernels.MAY``."""
+        """Judge the best splits of the open nodes; verdicts: see ``scan_kernels.MAY``."""
 
     @abstractmethod
     def _choose(self) -> list[Node]:
@@ -90,11 +247,7 @@ class Growth(ABC):
 
     @abstractmethod
     def _open(self, parted: list[Node]) -> tuple[list[Node], list[Node]]:
-        """Return the nodes to open, each with a row for its histogram, and the nodes whose histograms workers add.
-
-        Args:
-            parted: the nodes whose rows are parted before.
-        """
+        """Return the nodes to open, each with a row for its histogram, and the nodes whose histograms workers add."""
 
     def _final_nodes(self) -> FinalNodes:
         """Return the nodes of the finished tree; none, if workers need not know them."""

@@ -33,13 +33,7 @@ WEIGHT_BITS = 20
 
 @dataclass(frozen=True)
 class LabelSums:
-    """Sums of labels and weights, rounded once.
-
-    Attributes:
-        weight: the weight of all rows.
-        mean: the mean of the labels, by weight.
-        class_weights: the weight of each class that has rows; empty: labels are numbers.
-    """
+    """Sums of labels and weights, rounded once; class_weights: of classes that have rows, empty for numbers."""
 
     weight: float
     mean: float
@@ -47,10 +41,7 @@ class LabelSums:
 
 
 def label_sums(table: Table, of_classes: bool) -> LabelSums:
-    """Sum up the rows that are trained on: one job, and the same answer in any order of the rows.
-
-    Tasks add up the bits of weights, and of labels times weights, as whole numbers, by the exponents of these.
-    """
+    """Sum up the rows that are trained on, exactly: the same in any order of the rows. One job."""
     exact: dict[tuple[int, int], Fraction] = defaultdict(Fraction)
     for label, kind, exponent, high, low in _parts(labelled_rows(table), of_classes):
         exact[label, kind] += ((high << LOW_BITS) + low) * Fraction(2) ** (exponent - BITS)
@@ -95,11 +86,7 @@ def _summed(labels: np.ndarray, kind: int, values: np.ndarray) -> pa.RecordBatch
 
 
 def label_quantile(table: Table, share: float, facts: Facts) -> float:
-    """Return the smallest label that this share of the rows' weight does not exceed.
-
-    Tasks add up weights, as whole numbers, by the first part of labels' bits, then, in the part that has the quantile,
-    by the next, and then by the last: three jobs, and the same answer in any order of the rows.
-    """
+    """Return the smallest label that a share of the rows' weight does not exceed, in any order. Three jobs."""
     unit = 0.0 if table.columns.weight is None else unit_of(facts.weight / facts.rows, WEIGHT_BITS)
     prefix, below, target = 0, 64, -1.0
     for bits in PARTS:
@@ -115,12 +102,7 @@ def label_quantile(table: Table, share: float, facts: Facts) -> float:
 
 
 def _weights_by_part(table: Table, unit: float, prefix: int, below: int, bits: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the different values of a part of labels' bits, ascending, and their weights.
-
-    Args:
-        prefix: the bits above the part. Other labels do not count.
-        below, bits: the number of bits below the part, and in it.
-    """
+    """Return the distinct values of a part of labels' bits below a prefix, ascending, and their weights."""
 
     def summed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

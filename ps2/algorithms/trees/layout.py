@@ -12,6 +12,14 @@ import numpy.typing as npt
 
 from ps2.array_types import Int32s, Int64s
 from ps2.errors import LimitError
+from ps2.ops.kernels import inline, kernel
+
+# Types of arrays.
+Array = npt.NDArray[Any]
+Bools = npt.NDArray[np.bool_]
+UInt8s = npt.NDArray[np.uint8]
+UInt32s = npt.NDArray[np.uint32]
+UInt64s = npt.NDArray[np.uint64]
 
 # The layout of a bin is two numbers: its feature, and its place among the feature's bins. The first bin's place is 0,
 # so in its stead it has, negative: how many bins there are, which one is implied (+ 1), and flags.
@@ -23,6 +31,8 @@ MAX_CATEGORIES = MAX_BINS - 1
 # Of a sum in a histogram: all are int64.
 SUM_BYTES = 8
 CATEGORICAL, HAS_MISSING, INCREASING, DECREASING = 1, 2, 4, 8
+# Rows that hold this share of their features are stored dense.
+DENSE_FROM = 0.25
 # Channels of boosted trees' sums.
 HESSIAN, GRADIENT, THIRD = range(3)
 # Columns of bounds.
@@ -32,22 +42,12 @@ LOWER, UPPER = range(2)
 FEATURE, BIN, MISSING_LEFT = range(3)
 
 
+# Categories in a word of a set.
+WORD_BITS = 64
+
+
 def layout_of(sizes: Int64s, first: Int64s, implied: Int32s | None, flags: Int64s, channels: int) -> Int64s:
-    """Return the layout row of a histogram.
-
-    Args:
-        sizes: int64, shape (features,): each feature's number of bins.
-        first: int64, shape (features + 1,): where each one's begin, and the end; what lies between is never filled.
-        implied: int32: which of a feature's bins is implied, -1: none; None: of no feature.
-        flags: int64: CATEGORICAL, HAS_MISSING (it is the last bin), INCREASING or DECREASING (constraints).
-        channels: the number of the histogram's channels: 2 or 3.
-
-    Returns:
-        int64, shape (first[-1] * channels,); all fit into int32.
-
-    Raises:
-        LimitError: a feature has more than 4,096 bins.
-    """
+    """Return the layout row of a histogram, int64; implied None: no feature has one; LimitError: too many bins."""
     if len(sizes) and sizes.max() > MAX_BINS:
         worst = int(np.argmax(sizes))
         raise LimitError(f"feature {worst}: expected at most {MAX_BINS:,} bins, got {sizes[worst]:,}")
@@ -65,3 +65,30 @@ def layout_of(sizes: Int64s, first: Int64s, implied: Int32s | None, flags: Int64
 def set_of(words: npt.NDArray[Any], size: int) -> npt.NDArray[np.bool_]:
     """Return the flags of a set's first ``size`` categories."""
     return np.unpackbits(words.view(np.uint8), bitorder="little", count=size).astype(np.bool_)
+
+
+@inline
+def goes_left(value: float, threshold: float, missing_left: bool) -> bool:
+    """Return whether a value goes left: it is at most the threshold, or missing and missing values go left."""
+    # No branch: which way rows go cannot be predicted.
+    return not ((value > threshold) | ((value != value) & (not missing_left)))
+
+
+@inline
+def category_goes_left(value: float, flags: Bools, begin: int, end: int, missing_left: bool) -> bool:
+    """Return whether a category goes left; any value outside of the set goes where missing values go."""
+    if value >= 0 and value < end - begin and value == np.floor(value):
+        return bool(flags[begin + np.int64(value)])
+    return missing_left
+
+
+@kernel
+def bins_left(where: Int64s, words: Int64s, has_missing: bool, out: Array) -> None:
+    """Set for each bin of a feature whether it goes left; has_missing: the last bin is that of missing values."""
+    for bin in range(len(out)):
+        if where[BIN] < 0:
+            out[bin] = (words[bin // WORD_BITS] >> np.int64(bin % WORD_BITS)) & 1 != 0
+        else:
+            out[bin] = bin <= where[BIN]
+    if has_missing:
+        out[-1] = where[MISSING_LEFT] != 0

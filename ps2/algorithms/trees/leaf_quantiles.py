@@ -9,20 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.trees.cut_points import unit_of, whole
 from ps2.algorithms.trees.feature_columns import ZERO, from_bits, ordered_bits
+from ps2.algorithms.trees.layout import UInt64s
 from ps2.array_types import Float64s, Int32s, Int64s
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
 from ps2.client.handle import free_all
-
-Array = npt.NDArray[Any]
-UInt64s = npt.NDArray[np.uint64]
 
 CELL_BITS = 16
 CELLS = 1 << CELL_BITS
@@ -36,12 +32,7 @@ CELLS_PER_ROW = 4
 
 @dataclass(frozen=True, eq=False)
 class CoarseQuantiles:
-    """The coarse cell of each leaf's quantile.
-
-    Attributes:
-        cells: int64, the coarse cell that has the quantile; 0 if the leaf has no row.
-        weights: float64, the part of the cell's weight that lies up to the quantile.
-    """
+    """Each leaf's coarse cell with the quantile, 0 without rows, and the cell's weight up to the quantile."""
 
     cells: Int64s
     weights: Float64s
@@ -49,13 +40,7 @@ class CoarseQuantiles:
 
 @dataclass(frozen=True, eq=False)
 class LeafQuantiles:
-    """Sums that workers add to; picklable.
-
-    Attributes:
-        share: the quantile, in (0, 1).
-        weight_unit: the whole number for a weight of 1; 0: each row counts 1.
-        coarse, fine: sparse, int64, the weights by leaf and cell.
-    """
+    """Sums by leaf and cell that workers add to; weight_unit 0: each row counts 1; picklable."""
 
     share: float
     weight_unit: float
@@ -73,14 +58,7 @@ class LeafQuantiles:
     # -- workers ---------------------------------------------------------------------------------------------------
 
     def add(self, leaves: Sequence[Int32s], residuals: Float64s, weights: Float64s, cells: Int64s | None) -> None:
-        """Add a worker's rows.
-
-        Args:
-            leaves: int32, for each leaf the numbers of its rows.
-            residuals: the label minus the margin of each row.
-            weights: the weight of each row; empty: each counts 1.
-            cells: the coarse cell of each leaf whose fine cells to add to; None: add to the coarse cells.
-        """
+        """Add a worker's rows to the fine cells of each leaf's coarse cell; cells None: to the coarse cells."""
         units = whole(weights, self.weight_unit) if self.weight_unit and len(weights) else None
         keys, sums = sum_by_cell(leaves, ordered_bits(residuals), units, cells)
         if len(keys):
@@ -102,12 +80,7 @@ class LeafQuantiles:
 def local_quantiles(
     share: float, weight_unit: float, leaves: Sequence[Int32s], residuals: Float64s, weights: Float64s
 ) -> Float64s:
-    """Return each leaf's quantile, 0 without rows, where one worker has all rows.
-
-    Args:
-        share, weight_unit: see ``LeafQuantiles``.
-        leaves, residuals, weights: see ``LeafQuantiles.add``.
-    """
+    """Return each leaf's quantile, 0 without rows, where one worker has all rows."""
     units = whole(weights, weight_unit) if weight_unit and len(weights) else None
     bits = ordered_bits(residuals)
     keys, sums = sum_by_cell(leaves, bits, units, None)
@@ -132,17 +105,7 @@ def _pull_and_zero(sums: DCV) -> tuple[Int64s, Int64s]:
 def sum_by_cell(
     leaves: Sequence[Int32s], bits: UInt64s, weights: Int64s | None, cells: Int64s | None
 ) -> tuple[Int64s, Int64s]:
-    """Sum up the weights of rows by leaf and cell.
-
-    Args:
-        leaves: for each leaf the numbers of its rows.
-        bits: the ordered bits of each row's residual.
-        weights: the weight of each row; None: each counts 1.
-        cells: the coarse cell of each leaf whose fine cells to sum up; None: sum up all coarse cells.
-
-    Returns:
-        The keys, ascending, each of a leaf's number and a cell's; and the sums.
-    """
+    """Return ascending keys of leaf and cell, and their weights; cells None: sum up all coarse cells."""
     rows, leaf = np.concatenate(leaves), np.repeat(np.arange(len(leaves)), [len(some) for some in leaves])
     if cells is not None:
         is_inside = (bits[rows] >> np.uint64(BELOW_COARSE)).astype(np.int64) == cells[leaf]
@@ -163,15 +126,7 @@ def _totals(keys: Int64s, weights: Int64s, leaves: int) -> Float64s:
 
 
 def find_cells(keys: Int64s, weights: Int64s, targets: Float64s) -> tuple[Int64s, Float64s]:
-    """Find in each leaf the cell at which the cumulative weight reaches a target.
-
-    Args:
-        keys, weights: the result of ``sum_by_cell``.
-        targets: the target of each leaf; 0: the leaf has no rows.
-
-    Returns:
-        The cells; and the part of each target that lies in the cell: 0 if the target is 0.
-    """
+    """Return each leaf's cell in which the cumulative weight reaches a target, and the rest of the target in it."""
     ends = np.cumsum(weights)
     before = np.append(0, ends)[np.searchsorted(keys, np.arange(len(targets)) << CELL_BITS)]
     some = np.flatnonzero(targets > 0)

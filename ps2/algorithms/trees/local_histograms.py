@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import psutil
 
 from ps2 import cgroups
@@ -17,7 +15,7 @@ from ps2.algorithms.trees.boosted_growth import ROOT, BoostedGrowth
 from ps2.algorithms.trees.growing import COST, DenseRows, SparseRows
 from ps2.algorithms.trees.growing_kernels import add_sparse_marked
 from ps2.algorithms.trees.growth import LAYOUT
-from ps2.algorithms.trees.layout import SUM_BYTES
+from ps2.algorithms.trees.layout import SUM_BYTES, Array
 from ps2.algorithms.trees.nonempty_bins import check_rows, rows_with_marks
 from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem
 from ps2.algorithms.trees.rows import Binned
@@ -27,7 +25,6 @@ from ps2.array_types import Int32s, Int64s
 from ps2.ops.guards import readable
 from ps2.ops.parallel import over_blocks
 
-Array = npt.NDArray[Any]
 # Bytes of the matrix at the beginning, at most: memory that is not written to is not taken.
 MAX_BYTES = 1 << 31
 # Cost of adding a stored value, in additions of array elements.
@@ -46,17 +43,13 @@ class LocalHistograms:
         self._count = int(bins.first[-1])
         columns = columns_of(bins, plan.channels)
         count = rows_with_marks(1 + min(1 << max(plan.settings.maxDepth - 1, 0), plan.max_leaves))
-        most = max(MAX_BYTES // (columns * SUM_BYTES), ROOT + 1)
-        self._m = np.zeros((min(max(count, ROOT + 1), most), columns), np.int64)
+        limit = max(MAX_BYTES // (columns * SUM_BYTES), ROOT + 1)
+        self._m = np.zeros((min(max(count, ROOT + 1), limit), columns), np.int64)
         layout = layout_row(bins, problem.absent, plan.channels, plan.monotone)
         self._m[LAYOUT, : len(layout)] = layout
 
     def make_room(self, rows: int) -> None:
-        """Grow the matrix to this number of rows, at least.
-
-        Raises:
-            LimitError: it does not fit this process's memory.
-        """
+        """Grow the matrix to at least this number of rows; LimitError if this process lacks the memory."""
         if rows > len(self._m):
             row_bytes = self._m[0].nbytes
             what = f"a tree that grows needs {rows:,} histograms of {row_bytes:,} bytes at a time,"
@@ -75,7 +68,7 @@ class LocalHistograms:
             ops.clear(self._m, np.array(rows), channels=self._plan.channels)
 
     def add(self, nodes: Sequence[tuple[int, Int32s]], pairs: Array) -> None:
-        """Add the rows of nodes to their histograms; pairs: as of ``DenseRows.add_histogram``."""
+        """Add the rows of nodes to their histograms; pairs: see ``DenseRows.add_histogram``."""
         if isinstance(self._rows, DenseRows):
             self._add_dense(self._rows, nodes, pairs)
         elif nodes:
@@ -94,16 +87,16 @@ class LocalHistograms:
             cost = COST * len(rows.first) * sum(len(order) for _, order in nodes) // len(nodes)
             over_blocks(add, (np.arange(len(nodes)),), cost=cost)
 
-    def _add_sparse(self, of: SparseRows, nodes: Sequence[tuple[int, Int32s]], pairs: Array) -> None:
+    def _add_sparse(self, sparse: SparseRows, nodes: Sequence[tuple[int, Int32s]], pairs: Array) -> None:
         channels, orders = self._plan.channels, [order for _, order in nodes]
         rows = np.array([row for row, _ in nodes])
         check_rows(self._m, channels, rows)
         pairs, sums = readable(pairs), self._m.reshape(len(self._m), -1, channels)
         ends = readable(np.append(0, np.cumsum([len(order) for order in orders])))
-        given = readable(rows), ends, readable(np.concatenate(orders))
-        held = readable(of.begins), readable(of.columns), pairs, self._m, sums, channels
-        cost = int(ends[-1]) * ADDITION * len(of.columns) // (max(len(of.begins) - 1, 1) * len(nodes)) + 1
-        over_blocks(add_sparse_marked, (np.arange(len(nodes)),), *given, *held, cost=cost)
+        node_rows = readable(rows), ends, readable(np.concatenate(orders))
+        values = readable(sparse.begins), readable(sparse.columns), pairs, self._m, sums, channels
+        cost = int(ends[-1]) * ADDITION * len(sparse.columns) // (max(len(sparse.begins) - 1, 1) * len(nodes)) + 1
+        over_blocks(add_sparse_marked, (np.arange(len(nodes)),), *node_rows, *values, cost=cost)
 
     def best_splits(self, growth: BoostedGrowth) -> Splits:
         """Subtract histograms, and find the best split of each open node."""
@@ -117,5 +110,5 @@ class LocalHistograms:
 
 def _free_bytes() -> int:
     """Return the bytes of memory that are free for this process."""
-    free, room = int(psutil.virtual_memory().available), cgroups.free_memory_bytes()
-    return free if room is None else min(free, room)
+    free, in_group = int(psutil.virtual_memory().available), cgroups.free_memory_bytes()
+    return free if in_group is None else min(free, in_group)

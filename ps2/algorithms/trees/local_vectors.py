@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.trees.ascending import merged
+from ps2.algorithms.trees.layout import Array
 from ps2.array_types import Int64s
-
-Array = npt.NDArray[Any]
 
 
 class SumsVector(Protocol):
@@ -30,32 +28,24 @@ class SumsVector(Protocol):
 
 
 class LocalDense:
-    """A dense vector.
-
-    Args:
-        dim: the vector's length; dtype: the dtype of its values.
-    """
+    """A dense vector."""
 
     def __init__(self, dim: int, dtype: str) -> None:
         self._values = np.zeros(dim, dtype)
 
     def add(self, values: Array, indices: Int64s | None = None) -> None:
-        """Add to the values at indices, or to all."""
         if indices is None:
             self._values += values
         else:
             np.add.at(self._values, indices, values)
 
     def push(self, values: Array, indices: Int64s | None = None) -> None:
-        """Overwrite the values at indices, or all."""
         self._values[slice(None) if indices is None else indices] = values
 
     def pull(self, indices: Int64s | None = None) -> Array:
-        """Return the values at indices, or all, as a copy."""
         return self._values.copy() if indices is None else self._values[indices]
 
     def zero(self) -> None:
-        """Set all values to 0."""
         self._values[:] = 0
 
 
@@ -66,17 +56,15 @@ class LocalSparse:
         self._keys, self._values = np.empty(0, np.int64), np.empty(0, np.int64)
 
     def add(self, values: Int64s, indices: Any = None) -> None:
-        """Add to the values of keys."""
         index = self._index(indices)  # adds new keys
         np.add.at(self._values, index, values)
 
     def push(self, values: Int64s, indices: Any = None) -> None:
-        """Overwrite the values of keys."""
         index = self._index(indices)  # adds new keys
         self._values[index] = values
 
     def pull(self, indices: Int64s | None = None) -> Any:
-        """Return the values of keys, 0 where there is none; without keys all keys, ascending, and their values."""
+        """Return the values of keys, 0 for unknown ones; without keys all keys, ascending, and their values."""
         if indices is None:
             return self._keys.copy(), self._values.copy()
         index = np.searchsorted(self._keys, indices)
@@ -87,7 +75,6 @@ class LocalSparse:
         return out
 
     def zero(self) -> None:
-        """Set all values to 0."""
         self._values[:] = 0
 
     def _index(self, keys: Int64s) -> Int64s:

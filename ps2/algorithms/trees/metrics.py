@@ -11,21 +11,17 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.trees.gradients import Objective
-from ps2.algorithms.trees.ranking import ALL, sum_of_ndcg, sum_of_precisions
-from ps2.algorithms.trees.row_groups import RowGroups
+from ps2.algorithms.trees.ranking import ALL, RowGroups, sum_of_ndcg, sum_of_precisions
 from ps2.algorithms.trees.tree import LossName
 from ps2.array_types import Float64s
 from ps2.errors import ConfigError
 from ps2.ops.guards import readable
 from ps2.ops.kernels import kernel
-
-Array = npt.NDArray[Any]
 
 MetricName = Literal["loss", "logloss", "error", "auc", "rmse", "mae", "ndcg", "map"]
 # Cells of the AUC: of margins that are spread over a tenth of their range, few pairs in ten thousand meet.
@@ -48,30 +44,23 @@ METRICS: dict[LossName, tuple[MetricName, ...]] = {
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric.
-
-    Attributes:
-        name: "loss" is that of the training.
-        at: the rows at the head of a group that "ndcg" and "map" look at.
-    """
+    """A metric; "loss" is that of the training; at: the number of rows at the head of a group for "ndcg" and "map"."""
 
     name: MetricName = "loss"
     at: int = ALL
 
     @staticmethod
     def parsed(text: str) -> Metric:
-        """Return the metric of a name, in any case, such as "auc" or "ndcg@10"; "" is the loss of the training.
-
-        Raises:
-            ConfigError: there is none of that name.
-        """
+        """Return the metric of a name such as "auc" or "ndcg@10"; "" is the loss. ConfigError: there is none."""
         if not text:
             return Metric()
         names = [name for name in get_args(MetricName) if name != "loss"]
-        name, *at = text.lower().split("@")
-        if name not in names or (at and not (name in RANKS and re.fullmatch("[1-9][0-9]{0,8}", at[0]) and not at[1:])):
+        name, *depth = text.lower().split("@")
+        if name not in names or (
+            depth and not (name in RANKS and re.fullmatch("[1-9][0-9]{0,8}", depth[0]) and not depth[1:])
+        ):
             raise ConfigError(f"evalMetric: expected one of {', '.join(names)}, ndcg@10 or such, got {text!r}")
-        return Metric(name, int(at[0]) if at else ALL)  # type: ignore[arg-type]
+        return Metric(name, int(depth[0]) if depth else ALL)  # type: ignore[arg-type]
 
     def check(self, loss: LossName) -> None:
         """Raise ConfigError if predictions of a loss cannot be measured by the metric."""
@@ -94,22 +83,11 @@ class Metric:
         span: tuple[float, float],
         groups: RowGroups | None = None,
     ) -> Float64s:
-        """Return what a worker reports of its rows; reports are added.
-
-        Args:
-            margins: shape (n, width).
-            y, weights: shape (n,); without weights, shape (0,), each row counts 1.
-            span: no margin is less than the one, or larger than the other ("auc").
-            groups: of the rows of rankings.
-
-        Returns:
-            Shape (2, 1): the weighted sum of what the metric is the mean of, and the sum of weights. Of "auc": shape
-            (2, CELLS), the weights of class 0 and class 1 in each cell.
-        """
+        """Return a worker's report, shape (2, 1): a weighted sum, and weights; "auc": (2, CELLS), weights by class."""
         if self.name == "auc":
             out = np.zeros((2, CELLS))
-            least, width = span[0], (span[1] - span[0]) / CELLS
-            count_cells(readable(margins[:, 0]), readable(y), readable(weights), least, width, out)
+            smallest, width = span[0], (span[1] - span[0]) / CELLS
+            count_cells(readable(margins[:, 0]), readable(y), readable(weights), smallest, width, out)
             return out
         if groups is not None and self.name in RANKS:
             total = (sum_of_ndcg if self.name == "ndcg" else sum_of_precisions)(margins[:, 0], y, groups, self.at)
@@ -148,10 +126,12 @@ def _auc(cells: Float64s) -> float:
 
 
 @kernel
-def count_cells(margins: Float64s, y: Float64s, weights: Float64s, least: float, width: float, out: Float64s) -> None:
+def count_cells(
+    margins: Float64s, y: Float64s, weights: Float64s, smallest: float, width: float, out: Float64s
+) -> None:
     """Add rows' weights to ``out``, shape (2, cells), by class and cell."""
     cells = out.shape[1]
     for i in range(len(margins)):
-        at = (margins[i] - least) / width if width > 0.0 else 0.0
-        cell = int(min(max(at, 0.0), cells - 1.0))
+        position = (margins[i] - smallest) / width if width > 0.0 else 0.0
+        cell = int(min(max(position, 0.0), cells - 1.0))
         out[1 if y[i] > 0.0 else 0, cell] += weights[i] if len(weights) else 1.0

@@ -9,14 +9,14 @@ from typing import Any
 from ps2.algorithms.frame.heads import ClassHead, ValueHead
 from ps2.algorithms.trees.contributions import Explainer
 from ps2.algorithms.trees.files import load_forest
-from ps2.algorithms.trees.predict import Predictor
+from ps2.algorithms.trees.predict import TreesModel
 from ps2.algorithms.trees.tree import Forest
 from ps2.algorithms.trees.xgboost_file import save_xgboost
-from ps2.array_types import Float64s, Int32s
+from ps2.array_types import Float64s
 from ps2.errors import ConfigError
 
 
-class GBTModel:
+class GBTModel(TreesModel):
     """Boosted trees: the trained part of a model of ``GBTClassifier`` or ``GBTRegressor``; picklable.
 
     Example::
@@ -40,24 +40,9 @@ class GBTModel:
         return GBTModel(load_forest(path))
 
     @property
-    def dim(self) -> int:
-        """The number of features."""
-        return self.forest.features
-
-    @property
     def classes(self) -> int | None:
         """The number of classes; None: predictions are numbers."""
         return {"logistic": 2, "softmax": self.forest.width}.get(self.forest.loss)
-
-    @property
-    def takes_missing(self) -> bool:
-        """Whether NaN is a missing value, not a fault."""
-        return True
-
-    @property
-    def is_light(self) -> bool:
-        """Whether it may travel with the function that uses it."""
-        return False
 
     def margins(self, x: Any) -> Float64s:
         """Compute the margins of rows: the base plus the leaves of the trees.
@@ -87,14 +72,6 @@ class GBTModel:
         if not 1 <= numTrees <= rounds:
             raise ConfigError(f"numTrees: expected a number from 1 to {rounds}, got {numTrees}")
         return GBTModel(replace(self.forest, trees=self.forest.trees[: numTrees * self.forest.width]))
-
-    def leaves(self, x: Any) -> Int32s:
-        """Return the leaf of each tree that rows come to, counted from the left: int32, shape (n, trees)."""
-        return self._predictor.leaf_places(x)
-
-    def nodes(self, x: Any) -> Int32s:
-        """Return the leaf of each tree that rows come to, as the number of its node: int32, shape (n, trees)."""
-        return self._predictor.leaves(x)
 
     def contributions(self, x: Any, numTrees: int | None = None) -> Float64s:
         """Compute SHAP values: each feature's contribution to the margins of rows (path-dependent TreeSHAP, exact).
@@ -164,7 +141,3 @@ class GBTModel:
     @cached_property
     def _explainer(self) -> Explainer:
         return Explainer(self.forest)
-
-    @cached_property
-    def _predictor(self) -> Predictor:
-        return Predictor(self.forest)

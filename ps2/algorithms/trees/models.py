@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from pyspark.ml.base import PredictionModel
-from pyspark.ml.classification import ProbabilisticClassificationModel
+from pyspark.ml.classification import DecisionTreeClassificationModel, ProbabilisticClassificationModel
 from pyspark.ml.linalg import Vector
 from pyspark.ml.regression import DecisionTreeRegressionModel, RegressionModel
 from pyspark.sql import DataFrame
 
-from ps2.algorithms.frame.heads import ClassHead, ValueHead
+from ps2.algorithms.frame.heads import ClassHead, ValueHead, VotesHead
 from ps2.algorithms.frame.models import FleetRegressionModel, ProbabilityModel
 from ps2.algorithms.frame.settings import setter
 from ps2.algorithms.frame.summaries import (
@@ -24,13 +24,17 @@ from ps2.algorithms.frame.summaries import (
 )
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.trees.files import read_forest, write_forest
+from ps2.algorithms.trees.forests.random_forest import RandomForest, read_random_forest, write_random_forest
 from ps2.algorithms.trees.model import GBTModel
 from ps2.algorithms.trees.settings import (
     BoostingSettings,
+    ClassTreeSettings,
     GBTClassifierSettings,
     GBTRankerSettings,
     GBTRegressorSettings,
     NumberTreeSettings,
+    RandomForestClassifierSettings,
+    RandomForestRegressorSettings,
 )
 from ps2.algorithms.trees.summaries import (
     RankingSummary,
@@ -52,6 +56,16 @@ def class_summaries(classes: int) -> tuple[Any, Any]:
     if classes == 2:
         return BinaryClassificationSummary, BinaryClassificationTrainingSummary
     return ClassificationSummary, ClassificationTrainingSummary
+
+
+class NumberModel(FleetRegressionModel):
+    """A model that predicts numbers: its margins, without a link function."""
+
+    def _head(self) -> ValueHead:
+        return ValueHead()
+
+    def _summaries(self) -> tuple[Any, Any]:
+        return RegressionSummary, RegressionTrainingSummary
 
 
 class _BoostedTrees(AnyTrees):
@@ -178,7 +192,7 @@ class GBTClassificationModel(GBTClassifierSettings, BoostedModel, ProbabilityMod
         return class_summaries(self.numClasses)
 
 
-class GBTRegressionModel(GBTRegressorSettings, BoostedModel, FleetRegressionModel, RegressionModel[Vector]):
+class GBTRegressionModel(GBTRegressorSettings, BoostedModel, NumberModel, RegressionModel[Vector]):
     """A trained ``GBTRegressor``."""
 
     __module__ = "ps2.algorithms.regression"
@@ -206,31 +220,95 @@ class GBTRegressionModel(GBTRegressorSettings, BoostedModel, FleetRegressionMode
             raise ConfigError(f"loss: expected {' or '.join(losses)}, got {loss!r}")
         return self._losses_by_round(dataset, losses[name])
 
-    def _summaries(self) -> tuple[Any, Any]:
-        return RegressionSummary, RegressionTrainingSummary
 
-
-class GBTRankerModel(GBTRankerSettings, BoostedModel, FleetRegressionModel, PredictionModel[Vector]):
+class GBTRankerModel(GBTRankerSettings, BoostedModel, NumberModel, PredictionModel[Vector]):
     """A trained ``GBTRanker``; the larger a prediction, the higher the row in its group."""
 
     __module__ = "ps2.algorithms.ranking"
-
-    def _head(self) -> ValueHead:
-        return ValueHead()
 
     def _summaries(self) -> tuple[Any, Any]:
         return RankingSummary, RankingTrainingSummary
 
 
-class BoostedTreeModel(NumberTreeSettings, OneTree, _BoostedTrees, FleetRegressionModel, RegressionModel[Vector]):
+class BoostedTreeModel(NumberTreeSettings, OneTree, _BoostedTrees, NumberModel, RegressionModel[Vector]):
     """A tree of a model of boosted trees. Its predictions, times its weight, are its part of the margins."""
-
-    def _head(self) -> ValueHead:
-        return ValueHead()
-
-    def _summaries(self) -> tuple[Any, Any]:
-        return RegressionSummary, RegressionTrainingSummary
 
 
 # isinstance() says yes; a real subclass would have to wrap a Java object.
 DecisionTreeRegressionModel.register(BoostedTreeModel)
+
+
+class _ForestTrees(AnyTrees):
+    """One tree of a random forest or several."""
+
+    def _importances(self) -> Float64s:
+        importances: Float64s = self._fitted.importances()
+        return importances
+
+    def _write_content(self, url: str) -> dict[str, Any]:
+        return write_random_forest(url, self._fitted)
+
+    @classmethod
+    def _read_content(cls, path: str, url: str, content: Any) -> RandomForest:
+        return read_random_forest(path, url, content)
+
+
+class RandomForestModel(Ensemble, _ForestTrees):
+    """A trained random forest."""
+
+    _LOADER = f"{RandomForest.__module__}:{RandomForest.__name__}"
+
+    _TREE: ClassVar[type[OneTree]]
+
+    def _tree_models(self) -> list[OneTree]:
+        return [self._TREE._of(self._fitted.part(number)) for number in range(self.getNumTrees)]
+
+
+class ForestRegressionTree(NumberTreeSettings, OneTree, _ForestTrees, NumberModel, RegressionModel[Vector]):
+    """A tree that predicts numbers."""
+
+
+class ForestClassificationTree(
+    ClassTreeSettings, OneTree, _ForestTrees, ProbabilityModel, ProbabilisticClassificationModel
+):
+    """A tree that predicts classes."""
+
+    _NAME = "DecisionTreeClassificationModel"
+
+    def _head(self) -> VotesHead:
+        return VotesHead(self.numClasses, self._thresholds())
+
+    def _summaries(self) -> tuple[Any, Any]:
+        return ClassificationSummary, ClassificationTrainingSummary
+
+
+# ``getNumTrees`` is a property of models, as in pyspark.ml, so their base class comes before the settings.
+class RandomForestClassificationModel(  # type: ignore[misc]
+    RandomForestModel, RandomForestClassifierSettings, ProbabilityModel, ProbabilisticClassificationModel
+):
+    """A trained ``RandomForestClassifier``."""
+
+    __module__ = "ps2.algorithms.classification"
+
+    _TREE = ForestClassificationTree
+
+    def _head(self) -> VotesHead:
+        return VotesHead(self.numClasses, self._thresholds())
+
+    def _summaries(self) -> tuple[Any, Any]:
+        return class_summaries(self.numClasses)
+
+
+class RandomForestRegressionModel(  # type: ignore[misc]
+    RandomForestModel, RandomForestRegressorSettings, NumberModel, RegressionModel[Vector]
+):
+    """A trained ``RandomForestRegressor``."""
+
+    __module__ = "ps2.algorithms.regression"
+
+    _TREE = ForestRegressionTree
+
+
+# isinstance() says yes; a real subclass would have to wrap a Java object.
+DecisionTreeRegressionModel.register(ForestRegressionTree)
+DecisionTreeClassificationModel.register(ForestClassificationTree)

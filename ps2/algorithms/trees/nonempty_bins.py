@@ -11,15 +11,11 @@ another number of servers, they have to be made anew.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
+from ps2.algorithms.trees.layout import Array
 from ps2.errors import ShapeError
 from ps2.ops.kernels import Int64s, inline, kernel
-
-Array = npt.NDArray[Any]
 
 # Bins whose marks are one number, whatever its dtype.
 WORD_BITS = 32

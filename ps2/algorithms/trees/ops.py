@@ -3,8 +3,8 @@
 A histogram is a row of an integer matrix. A bin has ``channels`` numbers, side by side: the sum of quantised hessians,
 that of gradients and, if there are three, another that must not get too small on either side, such as how many rows
 there are. Every row of training has a hessian of at least 1, so a bin is empty if it has none. All bins of a feature
-lie on one server. One row of the matrix is the ``layout``, which says what the bins are. The bin that rows do without,
-as that of zeros in sparse rows, is found as what the others lack of the node's total.
+lie on one server. One row of the matrix is the ``layout`` of the bins. The implied bin of a feature, such as that of
+zeros in sparse rows, is the node's total less the other bins.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Annotated
 import numpy as np
 
 from ps2.algorithms.trees.forests.impurity_kernels import ForestRules, search_forest
+from ps2.algorithms.trees.layout import WORD_BITS
 from ps2.algorithms.trees.nonempty_bins import (
     GROUP,
     add_marked,
@@ -24,7 +25,6 @@ from ps2.algorithms.trees.nonempty_bins import (
     subtract_marked,
 )
 from ps2.algorithms.trees.nonempty_bins import check_rows as check_marks
-from ps2.algorithms.trees.routing import WORD_BITS
 from ps2.algorithms.trees.scan_kernels import Rules
 from ps2.algorithms.trees.search_kernels import OpenNodes, Splits, search
 from ps2.errors import OutOfRangeError
@@ -48,12 +48,7 @@ MAX_TILES = 64
 def add(
     m: Block, slots: Slots, sums: Annotated[Values, along("slots", "channels")], *, row: int = 0, marks: bool = False
 ) -> None:
-    """Add to some bins of a histogram.
-
-    Args:
-        slots: where the bins begin.
-        row: of the histogram; marks: whether bins are marked.
-    """
+    """Add to the bins of histogram ``row`` that begin at some slots; marks: whether bins are marked."""
     rows = check_row_ids(np.array([row]), m.shape[0])
     if marks:
         check_marks(m, max(sums.shape[1], 2), rows)
@@ -71,11 +66,7 @@ def add_rows(
     *,
     channels: Channels = 2,
 ) -> None:
-    """Add to all bins of some histograms, and mark those that get something.
-
-    Args:
-        rows: of the histograms, each once.
-    """
+    """Add to all bins of some histograms, and mark those that change; each row comes once."""
     rows = check_row_ids(rows, m.shape[0])
     check_marks(m, channels, rows)
     over_blocks(add_rows_marked, (rows, readable(sums)), m, channels, cost=2 * m.shape[1])
@@ -90,12 +81,7 @@ def subtract(
     marks: bool = False,
     channels: Channels = 2,
 ) -> None:
-    """Subtract other histograms from some, pair by pair: what is left is that of a node's other child.
-
-    Args:
-        rows: those that change, each once; others: those that are subtracted.
-        marks: whether bins are marked.
-    """
+    """Subtract other histograms from some, pair by pair: the rest is that of a node's other child."""
     rows, others = check_row_ids(rows, m.shape[0]), check_row_ids(others, m.shape[0])
     if marks:
         check_marks(m, channels, rows, others)
@@ -106,7 +92,7 @@ def subtract(
 
 @op(writes=("m",), dtypes=("int64",))
 def clear(m: Block, rows: RowIds, *, channels: ManyChannels = 2) -> None:
-    """Make histograms whose bins are marked empty, and their marks."""
+    """Zero the marked bins of histograms, and their marks."""
     rows = check_row_ids(rows, m.shape[0])
     check_marks(m, channels, rows)
     over_blocks(clear_marked, (rows,), m, channels, cost=m.shape[1])
@@ -114,14 +100,10 @@ def clear(m: Block, rows: RowIds, *, channels: ManyChannels = 2) -> None:
 
 @op(writes=("m",), dtypes=("int64",))
 def mark(m: Block, *, layout: int = 0, channels: ManyChannels = 2) -> None:
-    """Mark the bins of all histograms anew, when the matrix has been cut in another way since they were marked.
-
-    Args:
-        layout: the row that is no histogram.
-    """
+    """Mark the bins of all histograms again, after the matrix was partitioned again; ``layout`` is no histogram."""
     rows = np.array([row for row in marked_rows(m.shape[0]) if row != layout], np.int64)
     check_marks(m, channels, rows)
-    m[1::GROUP] = 0  # also where rows will have theirs that are not there yet
+    m[1::GROUP] = 0  # also where rows will have theirs that do not exist yet
     over_blocks(mark_rows, (rows,), m, channels, cost=m.shape[1])
 
 
@@ -149,26 +131,18 @@ def best_splits(
     Annotated[Int64s, along("rows", 3)],
     Annotated[Int64s, along("rows", "")],
 ]:
-    """Find each node's best split among the features that are here; of equals the one of the least feature and bin.
+    """Return each node's best split among the features on this server: of equals, the lowest feature and bin.
 
     Args:
-        rows: of the nodes' histograms.
-        totals: of each node: sums of hessians and gradients, and of the third channel.
-        bounds: least and largest weight that a node's children may have; infinite without monotone constraints.
-        keys: of nodes: what their features are drawn by.
-        rules: ``Rules`` without the last field.
-        allowed: the features that a node may use, 64 in a word: ``FeatureSets.words``; no words: all.
-        layout: the row that has what ``layout_of`` returns.
-        marks: whether bins are marked.
-        words: of 64 categories each, for the sets of categorical features.
-        min_third: what either side must have at least of the third channel.
-        features, drawn: how many there are in all, and how many of them a node may use; 0: all.
+        totals, bounds, keys, allowed: see ``OpenNodes``; rules: ``Rules`` without the last field, ``min_third``.
+        layout: the row with the result of ``layout_of``.
+        words: the number of int64s that hold a set of categories.
+        features, drawn: the number of all features, and of those that a node may use; 0: all.
         full: whether histograms have all bins, the implied ones too.
 
     Returns:
-        By node: the gain, twice what the objective loses, minus infinity if no split is allowed; feature (-1: none),
-        bin (its last one on the left; -1: a set) and whether missing values go left; the left side's sums; the set of
-        categories that go left, as bits.
+        By node: the gain, twice the decrease of the objective (minus infinity: no split); feature (-1: none),
+        bin (the last one on the left; -1: a set) and side of missing values; the left side's sums; the set, as bits.
     """
     rows = check_row_ids(rows, m.shape[0])
     if not 0 <= layout < m.shape[0]:
@@ -212,19 +186,7 @@ def purest_splits(
     Annotated[Int64s, along("rows", "channels")],
     Annotated[Int64s, along("rows", "")],
 ]:
-    """Find the split of each node of a random forest that lessens impurity most; of equals as ``best_splits``.
-
-    Bins are marked, and hold only features that the node has drawn.
-
-    Args:
-        rows: of the nodes' histograms; totals: of each node, a number a channel.
-        kinds, rules: the whole numbers of ``ForestRules``, and the others.
-        layout, words: as of ``best_splits``.
-
-    Returns:
-        By node: the decrease of the impurity times the node's weight, 0 if no split is allowed; feature, bin and side
-        of missing values, and sets, as ``best_splits`` does; the left side's sums.
-    """
+    """Return the best splits of nodes of a random forest, as ``best_splits`` does, by the decrease of impurity."""
     rows = check_row_ids(rows, m.shape[0])
     channels = totals.shape[1]
     if not 2 <= channels < MAX_CHANNELS:

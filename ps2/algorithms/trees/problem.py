@@ -10,17 +10,17 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ps2.algorithms.frame.placement import Work
 from ps2.algorithms.frame.settings import Plan, with_values
 from ps2.algorithms.training.placement import Via
 from ps2.algorithms.training.table import Facts
 from ps2.algorithms.trees.cut_points import unit_of
 from ps2.algorithms.trees.gradients import Objective
-from ps2.algorithms.trees.layout import MAX_CATEGORIES
+from ps2.algorithms.trees.layout import DENSE_FROM, MAX_CATEGORIES, WORD_BITS
 from ps2.algorithms.trees.settings import MAX_LEAVES, BoostingSettings, num_features_of
 from ps2.algorithms.trees.tree import Absent, Forest
 from ps2.errors import ConfigError, LimitError
 
-WORD_BITS = 64
 # The minimum gain of a split in xgboost.
 MIN_GAIN = 1e-6
 # Gains are rounding errors where residuals are so small a part of the labels.
@@ -34,6 +34,20 @@ WEIGHT_BITS, WEIGHTS_BITS = 20, 29
 
 # The source of a node's weight.
 WeightSource = Literal["hessians", "rows", "weights"]
+
+# Seconds of one core: to read and bin a stored value; to add one to a histogram; for a row's gradient, its rounding and
+# its way to a leaf; to look at a bin of a node.
+READ_S, ADD_S, ROW_S, BIN_S = 100e-9, 0.75e-9, 40e-9, 5e-9
+# Of sparse rows, whose bins lie far apart: to add a value, and to send what it adds to.
+ADD_SPARSE_S, SEND_SPARSE_S = 40e-9, 16e-9
+# Seconds of a clock with servers, whatever it does.
+CLOCK_S = 10e-3
+# The speed of each further thread of one worker.
+THREAD_SHARE = 0.8
+# The largest number of stored values of one worker: with bins and gradients, about 1 GB.
+MAX_VALUES = 50_000_000
+# Levels and clocks of a tree that grows by leaf, for each doubling of its leaves.
+LEVELS_BY_LEAF, CLOCKS_BY_LEAF = 1.0, 3.0
 
 
 @dataclass(frozen=True)
@@ -75,12 +89,7 @@ class TreeProblem:
 
 
 class TreeTraining(NamedTuple):
-    """A training of trees that can start.
-
-    Attributes:
-        plan: a plan of boosted trees or of a random forest.
-        problem: the target of the prediction.
-    """
+    """A training of trees that can start, by a plan of boosted trees or of a random forest."""
 
     plan: Any
     problem: TreeProblem
@@ -139,16 +148,6 @@ class BoostingPlan(Plan[BoostingSettings]):
         return tuple(signs) if any(signs) else ()
 
     @property
-    def searched_features(self) -> int:
-        """The number of features that the search selects for each node; 0: it looks at all that a node may use."""
-        return 0 if self.settings.featureWeights else self.node_features
-
-    @property
-    def patience(self) -> int:
-        """Stop after this many consecutive rounds without improvement; 0: pyspark.ml's rule."""
-        return self.settings.earlyStoppingRounds or 0
-
-    @property
     def _needs_weights(self) -> bool:
         """Whether the weight of nodes is needed."""
         return self.min_node_weight > 0 or self.settings.minInfoGain > 0
@@ -192,14 +191,7 @@ class BoostingPlan(Plan[BoostingSettings]):
 def with_facts(
     plan: BoostingPlan, objective: Objective, facts: Facts, dim: int, is_weighted: bool, initial: Forest | None
 ) -> BoostingPlan:
-    """Return a plan with what the rows decide.
-
-    Args:
-        facts: statistics of the rows' labels and weights.
-        dim: the number of features.
-        is_weighted: whether rows have weights.
-        initial: the forest that the training resumes from.
-    """
+    """Return a plan with the facts of the rows; initial: the forest that the training resumes from."""
     settings, mean_weight = plan.settings, facts.weight / facts.rows
     min_gain, max_leaf_value, first_rate = MIN_GAIN, objective.max_leaf_value, None
     if settings.defaults == "pyspark":
@@ -213,6 +205,8 @@ def with_facts(
         # The first new tree is not the model's first; and the new trees need other random numbers than the old ones.
         settings = with_values(settings, seed=key_of(plan.seed, len(initial.trees)))
         first_rate = None
+    # The sum of all weights as whole numbers fits int32.
+    weight_bits = max(min(WEIGHT_BITS, WEIGHTS_BITS - math.ceil(math.log2(facts.rows))), 0)
     return replace(
         plan,
         settings=settings,
@@ -222,7 +216,7 @@ def with_facts(
         min_gain=min_gain,
         min_node_weight=without_last_digits(settings.minWeightFractionPerNode * facts.weight),
         weight_source="rows" if not is_weighted else "hessians" if objective.hessians_are_weights else "weights",
-        weight_unit=unit_of(mean_weight, weight_bits(facts.rows)) if is_weighted else 1.0,
+        weight_unit=unit_of(mean_weight, weight_bits) if is_weighted else 1.0,
     )
 
 
@@ -243,16 +237,7 @@ def check_features(settings: BoostingSettings, dim: int) -> None:
 
 
 def check_categories(categories: Mapping[int, int], monotone: Sequence[int] = ()) -> None:
-    """Raise an error for categorical features that trees cannot be grown with.
-
-    Args:
-        categories: the number of categories by feature number.
-        monotone: a constraint for each feature; empty: none.
-
-    Raises:
-        LimitError: a feature has more categories than a histogram has bins.
-        ConfigError: a feature whose categories have no order has a constraint.
-    """
+    """Raise LimitError for too many categories, ConfigError for a constraint of a categorical feature."""
     for feature, count in categories.items():
         if count > MAX_CATEGORIES:
             raise LimitError(f"feature {feature}: expected at most {MAX_CATEGORIES:,} categories, got {count:,}")
@@ -277,11 +262,46 @@ def check_initial(initial: Forest, objective: Objective, dim: int) -> None:
             )
 
 
-def weight_bits(rows: int) -> int:
-    """Return the bits of the mean weight as a whole number, so that the sum of all rows fits int32."""
-    return max(min(WEIGHT_BITS, WEIGHTS_BITS - math.ceil(math.log2(rows))), 0)
-
-
 def key_of(seed: int, *numbers: int) -> int:
     """Return a key for random numbers, below 2**63."""
     return int(np.random.SeedSequence([seed, *numbers]).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+@dataclass(frozen=True)
+class TableSize:
+    """The size of a table; values: the number of stored feature values."""
+
+    rows: int
+    values: float
+    features: int
+
+
+def work_of(table: TableSize, plan: BoostingPlan, trees: int, node_s: float = 0.0) -> Work:
+    """Count the work of a training of at most some trees; node_s: seconds of servers for a node, besides its bins."""
+    leaves = min(plan.max_leaves, max(table.rows // max(plan.settings.minInstancesPerNode, 1), 1))
+    if plan.settings.growth == "level":
+        levels = clocks = float(max(plan.settings.maxDepth, 1))
+    else:
+        doublings = math.log2(max(leaves, 2))
+        levels, clocks = LEVELS_BY_LEAF * doublings, CLOCKS_BY_LEAF * doublings
+    # A histogram has the bins that rows fill.
+    bins = min(table.features * min(plan.settings.maxBins, table.rows), table.values)
+    # Of two children, the histogram of the one with fewer rows is added up.
+    added, scanned, add_s, send_s = table.values * (1 + levels / 2), leaves * bins, ADD_S, 0.0
+    if table.values < DENSE_FROM * table.rows * table.features:
+        # Only bins that are filled are looked at.
+        scanned, add_s, send_s = min(scanned, table.values * levels), ADD_SPARSE_S, SEND_SPARSE_S
+    why_not_auto = ""
+    if table.values > MAX_VALUES:
+        why_not_auto = f"{table.values:,.0f} stored values are more than the {MAX_VALUES:,} of one worker"
+    return Work(
+        read_s=table.values * READ_S,
+        steps=trees,
+        step_s=added * add_s + table.rows * ROW_S + scanned * BIN_S,
+        local_s=0.0,
+        servers_s=added * send_s + leaves * node_s + clocks * CLOCK_S,
+        local_threads=math.inf,
+        worker_threads=math.inf,
+        thread_share=THREAD_SHARE,
+        why_not_auto=why_not_auto,
+    )

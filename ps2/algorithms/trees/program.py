@@ -1,4 +1,4 @@
-"""Gradient boosting on servers as a durable program.
+"""Gradient boosting as durable programs: on servers, and in the only worker's process.
 
 Friedman, "Greedy function approximation" (2001), with the second-order gains and leaves of Chen and Guestrin, "XGBoost"
 (2016), section 2.2. Workers hold the rows. The servers add up histograms of gradients, and search these for the best
@@ -7,24 +7,28 @@ splits. The driver chooses among these splits, and tells the workers which nodes
 
 from __future__ import annotations
 
+import hashlib
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, fields, replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from ps2.algorithms.frame.program import Ask, Program, Steps
-from ps2.algorithms.training.checkpoint_names import CheckpointNames
+from ps2.algorithms.frame.journal import Journal, earlier_settings
+from ps2.algorithms.frame.program import Ask, Program, Steps, run_program
+from ps2.algorithms.training.checkpoint_names import UNNAMED, CheckpointNames
 from ps2.algorithms.training.faults import Form
+from ps2.algorithms.training.placement import Via
 from ps2.algorithms.training.reading import Reading
-from ps2.algorithms.training.record import Record, TrainingHistory
+from ps2.algorithms.training.record import Record, StepReport, TrainingHistory, Words
 from ps2.algorithms.training.table import Facts, Table
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.boosted_growth import ROOT, BoostedGrowth
-from ps2.algorithms.trees.boosting_record import BoostingRecord
+from ps2.algorithms.trees.boosting_record import BoostingRecord, next_scales
 from ps2.algorithms.trees.driver_messages import (
     AddHistograms,
     AddResiduals,
@@ -33,23 +37,21 @@ from ps2.algorithms.trees.driver_messages import (
     PlantTrees,
     SumGradients,
 )
-from ps2.algorithms.trees.gradients import sums_below
+from ps2.algorithms.trees.gradients import scales_of, sums_below
 from ps2.algorithms.trees.growth import Growth, opened_roots
 from ps2.algorithms.trees.leaf_quantiles import CoarseQuantiles, LeafQuantiles
+from ps2.algorithms.trees.local_worker import GrowRounds, LocalTreeWorker
 from ps2.algorithms.trees.metrics import Metric
 from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem
 from ps2.algorithms.trees.quantiles import Quantiles
-from ps2.algorithms.trees.rounds import first_scales, next_scales
 from ps2.algorithms.trees.search_kernels import Splits
-from ps2.algorithms.trees.starts import fingerprint
 from ps2.algorithms.trees.tree import Forest, Tree, tree_as_data
-from ps2.algorithms.trees.tree_matrices import HistogramMatrices, boosting_matrices
+from ps2.algorithms.trees.tree_matrices import HistogramMatrices, boosting_matrices, check_memory
 from ps2.algorithms.trees.worker import TreeWorker
 from ps2.array_types import Int64s
 from ps2.client.dcv import DCV
 
 F = TypeVar("F")
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,33 +62,60 @@ class TrainedForest(Generic[F]):
     history: TrainingHistory
 
 
-class TreesProgram(Program[T]):
+@dataclass(frozen=True, eq=False)
+class TreeRun:
+    """The facts that the programs of a training share.
+
+    Attributes:
+        plan: a plan of boosted trees or of a random forest.
+        rows: the number of rows.
+        mean_weight: the mean weight of the rows; None: all weights are 1.
+        settings: the settings that trees depend on.
+    """
+
+    problem: TreeProblem
+    plan: Any
+    rows: int
+    mean_weight: float | None
+    settings: dict[str, Any]
+    record: Record
+    names: CheckpointNames
+
+
+class TreesProgram(Program[TrainedForest[F]]):
     """A training of trees."""
 
-    def __init__(self, problem: TreeProblem, plan: Any, record: Record) -> None:
+    def __init__(self, run: TreeRun) -> None:
+        problem = run.problem
         form = Form(problem.dim, problem.classes, missing=True, categories=problem.categories)
-        super().__init__(plan, form, record)
-        self._problem = problem
+        super().__init__(run.plan, form, run.record)
+        self._run, self._problem = run, problem
+
+    def settings(self) -> dict[str, Any]:
+        return self._run.settings
+
+    def result(self, returned: Any) -> TrainedForest[F]:
+        return TrainedForest(*returned.result())
 
 
-class LocalProgram(TreesProgram[T]):
+class LocalProgram(TreesProgram[F]):
     """A training of trees in the only worker's process."""
 
-    def __init__(self, problem: TreeProblem, plan: Any, record: Record, names: CheckpointNames) -> None:
-        super().__init__(problem, plan, record)
+    def __init__(self, run: TreeRun) -> None:
+        super().__init__(run)
         # A restored context recognizes the training by this vector's name.
-        self._named = names.give(lambda name: DCV.dense(1, 1, "int64", name=name))
+        self._named = run.names.give(lambda name: DCV.dense(1, 1, "int64", name=name))
 
     def free(self) -> None:
         self._named.free()
 
 
-class FleetProgram(TreesProgram[T]):
-    """A training of trees with histograms on the servers."""
+class FleetProgram(TreesProgram[F]):
+    """A training of trees with histograms on the servers; min_rows: see ``Quantiles``."""
 
-    def __init__(self, problem: TreeProblem, plan: Any, record: Record, quantiles: Quantiles) -> None:
-        super().__init__(problem, plan, record)
-        self._quantiles = quantiles
+    def __init__(self, run: TreeRun, min_rows: int) -> None:
+        super().__init__(run)
+        self._quantiles = Quantiles.make(run.problem, run.plan.settings.maxBins, run.mean_weight, run.names, min_rows)
         self._matrices: HistogramMatrices | None = None
 
     def prepare_histograms(self, ask: Ask) -> Steps[HistogramMatrices]:
@@ -116,14 +145,7 @@ class FleetProgram(TreesProgram[T]):
 
 
 def grow_trees(ask: Ask, growth: Growth, matrices: HistogramMatrices) -> Steps[tuple[Moves, int]]:
-    """Grow trees whose roots' histograms are on the servers, by any ``Growth``.
-
-    The servers search for the best splits of the open nodes. The driver chooses among these. The workers move the rows
-    of the chosen nodes to their children, and add the children's histograms.
-
-    Returns:
-        How rows move to the leaves, and the bytes of histograms that workers report.
-    """
+    """Grow trees by any ``Growth``; return how rows move to the leaves, and the bytes of the workers' histograms."""
     histogram_bytes = 0
     while True:
         best = None
@@ -138,29 +160,16 @@ def grow_trees(ask: Ask, growth: Growth, matrices: HistogramMatrices) -> Steps[t
         histogram_bytes += int(getattr(report, "bytes", 0))
 
 
-class BoostingProgram(FleetProgram[TrainedForest[Forest]]):
-    """Gradient boosting with histograms on the servers.
+class BoostingProgram(FleetProgram[Forest]):
+    """Gradient boosting with histograms on the servers."""
 
-    Args:
-        facts: statistics of the rows' labels and weights.
-    """
-
-    def __init__(
-        self,
-        table: Table,
-        problem: TreeProblem,
-        plan: BoostingPlan,
-        facts: Facts,
-        record: Record,
-        names: CheckpointNames,
-    ) -> None:
-        self._rows, self._mean_weight = facts.rows, mean_weight_of(table, facts)
-        min_rows = min_rows_to_split(problem, plan, self._mean_weight)
-        quantiles = Quantiles.make(problem, plan.settings.maxBins, self._mean_weight, names, min_rows)
-        super().__init__(problem, plan, record, quantiles)
-        share = problem.objective.leaf_share
+    def __init__(self, run: TreeRun) -> None:
+        super().__init__(run, min_rows_to_split(run.problem, run.plan, run.mean_weight))
+        share = run.problem.objective.leaf_share
         # The bounds of monotone features hold only for leaves whose values come from gradients.
-        self._leaf_quantiles = None if share is None or plan.monotone else LeafQuantiles.make(share, self._mean_weight)
+        self._leaf_quantiles = None
+        if share is not None and not run.plan.monotone:
+            self._leaf_quantiles = LeafQuantiles.make(share, run.mean_weight)
 
     # -- the algorithm -------------------------------------------------------------------------------------------------
 
@@ -174,7 +183,7 @@ class BoostingProgram(FleetProgram[TrainedForest[Forest]]):
         boosting.begin(losses)
         is_recorded = True  # whether the losses after the last round are recorded
         # Scaled gradients are rounded to whole numbers, so that sums do not depend on the order of the rows.
-        scales = first_scales(plan, losses.below)
+        scales = scales_of(*losses.below[:2])
         while True:
             if boosting.rounds >= ask.setting(lambda: plan.settings.maxIter):
                 if is_recorded:
@@ -205,11 +214,7 @@ class BoostingProgram(FleetProgram[TrainedForest[Forest]]):
             scales, is_recorded = next_scales(problem, plan, losses.below, trees[-width:]), False
 
     def _summarize(self, report: Any) -> dict[str, Any]:
-        """Return a report whose sums are summarized.
-
-        "below" has bounds of the sums of hessians, gradients and weights, instead of their exponents. "held" has the
-        metric of the held-out rows, instead of its sums.
-        """
+        """Return a report with ``sums_below`` of its exponents, and the value of the held-out rows' metric."""
         summary = dict(vars(report))
         if (exponents := summary.pop("exponents", None)) is not None:
             summary["below"] = sums_below(exponents)
@@ -220,16 +225,7 @@ class BoostingProgram(FleetProgram[TrainedForest[Forest]]):
     def _grow_tree(
         self, ask: Ask, matrices: HistogramMatrices, number: int, scales: tuple[float, float], totals: Int64s
     ) -> Steps[dict[str, Any]]:
-        """Grow a tree whose root's histogram is on the servers.
-
-        Args:
-            number: the tree's number, from 0.
-            scales: factors of hessians and gradients.
-            totals: int64, shape (3,): the sums of all rows: hessians, gradients, and the third channel.
-
-        Returns:
-            The tree, and how rows move to its leaves (``splits`` and ``nodes`` of ``Moves``), as plain data.
-        """
+        """Grow a tree from its root's histogram; return it, and how rows move to its leaves, as plain data."""
         rate = self.plan.rate_of(number, self._problem.objective.width)
         growth = BoostedGrowth(self.plan, matrices.bins, scales, totals, number, rate)
         moves, _ = yield from grow_trees(ask, growth, matrices)
@@ -245,23 +241,73 @@ class BoostingProgram(FleetProgram[TrainedForest[Forest]]):
 
     # -- what the frame calls ------------------------------------------------------------------------------------------
 
-    def settings(self) -> dict[str, Any]:
-        return settings_of(self._problem, self.plan, self._rows, self._mean_weight)
-
     def worker(self) -> Callable[[Reading], TreeWorker]:
         return partial(TreeWorker, self._problem, self.plan, self._quantiles, self._leaf_quantiles)
 
     def make_matrices(self, bins: Bins) -> HistogramMatrices:
-        return boosting_matrices(bins, self._problem, self.plan, self._rows)
-
-    def result(self, boosting: BoostingRecord) -> TrainedForest[Forest]:
-        boosting.cut(self.plan.settings.maxIter)
-        return TrainedForest(boosting.forest(), boosting.history())
+        return boosting_matrices(bins, self._problem, self.plan, self._run.rows)
 
     def free(self) -> None:
         super().free()
         if self._leaf_quantiles is not None:
             self._leaf_quantiles.free()
+
+
+class LocalBoostingProgram(LocalProgram[Forest]):
+    """Gradient boosting in the only worker's process. The driver decides when it ends."""
+
+    def drive(self, ask: Ask) -> Steps[BoostingRecord]:
+        boosting = BoostingRecord(self._problem, self.plan, self.record)
+        ask.start()
+        task = GrowRounds(first=0, trees=[], scales=None)
+        while True:
+            report = yield task
+            first, trees = len(boosting.trees), list[Any]()
+            for reply in report.rounds:  # the losses before a round, and its trees
+                if len(self.record.objective) <= reply["round"]:  # else a driver that wanted fewer rounds recorded them
+                    losses = SimpleNamespace(**reply)
+                    if not reply["round"]:
+                        boosting.begin(losses)
+                    elif boosting.end_round(ask, losses, reply["lap_s"]):
+                        return boosting
+                if boosting.rounds >= ask.setting(lambda: self.plan.settings.maxIter):
+                    return boosting
+                boosting.trees += [Tree(*data) for data in reply["trees"]]
+                trees += reply["trees"]
+            task = GrowRounds(first, trees, report.rounds[-1]["scales"] if trees else None)
+
+    def worker(self) -> Callable[[Reading], LocalTreeWorker]:
+        run, min_rows = self._run, min_rows_to_split(self._problem, self.plan, self._run.mean_weight)
+        return partial(LocalTreeWorker, self._problem, self.plan, min_rows, run.mean_weight)
+
+
+def train(
+    ps: Any,
+    table: Table,
+    problem: TreeProblem,
+    plan: BoostingPlan,
+    facts: Facts,
+    on_step: Callable[[StepReport], Any] = lambda step: None,
+) -> TrainedForest[Forest]:
+    """Grow boosted trees, or resume: the same to the bit on any number of workers and servers, and in one process."""
+    names = CheckpointNames.of(plan.name, ps)
+    record = Record(on_step, Words("tree" if problem.objective.width == 1 else "round", "loss"))
+    mean_weight = mean_weight_of(table, facts)
+    settings = boosting_settings(problem, plan, facts.rows, mean_weight)
+    run = TreeRun(problem, plan, facts.rows, mean_weight, settings, record, names)
+    # Compare the settings before looking for the vectors, which depend on ``via``.
+    Journal.of(names, settings, BoostingProgram.number)
+    if plan.via == "local":
+        return run_program(ps, LocalBoostingProgram(run), table, names)
+    if not names.begun:
+        check_memory(problem, plan, facts.rows, ps.memory())
+    return run_program(ps, BoostingProgram(run), table, names)
+
+
+def begun_via(ps: Any, name: str) -> Via | None:
+    """Return where the trees of a training lie that a restored context goes on with; None: it goes on with none."""
+    names = CheckpointNames.of(name, ps) if name and ps is not None and ps.conf.restore is not None else UNNAMED
+    return earlier_settings(names).get("via") if names.called else None
 
 
 def _set_counts(trees: list[Tree], report: Any) -> None:
@@ -276,10 +322,7 @@ def mean_weight_of(table: Table, facts: Facts) -> float | None:
 
 
 def min_rows_to_split(problem: TreeProblem, plan: BoostingPlan, mean_weight: float | None) -> int:
-    """Return the minimum number of rows that must hold a feature, so that it can split a node.
-
-    One side of a split has only rows that hold the feature, and these must be heavy enough.
-    """
+    """Return the minimum number of rows that must hold a feature, so that one side of a split is heavy enough."""
     if mean_weight is not None:
         return 0
     # Each quantised hessian is rounded up by 1 / 32 of the largest one, at most.
@@ -287,10 +330,23 @@ def min_rows_to_split(problem: TreeProblem, plan: BoostingPlan, mean_weight: flo
     return max(1, plan.min_third, math.ceil(plan.min_hessian / max_hessian))
 
 
-def settings_of(problem: TreeProblem, plan: BoostingPlan, rows: int, mean_weight: float | None) -> dict[str, Any]:
+def settings_of(problem: TreeProblem, plan: Any, **facts: Any) -> dict[str, Any]:
     """Return the settings that trees depend on: not maxIter, and not sums of weights, whose last digits vary."""
-    initial = "" if problem.initial is None else fingerprint(problem.initial)
+    settings = {**asdict(replace(problem, initial=None)), **plan.plain()}
+    return {name: value for name, value in settings.items() if name not in ("initial", "maxIter", "name")} | facts
+
+
+def boosting_settings(problem: TreeProblem, plan: BoostingPlan, rows: int, mean_weight: float | None) -> dict[str, Any]:
+    """Return the settings that boosted trees depend on."""
+    initial = "" if problem.initial is None else _fingerprint(problem.initial)
     held_out = plan.settings.validationIndicatorCol is not None
-    facts = {"rows": rows, "initial": initial, "weighted": mean_weight is not None, "held_out": held_out}
-    settings = {**asdict(replace(problem, initial=None)), **plan.plain(), **facts}
-    return {name: value for name, value in settings.items() if name not in ("maxIter", "name")}
+    return settings_of(problem, plan, rows=rows, initial=initial, weighted=mean_weight is not None, held_out=held_out)
+
+
+def _fingerprint(forest: Forest) -> str:
+    """Return a hash of a forest."""
+    hashed = hashlib.sha256(np.ascontiguousarray(forest.base).tobytes())
+    for tree in forest.trees:
+        for field in fields(tree):
+            hashed.update(np.ascontiguousarray(getattr(tree, field.name)).tobytes())
+    return hashed.hexdigest()

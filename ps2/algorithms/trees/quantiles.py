@@ -12,13 +12,11 @@ depend on how rows lie.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.frame.program import Ask, Steps
 from ps2.algorithms.training.checkpoint_names import UNNAMED, CheckpointNames
@@ -40,6 +38,7 @@ from ps2.algorithms.trees.cut_points import (
 )
 from ps2.algorithms.trees.driver_messages import AddCells, AddLowerHalves, AddValues, CountRows, CutPointTask
 from ps2.algorithms.trees.feature_columns import ZERO, Distinct, FeatureColumns, distinct
+from ps2.algorithms.trees.layout import Array
 from ps2.algorithms.trees.local_vectors import LocalDense, LocalSparse, SumsVector
 from ps2.algorithms.trees.problem import TreeProblem
 from ps2.algorithms.trees.rows import dense_of, is_dense
@@ -48,9 +47,6 @@ from ps2.client.dcv import DCV
 from ps2.client.handle import free_all
 from ps2.data.rows import LocalRows
 from ps2.ops.guards import readable
-
-Array = npt.NDArray[Any]
-UInt64s = npt.NDArray[np.uint64]
 
 # Turns of cutting cells.
 TURNS = 6
@@ -66,6 +62,9 @@ MAX_CACHE_BYTES = 1 << 28
 # Bits of the mean weight as a whole number; and the count of each row beside its weight.
 WEIGHT_BITS = 8
 ROW_COUNT = 1 << WEIGHT_BITS
+
+# The functions that make a dense vector of a dimension and a dtype, and a sparse one of a dimension.
+Vectors = tuple[Callable[[int, str], SumsVector], Callable[[int], SumsVector]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,35 +107,29 @@ class Quantiles:
     def make(
         problem: TreeProblem, bins: int, mean_weight: float | None, names: CheckpointNames = UNNAMED, min_rows: int = 0
     ) -> Quantiles:
-        """Make zero sums, or find those of a training that resumes.
+        """Make zero sums, or find those of a training that resumes; mean_weight None: all weights are 1."""
 
-        Args:
-            mean_weight: the rows' mean weight; None: all weights are 1.
-            min_rows: a feature gets cut points if at least this many rows hold it.
-        """
-        unit = 0.0 if mean_weight is None else unit_of(mean_weight, WEIGHT_BITS)
-        dim = problem.dim
-        held = names.give(lambda name: DCV.dense(dim, 1, "int64", name=name))
-        total = names.give(lambda name: DCV.dense(1, 1, "int64", name=name))
-        missing = names.give(lambda name: DCV.dense(dim, 1, "int64", name=name))
-        many = names.give(lambda name: DCV.dense(dim, 1, "int32", name=name))
-        keys = dim << FEATURE_BITS
-        values, numbers = (names.give(lambda name: DCV.sparse(keys, 1, "int64", name=name)) for _ in range(2))
-        lows = names.give(lambda name: DCV.sparse(2**63, 1, "int64", name=name))
-        turns = tuple(names.give(lambda name: DCV.sparse(keys, 1, "int64", name=name)) for _ in range(TURNS))
-        heavy = names.give(lambda name: DCV.dense(1, 1, "int64", name=name))
-        dense = held, total, missing, many
-        return Quantiles(problem, bins, unit, min_rows, *dense, values, numbers, lows, turns, heavy)
+        def dense(dim: int, dtype: str) -> DCV:
+            return names.give(lambda name: DCV.dense(dim, 1, dtype, name=name))
+
+        def sparse(dim: int) -> DCV:
+            return names.give(lambda name: DCV.sparse(dim, 1, "int64", name=name))
+
+        return Quantiles._of(problem, bins, mean_weight, min_rows, (dense, sparse))
 
     @staticmethod
     def in_process(problem: TreeProblem, bins: int, mean_weight: float | None, min_rows: int = 0) -> Quantiles:
         """Make zero sums in this process, for a worker that has all rows; for the args, see ``make``."""
+        return Quantiles._of(problem, bins, mean_weight, min_rows, (LocalDense, lambda _: LocalSparse()))
+
+    @staticmethod
+    def _of(problem: TreeProblem, bins: int, mean_weight: float | None, min_rows: int, vectors: Vectors) -> Quantiles:
+        """Make the vectors, whose order gives them their names in a checkpoint."""
+        dim, (dense, sparse), keys = problem.dim, vectors, problem.dim << FEATURE_BITS
         unit = 0.0 if mean_weight is None else unit_of(mean_weight, WEIGHT_BITS)
-        dim = problem.dim
-        dense = LocalDense(dim, "int64"), LocalDense(1, "int64"), LocalDense(dim, "int64"), LocalDense(dim, "int32")
-        values, numbers, lows = (LocalSparse() for _ in range(3))
-        turns = tuple(LocalSparse() for _ in range(TURNS))
-        return Quantiles(problem, bins, unit, min_rows, *dense, values, numbers, lows, turns, LocalDense(1, "int64"))
+        by_feature = dense(dim, "int64"), dense(1, "int64"), dense(dim, "int64"), dense(dim, "int32")
+        by_key = sparse(keys), sparse(keys), sparse(2**63), tuple(sparse(keys) for _ in range(TURNS))
+        return Quantiles(problem, bins, unit, min_rows, *by_feature, *by_key, dense(1, "int64"))
 
     def free(self) -> None:
         dense = [self.held, self.total, self.missing, self.many, self.heavy]
@@ -146,10 +139,7 @@ class Quantiles:
     # -- workers ---------------------------------------------------------------------------------------------------
 
     def find_bins(self, rows: LocalRows) -> tuple[Bins, FeatureColumns | None]:
-        """Return the bins of all rows, which this process has, and the columns of dense rows.
-
-        It finds the same bins as workers and driver in their clocks, but adds up values, not their halves.
-        """
+        """Return the bins of all rows, which this process has, and the columns of dense rows, in one pass."""
         self.count(rows)
         used = self.common(rows)
         part = RowsByFeature.of(self, used)
@@ -314,12 +304,7 @@ class Quantiles:
 
 @dataclass(frozen=True, eq=False)
 class RowsByFeature:
-    """A worker's rows, by feature.
-
-    Attributes:
-        features: int64, the number of each feature in ``columns``.
-        weights: the rows' weights as whole numbers; empty: each counts 1.
-    """
+    """A worker's rows by feature; features: the number of each of the columns; weights: whole numbers, or empty."""
 
     sums: Quantiles
     columns: FeatureColumns
@@ -359,13 +344,15 @@ class RowsByFeature:
     @cached_property
     def numeric(self) -> Distinct:
         """The values of numeric features with few values in these rows; features are numbered as in all workers."""
-        found = distinct(self.columns, self.sums.bins, self.weights)
+        values = distinct(self.columns, self.sums.bins, self.weights)
         categories = np.array(list(self.sums.problem.categories), np.int64)
         dim = self.sums.problem.dim
-        some = ~are_in(self.features[found.features], categories, dim)
-        many = self.features[found.many]
-        numbers = self.features[found.features[some]]
-        return Distinct(numbers, found.bits[some], found.weights[some], many[~are_in(many, categories, dim)])
+        is_numeric = ~are_in(self.features[values.features], categories, dim)
+        many = self.features[values.many]
+        numbers = self.features[values.features[is_numeric]]
+        return Distinct(
+            numbers, values.bits[is_numeric], values.weights[is_numeric], many[~are_in(many, categories, dim)]
+        )
 
     def add_total(self) -> None:
         """Add the weight of all rows."""
@@ -373,37 +360,37 @@ class RowsByFeature:
         self.sums.total.add(np.array([weight], np.int64))
 
     def _add_values(self) -> None:
-        sums, found = self.sums, self.numeric
+        sums, numeric = self.sums, self.numeric
         self.add_total()
-        if len(found.many):
-            sums.many.add(np.ones(len(found.many), np.int32), found.many)
-        keys = _keys(found.features, found.bits >> HALF_BITS)
-        sums.values.add(found.weights, keys)
-        halves = distinct_of(keys[found.bits & np.uint64(LOW) != 0])
+        if len(numeric.many):
+            sums.many.add(np.ones(len(numeric.many), np.int32), numeric.many)
+        keys = _keys(numeric.features, numeric.bits >> HALF_BITS)
+        sums.values.add(numeric.weights, keys)
+        halves = distinct_of(keys[numeric.bits & np.uint64(LOW) != 0])
         sums.numbers.add(np.ones(len(halves), np.int64), halves)
 
     def _add_lows(self) -> None:
-        found, many = self.numeric, np.flatnonzero(self.sums.many.pull())
-        few = ~are_in(found.features, many, self.sums.problem.dim)
-        each = _keys(found.features[few], found.bits[few] >> HALF_BITS)
+        numeric, many = self.numeric, np.flatnonzero(self.sums.many.pull())
+        few = ~are_in(numeric.features, many, self.sums.problem.dim)
+        each = _keys(numeric.features[few], numeric.bits[few] >> HALF_BITS)
         begins = runs(each)
-        keys, place = each[begins], np.repeat(np.arange(len(begins)), np.diff(begins, append=len(each)))
-        numbers = self.sums.numbers.pull(keys)[place]
-        some = numbers > 0
-        lows = _keys(numbers[some], found.bits[few][some] & np.uint64(LOW))
-        self.sums.lows.add(found.weights[few][some], lows)
+        keys, key_index = each[begins], np.repeat(np.arange(len(begins)), np.diff(begins, append=len(each)))
+        numbers = self.sums.numbers.pull(keys)[key_index]
+        is_numbered = numbers > 0
+        lows = _keys(numbers[is_numbered], numeric.bits[few][is_numbered] & np.uint64(LOW))
+        self.sums.lows.add(numeric.weights[few][is_numbered], lows)
 
     def add_cells(self, turn: int) -> None:
         if turn and not self.sums.heavy.pull()[0]:
             return
         many = self.features[self.sums.many.pull(self.features) > 0]
-        for some, cells in self.sums._cells(many, turn):
+        for features, cells in self.sums._cells(many, turn):
             refinement = Refinement.of(cells, self.sums.bins, turn)
-            mine = np.searchsorted(self.features, some)
-            sums = children(self.columns, mine, cells, refinement, self.weights)
-            at = np.flatnonzero(sums)
-            place = np.searchsorted(refinement.begin, at, side="right") - 1
-            self.sums.turns[turn].add(sums[at], _keys(some[place], at - refinement.begin[place]))
+            local_features = np.searchsorted(self.features, features)
+            sums = children(self.columns, local_features, cells, refinement, self.weights)
+            filled = np.flatnonzero(sums)
+            parent = np.searchsorted(refinement.begin, filled, side="right") - 1
+            self.sums.turns[turn].add(sums[filled], _keys(features[parent], filled - refinement.begin[parent]))
 
 
 def _keys(high: Int64s, low: Array) -> Int64s:

@@ -1,11 +1,19 @@
-"""Losses, gradients and metrics of rows in groups."""
+"""Rows in groups, such as the results of a query: the gradients of LambdaMART, NDCG and MAP.
+
+C. Burges, "From RankNet to LambdaRank to LambdaMART", 2010, section 7, with the truncation and the normalisation of
+LightGBM's "lambdarank" and xgboost's "rank:ndcg". Rows of equal margins rank in the order of ``RowGroups``.
+"""
 
 from __future__ import annotations
 
-from ps2.algorithms.trees import ranking_kernels as kernels
-from ps2.algorithms.trees.row_groups import RowGroups
-from ps2.array_types import Float64s
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from ps2.array_types import Float64s, Int64s
 from ps2.ops.guards import readable
+from ps2.ops.kernels import inline, kernel
 from ps2.ops.parallel import over_blocks
 
 # Cost of a pair of rows, and of a row that is sorted, in additions.
@@ -15,30 +23,179 @@ MAX_OF_GROUP = 64.0
 # For metrics of all rows.
 ALL = 2**31
 
+# The gain of a label is 2^label - 1.
+LABELS = 32
+# The smallest hessian of a row with a gradient, and the term that is added to differences of margins.
+MIN_HESSIAN, NEAR = 1e-16, 0.01
+
+
+@dataclass(frozen=True, eq=False)
+class RowGroups:
+    """Rows by group.
+
+    Attributes:
+        order: int64, shape (n,): numbers of the rows, those of a group side by side.
+        begins: int64, shape (groups + 1,): where each group begins in ``order``, and the end.
+    """
+
+    order: Int64s
+    begins: Int64s
+
+    @staticmethod
+    def of(groups: Int64s, ids: Int64s, weights: Float64s) -> RowGroups:
+        """Order rows by group and, within it, by weight and ``row_ids``: the same wherever the rows lie."""
+        keys = (weights, ids, groups) if len(weights) else (ids, groups)
+        order = np.lexsort(keys).astype(np.int64)
+        ordered = groups[order]
+        starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])) if len(order) else np.empty(0, np.int64)
+        return RowGroups(readable(order), readable(np.append(starts, len(order)).astype(np.int64)))
+
+    @staticmethod
+    def in_order(groups: Int64s) -> RowGroups:
+        """Order rows by group, and within it as they are: for metrics, which rank equal margins in this order."""
+        return RowGroups.of(groups, np.arange(len(groups)), np.empty(0))
+
+    def __len__(self) -> int:
+        return len(self.begins) - 1
+
+    @property
+    def intervals(self) -> tuple[Int64s, Int64s]:
+        """The begins and the ends of the groups in ``order``."""
+        return self.begins[:-1], self.begins[1:]
+
+
+class RankedRows(NamedTuple):
+    """Rows whose groups are ranked; order: see ``RowGroups``."""
+
+    order: Int64s
+    margins: Float64s
+    y: Float64s
+
 
 def lambda_gradients(
     margins: Float64s, y: Float64s, weights: Float64s, groups: RowGroups, truncation: int, out: Float64s
 ) -> tuple[float, float]:
     """Set ``out``, shape (n, 2), to hessians and gradients; return ``lost_ndcg``."""
     mean = len(y) // max(len(groups), 1) + 1
-    held = (groups.order, readable(margins), readable(y), readable(weights), truncation, out)
+    rows = RankedRows(groups.order, readable(margins), readable(y))
     cost = PAIR_COST * mean * min(truncation, mean) + SORT_COST * mean
-    found = over_blocks(kernels.lambdas, (groups.begins[:-1], groups.begins[1:]), *held, cost=cost)
-    return sum(lost for lost, _ in found), sum(count for _, count in found)
+    sums = over_blocks(lambdas, groups.intervals, rows, readable(weights), truncation, out, cost=cost)
+    return sum(lost for lost, _ in sums), sum(count for _, count in sums)
 
 
-def lost_ndcg(margins: Float64s, y: Float64s, groups: RowGroups, at: int) -> tuple[float, float]:
+def lost_ndcg(margins: Float64s, y: Float64s, groups: RowGroups, depth: int) -> tuple[float, float]:
     """Return the sum of 1 - NDCG of groups, and the number of groups."""
-    return len(groups) - sum_of_ndcg(margins, y, groups, at), float(len(groups))
+    return len(groups) - sum_of_ndcg(margins, y, groups, depth), float(len(groups))
 
 
-def sum_of_ndcg(margins: Float64s, y: Float64s, groups: RowGroups, at: int = ALL) -> float:
-    """Return the sum of the NDCG of the first ``at`` rows of groups."""
-    held = groups.begins[:-1], groups.begins[1:], groups.order, readable(margins), readable(y)
-    return float(kernels.ndcgs(*held, at))
+def sum_of_ndcg(margins: Float64s, y: Float64s, groups: RowGroups, depth: int = ALL) -> float:
+    """Return the sum of the NDCG of the first ``depth`` rows of groups."""
+    return float(ndcgs(*groups.intervals, RankedRows(groups.order, readable(margins), readable(y)), depth))
 
 
-def sum_of_precisions(margins: Float64s, y: Float64s, groups: RowGroups, at: int = ALL) -> float:
-    """Return the sum of the average precision among the first ``at`` rows of groups."""
-    held = groups.begins[:-1], groups.begins[1:], groups.order, readable(margins), readable(y)
-    return float(kernels.average_precisions(*held, at))
+def sum_of_precisions(margins: Float64s, y: Float64s, groups: RowGroups, depth: int = ALL) -> float:
+    """Return the sum of the average precision among the first ``depth`` rows of groups."""
+    return float(average_precisions(*groups.intervals, RankedRows(groups.order, readable(margins), readable(y)), depth))
+
+
+@inline
+def ranked(margins: Float64s, rows: Int64s) -> Int64s:
+    """Return the rows of a group by falling margin."""
+    negative = np.empty(len(rows))
+    for i in range(len(rows)):
+        negative[i] = -margins[rows[i]]
+    return rows[np.argsort(negative, kind="mergesort")]
+
+
+@inline
+def max_dcg(y: Float64s, rows: Int64s, depth: int) -> float:
+    """Return the DCG of the best order, of the first ``depth`` rows."""
+    counts = np.zeros(LABELS, np.int64)
+    for row in rows:
+        # Labels were checked before; whatever comes later must not write elsewhere.
+        counts[min(max(np.int64(y[row]), np.int64(0)), np.int64(LABELS - 1))] += 1
+    dcg, rank = 0.0, 0
+    for label in range(LABELS - 1, 0, -1):
+        for _ in range(counts[label]):
+            if rank < depth:
+                dcg += (2.0**label - 1.0) / np.log2(rank + 2.0)
+            rank += 1
+    return dcg
+
+
+@kernel
+def lambdas(
+    begins: Int64s, ends: Int64s, ranked_rows: RankedRows, weights: Float64s, truncation: int, out: Float64s
+) -> tuple[float, float]:
+    """Set ``out``, shape (n, 2), to hessians and gradients of the rows of some groups; return ``lost_ndcg``.
+
+    Pairs consist of each of the first ``truncation`` rows of a group and all rows below it.
+    """
+    lost, margins, y = 0.0, ranked_rows.margins, ranked_rows.y
+    for group in range(len(begins)):
+        rows = ranked(margins, ranked_rows.order[begins[group] : ends[group]])
+        count, best = len(rows), max_dcg(y, rows, truncation)
+        for row in rows:
+            out[row, 0] = out[row, 1] = 0.0
+        if best <= 0.0:
+            continue
+        lost += 1.0 - _dcg(y, rows, truncation) / best
+        total, is_even = 0.0, margins[rows[0]] == margins[rows[count - 1]]
+        for i in range(min(truncation, count - 1)):
+            for j in range(i + 1, count):
+                if y[rows[i]] == y[rows[j]]:
+                    continue
+                upper, lower = (rows[i], rows[j]) if y[rows[i]] > y[rows[j]] else (rows[j], rows[i])
+                apart = margins[upper] - margins[lower]
+                change = (2.0 ** y[upper] - 2.0 ** y[lower]) * (1.0 / np.log2(i + 2.0) - 1.0 / np.log2(j + 2.0)) / best
+                if not is_even:
+                    change /= NEAR + abs(apart)
+                odds = np.exp(-abs(apart))
+                smaller, larger = odds / (1.0 + odds), 1.0 / (1.0 + odds)
+                g, h = change * (smaller if apart > 0.0 else larger), change * smaller * larger
+                out[upper, 1] -= g
+                out[lower, 1] += g
+                out[upper, 0] += max(h, MIN_HESSIAN)
+                out[lower, 0] += max(h, MIN_HESSIAN)
+                total += 2.0 * g
+        factor = np.log2(1.0 + total) / total if total > 0.0 else 1.0
+        for row in rows:
+            weight = factor * (weights[row] if len(weights) else 1.0)
+            out[row, 0] *= weight
+            out[row, 1] *= weight
+    return lost, float(len(begins))
+
+
+@inline
+def _dcg(y: Float64s, rows: Int64s, depth: int) -> float:
+    dcg = 0.0
+    for rank in range(min(depth, len(rows))):
+        dcg += (2.0 ** y[rows[rank]] - 1.0) / np.log2(rank + 2.0)
+    return dcg
+
+
+@kernel
+def ndcgs(begins: Int64s, ends: Int64s, ranked_rows: RankedRows, depth: int) -> float:
+    """Return the sum of the NDCG of the first ``depth`` rows of groups; 1 of a group without a relevant row."""
+    total, y = 0.0, ranked_rows.y
+    for group in range(len(begins)):
+        rows = ranked_rows.order[begins[group] : ends[group]]
+        best = max_dcg(y, rows, depth)
+        total += _dcg(y, ranked(ranked_rows.margins, rows), depth) / best if best > 0.0 else 1.0
+    return total
+
+
+@kernel
+def average_precisions(begins: Int64s, ends: Int64s, ranked_rows: RankedRows, depth: int) -> float:
+    """Return the sum of groups' average precision among the first ``depth`` rows; 1 without a relevant row."""
+    total, y = 0.0, ranked_rows.y
+    for group in range(len(begins)):
+        rows = ranked(ranked_rows.margins, ranked_rows.order[begins[group] : ends[group]])
+        relevant, precisions = 0, 0.0
+        for rank in range(len(rows)):
+            if y[rows[rank]] > 0.0:
+                relevant += 1
+                if rank < depth:
+                    precisions += relevant / (rank + 1.0)
+        total += precisions / min(relevant, depth) if relevant else 1.0
+    return total

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
@@ -14,6 +12,7 @@ from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.driver_messages import FinalNodes
 from ps2.algorithms.trees.feature_columns import FeatureColumns
 from ps2.algorithms.trees.growing import DenseRows, Scratch, SparseRows, Split
+from ps2.algorithms.trees.layout import DENSE_FROM, Array, UInt64s
 from ps2.algorithms.trees.tree import Absent
 from ps2.array_types import Float64s, Int32s, Int64s
 from ps2.data.rows import LocalRows
@@ -22,11 +21,6 @@ from ps2.ops.guards import readable
 from ps2.ops.kernels import kernel
 from ps2.ops.parallel import over_blocks
 
-Array = npt.NDArray[Any]
-UInt64s = npt.NDArray[np.uint64]
-
-# Rows that hold this share of their features are stored dense.
-DENSE_FROM = 0.25
 # Rows hashed at once, so that their data stay in the caches.
 AT_ONCE = 1 << 12
 # Histograms with few empty bins, or small ones, travel whole: bin numbers would cost more.
@@ -54,31 +48,27 @@ def with_all_columns(rows: LocalRows, dim: int) -> sp.csr_array:
     return sp.csr_array((rows.x.data, indices, rows.x.indptr), shape=(len(rows), dim))
 
 
-def laid_out(x: sp.csr_array, absent: Absent) -> Array:
+def filled(x: sp.csr_array, absent: Absent) -> Array:
     """Return sparse rows as dense ones; absent values are 0, or NaN if they are missing."""
     out: Array = x.toarray()
     if absent == "missing":
-        held = sp.csr_array((np.ones(x.nnz, np.bool_), x.indices, x.indptr), shape=x.shape)
-        out[~held.toarray()] = np.nan
+        is_stored = sp.csr_array((np.ones(x.nnz, np.bool_), x.indices, x.indptr), shape=x.shape)
+        out[~is_stored.toarray()] = np.nan
     return out
 
 
 def dense_of(rows: LocalRows, dim: int, absent: Absent) -> Array:
-    """Return rows as a dense array, shape (n, dim): ``laid_out``, but without a copy where nothing is absent."""
+    """Return rows as a dense array, shape (n, dim): ``filled``, but without a copy where nothing is absent."""
     x = rows.x
     if x.shape[1] == dim and x.nnz == len(rows) * dim:
         indices, order = x.indices.reshape(x.shape), np.arange(dim)
         if np.array_equal(rows.keys, order) and (indices == order.astype(indices.dtype)).all():
             return x.data.reshape(x.shape)
-    return laid_out(with_all_columns(rows, dim), absent)
+    return filled(with_all_columns(rows, dim), absent)
 
 
 def binned(rows: LocalRows, bins: Bins, absent: Absent, columns: FeatureColumns | None = None) -> Binned:
-    """Return rows by bins.
-
-    Args:
-        columns: those of dense rows, if they have been made.
-    """
+    """Return rows by bins; columns: those of dense rows, if they are known."""
     if columns is not None:
         return DenseRows(bins, bins.bin_dense(columns))
     if is_dense(rows.x, bins.features):
@@ -105,52 +95,49 @@ def row_ids(rows: LocalRows, absent: Absent) -> Int64s:
             columns, words = readable(rows.keys[x.indices[entries]]), readable(values.view(np.uint64))
             _hash(readable(indptr - indptr[0]), columns, words, nothing, labels[part], ids[part])
 
-    of_block = HASH_COST * AT_ONCE * x.nnz // max(len(rows), 1)
-    over_blocks(identify, (np.arange(0, len(rows), AT_ONCE),), cost=of_block)
+    cost = HASH_COST * AT_ONCE * x.nnz // max(len(rows), 1)
+    over_blocks(identify, (np.arange(0, len(rows), AT_ONCE),), cost=cost)
     return ids.view(np.int64)
 
 
 @kernel
-def _hash(indptr: Array, columns: Int64s, values: UInt64s, nothing: np.uint64, labels: UInt64s, out: UInt64s) -> None:
+def _hash(indptr: Array, columns: Int64s, values: UInt64s, absent: np.uint64, labels: UInt64s, out: UInt64s) -> None:
     for row in range(len(out)):
         state = scrambled(labels[row])
-        for at in range(indptr[row], indptr[row + 1]):
+        for i in range(indptr[row], indptr[row + 1]):
             # A value equal to an absent one does not count, stored or not; nor does the order.
-            if values[at] != nothing:
-                state += scrambled(values[at] + GOLDEN * np.uint64(columns[at] + 1))
+            if values[i] != absent:
+                state += scrambled(values[i] + GOLDEN * np.uint64(columns[i] + 1))
         out[row] = scrambled(state)
 
 
 @kernel
 def draw(ids: Int64s, key: int, fraction: float) -> npt.NDArray[np.bool_]:
     """Draw the rows that a tree is grown from: each with a probability, by its id."""
-    drawn = np.empty(len(ids), np.bool_)
+    is_drawn = np.empty(len(ids), np.bool_)
     for i in range(len(ids)):
         state = scrambled(scrambled(np.uint64(key)) + GOLDEN * np.uint64(ids[i]))
-        drawn[i] = np.float64(state >> np.uint64(11)) * 2.0**-53 < fraction
-    return drawn
+        is_drawn[i] = np.float64(state >> np.uint64(11)) * 2.0**-53 < fraction
+    return is_drawn
 
 
 @kernel
 def whole_weights(weights: Float64s, ids: Int64s, unit: float) -> Int32s:
     """Return rows' weights as whole numbers of units, rounded at random by the row's id."""
-    found = np.empty(len(weights), np.int32)
+    units = np.empty(len(weights), np.int32)
     for i in range(len(weights)):
-        by = np.float64(scrambled(np.uint64(ids[i]) + GOLDEN) >> np.uint64(11)) * TO_UNIT
-        found[i] = np.floor(weights[i] / unit + by)
-    return found
+        draw = np.float64(scrambled(np.uint64(ids[i]) + GOLDEN) >> np.uint64(11)) * TO_UNIT
+        units[i] = np.floor(weights[i] / unit + draw)
+    return units
 
 
 class NodeRows:
     """The rows of each node of a growing tree."""
 
     def __init__(self, rows: Binned, order: Int32s) -> None:
-        """Args:
-        order: int32, ascending numbers of the rows that take part; it is changed.
-        """
         self._rows = rows
         self._order = order
-        self._aside = np.empty_like(order)
+        self._spare = np.empty_like(order)
         self._nodes = {0: slice(0, len(order))}
 
     def of(self, node: int) -> Int32s:
@@ -159,8 +146,8 @@ class NodeRows:
 
     @property
     def arrays(self) -> tuple[Int32s, Int32s]:
-        """The numbers of all rows, those of a node side by side, and room for as many."""
-        return self._order, self._aside
+        """The numbers of all rows, those of a node contiguous, and memory of the same length."""
+        return self._order, self._spare
 
     def settle(self, ends: Int64s) -> None:
         """Take in where the rows of each node begin and end, shape (nodes, 2), after ``arrays`` have changed."""
@@ -175,18 +162,14 @@ class NodeRows:
     def walk(self, splits: Int64s) -> None:
         """Part the rows of nodes among their children, one after the other."""
         for row in splits:
-            at, left = self._nodes[int(row[messages.NODE])], int(row[messages.LEFT])
+            span, left = self._nodes[int(row[messages.NODE])], int(row[messages.LEFT])
             feature, bin = int(row[messages.FEATURE]), int(row[messages.BIN])
             split = Split(feature, bin, bool(row[messages.DEFAULT_LEFT]), row[messages.FIELDS :])
-            middle = at.start + self._rows.part(self._order[at], split, self._aside[at])
-            self._nodes[left], self._nodes[left + 1] = slice(at.start, middle), slice(middle, at.stop)
+            middle = span.start + self._rows.part(self._order[span], split, self._spare[span])
+            self._nodes[left], self._nodes[left + 1] = slice(span.start, middle), slice(middle, span.stop)
 
     def end(self, nodes: FinalNodes, margins: Float64s) -> None:
-        """Add each leaf's value to the margins of its rows.
-
-        Args:
-            margins: float64, by number of the row.
-        """
+        """Add each leaf's value to the margins of its rows."""
 
         def add(leaves: Int64s, values: Float64s) -> None:
             for node, value in zip(leaves.tolist(), values.tolist(), strict=True):
@@ -202,10 +185,7 @@ class NodeRows:
 
 
 class Histograms:
-    """Builds histograms of nodes.
-
-    Args:
-    """
+    """Builds histograms of nodes."""
 
     def __init__(self, rows: Binned, channels: int) -> None:
         self._rows = rows
@@ -214,10 +194,7 @@ class Histograms:
         self._shape = (count, channels)
 
     def of(self, order: Int32s, pairs: Array) -> tuple[Int64s | None, Array]:
-        """Return the sums of some rows, shape (n, channels), and the bins that have them, ascending; None: all bins.
-
-        Bins that are left out are empty; where few are, all of them travel in less time than the others' numbers.
-        """
+        """Return the sums of some rows' bins, shape (n, channels), and these bins, ascending; None: all bins."""
         if isinstance(self._rows, SparseRows):
             return self._rows.histogram(order, pairs, self._scratch)
         out = np.zeros(self._shape, np.int64)

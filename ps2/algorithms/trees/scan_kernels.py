@@ -1,4 +1,4 @@
-"""Compiled loops over the bins of one feature in the histogram of one node: which of its splits gains most."""
+"""Compiled decisions about one node of a growing tree: the best split by one feature, and whether it gains enough."""
 
 from __future__ import annotations
 
@@ -7,12 +7,32 @@ from typing import NamedTuple
 import numpy as np
 
 from ps2.algorithms.trees.ascending import sort_pairs
-from ps2.algorithms.trees.layout import CATEGORICAL, DECREASING, GRADIENT, HESSIAN, INCREASING, LOWER, THIRD, UPPER
+from ps2.algorithms.trees.layout import (
+    CATEGORICAL,
+    DECREASING,
+    GRADIENT,
+    HESSIAN,
+    INCREASING,
+    LOWER,
+    THIRD,
+    UPPER,
+    Array,
+    Bools,
+)
 from ps2.ops.kernels import Float64s, Int64s, inline, kernel
-from ps2.ops.table import Array
 
 # Below this, products of scores and hessians may have lost digits.
 TINY = 1e-200
+
+
+# Share of the scores that is lost by rounding when scores of nodes (square of a sum over a sum) are subtracted.
+ROUNDING = 8 * float(np.finfo(np.float64).eps)
+# Gain that equal rows seem to have, as their gradients are rounded at random: the square of a normal error, whose
+# variance is at most 1/4 of a unit squared; the largest of very many, and more where equal rows are rounded alike.
+CHANCE = 100.0
+# Columns of verdicts on nodes: whether a node may be split, whether its best split is taken, and whether its left and
+# its right child may be split.
+MAY, SPLITS, CHILDREN = range(3)
 
 
 class Rules(NamedTuple):
@@ -31,6 +51,28 @@ class Rules(NamedTuple):
     reg_alpha: float
     min_hessian: float
     min_third: int
+
+
+class Limits(NamedTuple):
+    """When a tree stops growing.
+
+    Attributes:
+        max_splits: the largest number of splits in the tree.
+        max_depth: the largest number of splits above a leaf.
+        by_gain: whether the node with the largest gain is split first; else the oldest.
+        min_gain: a split has to gain more.
+        min_info_gain: the smallest gain of a split divided by the weight of its node.
+        rows_per_hessian: the number of rows per hessian of 1; 0: unknown.
+        weight_unit: the weight that 1 of the third channel stands for; 0: hessians are the weights.
+    """
+
+    max_splits: int
+    max_depth: int
+    by_gain: bool
+    min_gain: float
+    min_info_gain: float
+    rows_per_hessian: float
+    weight_unit: float
 
 
 class Feature(NamedTuple):
@@ -52,13 +94,7 @@ class Feature(NamedTuple):
 
 
 class BinSplit(NamedTuple):
-    """The best split of one feature.
-
-    Attributes:
-        gain: its gain.
-        last: the position of the last bin on the left, in the order of bins; -1: no split gains enough.
-        missing_left: 1 if missing values go left, else 0.
-    """
+    """The best split of a feature; last: the position of the last bin on the left, -1: none gains enough."""
 
     gain: float
     last: int
@@ -80,11 +116,17 @@ def score_of(g: float, h: float, w: float, reg_lambda: float, reg_alpha: float) 
 
 
 @inline
-def best_score(total: Int64s, bound: Float64s, rules: Rules) -> float:
-    """Compute minus twice the objective of a node by its sums, with the weight that is best for it."""
-    g, h = total[GRADIENT] * rules.gradient_unit, total[HESSIAN] * rules.hessian_unit
-    w = weight_of(g, h, rules.reg_lambda, rules.reg_alpha, bound[LOWER], bound[UPPER])
-    return score_of(g, h, w, rules.reg_lambda, rules.reg_alpha)
+def weight_by(h: int, g: int, bound: Float64s, rules: Rules) -> float:
+    """Compute the weight that is best for a node, by its sums as whole numbers."""
+    gradient, hessian = g * rules.gradient_unit, h * rules.hessian_unit
+    return weight_of(gradient, hessian, rules.reg_lambda, rules.reg_alpha, bound[LOWER], bound[UPPER])
+
+
+@inline
+def score_by(h: int, g: int, bound: Float64s, rules: Rules) -> float:
+    """Compute the score of a node of the best weight, by its sums as whole numbers."""
+    w = weight_by(h, g, bound, rules)
+    return score_of(g * rules.gradient_unit, h * rules.hessian_unit, w, rules.reg_lambda, rules.reg_alpha)
 
 
 @inline
@@ -98,18 +140,18 @@ def may_gain(
     least as much as the implied bin.
     """
     g_unit, h_unit, reg_lambda = rules.gradient_unit, rules.hessian_unit, rules.reg_lambda
-    held, up, down, apart = np.int64(0), np.int64(0), np.int64(0), 0.0
+    filled, up, down, apart = np.int64(0), np.int64(0), np.int64(0), 0.0
     for bin in range(feature.size):
         h = np.int64(histogram[(feature.column + bin) * channels])
         if bin != feature.implied and h > 0:
-            held += h
+            filled += h
             g = np.int64(histogram[(feature.column + bin) * channels + 1])
             up += g if g > 0 else 0
             down += g if g < 0 else 0
             apart += (g * g_unit) ** 2 / (h * h_unit)
-    if held * h_unit < rules.min_hessian:
+    if filled * h_unit < rules.min_hessian:
         return False
-    lightest, rest = rules.min_hessian + reg_lambda, (total[HESSIAN] - held) * h_unit + reg_lambda
+    lightest, rest = rules.min_hessian + reg_lambda, (total[HESSIAN] - filled) * h_unit + reg_lambda
     if rest <= 0.0:
         return True
     one = max(up, -down) * g_unit
@@ -122,12 +164,12 @@ def may_gain(
 @inline
 def collect(histogram: Array, feature: Feature, channels: int, total: Int64s, bins: Int64s, sums: Array) -> int:
     """Collect the bins of a feature that are not empty, and their sums; return how many."""
-    count, implied_at = 0, -1
+    count, implied_position = 0, -1
     h_rest, g_rest, n_rest = total[HESSIAN], total[GRADIENT], total[THIRD]
     for bin in range(feature.size):
         h = np.int64(histogram[(feature.column + bin) * channels])
         if bin == feature.implied:
-            implied_at = count
+            implied_position = count
         elif h == 0:
             continue
         bins[count] = bin
@@ -140,11 +182,11 @@ def collect(histogram: Array, feature: Feature, channels: int, total: Int64s, bi
             g_rest -= sums[count, GRADIENT]
             n_rest -= sums[count, THIRD]
         count += 1
-    if implied_at < 0:
+    if implied_position < 0:
         return count
-    sums[implied_at, HESSIAN], sums[implied_at, GRADIENT] = h_rest, g_rest
-    sums[implied_at, THIRD] = n_rest if channels == 3 else 0
-    return count if h_rest != 0 else drop_bin(implied_at, count, bins, sums)
+    sums[implied_position, HESSIAN], sums[implied_position, GRADIENT] = h_rest, g_rest
+    sums[implied_position, THIRD] = n_rest if channels == 3 else 0
+    return count if h_rest != 0 else drop_bin(implied_position, count, bins, sums)
 
 
 @inline
@@ -188,14 +230,9 @@ def scan(
     rules: Rules,
     min_gain: float,
 ) -> BinSplit:
-    """Return the best of all splits of a feature at a node.
-
-    Args:
-        count: the number of bins; missing: the position of the bin of missing values, ``count`` if there is none.
-        min_gain: a split has to gain more.
-    """
+    """Return the best split of a feature at a node; missing: the position of the missing values' bin, or ``count``."""
     h_unit, min_h, reg_lambda = rules.hessian_unit, rules.min_hessian, rules.reg_lambda
-    whole = best_score(total, bound, rules)
+    whole = score_by(total[HESSIAN], total[GRADIENT], bound, rules)
     left_h, left_g, left_n = 0, 0, 0
     best, last, missing_left, bar = min_gain, -1, 0, _bar(min_gain + whole)
     for i in range(missing):
@@ -234,14 +271,14 @@ def scan_full(
     left_h, left_g, left_n = np.int64(0), np.int64(0), np.int64(0)
     best, last, bar = min_gain, -1, _bar(min_gain + whole)
     for bin in range(feature.size):
-        at = (feature.column + bin) * channels
-        h = np.int64(histogram[at])
+        slot = (feature.column + bin) * channels
+        h = np.int64(histogram[slot])
         if h == 0:
             continue
         left_h += h
-        left_g += np.int64(histogram[at + 1])
+        left_g += np.int64(histogram[slot + 1])
         if channels == 3:
-            left_n += np.int64(histogram[at + 2])
+            left_n += np.int64(histogram[slot + 2])
         hl, hr, nr = left_h * h_unit, (total[HESSIAN] - left_h) * h_unit, total[THIRD] - left_n
         if left_h >= total[HESSIAN] or hr < min_h:
             break
@@ -260,11 +297,7 @@ def scan_full(
 def _gain_of(
     gl: float, hl: float, gr: float, hr: float, flags: int, bound: Float64s, rules: Rules, whole: float
 ) -> float:
-    """Return the gain of a split, minus infinity if it breaks a monotone constraint.
-
-    Args:
-        gl, hl, gr, hr: gradients and hessians of both sides; whole: the score of the node.
-    """
+    """Return the gain of a split by both sides' gradients and hessians; minus infinity if it breaks a constraint."""
     reg_lambda, reg_alpha = rules.reg_lambda, rules.reg_alpha
     w_left = weight_of(gl, hl, reg_lambda, reg_alpha, bound[LOWER], bound[UPPER])
     w_right = weight_of(gr, hr, reg_lambda, reg_alpha, bound[LOWER], bound[UPPER])
@@ -282,13 +315,50 @@ def _bar(score: float) -> float:
 
 @inline
 def _is_less(gl: float, hl: float, gr: float, hr: float, bar: float) -> bool:
-    """Return whether two sides score less than a bar for certain, without a division.
-
-    A side's score is at most the square of its gradients over its hessians, whatever bounds, penalties on gradients and
-    constraints there are.
-
-    Args:
-        hl, hr: hessians, and the penalty on leaves.
-    """
+    """Return whether two sides certainly score less than a bar; a score is at most gradient^2 / (hessian + penalty)."""
     scaled_bar = bar * (hl * hr)
     return scaled_bar > TINY and gl * gl * hr + gr * gr * hl < scaled_bar
+
+
+@kernel
+def may_split(place: int, total: Int64s, max_depth: int, rules: Rules) -> bool:
+    """Return whether both sides of a split of a node can be heavy enough; place: see ``tree_kernels.Nodes``."""
+    is_heavy = total[HESSIAN] > 1 and total[HESSIAN] * rules.hessian_unit >= 2 * rules.min_hessian
+    return bool(place < np.int64(1) << max_depth and is_heavy and total[THIRD] >= 2 * rules.min_third)
+
+
+@kernel
+def gains_enough(gain: float, total: Int64s, left: Int64s, bound: Float64s, rules: Rules, limits: Limits) -> bool:
+    """Return whether a split gains enough, and more than rounding may seem to gain; no split has a negative gain."""
+    if not gain > limits.min_gain:
+        return False
+    hessian = total[HESSIAN] * rules.hessian_unit
+    weight = total[THIRD] * limits.weight_unit if limits.weight_unit > 0.0 else hessian
+    if limits.min_info_gain > 0 and gain < limits.min_info_gain * weight * (1 - ROUNDING):
+        return False
+    h, g, left_h, left_g = total[HESSIAN], total[GRADIENT], left[HESSIAN], left[GRADIENT]
+    scores = abs(score_by(h, g, bound, rules)) + abs(score_by(left_h, left_g, bound, rules))
+    scores += abs(score_by(h - left_h, g - left_g, bound, rules))
+    g_unit, h_unit = rules.gradient_unit, weight_by(h, g, bound, rules) * rules.hessian_unit
+    chance = CHANCE * (g_unit * g_unit + h_unit * h_unit) * limits.rows_per_hessian
+    return gain > max(chance, ROUNDING * scores)
+
+
+@kernel
+def judge(
+    places: Int64s,
+    totals: Int64s,
+    bounds: Float64s,
+    gains: Float64s,
+    lefts: Int64s,
+    rules: Rules,
+    limits: Limits,
+    out: Bools,
+) -> None:
+    """Set the verdicts on nodes that may be split, shape (n, 4); lefts: the sums of the left sides."""
+    for i in range(len(places)):
+        out[i, MAY] = True
+        if gains_enough(gains[i], totals[i], lefts[i], bounds[i], rules, limits):
+            out[i, SPLITS] = True
+            out[i, CHILDREN] = may_split(2 * places[i], lefts[i], limits.max_depth, rules)
+            out[i, CHILDREN + 1] = may_split(2 * places[i] + 1, totals[i] - lefts[i], limits.max_depth, rules)

@@ -1,4 +1,4 @@
-"""Compiled loops that find the best split of a node in its histogram: what ``ops.best_splits`` does on a shard."""
+"""Compiled loops that find the best splits of nodes in their histograms, for ``ops.best_splits`` and one worker."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from ps2.algorithms.trees.layout import (
     PLACE_BITS,
     PLACES,
     THIRD,
+    WORD_BITS,
+    Array,
 )
 from ps2.algorithms.trees.nonempty_bins import marks_of, next_marked
-from ps2.algorithms.trees.routing import WORD_BITS
 from ps2.algorithms.trees.scan_kernels import (
     BinSplit,
     Feature,
     Rules,
-    best_score,
     collect,
     may_gain,
     scan,
     scan_full,
+    score_by,
     sort_bins,
 )
 from ps2.ops.draws import GOLDEN, scrambled
 from ps2.ops.kernels import Float64s, Int64s, inline, kernel
-from ps2.ops.table import Array
 
 # Bins that are passed over at once if all are empty.
 STRIDE = 16
@@ -44,23 +44,20 @@ HALVES = 4
 
 @inline
 def permuted(number: int, count: int, key: int) -> int:
-    """Return the place of a number below ``count`` in a permutation, which a key draws.
-
-    A Feistel network permutes the numbers; what leaves their range goes through it again.
-    """
+    """Return the position of a number in a permutation of ``count`` numbers that a key draws, by a Feistel network."""
     half = np.uint64(1)
     while (np.uint64(1) << (half + half)) < np.uint64(count):
         half += np.uint64(1)
     mask = (np.uint64(1) << half) - np.uint64(1)
-    place = np.uint64(number)
+    position = np.uint64(number)
     while True:
-        high, low = place >> half, place & mask
+        high, low = position >> half, position & mask
         for turn in range(HALVES):
             mixed = scrambled(np.uint64(key) + GOLDEN * (low * np.uint64(HALVES) + np.uint64(turn + 1)))
             high, low = low, high ^ (mixed & mask)
-        place = high << half | low
-        if place < np.uint64(count):
-            return int(place)
+        position = high << half | low
+        if position < np.uint64(count):
+            return int(position)
 
 
 @inline
@@ -70,14 +67,7 @@ def is_drawn(feature: int, features: int, drawn: int, key: int) -> bool:
 
 
 class OpenNodes(NamedTuple):
-    """Nodes whose best splits are searched.
-
-    Attributes:
-        totals: the sums of each node, shape (n, 3).
-        bounds: the smallest and the largest value of each node's leaves, shape (n, 2).
-        keys: a random key of each node, which draws its features.
-        allowed: the features that each node may use, 64 in a word, shape (n, words); no words: all features.
-    """
+    """Nodes whose best splits are searched; keys draw features; allowed: features as bits, no words: all."""
 
     totals: Int64s
     bounds: Float64s
@@ -102,12 +92,7 @@ class Splits(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Memory for the bins of one feature.
-
-    Attributes:
-        bins: the numbers of the bins that are not empty; sums: their sums, shape (bins, channels).
-        order: the positions of bins in the order in which they go left; ratios: what categories are ordered by.
-    """
+    """Memory for one feature: its filled bins, their sums and order, and the ratios that order categories."""
 
     bins: Int64s
     sums: Int64s
@@ -179,16 +164,9 @@ def search_node(
     scratch: Scratch,
     best: Splits,
 ) -> None:
-    """Search some features in the histogram of one node.
-
-    Args:
-        marks: the histogram's marks; none: it has no marks.
-        begin: the column where the first feature begins; end: that where the last one ends.
-        features: the number of all features; drawn: how many of them a node may use; 0: all.
-        is_full: whether the histogram holds implied bins, too.
-    """
+    """Search the features in columns ``begin`` to ``end`` of a node's histogram; drawn 0: nodes use all features."""
     total, bound = nodes.totals[node], nodes.bounds[node]
-    whole = best_score(total, bound, rules)
+    whole = score_by(total[HESSIAN], total[GRADIENT], bound, rules)
     column = begin
     while True:
         column = _next_filled(histogram, marks, column, end, channels)
@@ -202,7 +180,7 @@ def search_node(
                 split = scan_full(histogram, feature, channels, total, bound, rules, whole, best.gains[node])
                 if split.last >= 0:
                     best.gains[node] = split.gain
-                    _keep_full(node, feature, channels, split.last, histogram, total, best)
+                    _set_full(node, feature, channels, split.last, histogram, total, best)
             else:
                 _search_bins(histogram, feature, channels, node, total, bound, rules, whole, scratch, best)
         column = feature.column + feature.size
@@ -235,7 +213,7 @@ def _search_bins(
         best.gains[node] = split.gain
         sum_left(node, missing, split, scratch, best)
         is_heavy = best.lefts[node, HESSIAN] >= total[HESSIAN] - best.lefts[node, HESSIAN]
-        note_sides(node, feature, count, missing, split, is_heavy, scratch, best)
+        set_sides(node, feature, count, missing, split, is_heavy, scratch, best)
 
 
 @inline
@@ -245,17 +223,17 @@ def missing_position(feature: Feature, count: int, bins: Int64s) -> int:
 
 
 @inline
-def _keep_full(
+def _set_full(
     node: int, feature: Feature, channels: int, last: int, histogram: Array, total: Int64s, best: Splits
 ) -> None:
-    """Note the best split so far of a node, found by ``scan_full``."""
+    """Set the best split so far of a node, from ``scan_full``."""
     lefts, where = best.lefts, best.where
     lefts[node, HESSIAN] = lefts[node, GRADIENT] = lefts[node, THIRD] = 0
     for bin in range(last + 1):
-        at = (feature.column + bin) * channels
-        if histogram[at] != 0:
+        slot = (feature.column + bin) * channels
+        if histogram[slot] != 0:
             for c in range(channels):
-                lefts[node, c] += histogram[at + c]
+                lefts[node, c] += histogram[slot + c]
     missing_left = lefts[node, HESSIAN] >= total[HESSIAN] - lefts[node, HESSIAN]
     if feature.implied >= 0 and not feature.flags & HAS_MISSING:
         missing_left = feature.implied <= last
@@ -306,7 +284,7 @@ def sum_left(node: int, missing: int, split: BinSplit, scratch: Scratch, best: S
 
 
 @inline
-def note_sides(
+def set_sides(
     node: int,
     feature: Feature,
     count: int,
@@ -316,12 +294,7 @@ def note_sides(
     scratch: Scratch,
     best: Splits,
 ) -> None:
-    """Note which values of a feature go left at a node.
-
-    Args:
-        count: the number of bins that are not empty; missing: the position of the bin of missing values among them.
-        is_heavy: whether more than half of the weight goes left.
-    """
+    """Record which values go left at a node; count: of filled bins; is_heavy: more than half of the weight is left."""
     bins, order, sets, last = scratch.bins, scratch.order, best.sets, split.last
     is_categorical = (feature.flags & CATEGORICAL) != 0
     missing_left = split.missing_left != 0

@@ -45,11 +45,7 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 
 
 def num_features_of(strategy: str, dim: int) -> int:
-    """Return how many features a node may be split by; 0: all.
-
-    Raises:
-        ValueError: there is no such strategy.
-    """
+    """Return how many features a node may be split by; 0: all. ValueError: there is no such strategy."""
     name = strategy.lower()
     if name in ("auto", "all"):
         return 0

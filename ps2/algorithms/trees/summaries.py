@@ -15,14 +15,12 @@ from ps2.algorithms.frame.summaries import Summary, TrainingSummary
 from ps2.algorithms.frame.tables import check_columns, check_group, column
 from ps2.algorithms.training.faults import ColumnNames, Form, error_of
 from ps2.algorithms.training.reading import read
+from ps2.algorithms.trees.boosted_rows import starting_margins
 from ps2.algorithms.trees.gradients import NO_WEIGHTS, Objective
 from ps2.algorithms.trees.metrics import Metric
 from ps2.algorithms.trees.model import GBTModel
-from ps2.algorithms.trees.ranking import ALL, sum_of_ndcg, sum_of_precisions
-from ps2.algorithms.trees.ranking_kernels import LABELS
-from ps2.algorithms.trees.row_groups import RowGroups
+from ps2.algorithms.trees.ranking import ALL, LABELS, RowGroups, sum_of_ndcg, sum_of_precisions
 from ps2.algorithms.trees.rows import with_all_columns
-from ps2.algorithms.trees.starts import starting_margins
 from ps2.algorithms.trees.tree import LossName
 from ps2.array_types import Float64s
 from ps2.errors import ConfigError, InputError
@@ -31,14 +29,7 @@ from ps2.run.spark.errors import plain_job_errors
 
 
 def losses_by_round(frame: DataFrame, columns: ColumnNames, model: GBTModel, loss: LossName) -> list[float]:
-    """Return the mean loss of a model's first 1, 2, ... trees of each output.
-
-    Args:
-        loss: one that the model's margins are meant for.
-
-    Raises:
-        InputError: a column is missing or of another type, or rows cannot be used.
-    """
+    """Return the mean loss after each round; loss: one that the model's margins are meant for."""
     check_columns(frame, columns)
     features = [columns.features] if isinstance(columns.features, str) else list(columns.features)
     numbers = [name for name in (columns.label, columns.weight, columns.margin) if name is not None]
@@ -75,17 +66,17 @@ def _sums(batches: Any, columns: ColumnNames, model: GBTModel, loss_name: LossNa
     groups = None
     if rows.groups is not None:
         groups = RowGroups.in_order(rows.groups)
-    given = (rows.y, weights, groups)
+    targets = (rows.y, weights, groups)
     nodes = model.nodes(with_all_columns(rows, model.dim))
     margins = starting_margins(rows, tuple(forest.base.tolist()), None)
     sums = []
     for number, tree in enumerate(forest.trees):
         margins[:, number % forest.width] += tree.value[nodes[:, number]]
         if number % forest.width == forest.width - 1:
-            loss, weight = objective.losses(margins, *given)
+            loss, weight = objective.losses(margins, *targets)
             sums.append(loss)
     if not sums:
-        weight = objective.losses(margins, *given)[1]
+        weight = objective.losses(margins, *targets)[1]
     return np.array([*sums, weight])
 
 
@@ -137,12 +128,7 @@ class RankingTrainingSummary(TrainingSummary, RankingSummary):
 
 
 def sum_of_groups(batches: Iterable[pa.RecordBatch], metric: Metric) -> tuple[float, float]:
-    """Return the sum of a metric over groups, and how many there are.
-
-    Args:
-        batches: with columns g (int64: the group), y (labels) and p (predictions), both float64; whole groups, whose
-            rows of equal predictions rank in this order.
-    """
+    """Return the sum of a metric over whole groups (columns g, y, p: group, label, prediction), and their number."""
     parts = [[batch.column(name).to_numpy(zero_copy_only=False) for name in ("g", "y", "p")] for batch in batches]
     if not parts:
         return 0.0, 0.0
@@ -159,11 +145,7 @@ def _checked(k: Any) -> int:
 
 
 def check_relevance(frame: DataFrame, columns: ColumnNames) -> None:
-    """Raise InputError unless labels are relevances, and no group is null; one Spark job.
-
-    Args:
-        columns: with a label, which is of numbers, and a group; others are not looked at.
-    """
+    """Raise InputError unless labels are relevances, and no group is null; one Spark job."""
     assert columns.label is not None
     assert columns.group is not None
     check_group(frame, columns.group)

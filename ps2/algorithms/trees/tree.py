@@ -6,7 +6,7 @@ of it, a threshold is a float32 number: so a model that is saved for xgboost par
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
@@ -166,11 +166,7 @@ class Forest:
         return [1.0 if number < self.width else rate for number in range(len(self.trees))]
 
     def parts(self, rate: float) -> Iterator[Forest]:
-        """Yield forests of one tree each, without learning rates; the first one of an output has its base.
-
-        Args:
-            rate: the learning rate with which the trees were trained.
-        """
+        """Yield forests of one tree each, without learning rates; the first one of an output has its base."""
         for number, (tree, weight) in enumerate(zip(self.trees, self.weights(rate), strict=True)):
             base = self.base[number : number + 1] if number < self.width else np.zeros(1)
             value = (tree.value.astype(np.float64) / weight).astype(tree.value.dtype)
@@ -182,12 +178,7 @@ class Forest:
         return total / total.sum() if total.any() else total
 
     def scores(self, kind: ScoreName) -> Float64s:
-        """Return a number for each feature, float64, shape (features,), as xgboost's ``get_score``; 0 without a split.
-
-        Args:
-            kind: "weight": how many splits are by it; "totalGain", "totalCover": the sum of their gains, or of the
-                hessians of their rows; "gain", "cover": its mean.
-        """
+        """Return a number for each feature, shape (features,), as xgboost's ``get_score``; 0: no split."""
         count, total = np.zeros((2, self.features))
         for tree in self.trees:
             inner = tree.feature != LEAF
@@ -201,6 +192,12 @@ class Forest:
 def tree_as_data(tree: Tree) -> list[Any]:
     """Return a tree as plain data."""
     return [getattr(tree, field.name) for field in fields(Tree)]
+
+
+def leaf_range(trees: Sequence[Tree]) -> tuple[float, float]:
+    """Return the smallest and the largest possible sum of the trees' leaves."""
+    leaves = [tree.value[tree.feature == LEAF] for tree in trees]
+    return sum(float(values.min()) for values in leaves), sum(float(values.max()) for values in leaves)
 
 
 def leaf_tree(value: float) -> Tree:

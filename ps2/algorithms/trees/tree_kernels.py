@@ -11,18 +11,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from ps2.algorithms.trees.decision_kernels import Limits, gains_enough, may_split, weight_by
 from ps2.algorithms.trees.growing_kernels import add_blocks, part_dense, part_sparse
-from ps2.algorithms.trees.layout import FEATURE, GRADIENT, HAS_MISSING, HESSIAN, LOWER, UPPER
-from ps2.algorithms.trees.routing import bins_left
-from ps2.algorithms.trees.scan_kernels import Rules
-from ps2.algorithms.trees.search_kernels import OpenNodes, Scratch, Splits, scratch_of, search_node
+from ps2.algorithms.trees.layout import FEATURE, GRADIENT, HAS_MISSING, HESSIAN, LOWER, UPPER, Array, UInt64s, bins_left
+from ps2.algorithms.trees.scan_kernels import Limits, Rules, gains_enough, may_split, weight_by
+from ps2.algorithms.trees.search_kernels import OpenNodes, Scratch, Splits, search_node
 from ps2.ops.kernels import Float64s, Int32s, Int64s, inline, kernel
-
-Array = npt.NDArray[Any]
-UInt64s = npt.NDArray[np.uint64]
 
 
 class Rows(NamedTuple):
@@ -85,6 +79,22 @@ class Nodes(NamedTuple):
     children: Int64s
 
 
+class GrowingTree(NamedTuple):
+    """A tree that grows, and its rows.
+
+    Attributes:
+        order: the rows of the tree; those of a node become contiguous. spare: memory of the same length.
+        rows, bins: the worker's rows by bins, and the bins.
+        nodes: memory for the nodes; the root's place, totals, bounds and ends are set.
+    """
+
+    order: Int32s
+    spare: Int32s
+    rows: Rows
+    bins: BinColumns
+    nodes: Nodes
+
+
 @inline
 def grow(
     open_root: Callable[..., None],
@@ -92,21 +102,10 @@ def grow(
     search: Any,
     max_splits: int,
     by_gain: bool,
-    order: Int32s,
-    spare: Int32s,
-    rows: Rows,
-    bins: BinColumns,
-    nodes: Nodes,
+    tree: GrowingTree,
 ) -> int:
-    """Grow a tree; return the number of its nodes.
-
-    Args:
-        open_root, open_children: search the best split of the root, and of two children; they set ``Nodes.is_ready``.
-        search: what these two need.
-        by_gain: whether the node with the largest gain is split first; else the oldest.
-        order: the rows of the tree; gets those of each node side by side. spare: memory, as long.
-        nodes: memory; the root's place, totals, bounds and ends are set.
-    """
+    """Grow a tree by two functions that search the root and two children; return its number of nodes."""
+    bins, nodes = tree.bins, tree.nodes
     queue, waiting, chosen = np.empty(len(nodes.places), np.int64), 0, 0
     largest = 0
     for size in bins.sizes:
@@ -114,7 +113,7 @@ def grow(
     lefts = np.empty(largest, np.bool_)
     nodes.children[0] = -1
     if max_splits > 0:
-        open_root(search, order, rows, bins, nodes)
+        open_root(search, tree)
         if nodes.is_ready[0]:
             waiting = _push(queue, waiting, 0, nodes.best.gains, by_gain)
     while waiting > 0 and chosen < max_splits:
@@ -122,8 +121,8 @@ def grow(
         waiting = _pop(queue, waiting, nodes.best.gains, by_gain)
         left = 2 * chosen + 1
         chosen += 1
-        _split(node, left, order, spare, rows, bins, lefts, nodes)
-        open_children(search, node, left, chosen == max_splits, order, rows, bins, nodes)
+        _split(node, left, lefts, tree)
+        open_children(search, node, left, chosen == max_splits, tree)
         for child in (left, left + 1):
             if nodes.is_ready[child]:
                 waiting = _push(queue, waiting, child, nodes.best.gains, by_gain)
@@ -131,16 +130,15 @@ def grow(
 
 
 @inline
-def _split(
-    node: int, left: int, order: Int32s, spare: Int32s, rows: Rows, bins: BinColumns, lefts: Array, nodes: Nodes
-) -> None:
+def _split(node: int, left: int, lefts: Array, tree: GrowingTree) -> None:
     """Part the rows of a node among its children, and set their sums; lefts: memory for a feature's bins."""
+    rows, bins, nodes = tree.rows, tree.bins, tree.nodes
     best, totals, ends = nodes.best, nodes.totals, nodes.ends
     feature = best.where[node, FEATURE]
     is_left = lefts[: bins.sizes[feature]]
     bins_left(best.where[node], best.sets[node], (bins.flags[feature] & HAS_MISSING) != 0, is_left)
     begin, end = ends[node, 0], ends[node, 1]
-    node_rows, free = order[begin:end], spare[begin:end]
+    node_rows, free = tree.order[begin:end], tree.spare[begin:end]
     if len(rows.columns):
         middle = begin + part_dense(node_rows, rows.columns[feature], is_left, free)
     else:
@@ -174,7 +172,7 @@ class Histograms(NamedTuple):
 
 
 class BoostedSearch(NamedTuple):
-    """What the search for splits of a boosted tree needs.
+    """The search for splits of a boosted tree.
 
     Attributes:
         pairs: hessians and gradients of rows, and perhaps a third number, as whole numbers.
@@ -195,43 +193,22 @@ class BoostedSearch(NamedTuple):
 
 
 @kernel
-def grow_boosted(
-    order: Int32s,
-    spare: Int32s,
-    rows: Rows,
-    bins: BinColumns,
-    pairs: Array,
-    histograms: Histograms,
-    layout: Array,
-    constraints: Int64s,
-    rules: Rules,
-    limits: Limits,
-    nodes: Nodes,
-) -> int:
-    """Grow a boosted tree; return the number of its nodes. Arguments are those of ``grow`` and ``BoostedSearch``."""
-    search = BoostedSearch(pairs, histograms, layout, constraints, rules, limits, scratch_of(3))
-    return grow(_open_root, _open_children, search, limits.max_splits, limits.by_gain, order, spare, rows, bins, nodes)
+def grow_boosted(search: BoostedSearch, tree: GrowingTree) -> int:
+    """Grow a boosted tree; return the number of its nodes."""
+    return grow(_open_root, _open_children, search, search.limits.max_splits, search.limits.by_gain, tree)
 
 
 @inline
-def _open_root(search: BoostedSearch, order: Int32s, rows: Rows, bins: BinColumns, nodes: Nodes) -> None:
-    if may_split(nodes.places[0], nodes.totals[0], search.limits.max_depth, search.rules):
-        _build(0, search, order, rows, bins, nodes)
-        _search(0, search, rows, bins, nodes)
+def _open_root(search: BoostedSearch, tree: GrowingTree) -> None:
+    if may_split(tree.nodes.places[0], tree.nodes.totals[0], search.limits.max_depth, search.rules):
+        _build(0, search, tree)
+        _search(0, search, tree)
 
 
 @inline
-def _open_children(
-    search: BoostedSearch,
-    node: int,
-    left: int,
-    is_last: bool,
-    order: Int32s,
-    rows: Rows,
-    bins: BinColumns,
-    nodes: Nodes,
-) -> None:
+def _open_children(search: BoostedSearch, node: int, left: int, is_last: bool, tree: GrowingTree) -> None:
     """Search the children that may be split: the histogram of that with fewer rows is built, the other subtracted."""
+    nodes = tree.nodes
     feature = nodes.best.where[node, FEATURE]
     _bound(nodes, node, left, search.constraints[feature] if len(search.constraints) else 0, search.rules)
     if is_last:
@@ -243,7 +220,7 @@ def _open_children(
     is_small_open = may_split(nodes.places[small], nodes.totals[small], max_depth, search.rules)
     is_large_open = may_split(nodes.places[large], nodes.totals[large], max_depth, search.rules)
     if is_small_open or is_large_open:
-        _build(small, search, order, rows, bins, nodes)
+        _build(small, search, tree)
     if is_large_open:
         slots[large] = parent
         whole, part = histograms.flat[parent], histograms.flat[slots[small]]
@@ -256,20 +233,20 @@ def _open_children(
         slots[small] = -1
     for child in (left, left + 1):
         if slots[child] >= 0:
-            _search(child, search, rows, bins, nodes)
+            _search(child, search, tree)
 
 
 @inline
-def _build(node: int, search: BoostedSearch, order: Int32s, rows: Rows, bins: BinColumns, nodes: Nodes) -> None:
+def _build(node: int, search: BoostedSearch, tree: GrowingTree) -> None:
     """Take a histogram for a node, and add up the node's rows."""
-    histograms, pairs = search.histograms, search.pairs
+    histograms, pairs, rows, ends = search.histograms, search.pairs, tree.rows, tree.nodes.ends
     slot = histograms.free[histograms.used[0]]
     histograms.slots[node] = slot
     histograms.used[0] += 1
-    out, node_rows = histograms.sums[slot], order[nodes.ends[node, 0] : nodes.ends[node, 1]]
+    out, node_rows = histograms.sums[slot], tree.order[ends[node, 0] : ends[node, 1]]
     out[:] = 0
     if len(rows.columns):
-        add_blocks(node_rows, rows.blocks, bins.usable_first, pairs, out)
+        add_blocks(node_rows, rows.blocks, tree.bins.usable_first, pairs, out)
         return
     begins, entries = rows.begins, rows.entries
     for row in node_rows:
@@ -286,15 +263,16 @@ def _release(slot: int, histograms: Histograms) -> None:
 
 
 @inline
-def _search(node: int, search: BoostedSearch, rows: Rows, bins: BinColumns, nodes: Nodes) -> None:
+def _search(node: int, search: BoostedSearch, tree: GrowingTree) -> None:
     """Search the best split of a node; release its histogram if none gains enough."""
-    histograms, layout, best, rules = search.histograms, search.layout, nodes.best, search.rules
+    nodes, histograms, layout, rules = tree.nodes, search.histograms, search.layout, search.rules
+    best = nodes.best
     slot, columns = histograms.slots[node], histograms.sums.shape[1]
-    histogram, end = histograms.flat[slot], int(bins.first[-1])
+    histogram, end = histograms.flat[slot], int(tree.bins.first[-1])
     # No features are drawn: any number serves as the nodes' keys.
     open_nodes = OpenNodes(nodes.totals, nodes.bounds, nodes.places, np.empty((0, 0), np.int64))
     best.gains[node] = -np.inf
-    is_full = len(rows.columns) > 0
+    is_full = len(tree.rows.columns) > 0
     search_node(
         histogram, layout[:0], layout, 0, end, len(histogram) // columns, node, open_nodes, rules, 0, 0, is_full,
         search.scratch, best,
@@ -307,7 +285,7 @@ def _search(node: int, search: BoostedSearch, rows: Rows, bins: BinColumns, node
 
 @inline
 def _bound(nodes: Nodes, node: int, left: int, sign: int, rules: Rules) -> None:
-    """Set the bounds of the values below two children: ``growing.child_bounds``."""
+    """Set the bounds of the values below two children: ``boosted_growth.child_bounds``."""
     totals, bounds = nodes.totals, nodes.bounds
     for child in (left, left + 1):
         bounds[child, LOWER], bounds[child, UPPER] = bounds[node, LOWER], bounds[node, UPPER]
@@ -328,28 +306,28 @@ def _comes_before(one: int, other: int, gains: Float64s, by_gain: bool) -> bool:
 
 @inline
 def _push(queue: Int64s, count: int, node: int, gains: Float64s, by_gain: bool) -> int:
-    """Put a node into a heap; return how many there are."""
-    at = count
-    while at > 0 and _comes_before(node, queue[(at - 1) // 2], gains, by_gain):
-        queue[at] = queue[(at - 1) // 2]
-        at = (at - 1) // 2
-    queue[at] = node
+    """Put a node into a heap; return the heap's size."""
+    slot = count
+    while slot > 0 and _comes_before(node, queue[(slot - 1) // 2], gains, by_gain):
+        queue[slot] = queue[(slot - 1) // 2]
+        slot = (slot - 1) // 2
+    queue[slot] = node
     return count + 1
 
 
 @inline
 def _pop(queue: Int64s, count: int, gains: Float64s, by_gain: bool) -> int:
-    """Take the first node out of a heap; return how many are left."""
-    last, at = queue[count - 1], 0
-    while 2 * at + 1 < count - 1:
-        below = 2 * at + 1
+    """Remove the first node from a heap; return the heap's size."""
+    last, slot = queue[count - 1], 0
+    while 2 * slot + 1 < count - 1:
+        below = 2 * slot + 1
         if below + 1 < count - 1 and _comes_before(queue[below + 1], queue[below], gains, by_gain):
             below += 1
         if not _comes_before(queue[below], last, gains, by_gain):
             break
-        queue[at] = queue[below]
-        at = below
-    queue[at] = last
+        queue[slot] = queue[below]
+        slot = below
+    queue[slot] = last
     return count - 1
 
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.frame.memory import MORE_SERVERS, check_servers, fitting_servers
 from ps2.algorithms.trees.binning import Bins, bins_of, of_shapes, shapes_of
 from ps2.algorithms.trees.growth import LAYOUT, Growth
-from ps2.algorithms.trees.layout import CATEGORICAL, DECREASING, HAS_MISSING, INCREASING, SUM_BYTES, layout_of
+from ps2.algorithms.trees.layout import CATEGORICAL, DECREASING, HAS_MISSING, INCREASING, SUM_BYTES, Array, layout_of
 from ps2.algorithms.trees.nonempty_bins import marked_rows, rows_with_marks
 from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem
 from ps2.algorithms.trees.search_kernels import Splits
@@ -23,8 +21,6 @@ from ps2.client.batch import batch
 from ps2.client.dcv import DCV
 from ps2.client.handle import existing_handle, free_all
 from ps2.client.matrix import DCVMatrix
-
-Array = npt.NDArray[Any]
 
 # Rows of the histogram matrix at the beginning, that of the layout included.
 FIRST_ROWS = 16
@@ -56,11 +52,7 @@ class HistogramMatrices:
     def make(
         bins: Bins, problem: TreeProblem, channels: int, rows: int, monotone: Sequence[int] = ()
     ) -> HistogramMatrices:
-        """Make the matrices, with the layout of the bins; rows: of the histograms.
-
-        Raises:
-            LimitError: they cannot fit.
-        """
+        """Make the matrices, with the layout of the bins, and some rows; LimitError if they cannot fit."""
         first = DCV.dense(columns_of(bins, channels), rows, "int64", align=bins.block * channels)
         histograms, row = first.matrix(), np.zeros((1, first.dim), np.int64)
         layout = layout_row(bins, problem.absent, channels, monotone)
@@ -103,21 +95,13 @@ class HistogramMatrices:
         return Splits(*splits.result())
 
     def prepare(self, growth: Growth) -> None:
-        """Make room for the histograms that workers add next, and clear these.
-
-        Raises:
-            LimitError: they cannot fit.
-        """
+        """Get memory for the histograms that workers add next, and clear these; LimitError if it does not fit."""
         self.make_room(growth.num_rows)
         if growth.clear:
             self._clear(growth.clear)
 
     def make_room(self, rows: int) -> None:
-        """Grow the matrix of histograms to this number of rows.
-
-        Raises:
-            LimitError: they cannot fit.
-        """
+        """Grow the matrix of histograms to this number of rows."""
         with _fitting(self.bins, rows, self.histograms.dim * SUM_BYTES):
             self.histograms.grow(rows)
 
@@ -130,11 +114,7 @@ class HistogramMatrices:
 
 
 def boosting_matrices(bins: Bins, problem: TreeProblem, plan: BoostingPlan, rows: int) -> HistogramMatrices:
-    """Make the matrices of a training of boosted trees; the histograms get more rows as trees grow.
-
-    Raises:
-        LimitError: they cannot fit.
-    """
+    """Make the matrices of boosted trees, whose histograms get more rows as trees grow."""
     channels, count = plan.channels, rows_with_marks(first_rows(plan, rows))
     with _fitting(bins, count, columns_of(bins, channels) * SUM_BYTES):
         return HistogramMatrices.make(bins, problem, channels, count, plan.monotone)
@@ -146,12 +126,7 @@ def columns_of(bins: Bins, channels: int) -> int:
 
 
 def layout_row(bins: Bins, absent: Absent | None, channels: int, monotone: Sequence[int] = ()) -> Int64s:
-    """Return the layout row of a matrix of histograms (``layout_of``), up to the last bin.
-
-    Args:
-        absent: how to read a value that sparse rows do not store; None: all values are stored.
-        monotone: -1, 0 or 1 per feature: directions of predictions; none: all are 0.
-    """
+    """Return the layout row of a matrix of histograms; absent None: all values are stored; monotone: see ``plan``."""
     flags = CATEGORICAL * (bins.categories > 0).astype(np.int64) | HAS_MISSING * bins.missing.astype(np.int64)
     if len(monotone):
         signs = np.array(monotone)
@@ -170,11 +145,7 @@ def read_bins(problem: TreeProblem, numbers: Sequence[int]) -> Bins:
 
 
 def add_histograms(matrix: DCVMatrix, built: Iterable[tuple[int, Int64s | None, Array]]) -> int:
-    """Add a worker's histograms to those of all, by calls for a batch; return the number of bytes of the sums.
-
-    Args:
-        built: each histogram's row, and the result of ``Histograms.of``. Histograms with all bins travel together.
-    """
+    """Add a worker's histograms (row, bins or None for all, sums) to those of all; return the sums' bytes."""
     moved, full = 0, []
     for row, bins, sums in built:
         moved += sums.nbytes
@@ -198,14 +169,7 @@ def _fitting(bins: Bins, rows: int, size: int) -> AbstractContextManager[None]:
 
 
 def check_memory(problem: TreeProblem, plan: BoostingPlan, rows: int, servers: Sequence[tuple[int, int]]) -> None:
-    """Raise LimitError if the training cannot fit the servers, whatever its rows hold.
-
-    For numeric features, this counts the sums that find their cut points; their bins are not known yet.
-
-    Args:
-        rows: to train on.
-        servers: the memory limit of each server and the memory in use, in bytes.
-    """
+    """Raise LimitError if the training cannot fit the servers, whatever its rows hold; servers: limit and use."""
     histograms = first_rows(plan, rows)
     bins = _least_bins(problem)
     needed = problem.dim * FEATURE_BYTES + bins * rows_with_marks(histograms) * plan.channels * SUM_BYTES
@@ -224,8 +188,5 @@ def _least_bins(problem: TreeProblem) -> int:
 
 
 def first_rows(plan: BoostingPlan, rows: int) -> int:
-    """Return the initial number of rows of a matrix of histograms, which grows as trees do.
-
-    One is the layout; the last level of a tree has no histograms, and no node is without rows. Marks come on top.
-    """
+    """Return the initial number of rows of a matrix of histograms, with the layout and without marks; it grows."""
     return 1 + min(1 << max(plan.settings.maxDepth - 1, 0), plan.max_leaves, rows, FIRST_ROWS)

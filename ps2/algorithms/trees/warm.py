@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,31 +12,41 @@ import scipy.sparse as sp
 from ps2.algorithms.trees import binning_kernels, cut_points, feature_columns, growing_kernels
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.boosted_rows import BoostedRows
-from ps2.algorithms.trees.compiled_growing import CompiledGrower
+from ps2.algorithms.trees.compiled_growing import CompiledGrower, bin_columns, rows_of
 from ps2.algorithms.trees.contributions import Explainer
 from ps2.algorithms.trees.cut_points import Cells, Refinement
 from ps2.algorithms.trees.feature_columns import NO_WEIGHTS, FeatureColumns
 from ps2.algorithms.trees.feature_sets import FeatureSets
-from ps2.algorithms.trees.forests.warming import warm_forests
+from ps2.algorithms.trees.forests.forest_rows import ForestRows
+from ps2.algorithms.trees.forests.grown_forest import random_forest
+from ps2.algorithms.trees.forests.growth import ForestGrowth
+from ps2.algorithms.trees.forests.local_worker import ForestGrower
+from ps2.algorithms.trees.forests.plan import ForestPlan
+from ps2.algorithms.trees.forests.random_forest import RandomForest
+from ps2.algorithms.trees.forests.worker import NodeHistograms
 from ps2.algorithms.trees.gradients import NO_WEIGHTS as NO_FLOATS
-from ps2.algorithms.trees.gradients import Objective, exponents_of, quantised, sums_below
+from ps2.algorithms.trees.gradients import Objective, exponents_of, quantised, scales_of, sums_below
 from ps2.algorithms.trees.growing import DenseRows, Scratch, SparseRows, Split
-from ps2.algorithms.trees.grown_tree import GrownTree, tree_of
-from ps2.algorithms.trees.local_growing import LocalGrower
+from ps2.algorithms.trees.growth import GrownTree, tree_of
+from ps2.algorithms.trees.local_worker import LocalGrower
 from ps2.algorithms.trees.metrics import Metric
-from ps2.algorithms.trees.ops import add, add_rows, best_splits, clear, mark, subtract
+from ps2.algorithms.trees.ops import add, add_rows, best_splits, clear, mark, purest_splits, subtract
 from ps2.algorithms.trees.predict import Predictor
 from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem
 from ps2.algorithms.trees.quantiles import Quantiles
-from ps2.algorithms.trees.rounds import first_scales
-from ps2.algorithms.trees.row_groups import RowGroups
+from ps2.algorithms.trees.ranking import RowGroups
 from ps2.algorithms.trees.rows import draw, row_ids, whole_weights
-from ps2.algorithms.trees.settings import BoostingSettings
+from ps2.algorithms.trees.search_kernels import Splits
+from ps2.algorithms.trees.settings import BoostingSettings, ForestSettings
 from ps2.algorithms.trees.tree import Forest
 from ps2.data.rows import LocalRows
 from ps2.ops.guards import readable
 
 ORDER = np.zeros(1, np.int32)
+
+SETTINGS = ForestSettings(numTrees=2, maxDepth=2, maxBins=8)
+CLASSES = ForestPlan(settings=SETTINGS, impurity="gini", classes=2, rows=4, node_features=1)
+NUMBERS = replace(CLASSES, impurity="variance", classes=0)
 
 
 def warm() -> None:
@@ -60,9 +71,9 @@ def warm() -> None:
     best_splits(np.zeros((1, 2), np.int64), np.zeros(1, np.int64), np.zeros((1, 3), np.int64), *_bounds(), *_rules())
     _grow()
     warm_forests()
-    for least in (1, 2):
+    for min_rows in (1, 2):
         for drawn in (0, 1):  # by the kernel; by steps
-            settings = BoostingSettings(maxIter=1, minChildWeight=1.0, regLambda=1.0, minInstancesPerNode=least)
+            settings = BoostingSettings(maxIter=1, minChildWeight=1.0, regLambda=1.0, minInstancesPerNode=min_rows)
             grow_here(BoostingPlan(settings=settings, node_features=drawn))
 
 
@@ -112,13 +123,13 @@ def _grow() -> None:
     split = Split(0, 0, False, np.empty(0, np.int64))
     growing_kernels.sum_pairs(ORDER, quantised(pairs[0], np.zeros(1, np.int64), 0, (1.0, 1.0)))
     for channels in (2, 3):
-        given = np.ones((1, channels), np.int64)
+        pairs_of_row = np.ones((1, channels), np.int64)
         for unsigned in (np.uint8, np.uint16):
             dense = DenseRows(_bins(), np.zeros((1, 1), unsigned))
-            dense.add_histogram(ORDER, given, np.zeros((2, channels), np.int64))
+            dense.add_histogram(ORDER, pairs_of_row, np.zeros((2, channels), np.int64))
             dense.part(ORDER.copy(), split, ORDER.copy())
         sparse = SparseRows(_bins(), *_bins().bin_sparse(sp.csr_array(np.ones((1, 1))), "zero"), "zero")
-        sparse.histogram(ORDER, given, Scratch(2, channels))
+        sparse.histogram(ORDER, pairs_of_row, Scratch(2, channels))
         sparse.part(ORDER.copy(), split, ORDER.copy())
 
 
@@ -127,9 +138,9 @@ def grow_here(plan: BoostingPlan) -> None:
     problem, y = TreeProblem(Objective("logistic"), 1, (0.0,)), np.array([0.0, 0.0, 1.0, 1.0])
     rows = LocalRows(np.zeros(1, np.int64), sp.csr_array(1 + y[:, None]), y)
     bins, columns = Quantiles.in_process(problem, plan.settings.maxBins, None).find_bins(rows)
-    of = BoostedRows(problem, plan, bins, (rows, rows), columns)
-    scales = first_scales(plan, sums_below(of.compute_gradients()["exponents"]))
-    LocalGrower(problem, plan, bins, of, 0.0).grow(0, scales)
+    boosted_rows = BoostedRows(problem, plan, bins, (rows, rows), columns)
+    scales = scales_of(*sums_below(boosted_rows.compute_gradients()["exponents"])[:2])
+    LocalGrower(problem, plan, bins, boosted_rows, 0.0).grow(0, scales)
 
 
 def warm_whole_trees() -> None:
@@ -148,6 +159,63 @@ def _rank() -> None:
     objective.gradients(np.zeros((1, 1)), np.zeros(1), groups=groups)
     for metric in (Metric("ndcg"), Metric("map")):
         metric.sums(objective, np.zeros((1, 1)), np.zeros(1), NO_FLOATS, (0.0, 0.0), groups)
+
+
+def warm_forests() -> None:
+    """Call every kernel on four rows, in the forms in which workers and servers hold them."""
+    y = np.array([0.0, 0.0, 1.0, 1.0])
+    for x in (sp.csr_array(1 + y[:, None]), sp.csr_array(np.column_stack([y, *np.zeros((9, 4))]))):
+        for plan in (CLASSES, NUMBERS):
+            forest, _ = forest_here(LocalRows(np.arange(x.shape[1]), x, y), plan)
+            forest.margins(x)
+            forest.votes(x, np.ones((4, plan.settings.numTrees), np.bool_))
+            _add(LocalRows(np.arange(x.shape[1]), x, y), plan)
+    rules = CLASSES.rules((1.0, 1.0))
+    one, m = np.zeros(1, np.int64), np.zeros((3, 64), np.int64)
+    purest_splits(m, one, np.zeros((1, 2), np.int64), np.array(rules[:4]), np.array(rules[4:]))
+    growth = ForestGrowth(CLASSES, (1.0, 1.0), np.full((2, 2), 2), [2, 3], 1)
+    lefts, words = np.array([[2, 0], [2, 0]]), np.zeros((2, 0), np.int64)
+    growth.advance(Splits(np.ones(2), np.zeros((2, 3), np.int64), lefts, words))
+
+
+def warm_whole_forest_trees() -> None:
+    """Compile the loop over a whole tree of a random forest."""
+    bins = Bins(np.zeros(1), np.array([0, 1]), np.zeros(1, np.int32), np.zeros(1, np.bool_))
+    dense = DenseRows(bins, np.zeros((1, 1), np.uint8))
+    rows: Any = SimpleNamespace(
+        sample=lambda tree, rules: (np.zeros(1, np.int32), np.ones(1, np.uint8), np.ones(CLASSES.channels, np.int64)),
+        whole=readable(np.zeros((1, 2), np.int64)),
+        arrays=rows_of(dense, has_blocks=False),
+    )
+    ForestGrower(CLASSES, bin_columns(bins, "zero"), rows, (1.0, 1.0), 0).grow([0])
+
+
+def forest_here(rows: LocalRows, plan: ForestPlan) -> tuple[RandomForest, Bins]:
+    """Grow a forest of some rows in this process."""
+    assert rows.y is not None
+    bins, forest_rows, scales, problem = _prepared(rows, plan)
+    grower = ForestGrower(plan, bin_columns(bins, problem.absent), forest_rows, scales, problem.words)
+    return random_forest(grower.grow(range(plan.settings.numTrees)), bins, problem, plan, scales), bins
+
+
+def _prepared(rows: LocalRows, plan: ForestPlan) -> tuple[Bins, ForestRows, tuple[float, float], TreeProblem]:
+    classes = plan.classes
+    objective = Objective("softmax", classes) if classes > 2 else Objective("logistic" if classes else "squared")
+    problem = TreeProblem(objective, len(rows.keys), (0.0,))
+    mean = None if rows.weights is None else float(rows.weights.mean())
+    bins, columns = Quantiles.in_process(problem, plan.settings.maxBins, mean).find_bins(rows)
+    forest_rows = ForestRows(problem, plan, rows)
+    scales = plan.scales(sums_below(forest_rows.exponents()))
+    forest_rows.begin(bins, columns, scales)
+    return bins, forest_rows, scales, problem
+
+
+def _add(rows: LocalRows, plan: ForestPlan) -> None:
+    """Build a histogram as workers do."""
+    bins, forest_rows, scales, problem = _prepared(rows, plan)
+    rules = plan.rules(scales)
+    order, draws, _ = forest_rows.sample(0, rules)
+    NodeHistograms(plan, rules, bin_columns(bins, problem.absent), forest_rows).of(readable(order), draws, 1, 1, 0)
 
 
 if __name__ == "__main__":

@@ -39,11 +39,7 @@ Histogram = tuple[Int64s | None, npt.NDArray[Any]]
 
 
 class CutPointWork:
-    """A worker's part in finding cut points.
-
-    Args:
-        rows: the worker's rows.
-    """
+    """A worker's part in finding cut points."""
 
     def __init__(self, quantiles: Quantiles, rows: LocalRows) -> None:
         self._quantiles, self._rows = quantiles, rows
@@ -52,11 +48,7 @@ class CutPointWork:
         quantiles.forget_cells()
 
     def __call__(self, task: CutPointTask) -> None:
-        """Do a task.
-
-        Raises:
-            LimitError: values, or cells, cannot fit the servers.
-        """
+        """Do a task; LimitError if values or cells cannot fit the servers."""
         features = self._quantiles.problem.dim
         with fitting_servers(f"the values of {features:,} features, of which cut points are made,"):
             self._do(task)
@@ -106,11 +98,7 @@ class FleetWorker(ABC):
         return bins, columns
 
     def _add_histograms(self, opened: Int64s, histograms: Sequence[Histogram | None]) -> int:
-        """Add histograms to those on the servers; return the bytes of their sums.
-
-        Args:
-            opened: see ``Moves``; histograms: of each node; None: none of its rows is here.
-        """
+        """Add nodes' histograms (None: the worker has none of its rows) to the servers; return their bytes."""
         if len(opened) and opened[:, ROW].max() >= self._matrix.rows:
             self._matrix = DCVMatrix.existing(self._matrix.number)  # it has grown
         rows = opened[:, ROW].tolist()
@@ -120,11 +108,7 @@ class FleetWorker(ABC):
 
 
 class TreeWorker(FleetWorker):
-    """The rows of a worker, as far as trees have grown.
-
-    Args:
-        leaf_quantiles: for losses whose leaves are quantiles of their rows' residuals.
-    """
+    """The rows of a worker while boosted trees grow; leaf_quantiles: None unless leaves are quantiles of residuals."""
 
     def __init__(
         self,

@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.trees.tree import LEAF, Bools, Forest, Tree, leaf_tree
-from ps2.array_types import Float64s, Int64s
+from ps2.algorithms.trees.layout import Bools
+from ps2.algorithms.trees.tree import LEAF, Forest, Tree, leaf_range, leaf_tree
+from ps2.array_types import Int64s
 from ps2.errors import UsageError
 from ps2.storage.files import resolve_url, write_whole
 
@@ -35,19 +36,7 @@ NEUTRAL = {"logistic": 0.5, "poisson": 1.0}
 
 
 def save_xgboost(url: str, forest: Forest, names: Sequence[str] = ()) -> None:
-    """Write a forest to a file.
-
-    xgboost takes what a sparse matrix does not hold for missing. A category beyond those of a set goes left there.
-
-    Args:
-        url: the file's URL; an existing file is replaced when all is written.
-        names: the features' names; empty: they have none.
-
-    Raises:
-        ConfigError: the URL is none.
-        UsageError: float32 cannot hold what the forest says.
-        RecoveryError: the file system refuses.
-    """
+    """Write a forest to a file; UsageError if float32 cannot hold it. Absent entries are missing to xgboost."""
     fs, path = resolve_url(url, "path")
     write_whole(fs, path, [json.dumps(as_xgboost(forest, names)).encode()])
 
@@ -102,7 +91,7 @@ def _check(forest: Forest) -> None:
                 "the feature, or scale it, before training"
             )
     for output, base in enumerate(forest.base.tolist()):
-        low, high = _range(forest.trees[output :: forest.width])
+        low, high = leaf_range(forest.trees[output :: forest.width])
         largest = max(abs(base + low), abs(base + high))
         if largest > float(LARGEST) or np.spacing(np.float32(largest)) / 2 > ROUNDED * (high - low) > 0:
             raise UsageError(
@@ -110,12 +99,6 @@ def _check(forest: Forest) -> None:
                 f"the {high - low:g} that the trees' leaves differ by: subtract an offset from the labels, or scale "
                 "them, before training"
             )
-
-
-def _range(trees: Sequence[Tree]) -> tuple[float, float]:
-    """Return the smallest and the largest possible sum of the trees' leaves."""
-    leaves: list[Float64s] = [tree.value[tree.feature == LEAF] for tree in trees]
-    return sum(float(one.min()) for one in leaves), sum(float(one.max()) for one in leaves)
 
 
 def _objective(forest: Forest) -> dict[str, Any]:

@@ -17,15 +17,15 @@ from ps2.algorithms.training.only_worker import OnStep
 from ps2.algorithms.training.record import TrainingHistory
 from ps2.algorithms.trees.estimator import TreesEstimator, class_objective, size_of
 from ps2.algorithms.trees.forests.forest_kernels import grow_forest_tree
-from ps2.algorithms.trees.forests.models import RandomForestClassificationModel, RandomForestRegressionModel
 from ps2.algorithms.trees.forests.out_of_bag import out_of_bag_score
 from ps2.algorithms.trees.forests.plan import ForestPlan, node_features_of
+from ps2.algorithms.trees.forests.program import grow
 from ps2.algorithms.trees.forests.random_forest import RandomForest
-from ps2.algorithms.trees.forests.trainer import grow
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.label_statistics import label_sums
+from ps2.algorithms.trees.models import RandomForestClassificationModel, RandomForestRegressionModel
 from ps2.algorithms.trees.ops import MAX_CHANNELS
-from ps2.algorithms.trees.problem import BoostingPlan, TreeTraining, check_categories, without_last_digits
+from ps2.algorithms.trees.problem import BoostingPlan, TreeTraining, check_categories, without_last_digits, work_of
 from ps2.algorithms.trees.program import TrainedForest
 from ps2.algorithms.trees.settings import (
     BoostingSettings,
@@ -33,7 +33,6 @@ from ps2.algorithms.trees.settings import (
     RandomForestClassifierSettings,
     RandomForestRegressorSettings,
 )
-from ps2.algorithms.trees.work import work_of
 from ps2.coordinator.context import PS2Context
 from ps2.errors import ConfigError, InputError, LimitError
 from ps2.run.spark.backend_lookup import backend_of
@@ -49,7 +48,7 @@ MAX_CLASSES = MAX_CHANNELS - 2
 class ForestEstimator(ForestSettings, TreesEstimator):
     """Base class of the estimators of random forests."""
 
-    _SLOW_KERNEL = grow_forest_tree, "ps2.algorithms.trees.forests.warming:warm_whole_trees"
+    _SLOW_KERNEL = grow_forest_tree, "ps2.algorithms.trees.warm:warm_whole_forest_trees"
 
     def _check(self) -> None:
         super()._check()
@@ -104,7 +103,7 @@ class ForestEstimator(ForestSettings, TreesEstimator):
 
     def _trained_model(self, trained: TrainedForest[RandomForest], job: Job) -> Any:
         check_empty_trees(trained.forest, job.plan.plan)
-        return self._model(trained.forest)
+        return self._MODEL._of(trained.forest)
 
     def _history(self, trained: TrainedForest[RandomForest], job: Job, model: Any) -> TrainingHistory:
         plan, problem = job.plan
@@ -135,13 +134,11 @@ class RandomForestClassifier(RandomForestClassifierSettings, ForestEstimator, Pr
 
     __module__ = "ps2.algorithms.classification"
 
+    _MODEL = RandomForestClassificationModel
     _CLASSES = 0
 
     def _objective(self, survey: Survey) -> Objective:
         return class_objective(self, survey)
-
-    def _model(self, fitted: RandomForest) -> RandomForestClassificationModel:
-        return RandomForestClassificationModel._of(fitted)
 
 
 class RandomForestRegressor(RandomForestRegressorSettings, ForestEstimator, Regressor["RandomForestRegressionModel"]):
@@ -154,8 +151,7 @@ class RandomForestRegressor(RandomForestRegressorSettings, ForestEstimator, Regr
 
     __module__ = "ps2.algorithms.regression"
 
+    _MODEL = RandomForestRegressionModel
+
     def _objective(self, survey: Survey) -> Objective:
         return Objective("squared")
-
-    def _model(self, fitted: RandomForest) -> RandomForestRegressionModel:
-        return RandomForestRegressionModel._of(fitted)

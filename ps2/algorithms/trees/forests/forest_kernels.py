@@ -6,12 +6,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from ps2.algorithms.trees.forests.draw_kernels import UInt8s, draw_features
 from ps2.algorithms.trees.forests.impurity_kernels import (
     VARIANCE,
     ForestRules,
@@ -19,22 +17,47 @@ from ps2.algorithms.trees.forests.impurity_kernels import (
     may_split,
     search_feature,
 )
+from ps2.algorithms.trees.layout import Array, UInt8s
 from ps2.algorithms.trees.scan_kernels import Feature
-from ps2.algorithms.trees.search_kernels import Scratch, scratch_of
-from ps2.algorithms.trees.tree_kernels import BinColumns, Nodes, Rows, grow
-from ps2.ops.kernels import Int32s, Int64s, inline, kernel
+from ps2.algorithms.trees.search_kernels import Scratch, permuted, scratch_of
+from ps2.algorithms.trees.tree_kernels import BinColumns, GrowingTree, Rows, grow
+from ps2.ops.draws import GOLDEN, TO_UNIT, scrambled
+from ps2.ops.kernels import Float64s, Int32s, Int64s, inline, kernel
 
-Array = npt.NDArray[Any]
+
+@kernel
+def count_draws(ids: Int64s, key: int, below: Float64s, out: UInt8s) -> int:
+    """Set how often a tree has each row; return its number of rows. ``below``: P(at most 0, 1, ... draws)."""
+    num_rows = 0
+    for i in range(len(ids)):
+        state = scrambled(scrambled(np.uint64(key)) + GOLDEN * np.uint64(ids[i]))
+        unit = np.float64(state >> np.uint64(11)) * TO_UNIT
+        count = 0
+        while count < len(below) and unit >= below[count]:
+            count += 1
+        out[i] = count
+        num_rows += count > 0
+    return num_rows
+
+
+@kernel
+def draw_features(usable: Int64s, key: int, place: int, turn: int, drawn: int, out: Int64s) -> int:
+    """Set the features that a node draws, ascending, other ones in each turn; return their number. 0 drawn: all."""
+    if drawn == 0:
+        for i in range(len(usable)):
+            out[i] = usable[i]
+        return len(usable) if turn == 0 else 0
+    node_key = int(scrambled(np.uint64(key) + GOLDEN * np.uint64(place)) >> np.uint64(1))
+    begin = turn * drawn
+    count = max(min(drawn, len(usable) - begin), 0)
+    for i in range(count):
+        out[i] = usable[permuted(begin + i, len(usable), node_key)]
+    out[:count].sort()
+    return count
 
 
 class FeatureDraws(NamedTuple):
-    """How the nodes of a tree draw features.
-
-    Attributes:
-        key: a random key of the tree.
-        features: the number of features that a node draws; 0: all.
-        turns: the largest number of draws, if the features of earlier ones do not part the node.
-    """
+    """How nodes draw features; features: their number, 0: all; turns: the maximum number of draws of a node."""
 
     key: int
     features: int
@@ -42,7 +65,7 @@ class FeatureDraws(NamedTuple):
 
 
 class ForestSearch(NamedTuple):
-    """What the search for splits of a tree of a random forest needs.
+    """The search for splits of a tree of a random forest.
 
     Attributes:
         draws: how often the tree has each row; whole: each row's weight, and its class or label.
@@ -64,15 +87,26 @@ class ForestSearch(NamedTuple):
     sides: Int64s
 
 
+def forest_search(
+    tree: GrowingTree, draws: UInt8s, whole: Array, feature_draws: FeatureDraws, rules: ForestRules
+) -> ForestSearch:
+    """Return the search for the splits of a tree, with its memory."""
+    bins, channels = tree.bins, tree.nodes.totals.shape[1]
+    histogram, is_drawn = np.zeros(len(bins.features) * channels, np.int64), np.zeros(len(bins.sizes), np.bool_)
+    entries, features = np.empty((len(tree.order), 3), np.int64), np.empty(len(bins.usable), np.int64)
+    memory = histogram, entries, features, is_drawn, scratch_of(channels), np.empty((3, channels), np.int64)
+    return ForestSearch(draws, whole, feature_draws, rules, *memory)
+
+
 @kernel
 def gather(order: Int32s, draws: UInt8s, whole: Array, rules: ForestRules, out: Array) -> None:
     """Set ``out`` to what each row of a node adds: weight, class or label, draws."""
-    of_labels = rules.impurity == VARIANCE
+    has_labels = rules.impurity == VARIANCE
     for i in range(len(order)):
         row = order[i]
         count = np.int64(draws[row])
         out[i, 0] = whole[row, 0] * count
-        out[i, 1] = whole[row, 1] * count if of_labels else whole[row, 1]
+        out[i, 1] = whole[row, 1] * count if has_labels else whole[row, 1]
         out[i, 2] = count
 
 
@@ -86,17 +120,17 @@ def add_column(
     base = np.uint64(first)
     if rules.impurity == VARIANCE:
         for i in range(len(order)):
-            at = (base + np.uint64(column[order[i]])) * width
-            histogram[at] += entries[i, 0]
-            histogram[at + np.uint64(1)] += entries[i, 1]
+            slot = (base + np.uint64(column[order[i]])) * width
+            histogram[slot] += entries[i, 0]
+            histogram[slot + np.uint64(1)] += entries[i, 1]
             if has_draws:
-                histogram[at + np.uint64(2)] += entries[i, 2]
+                histogram[slot + np.uint64(2)] += entries[i, 2]
         return
     for i in range(len(order)):
-        at = (base + np.uint64(column[order[i]])) * width
-        histogram[at + np.uint64(entries[i, 1])] += entries[i, 0]
+        slot = (base + np.uint64(column[order[i]])) * width
+        histogram[slot + np.uint64(entries[i, 1])] += entries[i, 0]
         if has_draws:
-            histogram[at + np.uint64(rules.width)] += entries[i, 2]
+            histogram[slot + np.uint64(rules.width)] += entries[i, 2]
 
 
 @inline
@@ -113,21 +147,21 @@ def add_entries(
     """Add the rows of a node to the bins of sparse features that are drawn."""
     begins, columns = rows.begins, rows.entries
     width = rules.width
-    has_draws, of_labels = channels > width, rules.impurity == VARIANCE
+    has_draws, has_labels = channels > width, rules.impurity == VARIANCE
     for i in range(len(order)):
         row = order[i]
         for position in range(begins[row], begins[row + 1]):
             column = columns[position]
             if not is_drawn[bins.features[column]]:
                 continue
-            at = column * channels
-            if of_labels:
-                histogram[at] += entries[i, 0]
-                histogram[at + 1] += entries[i, 1]
+            slot = column * channels
+            if has_labels:
+                histogram[slot] += entries[i, 0]
+                histogram[slot + 1] += entries[i, 1]
             else:
-                histogram[at + entries[i, 1]] += entries[i, 0]
+                histogram[slot + entries[i, 1]] += entries[i, 0]
             if has_draws:
-                histogram[at + width] += entries[i, 2]
+                histogram[slot + width] += entries[i, 2]
 
 
 @kernel
@@ -142,14 +176,7 @@ def build(
     channels: int,
     histogram: Array,
 ) -> None:
-    """Add the rows of a node to the bins of some features.
-
-    Args:
-        features: those that the node has drawn.
-        is_drawn: room for a flag a feature: False at first, and again at the end.
-        entries: what ``gather`` sets.
-        histogram: flat, of all columns.
-    """
+    """Add the rows of a node to the bins of its drawn features; ``is_drawn``, a flag per feature, is False again."""
     if len(rows.columns):
         for feature in features:
             add_column(order, rows.columns[feature], bins.first[feature], entries, rules, channels, histogram)
@@ -163,20 +190,17 @@ def build(
 
 @kernel
 def take_filled(features: Int64s, bins: BinColumns, histogram: Array, columns: Int64s, sums: Array) -> int:
-    """Move the bins of some features that are not empty to ``columns``, ascending, and ``sums``; return how many.
-
-    The histogram is zero again.
-    """
+    """Move the filled bins of some features to ``columns``, ascending, and ``sums``; return their number."""
     channels, count = sums.shape[1], 0
     for feature in features:
         for column in range(bins.first[feature], bins.first[feature] + bins.sizes[feature]):
-            some = False
+            is_filled = False
             for c in range(channels):
                 value = histogram[column * channels + c]
                 sums[count, c] = value
                 histogram[column * channels + c] = 0
-                some |= value != 0
-            if some:
+                is_filled |= value != 0
+            if is_filled:
                 columns[count] = column
                 count += 1
     return count
@@ -197,56 +221,33 @@ def sum_rows(entries: Array, rules: ForestRules, out: Int64s) -> None:
 
 
 @kernel
-def grow_forest_tree(
-    order: Int32s,
-    draws: UInt8s,
-    whole: Array,
-    rows: Rows,
-    bins: BinColumns,
-    feature_draws: FeatureDraws,
-    rules: ForestRules,
-    histogram: Array,
-    nodes: Nodes,
-) -> int:
-    """Grow a tree, level by level; return the number of its nodes. Arguments: of ``grow`` and ``ForestSearch``."""
-    channels, max_splits = nodes.totals.shape[1], len(nodes.places) // 2
-    entries, spare = np.empty((len(order), 3), np.int64), np.empty_like(order)
-    features, is_drawn = np.empty(len(bins.usable), np.int64), np.zeros(len(bins.sizes), np.bool_)
-    scratch, sides = scratch_of(channels), np.empty((3, channels), np.int64)
-    search = ForestSearch(draws, whole, feature_draws, rules, histogram, entries, features, is_drawn, scratch, sides)
-    return grow(_open_root, _open_children, search, max_splits, False, order, spare, rows, bins, nodes)
+def grow_forest_tree(search: ForestSearch, tree: GrowingTree) -> int:
+    """Grow a tree, level by level; return the number of its nodes."""
+    return grow(_open_root, _open_children, search, len(tree.nodes.places) // 2, False, tree)
 
 
 @inline
-def _open_root(search: ForestSearch, order: Int32s, rows: Rows, bins: BinColumns, nodes: Nodes) -> None:
-    _search(0, search, order, rows, bins, nodes)
+def _open_root(search: ForestSearch, tree: GrowingTree) -> None:
+    _search(0, search, tree)
 
 
 @inline
-def _open_children(
-    search: ForestSearch,
-    node: int,
-    left: int,
-    is_last: bool,
-    order: Int32s,
-    rows: Rows,
-    bins: BinColumns,
-    nodes: Nodes,
-) -> None:
+def _open_children(search: ForestSearch, node: int, left: int, is_last: bool, tree: GrowingTree) -> None:
     if not is_last:
-        _search(left, search, order, rows, bins, nodes)
-        _search(left + 1, search, order, rows, bins, nodes)
+        _search(left, search, tree)
+        _search(left + 1, search, tree)
 
 
 @inline
-def _search(node: int, search: ForestSearch, order: Int32s, rows: Rows, bins: BinColumns, nodes: Nodes) -> None:
+def _search(node: int, search: ForestSearch, tree: GrowingTree) -> None:
     """Search the best split of a node among the features that it draws."""
+    bins, nodes = tree.bins, tree.nodes
     best, total, rules, drawing = nodes.best, nodes.totals[node], search.rules, search.feature_draws
     best.gains[node] = 0.0
     if not may_split(nodes.places[node], total, rules):
         return
     begin, end, channels, histogram = nodes.ends[node, 0], nodes.ends[node, 1], len(total), search.histogram
-    node_rows, entries = order[begin:end], search.entries[: end - begin]
+    node_rows, entries = tree.order[begin:end], search.entries[: end - begin]
     gather(node_rows, search.draws, search.whole, rules, entries)
     for turn in range(drawing.turns):
         count = draw_features(bins.usable, drawing.key, nodes.places[node], turn, drawing.features, search.features)
@@ -254,7 +255,7 @@ def _search(node: int, search: ForestSearch, order: Int32s, rows: Rows, bins: Bi
             break
         features = search.features[:count]
         best.gains[node] = 0.0
-        build(node_rows, rows, bins, features, search.is_drawn, entries, rules, channels, histogram)
+        build(node_rows, tree.rows, bins, features, search.is_drawn, entries, rules, channels, histogram)
         for number in features:
             column, size = int(bins.first[number]), int(bins.sizes[number])
             feature = Feature(int(number), column, size, int(bins.implied[number]), int(bins.flags[number]))

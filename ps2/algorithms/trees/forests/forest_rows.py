@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.compiled_growing import rows_of
 from ps2.algorithms.trees.feature_columns import FeatureColumns
-from ps2.algorithms.trees.forests import draw_kernels, forest_kernels
+from ps2.algorithms.trees.forests import forest_kernels
 from ps2.algorithms.trees.forests.impurity_kernels import ForestRules
 from ps2.algorithms.trees.forests.plan import ForestPlan
 from ps2.algorithms.trees.gradients import exponents_of, quantised
+from ps2.algorithms.trees.layout import Array, UInt8s
 from ps2.algorithms.trees.problem import TreeProblem, key_of
 from ps2.algorithms.trees.rows import Binned, binned, row_ids
 from ps2.algorithms.trees.tree_kernels import Rows
@@ -22,20 +21,12 @@ from ps2.array_types import Float64s, Int32s, Int64s
 from ps2.data.rows import LocalRows
 from ps2.ops.guards import readable
 
-Array = npt.NDArray[Any]
-UInt8s = npt.NDArray[np.uint8]
-
 # Key of the rounding of labels and weights, beside those of trees.
 ROUNDING = -1
 
 
 class ForestRows:
-    """The rows of a worker.
-
-    Attributes:
-        ids: ``row_ids``.
-        rows: the rows as bins; None: they are not binned yet.
-    """
+    """The rows of a worker; ids: ``row_ids``; rows: None until they are binned; whole: see ``forest_kernels``."""
 
     def __init__(self, problem: TreeProblem, plan: ForestPlan, unbinned: LocalRows) -> None:
         self._problem, self._plan, self._unbinned = problem, plan, unbinned
@@ -59,12 +50,7 @@ class ForestRows:
         return exponents_of(self._pairs[None], self._pairs[:, 0])
 
     def begin(self, bins: Bins, columns: FeatureColumns | None, scales: tuple[float, float]) -> None:
-        """Bin the rows, and make whole numbers of weights and labels.
-
-        Args:
-            columns: the columns of dense rows; None: they are not made yet.
-            scales: factors of weights and labels.
-        """
+        """Bin the rows, and convert weights and labels to whole numbers; scales: factors of weights and labels."""
         self.rows = binned(self._unbinned, bins, self._problem.absent, columns)
         assert self._unbinned.y is not None
         plan = self._plan
@@ -90,7 +76,7 @@ class ForestRows:
         if not plan.settings.bootstrap and plan.settings.subsamplingRate == 1:
             draws[:] = 1
         else:
-            draw_kernels.count_draws(readable(self.ids), plan.keys(tree)[0], plan.draws_below, draws)
+            forest_kernels.count_draws(readable(self.ids), plan.keys(tree)[0], plan.draws_below, draws)
         order = np.flatnonzero(draws).astype(np.int32)
         entries, totals = np.empty((len(order), 3), np.int64), np.zeros(plan.channels, np.int64)
         forest_kernels.gather(readable(order), draws, self.whole, rules, entries)

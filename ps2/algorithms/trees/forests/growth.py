@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from ps2.algorithms.trees.forests.grown_tree import ForestTree
+from ps2.algorithms.trees.forests.grown_forest import ForestTree
 from ps2.algorithms.trees.forests.impurity_kernels import judge
 from ps2.algorithms.trees.forests.plan import ForestPlan
-from ps2.algorithms.trees.growth import Bools, Growth, grown_tree
+from ps2.algorithms.trees.growth import Growth, Node, grown_tree
+from ps2.algorithms.trees.layout import Bools
 from ps2.algorithms.trees.search_kernels import Splits
-from ps2.algorithms.trees.split_order import Node
 from ps2.array_types import Int64s
 from ps2.ops.guards import readable
 
@@ -26,14 +26,7 @@ NO_BOUNDS = np.empty(0)
 
 
 class ForestGrowth(Growth):
-    """Some trees of a random forest.
-
-    Args:
-        scales: factors of weights and labels.
-        totals: int64, shape (trees, channels): the sums of the rows of each tree.
-        rows: the rows of the matrix of histograms; the roots have the first ones.
-        usable: number of features that can part rows.
-    """
+    """Some trees of a random forest; rows: those of the histograms; usable: the number of features that part rows."""
 
     keeps_histograms, operation = False, "trees.purest_splits"
 

@@ -9,25 +9,30 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from ps2.algorithms.trees.decision_kernels import CHANCE, CHILDREN, MAY, ROUNDING, SPLITS
-from ps2.algorithms.trees.layout import CATEGORICAL
+from ps2.algorithms.trees.layout import CATEGORICAL, Array, Bools
 from ps2.algorithms.trees.nonempty_bins import marks_of, next_marked
-from ps2.algorithms.trees.scan_kernels import BinSplit, Feature, drop_bin, order_bins
+from ps2.algorithms.trees.scan_kernels import (
+    CHANCE,
+    CHILDREN,
+    MAY,
+    ROUNDING,
+    SPLITS,
+    BinSplit,
+    Feature,
+    drop_bin,
+    order_bins,
+)
 from ps2.algorithms.trees.search_kernels import (
     Scratch,
     Splits,
     feature_at,
     missing_position,
-    note_sides,
     scratch_of,
+    set_sides,
     sum_left,
 )
 from ps2.ops.kernels import Float64s, Int64s, inline, kernel
-from ps2.ops.table import Array
-
-Bools = npt.NDArray[np.bool_]
 
 # Impurities.
 VARIANCE, GINI, ENTROPY = range(3)
@@ -69,27 +74,27 @@ def weight_of(sums: Int64s, rules: ForestRules) -> int:
 
 @inline
 def draws_of(sums: Int64s, rules: ForestRules) -> int:
-    """Return how many draws some sums are of: their weight, where each row weighs 1."""
+    """Return the number of draws in some sums: their weight, where each row weighs 1."""
     return int(sums[rules.width]) if len(sums) > rules.width else weight_of(sums, rules)
 
 
 @inline
 def purity_of(sums: Int64s, weight: int, rules: ForestRules) -> float:
-    """Return minus the impurity times the weight, but for what all splits of a node have in common."""
+    """Return minus the impurity times the weight, less the terms that all splits of a node share."""
     if weight <= 0:
         return 0.0
     if rules.impurity == VARIANCE:
-        of_labels = sums[1] * rules.label_unit
-        return of_labels * of_labels / (weight * rules.weight_unit)
-    found = 0.0
+        labels = sums[1] * rules.label_unit
+        return labels * labels / (weight * rules.weight_unit)
+    purity = 0.0
     if rules.impurity == GINI:
         for c in range(rules.width):
-            found += np.float64(sums[c]) * np.float64(sums[c])
-        return found / weight * rules.weight_unit
+            purity += np.float64(sums[c]) * np.float64(sums[c])
+        return purity / weight * rules.weight_unit
     for c in range(rules.width):
         if sums[c] > 0:
-            found += sums[c] * np.log2(np.float64(sums[c]))
-    return (found - weight * np.log2(np.float64(weight))) * rules.weight_unit
+            purity += sums[c] * np.log2(np.float64(sums[c]))
+    return (purity - weight * np.log2(np.float64(weight))) * rules.weight_unit
 
 
 @inline
@@ -110,20 +115,15 @@ def may_split(place: int, sums: Int64s, rules: ForestRules) -> bool:
 
 @inline
 def gains_enough(gain: float, total: Int64s, left: Int64s, rules: ForestRules) -> bool:
-    """Return whether the best split of a node gains enough, and more than rounding may seem to gain.
-
-    Args:
-        gain: negative, if there is no split.
-        total, left: sums of the node, and of its left side.
-    """
+    """Return whether the best split gains enough, and more than rounding may seem to gain; 0: there is no split."""
     if not gain > 0.0:
         return False
-    weight, of_left = weight_of(total, rules), weight_of(left, rules)
+    weight, left_weight = weight_of(total, rules), weight_of(left, rules)
     if gain < rules.min_info_gain * weight * rules.weight_unit * (1 - ROUNDING):
         return False
     right = total - left
-    scores = abs(purity_of(total, weight, rules)) + abs(purity_of(left, of_left, rules))
-    scores += abs(purity_of(right, weight - of_left, rules))
+    scores = abs(purity_of(total, weight, rules)) + abs(purity_of(left, left_weight, rules))
+    scores += abs(purity_of(right, weight - left_weight, rules))
     chance = 0.0
     if rules.impurity == VARIANCE:
         # A row that is drawn several times is rounded alike each time.
@@ -134,7 +134,7 @@ def gains_enough(gain: float, total: Int64s, left: Int64s, rules: ForestRules) -
 
 @kernel
 def judge(places: Int64s, totals: Int64s, gains: Float64s, lefts: Int64s, rules: ForestRules, out: Bools) -> None:
-    """Set the verdicts on nodes, shape (n, 4): see ``decision_kernels.MAY``; lefts: the sums of the left sides."""
+    """Set the verdicts on nodes, shape (n, 4): see ``scan_kernels.MAY``; lefts: the sums of the left sides."""
     for i in range(len(places)):
         out[i, :] = False
         out[i, MAY] = may_split(places[i], totals[i], rules)
@@ -148,7 +148,7 @@ def judge(places: Int64s, totals: Int64s, gains: Float64s, lefts: Int64s, rules:
 def _collect(histogram: Array, feature: Feature, total: Int64s, bins: Int64s, sums: Array, rest: Int64s) -> int:
     """Collect the bins of a feature that are not empty; return how many. The implied one has what the others lack."""
     channels = len(total)
-    count, implied_at = 0, -1
+    count, implied_position = 0, -1
     rest[:] = total
     for bin in range(feature.size):
         begin = (feature.column + bin) * channels
@@ -159,31 +159,27 @@ def _collect(histogram: Array, feature: Feature, total: Int64s, bins: Int64s, su
             sums[count, c] = value
             is_filled |= value != 0
         if is_implied:
-            implied_at = count
+            implied_position = count
         elif is_filled:
             for c in range(channels):
                 rest[c] -= sums[count, c]
         if is_filled:
             bins[count] = bin
             count += 1
-    if implied_at < 0:
+    if implied_position < 0:
         return count
     is_filled = False
     for c in range(channels):
-        sums[implied_at, c] = rest[c]
+        sums[implied_position, c] = rest[c]
         is_filled |= rest[c] != 0
-    return count if is_filled else drop_bin(implied_at, count, bins, sums)
+    return count if is_filled else drop_bin(implied_position, count, bins, sums)
 
 
 @inline
 def _sort(
     flags: int, count: int, sums: Array, total: Int64s, rules: ForestRules, ratios: Float64s, order: Int64s
 ) -> None:
-    """Set the order in which bins go left: that of categories is by mean label, or by the share of one class.
-
-    For two classes and for numbers, one of the sets in this order is the best of all. Of several classes the one with
-    the largest weight in the node counts.
-    """
+    """Set the order in which bins go left: categories by mean label, or by the share of the class that weighs most."""
     if flags & CATEGORICAL:
         channel = 1
         if rules.impurity != VARIANCE and rules.width > 2:
@@ -204,12 +200,7 @@ def search_feature(
     sides: Int64s,
     best: Splits,
 ) -> None:
-    """Search a feature in the histogram of a node.
-
-    Args:
-        total: the node's sums, shape (channels,).
-        sides: memory for three sums, shape (3, channels).
-    """
+    """Search a feature in the histogram of a node; sides: memory for three sums, shape (3, channels)."""
     bins, sums, order = scratch.bins, scratch.sums, scratch.order
     left, right, tried = sides[0], sides[1], sides[2]
     count = _collect(histogram, feature, total, bins, sums, tried)
@@ -245,7 +236,7 @@ def search_feature(
     split = BinSplit(gain, last, missing_left)
     sum_left(node, missing, split, scratch, best)
     left_weight = weight_of(best.lefts[node], rules)
-    note_sides(node, feature, count, missing, split, left_weight >= weight - left_weight, scratch, best)
+    set_sides(node, feature, count, missing, split, left_weight >= weight - left_weight, scratch, best)
 
 
 @kernel

@@ -13,7 +13,7 @@ from ps2.algorithms.frame.tables import column, names_of
 from ps2.algorithms.training.faults import ColumnNames, Form, error_of
 from ps2.algorithms.training.reading import read
 from ps2.algorithms.training.table import Table
-from ps2.algorithms.trees.forests.draw_kernels import count_draws
+from ps2.algorithms.trees.forests.forest_kernels import count_draws
 from ps2.algorithms.trees.forests.plan import ForestPlan
 from ps2.algorithms.trees.forests.random_forest import RandomForest
 from ps2.algorithms.trees.problem import TreeProblem
@@ -31,14 +31,7 @@ ROWS, SCORED, WEIGHT, FITTED, LABELS, SQUARES = range(6)
 
 
 def out_of_bag_score(table: Table, problem: TreeProblem, plan: ForestPlan, share: Callable[[], RandomForest]) -> float:
-    """Return the accuracy of classes, or R2 of numbers, by the trees that have not drawn a row.
-
-    Rows count by weight. Rows that every tree has drawn do not count, and a warning has their number. NaN: every tree
-    has drawn every row.
-
-    Args:
-        share: returns the forest in a task.
-    """
+    """Return the accuracy or R2 by the trees that have not drawn a row; NaN: all trees have drawn all rows."""
     columns, form = table.columns, Form(problem.dim, problem.classes, missing=True)
 
     def scored(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -10,7 +10,7 @@ import numpy as np
 from ps2.algorithms.frame.settings import Plan
 from ps2.algorithms.training.placement import Via
 from ps2.algorithms.trees.forests.impurity_kernels import ENTROPY, GINI, VARIANCE, ForestRules
-from ps2.algorithms.trees.growing import scales_of
+from ps2.algorithms.trees.gradients import scales_of
 from ps2.algorithms.trees.problem import key_of
 from ps2.algorithms.trees.settings import ForestSettings, ImpurityName, num_features_of
 from ps2.array_types import Float64s
@@ -73,11 +73,7 @@ class ForestPlan(Plan[ForestSettings]):
         return ForestRules(*kinds, 1 / scales[0], 1 / scales[1], *limits)
 
     def scales(self, below: Float64s) -> tuple[float, float]:
-        """Return factors by which weights and labels become whole numbers whose sums fit.
-
-        Args:
-            below: bounds of the sums of weights, and of absolute labels, less the base, times weights.
-        """
+        """Return factors by which weights and labels become whole numbers whose sums, bounded by ``below``, fit."""
         if self.counts_alone:
             return 1.0, 1.0
         # A tree may draw heavy rows alone.
@@ -112,12 +108,7 @@ def impurity_of(impurity: ImpurityName, shares: Float64s) -> Float64s:
 
 
 def node_features_of(settings: ForestSettings, dim: int, classes: int) -> int:
-    """Return how many features a node selects; 0: all. "auto" depends on trees and labels, as in pyspark.ml.
-
-    Args:
-        dim: the number of features.
-        classes: the number of classes; 0: labels are numbers.
-    """
+    """Return how many features a node selects; 0: all. "auto" depends on trees and labels, as in pyspark.ml."""
     strategy = settings.featureSubsetStrategy
     if strategy.lower() == "auto":
         strategy = "all" if settings.numTrees == 1 else "sqrt" if classes else "onethird"

@@ -12,11 +12,11 @@ import numpy.typing as npt
 from ps2.algorithms.frame.array_files import load_content, read_array, reading, write_arrays
 from ps2.algorithms.frame.heads import ValueHead, VotesHead
 from ps2.algorithms.trees.files import arrays_of, forest_of
-from ps2.algorithms.trees.forests.vote_kernels import add_shares, add_values, add_votes
-from ps2.algorithms.trees.predict import Predictor
+from ps2.algorithms.trees.predict import TreesModel
 from ps2.algorithms.trees.tree import Forest
 from ps2.array_types import Float64s, Int32s, Int64s
 from ps2.ops.guards import readable
+from ps2.ops.kernels import kernel
 from ps2.ops.parallel import over_blocks
 
 FORMAT = "ps2.random_forest.v1"
@@ -25,7 +25,7 @@ LEAF_COST = 8
 
 
 @dataclass(frozen=True, eq=False)
-class RandomForest:
+class RandomForest(TreesModel):
     """Trees that vote: a trained ``RandomForestClassifier`` or ``RandomForestRegressor`` without Spark; picklable.
 
     Example::
@@ -53,24 +53,9 @@ class RandomForest:
         return read_random_forest(path, path, load_content(path))
 
     @property
-    def dim(self) -> int:
-        """The number of features."""
-        return self.forest.features
-
-    @property
     def classes(self) -> int | None:
         """The number of classes; None: predictions are numbers."""
         return self.shares[0].shape[1] if self.shares else None
-
-    @property
-    def takes_missing(self) -> bool:
-        """Whether NaN is a missing value, not a fault."""
-        return True
-
-    @property
-    def is_light(self) -> bool:
-        """Whether it may travel with the function that uses it."""
-        return False
 
     def margins(self, x: Any) -> Float64s:
         """Compute the margins of rows: the mean of the trees' values, or by class the sum of their shares.
@@ -105,14 +90,6 @@ class RandomForest:
         cost = LEAF_COST * max(nodes.shape[1], 1) * out.shape[1]
         over_blocks(add_votes, (nodes, counts, out, trees), begins, readable(votes.reshape(len(votes), -1)), cost=cost)
         return out, trees
-
-    def nodes(self, x: Any) -> Int32s:
-        """Return the leaf of each tree that rows come to, as the number of its node: int32, shape (n, trees)."""
-        return self._predictor.leaves(x)
-
-    def leaves(self, x: Any) -> Int32s:
-        """Return the leaf of each tree that rows come to, counted from the left: int32, shape (n, trees)."""
-        return self._predictor.leaf_places(x)
 
     def predict(self, x: Any) -> Float64s:
         """Return classes or values, float64, shape (n,); for args and errors, see ``margins``."""
@@ -152,23 +129,15 @@ class RandomForest:
         return {"forest": self.forest, "shares": self.shares}
 
     @cached_property
-    def _predictor(self) -> Predictor:
-        return Predictor(self.forest)
-
-    @cached_property
     def _tables(self) -> tuple[Int64s, Float64s]:
-        """Where the nodes of each tree begin, and what all nodes say."""
+        """The first node of each tree, and the votes of all nodes."""
         begins = np.append(0, np.cumsum([len(tree) for tree in self.forest.trees])).astype(np.int64)
-        said = self.shares or [tree.value for tree in self.forest.trees]
-        return readable(begins), readable(np.concatenate(said))
+        votes = self.shares or [tree.value for tree in self.forest.trees]
+        return readable(begins), readable(np.concatenate(votes))
 
 
 def write_random_forest(url: str, model: RandomForest) -> dict[str, Any]:
-    """Write a forest; return what the metadata have to say of it.
-
-    Raises:
-        RecoveryError: the file system refuses.
-    """
+    """Write a forest; return its part of the metadata."""
     arrays = arrays_of(model.forest)
     if model.shares:
         arrays["shares.npy"] = np.concatenate(model.shares)
@@ -182,16 +151,7 @@ def write_random_forest(url: str, model: RandomForest) -> dict[str, Any]:
 
 
 def read_random_forest(path: str, url: str, content: Any) -> RandomForest:
-    """Read a forest.
-
-    Args:
-        path: what the user calls it.
-        content: what ``write_random_forest`` has returned.
-
-    Raises:
-        UsageError: it is of a version that is not known here.
-        CheckpointCorruptError: the files are not what the metadata say.
-    """
+    """Read a forest; path: the user's name of the folder; content: the result of ``write_random_forest``."""
     with reading(path, content, FORMAT, "random forests"):
         forest = forest_of(url, content["files"], int(content["features"]), content["absent"])
         if not content["classes"]:
@@ -199,3 +159,36 @@ def read_random_forest(path: str, url: str, content: Any) -> RandomForest:
         shares = read_array(url, "shares.npy", content["files"])
         ends = np.cumsum([len(tree) for tree in forest.trees])
         return RandomForest(forest, tuple(np.split(shares.reshape(-1, content["classes"]), ends[:-1])))
+
+
+@kernel
+def add_shares(nodes: Int32s, out: Float64s, begins: Int64s, shares: Float64s) -> None:
+    """Add the shares of the classes in each row's leaves; nodes: shape (n, trees), out: shape (n, classes)."""
+    for row in range(nodes.shape[0]):
+        for tree in range(nodes.shape[1]):
+            node = begins[tree] + nodes[row, tree]
+            for c in range(out.shape[1]):
+                out[row, c] += shares[node, c]
+
+
+@kernel
+def add_values(nodes: Int32s, out: Float64s, begins: Int64s, values: Float64s) -> None:
+    """Set ``out``, shape (n, 1), to the mean of the values of each row's leaves."""
+    for row in range(nodes.shape[0]):
+        total = 0.0
+        for tree in range(nodes.shape[1]):
+            total += values[begins[tree] + nodes[row, tree]]
+        out[row, 0] = total / nodes.shape[1]
+
+
+@kernel
+def add_votes(
+    nodes: Int32s, counts: npt.NDArray[np.bool_], out: Float64s, trees: Int64s, begins: Int64s, votes: Float64s
+) -> None:
+    """Add the votes of the leaves of trees that count for a row, and count these trees; votes: shape (nodes, width)."""
+    for row in range(nodes.shape[0]):
+        for tree in range(nodes.shape[1]):
+            if counts[row, tree]:
+                trees[row] += 1
+                for c in range(out.shape[1]):
+                    out[row, c] += votes[begins[tree] + nodes[row, tree], c]

@@ -8,17 +8,16 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ps2.algorithms.frame.program import Task
 from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.trees.compiled_growing import bin_columns
 from ps2.algorithms.trees.driver_messages import NODE, PLACE, TREE, TURN, GrowTask, PlantTrees, SumRows
-from ps2.algorithms.trees.forests import draw_kernels
 from ps2.algorithms.trees.forests import forest_kernels as kernels
 from ps2.algorithms.trees.forests.forest_rows import ForestRows
 from ps2.algorithms.trees.forests.impurity_kernels import ForestRules
 from ps2.algorithms.trees.forests.plan import ForestPlan
+from ps2.algorithms.trees.layout import Array, UInt8s
 from ps2.algorithms.trees.problem import TreeProblem
 from ps2.algorithms.trees.quantiles import Quantiles
 from ps2.algorithms.trees.rows import NodeRows, rows_with_weight
@@ -27,9 +26,6 @@ from ps2.algorithms.trees.worker import FleetWorker, Histogram
 from ps2.array_types import Int32s, Int64s
 from ps2.ops.guards import readable
 from ps2.ops.parallel import over_blocks
-
-Array = npt.NDArray[Any]
-UInt8s = npt.NDArray[np.uint8]
 
 # Cost of a node's histogram, in additions: threads share nodes.
 NODE_COST = 1 << 17
@@ -101,17 +97,11 @@ class NodeHistograms:
         self._scratch: SimpleQueue[tuple[Array, Array]] = SimpleQueue()
 
     def of(self, order: Int32s, draws: UInt8s, key: int, place: int, turn: int) -> tuple[Int64s, Array]:
-        """Return the bins that are not empty, and their sums.
-
-        Args:
-            order: the rows of the node.
-            draws, key: how often the tree has each row, and its random key.
-            place, turn: see ``draw_kernels.draw_features``.
-        """
+        """Return the filled bins of a node's drawn features, and their sums; place, turn: see ``draw_features``."""
         bins, channels = self._bins, self._plan.channels
         histogram, is_drawn = self._take_scratch()
         features = np.empty(len(bins.usable), np.int64)
-        count = draw_kernels.draw_features(bins.usable, key, place, turn, self._plan.node_features, features)
+        count = kernels.draw_features(bins.usable, key, place, turn, self._plan.node_features, features)
         features, entries = features[:count], np.empty((len(order), 3), np.int64)
         kernels.gather(order, draws, self._rows.whole, self._rules, entries)
         how = entries, self._rules, channels, histogram

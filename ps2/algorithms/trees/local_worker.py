@@ -1,38 +1,39 @@
-"""Boosting where one worker has all rows: it finds cut points, and grows whole rounds of trees in each clock."""
+"""Boosting where one worker has all rows: it finds cut points, and grows whole rounds of trees in each clock.
+
+It finds the splits that servers would find, by the same kernels.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
-from types import SimpleNamespace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from ps2.algorithms.frame.program import Ask, Steps, Task
-from ps2.algorithms.training.checkpoint_names import CheckpointNames
+from ps2.algorithms.frame.program import Task
 from ps2.algorithms.training.reading import Reading
-from ps2.algorithms.training.record import Record
-from ps2.algorithms.training.table import Facts, Table
+from ps2.algorithms.trees.binning import Bins
+from ps2.algorithms.trees.boosted_growth import ROOT, BoostedGrowth
 from ps2.algorithms.trees.boosted_rows import BoostedRows
-from ps2.algorithms.trees.boosting_record import BoostingRecord
-from ps2.algorithms.trees.gradients import sums_below
-from ps2.algorithms.trees.leaf_quantiles import unit_of_weights
-from ps2.algorithms.trees.local_growing import LocalGrower
+from ps2.algorithms.trees.boosting_record import next_scales
+from ps2.algorithms.trees.compiled_growing import CompiledGrower, is_compiled
+from ps2.algorithms.trees.driver_messages import NODE, ROW, FinalNodes
+from ps2.algorithms.trees.gradients import scales_of, sums_below
+from ps2.algorithms.trees.growth import opened_roots
+from ps2.algorithms.trees.leaf_quantiles import local_quantiles, unit_of_weights
+from ps2.algorithms.trees.local_histograms import LocalHistograms
 from ps2.algorithms.trees.predict import Predictor
 from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem
-from ps2.algorithms.trees.program import LocalProgram, TrainedForest, mean_weight_of, min_rows_to_split, settings_of
 from ps2.algorithms.trees.quantiles import Quantiles
-from ps2.algorithms.trees.rounds import first_scales, next_scales
 from ps2.algorithms.trees.rows import rows_with_weight, with_all_columns
 from ps2.algorithms.trees.tree import Forest, Tree, tree_as_data
 from ps2.array_types import Float64s
 
-# For so long a clock grows rounds: its own time is small beside it, and a worker that dies repeats no more than this.
+# The time in which a clock grows rounds: long beside a clock's own time, and all that a restarted worker repeats.
 BUDGET_S = 0.5
-# The number of trees that rows walk through at once when a worker begins again.
+# The number of trees that rows walk through at once when a worker starts again.
 TREES_AT_ONCE = 16
 
 
@@ -51,64 +52,8 @@ class GrowRounds(Task):
     scales: Float64s | None
 
 
-class LocalBoostingProgram(LocalProgram[TrainedForest[Forest]]):
-    """Gradient boosting in the only worker's process. The driver decides when it ends.
-
-    Args:
-        facts: statistics of the rows' labels and weights.
-    """
-
-    def __init__(
-        self,
-        table: Table,
-        problem: TreeProblem,
-        plan: BoostingPlan,
-        facts: Facts,
-        record: Record,
-        names: CheckpointNames,
-    ) -> None:
-        super().__init__(problem, plan, record, names)
-        self._rows, self._mean_weight = facts.rows, mean_weight_of(table, facts)
-
-    def drive(self, ask: Ask) -> Steps[BoostingRecord]:
-        boosting = BoostingRecord(self._problem, self.plan, self.record)
-        ask.start()
-        task = GrowRounds(first=0, trees=[], scales=None)
-        while True:
-            report = yield task
-            first, trees = len(boosting.trees), list[Any]()
-            for reply in report.rounds:  # the losses before a round, and its trees
-                if len(self.record.objective) <= reply["round"]:  # else a driver that wanted fewer rounds recorded them
-                    losses = SimpleNamespace(**reply)
-                    if not reply["round"]:
-                        boosting.begin(losses)
-                    elif boosting.end_round(ask, losses, reply["lap_s"]):
-                        return boosting
-                if boosting.rounds >= ask.setting(lambda: self.plan.settings.maxIter):
-                    return boosting
-                boosting.trees += [Tree(*data) for data in reply["trees"]]
-                trees += reply["trees"]
-            task = GrowRounds(first, trees, report.rounds[-1]["scales"] if trees else None)
-
-    def settings(self) -> dict[str, Any]:
-        return settings_of(self._problem, self.plan, self._rows, self._mean_weight)
-
-    def worker(self) -> Callable[[Reading], LocalTreeWorker]:
-        min_rows = min_rows_to_split(self._problem, self.plan, self._mean_weight)
-        return partial(LocalTreeWorker, self._problem, self.plan, min_rows, self._mean_weight)
-
-    def result(self, boosting: BoostingRecord) -> TrainedForest[Forest]:
-        boosting.cut(self.plan.settings.maxIter)
-        return TrainedForest(boosting.forest(), boosting.history())
-
-
 class LocalTreeWorker:
-    """The worker's rows, with the margins of the trees that have grown.
-
-    Args:
-        min_rows: the minimum number of rows with a feature for it to get cut points.
-        mean_weight: the mean weight of the rows; None: all weights are 1.
-    """
+    """The worker's rows, with the margins of the trees that have grown; min_rows: see ``Quantiles``."""
 
     def __init__(
         self,
@@ -160,10 +105,7 @@ class LocalTreeWorker:
         self._num_trees += len(trees)
 
     def _grow_rounds(self) -> list[dict[str, Any]]:
-        """Grow rounds until the time of a clock is spent, or all have grown; return a reply for each.
-
-        The losses after the last round are in a reply without trees.
-        """
+        """Grow rounds for a clock's time; return a reply for each. A last one without trees has the final losses."""
         ends_s, replies = time.monotonic() + BUDGET_S, []
         width = self._problem.objective.width
         while True:
@@ -183,10 +125,73 @@ class LocalTreeWorker:
     def _grow_round(self, bounds: Float64s) -> list[Tree]:
         """Grow the trees of a round; bounds: those of the sums of gradients before it (``sums_below``)."""
         if not self._num_trees:
-            self._scales = first_scales(self._plan, bounds)
+            self._scales = scales_of(*bounds[:2])
         trees = []
         for _ in range(self._problem.objective.width):
             trees.append(self._grower.grow(self._num_trees, self._scales))
             self._num_trees += 1
         self._scales = next_scales(self._problem, self._plan, bounds, trees)
         return trees
+
+
+class LocalGrower:
+    """Grows trees from the rows of one worker; weight_unit: the unit of weights in the quantiles of leaves."""
+
+    def __init__(
+        self, problem: TreeProblem, plan: BoostingPlan, bins: Bins, rows: BoostedRows, weight_unit: float
+    ) -> None:
+        self._problem, self._plan, self._bins, self._rows = problem, plan, bins, rows
+        self._weight_unit = weight_unit
+        self._compiled: CompiledGrower | None = None
+        if is_compiled(plan, rows.training.rows):
+            self._compiled = CompiledGrower(problem, plan, rows.training.rows)
+        else:
+            self._histograms = LocalHistograms(problem, plan, bins, rows.training.rows)
+
+    def grow(self, number: int, scales: tuple[float, float]) -> Tree:
+        """Grow a tree from the computed gradients, and add it to the margins; scales: of hessians and gradients."""
+        plan, rows = self._plan, self._rows
+        totals = rows.plant(number, scales)
+        rate = plan.rate_of(number, self._problem.objective.width)
+        if self._compiled is not None:
+            tree, moves = self._compiled.grow(rows, scales, totals, rate)
+            nodes = moves.nodes
+            for group, _ in rows.moving:
+                if group is not rows.grown:
+                    group.walk(moves.splits)
+        else:
+            growth = BoostedGrowth(plan, self._bins, scales, totals, number, rate)
+            growth.explores = 1
+            nodes = self._explore(growth)
+            tree = growth.tree
+        assert rows.grown is not None
+        tree.count[:] = rows.grown.counts(nodes)
+        share = self._problem.objective.leaf_share
+        # The bounds of monotone features hold for leaves from gradients only.
+        if share is not None and not plan.monotone:
+            leaves = [rows.grown.of(node) for node in nodes.leaves.tolist()]
+            values = local_quantiles(share, self._weight_unit, leaves, rows.residuals, rows.training.weights)
+            tree.value[nodes.is_leaf] = values * rate
+            nodes = replace(nodes, values=np.where(nodes.is_leaf, tree.value, 0.0))
+        rows.end(nodes)
+        return tree
+
+    def _explore(self, growth: BoostedGrowth) -> FinalNodes:
+        """Choose all splits, and move rows to the leaves."""
+        rows, histograms, opened = self._rows, self._histograms, opened_roots([ROOT])
+        assert rows.grown is not None
+        while True:
+            best = None
+            if growth.open:
+                nodes = [(row, rows.grown.of(node)) for node, row in opened[:, [NODE, ROW]].tolist()]
+                histograms.add(nodes, rows.summed)
+                best = histograms.best_splits(growth)
+            moves = growth.advance(best)
+            histograms.make_room(growth.num_rows)
+            if growth.clear:
+                histograms.clear(growth.clear)
+            for group, _ in rows.moving:
+                group.part(moves.splits)
+            if growth.is_over:
+                return moves.nodes
+            opened = moves.opened

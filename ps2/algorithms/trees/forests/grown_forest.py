@@ -7,18 +7,17 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from ps2.algorithms.frame.program import Ask
+from ps2.algorithms.training.record import Record, TrainingHistory
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.forests.plan import ForestPlan, impurity_of
 from ps2.algorithms.trees.forests.random_forest import RandomForest
-from ps2.algorithms.trees.grown_tree import GrownTree, tree_of
+from ps2.algorithms.trees.growth import GrownTree, tree_of
 from ps2.algorithms.trees.layout import BIN
 from ps2.algorithms.trees.problem import TreeProblem
 from ps2.algorithms.trees.tree import Forest, Tree
 from ps2.array_types import Float64s
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,17 +51,13 @@ class ForestTree(GrownTree):
 def random_forest(
     trees: Sequence[ForestTree], bins: Bins, problem: TreeProblem, plan: ForestPlan, scales: tuple[float, float]
 ) -> RandomForest:
-    """Return the forest of some trees.
-
-    Args:
-        scales: factors of weights and labels.
-    """
+    """Return the forest of some trees; scales: factors of weights and labels."""
     shares = tuple(tree.shares(plan) for tree in trees) if plan.classes else ()
-    made = tuple(
+    grown_trees = tuple(
         _tree(tree, bins, problem, plan, scales, shares[number] if shares else None)
         for number, tree in enumerate(trees)
     )
-    forest = Forest(made, np.zeros(1), problem.dim, absent=problem.absent)
+    forest = Forest(grown_trees, np.zeros(1), problem.dim, absent=problem.absent)
     return RandomForest(forest, shares)
 
 
@@ -96,3 +91,44 @@ def without_unused(tree: ForestTree) -> ForestTree:
     # Sets are of categorical splits alone.
     sets[where[:, BIN] >= 0] = 0
     return replace(tree, where=where, sets=sets, gains=gains)
+
+
+class ForestRecord:
+    """Trees by number; record: the root's impurity, then the mean impurity of the leaves of each tree."""
+
+    def __init__(self, problem: TreeProblem, plan: ForestPlan, record: Record) -> None:
+        self._problem, self._plan, self.record = problem, plan, record
+        self.trees: list[ForestTree] = []
+        self._bins: Bins | None = None
+        self._scales = (1.0, 1.0)
+
+    def begin(self, bins: Bins, scales: tuple[float, float]) -> None:
+        """Note the bins, and the factors of weights and labels."""
+        self._bins, self._scales = bins, scales
+
+    def add(self, ask: Ask, trees: Sequence[ForestTree], rows: int, seconds: float | None = None) -> None:
+        """Record trees that have grown on ``rows`` rows; seconds: of one tree; None: as measured in the driver."""
+        if not trees:
+            return
+        tree_s = ask(lambda: self.record.lap_s / len(trees) if seconds is None else seconds)
+        for tree in trees:
+            root, leaves = tree.impurity(self._plan, self._scales)
+            self.record.add(rows, 0)
+            if not self.trees:
+                self.record.objective.append(root)
+            self.trees.append(tree)
+            ask.step(leaves, {"leaves": int((tree.children < 0).sum())}, tree_s)
+
+    def result(self) -> tuple[RandomForest, TrainingHistory]:
+        """Return the forest, and how it went."""
+        return self.forest(), self.history()
+
+    def forest(self) -> RandomForest:
+        """Return the forest."""
+        assert self._bins is not None
+        return random_forest(self.trees, self._bins, self._problem, self._plan, self._scales)
+
+    def history(self) -> TrainingHistory:
+        """Return how it went; with it, the leaves of each tree."""
+        leaves = tuple(float((tree.children < 0).sum()) for tree in self.trees)
+        return replace(self.record.history(), metrics={"leaves": leaves})

@@ -1,4 +1,4 @@
-"""Random forests on servers as a durable program.
+"""Random forests as durable programs: on servers, and in the only worker's process.
 
 Breiman, "Random forests" (2001): each tree grows on rows that are drawn for it, and each of its nodes considers
 features that are drawn for it. As in Panda et al., "PLANET" (2009), many nodes of many trees are split at once: the
@@ -7,9 +7,11 @@ workers add up histograms, and the servers search these for the best splits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
+
+import numpy as np
 
 from ps2.algorithms.frame.journal import Journal
 from ps2.algorithms.frame.memory import MORE_SERVERS, fitting_servers, left_on
@@ -18,11 +20,11 @@ from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.training.record import Record, StepReport, Words
 from ps2.algorithms.training.table import Facts, Table
-from ps2.algorithms.trees.binning import Bins
+from ps2.algorithms.trees.binning import Bins, bins_of, of_shapes
 from ps2.algorithms.trees.driver_messages import Moves, PlantTrees, SumRows
-from ps2.algorithms.trees.forests.forest_record import ForestRecord
+from ps2.algorithms.trees.forests.grown_forest import ForestRecord, ForestTree
 from ps2.algorithms.trees.forests.growth import ForestGrowth
-from ps2.algorithms.trees.forests.local import LocalForestProgram, settings_of
+from ps2.algorithms.trees.forests.local_worker import GrowTrees, LocalForestWorker
 from ps2.algorithms.trees.forests.plan import ForestPlan, min_rows_to_split
 from ps2.algorithms.trees.forests.random_forest import RandomForest
 from ps2.algorithms.trees.forests.worker import ForestWorker
@@ -31,8 +33,15 @@ from ps2.algorithms.trees.growth import opened_roots
 from ps2.algorithms.trees.layout import SUM_BYTES
 from ps2.algorithms.trees.nonempty_bins import rows_with_marks
 from ps2.algorithms.trees.problem import TreeProblem
-from ps2.algorithms.trees.program import FleetProgram, TrainedForest, grow_trees, mean_weight_of
-from ps2.algorithms.trees.quantiles import Quantiles
+from ps2.algorithms.trees.program import (
+    FleetProgram,
+    LocalProgram,
+    TrainedForest,
+    TreeRun,
+    grow_trees,
+    mean_weight_of,
+    settings_of,
+)
 from ps2.algorithms.trees.tree_matrices import HistogramMatrices, columns_of
 
 # The maximum number of histograms, and by what the servers' free memory is divided for them.
@@ -47,54 +56,23 @@ def grow(
     facts: Facts,
     on_step: Callable[[StepReport], Any] = lambda step: None,
 ) -> TrainedForest[RandomForest]:
-    """Grow a random forest in a context, or resume one in a restored context: see ``ForestPlan.name``.
-
-    The trees are the same, bit for bit, on any number of workers and servers, and in the only worker's process.
-
-    Args:
-        ps: the PS2Context.
-        table: the rows.
-        problem: the kind of labels; and, of labels that are numbers, the base that is subtracted.
-        plan: how to grow trees.
-        facts: statistics of the rows' labels and weights.
-        on_step: called in the driver after each tree.
-
-    Raises:
-        LimitError: histograms cannot fit the servers.
-        NotFoundError, ConfigError: the context was restored from a checkpoint without a training of this name, or with
-            another one.
-        InputError: a row cannot be used. The message says how many, and names one.
-        SlotsError, WorkerError...: as ``ps.run`` raises.
-    """
+    """Grow a random forest, or resume: the same to the bit on any number of workers and servers, and in one process."""
     names = CheckpointNames.of(plan.name, ps)
     record = Record(on_step, Words("tree", "impurity"), completed="all trees have grown")
-    mean_weight = mean_weight_of(table, facts)
+    settings = settings_of(problem, plan)
+    run = TreeRun(problem, plan, facts.rows, mean_weight_of(table, facts), settings, record, names)
     # Compare the settings before looking for the vectors, which depend on ``via``.
-    Journal.of(names, settings_of(problem, plan), ForestProgram.number)
+    Journal.of(names, settings, ForestProgram.number)
     if plan.via == "local":
-        return run_program(ps, LocalForestProgram(problem, plan, mean_weight, record, names), table, names)
-    return run_program(ps, ForestProgram(problem, plan, mean_weight, record, names, ps.memory()), table, names)
+        return run_program(ps, LocalForestProgram(run), table, names)
+    return run_program(ps, ForestProgram(run, ps.memory()), table, names)
 
 
-class ForestProgram(FleetProgram[TrainedForest[RandomForest]]):
-    """A random forest with histograms on the servers.
+class ForestProgram(FleetProgram[RandomForest]):
+    """A random forest with histograms on the servers; memory: the limit and the used bytes of each server."""
 
-    Args:
-        mean_weight: the mean weight of the rows; None: all weights are 1.
-        memory: for each server the memory limit, and what is used of it, in bytes.
-    """
-
-    def __init__(
-        self,
-        problem: TreeProblem,
-        plan: ForestPlan,
-        mean_weight: float | None,
-        record: Record,
-        names: CheckpointNames,
-        memory: Sequence[tuple[int, int]],
-    ) -> None:
-        quantiles = Quantiles.make(problem, plan.settings.maxBins, mean_weight, names, min_rows_to_split(plan))
-        super().__init__(problem, plan, record, quantiles)
+    def __init__(self, run: TreeRun, memory: Sequence[tuple[int, int]]) -> None:
+        super().__init__(run, min_rows_to_split(run.plan))
         self._memory = memory
 
     # -- the algorithm -------------------------------------------------------------------------------------------------
@@ -122,18 +100,11 @@ class ForestProgram(FleetProgram[TrainedForest[RandomForest]]):
 
     # -- what the frame calls ------------------------------------------------------------------------------------------
 
-    def settings(self) -> dict[str, Any]:
-        return settings_of(self._problem, self.plan)
-
     def worker(self) -> Callable[[Reading], ForestWorker]:
         return partial(ForestWorker, self._problem, self.plan, self._quantiles)
 
     def make_matrices(self, bins: Bins) -> HistogramMatrices:
-        """Make the matrices of histograms.
-
-        Raises:
-            LimitError: they cannot fit.
-        """
+        """Make the matrices of histograms; LimitError if they cannot fit."""
         plan = self.plan
         size = columns_of(bins, plan.channels) * SUM_BYTES
         max_useful = plan.trees_at_once << min(max(plan.settings.maxDepth - 1, 0), 10)  # nodes that may wait at once
@@ -142,5 +113,26 @@ class ForestProgram(FleetProgram[TrainedForest[RandomForest]]):
         with fitting_servers(f"{what} bytes", advice=f"{MORE_SERVERS}, or let features have fewer bins"):
             return HistogramMatrices.make(bins, self._problem, plan.channels, rows_with_marks(1 + rows))
 
-    def result(self, forest: ForestRecord) -> TrainedForest[RandomForest]:
-        return TrainedForest(forest.forest(), forest.history())
+
+class LocalForestProgram(LocalProgram[RandomForest]):
+    """A random forest that grows in the only worker's process."""
+
+    def drive(self, ask: Ask) -> Steps[ForestRecord]:
+        forest = ForestRecord(self._problem, self.plan, self.record)
+        ask.start()
+        while len(forest.trees) < self.plan.settings.numTrees:
+            report = yield GrowTrees(len(forest.trees))
+            (reply,) = report.replies
+            if "scales" in reply:  # the first one
+                weight_scale, label_scale = reply["scales"].tolist()
+                forest.begin(self._bins(reply), (weight_scale, label_scale))
+            forest.add(ask, [ForestTree(*data) for data in reply["trees"]], reply["rows"], reply["tree_s"])
+        return forest
+
+    def worker(self) -> Callable[[Reading], LocalForestWorker]:
+        return partial(LocalForestWorker, self._problem, self.plan, self._run.mean_weight)
+
+    def _bins(self, reply: Mapping[str, Any]) -> Bins:
+        """Return the bins that a worker has found."""
+        counts, missing = of_shapes(reply["shapes"])
+        return bins_of(self._problem, reply["cuts"], np.append(0, np.cumsum(counts)), missing)

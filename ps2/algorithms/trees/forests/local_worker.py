@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ps2.algorithms.frame.program import Ask, Steps, Task
-from ps2.algorithms.training.checkpoint_names import CheckpointNames
+from ps2.algorithms.frame.program import Task
 from ps2.algorithms.training.reading import Reading
-from ps2.algorithms.training.record import Record
-from ps2.algorithms.trees.binning import Bins, bins_of, of_shapes, shapes_of
+from ps2.algorithms.trees.binning import shapes_of
 from ps2.algorithms.trees.compiled_growing import bin_columns, node_memory
 from ps2.algorithms.trees.forests import forest_kernels as kernels
-from ps2.algorithms.trees.forests.forest_record import ForestRecord
 from ps2.algorithms.trees.forests.forest_rows import ForestRows
-from ps2.algorithms.trees.forests.grown_tree import ForestTree, without_unused
+from ps2.algorithms.trees.forests.grown_forest import ForestTree, without_unused
 from ps2.algorithms.trees.forests.plan import ForestPlan, min_rows_to_split
-from ps2.algorithms.trees.forests.random_forest import RandomForest
 from ps2.algorithms.trees.gradients import sums_below
 from ps2.algorithms.trees.problem import TreeProblem
-from ps2.algorithms.trees.program import LocalProgram, TrainedForest
 from ps2.algorithms.trees.quantiles import Quantiles
 from ps2.algorithms.trees.rows import rows_with_weight
-from ps2.algorithms.trees.tree_kernels import BinColumns
+from ps2.algorithms.trees.tree_kernels import BinColumns, GrowingTree
 from ps2.ops import parallel
 from ps2.ops.parallel import MAX_BLOCKS, MIN_BLOCK, MIN_BLOCKS, over_blocks
 
@@ -37,61 +31,13 @@ BUDGET_S, BUDGET_BYTES = 0.5, 1 << 24
 
 @dataclass(frozen=True)
 class GrowTrees(Task):
-    """Grow trees until the time of a clock is spent.
-
-    Attributes:
-        first: the number of the first tree.
-    """
+    """Grow trees, from number ``first`` on, until the time of a clock is spent."""
 
     first: int
 
 
-class LocalForestProgram(LocalProgram[TrainedForest[RandomForest]]):
-    """A random forest that grows in the only worker's process.
-
-    Args:
-        mean_weight: the mean weight of the rows; None: all weights are 1.
-    """
-
-    def __init__(
-        self,
-        problem: TreeProblem,
-        plan: ForestPlan,
-        mean_weight: float | None,
-        record: Record,
-        names: CheckpointNames,
-    ) -> None:
-        super().__init__(problem, plan, record, names)
-        self._mean_weight = mean_weight
-
-    def drive(self, ask: Ask) -> Steps[ForestRecord]:
-        forest = ForestRecord(self._problem, self.plan, self.record)
-        ask.start()
-        while len(forest.trees) < self.plan.settings.numTrees:
-            report = yield GrowTrees(len(forest.trees))
-            (reply,) = report.replies
-            if "scales" in reply:  # the first one
-                weight_scale, label_scale = reply["scales"].tolist()
-                forest.begin(_bins(self._problem, reply), (weight_scale, label_scale))
-            forest.add(ask, [ForestTree(*data) for data in reply["trees"]], reply["rows"], reply["tree_s"])
-        return forest
-
-    def settings(self) -> dict[str, Any]:
-        return settings_of(self._problem, self.plan)
-
-    def worker(self) -> Callable[[Reading], LocalForestWorker]:
-        return partial(LocalForestWorker, self._problem, self.plan, self._mean_weight)
-
-    def result(self, forest: ForestRecord) -> TrainedForest[RandomForest]:
-        return TrainedForest(forest.forest(), forest.history())
-
-
 class LocalForestWorker:
-    """The worker's rows, and what grows trees on them.
-
-    Args:
-        mean_weight: the mean weight of the rows; None: all weights are 1.
-    """
+    """The worker's rows, and the grower of trees on them."""
 
     def __init__(self, problem: TreeProblem, plan: ForestPlan, mean_weight: float | None, reading: Reading) -> None:
         rows = rows_with_weight(reading.training)
@@ -128,12 +74,7 @@ class LocalForestWorker:
 
 
 class ForestGrower:
-    """Grows trees on the rows of one worker.
-
-    Args:
-        scales: factors of weights and labels.
-        words: the number of int64 that hold a set of categories.
-    """
+    """Grows trees on the rows of one worker; scales: factors of weights and labels; words: int64s of a category set."""
 
     def __init__(
         self, plan: ForestPlan, bins: BinColumns, rows: ForestRows, scales: tuple[float, float], words: int
@@ -156,21 +97,9 @@ class ForestGrower:
         order, draws, totals = self._rows.sample(tree, self._rules)
         nodes = node_memory(2 * min(1 << plan.settings.maxDepth, max(len(order), 1)) - 1, plan.channels, self._words)
         nodes.ends[0, 1], nodes.totals[0] = len(order), totals
-        histogram = np.zeros(len(self._bins.features) * plan.channels, np.int64)
-        drawing = kernels.FeatureDraws(plan.keys(tree)[1], plan.node_features, plan.turns)
-        sample = order, draws, self._rows.whole, self._rows.arrays, self._bins
-        count = kernels.grow_forest_tree(*sample, drawing, self._rules, histogram, nodes)
+        growing = GrowingTree(order, np.empty_like(order), self._rows.arrays, self._bins, nodes)
+        feature_draws = kernels.FeatureDraws(plan.keys(tree)[1], plan.node_features, plan.turns)
+        search = kernels.forest_search(growing, draws, self._rows.whole, feature_draws, self._rules)
+        count = kernels.grow_forest_tree(search, growing)
         best, children, sums = nodes.best, nodes.children[:count].copy(), nodes.totals[:count].copy()
         return without_unused(ForestTree(children, best.where[:count], best.sets[:count], best.gains[:count], sums))
-
-
-def settings_of(problem: TreeProblem, plan: ForestPlan) -> dict[str, Any]:
-    """Return the settings that trees depend on."""
-    settings = {**asdict(replace(problem, initial=None)), **plan.plain()}
-    return {name: value for name, value in settings.items() if name not in ("initial", "name")}
-
-
-def _bins(problem: TreeProblem, reply: Mapping[str, Any]) -> Bins:
-    """Return the bins that a worker has found."""
-    counts, missing = of_shapes(reply["shapes"])
-    return bins_of(problem, reply["cuts"], np.append(0, np.cumsum(counts)), missing)
