@@ -7,8 +7,7 @@ from factors_training import COLUMNS, chunk_of, plan_of, ratings, surveyed
 
 from ps2.algorithms.factors.ccd_descent import SideDescent, gram_of, padded
 from ps2.algorithms.factors.ccd_program import first_vectors
-from ps2.algorithms.factors.ccd_ratings import RatingRows, SideRatings
-from ps2.algorithms.factors.ccd_reading import read_ratings
+from ps2.algorithms.factors.ccd_ratings import RatingRows, SideRatings, read_ratings
 from ps2.algorithms.factors.dealing import Deal, packed, partition_keys
 
 KINDS = [

@@ -15,12 +15,13 @@ from pyspark.sql import functions as F
 from ps2.algorithms.factors import recommendation_frame as frames
 from ps2.algorithms.factors.ccd_program import CcdProgram
 from ps2.algorithms.factors.dealing import Deal, PackedRatings, deal_ratings
-from ps2.algorithms.factors.model import MatrixFactors, Side, check_k
+from ps2.algorithms.factors.model import MatrixFactors, check_k
 from ps2.algorithms.factors.plan import FactorizationPlan, FittedFactors
 from ps2.algorithms.factors.program import Problem
 from ps2.algorithms.factors.ratings import RatingColumns, RatingsSurvey, survey_ratings
 from ps2.algorithms.factors.settings import FactorColumnSettings, FactorizationSettings
 from ps2.algorithms.factors.sgd_program import SgdProgram
+from ps2.algorithms.factors.side import Side
 from ps2.algorithms.frame.anew import done_anew
 from ps2.algorithms.frame.dealing import check_workers
 from ps2.algorithms.frame.frames import check_frame
@@ -157,23 +158,9 @@ def train(
     initial_model: FittedFactors | None = None,
     on_step: Callable[[StepReport], None] = lambda step: None,
 ) -> FittedFactors:
-    """Factorize, with the items' vectors on the servers; in a restored context, continue.
+    """Factorize ratings of such a survey, together with the ids of ``initial_model``; in a restored context, continue.
 
-    Args:
-        ps: the PS2Context.
-        dealt: the ratings at the workers, for this plan.
-        survey: their survey, together with the users and items of ``initial_model``.
-        initial_model: the model that the training begins with: its users and items keep their vectors, and new ones get
-            random ones.
-        on_step: called in the driver after each iteration.
-
-    Raises:
-        LimitError: the vectors do not fit on the servers.
-        NotFoundError, ConfigError: the context was restored from a checkpoint without a training of this name, or with
-            another one; or the model has another rank.
-        InputError: rows differ from those that were surveyed.
-        PS2Error: the training has diverged.
-        SlotsError, WorkerError...: as ``ps.run`` raises.
+    The users and items of the initial model keep their vectors, and new ones get random ones.
     """
     rank = plan.settings.rank
     if initial_model is not None and initial_model.rank != rank:

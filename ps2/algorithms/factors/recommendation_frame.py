@@ -27,7 +27,8 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from ps2.algorithms.factors.model import MatrixFactors, Side
+from ps2.algorithms.factors.model import MatrixFactors
+from ps2.algorithms.factors.side import Side
 from ps2.algorithms.frame.tables import column, field
 from ps2.array_types import Int64s
 from ps2.errors import InputError
@@ -45,20 +46,15 @@ TYPES: dict[pa.DataType, DataType] = {
 }
 INTEGERS = (ByteType, ShortType, IntegerType, LongType)
 RECOMMENDATIONS, RATING = "recommendations", "rating"
-# The number of vectors of a batch for Spark, and of recommendations of one.
-SOME, MAX_RECOMMENDED = 4096, 1 << 20
+# The number of vectors, and of recommendations, in a batch for Spark.
+BATCH_VECTORS, MAX_RECOMMENDED = 4096, 1 << 20
 # The minimum number of users of a task, and the maximum number of tasks of a slot.
 MIN_USERS, MAX_TASKS = 1024, 4
 
 
 @dataclass(frozen=True)
 class Direction:
-    """Which side gets recommendations, and how their columns are named.
-
-    Attributes:
-        of_users: whether users get items; else items get users.
-        own, other: names of the columns of ids.
-    """
+    """The side that gets recommendations, users or items, and the names of both columns of ids."""
 
     of_users: bool
     own: str
@@ -89,7 +85,7 @@ def factors_frame(spark: Any, share: Share, side: Side, of_users: bool) -> DataF
             columns.append(pa.array(own.bias[positions]))
         return pa.record_batch(columns, names=[each.name for each in fields])
 
-    return _over_positions(spark, len(side), SOME, make_batch, StructType(fields))
+    return _over_positions(spark, len(side), make_batch, fields)
 
 
 def extended_frame(spark: Any, share: Share, side: Side, of_users: bool) -> DataFrame:
@@ -103,7 +99,7 @@ def extended_frame(spark: Any, share: Share, side: Side, of_users: bool) -> Data
             [own.ids(positions).cast(pa.int32()), as_lists(vectors[positions])], names=["id", "features"]
         )
 
-    return _over_positions(spark, len(side), SOME, make_batch, StructType(fields))
+    return _over_positions(spark, len(side), make_batch, fields)
 
 
 def recommended_to_all(spark: Any, share: Share, factors: MatrixFactors, direction: Direction, k: int) -> DataFrame:
@@ -216,16 +212,16 @@ def _recommended(factors: MatrixFactors, direction: Direction, positions: Int64s
 
 
 def _over_positions(
-    spark: Any, count: int, some: int, make: Callable[[Int64s], pa.RecordBatch], schema: StructType
+    spark: Any, count: int, make_batch: Callable[[Int64s], pa.RecordBatch], fields: list[StructField]
 ) -> DataFrame:
-    """Return a DataFrame that tasks make of positions, ``some`` at a time."""
+    """Return the DataFrame of the batches that tasks make of positions."""
 
     def make_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             positions = batch.column(0).to_numpy()
-            for begin in range(0, len(positions), some):
-                yield make(positions[begin : begin + some])
+            for begin in range(0, len(positions), BATCH_VECTORS):
+                yield make_batch(positions[begin : begin + BATCH_VECTORS])
 
-    parts = max(1, min(backend_of(spark).total_slots(), count // some))
-    frame: DataFrame = with_python(spark).range(0, count, 1, parts).mapInArrow(make_batches, schema)
+    parts = max(1, min(backend_of(spark).total_slots(), count // BATCH_VECTORS))
+    frame: DataFrame = with_python(spark).range(0, count, 1, parts).mapInArrow(make_batches, StructType(fields))
     return frame
