@@ -156,14 +156,14 @@ def replayed(
     descents = []
     for rank in range(workers):
         grid = read_grid([rows.slice(rank, 1)], layout, rank, scaling.mean, scaling.scale, scaling.unit)
-        begin, end = layout.users_of(rank)[[0, -1]]
+        begin, end = layout.user_bounds(rank)[[0, -1]]
         descents.append(BlockDescent(grid, sgd_plan, rank, users[begin:end]))
     losses = []
     for iteration in range(1, plan.settings.maxIter + 1):
         loss = weight = 0.0
         for turn in schedule(plan.seed, iteration - 1, workers, layout.ring.blocks, layout.ring.slices):
             for rank, block in enumerate(turn.tolist()):
-                bounds = layout.items_of(block)
+                bounds = layout.item_bounds(block)
                 for piece in descents[rank].ordered(block, iteration):
                     found = descents[rank].take(block, piece, iteration, items[bounds[0] : bounds[-1]], None)
                     loss, weight = loss + found[LOSS], weight + found[WEIGHT]

@@ -56,7 +56,7 @@ def num_coordinates(plan: FactorizationPlan) -> int:
     return padded(plan.settings.rank) + plan.settings.biases
 
 
-def gram_of(vectors: Float32s) -> Float64s:
+def gram_matrix(vectors: Float32s) -> Float64s:
     """Return ``vectors.T @ vectors``; the order of additions is fixed, which BLAS does not promise."""
     rows = np.ascontiguousarray(vectors.T)
     gram = np.empty((len(rows), len(rows)))
@@ -98,7 +98,7 @@ class SideDescent:
     def solve(self, request: Request, gram: Float64s) -> tuple[float, float]:
         """Solve all coordinates once; return the loss of the ratings and of the held-out ones with the new vectors.
 
-        ``gram`` is ``gram_of`` all vectors of the other side if all cells count, else empty.
+        ``gram`` is the ``gram_matrix`` of all vectors of the other side if all cells count, else empty.
         """
         loss = held = 0.0
         future = request(self._parts[0].columns) if self._parts else None

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ps2.algorithms.factors.ccd_descent import SideDescent, gram_of, num_coordinates, padded
+from ps2.algorithms.factors.ccd_descent import SideDescent, gram_matrix, num_coordinates, padded
 from ps2.algorithms.factors.ccd_ratings import WorkersRatings, read_ratings
 from ps2.algorithms.factors.grid import Layout
 from ps2.algorithms.factors.plan import FactorizationPlan, FittedFactors
@@ -118,7 +118,7 @@ class CcdProgram(FactorsProgram):
 
 
 def _read(layout: Layout, plan: FactorizationPlan, worker: Any, batches: Iterator[Any]) -> WorkersRatings:
-    first, end = layout.users_of(worker.rank)[[0, -1]].tolist()
+    first, end = layout.user_bounds(worker.rank)[[0, -1]].tolist()
     return read_ratings(batches, (first, end), layout.items_owned_by(worker.rank), plan)
 
 
@@ -156,13 +156,13 @@ class CcdWorker:
         users.solve(request(vectors.items[before]), vectors.gram(ITEMS + before))
         vectors.users[after].push(columns=self._user_positions, values=users.own, wait=False)
         if vectors.grams is not None:
-            vectors.add_gram(USERS, rank, gram_of(users.own))
+            vectors.add_gram(USERS, rank, gram_matrix(users.own))
         worker.barrier()
         users_gram = vectors.gram(USERS)
         loss, held = items.solve(request(vectors.users[after]), users_gram)
         vectors.items[after].push(columns=self._item_positions, values=items.own, wait=False)
         if vectors.grams is not None:
-            vectors.add_gram(ITEMS + after, rank, items_gram := gram_of(items.own))
+            vectors.add_gram(ITEMS + after, rank, items_gram := gram_matrix(items.own))
             # The x^2 of all cells of these items: the inner product of both sides' products.
             loss += float(np.sum(users_gram * items_gram))
         self._loaded = task.iteration + 1

@@ -16,13 +16,7 @@ from ps2.array_types import Float32s, Float64s, Int32s, Int64s
 
 @dataclass(frozen=True, eq=False)
 class RatingRows:
-    """Ratings in any order.
-
-    Attributes:
-        own: the numbers, from 0, of the users (or items) whose ratings these are.
-        others: the positions on the other side.
-        weights: None: all are 1.
-    """
+    """Ratings in any order, of users (or items) numbered from 0 and positions on the other side."""
 
     own: Array
     others: Array

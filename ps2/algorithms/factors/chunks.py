@@ -86,7 +86,7 @@ class Chunk:
         """Return a row of ``CHUNKS``: the ``number``-th chunk of rdd_partition ``part``."""
         cells: dict[str, Any] = {name: array.tobytes() for name, array in self.numbers().items()}
         for name, coded in ((USER, self.users), (ITEM, self.items)):
-            cells[f"{name}_ids"] = stream_of(pa.table({"id": coded.ids}))
+            cells[f"{name}_ids"] = write_stream(pa.table({"id": coded.ids}))
             cells[name] = coded.codes.tobytes()
         return {**cells, "part": part, "number": number}
 
@@ -126,7 +126,7 @@ def tables(batches: Iterable[pa.RecordBatch], rows: int = CHUNK_ROWS) -> Iterato
         yield pa.Table.from_batches(held)
 
 
-def stream_of(table: pa.Table) -> bytes:
+def write_stream(table: pa.Table) -> bytes:
     """Return a table as an Arrow stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as stream:

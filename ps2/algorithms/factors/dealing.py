@@ -138,7 +138,7 @@ def packed(
 
 def _cut(columns: Mapping[str, Array], layout: Layout, workers: int, by_item: bool) -> dict[str, list[bytes | None]]:
     """Return ratings' columns as bytes for each worker."""
-    bounds = [layout.items_owned_by(rank)[1] if by_item else layout.users_of(rank)[-1] for rank in range(workers)]
+    bounds = [layout.items_owned_by(rank)[1] if by_item else layout.user_bounds(rank)[-1] for rank in range(workers)]
     owners = np.searchsorted(np.array(bounds), columns[ITEM if by_item else USER], side="right")
     order = np.argsort(owners.astype(np.uint16 if workers <= 1 << 16 else np.int64), kind="stable")
     cuts = np.cumsum(np.bincount(owners, minlength=workers))[:-1]
@@ -188,8 +188,7 @@ def murmur3(numbers: Int32s) -> npt.NDArray[np.uint32]:
 def _deal(counts: Int64s, parts: int, groups: int, by_count: bool) -> tuple[Int32s, Int64s]:
     """Deal things to parts, and those of each part to groups; return the position of each, and the groups' bounds.
 
-    With ``by_count`` a group is ordered by falling count, which keeps frequent things together in caches; else by
-    number.
+    A group's order is by number or by falling count, which keeps frequent things together in caches.
     """
     part = deal_by_cost(counts, parts).astype(np.int64)
     group = np.zeros(len(counts), np.int64)

@@ -45,7 +45,7 @@ class Layout:
     def items(self) -> int:
         return int(self.item_begins[-1])
 
-    def users_of(self, rank: int) -> Int64s:
+    def user_bounds(self, rank: int) -> Int64s:
         """Return the bounds of a worker's groups of users, shape (groups + 1,)."""
         return self.user_begins[rank * self.groups : (rank + 1) * self.groups + 1]
 
@@ -54,7 +54,7 @@ class Layout:
         each = self.ring.blocks // self.ring.workers * self.groups
         return int(self.item_begins[rank * each]), int(self.item_begins[(rank + 1) * each])
 
-    def items_of(self, block: int) -> Int64s:
+    def item_bounds(self, block: int) -> Int64s:
         """Return the bounds of a block's groups of items, shape (groups + 1,)."""
         return self.item_begins[block * self.groups : (block + 1) * self.groups + 1]
 
@@ -122,7 +122,7 @@ def read_grid(
     rows = [row for batch in batches for row in batch.to_pylist()]
     rows.sort(key=lambda row: (row["part"], row["number"]))
     columns = join_columns(rows)
-    first, end = layout.users_of(rank)[[0, -1]].tolist()
+    first, end = layout.user_bounds(rank)[[0, -1]].tolist()
     users, items = columns[USER] - np.int32(first), columns[ITEM]
     ratings = columns.get(RATING, np.ones(len(users), np.float32))
     values = ((ratings.astype(np.float64) - shift) / scale).astype(np.float32)
@@ -145,11 +145,9 @@ def ordered(
     held_out: HeldOut | None = None,
     strange: int = 0,
 ) -> Grid:
-    """Put ratings into a grid.
+    """Put ratings into a grid: positions among the worker's users, positions of items, values, and weights (empty: 1).
 
-    Args:
-        mine: the position of the worker's first user, and the number of its users.
-        ratings: positions among the worker's users, positions of items, values, and weights (empty: 1).
+    ``mine`` is the position of the worker's first user, and the number of its users.
     """
     users, items, values, weights = ratings
     groups = len(layout.item_begins) - 1

@@ -31,14 +31,7 @@ ZERO_SUMS = dict.fromkeys((ASKS, LOSS, WEIGHT, HELD_LOSS, HELD_WEIGHT, RATINGS, 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A factorization to compute.
-
-    Attributes:
-        survey: statistics of the ratings, and all users and items, those of ``initial_model`` included.
-        deal: the users and items of each worker.
-        plan: the plan of the training.
-        initial_model: the model whose vectors the training begins with, or None.
-    """
+    """A factorization to compute; the survey includes the users and items of the model that it begins with."""
 
     survey: RatingsSurvey
     deal: Deal

@@ -56,13 +56,13 @@ MIN_USERS, MAX_TASKS = 1024, 4
 class Direction:
     """The side that gets recommendations, users or items, and the names of both columns of ids."""
 
-    of_users: bool
+    for_users: bool
     own: str
     other: str
 
     def sides(self, factors: MatrixFactors) -> tuple[Side, Side]:
         """Return the side that gets recommendations, and the recommended one."""
-        return (factors.user, factors.item) if self.of_users else (factors.item, factors.user)
+        return (factors.user, factors.item) if self.for_users else (factors.item, factors.user)
 
     def schema(self, factors: MatrixFactors) -> StructType:
         """Return the columns of recommendations: pyspark.ml's, but for the types of ids."""
@@ -72,14 +72,14 @@ class Direction:
         return StructType([ids, StructField(RECOMMENDATIONS, ArrayType(each))])
 
 
-def factors_frame(spark: Any, share: Share, side: Side, of_users: bool) -> DataFrame:
+def factors_frame(spark: Any, share: Share, side: Side, for_users: bool) -> DataFrame:
     """Return the ids and vectors of one side: columns id, features (array of floats) and, with biases, bias."""
     fields = [StructField("id", TYPES[side.kind], False), StructField("features", ArrayType(FloatType(), False))]
     if side.bias is not None:
         fields.append(StructField("bias", FloatType(), False))
 
     def make_batch(positions: Int64s) -> pa.RecordBatch:
-        own = share().user if of_users else share().item
+        own = share().user if for_users else share().item
         columns = [own.ids(positions), as_lists(own.factors[positions])]
         if own.bias is not None:
             columns.append(pa.array(own.bias[positions]))
@@ -88,13 +88,13 @@ def factors_frame(spark: Any, share: Share, side: Side, of_users: bool) -> DataF
     return _over_positions(spark, len(side), make_batch, fields)
 
 
-def extended_frame(spark: Any, share: Share, side: Side, of_users: bool) -> DataFrame:
+def extended_frame(spark: Any, share: Share, side: Side, for_users: bool) -> DataFrame:
     """Return vectors whose products are the predictions, in pyspark.ml's form: id (int) and features."""
     fields = [StructField("id", IntegerType(), False), StructField("features", ArrayType(FloatType(), False))]
 
     def make_batch(positions: Int64s) -> pa.RecordBatch:
         factors = share()
-        own, vectors = (factors.user if of_users else factors.item), factors.extended()[0 if of_users else 1]
+        own, vectors = (factors.user if for_users else factors.item), factors.extended()[0 if for_users else 1]
         return pa.record_batch(
             [own.ids(positions).cast(pa.int32()), as_lists(vectors[positions])], names=["id", "features"]
         )
@@ -138,13 +138,7 @@ def with_ratings(
 ) -> DataFrame:
     """Add a column of predictions: float, NaN for unknown ids.
 
-    Args:
-        columns: names of the columns of users and of items.
-        name: the name of the new column.
-
-    Raises:
-        InputError: a column is missing or has another type, or the new one exists. A null id raises an error of Spark
-            when the rows are read.
+    A null id raises an error of Spark when the rows are read; other faults of columns raise InputError at once.
     """
     for each, side in zip(columns, (factors.user, factors.item), strict=True):
         check_ids(dataset, each, side)
@@ -203,7 +197,7 @@ def _recommended(factors: MatrixFactors, direction: Direction, positions: Int64s
     step = max(1, MAX_RECOMMENDED // k)
     for begin in range(0, len(positions), step):
         some = positions[begin : begin + step]
-        scores, best = factors.best(some, k, direction.of_users)
+        scores, best = factors.best(some, k, direction.for_users)
         each = pa.StructArray.from_arrays(
             [other.ids(best.reshape(-1)), pa.array(scores.reshape(-1))], names=[direction.other, RATING]
         )

@@ -60,7 +60,7 @@ class BlockDescent:
         self.grid, self.plan, self.users = grid, plan, users
         self.rates = plan.rates()
         self._rank = rank
-        bounds = grid.layout.users_of(rank)
+        bounds = grid.layout.user_bounds(rank)
         self._groups = bounds - bounds[0]
 
     def pieces(self, block: int) -> list[Piece]:
@@ -232,5 +232,5 @@ class _SgdWorker:
         return {HELD_LOSS: loss, HELD_WEIGHT: held.weight}
 
     def _columns(self, block: int) -> Int64s:
-        bounds = self._grid.layout.items_of(block)
+        bounds = self._grid.layout.item_bounds(block)
         return np.arange(bounds[0], bounds[-1])

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ps2.algorithms.factors.ccd_descent import gram_of, num_coordinates
+from ps2.algorithms.factors.ccd_descent import gram_matrix, num_coordinates
 from ps2.algorithms.factors.plan import FactorizationPlan
 from ps2.algorithms.frame.memory import fitting_servers
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
@@ -159,7 +159,7 @@ class CcdVectors:
         for matrix, vectors in ((self.users[0], users), (self.items[0], items)):
             push_vectors(matrix, np.arange(len(vectors)), vectors.__getitem__)
         if self.grams is not None:
-            self.add_gram(ITEMS, 0, gram_of(items))
+            self.add_gram(ITEMS, 0, gram_matrix(items))
             self.grams.flush()
 
     def keep_best(self, iteration: int) -> None:
@@ -168,12 +168,12 @@ class CcdVectors:
         copy_vectors(self.items[iteration % 2], self.items[BEST], 0, self.sizes.items)
 
     def add_gram(self, kind: int, rank: int, gram: Float64s) -> None:
-        """Write ``gram_of`` a worker's vectors; kind ``ITEMS`` plus 1 is that after an odd iteration."""
+        """Write the ``gram_matrix`` of a worker's vectors; kind ``ITEMS`` plus 1 is that after an even iteration."""
         assert self.grams is not None
         self.grams.push([self._row(kind) + rank], gram.reshape(1, -1), wait=False)
 
     def gram(self, kind: int) -> Float64s:
-        """Return ``gram_of`` all workers' vectors, added in the order of the workers; empty for explicit feedback."""
+        """Return the sum of all workers' products, added in the order of the workers; empty for explicit feedback."""
         ranks, row, workers = self.sizes.ranks, self._row(kind), self.sizes.workers
         if self.grams is None:
             return np.zeros((0, 0))

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ps2.algorithms.factors.chunks import HELD, ITEM, RATING, USER, WEIGHT, Chunk, Coded, read_stream, stream_of
+from ps2.algorithms.factors.chunks import HELD, ITEM, RATING, USER, WEIGHT, Chunk, Coded, read_stream, write_stream
 from ps2.algorithms.factors.settings import MAX_VALUE
 from ps2.array_types import Float64s, Int64s
 from ps2.data.ids import Ids
@@ -111,10 +111,7 @@ class Surveyor:
     """Surveys the rows of one task."""
 
     def __init__(self, names: Mapping[str, str], refuses_negative: bool, counts_positive: bool) -> None:
-        """Args:
-        names: the names of the columns by role, for messages.
-        counts_positive: only ratings above 0 add to the weight of a penalty (implicit feedback).
-        """
+        """With ``counts_positive`` only ratings above 0 add to the weight of a penalty; ``names`` are for messages."""
         self._names, self._refuses_negative, self._counts_positive = names, refuses_negative, counts_positive
         self.sums, self.users, self.items = Sums(), Counted(), Counted()
         self.rows = 0
@@ -171,7 +168,7 @@ class Surveyor:
     def part(self, number: int) -> dict[str, Any]:
         """Return the survey as a row of ``PARTS``."""
         ids = [
-            None if (table := counted.merged()) is None else stream_of(table) for counted in (self.users, self.items)
+            None if (table := counted.merged()) is None else write_stream(table) for counted in (self.users, self.items)
         ]
         cells = [number, self.rows, self.sums.array().tobytes(), self._faults.tobytes(), self._example, *ids]
         return dict(zip(PARTS.names, cells, strict=True))
