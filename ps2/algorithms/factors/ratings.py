@@ -59,7 +59,6 @@ class RatingsSurvey:
         rows: the number of ratings, without held-out ones.
         held_out: the number of held-out ratings.
         mean, std: the weighted mean and standard deviation of the ratings, without a correction for the sample's size.
-        rows_in: the number of rows of each rdd_partition that has some.
         chunks: the ratings in compact form, a DataFrame of ``CHUNKS``; None: only tests have none.
         cached: the DataFrame whose rows are in Spark's cache for that.
     """
@@ -75,7 +74,6 @@ class RatingsSurvey:
     held_out: int
     mean: float
     std: float
-    rows_in: dict[int, int]
     chunks: Any = None
     cached: Any = None
 
@@ -181,11 +179,10 @@ def spark_schema(schema: pa.Schema) -> str:
 
 
 def _checked(survey: Surveyed, columns: RatingColumns, settings: FactorizationSettings) -> RatingsSurvey:
-    total = sum(survey.rows_in.values())
-    if not total:
+    if not survey.rows:
         raise InputError("expected ratings, got an empty DataFrame")
     if survey.faults.any():
-        _fail(survey, columns, settings, total)
+        _fail(survey, columns, settings)
     if not survey.sums.rows or survey.users is None or survey.items is None:
         raise InputError("expected ratings to train on, but all of them are held out (validationIndicatorCol)")
     if not survey.sums.weight > 0:
@@ -195,12 +192,11 @@ def _checked(survey: Surveyed, columns: RatingColumns, settings: FactorizationSe
             raise LimitError(f"{name}: at most {MAX_IDS:,}, got {len(ids):,}")
     sums, users, items = survey.sums, survey.users, survey.items
     std = float(np.sqrt(max(sums.squares, 0.0) / sums.weight))
-    sizes = (sums.rows, sums.held_out, sums.mean, std, survey.rows_in)
     by_id = (users.ids, items.ids, users.counts, items.counts, users.penalties, items.penalties)
-    return RatingsSurvey(columns, *by_id, *sizes)
+    return RatingsSurvey(columns, *by_id, sums.rows, sums.held_out, sums.mean, std)
 
 
-def _fail(survey: Surveyed, columns: RatingColumns, settings: FactorizationSettings, total: int) -> NoReturn:
+def _fail(survey: Surveyed, columns: RatingColumns, settings: FactorizationSettings) -> NoReturn:
     """Raise InputError for the first column with faults."""
     role = next(role for (role, _), count in zip(FAULTS, survey.faults, strict=True) if count)
     faults = ", ".join(
@@ -215,7 +211,7 @@ def _fail(survey: Surveyed, columns: RatingColumns, settings: FactorizationSetti
         HELD: "true or false",
     }.get(role, ROLES[role])
     raise InputError(
-        f"column {columns.by_role[role]!r}: expected {expected}, got {faults} in {total} rows; such a row: "
+        f"column {columns.by_role[role]!r}: expected {expected}, got {faults} in {survey.rows} rows; such a row: "
         f"{survey.example}"
     )
 

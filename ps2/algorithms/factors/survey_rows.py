@@ -188,13 +188,12 @@ class Surveyed:
     """The survey of all tasks.
 
     Attributes:
-        rows_in: the number of rows of each rdd_partition that has some.
         faults: the number of each of ``FAULTS``.
         example: a row with a fault.
         users, items: None: all rows have faults.
     """
 
-    rows_in: dict[int, int]
+    rows: int
     sums: Sums
     faults: Int64s
     example: str
@@ -205,16 +204,16 @@ class Surveyed:
 def gathered(parts: Iterable[Any]) -> Surveyed:
     """Return the survey of all tasks from rows of ``PARTS``, in any order."""
     sums, faults, example = Sums(), np.zeros(len(FAULTS), np.int64), ""
-    counted, rows_in = (Counted(), Counted()), {}
+    counted, rows = (Counted(), Counted()), 0
     for part in sorted(parts, key=lambda part: part["part"]):
-        rows_in[part["part"]] = part["rows"]
+        rows += part["rows"]
         sums.add(Sums.from_array(np.frombuffer(part["sums"])))
         faults += np.frombuffer(part["faults"], np.int64)
         example = example or part["example"]
         for kind, name in zip(counted, ("users", "items"), strict=True):
             if part[name] is not None:
                 kind.tables.append(read_stream(part[name]))
-    return Surveyed(rows_in, sums, faults, example, *(_id_counts(kind.merged()) for kind in counted))
+    return Surveyed(rows, sums, faults, example, *(_id_counts(kind.merged()) for kind in counted))
 
 
 def _id_counts(table: pa.Table | None) -> IdCounts | None:
