@@ -244,7 +244,7 @@ def bare(ratings: Ratings) -> float:
     places = deal.user_positions[ratings.users], deal.item_positions[ratings.items]
     descents = []
     for rank in range(WORKERS):
-        begin, end = (int(bound) for bound in layout.users_of(rank)[[0, -1]])
+        begin, end = (int(bound) for bound in layout.user_bounds(rank)[[0, -1]])
         mine = (places[0] >= begin) & (places[0] < end)
         values = ratings.values[mine].astype(np.float32)
         given = (places[0][mine] - np.int32(begin), places[1][mine], values, np.empty(0, np.float32))
@@ -252,7 +252,7 @@ def bare(ratings: Ratings) -> float:
     seconds = []
 
     def take(rank: int, block: int, iteration: int) -> None:
-        bounds = layout.items_of(block)
+        bounds = layout.item_bounds(block)
         for piece in descents[rank].ordered(block, iteration):
             descents[rank].take(block, piece, iteration, items[bounds[0] : bounds[-1]], None)
 

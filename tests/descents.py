@@ -5,10 +5,9 @@ from dataclasses import replace
 import numpy as np
 from factors_training import COLUMNS, chunk_of, plan_of, ratings, surveyed
 
-from ps2.algorithms.factors.ccd_descent import SideDescent, gram_of, padded
+from ps2.algorithms.factors.ccd_descent import SideDescent, gram_matrix, padded
 from ps2.algorithms.factors.ccd_program import first_vectors
-from ps2.algorithms.factors.ccd_ratings import RatingRows, SideRatings
-from ps2.algorithms.factors.ccd_reading import read_ratings
+from ps2.algorithms.factors.ccd_ratings import RatingRows, SideRatings, read_ratings
 from ps2.algorithms.factors.dealing import Deal, packed, partition_keys
 
 KINDS = [
@@ -52,11 +51,11 @@ class Descent:
         p.solve(Vectors(q.own), self._gram(q.own))
         loss, held = q.solve(Vectors(p.own), self._gram(p.own))
         if self.plan.settings.implicitPrefs:
-            loss += np.sum(gram_of(p.own) * gram_of(q.own))
+            loss += np.sum(gram_matrix(p.own) * gram_matrix(q.own))
         return loss, loss + p.penalty() + q.penalty(), held
 
     def _gram(self, vectors):
-        return gram_of(vectors) if self.plan.settings.implicitPrefs else np.zeros((0, 0))
+        return gram_matrix(vectors) if self.plan.settings.implicitPrefs else np.zeros((0, 0))
 
 
 def ccd_plan(**values):
@@ -129,9 +128,9 @@ def replayed_descent(plan, columns=COLUMNS, workers=2):
     mean = survey.mean if plan.settings.biases else 0.0
     p, q = (np.empty_like(drawn) for drawn in first_vectors(plan, len(survey.users), len(survey.items)))
     p[deal.user_positions], q[deal.item_positions] = first_vectors(plan, len(survey.users), len(survey.items))
-    gram, sides = gram_of(q) if plan.settings.implicitPrefs else np.zeros((0, 0)), ([], [])
+    gram, sides = gram_matrix(q) if plan.settings.implicitPrefs else np.zeros((0, 0)), ([], [])
     for rank in range(workers):
-        bounds = tuple(deal.layout.users_of(rank)[[0, -1]].tolist()), deal.layout.items_owned_by(rank)
+        bounds = tuple(deal.layout.user_bounds(rank)[[0, -1]].tolist()), deal.layout.items_owned_by(rank)
         read = read_ratings(rows[rank], *bounds, plan)
         for side, of, vectors, some in zip(sides, (read.users, read.items), (p, q), bounds, strict=True):
             side.append((SideDescent(plan, of, mean), slice(*some)))
@@ -142,5 +141,5 @@ def replayed_descent(plan, columns=COLUMNS, workers=2):
                 descent.solve(Vectors(others), gram)
                 own[some] = descent.own
             if plan.settings.implicitPrefs:
-                gram = sum(gram_of(descent.own) for descent, _ in side)
+                gram = sum(gram_matrix(descent.own) for descent, _ in side)
     return p[deal.user_positions][:, : plan.settings.rank], q[deal.item_positions][:, : plan.settings.rank]

@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 from ps2.algorithms.factors.chunks import Chunk
 from ps2.algorithms.factors.dealing import Deal, PackedRatings, packed, partition_keys
 from ps2.algorithms.factors.estimator import train
-from ps2.algorithms.factors.following import LOSS, WEIGHT
 from ps2.algorithms.factors.grid import read_grid
 from ps2.algorithms.factors.plan import FactorizationPlan, FittedFactors
+from ps2.algorithms.factors.program import LOSS, WEIGHT
 from ps2.algorithms.factors.ratings import RatingColumns, RatingsSurvey, _checked, surveyor_for
 from ps2.algorithms.factors.rows import Beginning, Scaling, SgdPlan, default_step
 from ps2.algorithms.factors.settings import FactorizationSettings
@@ -150,20 +150,20 @@ def replayed(
     layout, sgd_plan = deal.layout, SgdPlan(settings=plan.settings, scale=scaling.scale, step_size=step)
     users, items = np.empty((layout.users, sgd_plan.width), np.float32), np.empty((layout.items, sgd_plan.width), "f4")
     beginning = Beginning(sgd_plan, scaling, start)
-    users[deal.user_positions] = beginning.rows("user", survey.users, slice(0, layout.users), survey.user_penalties)
-    items[deal.item_positions] = beginning.rows("item", survey.items, slice(0, layout.items), survey.item_penalties)
+    users[deal.user_positions] = beginning.rows("user", survey.users, survey.user_penalties, slice(0, layout.users))
+    items[deal.item_positions] = beginning.rows("item", survey.items, survey.item_penalties, slice(0, layout.items))
     rows = packed(chunk_of(given.table(columns)), survey.users, survey.items, deal, partition_keys(workers), (0, 0))
     descents = []
     for rank in range(workers):
         grid = read_grid([rows.slice(rank, 1)], layout, rank, scaling.mean, scaling.scale, scaling.unit)
-        begin, end = layout.users_of(rank)[[0, -1]]
+        begin, end = layout.user_bounds(rank)[[0, -1]]
         descents.append(BlockDescent(grid, sgd_plan, rank, users[begin:end]))
     losses = []
     for iteration in range(1, plan.settings.maxIter + 1):
         loss = weight = 0.0
         for turn in schedule(plan.seed, iteration - 1, workers, layout.ring.blocks, layout.ring.slices):
             for rank, block in enumerate(turn.tolist()):
-                bounds = layout.items_of(block)
+                bounds = layout.item_bounds(block)
                 for piece in descents[rank].ordered(block, iteration):
                     found = descents[rank].take(block, piece, iteration, items[bounds[0] : bounds[-1]], None)
                     loss, weight = loss + found[LOSS], weight + found[WEIGHT]

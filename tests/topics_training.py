@@ -13,10 +13,8 @@ from scipy.special import gammaln
 from training import schema_of
 
 from ps2.algorithms.topics.assignments import Assignments
-from ps2.algorithms.topics.blocks import make_ring
-from ps2.algorithms.topics.corpus import Corpus, Prior, document_numbers, iteration_key
+from ps2.algorithms.topics.corpus import Corpus, Prior, corpus_hash, document_numbers, iteration_key
 from ps2.algorithms.topics.plan import SamplingPlan
-from ps2.algorithms.topics.saved_topics import corpus_hash
 from ps2.algorithms.topics.settings import LDASettings
 from ps2.algorithms.training.balance import deal_by_cost
 from ps2.algorithms.training.faults import ColumnNames
@@ -67,7 +65,7 @@ def words_likelihood(counts: Any, beta: float) -> float:
 
 def replayed(counts: sp.csr_array, plan: SamplingPlan, workers: int) -> Any:
     """Rotate in one process, turn by turn and rank by rank, with arrays for servers; return the counts of words."""
-    ring = make_ring(workers, WORDS, plan.width)
+    ring = plan.ring(workers)
     blocks = deal_by_cost(np.asarray(counts.sum(axis=0)).astype(np.int64), ring.blocks)
     found, totals, before = np.zeros((WORDS, plan.topics), np.int32), [], []
     for corpus in corpora(counts, workers, blocks):
@@ -106,7 +104,7 @@ def saved_counts(fleet: Any, plan: SamplingPlan, workers: int) -> Any:
     """Return the counts of words by the topics that workers saved last."""
     counts, found, blocks = documents(), np.zeros((WORDS, plan.topics), np.int32), None
     if fleet.frequencies is not None:
-        blocks = deal_by_cost(fleet.frequencies.pull(), make_ring(workers, WORDS, plan.width).blocks)
+        blocks = deal_by_cost(fleet.frequencies.pull(), plan.ring(workers).blocks)
     for rank, corpus in enumerate(corpora(counts, workers, blocks)):
         topics = fleet.saved.load(rank, corpus_hash(corpus), corpus.size)
         np.add.at(found, (np.repeat(corpus.words, np.diff(corpus.begins)), topics), 1)

@@ -8,9 +8,9 @@ import pytest
 from descents import ITEMS, USERS, begun, ccd_plan
 
 from ps2.algorithms.factors.ccd_descent import SideDescent
+from ps2.algorithms.factors.ccd_program import CcdWorker, SolveAll
 from ps2.algorithms.factors.ccd_ratings import RatingRows, SideRatings
-from ps2.algorithms.factors.ccd_vectors import CcdSizes, CcdVectors
-from ps2.algorithms.factors.ccd_worker import CcdWorker
+from ps2.algorithms.factors.shared_factors import CcdSizes, CcdVectors, pull_vectors
 from ps2.algorithms.training.checkpoint_names import UNNAMED
 from ps2.errors import LimitError
 
@@ -28,6 +28,9 @@ class ThreadWorker:
 
     def prefetch(self, matrix, columns, ahead):
         return Pulled(matrix.pull(columns=columns))
+
+    def report(self, sums):
+        pass
 
 
 class Pulled:
@@ -50,7 +53,7 @@ def iterate(rank, barrier, vectors, plan, raw, mean):
         places.append(np.arange(begin, end))
     solver, worker = CcdWorker(vectors, tuple(places), tuple(sides)), ThreadWorker(rank, barrier)
     for iteration in range(ITERATIONS):
-        solver.iterate(worker, iteration)
+        solver(worker, SolveAll(iteration))
         vectors.users[0].flush()
         barrier.wait(20)
 
@@ -75,7 +78,9 @@ def test_vectors_when_on_servers_then_as_in_a_process(ps, kind, workers, weighte
             done.result()
     for _ in range(ITERATIONS):
         descent.iterate()
-    users, items = vectors.read(ITERATIONS)
+    copy = ITERATIONS % 2
+    users = pull_vectors(vectors.users[copy], np.arange(USERS))
+    items = pull_vectors(vectors.items[copy], np.arange(ITEMS))
     if workers == 1:
         assert (users.tobytes(), items.tobytes()) == (descent.users.own.tobytes(), descent.items.own.tobytes())
     np.testing.assert_allclose(users, descent.users.own, rtol=1e-4, atol=1e-5)

@@ -7,7 +7,7 @@ import pytest
 from descents import ITEMS, KINDS, USERS, Descent, Vectors, begun, ccd_plan, cells_of, raw_of
 
 from ps2.algorithms.factors import ccd_descent, ccd_kernels, ops, warm
-from ps2.algorithms.factors.ccd_descent import SideDescent, gram_of, padded
+from ps2.algorithms.factors.ccd_descent import SideDescent, gram_matrix, padded
 from ps2.algorithms.factors.ccd_kernels import BLOCK, SWEEPS
 from ps2.algorithms.factors.ccd_ratings import RatingRows, SideRatings
 from ps2.errors import OutOfRangeError
@@ -139,7 +139,7 @@ def test_user_when_without_ratings_then_keeps_vector():
 
 def test_gram_when_computed_then_is_product():
     x = np.random.default_rng(0).normal(size=(700, 8)).astype(np.float32)
-    np.testing.assert_allclose(gram_of(x), x.T.astype(np.float64) @ x, rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(gram_matrix(x), x.T.astype(np.float64) @ x, rtol=1e-4, atol=1e-3)
 
 
 def test_kernels_when_warm_then_descent_compiles_nothing():
@@ -151,7 +151,7 @@ def test_kernels_when_warm_then_descent_compiles_nothing():
         ratings = SideRatings.from_rows(RatingRows(*raw_of()), USERS, plan)
         side = SideDescent(plan, ratings, held_out=ratings)
         others = np.zeros((ITEMS, side.own.shape[1]), np.float32)
-        side.solve(Vectors(others), gram_of(others) if plan.settings.implicitPrefs else np.zeros((0, 0)))
+        side.solve(Vectors(others), gram_matrix(others) if plan.settings.implicitPrefs else np.zeros((0, 0)))
     assert [len(kernel.signatures) for kernel in kernels] == before
 
 

@@ -13,8 +13,7 @@ import pytest
 from factors_training import PLAN, changed, fitted
 from training import change_plan, plan_of
 
-from ps2.algorithms.factors.ccd_vectors import CcdVectors
-from ps2.algorithms.factors.shared_factors import SharedFactors
+from ps2.algorithms.factors.shared_factors import CcdVectors, SharedFactors
 from ps2.algorithms.frame import program
 from ps2.algorithms.frame.journal import Journal
 from ps2.algorithms.frame.settings import with_values

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from factors_training import COLUMNS, PLAN, ratings, replayed, surveyed
 
-from ps2.algorithms.factors import grid_kernels, sgd_kernels, warm
+from ps2.algorithms.factors import sgd_kernels, warm
 from ps2.algorithms.factors.grid import Layout, ordered
 from ps2.algorithms.factors.rows import Scaling, SgdPlan
 from ps2.algorithms.factors.settings import FactorizationSettings
@@ -149,7 +149,7 @@ def test_pieces_when_turns_have_a_budget_then_they_are_smaller():
 
 def test_kernels_when_warm_then_training_compiles_nothing():
     outer = sgd_kernels.descend, sgd_kernels.squared_errors, sgd_kernels.draw_rows
-    outer += grid_kernels.count_cells, grid_kernels.fill_cells, grid_kernels.sort_cells
+    outer += sgd_kernels.count_cells, sgd_kernels.fill_cells, sgd_kernels.sort_cells
     warm.warm()
 
     def compiled():

@@ -8,8 +8,16 @@ from types import SimpleNamespace
 import pytest
 from factors_training import plan_of
 
-from ps2.algorithms.factors.following import ASKS, HELD_LOSS, HELD_WEIGHT, LOSS, NOTHING, WEIGHT
-from ps2.algorithms.factors.program import STRANGE, FactorsProgram
+from ps2.algorithms.factors.program import (
+    ASKS,
+    HELD_LOSS,
+    HELD_WEIGHT,
+    LOSS,
+    STRANGE,
+    WEIGHT,
+    ZERO_SUMS,
+    FactorsProgram,
+)
 from ps2.algorithms.factors.sgd_program import SgdProgram
 from ps2.algorithms.factors.timetable import Begin, Iterate, Kind, Lengths, Phase, Timetable
 from ps2.algorithms.frame.program import ProgramDriver, Task
@@ -73,7 +81,7 @@ class Run:
 
     def clocks(self, clocks, report=lambda clock: {}, asks=()):
         for clock in clocks:
-            self.report(clock, {**NOTHING, ASKS: int(clock in asks), **report(clock)})
+            self.report(clock, {**ZERO_SUMS, ASKS: int(clock in asks), **report(clock)})
 
     def report(self, clock, report):
         message = self.driver.on_run_clock(clock, [report])

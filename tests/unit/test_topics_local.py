@@ -9,8 +9,7 @@ from topics_training import PLAN, TOPICS, WORDS, documents, replayed
 
 from ps2.algorithms.topics.assignments import Assignments
 from ps2.algorithms.topics.corpus import Corpus, Prior, document_numbers, iteration_key
-from ps2.algorithms.topics.local_sampling import LocalSampling
-from ps2.algorithms.topics.local_turns import document_bounds
+from ps2.algorithms.topics.local_sampling import LocalSampling, document_bounds
 from ps2.data.rows import LocalRows
 from ps2.errors import ConfigError
 from tests.plans import changed
@@ -40,7 +39,7 @@ def by_word(sampling):
 
 def of_topics(sampling):
     """Count words by the topics of tokens."""
-    found, whole = np.zeros((WORDS, TOPICS), np.int32), sampling.whole
+    found, whole = np.zeros((WORDS, TOPICS), np.int32), sampling.corpus()
     np.add.at(found, (np.repeat(whole.words, np.diff(whole.begins)), sampling.topics), 1)
     return found
 
@@ -85,7 +84,7 @@ def test_threads_when_they_sample_then_counts_match_topics(sync):
 def test_topics_when_given_to_other_threads_then_counts_match():
     two = sampled(PLAN, documents(), 2)
     three = LocalSampling(PLAN, rows_of(documents()), 3)
-    three.give(two.topics)
+    three.restore(two.topics)
     np.testing.assert_array_equal(three.topics, two.topics)
     np.testing.assert_array_equal(by_word(three), by_word(two))
     three.sample(1, PRIOR)

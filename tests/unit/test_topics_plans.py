@@ -7,12 +7,10 @@ import pytest
 from scipy.special import gammaln
 
 from ps2.algorithms.topics.alpha import AlphaSchedule, fit_alpha, histogram_keys
-from ps2.algorithms.topics.blocks import make_ring
-from ps2.algorithms.topics.corpus import Corpus
+from ps2.algorithms.topics.corpus import Corpus, corpus_hash
 from ps2.algorithms.topics.plan import SamplingPlan
-from ps2.algorithms.topics.saved_topics import PAGE, SavedTopics, corpus_hash
 from ps2.algorithms.topics.settings import LDASettings
-from ps2.algorithms.topics.shared_counts import ClockRows
+from ps2.algorithms.topics.shared_counts import PAGE, ClockRows, SavedTopics
 from ps2.algorithms.topics.sharing import word_groups
 from ps2.algorithms.training.balance import deal_by_cost
 from ps2.algorithms.training.checkpoint_names import UNNAMED
@@ -29,7 +27,7 @@ def test_words_when_dealt_to_blocks_then_tokens_are_about_equal():
 
 @pytest.mark.parametrize(("width", "blocks"), [(1000, 6), (150, 12), (10, 102)])
 def test_blocks_when_words_are_many_then_each_fits_worker(width, blocks):
-    ring = make_ring(3, 1000, width)
+    ring = SamplingPlan(settings=LDASettings(k=2), vocabulary=1000, slice_words=width).ring(3)
     assert (ring.blocks, ring.turns) == (blocks, blocks)
 
 
@@ -55,7 +53,7 @@ def test_rows_when_others_are_ahead_then_no_read_row_is_written(staleness):
     for clock in range(20):
         read = ring.row(1, clock - staleness - 1)
         assert read not in [ring.row(1, ahead) for ahead in range(clock - staleness, clock + staleness + 1)]
-    assert sorted(ring.of_clock(3) + ring.of_clock(4)) == sorted({*ring.of_clock(3), *ring.of_clock(4)})
+    assert sorted(ring.clock_rows(3) + ring.clock_rows(4)) == sorted({*ring.clock_rows(3), *ring.clock_rows(4)})
 
 
 @pytest.mark.parametrize("staleness", [0, 1, 8])
@@ -109,7 +107,7 @@ def test_saved_topics_when_loaded_then_match_only_same_tokens():
         saved = SavedTopics.make(300, sum(corpus.size for corpus in corpora), 2, UNNAMED)
         topics = [np.arange(corpus.size, dtype=np.uint16) + rank for rank, corpus in enumerate(corpora)]
         for rank, corpus in enumerate(corpora):
-            saved.tell_size(rank, corpus.size)
+            saved.announce_size(rank, corpus.size)
         assert saved.load(0, corpus_hash(corpora[0]), corpora[0].size) is None
         for rank, corpus in enumerate(corpora):
             saved.save(rank, corpus_hash(corpus), topics[rank])

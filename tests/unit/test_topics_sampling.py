@@ -8,9 +8,8 @@ import scipy.sparse as sp
 from scipy.special import gammaln
 from scipy.stats import chisquare
 
-from ps2.algorithms.topics.assignments import Assignments
+from ps2.algorithms.topics.assignments import Assignments, DenseTally, SparseTally
 from ps2.algorithms.topics.corpus import Corpus, Prior, iteration_key, topic_dtype
-from ps2.algorithms.topics.tallies import DenseTally, SparseTally
 
 WORDS, DOCUMENTS, TOPICS = 9, 12, 70
 
@@ -55,9 +54,9 @@ def tallied(assignments):
     """Return how often documents have topics, as the sampler knows it."""
     tally = assignments._tally
     if isinstance(tally, DenseTally):
-        assert not tally._rows[:, TOPICS:].any()
-        return tally._rows[:, :TOPICS]
-    first, length, held, often = tally._lists
+        assert not tally.form[:, TOPICS:].any()
+        return tally.form[:, :TOPICS]
+    first, length, held, often = tally.form
     found = np.zeros((len(length), TOPICS), np.int64)
     for document, count in enumerate(length):
         some = slice(first[document], first[document] + count)

@@ -49,7 +49,7 @@ def test_training_when_done_then_counts_cover_all_tokens(ps, fleet, sync):
     assert found.counts.shape == (WORDS, TOPICS)
     assert found.counts.min() == 0
     np.testing.assert_array_equal(found.counts.sum(axis=1), documents().sum(axis=0))
-    last = fleet[0].shares_ring.of_clock(len(ps.reports[0]) - 1)
+    last = fleet[0].shares_ring.clock_rows(len(ps.reports[0]) - 1)
     np.testing.assert_array_equal(fleet[0].shares.pull(last).sum(axis=0), found.counts.sum(axis=0))
     assert len(steps) == found.history.steps == PLAN.settings.maxIter
     assert found.history.objective[-1] < found.history.objective[0] - 0.1

@@ -25,12 +25,13 @@ from ps2.ops.kernels import inline, inline_reduction, reduction
 Array = npt.NDArray[Any]
 Columns = tuple[Float32s, Float32s, Float32s, Float32s]
 
-# Ranks that are solved together, and the sums that they need: numerators, and the products' upper triangle.
+# The number of ranks that are solved together, and of the sums that they need: numerators, and the products' upper
+# triangle.
 BLOCK = 4
 SUMS = BLOCK + BLOCK * (BLOCK + 1) // 2
-# How often each coordinate of a block is solved, given the others.
+# The number of times that each coordinate of a block is solved.
 SWEEPS = 3
-# Numbers whose products are summed in float32.
+# The number of ratings whose products are summed in float32.
 TILE = 256
 ZERO, ONE = np.float32(0), np.float32(1)
 
@@ -50,39 +51,35 @@ def descend(
     """Solve all coordinates of some vectors once. A vector without ratings stays.
 
     Args:
-        ratings: ends (of each vector's ratings, after a leading 0), rows of ``others``, a (empty: all are 1) and b.
-        some: the vectors to solve: the first one, and the end.
-        own: vectors of this side; changed.
-        others: vectors of the other side that occur.
-        gram: products of all vectors of the other side, ``others.T @ others``, which all cells add to the curvatures of
-            this side; empty: only given ratings count.
-        ridge: what is added to each vector's sums of squares.
-        mean: of predictions.
+        ratings: the end of each vector's ratings, after a leading 0; rows of ``others``; a (empty: all are 1); b.
+        some: the first vector to solve, and the end.
+        own: the vectors of this side; changed.
+        others: the vectors of the other side that occur.
+        gram: the products of all vectors of the other side, ``others.T @ others``, which all cells add to the
+            curvatures of this side; empty: only the ratings count.
+        ridge: the addend to each vector's sums of squares.
+        mean: the first term of predictions.
         kind: whether there are biases, whether no number is negative, and whether feedback is implicit.
-        losses: of each vector's ratings, afterwards: w (r - x)^2, or a x^2 - 2 b x + b of implicit feedback, which is
-            what the given cells have beyond the x^2 of all cells.
+        losses: the loss of each vector's ratings, an output: w (r - x)^2, or a x^2 - 2 b x + b of implicit feedback,
+            which the ratings' cells add to the x^2 of all cells.
     """
-    ends, places, a, b = ratings
+    ends, rows, a, b = ratings
     biases, nonnegative, implicit = kind
     ranks = own.shape[1] - biases
-    most = 0
+    longest = 0
     for u in range(some[0], some[1]):
-        most = max(most, ends[u + 1] - ends[u])
-    c0, c1, c2, c3 = (
-        np.empty(most, np.float32),
-        np.empty(most, np.float32),
-        np.empty(most, np.float32),
-        np.empty(most, np.float32),
-    )
-    columns, z = (c0, c1, c2, c3), np.empty(most, np.float32)
+        longest = max(longest, ends[u + 1] - ends[u])
+    c0, c1 = np.empty(longest, np.float32), np.empty(longest, np.float32)
+    c2, c3 = np.empty(longest, np.float32), np.empty(longest, np.float32)
+    columns, z = (c0, c1, c2, c3), np.empty(longest, np.float32)
     x, sums = np.empty(ranks), np.empty(SUMS)
-    above, below, y = np.empty(BLOCK), np.empty((BLOCK, BLOCK)), np.empty(BLOCK)
+    numerators, products, y = np.empty(BLOCK), np.empty((BLOCK, BLOCK)), np.empty(BLOCK)
     for u in range(some[0], some[1]):
         begin, count = ends[u], ends[u + 1] - ends[u]
         losses[u] = 0.0
         if not count:
             continue
-        mine, targets = places[begin : begin + count], b[begin : begin + count]
+        mine, targets = rows[begin : begin + count], b[begin : begin + count]
         weights = a[begin : begin + count] if len(a) else a
         for f in range(ranks):
             x[f] = own[u, f]
@@ -100,25 +97,25 @@ def descend(
                     others[j, first + 3],
                 )
             _sum(columns, z, weights, targets, sums)
-            at = BLOCK
+            index = BLOCK
             for f in range(BLOCK):
                 for g in range(f, BLOCK):
-                    below[f, g] = below[g, f] = sums[at] + (gram[first + f, first + g] if len(gram) else 0.0)
-                    at += 1
-                below[f, f] += ridge[u]
+                    products[f, g] = products[g, f] = sums[index] + (gram[first + f, first + g] if len(gram) else 0.0)
+                    index += 1
+                products[f, f] += ridge[u]
                 y[f] = x[first + f]
             for f in range(BLOCK):
                 value = sums[f] - ridge[u] * y[f]
                 if len(gram):
-                    of_rank = gram[first + f]
+                    gram_row = gram[first + f]
                     cells = 0.0
                     for g in range(ranks):
-                        cells += of_rank[g] * x[g]
+                        cells += gram_row[g] * x[g]
                     value -= cells
                 for g in range(BLOCK):
-                    value += below[f, g] * y[g]
-                above[f] = value
-            solve_block(above, below, y, nonnegative)
+                    value += products[f, g] * y[g]
+                numerators[f] = value
+            solve_block(numerators, products, y, nonnegative)
             for f in range(BLOCK):
                 own[u, first + f] = y[f]
                 y[f], x[first + f] = own[u, first + f] - x[first + f], own[u, first + f]
@@ -127,11 +124,11 @@ def descend(
 
 
 @inline_reduction
-def _predict(places: Int32s, own: Float32s, u: int, others: Float32s, mean: float, biases: bool, z: Float32s) -> None:
+def _predict(rows: Int32s, own: Float32s, u: int, others: Float32s, mean: float, biases: bool, z: Float32s) -> None:
     """Set ``z`` to the predictions of a vector's ratings."""
     ranks = own.shape[1] - biases
-    for e in range(len(places)):
-        j = np.uintp(places[e])
+    for e in range(len(rows)):
+        j = np.uintp(rows[e])
         dot = ZERO
         for f in range(ranks):
             dot += own[u, f] * others[j, f]
@@ -187,23 +184,23 @@ def _sum_tile(columns: Columns, z: Float32s, a: Float32s, b: Float32s, sums: Flo
 
 
 @inline
-def solve_block(above: Float64s, below: Float64s, x: Float64s, nonnegative: bool) -> None:
-    """Minimise ``x.B x / 2 - above.x`` by coordinate descent from ``x`` on, where ``below`` is B."""
+def solve_block(numerators: Float64s, products: Float64s, x: Float64s, nonnegative: bool) -> None:
+    """Minimise ``x.products x / 2 - numerators.x`` by coordinate descent from ``x`` on."""
     inverse = np.empty(BLOCK)
     for f in range(BLOCK):
-        inverse[f] = 1.0 / below[f, f] if below[f, f] > 0 else 0.0
+        inverse[f] = 1.0 / products[f, f] if products[f, f] > 0 else 0.0
     for _ in range(SWEEPS):
         for f in range(BLOCK):
-            value = above[f] + below[f, f] * x[f]
+            value = numerators[f] + products[f, f] * x[f]
             for g in range(BLOCK):
-                value -= below[f, g] * x[g]
+                value -= products[f, g] * x[g]
             value *= inverse[f]
             x[f] = max(value, 0.0) if nonnegative else value
 
 
 @inline_reduction
 def _move(columns: Columns, by: Float64s, z: Float32s, count: int) -> None:
-    """Add to predictions what the change of a block's coordinates adds."""
+    """Add the effect of the change of a block's coordinates to predictions."""
     c0, c1, c2, c3 = columns
     d0, d1, d2, d3 = np.float32(by[0]), np.float32(by[1]), np.float32(by[2]), np.float32(by[3])
     for e in range(count):
@@ -213,13 +210,13 @@ def _move(columns: Columns, by: Float64s, z: Float32s, count: int) -> None:
 @inline_reduction
 def _bias(a: Float32s, b: Float32s, old: np.float32, ridge: float, z: Float32s) -> np.float32:
     """Solve a bias; return it, and change the predictions."""
-    above, below = 0.0, 0.0
+    numerator, weight = 0.0, 0.0
     for e in range(len(z)):
         w = np.float64(a[e]) if len(a) else 1.0
-        above += b[e] - w * (z[e] - old)
-        below += w
-    below += ridge
-    new = np.float32(above / below) if below > 0 else ZERO
+        numerator += b[e] - w * (z[e] - old)
+        weight += w
+    weight += ridge
+    new = np.float32(numerator / weight) if weight > 0 else ZERO
     for e in range(len(z)):
         z[e] += new - old
     return new
@@ -245,14 +242,14 @@ def measure(
     mean: float,
     kind: tuple[bool, bool, bool],
 ) -> float:
-    """Return the loss of ratings, held-out ones for example; arguments are those of ``descend``."""
-    ends, places, a, b = ratings
+    """Return the loss of ratings, such as held-out ones; arguments are those of ``descend``."""
+    ends, rows, a, b = ratings
     biases, _, implicit = kind
     loss = 0.0
     for u in range(len(ends) - 1):
         begin, end = ends[u], ends[u + 1]
         z = np.empty(end - begin, np.float32)
-        _predict(places[begin:end], own, u, others, mean, biases, z)
+        _predict(rows[begin:end], own, u, others, mean, biases, z)
         loss += _loss(a[begin:end] if len(a) else a, b[begin:end], z, implicit)
     return loss
 

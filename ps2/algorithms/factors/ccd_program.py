@@ -2,8 +2,8 @@
 
 Yu et al., "Scalable Coordinate Descent Approaches to Parallel Matrix Factorization for Recommender Systems" (2012),
 section 4: each worker has the ratings of some users and of some items. In an iteration, which is a clock, all workers
-solve the vectors of their users, and then those of their items (``ccd_worker.py``). Coordinates are solved in another
-order than by CCD++: vector by vector, some ranks at a time, as by iALS++ (Rendle et al. 2021; ``ccd_kernels.py``).
+solve the vectors of their users, and then those of their items. Coordinates are solved in another order than by CCD++:
+vector by vector, some ranks at a time, as by iALS++ (Rendle et al. 2021; ``ccd_kernels.py``).
 """
 
 from __future__ import annotations
@@ -16,22 +16,40 @@ from typing import Any
 
 import numpy as np
 
-from ps2.algorithms.factors.ccd_descent import num_coordinates, padded
-from ps2.algorithms.factors.ccd_reading import WorkersRatings, read_ratings
-from ps2.algorithms.factors.ccd_vectors import CcdSizes, CcdVectors
-from ps2.algorithms.factors.ccd_worker import CcdWork, SolveAll
+from ps2.algorithms.factors.ccd_descent import SideDescent, gram_matrix, num_coordinates, padded
+from ps2.algorithms.factors.ccd_ratings import WorkersRatings, read_ratings
 from ps2.algorithms.factors.grid import Layout
 from ps2.algorithms.factors.plan import FactorizationPlan, FittedFactors
-from ps2.algorithms.factors.program import CheckAndTrain, FactorsProgram, Iteration, Problem
+from ps2.algorithms.factors.program import (
+    BYTES,
+    HELD_LOSS,
+    HELD_WEIGHT,
+    LOSS,
+    PENALTY,
+    RATINGS,
+    WEIGHT,
+    CheckAndTrain,
+    FactorsProgram,
+    Iteration,
+    Problem,
+)
 from ps2.algorithms.factors.rows import Vectors
-from ps2.algorithms.frame.program import Ask, Steps, WorkerLoop
+from ps2.algorithms.factors.shared_factors import BEST, ITEMS, USERS, CcdSizes, CcdVectors, pull_vectors
+from ps2.algorithms.frame.program import Ask, Steps, Task, WorkerLoop
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.record import StepReport
-from ps2.array_types import Float32s
+from ps2.array_types import Float32s, Int64s
 from ps2.errors import PS2Error
 
 # The standard deviation of the numbers of new vectors, times the root of the rank.
 INITIAL_STD = 0.3
+
+
+@dataclass(frozen=True)
+class SolveAll(Task):
+    """Solve all coordinates once; iterations count from 0."""
+
+    iteration: int
 
 
 class CcdProgram(FactorsProgram):
@@ -66,7 +84,7 @@ class CcdProgram(FactorsProgram):
                 )
             self.end_iteration(ask, results, result)
             if self.problem.keeps_best and self.best_iteration(results) == len(results):
-                ask(partial(self._vectors.keep, len(results)))
+                ask(partial(self._vectors.keep_best, len(results)))
 
     def _write_first_vectors(self) -> None:
         problem, survey, model = self.problem, self.problem.survey, self.problem.initial_model
@@ -79,34 +97,78 @@ class CcdProgram(FactorsProgram):
         ordered[1][problem.deal.item_positions] = items
         self._vectors.write(*ordered)
 
-    # -- what the frame calls ------------------------------------------------------------------------------------------
+    # -- the program's parts -------------------------------------------------------------------------------------------
 
     def loop(self) -> CheckAndTrain:
-        return CheckAndTrain(WorkerLoop(CcdWork(self._vectors, self.problem.deal.layout, self.mean)))
+        layout = self.problem.deal.layout
+        return CheckAndTrain(WorkerLoop(partial(_make_worker, self._vectors, layout.groups, self.mean)))
 
-    def reader(self) -> ReadRatings:
-        """Return the picklable function that reads a worker's ratings."""
-        return ReadRatings(self.problem.deal.layout, self.plan)
+    def reader(self) -> Callable[[Any, Iterator[Any]], WorkersRatings]:
+        return partial(_read, self.problem.deal.layout, self.plan)
 
     def result(self, best_and_last: tuple[int, int]) -> FittedFactors:
         deal, (best, last) = self.problem.deal, best_and_last
-        users, items = self._vectors.read(last) if best == last else self._vectors.read_best()
-        return self.fitted(_split(users[deal.user_positions], self.plan), _split(items[deal.item_positions], self.plan))
+        copy = last % 2 if best == last else BEST
+        users = pull_vectors(self._vectors.users[copy], deal.user_positions)
+        items = pull_vectors(self._vectors.items[copy], deal.item_positions)
+        return self.fitted(_split(users, self.plan), _split(items, self.plan))
 
     def free(self) -> None:
         self._vectors.free()
 
 
-@dataclass(frozen=True, eq=False)
-class ReadRatings:
-    """Reads a worker's ratings; picklable."""
+def _read(layout: Layout, plan: FactorizationPlan, worker: Any, batches: Iterator[Any]) -> WorkersRatings:
+    first, end = layout.user_bounds(worker.rank)[[0, -1]].tolist()
+    return read_ratings(batches, (first, end), layout.items_owned_by(worker.rank), plan)
 
-    layout: Layout
-    plan: FactorizationPlan
 
-    def __call__(self, worker: Any, batches: Iterator[Any]) -> WorkersRatings:
-        first, end = self.layout.users_of(worker.rank)[[0, -1]].tolist()
-        return read_ratings(batches, (first, end), self.layout.items_owned_by(worker.rank), self.plan)
+def _make_worker(vectors: CcdVectors, threads: int, mean: float, ratings: WorkersRatings) -> CcdWorker:
+    plan = vectors.sizes.plan
+    users = SideDescent(plan, ratings.users, mean, None, threads)
+    items = SideDescent(plan, ratings.items, mean, ratings.held_out, threads)
+    return CcdWorker(vectors, (np.arange(*ratings.user_bounds), np.arange(*ratings.item_bounds)), (users, items))
+
+
+class CcdWorker:
+    """A worker's ratings of its users and of its items, and the vectors on the servers."""
+
+    def __init__(
+        self, vectors: CcdVectors, positions: tuple[Int64s, Int64s], sides: tuple[SideDescent, SideDescent]
+    ) -> None:
+        """Both pairs are of the worker's users and items."""
+        self._vectors = vectors
+        self._user_positions, self._item_positions = positions
+        self._users, self._items = sides
+        self._loaded: int | None = None  # the iteration that begins with the vectors in this process
+
+    def __call__(self, worker: Any, task: SolveAll) -> None:
+        """Solve the vectors of the users; when all workers have done so, solve those of the items, and report."""
+
+        def request(matrix: Any) -> Callable[[Int64s], Any]:
+            return lambda columns: worker.prefetch(matrix, columns=columns, ahead=0)
+
+        vectors, rank = self._vectors, worker.rank
+        before, after = task.iteration % 2, (task.iteration + 1) % 2
+        users, items = self._users, self._items
+        if self._loaded != task.iteration:  # the process is new, or goes back
+            users.own = vectors.users[before].pull(columns=self._user_positions)
+            items.own = vectors.items[before].pull(columns=self._item_positions)
+        users.solve(request(vectors.items[before]), vectors.gram(ITEMS + before))
+        vectors.users[after].push(columns=self._user_positions, values=users.own, wait=False)
+        if vectors.grams is not None:
+            vectors.add_gram(USERS, rank, gram_matrix(users.own))
+        worker.barrier()
+        users_gram = vectors.gram(USERS)
+        loss, held = items.solve(request(vectors.users[after]), users_gram)
+        vectors.items[after].push(columns=self._item_positions, values=items.own, wait=False)
+        if vectors.grams is not None:
+            vectors.add_gram(ITEMS + after, rank, items_gram := gram_matrix(items.own))
+            # The x^2 of all cells of these items: the inner product of both sides' products.
+            loss += float(np.sum(users_gram * items_gram))
+        self._loaded = task.iteration + 1
+        sums = {LOSS: loss, WEIGHT: items.weight, HELD_LOSS: held, HELD_WEIGHT: items.held_weight}
+        penalty = users.penalty() + items.penalty()
+        worker.report({**sums, PENALTY: penalty, RATINGS: items.ratings, BYTES: users.bytes + items.bytes})
 
 
 def first_vectors(plan: FactorizationPlan, users: int, items: int) -> tuple[Float32s, Float32s]:

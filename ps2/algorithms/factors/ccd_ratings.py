@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pyarrow as pa
 
 from ps2.algorithms.factors.ccd_kernels import Array
+from ps2.algorithms.factors.chunks import HELD, ITEM, RATING, USER, WEIGHT, join_columns
 from ps2.algorithms.factors.plan import FactorizationPlan
 from ps2.array_types import Float32s, Float64s, Int32s, Int64s
 
 
 @dataclass(frozen=True, eq=False)
 class RatingRows:
-    """Ratings in any order.
-
-    Attributes:
-        own: integers: numbers from 0 of the side (users, or items) whose ratings these are.
-        others: integers: positions on the other side.
-        ratings, weights: float32; None: all weights are 1.
-    """
+    """Ratings in any order, of users (or items) numbered from 0 and positions on the other side."""
 
     own: Array
     others: Array
     ratings: Float32s
     weights: Float32s | None = None
 
-    def chosen(self, marks: Array) -> RatingRows:
-        """Return the rows that are marked."""
-        weights = None if self.weights is None else self.weights[marks]
-        return RatingRows(self.own[marks], self.others[marks], self.ratings[marks], weights)
+    def select(self, mask: Array) -> RatingRows:
+        weights = None if self.weights is None else self.weights[mask]
+        return RatingRows(self.own[mask], self.others[mask], self.ratings[mask], weights)
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,11 +34,10 @@ class SideRatings:
 
     Attributes:
         ends: the end of each one's ratings, after a leading 0.
-        others: int32: for each rating, the position on the other side; of one user, or item, ascending.
-        curvatures: for each rating, a of ``ccd_kernels``; empty: all are 1.
-        targets: for each rating, b.
+        others: each rating's position on the other side, ascending for each user (or item).
+        curvatures: each rating's a of ``ccd_kernels``; empty: all are 1.
+        targets: each rating's b of ``ccd_kernels``.
         penalties: the weight of each one's squared norm in the penalty.
-        is_implicit: whether feedback is implicit.
     """
 
     ends: Int64s
@@ -57,16 +52,17 @@ class SideRatings:
 
     @property
     def own(self) -> int:
-        """The number of the users, or of the items."""
+        """The number of the users, or of the items; some may have no ratings."""
         return len(self.ends) - 1
+
+    @property
+    def arrays(self) -> tuple[Int64s, Int32s, Float32s, Float32s]:
+        """The arrays that the kernels take."""
+        return self.ends, self.others, self.curvatures, self.targets
 
     @staticmethod
     def from_rows(rows: RatingRows, own: int, plan: FactorizationPlan) -> SideRatings:
-        """Sort ratings, which come in any order.
-
-        Args:
-            own: the number of the users, or of the items, of whom some may have no ratings.
-        """
+        """Sort the ratings of ``own`` users, or items."""
         order = _order(rows)
         ends = np.append(0, np.cumsum(np.bincount(rows.own, minlength=own)))
         weights = None if rows.weights is None else rows.weights[order]
@@ -85,7 +81,6 @@ class SideRatings:
         return float(self.curvatures.sum(dtype=np.float64)) if len(self.curvatures) else float(len(self))
 
     def part(self, first: int, end: int) -> SideRatings:
-        """Return the ratings of some of the users, or items."""
         cut = slice(self.ends[first], self.ends[end])
         return SideRatings(
             self.ends[first : end + 1] - self.ends[first],
@@ -102,8 +97,7 @@ class SideRatings:
 
 
 def _order(rows: RatingRows) -> Int64s:
-    """Return the order by the number of the own side, the other's, rating and weight: one that does not depend on how
-    rows travelled."""
+    """Return the order by own number, other position, rating and weight; it does not depend on how rows travelled."""
     keys = rows.own.astype(np.int64) * (int(rows.others.max(initial=0)) + 1) + rows.others
     order = np.argsort(keys, kind="stable")
     ordered = keys[order]
@@ -124,3 +118,43 @@ def _terms(ratings: Float32s, weights: Float32s | None, plan: FactorizationPlan)
         none = np.zeros(0, np.float32)
         return none, ratings, none
     return weights, weights * ratings, weights
+
+
+@dataclass(frozen=True, eq=False)
+class WorkersRatings:
+    """The ratings of a worker.
+
+    Attributes:
+        held_out: the held-out ratings of the worker's items; None: there are none.
+        strange: the number of rows with ids that were missing at the first reading.
+        user_bounds, item_bounds: the first position of the worker's users and items, and the end.
+    """
+
+    users: SideRatings
+    items: SideRatings
+    held_out: SideRatings | None
+    strange: int
+    user_bounds: tuple[int, int]
+    item_bounds: tuple[int, int]
+
+
+def read_ratings(
+    batches: Iterable[pa.RecordBatch],
+    user_bounds: tuple[int, int],
+    item_bounds: tuple[int, int],
+    plan: FactorizationPlan,
+) -> WorkersRatings:
+    """Read packed ratings (``dealing.PACKED``)."""
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    sides, held_out = [], None
+    for by_item, (first, end) in ((False, user_bounds), (True, item_bounds)):
+        columns = join_columns([row for row in rows if row["by_item"] == by_item])
+        own, others = (columns[ITEM], columns[USER]) if by_item else (columns[USER], columns[ITEM])
+        ratings = columns.get(RATING, np.ones(len(own), np.float32))
+        side = RatingRows(own - np.int32(first), others, ratings, columns.get(WEIGHT))
+        held = columns.get(HELD, np.zeros(len(own), np.bool_))
+        sides.append(SideRatings.from_rows(side.select(~held), end - first, plan))
+        if by_item and held.any():
+            held_out = SideRatings.from_rows(side.select(held), end - first, plan)
+    strange = sum(row["strange"] for row in rows)
+    return WorkersRatings(sides[0], sides[1], held_out, strange, user_bounds, item_bounds)

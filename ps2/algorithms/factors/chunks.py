@@ -17,6 +17,8 @@ Mask = npt.NDArray[np.bool_]
 
 # Names of the columns that tasks get.
 USER, ITEM, RATING, WEIGHT, HELD = "user", "item", "rating", "weight", "held"
+# The dtypes in which they travel.
+DTYPES: dict[str, Any] = {USER: np.int32, ITEM: np.int32, RATING: np.float32, WEIGHT: np.float32, HELD: np.bool_}
 # The approximate number of rows of a chunk.
 CHUNK_ROWS = 1 << 20
 CHUNKS = pa.schema(
@@ -31,7 +33,7 @@ class Coded:
 
     Attributes:
         ids: int64 or strings, distinct, in any order.
-        codes: int32: for each row, the position of its id.
+        codes: the index of each row's id.
     """
 
     ids: pa.Array
@@ -57,7 +59,6 @@ class Chunk:
     """Some ratings without faults.
 
     Attributes:
-        users, items: the users and items of the rows.
         ratings, weights: float64 or float32; None: all are 1.
         held: whether each row is held out; None: none is.
     """
@@ -70,34 +71,43 @@ class Chunk:
 
     @staticmethod
     def from_columns(columns: Mapping[str, pa.Array]) -> Chunk:
-        """Return rows in this form; none of them holds a null."""
+        """Return rows, without nulls, in this form."""
         ratings, weights, held = (
             columns[name].to_numpy(zero_copy_only=False) if name in columns else None for name in (RATING, WEIGHT, HELD)
         )
         return Chunk(Coded.from_ids(columns[USER]), Coded.from_ids(columns[ITEM]), ratings, weights, held)
 
-    def row(self, part: int, number: int) -> dict[str, Any]:
-        """Return the chunk as a row of ``CHUNKS``, with numbers in float32.
+    def numbers(self) -> dict[str, Array]:
+        """Return the ratings, weights and marks that there are, in the dtypes in which they travel."""
+        arrays = {RATING: self.ratings, WEIGHT: self.weights, HELD: self.held}
+        return {name: array.astype(DTYPES[name], copy=False) for name, array in arrays.items() if array is not None}
 
-        Args:
-            part, number: the number of the rdd_partition, and that of the chunk in it.
-        """
-        cells: dict[str, Any] = {"part": part, "number": number}
-        cells |= {"user_ids": _packed(self.users.ids), "item_ids": _packed(self.items.ids)}
-        arrays: dict[str, tuple[Array | None, Any]] = {
-            USER: (self.users.codes, np.int32),
-            ITEM: (self.items.codes, np.int32),
-        }
-        arrays |= {RATING: (self.ratings, np.float32), WEIGHT: (self.weights, np.float32), HELD: (self.held, np.uint8)}
-        return cells | {name: None if a is None else a.astype(t).tobytes() for name, (a, t) in arrays.items()}
+    def row(self, part: int, number: int) -> dict[str, Any]:
+        """Return a row of ``CHUNKS``: the ``number``-th chunk of rdd_partition ``part``."""
+        cells: dict[str, Any] = {name: array.tobytes() for name, array in self.numbers().items()}
+        for name, coded in ((USER, self.users), (ITEM, self.items)):
+            cells[f"{name}_ids"] = write_stream(pa.table({"id": coded.ids}))
+            cells[name] = coded.codes.tobytes()
+        return {**cells, "part": part, "number": number}
 
     @staticmethod
     def from_row(row: Mapping[str, Any]) -> Chunk:
-        def read(name: str, dtype: Any) -> Any:
-            return None if row[name] is None else np.frombuffer(row[name], dtype)
+        def read(name: str) -> Any:
+            return None if row[name] is None else np.frombuffer(row[name], DTYPES[name])
 
-        users, items = (Coded(_unpacked(row[f"{name}_ids"]), read(name, np.int32)) for name in (USER, ITEM))
-        return Chunk(users, items, read(RATING, np.float32), read(WEIGHT, np.float32), read(HELD, np.bool_))
+        ids = (read_stream(row[f"{name}_ids"]).column(0).combine_chunks() for name in (USER, ITEM))
+        users, items = map(Coded, ids, (read(USER), read(ITEM)))
+        return Chunk(users, items, read(RATING), read(WEIGHT), read(HELD))
+
+
+def join_columns(rows: list[dict[str, Any]]) -> dict[str, Array]:
+    """Concatenate the columns of packed rows, which lose them; numbers that no row has are left out."""
+    columns = {}
+    for name, dtype in DTYPES.items():
+        parts = [np.frombuffer(row.pop(name), dtype) for row in rows if row[name] is not None]
+        if parts or name in (USER, ITEM):
+            columns[name] = np.concatenate([np.empty(0, dtype), *parts])
+    return columns
 
 
 def tables(batches: Iterable[pa.RecordBatch], rows: int = CHUNK_ROWS) -> Iterator[pa.Table]:
@@ -116,13 +126,13 @@ def tables(batches: Iterable[pa.RecordBatch], rows: int = CHUNK_ROWS) -> Iterato
         yield pa.Table.from_batches(held)
 
 
-def _packed(ids: pa.Array) -> bytes:
+def write_stream(table: pa.Table) -> bytes:
+    """Return a table as an Arrow stream."""
     sink = pa.BufferOutputStream()
-    batch = pa.record_batch([ids], ["id"])
-    with pa.ipc.new_stream(sink, batch.schema) as stream:
-        stream.write_batch(batch)
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
     return sink.getvalue().to_pybytes()
 
 
-def _unpacked(data: Any) -> pa.Array:
-    return pa.ipc.open_stream(bytes(data)).read_all().column(0).combine_chunks()
+def read_stream(data: Any) -> pa.Table:
+    return pa.ipc.open_stream(bytes(data)).read_all()

@@ -48,8 +48,7 @@ class Deal:
     """The users of each worker, and the items of each block that rotates.
 
     Attributes:
-        layout: the positions by worker and by block.
-        user_positions, item_positions: int32: the position of each user and each item.
+        user_positions, item_positions: the position in the layout of each user and each item.
         by_item: whether each rating travels to the worker of its item as well.
     """
 
@@ -60,17 +59,11 @@ class Deal:
 
     @staticmethod
     def from_survey(survey: RatingsSurvey, workers: int, groups: int, item_bytes: int) -> Deal:
-        """Deal the users and items of a survey; see ``from_counts``."""
         return Deal.from_counts(survey.user_counts, survey.item_counts, workers, groups, item_bytes)
 
     @staticmethod
     def from_counts(user_counts: Int64s, item_counts: Int64s, workers: int, groups: int, item_bytes: int) -> Deal:
-        """Deal users to workers, and items to blocks, each by the number of ratings.
-
-        Args:
-            groups: the number of groups of a worker's users, and of a block's items.
-            item_bytes: the bytes of an item in a worker.
-        """
+        """Deal users to workers, and items of so many bytes to blocks, each by the number of ratings."""
         max_items = max(BLOCK_BYTES // item_bytes, 1)
         blocks = SLICES * workers
         ring = RotationSchedule(workers, blocks * max(-(-len(item_counts) // (blocks * max_items)), 1), SLICES)
@@ -81,12 +74,7 @@ class Deal:
 
 @dataclass(frozen=True, eq=False)
 class PackedRatings:
-    """Ratings at the workers, one rdd_partition each.
-
-    Attributes:
-        frame: a DataFrame of packed rows: see ``PACKED``.
-        deal: the users and items of each worker.
-    """
+    """Ratings at the workers, one rdd_partition each: a DataFrame of the schema ``PACKED``."""
 
     frame: Any
     deal: Deal
@@ -97,13 +85,7 @@ class PackedRatings:
 
 
 def deal_ratings(frame: Any, survey: RatingsSurvey, deal: Deal, plan: FactorizationPlan) -> PackedRatings:
-    """Bring ratings to the workers; a shuffle of few large rows. Held-out rows of unknown ids are left out.
-
-    Args:
-        frame: the ratings.
-        survey: their survey, from whose chunks they are read.
-        plan: the training that they are for.
-    """
+    """Bring ratings to the workers: a shuffle of few large rows. Held-out rows of unknown ids are left out."""
     deal = replace(deal, by_item=plan.solver == "ccd")
     workers = deal.layout.ring.workers
     keys = partition_keys(workers)
@@ -132,21 +114,13 @@ def packed(
 ) -> pa.RecordBatch:
     """Return ratings as one row for each worker: those of its users, and then, if the deal says so, of its items.
 
-    Args:
-        keys: the key of each worker.
-        source: the rdd_partition of these rows, and their number in it.
+    ``keys`` has the key of each worker; ``source`` is the rdd_partition of the chunk, and its number there.
     """
     columns: dict[str, Array] = {
         USER: _positions(chunk.users, users, deal.user_positions),
         ITEM: _positions(chunk.items, items, deal.item_positions),
     }
-    for name, values, dtype in (
-        (RATING, chunk.ratings, np.float32),
-        (WEIGHT, chunk.weights, np.float32),
-        (HELD, chunk.held, np.uint8),
-    ):
-        if values is not None:
-            columns[name] = values.astype(dtype, copy=False)
+    columns |= chunk.numbers()
     unknown, strange = (columns[USER] == UNKNOWN) | (columns[ITEM] == UNKNOWN), 0
     if unknown.any():
         strange = int(unknown.sum() if chunk.held is None else (unknown & ~chunk.held).sum())
@@ -164,7 +138,7 @@ def packed(
 
 def _cut(columns: Mapping[str, Array], layout: Layout, workers: int, by_item: bool) -> dict[str, list[bytes | None]]:
     """Return ratings' columns as bytes for each worker."""
-    bounds = [layout.items_owned_by(rank)[1] if by_item else layout.users_of(rank)[-1] for rank in range(workers)]
+    bounds = [layout.items_owned_by(rank)[1] if by_item else layout.user_bounds(rank)[-1] for rank in range(workers)]
     owners = np.searchsorted(np.array(bounds), columns[ITEM if by_item else USER], side="right")
     order = np.argsort(owners.astype(np.uint16 if workers <= 1 << 16 else np.int64), kind="stable")
     cuts = np.cumsum(np.bincount(owners, minlength=workers))[:-1]
@@ -175,14 +149,14 @@ def _cut(columns: Mapping[str, Array], layout: Layout, workers: int, by_item: bo
 
 
 def _positions(coded: Coded, ids: Ids, positions: Int32s) -> Int32s:
-    """Return the position of each row's id; ``UNKNOWN`` if it has none."""
+    """Return the position of each row's id, or ``UNKNOWN``."""
     numbers = ids.find(coded.ids)
     by_id = np.where(numbers == UNKNOWN, np.int32(UNKNOWN), positions[numbers]).astype(np.int32)
     return by_id[coded.codes]
 
 
 def partition_keys(workers: int) -> Int32s:
-    """Return integers of which Spark's repartitioning by hash brings each to the worker of its position.
+    """Return for each worker an integer that Spark's ``repartition`` sends to it.
 
     Spark sends a row to partition ``pmod(hash(key), partitions)``; ``hash`` is Murmur3 with a seed of 42.
     """
@@ -214,9 +188,7 @@ def murmur3(numbers: Int32s) -> npt.NDArray[np.uint32]:
 def _deal(counts: Int64s, parts: int, groups: int, by_count: bool) -> tuple[Int32s, Int64s]:
     """Deal things to parts, and those of each part to groups; return the position of each, and the groups' bounds.
 
-    Args:
-        by_count: whether things of a group are ordered by falling count, which keeps frequent ones together in the
-            caches; else by number.
+    A group's order is by number or by falling count, which keeps frequent things together in caches.
     """
     part = deal_by_cost(counts, parts).astype(np.int64)
     group = np.zeros(len(counts), np.int64)
@@ -224,8 +196,8 @@ def _deal(counts: Int64s, parts: int, groups: int, by_count: bool) -> tuple[Int3
         for one in range(parts):
             mine = np.flatnonzero(part == one)
             group[mine] = deal_by_cost(counts[mine], groups)
-    where = part * groups + group
-    order = np.lexsort((-counts, where)) if by_count else np.argsort(where, kind="stable")
+    cell = part * groups + group
+    order = np.lexsort((-counts, cell)) if by_count else np.argsort(cell, kind="stable")
     positions = np.empty(len(counts), np.int32)
     positions[order] = np.arange(len(counts), dtype=np.int32)
-    return positions, np.append(0, np.cumsum(np.bincount(where, minlength=parts * groups)))
+    return positions, np.append(0, np.cumsum(np.bincount(cell, minlength=parts * groups)))

@@ -15,12 +15,13 @@ from pyspark.sql import functions as F
 from ps2.algorithms.factors import recommendation_frame as frames
 from ps2.algorithms.factors.ccd_program import CcdProgram
 from ps2.algorithms.factors.dealing import Deal, PackedRatings, deal_ratings
-from ps2.algorithms.factors.model import MatrixFactors, Side, check_k
+from ps2.algorithms.factors.model import MatrixFactors, check_k
 from ps2.algorithms.factors.plan import FactorizationPlan, FittedFactors
 from ps2.algorithms.factors.program import Problem
 from ps2.algorithms.factors.ratings import RatingColumns, RatingsSurvey, survey_ratings
 from ps2.algorithms.factors.settings import FactorColumnSettings, FactorizationSettings
 from ps2.algorithms.factors.sgd_program import SgdProgram
+from ps2.algorithms.factors.side import Side
 from ps2.algorithms.frame.anew import done_anew
 from ps2.algorithms.frame.dealing import check_workers
 from ps2.algorithms.frame.frames import check_frame
@@ -136,51 +137,37 @@ class MatrixFactorization(FactorizationSettings, HasInitialModel, Estimator["Mat
         workers = min(workers, int(np.count_nonzero(survey.user_counts)))
         threads = cores_each(spark, workers)
         deal = Deal.from_survey(survey, workers, threads, NUMBER_BYTES * (settings.rank + STEP_NUMBERS))
-        dealt = deal_ratings(dataset, survey, deal, plan)
+        packed = deal_ratings(dataset, survey, deal, plan)
 
         def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> FittedFactors:
-            return train(ps, dealt, survey, plan, start, on_step)
+            return train(ps, packed, survey, plan, start, on_step)
 
-        table = Table(dealt.frame, ColumnNames(survey.columns.user, label=None), dealt.workers)
+        table = Table(packed.frame, ColumnNames(survey.columns.user, label=None), packed.workers)
         fitted = self._train_in_context(table, settings.maxIter, run)
         why = f"numWorkers is {settings.numWorkers}" if settings.numWorkers else "a worker for each task slot"
-        placement = Placement(dealt.workers, threads, "servers", f"{why}, and at most one for each user")
+        placement = Placement(packed.workers, threads, "servers", f"{why}, and at most one for each user")
         return replace(fitted, history=replace(fitted.history, placement=placement))
 
 
 def train(
     ps: Any,
-    dealt: PackedRatings,
+    packed: PackedRatings,
     survey: RatingsSurvey,
     plan: FactorizationPlan,
     initial_model: FittedFactors | None = None,
     on_step: Callable[[StepReport], None] = lambda step: None,
 ) -> FittedFactors:
-    """Factorize, with the items' vectors on the servers; in a restored context, continue.
+    """Factorize ratings of such a survey, together with the ids of ``initial_model``; in a restored context, continue.
 
-    Args:
-        ps: the PS2Context.
-        dealt: the ratings at the workers, for this plan.
-        survey: their survey, together with the users and items of ``initial_model``.
-        initial_model: the model that the training begins with: its users and items keep their vectors, and new ones get
-            random ones.
-        on_step: called in the driver after each iteration.
-
-    Raises:
-        LimitError: the vectors do not fit on the servers.
-        NotFoundError, ConfigError: the context was restored from a checkpoint without a training of this name, or with
-            another one; or the model has another rank.
-        InputError: rows differ from those that were surveyed.
-        PS2Error: the training has diverged.
-        SlotsError, WorkerError...: as ``ps.run`` raises.
+    The users and items of the initial model keep their vectors, and new ones get random ones.
     """
     rank = plan.settings.rank
     if initial_model is not None and initial_model.rank != rank:
         raise ConfigError(f"rank: the initial model has rank {initial_model.rank}, and the training {rank}")
     try:
         names = CheckpointNames.of(plan.name, ps)
-        program = SOLVERS[plan.solver](Problem(survey, dealt.deal, plan, initial_model), names, on_step)
-        return run_program(ps, program, OwnRows(dealt.frame, dealt.workers, program.reader()), names)
+        program = SOLVERS[plan.solver](Problem(survey, packed.deal, plan, initial_model), names, on_step)
+        return run_program(ps, program, OwnRows(packed.frame, packed.workers, program.reader()), names)
     finally:
         survey.release()
 
@@ -217,12 +204,12 @@ class MatrixFactorizationModel(FactorColumnSettings, FittedModel, Model):
     @property
     def userFactors(self) -> DataFrame:
         """All users' vectors, in order of the ids: columns id, features (array of floats) and, with biases, bias."""
-        return frames.factors_frame(*self._with_share(), self.factors.user, of_users=True)
+        return frames.factors_frame(*self._with_share(), self.factors.user, for_users=True)
 
     @property
     def itemFactors(self) -> DataFrame:
         """All items' vectors; see ``userFactors``."""
-        return frames.factors_frame(*self._with_share(), self.factors.item, of_users=False)
+        return frames.factors_frame(*self._with_share(), self.factors.item, for_users=False)
 
     # -- without Spark ---------------------------------------------------------------------------------------------
 
@@ -270,11 +257,11 @@ class MatrixFactorizationModel(FactorColumnSettings, FittedModel, Model):
         Raises:
             ConfigError: ``numItems`` is below 1.
         """
-        return self._recommended(None, numItems, of_users=True)
+        return self._recommended(None, numItems, for_users=True)
 
     def recommendForAllItems(self, numUsers: int) -> DataFrame:
         """Return the best users for every item; see ``recommendForAllUsers``."""
-        return self._recommended(None, numUsers, of_users=False)
+        return self._recommended(None, numUsers, for_users=False)
 
     def recommendForUserSubset(self, dataset: DataFrame, numItems: int) -> DataFrame:
         """Return the best items for the users in ``userCol``, once each; unknown users are left out.
@@ -286,16 +273,16 @@ class MatrixFactorizationModel(FactorColumnSettings, FittedModel, Model):
             InputError: the column is missing or has ids of another type.
             ConfigError: ``numItems`` is below 1.
         """
-        return self._recommended(dataset, numItems, of_users=True)
+        return self._recommended(dataset, numItems, for_users=True)
 
     def recommendForItemSubset(self, dataset: DataFrame, numUsers: int) -> DataFrame:
         """Return the best users for the items in ``itemCol``; see ``recommendForUserSubset``."""
-        return self._recommended(dataset, numUsers, of_users=False)
+        return self._recommended(dataset, numUsers, for_users=False)
 
-    def _recommended(self, dataset: Any, k: int, of_users: bool) -> DataFrame:
+    def _recommended(self, dataset: Any, k: int, for_users: bool) -> DataFrame:
         check_k(k)
         names = self.getUserCol(), self.getItemCol()
-        direction = frames.Direction(of_users, *(names if of_users else reversed(names)))
+        direction = frames.Direction(for_users, *(names if for_users else reversed(names)))
         if dataset is None:
             return frames.recommended_to_all(*self._with_share(), self.factors, direction, k)
         check_frame(dataset)
@@ -324,8 +311,8 @@ class MatrixFactorizationModel(FactorColumnSettings, FittedModel, Model):
         for side in (factors.user, factors.item):
             _check_narrow(side)
         # As those of pyspark.ml's own models are.
-        users = frames.extended_frame(*self._with_share(), factors.user, of_users=True).persist()
-        items = frames.extended_frame(*self._with_share(), factors.item, of_users=False).persist()
+        users = frames.extended_frame(*self._with_share(), factors.user, for_users=True).persist()
+        items = frames.extended_frame(*self._with_share(), factors.item, for_users=False).persist()
         rank = factors.extended()[0].shape[1]
         return self._as_pyspark(recommendation.ALSModel, rank, java_frame(users), java_frame(items))
 

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ps2.algorithms.factors.chunks import HELD, ITEM, RATING, USER, WEIGHT
-from ps2.algorithms.factors.grid_kernels import count_cells, fill_cells, sort_cells
+from ps2.algorithms.factors.chunks import HELD, ITEM, RATING, USER, WEIGHT, join_columns
+from ps2.algorithms.factors.sgd_kernels import count_cells, fill_cells, sort_cells
 from ps2.array_types import Float32s, Int32s, Int64s
 from ps2.run.rotation import RotationSchedule
 
@@ -29,8 +29,7 @@ class Layout:
     Attributes:
         ring: the rotation of blocks.
         groups: the number of groups of a worker's users, and of a block's items.
-        user_begins: int64, shape (workers * groups + 1,): the first position of each group, and the end.
-        item_begins: int64, shape (blocks * groups + 1,): likewise.
+        user_begins, item_begins: the first position of each group, and the end.
     """
 
     ring: RotationSchedule
@@ -46,16 +45,16 @@ class Layout:
     def items(self) -> int:
         return int(self.item_begins[-1])
 
-    def users_of(self, rank: int) -> Int64s:
+    def user_bounds(self, rank: int) -> Int64s:
         """Return the bounds of a worker's groups of users, shape (groups + 1,)."""
         return self.user_begins[rank * self.groups : (rank + 1) * self.groups + 1]
 
     def items_owned_by(self, rank: int) -> tuple[int, int]:
-        """Return the items that a worker solves where items do not rotate: the first position, and the end."""
+        """Return the bounds of the items that a worker solves where items do not rotate."""
         each = self.ring.blocks // self.ring.workers * self.groups
         return int(self.item_begins[rank * each]), int(self.item_begins[(rank + 1) * each])
 
-    def items_of(self, block: int) -> Int64s:
+    def item_bounds(self, block: int) -> Int64s:
         """Return the bounds of a block's groups of items, shape (groups + 1,)."""
         return self.item_begins[block * self.groups : (block + 1) * self.groups + 1]
 
@@ -65,10 +64,10 @@ class HeldOut:
     """A worker's held-out ratings.
 
     Attributes:
-        users: int32: positions among the worker's users.
-        items: int32: positions in ``columns``.
-        values, weights: float32; weights are empty if there are none.
-        columns: int64: positions of the items that occur.
+        users: positions among the worker's users.
+        items: indices into ``columns``.
+        weights: empty: all are 1.
+        columns: the positions of the items that occur.
     """
 
     users: Int32s
@@ -89,12 +88,10 @@ class Grid:
     A cell is a group of items (numbered over all blocks) and a user. The ratings of a cell are sorted by item.
 
     Attributes:
-        layout: the layout of all workers.
-        users: the worker's users: their positions are ``first_user``, ``first_user + 1``, ...
-        begins: int64, shape (item groups * users + 1,): the first rating of each cell, and the end.
-        items: int32: positions, counted from the first one of their block.
-        values, weights: float32; weights are empty if there are none.
-        held_out: None: no column marks rows.
+        users: the number of the worker's users, whose positions begin at ``first_user``.
+        begins: the first rating of each cell, and the end: shape (item groups * users + 1,).
+        items: positions, counted from the first one of their block.
+        weights: empty: all are 1.
         strange: the number of rows with ids that were missing at the first reading.
     """
 
@@ -114,7 +111,6 @@ class Grid:
         return self.begins[row * self.users : (row + 1) * self.users + 1]
 
     def ratings_in(self, block: int) -> int:
-        """Return the number of ratings of a block's items."""
         begin, end = (number * self.layout.groups * self.users for number in (block, block + 1))
         return int(self.begins[end] - self.begins[begin])
 
@@ -122,35 +118,24 @@ class Grid:
 def read_grid(
     batches: Iterable[pa.RecordBatch], layout: Layout, rank: int, shift: float, scale: float, unit: float = 1.0
 ) -> Grid:
-    """Read a worker's packed ratings (``dealing.PACKED``).
-
-    Args:
-        shift, scale: values are ``(rating - shift) / scale``.
-        unit: weights are multiplied by it.
-    """
+    """Read packed ratings (``dealing.PACKED``) as values ``(rating - shift) / scale`` and weights times ``unit``."""
     rows = [row for batch in batches for row in batch.to_pylist()]
     rows.sort(key=lambda row: (row["part"], row["number"]))
-    dtypes = {USER: np.int32, ITEM: np.int32, RATING: np.float32, WEIGHT: np.float32, HELD: np.uint8}
-    columns: dict[str, Array] = {}
-    for name, dtype in dtypes.items():
-        parts = [np.frombuffer(row.pop(name), dtype) for row in rows if row[name] is not None]
-        columns[name] = np.concatenate(parts) if parts else np.empty(0, dtype)
-    users, items = columns[USER], columns[ITEM]
-    values = columns[RATING] if len(columns[RATING]) else np.ones(len(users), np.float32)
-    values = ((values.astype(np.float64) - shift) / scale).astype(np.float32)
-    first, end = layout.users_of(rank)[[0, -1]].tolist()
-    users = users - np.int32(first)
-    columns[WEIGHT] = (columns[WEIGHT] * unit).astype(np.float32)
-    held = columns[HELD].astype(np.bool_)
+    columns = join_columns(rows)
+    first, end = layout.user_bounds(rank)[[0, -1]].tolist()
+    users, items = columns[USER] - np.int32(first), columns[ITEM]
+    ratings = columns.get(RATING, np.ones(len(users), np.float32))
+    values = ((ratings.astype(np.float64) - shift) / scale).astype(np.float32)
+    weights = (columns.get(WEIGHT, np.empty(0, np.float32)) * unit).astype(np.float32)
     held_out = None
-    if held.any():
-        held_out = _held_out(users[held], items[held], values[held], _some(columns[WEIGHT], held))
-    if len(held):
-        trained = ~held
-        users, items, values = users[trained], items[trained], values[trained]
-        columns[WEIGHT] = _some(columns[WEIGHT], trained)
+    if HELD in columns:
+        held = columns[HELD]
+        if held.any():
+            held_out = _held_out(users[held], items[held], values[held], weights[held] if len(weights) else weights)
+        users, items, values = users[~held], items[~held], values[~held]
+        weights = weights[~held] if len(weights) else weights
     strange = sum(row["strange"] for row in rows)
-    return ordered(layout, (first, end - first), (users, items, values, columns[WEIGHT]), held_out, strange)
+    return ordered(layout, (first, end - first), (users, items, values, weights), held_out, strange)
 
 
 def ordered(
@@ -160,11 +145,9 @@ def ordered(
     held_out: HeldOut | None = None,
     strange: int = 0,
 ) -> Grid:
-    """Put ratings into a grid.
+    """Put ratings into a grid: positions among the worker's users, positions of items, values, and weights (empty: 1).
 
-    Args:
-        mine: the position of the worker's first user, and the number of its users.
-        ratings: positions among the worker's users, positions of items, values, and weights or none.
+    ``mine`` is the position of the worker's first user, and the number of its users.
     """
     users, items, values, weights = ratings
     groups = len(layout.item_begins) - 1
@@ -193,7 +176,3 @@ def _held_out(users: Int32s, items: Int32s, values: Float32s, weights: Float32s)
         weights[order] if len(weights) else weights,
         columns.astype(np.int64),
     )
-
-
-def _some(weights: Float32s, chosen: npt.NDArray[np.bool_]) -> Float32s:
-    return weights[chosen] if len(weights) else weights

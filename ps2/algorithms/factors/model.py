@@ -3,84 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from ps2.algorithms.factors.files import FactorsContent, SideContent, read_factors, write_factors
 from ps2.algorithms.factors.plan import FittedFactors
-from ps2.algorithms.factors.top_k import Candidates, pair_products
-from ps2.algorithms.frame.array_files import ArrayModel
+from ps2.algorithms.factors.side import Side
+from ps2.algorithms.factors.top_k import Candidates, lengths, pair_products
+from ps2.algorithms.frame.array_files import ArrayModel, reading, write_arrays
 from ps2.algorithms.training.record import TrainingHistory
 from ps2.array_types import Float32s, Int64s
 from ps2.data.ids import Ids
 from ps2.data.names import Names
-from ps2.data.plain_arrays import as_array
 from ps2.errors import ConfigError, InputError, ShapeError
 from ps2.number_checks import is_whole
 
-Array = npt.NDArray[Any]
-
+FORMAT = "ps2.factors.v1"
 # A product of two vectors has to be a float32.
 MAX_PRODUCT = 1e37
-
-
-@dataclass(frozen=True, eq=False)
-class Side:
-    """All users, or all items.
-
-    Attributes:
-        names: the ids, ascending: integers by value, strings by their UTF-8 bytes.
-        kind: the type of the ids in DataFrames: int8, int16, int32, int64 or string.
-        factors: float32, shape (n, rank), C-contiguous.
-        bias: float32, shape (n,); None: the model has no biases.
-    """
-
-    names: Names
-    kind: pa.DataType
-    factors: Float32s
-    bias: Float32s | None
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def ids(self, positions: Array) -> pa.Array:
-        """Return the ids at some positions, in the type that they have in DataFrames."""
-        return self.names.values.take(pa.array(positions)).cast(self.kind)
-
-    @staticmethod
-    def from_arrays(what: str, ids: Any, factors: npt.ArrayLike, bias: npt.ArrayLike | None) -> Side:
-        """Sort one side by id.
-
-        Args:
-            what: "user" or "item".
-            ids: integers or strings, distinct, in any order; of an Arrow or NumPy array, the type is kept.
-
-        Raises:
-            InputError: the ids are of another type, or one is repeated; a number is not finite.
-            ShapeError: there is not one vector, and one bias, for each id.
-        """
-        names = ids if isinstance(ids, Names) else Names.from_values(ids, what)
-        vectors, n = np.ascontiguousarray(as_array(what, factors), np.float32), len(names)
-        biases = None if bias is None else np.ascontiguousarray(as_array(what, bias), np.float32)
-        if vectors.ndim != 2 or len(vectors) != n or not vectors.shape[1]:
-            raise ShapeError(f"{what}: expected a vector for each of {n:,} ids, got an array of shape {vectors.shape}")
-        if biases is not None and biases.shape != (n,):
-            raise ShapeError(f"{what}: expected a bias for each of {n:,} ids, got an array of shape {biases.shape}")
-        if not n:
-            raise InputError(f"{what}: expected ids, got none")
-        if not np.isfinite(vectors).all() or not (biases is None or np.isfinite(biases).all()):
-            raise InputError(f"{what}: expected finite numbers in all vectors, got NaN or infinity")
-        order = _order(names)
-        if order is not None:
-            names = Names(names.values.take(pa.array(order)), what)
-            vectors, biases = vectors[order], None if biases is None else biases[order]
-        return Side(names, _kind(ids, names), vectors, biases)
 
 
 class MatrixFactors(ArrayModel):
@@ -129,11 +72,7 @@ class MatrixFactors(ArrayModel):
 
     @staticmethod
     def of(fitted: FittedFactors, user_kind: pa.DataType, item_kind: pa.DataType) -> MatrixFactors:
-        """Return the result of a training.
-
-        Args:
-            user_kind, item_kind: types of ids in DataFrames: see ``Side``.
-        """
+        """Return the result of a training; the kinds are the ids' types in DataFrames."""
         factors = object.__new__(MatrixFactors)
         factors._sides = (
             Side(Names(fitted.users.values, "user"), user_kind, fitted.user_factors, fitted.user_bias),
@@ -171,7 +110,7 @@ class MatrixFactors(ArrayModel):
         biases = ", with biases" if self.hasBiases else ""
         return f"MatrixFactors(users={len(self.users):,}, items={len(self.items):,}, rank={self.rank}{biases})"
 
-    # -- what it is ------------------------------------------------------------------------------------------------
+    # -- the arrays -------------------------------------------------------------------------------------------------
 
     @property
     def user(self) -> Side:
@@ -226,15 +165,20 @@ class MatrixFactors(ArrayModel):
 
     @classmethod
     def read(cls, path: str, url: str, content: Any) -> MatrixFactors:
-        saved = read_factors(path, url, content)
+        with reading(path, content, FORMAT, "a matrix factorization"):
+            user, item = (Side.read(url, name, content["ids"][name], content["files"]) for name in ("user", "item"))
+            if user.factors.shape[1] != item.factors.shape[1] or (user.bias is None) != (item.bias is None):
+                raise ValueError(f"users and items do not go together: {user.factors.shape} and {item.factors.shape}")
+            mean = float(content["mean"])
         factors = object.__new__(MatrixFactors)
-        factors._sides = (_side("user", saved.user), _side("item", saved.item))
-        factors.mean = saved.mean
+        factors._sides, factors.mean = (user, item), mean
         return factors
 
     def write(self, url: str) -> dict[str, Any]:
-        user, item = (SideContent(side.names.values, str(side.kind), side.factors, side.bias) for side in self._sides)
-        return write_factors(url, FactorsContent(user, item, self.mean))
+        sides = {"user": self.user, "item": self.item}
+        arrays = {f"{name}_{part}": array for name, side in sides.items() for part, array in side.arrays().items()}
+        kinds = {name: str(side.kind) for name, side in sides.items()}
+        return {"format": FORMAT, "ids": kinds, "mean": self.mean, "files": write_arrays(url, arrays)}
 
     # -- predictions -----------------------------------------------------------------------------------------------
 
@@ -287,14 +231,12 @@ class MatrixFactors(ArrayModel):
         """Like ``similarItems``, for users."""
         return self._similar(self.user, self._user_units, user, k)
 
-    def best(self, places: Int64s, k: int, for_users: bool) -> tuple[Float32s, Int64s]:
-        """Return the largest predicted ratings of users, or of items, and the positions of the other side: see
-        ``Candidates.best``.
-        """
+    def best(self, positions: Int64s, k: int, for_users: bool) -> tuple[Float32s, Int64s]:
+        """Return ``Candidates.best`` of the other side for the users, or the items, at some positions."""
         check_k(k)
         if for_users:
-            return self._right.best(self._left[places], k)
-        return self._others.best(self._right.vectors[places], k)
+            return self._right.best(self._left[positions], k)
+        return self._user_candidates.best(self._right.vectors[positions], k)
 
     def _best_for(self, own: Side, id: Any, k: int, exclude: Iterable[Any]) -> tuple[Float32s, Int64s]:
         check_k(k)
@@ -338,7 +280,7 @@ class MatrixFactors(ArrayModel):
         return Candidates(factors if bias is None else np.column_stack([factors, np.ones_like(bias), bias]))
 
     @cached_property
-    def _others(self) -> Candidates:
+    def _user_candidates(self) -> Candidates:
         return Candidates(self._left)
 
     @cached_property
@@ -359,31 +301,7 @@ def check_k(k: Any) -> None:
         raise ConfigError(f"k: expected an integer, at least 1, got {k!r}")
 
 
-def _side(what: str, content: SideContent) -> Side:
-    return Side(Names(content.ids, what), pa.type_for_alias(content.kind), content.factors, content.bias)
-
-
-def _order(names: Names) -> Int64s | None:
-    """Return the order in which ids ascend; None: they do already."""
-    if names.are_integers:
-        values = names.values.to_numpy()
-        return None if (np.diff(values) > 0).all() else np.argsort(values, kind="stable")
-    order = np.asarray(pc.sort_indices(names.values))
-    return None if np.array_equal(order, np.arange(len(order))) else order
-
-
-def _kind(ids: Any, names: Names) -> pa.DataType:
-    """Return the type of ids in DataFrames: the type of an array, else int64 or string."""
-    if not names.are_integers:
-        return pa.string()
-    array_type = ids.type if isinstance(ids, (pa.Array, pa.ChunkedArray)) else getattr(ids, "dtype", None)
-    if array_type is None:
-        return pa.int64()
-    kind = array_type if isinstance(array_type, pa.DataType) else pa.from_numpy_dtype(array_type)
-    return kind if pa.types.is_signed_integer(kind) else pa.int64()
-
-
 def _units(vectors: Float32s) -> Float32s:
     """Return the vectors divided by their lengths; zeros stay."""
-    lengths = np.sqrt(np.einsum("nd,nd->n", vectors, vectors, dtype=np.float64))
-    return np.ascontiguousarray(vectors / np.where(lengths > 0, lengths, 1.0)[:, None], np.float32)
+    divisors = lengths(vectors)
+    return np.ascontiguousarray(vectors / np.where(divisors > 0, divisors, 1.0)[:, None], np.float32)

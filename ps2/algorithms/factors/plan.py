@@ -20,13 +20,10 @@ class FactorizationPlan(Plan[FactorizationSettings]):
     """A factorization to train."""
 
     def __post_init__(self) -> None:
-        """Raises:
-        ConfigError: settings contradict each other.
-        """
+        """Raise ConfigError if settings contradict each other."""
         settings = self.settings
-        unused = ("stepSize", "budgetS") if self.solver == "ccd" else ()
-        for name in unused:
-            if getattr(settings, name) is not None:
+        for name in ("stepSize", "budgetS"):
+            if self.solver == "ccd" and getattr(settings, name) is not None:
                 raise ConfigError(f"{name}: solver {self.solver!r} does not use it")
         if settings.implicitPrefs and self.solver == "sgd":
             raise ConfigError("implicit feedback needs solver 'ccd', got 'sgd', which sees the given ratings only")
@@ -60,10 +57,8 @@ class FittedFactors:
 
     Attributes:
         users, items: the ids, in the order of the rows below.
-        user_factors: float32, shape (users, rank).
-        item_factors: float32, shape (items, rank).
-        user_bias: float32, shape (users,); None: without biases.
-        item_bias: float32, shape (items,); None: without biases.
+        user_factors, item_factors: shape (users, rank) and (items, rank).
+        user_bias, item_bias: shape (users,) and (items,); None: without biases.
         mean: the mean rating; 0 without biases.
         history: the training's history. The objective is the RMSE of the ratings in each iteration, and the validation
             that of the held-out rows after it.

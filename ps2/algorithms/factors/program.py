@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ps2.algorithms.factors.dealing import Deal
-from ps2.algorithms.factors.following import BYTES, HELD_LOSS, HELD_WEIGHT, LOSS, PENALTY, RATINGS, WEIGHT
 from ps2.algorithms.factors.plan import FactorizationPlan, FittedFactors
 from ps2.algorithms.factors.ratings import RatingsSurvey
 from ps2.algorithms.factors.rows import Vectors
@@ -20,18 +19,19 @@ from ps2.errors import InputError
 
 # A field of each worker's first report: the number of its rows with ids that the survey does not have.
 STRANGE = "strange"
+# Fields of a worker's report, which are added up over workers.
+# ASKS: the number of workers that have no vectors to train, and ask for a restart.
+# LOSS, WEIGHT: the weighted sum of squared errors of the ratings that were trained on, and the sum of their weights.
+# HELD_LOSS, HELD_WEIGHT: the same of held-out ratings. RATINGS: the number of ratings that were trained on.
+# BYTES: the bytes that travelled. PENALTY: the penalty of all vectors, where it is known.
+ASKS, LOSS, WEIGHT, HELD_LOSS, HELD_WEIGHT = "asks", "loss", "weight", "held_loss", "held_weight"
+RATINGS, BYTES, PENALTY = "ratings", "bytes", "penalty"
+ZERO_SUMS = dict.fromkeys((ASKS, LOSS, WEIGHT, HELD_LOSS, HELD_WEIGHT, RATINGS, BYTES), 0.0)
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A factorization to compute.
-
-    Attributes:
-        survey: statistics of the ratings, and all users and items, those of ``initial_model`` included.
-        deal: the users and items of each worker.
-        plan: the plan of the training.
-        initial_model: the model whose vectors the training begins with, or None.
-    """
+    """A factorization to compute; the survey includes the users and items of the model that it begins with."""
 
     survey: RatingsSurvey
     deal: Deal
@@ -52,9 +52,7 @@ class Iteration:
         objective: the RMSE of the ratings, or the mean loss of implicit feedback. With "sgd", each rating has the error
             before its own step.
         validation: the same of the held-out rows after the iteration; NaN without any.
-        ratings: the number of ratings that were trained on.
         bytes: the number of bytes that workers exchanged with servers.
-        metrics: further values, by name.
     """
 
     objective: float
@@ -65,7 +63,6 @@ class Iteration:
 
     @staticmethod
     def from_sums(sums: Mapping[str, float], implicit: bool = False) -> Iteration:
-        """Return the results of an iteration whose reports have these sums."""
         return Iteration(
             _mean(sums[LOSS], sums[WEIGHT], implicit),
             _mean(sums[HELD_LOSS], sums[HELD_WEIGHT], implicit),
@@ -111,20 +108,15 @@ class FactorsProgram(Program[FittedFactors]):
     # -- parts of the algorithms ---------------------------------------------------------------------------------------
 
     def check_ratings(self) -> Steps[None]:
-        """Let workers compare their ratings with the survey.
-
-        Raises:
-            InputError: the rows are not those that were surveyed.
-        """
+        """Let workers compare their ratings with the survey; raise InputError if rows have changed since."""
         report = yield NextClock()
         if report.strange:
             raise InputError(f"{int(report.strange)} {WRONG}")
 
     def last_iteration(self, results: Sequence[Iteration], iterations: int) -> int:
-        """Return the iteration with which the training ends, as far as it can be known from these results.
+        """Return the last iteration, as far as it can be known from these results.
 
-        That is ``iterations``, unless validation has not improved for ``patience`` iterations. Workers that may be
-        ahead of each other then end ``staleness`` iterations later.
+        Without progress for ``patience`` iterations, workers that may be ahead end ``staleness`` iterations later.
         """
         best, since_best = math.inf, 0
         for number, result in enumerate(results, 1):
@@ -150,10 +142,9 @@ class FactorsProgram(Program[FittedFactors]):
         results.append(replace(result, metrics=metrics))
 
     def end(self, results: Sequence[Iteration], is_early: bool) -> int:
-        """Record why the training ends; return the iteration, from 1, whose vectors are the result.
+        """Record why the training ends; return ``best_iteration``.
 
-        Args:
-            is_early: whether the training ends because validation has not improved.
+        ``is_early``: the training ends because validation has not improved.
         """
         record, best = self.record, self.best_iteration(results)
         record.metrics = {name: tuple(each.metrics[name] for each in results) for name in results[-1].metrics}
@@ -165,11 +156,7 @@ class FactorsProgram(Program[FittedFactors]):
         return best
 
     def fitted(self, users: Vectors, items: Vectors, halvings: int = 0) -> FittedFactors:
-        """Return the result with these vectors of users and items.
-
-        Args:
-            halvings: how often the training was restarted with half the step.
-        """
+        """Return the result; ``halvings``: how often the training was restarted with half the step."""
         survey, step = self.problem.survey, self.step_size
         (user_factors, user_bias), (item_factors, item_bias) = users, items
         vectors = survey.users, survey.items, user_factors, item_factors, user_bias, item_bias
@@ -190,7 +177,7 @@ class CheckAndTrain:
 
 
 def _mean(loss: float, weight: float, implicit: bool) -> float:
-    """Return the mean loss of implicit feedback, else the RMSE; NaN without weight."""
+    """Return the mean loss of implicit feedback, else the RMSE; without weight NaN."""
     if weight <= 0:
         return math.nan
     return loss / weight if implicit or not loss >= 0 else math.sqrt(loss / weight)

@@ -26,13 +26,12 @@ ROLES = {USER: "user ids", ITEM: "item ids", RATING: "ratings", WEIGHT: "weights
 
 @dataclass(frozen=True)
 class RatingColumns:
-    """Names of a DataFrame's columns.
+    """The names of a DataFrame's columns.
 
     Attributes:
-        user, item: ids: integers or strings.
-        rating: numbers; None: each row is a rating of 1, as in pyspark.ml's ALS without ratingCol.
-        weight: numbers that are not negative: a rating of weight 2 counts as two ratings; None: all weights are 1.
-        validation: booleans, true for rows to hold out; None: no row is.
+        rating: None: each row is a rating of 1, as in pyspark.ml's ALS without ratingCol.
+        weight: a rating of weight 2 counts as two ratings; None: all weights are 1.
+        validation: the column that is true for rows to hold out; None: no row is.
     """
 
     user: str = "user"
@@ -43,7 +42,6 @@ class RatingColumns:
 
     @property
     def by_role(self) -> dict[str, str]:
-        """Names of the columns that there are, by what they hold."""
         names = {USER: self.user, ITEM: self.item, RATING: self.rating, WEIGHT: self.weight, HELD: self.validation}
         return {role: name for role, name in names.items() if name is not None}
 
@@ -55,16 +53,12 @@ class RatingsSurvey:
     Users and items are those with a row that is not held out, and those of the initial model.
 
     Attributes:
-        columns: names.
-        users, items: ids.
-        user_counts, item_counts: int64: ratings of each user and each item, held-out ones left out.
-        user_penalties, item_penalties: float64: the weight of each one's squared norm in the penalty, without
-            ``regParam``: the summed weight of its ratings; with implicit feedback, of those
-            above 0.
-        rows: ratings, held-out ones left out.
-        held_out: rows that are held out.
+        user_counts, item_counts: the number of ratings of each user and each item, without held-out ones.
+        user_penalties, item_penalties: the weight of each one's squared norm in the penalty, without ``regParam``: the
+            summed weight of its ratings; with implicit feedback, of those above 0.
+        rows: the number of ratings, without held-out ones.
+        held_out: the number of held-out ratings.
         mean, std: the weighted mean and standard deviation of the ratings, without a correction for the sample's size.
-        rows_in: rows of each rdd_partition that has some.
         chunks: the ratings in compact form, a DataFrame of ``CHUNKS``; None: only tests have none.
         cached: the DataFrame whose rows are in Spark's cache for that.
     """
@@ -80,20 +74,18 @@ class RatingsSurvey:
     held_out: int
     mean: float
     std: float
-    rows_in: dict[int, int]
     chunks: Any = None
     cached: Any = None
 
     def release(self) -> None:
-        """Let Spark's cache go; ratings are read again if they are needed again."""
+        """Free Spark's cache; ratings are read again if they are needed again."""
         if self.cached is not None:
             self.cached.unpersist()
 
     def together_with(self, start: FittedFactors | None) -> RatingsSurvey:
         """Return this survey with the users and items of a model, too; those without ratings have counts of 0.
 
-        Raises:
-            InputError: the model's ids are integers, and these are strings, or the other way round.
+        Raise InputError if the model's ids are integers, and these are strings, or the other way round.
         """
         if start is None:
             return self
@@ -114,12 +106,7 @@ def survey_ratings(frame: Any, columns: RatingColumns, settings: FactorizationSe
     """Survey ratings: one Spark job, which brings each task's distinct ids to the driver.
 
     The same pass leaves the ratings in compact form in Spark's cache, from which they go to the workers; ``train``
-    releases it.
-
-    Raises:
-        InputError: a column is missing or of another type; there is no row to train on; an id is null; a rating or
-            weight is null, NaN or infinite, or negative where it must not be. Says how many rows, and shows one.
-        LimitError: there are more ids than workers can number.
+    releases it. Raise InputError for ratings to refuse, LimitError if there are more ids than workers can number.
     """
     from pyspark.sql import functions as F
 
@@ -153,39 +140,25 @@ def _in_chunks(frame: Any, columns: RatingColumns, settings: FactorizationSettin
 
 
 def surveyor_for(columns: RatingColumns, settings: FactorizationSettings) -> Surveyor:
-    """Return what surveys the rows of one task."""
     return Surveyor(columns.by_role, settings.nonnegative or settings.implicitPrefs, settings.implicitPrefs)
 
 
 def typed(frame: Any, columns: RatingColumns) -> Any:
-    """Return the columns by role: ids as longs or strings, numbers as doubles.
-
-    Raises:
-        InputError: a column is missing or of another type.
-    """
-    from pyspark.sql.types import (
-        BooleanType,
-        ByteType,
-        IntegerType,
-        LongType,
-        NumericType,
-        ShortType,
-        StringType,
-    )
+    """Return the columns by role: ids as longs or strings, numbers as doubles; raise InputError for other types."""
+    from pyspark.sql.types import BooleanType, IntegralType, NumericType, StringType
 
     from ps2.algorithms.frame.tables import column, field
 
-    integers = (ByteType, ShortType, IntegerType, LongType)
     chosen = []
     for role, name in columns.by_role.items():
         kind, it = field(frame, name).dataType, column(name)
         if role in (USER, ITEM):
-            if not isinstance(kind, (*integers, StringType)):
+            if not isinstance(kind, (IntegralType, StringType)):
                 raise InputError(
                     f"column {name!r}: expected {ROLES[role]}, integers of at most 64 bits or strings, got "
                     f"{kind.simpleString()}; cast it to long or string"
                 )
-            it = it.cast("long") if isinstance(kind, integers) else it.cast("string")
+            it = it.cast("long") if isinstance(kind, IntegralType) else it.cast("string")
         elif role == HELD:
             if not isinstance(kind, BooleanType):
                 raise InputError(
@@ -206,11 +179,10 @@ def spark_schema(schema: pa.Schema) -> str:
 
 
 def _checked(survey: Surveyed, columns: RatingColumns, settings: FactorizationSettings) -> RatingsSurvey:
-    total = sum(survey.rows_in.values())
-    if not total:
+    if not survey.rows:
         raise InputError("expected ratings, got an empty DataFrame")
     if survey.faults.any():
-        _fail(survey, columns, settings, total)
+        _fail(survey, columns, settings)
     if not survey.sums.rows or survey.users is None or survey.items is None:
         raise InputError("expected ratings to train on, but all of them are held out (validationIndicatorCol)")
     if not survey.sums.weight > 0:
@@ -220,17 +192,16 @@ def _checked(survey: Surveyed, columns: RatingColumns, settings: FactorizationSe
             raise LimitError(f"{name}: at most {MAX_IDS:,}, got {len(ids):,}")
     sums, users, items = survey.sums, survey.users, survey.items
     std = float(np.sqrt(max(sums.squares, 0.0) / sums.weight))
-    sizes = (sums.rows, sums.held_out, sums.mean, std, survey.rows_in)
     by_id = (users.ids, items.ids, users.counts, items.counts, users.penalties, items.penalties)
-    return RatingsSurvey(columns, *by_id, *sizes)
+    return RatingsSurvey(columns, *by_id, sums.rows, sums.held_out, sums.mean, std)
 
 
-def _fail(survey: Surveyed, columns: RatingColumns, settings: FactorizationSettings, total: int) -> NoReturn:
+def _fail(survey: Surveyed, columns: RatingColumns, settings: FactorizationSettings) -> NoReturn:
     """Raise InputError for the first column with faults."""
     role = next(role for (role, _), count in zip(FAULTS, survey.faults, strict=True) if count)
     faults = ", ".join(
-        f"{count} {word}"
-        for ((other, _), word), count in zip(FAULTS.items(), survey.faults, strict=True)
+        f"{count} {fault}"
+        for (other, fault), count in zip(FAULTS, survey.faults, strict=True)
         if other == role and count
     )
     sign = " that are not negative" if role == WEIGHT or _refuses(settings) else ""
@@ -240,7 +211,7 @@ def _fail(survey: Surveyed, columns: RatingColumns, settings: FactorizationSetti
         HELD: "true or false",
     }.get(role, ROLES[role])
     raise InputError(
-        f"column {columns.by_role[role]!r}: expected {expected}, got {faults} in {total} rows; such a row: "
+        f"column {columns.by_role[role]!r}: expected {expected}, got {faults} in {survey.rows} rows; such a row: "
         f"{survey.example}"
     )
 
@@ -251,7 +222,7 @@ def _refuses(settings: FactorizationSettings) -> str:
 
 
 def _united(name: str, ids: Ids, others: Ids) -> tuple[Ids, Int64s]:
-    """Return all ids, and the numbers that the first ones have among these."""
+    """Return all ids, and the numbers of the first ones among these."""
     if ids.are_integers != others.are_integers:
         kinds = ["integers" if one.are_integers else "strings" for one in (ids, others)]
         raise InputError(f"{name}: the ids are {kinds[0]}, and those of the initial model are {kinds[1]}")

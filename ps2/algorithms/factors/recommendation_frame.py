@@ -27,7 +27,8 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from ps2.algorithms.factors.model import MatrixFactors, Side
+from ps2.algorithms.factors.model import MatrixFactors
+from ps2.algorithms.factors.side import Side
 from ps2.algorithms.frame.tables import column, field
 from ps2.array_types import Int64s
 from ps2.errors import InputError
@@ -45,28 +46,23 @@ TYPES: dict[pa.DataType, DataType] = {
 }
 INTEGERS = (ByteType, ShortType, IntegerType, LongType)
 RECOMMENDATIONS, RATING = "recommendations", "rating"
-# The number of vectors of a batch for Spark, and of recommendations of one.
-SOME, MAX_RECOMMENDED = 4096, 1 << 20
+# The number of vectors, and of recommendations, in a batch for Spark.
+BATCH_VECTORS, MAX_RECOMMENDED = 4096, 1 << 20
 # The minimum number of users of a task, and the maximum number of tasks of a slot.
 MIN_USERS, MAX_TASKS = 1024, 4
 
 
 @dataclass(frozen=True)
 class Direction:
-    """Which side gets recommendations, and how their columns are named.
+    """The side that gets recommendations, users or items, and the names of both columns of ids."""
 
-    Attributes:
-        of_users: whether users get items; else items get users.
-        own, other: names of the columns of ids.
-    """
-
-    of_users: bool
+    for_users: bool
     own: str
     other: str
 
     def sides(self, factors: MatrixFactors) -> tuple[Side, Side]:
         """Return the side that gets recommendations, and the recommended one."""
-        return (factors.user, factors.item) if self.of_users else (factors.item, factors.user)
+        return (factors.user, factors.item) if self.for_users else (factors.item, factors.user)
 
     def schema(self, factors: MatrixFactors) -> StructType:
         """Return the columns of recommendations: pyspark.ml's, but for the types of ids."""
@@ -76,34 +72,34 @@ class Direction:
         return StructType([ids, StructField(RECOMMENDATIONS, ArrayType(each))])
 
 
-def factors_frame(spark: Any, share: Share, side: Side, of_users: bool) -> DataFrame:
+def factors_frame(spark: Any, share: Share, side: Side, for_users: bool) -> DataFrame:
     """Return the ids and vectors of one side: columns id, features (array of floats) and, with biases, bias."""
     fields = [StructField("id", TYPES[side.kind], False), StructField("features", ArrayType(FloatType(), False))]
     if side.bias is not None:
         fields.append(StructField("bias", FloatType(), False))
 
     def make_batch(positions: Int64s) -> pa.RecordBatch:
-        own = share().user if of_users else share().item
+        own = share().user if for_users else share().item
         columns = [own.ids(positions), as_lists(own.factors[positions])]
         if own.bias is not None:
             columns.append(pa.array(own.bias[positions]))
         return pa.record_batch(columns, names=[each.name for each in fields])
 
-    return _over_positions(spark, len(side), SOME, make_batch, StructType(fields))
+    return _over_positions(spark, len(side), make_batch, fields)
 
 
-def extended_frame(spark: Any, share: Share, side: Side, of_users: bool) -> DataFrame:
+def extended_frame(spark: Any, share: Share, side: Side, for_users: bool) -> DataFrame:
     """Return vectors whose products are the predictions, in pyspark.ml's form: id (int) and features."""
     fields = [StructField("id", IntegerType(), False), StructField("features", ArrayType(FloatType(), False))]
 
     def make_batch(positions: Int64s) -> pa.RecordBatch:
         factors = share()
-        own, vectors = (factors.user if of_users else factors.item), factors.extended()[0 if of_users else 1]
+        own, vectors = (factors.user if for_users else factors.item), factors.extended()[0 if for_users else 1]
         return pa.record_batch(
             [own.ids(positions).cast(pa.int32()), as_lists(vectors[positions])], names=["id", "features"]
         )
 
-    return _over_positions(spark, len(side), SOME, make_batch, StructType(fields))
+    return _over_positions(spark, len(side), make_batch, fields)
 
 
 def recommended_to_all(spark: Any, share: Share, factors: MatrixFactors, direction: Direction, k: int) -> DataFrame:
@@ -142,13 +138,7 @@ def with_ratings(
 ) -> DataFrame:
     """Add a column of predictions: float, NaN for unknown ids.
 
-    Args:
-        columns: names of the columns of users and of items.
-        name: the name of the new column.
-
-    Raises:
-        InputError: a column is missing or has another type, or the new one exists. A null id raises an error of Spark
-            when the rows are read.
+    A null id raises an error of Spark when the rows are read; other faults of columns raise InputError at once.
     """
     for each, side in zip(columns, (factors.user, factors.item), strict=True):
         check_ids(dataset, each, side)
@@ -207,7 +197,7 @@ def _recommended(factors: MatrixFactors, direction: Direction, positions: Int64s
     step = max(1, MAX_RECOMMENDED // k)
     for begin in range(0, len(positions), step):
         some = positions[begin : begin + step]
-        scores, best = factors.best(some, k, direction.of_users)
+        scores, best = factors.best(some, k, direction.for_users)
         each = pa.StructArray.from_arrays(
             [other.ids(best.reshape(-1)), pa.array(scores.reshape(-1))], names=[direction.other, RATING]
         )
@@ -216,16 +206,16 @@ def _recommended(factors: MatrixFactors, direction: Direction, positions: Int64s
 
 
 def _over_positions(
-    spark: Any, count: int, some: int, make: Callable[[Int64s], pa.RecordBatch], schema: StructType
+    spark: Any, count: int, make_batch: Callable[[Int64s], pa.RecordBatch], fields: list[StructField]
 ) -> DataFrame:
-    """Return a DataFrame that tasks make of positions, ``some`` at a time."""
+    """Return the DataFrame of the batches that tasks make of positions."""
 
     def make_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             positions = batch.column(0).to_numpy()
-            for begin in range(0, len(positions), some):
-                yield make(positions[begin : begin + some])
+            for begin in range(0, len(positions), BATCH_VECTORS):
+                yield make_batch(positions[begin : begin + BATCH_VECTORS])
 
-    parts = max(1, min(backend_of(spark).total_slots(), count // some))
-    frame: DataFrame = with_python(spark).range(0, count, 1, parts).mapInArrow(make_batches, schema)
+    parts = max(1, min(backend_of(spark).total_slots(), count // BATCH_VECTORS))
+    frame: DataFrame = with_python(spark).range(0, count, 1, parts).mapInArrow(make_batches, StructType(fields))
     return frame

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -32,7 +32,7 @@ MIN_LEVEL = 0.25
 
 
 def default_step(ratings: int) -> float:
-    """Return the first step for a table: .1 from 100,000 ratings on, and more for smaller ones, up to .3.
+    """Return the first step: .1 from 100,000 ratings on, and more for fewer ratings, up to .3.
 
     Few steps have to be larger. On MovieLens' million ratings .2 ends worse than .1. On 20 to 600 ratings .1 learns
     next to nothing in ten iterations, and .5 diverges.
@@ -72,22 +72,13 @@ class Scaling:
 
 @dataclass(frozen=True, kw_only=True)
 class SgdPlan(FactorizationPlan):
-    """A factorization to train by gradient descent.
-
-    Attributes:
-        scale: the number by which ratings are divided, and so is the penalty of vectors; that of biases is not.
-        step_size: the first step size.
-    """
+    """A factorization to train by gradient descent; ``scale`` divides ratings, and the penalty of vectors."""
 
     scale: float
     step_size: float = MIN_STEP
 
     def rates(self, halvings: int = 0) -> Float32s:
-        """Return the first step size, and the weights of the penalties of vectors and of biases.
-
-        Args:
-            halvings: the number of times that the step was halved.
-        """
+        """Return the first step size after some halvings, and the weights of the penalties of vectors and of biases."""
         reg = self.settings.regParam
         return np.array([self.step_size / 2**halvings, reg / self.scale, reg], np.float32)
 
@@ -99,53 +90,39 @@ class SgdPlan(FactorizationPlan):
 
 @dataclass(frozen=True, eq=False)
 class Beginning:
-    """The rows that a training begins with; they depend on the seed and each id's number, or on a model.
+    """The rows that a training begins with; they depend on the seed and each id's number.
 
-    Attributes:
-        start: a model whose vectors continue, with steps as after some passes; None: there is none.
+    The vectors of a model ``start`` continue, with steps as after some passes.
     """
 
     plan: SgdPlan
     scaling: Scaling
     start: FittedFactors | None = None
 
-    def rows(self, kind: str, ids: Ids, some: slice, ratings: Float64s) -> Float32s:
-        """Return the rows of some ids.
-
-        Args:
-            kind: "user" or "item".
-            some: numbers of ids.
-            ratings: the number of ratings of each of these ids.
-        """
+    def rows(self, kind: str, ids: Ids, ratings: Float64s, some: slice) -> Float32s:
+        """Return the rows of some of the ids; the kind is "user" or "item", and each id has so many ratings."""
         settings, scaling = self.plan.settings, self.scaling
         numbers = np.arange(some.start, some.stop)
         rows = np.empty((len(numbers), self.plan.width), np.float32)
         high = NOISE / math.sqrt(settings.rank)
         low = 0.0 if settings.nonnegative else -high
-        draw_rows(numbers, side_seed(self.plan.seed, kind), settings.rank, low, high, rows)
+        seed = np.uint64((self.plan.seed + ITEMS_SEED * (kind == "item")) % 2**64)
+        draw_rows(numbers, seed, settings.rank, low, high, rows)
         if abs(scaling.level) >= MIN_LEVEL:
             # The first numbers of two vectors have the mean of the values as their product: what is left to learn has
             # no mean, as with biases.
             rows[:, 0] = math.copysign(math.sqrt(abs(scaling.level)), scaling.level if kind == "user" else 1.0)
         if self.start is None:
             return rows
-        known, vectors, biases = _model_side(kind, self.start)
+        start = self.start
+        known, vectors, biases = start.items, start.item_factors, start.item_bias
+        if kind == "user":
+            known, vectors, biases = start.users, start.user_factors, start.user_bias
         known_numbers = known.find(ids.named(numbers))
         old = known_numbers != UNKNOWN
         rows[old, : settings.rank] = vectors[known_numbers[old]] / np.float32(math.sqrt(scaling.scale))
         for sum_ in (SLOW, FAST):
-            rows[old, settings.rank + sum_] += ratings[old]
+            rows[old, settings.rank + sum_] += ratings[some][old]
         if settings.biases and biases is not None:
             rows[old, settings.rank + BIAS] = biases[known_numbers[old]] / np.float32(scaling.scale)
         return rows
-
-
-def side_seed(seed: int, kind: str) -> np.uint64:
-    """Return the seed of the draws of users' or items' vectors."""
-    return np.uint64((seed + ITEMS_SEED * (kind == "item")) % 2**64)
-
-
-def _model_side(kind: str, start: FittedFactors) -> tuple[Ids, Float32s, Any]:
-    if kind == "user":
-        return start.users, start.user_factors, start.user_bias
-    return start.items, start.item_factors, start.item_bias

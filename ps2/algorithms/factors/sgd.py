@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from ps2.algorithms.factors.following import BYTES, HELD_LOSS, HELD_WEIGHT, LOSS, RATINGS, WEIGHT, follow
 from ps2.algorithms.factors.grid import Grid
+from ps2.algorithms.factors.program import ASKS, BYTES, HELD_LOSS, HELD_WEIGHT, LOSS, RATINGS, WEIGHT, ZERO_SUMS
 from ps2.algorithms.factors.rows import SgdPlan
 from ps2.algorithms.factors.sgd_kernels import descend, squared_errors
-from ps2.algorithms.factors.shared_factors import SharedFactors, share
-from ps2.algorithms.factors.timetable import Begin, Lengths, Phase, Timetable
-from ps2.array_types import Float32s
+from ps2.algorithms.factors.shared_factors import SharedFactors, copy_vectors
+from ps2.algorithms.factors.timetable import Begin, Kind, Lengths, Phase, Timetable
+from ps2.array_types import Float32s, Int64s
+from ps2.run.rotation import IDLE
 
 # Ratings of one thread between two draws of the order; between two checks of the time, if turns have a budget.
 PIECE_RATINGS, TIMED_RATINGS = 1 << 16, 1 << 12
@@ -40,8 +40,8 @@ class Piece:
     """Work that threads do together: each takes a group of users, and each another group of items.
 
     Attributes:
-        round: group g of users meets group ``(g + round) mod groups`` of items.
-        number: which part of each group's users.
+        round: group g of users is taken with group ``(g + round) mod groups`` of items.
+        number: the number of the part of each group's users.
     """
 
     round: int
@@ -52,17 +52,15 @@ class BlockDescent:
     """Takes steps for the ratings of a block: the same in a worker as in a serial program.
 
     Attributes:
+        users: the users' rows, shape (users, width); they change.
         rates: see ``SgdPlan.rates``.
     """
 
     def __init__(self, grid: Grid, plan: SgdPlan, rank: int, users: Float32s) -> None:
-        """Args:
-        users: float32, shape (users, width): rows; changed.
-        """
         self.grid, self.plan, self.users = grid, plan, users
         self.rates = plan.rates()
         self._rank = rank
-        bounds = grid.layout.users_of(rank)
+        bounds = grid.layout.user_bounds(rank)
         self._groups = bounds - bounds[0]
 
     def pieces(self, block: int) -> list[Piece]:
@@ -81,20 +79,14 @@ class BlockDescent:
     def take(
         self, block: int, piece: Piece, iteration: int, rows: Float32s, threads: ThreadPoolExecutor | None
     ) -> dict[str, float]:
-        """Take the steps of a piece; the result does not depend on the number of threads.
-
-        Args:
-            rows: float32, shape (items, width): the block's rows; changed.
-        """
+        """Take the steps of a piece with the block's rows, which change; the number of threads makes no difference."""
         groups = range(self.grid.layout.groups)
-        parts = [(block, piece, group, iteration, rows) for group in groups]
-        sums = (
-            [self._take_group(*part) for part in parts] if threads is None else list(threads.map(self._unpack, parts))
-        )
-        return {name: sum(one[name] for one in sums) for name in (LOSS, WEIGHT, RATINGS)}
 
-    def _unpack(self, part: Any) -> dict[str, float]:
-        return self._take_group(*part)
+        def take_group(group: int) -> dict[str, float]:
+            return self._take_group(block, piece, group, iteration, rows)
+
+        sums = [*map(take_group, groups)] if threads is None else [*threads.map(take_group, groups)]
+        return {name: sum(one[name] for one in sums) for name in (LOSS, WEIGHT, RATINGS)}
 
     def _take_group(self, block: int, piece: Piece, group: int, iteration: int, rows: Float32s) -> dict[str, float]:
         grid, settings = self.grid, self.plan.settings
@@ -111,7 +103,7 @@ class BlockDescent:
         weights = grid.weights[begins[first] : begins[end]]
         return {LOSS: loss, WEIGHT: float(weights.sum(dtype=np.float64)) if len(weights) else ratings, RATINGS: ratings}
 
-    def _part(self, begins: npt.NDArray[np.int64], group: int, number: int, parts: int) -> tuple[int, int]:
+    def _part(self, begins: Int64s, group: int, number: int, parts: int) -> tuple[int, int]:
         """Return the users of a part of a group, about as many ratings in each part."""
         first, end = int(self._groups[group]), int(self._groups[group + 1])
         if parts == 1:
@@ -125,12 +117,7 @@ class BlockDescent:
 
 @dataclass(frozen=True, eq=False)
 class SgdLoop:
-    """The loop of each worker; picklable.
-
-    Attributes:
-        fleet: the vectors on the servers.
-        lengths: the lengths of the timetable.
-    """
+    """The loop of each worker; picklable."""
 
     plan: SgdPlan
     fleet: SharedFactors
@@ -141,52 +128,95 @@ class SgdLoop:
             threads = None
             if grid.layout.groups > 1:
                 threads = stack.enter_context(ThreadPoolExecutor(grid.layout.groups, "ps2-factors"))
-            timetable = Timetable(self.lengths)
-            work = _SgdWork(worker, self, timetable, grid, threads)
-            follow(worker, timetable, work, grid.layout.ring, work.fetch, self.plan.settings.budgetS)
+            _SgdWorker(worker, self, grid, threads).follow()
 
 
-class _SgdWork:
-    """``PlannedWork`` of this solver."""
+class _SgdWorker:
+    """A worker's ratings, its users' vectors, and the timetable.
 
-    def __init__(
-        self, worker: Any, loop: SgdLoop, timetable: Timetable, grid: Grid, threads: ThreadPoolExecutor | None
-    ) -> None:
-        self._worker, self._loop, self._timetable, self._grid, self._threads = worker, loop, timetable, grid, threads
+    It has no vectors when it begins, and when the fleet has rolled back to a checkpoint. Then it changes nothing until
+    a clock in which all workers take saved vectors.
+    """
+
+    def __init__(self, worker: Any, loop: SgdLoop, grid: Grid, threads: ThreadPoolExecutor | None) -> None:
+        self._worker, self._grid, self._threads = worker, grid, threads
+        self._plan, self._fleet, self._timetable = loop.plan, loop.fleet, Timetable(loop.lengths)
         self._mine = np.arange(grid.first_user, grid.first_user + grid.users)
-        users = np.empty((0, loop.plan.width), np.float32)
-        self._descent = BlockDescent(grid, loop.plan, worker.rank, users)
+        count, rank, workers = grid.layout.items, worker.rank, worker.workers
+        # The items that this worker copies when vectors are saved or taken.
+        self._copied_items = count * rank // workers, count * (rank + 1) // workers
+        self._descent = BlockDescent(grid, loop.plan, rank, np.empty((0, loop.plan.width), np.float32))
+        self._epoch, self._has_vectors = worker.epoch, False
 
-    def fetch(self, block: int) -> Any:
-        """Request a block's rows."""
-        return self._worker.prefetch(self._loop.fleet.items, columns=self._columns(block))
+    def follow(self) -> None:
+        """Follow the timetable, clock by clock, until the driver ends the run."""
+        worker, timetable, ring = self._worker, self._timetable, self._grid.layout.ring
+        budget_s = self._plan.settings.budgetS
 
-    def begin(self, begin: Begin) -> None:
-        fleet = self._loop.fleet
-        fleet.take_items(begin.copy, *share(self._grid.layout.items, self._worker.rank, self._worker.workers))
-        self._descent.users = fleet.saved_users[begin.copy].pull(columns=self._mine)
-        self._descent.rates = self._loop.plan.rates(begin.halvings)
+        def fetch(block: int) -> Any:
+            return worker.prefetch(self._fleet.items, columns=self._columns(block))
 
-    def train(self, turn: Any, phase: Phase) -> Mapping[str, float]:
+        for turn in worker.rotate(ring.blocks, slices=ring.slices, budgetS=budget_s, fetch=fetch, at=self._find_turn):
+            phase = timetable.phase(worker.clock)
+            report: Mapping[str, float] = {}
+            if phase.kind is Kind.BEGIN:
+                worker.barrier()
+                self._take_saved(timetable.begin(worker.clock))
+                worker.barrier()
+                self._has_vectors = not worker.goesBack
+            elif phase.kind is Kind.CLOSE:
+                worker.barrier()
+                if self._has_vectors:
+                    report = self._close(timetable.lengths.saves(phase.iteration, timetable.last(worker.clock)))
+                worker.barrier()
+            elif phase.kind is Kind.TURN and self._has_vectors and turn.block != IDLE and not worker.goesBack:
+                report = self._train(turn, phase)
+            worker.report({**ZERO_SUMS, **report, ASKS: float(not self._has_vectors)})
+
+    def _find_turn(self, clock: int) -> tuple[int, int] | None:
+        """Return a clock's rotation and turn; None: it has none."""
+        worker, timetable = self._worker, self._timetable
+        if clock == worker.clock:
+            if worker.epoch != self._epoch:
+                self._epoch, self._has_vectors = worker.epoch, False
+                timetable.forget_messages()
+            for message in worker.messages:
+                timetable.read(message)
+        phase = timetable.phase(clock)
+        if phase.kind is not Kind.TURN:
+            return None
+        turns = self._grid.layout.ring.turns
+        rotation, number = divmod(phase.turn, turns)
+        return (phase.iteration - 1) * (timetable.lengths.turns // turns) + rotation, number
+
+    def _take_saved(self, begin: Begin) -> None:
+        """Take the saved vectors that a message names. No other worker changes any meanwhile."""
+        copy_vectors(self._fleet.saved_items[begin.copy], self._fleet.items, *self._copied_items)
+        self._descent.users = self._fleet.saved_users[begin.copy].pull(columns=self._mine)
+        self._descent.rates = self._plan.rates(begin.halvings)
+
+    def _train(self, turn: Any, phase: Phase) -> dict[str, float]:
+        """Train on the block of a turn; return the report."""
         rows = turn.pull()
         descent, block = self._descent, turn.block
         sums = {LOSS: 0.0, WEIGHT: 0.0, RATINGS: 0.0}
         # Where time ends turns, pieces come in turn: those that were left over come first.
-        is_timed = self._loop.plan.settings.budgetS is not None
+        is_timed = self._plan.settings.budgetS is not None
         pieces = descent.pieces(block) if is_timed else descent.ordered(block, phase.iteration)
         for piece in turn.parts(pieces):
             for name, value in descent.take(block, piece, phase.iteration, rows, self._threads).items():
                 sums[name] += value
-        self._loop.fleet.items.push(columns=self._columns(block), values=rows, wait=False)
+        self._fleet.items.push(columns=self._columns(block), values=rows, wait=False)
         return {**sums, BYTES: 2 * rows.nbytes}
 
-    def close(self, saves: bool) -> Mapping[str, float]:
-        report = self._evaluate() if self._loop.lengths.evaluates else {}
+    def _close(self, saves: bool) -> dict[str, float]:
+        """Evaluate held-out rows, and perhaps save vectors; no worker changes any vectors of items meanwhile."""
+        report = self._evaluate() if self._timetable.lengths.evaluates else {}
         if not saves:
             return report
-        fleet, worker = self._loop.fleet, self._worker
-        fleet.saved_users[self._timetable.free].push(columns=self._mine, values=self._descent.users)
-        fleet.keep_items(self._timetable.free, *share(self._grid.layout.items, worker.rank, worker.workers))
+        copy = self._timetable.free
+        self._fleet.saved_users[copy].push(columns=self._mine, values=self._descent.users)
+        copy_vectors(self._fleet.items, self._fleet.saved_items[copy], *self._copied_items)
         return {**report, BYTES: self._descent.users.nbytes}
 
     def _evaluate(self) -> dict[str, float]:
@@ -194,13 +224,13 @@ class _SgdWork:
         held = self._grid.held_out
         if held is None:
             return {HELD_LOSS: 0.0, HELD_WEIGHT: 0.0}
-        rows = self._loop.fleet.items.pull(columns=held.columns)
-        settings = self._loop.plan.settings
+        rows = self._fleet.items.pull(columns=held.columns)
+        settings = self._plan.settings
         loss = squared_errors(
             held.users, held.items, held.values, held.weights, self._descent.users, rows, settings.rank, settings.biases
         )
         return {HELD_LOSS: loss, HELD_WEIGHT: held.weight}
 
-    def _columns(self, block: int) -> npt.NDArray[np.int64]:
-        bounds = self._grid.layout.items_of(block)
+    def _columns(self, block: int) -> Int64s:
+        bounds = self._grid.layout.item_bounds(block)
         return np.arange(bounds[0], bounds[-1])

@@ -1,9 +1,12 @@
-"""Compiled loops of stochastic gradient descent: one step for each rating.
+"""Compiled loops of stochastic gradient descent: ratings are ordered, and one step is taken for each.
 
 A row is the vector of a user or an item, then what its steps need: float32, ``WIDTH`` numbers beyond the rank. Steps
 adapt to each row by the reduced per-coordinate schedule, with two rates for a row: its first numbers learn from the
 beginning, the others from the second iteration on (Chin et al., "A Learning-Rate Schedule for Stochastic Gradient
 Methods to Matrix Factorization", sections 3 and 4).
+
+Loops over two rows take eight numbers at a time by SIMD intrinsics. LLVM vectorizes a plain loop by 32 numbers, and
+does the rest one by one; the part of a vector that shares a step is seldom a multiple of 32.
 """
 
 from __future__ import annotations
@@ -13,23 +16,173 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from llvmlite import ir
+from numba.extending import intrinsic
 
-from ps2.algorithms.factors.simd_kernels import dot_lanes, step_lanes
 from ps2.array_types import Float32s, Int32s, Int64s
 from ps2.ops.draws import GOLDEN, TO_UNIT, scrambled
 from ps2.ops.kernels import inline_reduction, kernel, reduction
 from ps2.ops.prefetch import prefetch
-from ps2.ops.simd import LANES
+from ps2.ops.simd import (
+    FLAGS,
+    FLOAT_BYTES,
+    LANES,
+    VECTOR,
+    cgutils,
+    multiply_add,
+    place_of,
+    row_of,
+    spread,
+    sum_of,
+    types,
+)
 
 Array = npt.NDArray[Any]
 
-# What follows a vector: the sums of squared gradients of its first numbers, of the others, and of the bias; the bias.
+# The numbers after a vector: the sums of squared gradients of its first numbers, of the others, and of the bias; the
+# bias.
 SLOW, FAST, BIAS_SUM, BIAS = range(4)
 WIDTH = 4
-# Numbers that learn from the first iteration on.
+# The count of numbers that learn from the first iteration on.
 FIRST = 8
 # Ratings between the request for an item's row and its use.
 ITEMS_AHEAD = 4
+
+
+@kernel
+def count_cells(users: Int32s, items: Int32s, groups: Int32s, num_users: int, begins: Int64s) -> None:
+    """Set where the ratings of each item group and user begin, shape (groups * num_users + 1,).
+
+    ``users`` and ``items`` have the number of each rating's user and item; ``groups`` has the group of each item.
+    """
+    begins[:] = 0
+    for rating in range(len(users)):
+        begins[groups[items[rating]] * num_users + users[rating] + 1] += 1
+    for cell in range(1, len(begins)):
+        begins[cell] += begins[cell - 1]
+
+
+@kernel
+def fill_cells(
+    users: Int32s,
+    items: Int32s,
+    groups: Int32s,
+    num_users: int,
+    ends: Int64s,
+    source: tuple[Float32s, Float32s],
+    item_names: Int32s,
+    cells: tuple[Int32s, Float32s, Float32s],
+) -> None:
+    """Put ratings into their cells; other arguments are those of ``count_cells``.
+
+    Args:
+        ends: the index of the next rating of each cell; changed.
+        source: values and weights; weights are empty if there are none.
+        item_names: the number by which a cell calls each item.
+        cells: items, values and weights by cell.
+    """
+    values, weights = source
+    cell_items, cell_values, cell_weights = cells
+    for rating in range(len(users)):
+        cell = groups[items[rating]] * num_users + users[rating]
+        index = ends[cell]
+        ends[cell] += 1
+        cell_items[index] = item_names[items[rating]]
+        cell_values[index] = values[rating]
+        if len(weights):
+            cell_weights[index] = weights[rating]
+
+
+@kernel
+def sort_cells(begins: Int64s, items: Int32s, values: Float32s, weights: Float32s) -> None:
+    """Sort the ratings of each cell by item, rating and weight: the order in which rows arrive makes no difference."""
+    for cell in range(len(begins) - 1):
+        first, count = begins[cell], begins[cell + 1] - begins[cell]
+        gap = 1
+        while 3 * gap + 1 < count:
+            gap = 3 * gap + 1
+        while gap:  # Shell's sort
+            for i in range(first + gap, first + count):
+                item, value = items[i], values[i]
+                weight = weights[i] if len(weights) else np.float32(1)
+                j = i
+                while j >= first + gap:
+                    other = j - gap
+                    if items[other] < item or (items[other] == item and values[other] < value):
+                        break
+                    is_equal = items[other] == item and values[other] == value
+                    if is_equal and (not len(weights) or weights[other] <= weight):
+                        break
+                    items[j], values[j] = items[other], values[other]
+                    if len(weights):
+                        weights[j] = weights[other]
+                    j = other
+                items[j], values[j] = item, value
+                if len(weights):
+                    weights[j] = weight
+            gap //= 3
+
+
+class _RowPair:
+    """Loads and stores of one row of each of two C-contiguous float32 matrices."""
+
+    def __init__(self, context: Any, builder: Any, signature: Any, arguments: Any) -> None:
+        self._builder = builder
+        self._rows = [row_of(context, builder, signature.args[i], arguments[i], arguments[i + 1]) for i in (0, 2)]
+
+    def load(self, which: int, index: Any) -> tuple[Any, Any]:
+        """Return the address of eight numbers, and the numbers."""
+        address = place_of(self._builder, self._rows[which], index)
+        return address, self._builder.load(address, align=FLOAT_BYTES)
+
+
+def _dot(_: Any, p: Any, p_row: Any, q: Any, q_row: Any, end: Any) -> Any:
+    """Return the product of the first ``end`` numbers, a multiple of ``LANES``, of a row of p and a row of q."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        rows = _RowPair(context, builder, signature, arguments)
+        sums = cgutils.alloca_once_value(builder, ir.Constant(VECTOR, [0.0] * LANES))
+        count = arguments[4]
+        begin, step = ir.Constant(count.type, 0), ir.Constant(count.type, LANES)
+        with cgutils.for_range_slice(builder, begin, count, step) as (index, _):
+            a, b = rows.load(0, index)[1], rows.load(1, index)[1]
+            builder.store(multiply_add(builder, a, b, builder.load(sums)), sums)
+        return sum_of(builder, builder.load(sums))
+
+    return types.float32(p, types.intp, q, types.intp, types.intp), generate
+
+
+def _step(_: Any, p: Any, p_row: Any, q: Any, q_row: Any, begin: Any, end: Any, by: Any) -> Any:
+    """Change numbers of two rows by their gradients; return the sums of the squared gradients.
+
+    ``p += step_p * g`` with ``g = slope * q - shrink * p``, and likewise q, from the values before. ``begin`` and
+    ``end`` are a multiple of ``LANES`` apart; ``by`` is (slope, shrink, step_p, step_q).
+    """
+    returned = types.UniTuple(types.float32, 2)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        rows = _RowPair(context, builder, signature, arguments)
+        slope, shrink, *steps = (spread(builder, one) for one in cgutils.unpack_tuple(builder, arguments[6], 4))
+        minus = builder.fneg(shrink)
+        zero = ir.Constant(VECTOR, [0.0] * LANES)
+        sums = [cgutils.alloca_once_value(builder, zero) for _ in range(2)]
+        first, last = arguments[4], arguments[5]
+        with cgutils.for_range_slice(builder, first, last, ir.Constant(first.type, LANES)) as (index, _):
+            addresses, values = zip(*(rows.load(which, index) for which in range(2)), strict=True)
+            for which in range(2):
+                other = builder.fmul(slope, values[1 - which], flags=FLAGS)
+                gradient = multiply_add(builder, minus, values[which], other)
+                builder.store(multiply_add(builder, gradient, gradient, builder.load(sums[which])), sums[which])
+                changed = multiply_add(builder, steps[which], gradient, values[which])
+                builder.store(changed, addresses[which], align=FLOAT_BYTES)
+        return context.make_tuple(builder, returned, [sum_of(builder, builder.load(one)) for one in sums])
+
+    signature = returned(p, types.intp, q, types.intp, types.intp, types.intp, types.UniTuple(types.float32, 4))
+    return signature, generate
+
+
+dot_lanes: Any = intrinsic(_dot)  # numba infers the types
+step_lanes: Any = intrinsic(_step)
 
 
 @reduction
@@ -51,40 +204,40 @@ def descend(
     """Take a step for each rating of some users; return the weighted sum of squared errors, each before its step.
 
     Args:
-        begins: int64: where each user's ratings begin in the next three arrays, and the end of the last one's.
+        begins: where each user's ratings begin in the next three arrays, and the end of the last one's.
         items: rows of ``block``.
-        weights: of the ratings; empty: all are 1.
+        weights: empty: all are 1.
         users, block: rows of users and of items; changed.
-        rates: the first step, and the weight of the penalties of vectors and of biases.
+        rates: the first step, and the weights of the penalties of vectors and of biases.
         learns_all: whether all numbers of a vector learn, beside the first ones.
     """
     eta, penalty, bias_penalty = rates[0], rates[1], rates[2]
     first = min(FIRST, rank)
     last = rank if learns_all else first
-    of_first, of_others = np.float32(1.0 / first), np.float32(1.0 / max(rank - first, 1))
+    first_share, other_share = np.float32(1.0 / first), np.float32(1.0 / max(rank - first, 1))
     one = np.float32(1)
     loss = 0.0
     for user in range(first_user, end_user):
         p = users[user]
-        for at in range(begins[user], begins[user + 1]):
-            prefetch(block, items[min(at + ITEMS_AHEAD, len(items) - 1)])
-            item = items[at]
+        for rating in range(begins[user], begins[user + 1]):
+            prefetch(block, items[min(rating + ITEMS_AHEAD, len(items) - 1)])
+            item = items[rating]
             q = block[item]
-            error = values[at] - _product(users, user, block, item, rank)
+            error = values[rating] - _product(users, user, block, item, rank)
             if biases:
                 error -= p[rank + BIAS] + q[rank + BIAS]
-            weight = weights[at] if len(weights) else one
+            weight = weights[rating] if len(weights) else one
             loss += np.float64(weight * error * error)
             slope, shrink = weight * error, weight * penalty
             steps = _steps(p, q, rank + SLOW, eta)
             sums = _move(users, user, block, item, 0, first, (slope, shrink, steps[0], steps[1]))
-            p[rank + SLOW] += sums[0] * of_first
-            q[rank + SLOW] += sums[1] * of_first
+            p[rank + SLOW] += sums[0] * first_share
+            q[rank + SLOW] += sums[1] * first_share
             if last > first:
                 steps = _steps(p, q, rank + FAST, eta)
                 sums = _move(users, user, block, item, first, last, (slope, shrink, steps[0], steps[1]))
-                p[rank + FAST] += sums[0] * of_others
-                q[rank + FAST] += sums[1] * of_others
+                p[rank + FAST] += sums[0] * other_share
+                q[rank + FAST] += sums[1] * other_share
             if biases:
                 shrink = weight * bias_penalty
                 for row in (p, q):
@@ -100,7 +253,6 @@ def descend(
 
 @inline_reduction
 def _product(users: Float32s, user: int, block: Float32s, item: int, rank: int) -> np.float32:
-    """Return the product of two vectors."""
     whole = rank // LANES * LANES
     dot = dot_lanes(users, user, block, item, whole)
     for k in range(whole, rank):
@@ -123,17 +275,17 @@ def _move(
     end: int,
     by: tuple[np.float32, np.float32, np.float32, np.float32],
 ) -> tuple[np.float32, np.float32]:
-    """Change numbers of two rows; return the sums of their squared gradients. See ``step_lanes``."""
+    """Change numbers of two rows; return the sums of their squared gradients. See ``_step``."""
     slope, shrink, step_p, step_q = by
     whole = begin + (end - begin) // LANES * LANES
     sum_p, sum_q = step_lanes(users, user, block, item, begin, whole, by)
     for k in range(whole, end):
         a, b = users[user, k], block[item, k]
-        of_p, of_q = slope * b - shrink * a, slope * a - shrink * b
-        sum_p += of_p * of_p
-        sum_q += of_q * of_q
-        users[user, k] = a + step_p * of_p
-        block[item, k] = b + step_q * of_q
+        gradient_p, gradient_q = slope * b - shrink * a, slope * a - shrink * b
+        sum_p += gradient_p * gradient_p
+        sum_q += gradient_q * gradient_q
+        users[user, k] = a + step_p * gradient_p
+        block[item, k] = b + step_q * gradient_q
     return sum_p, sum_q
 
 
@@ -143,26 +295,26 @@ def squared_errors(
 ) -> float:
     """Return the weighted sum of the squared errors of ratings."""
     loss = 0.0
-    for at in range(len(values)):
-        a, b = p[users[at]], q[items[at]]
-        error = np.float64(values[at])
+    for rating in range(len(values)):
+        a, b = p[users[rating]], q[items[rating]]
+        error = np.float64(values[rating])
         for k in range(rank):
             error -= np.float64(a[k]) * np.float64(b[k])
         if biases:
             error -= np.float64(a[rank + BIAS]) + np.float64(b[rank + BIAS])
-        loss += (np.float64(weights[at]) if len(weights) else 1.0) * error * error
+        loss += (np.float64(weights[rating]) if len(weights) else 1.0) * error * error
     return loss
 
 
 @kernel
 def draw_rows(numbers: Int64s, seed: np.uint64, rank: int, low: float, high: float, rows: Float32s) -> None:
-    """Set rows to their beginnings: a vector uniform in [low, high) by seed and number, sums of 1, and a bias of 0."""
-    for at in range(len(numbers)):
-        key = scrambled(scrambled(seed) + np.uint64(numbers[at] + 1) * GOLDEN)
-        row = rows[at]
+    """Set first rows: vectors uniform in [low, high), drawn from seed and number, sums of 1, and biases of 0."""
+    for index in range(len(numbers)):
+        key = scrambled(scrambled(seed) + np.uint64(numbers[index] + 1) * GOLDEN)
+        row = rows[index]
         for k in range(rank):
-            drawn = np.float64(scrambled(key + np.uint64(k + 1) * GOLDEN) >> np.uint64(11)) * TO_UNIT
-            row[k] = low + (high - low) * drawn
+            uniform = np.float64(scrambled(key + np.uint64(k + 1) * GOLDEN) >> np.uint64(11)) * TO_UNIT
+            row[k] = low + (high - low) * uniform
         for k in range(rank, rank + WIDTH):
             row[k] = 1.0
         row[rank + BIAS] = 0.0

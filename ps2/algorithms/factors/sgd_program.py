@@ -11,28 +11,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-import numpy as np
-
-from ps2.algorithms.factors.following import NOTHING, WEIGHT
 from ps2.algorithms.factors.grid import Grid, Layout, read_grid
 from ps2.algorithms.factors.plan import FittedFactors
-from ps2.algorithms.factors.program import CheckAndTrain, FactorsProgram, Iteration, Problem
-from ps2.algorithms.factors.rows import Beginning, Scaling, SgdPlan, Vectors, default_step
+from ps2.algorithms.factors.program import WEIGHT, ZERO_SUMS, CheckAndTrain, FactorsProgram, Iteration, Problem
+from ps2.algorithms.factors.rows import Beginning, Scaling, SgdPlan, default_step
 from ps2.algorithms.factors.sgd import SgdLoop
-from ps2.algorithms.factors.shared_factors import FleetSizes, SharedFactors
+from ps2.algorithms.factors.shared_factors import SharedFactors, pull_vectors, push_vectors
 from ps2.algorithms.factors.timetable import STALENESS, Begin, Iterate, Lengths
 from ps2.algorithms.frame.program import Ask, NextClock, Steps
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.record import StepReport
-from ps2.array_types import Float32s
 from ps2.errors import PS2Error
 
 # How often a training is restarted with half the step, at most.
 MAX_HALVINGS = 10
-# The size of the vectors that the driver pushes or pulls at once, in bytes.
-SLICE_BYTES = 64 << 20
 
 
 @dataclass
@@ -42,8 +37,7 @@ class Descent:
     Attributes:
         halvings: how often the step was halved.
         results: the results of each iteration.
-        copies: for each saved iteration that is needed, the number of the copy that holds its vectors. Iteration 0 has
-            the first vectors.
+        copies: the copy with the vectors of each saved iteration that is needed; iteration 0 has the first ones.
     """
 
     halvings: int = 0
@@ -68,11 +62,7 @@ class Descent:
 
 
 class SgdProgram(FactorsProgram):
-    """Stochastic gradient descent.
-
-    Attributes:
-        scaling: how ratings are scaled.
-    """
+    """Stochastic gradient descent."""
 
     staleness = STALENESS
 
@@ -87,8 +77,7 @@ class SgdProgram(FactorsProgram):
         # Twice the RMSE of predicting 0. An initial model may predict other ratings worse than that.
         self._max_rmse = 2 * math.hypot(1.0, self.scaling.level) if problem.initial_model is None else math.inf
         self._lengths = Lengths(layout.ring.turns, plan.save_interval, problem.survey.held_out > 0, problem.keeps_best)
-        sizes = FleetSizes(layout.users, layout.items, self.plan.width, self._lengths.copies)
-        self._fleet = SharedFactors.make(sizes, names)
+        self._fleet = SharedFactors.make(layout.users, layout.items, self.plan.width, self._lengths.copies, names)
 
     # -- the algorithm -------------------------------------------------------------------------------------------------
 
@@ -120,13 +109,9 @@ class SgdProgram(FactorsProgram):
     def _rotate(self, descent: Descent, last: int) -> Steps[dict[str, float] | None]:
         """Let all blocks of items visit all workers, which then save and evaluate.
 
-        Args:
-            last: the last iteration.
-
-        Returns:
-            The sums of the workers' reports; None if a worker has no vectors.
+        Return the sums of the workers' reports; None if a worker has no vectors.
         """
-        sums = NOTHING
+        sums = ZERO_SUMS
         message: NextClock = Iterate(last, descent.free)
         for _ in range(self._lengths.clocks(len(descent.results) + 1, last)):
             report, message = (yield message), NextClock()
@@ -138,11 +123,7 @@ class SgdProgram(FactorsProgram):
         return sums
 
     def _has_diverged(self, descent: Descent, sums: dict[str, float]) -> bool:
-        """Return whether the RMSE of an iteration is too large.
-
-        Raises:
-            PS2Error: it is, after the last halving of the step.
-        """
+        """Return whether the RMSE of an iteration is too large; raise PS2Error if the step cannot be halved again."""
         rmse = Iteration.from_sums(sums).objective
         if not sums[WEIGHT] or (rmse <= self._max_rmse and math.isfinite(rmse)):
             return False
@@ -175,47 +156,25 @@ class SgdProgram(FactorsProgram):
         )
         first_rows = Beginning(self.plan, self.scaling, self.problem.initial_model)
         for matrix, positions, ids, ratings, kind in sides:
-            for rows in self._slices(len(positions)):
-                vectors = first_rows.rows(kind, ids, rows, ratings[rows])
-                matrix.push(columns=positions[rows].astype(np.int64), values=vectors, wait=False)
-            matrix.flush()
+            push_vectors(matrix, positions, partial(first_rows.rows, kind, ids, ratings))
 
-    # -- what the frame calls ------------------------------------------------------------------------------------------
+    # -- the program's parts -------------------------------------------------------------------------------------------
 
     def loop(self) -> CheckAndTrain:
         return CheckAndTrain(SgdLoop(self.plan, self._fleet, self._lengths))
 
-    def reader(self) -> ReadGrid:
-        """Return the picklable function that reads a worker's ratings."""
-        return ReadGrid(self.problem.deal.layout, self.scaling)
+    def reader(self) -> Callable[[Any, Iterator[Any]], Grid]:
+        return partial(_read, self.problem.deal.layout, self.scaling)
 
     def result(self, copy_and_halvings: tuple[int, int]) -> FittedFactors:
-        copy, halvings = copy_and_halvings
-        users = self._read(self._fleet.saved_users[copy], self.problem.deal.user_positions)
-        return self.fitted(users, self._read(self._fleet.saved_items[copy], self.problem.deal.item_positions), halvings)
+        (copy, halvings), deal = copy_and_halvings, self.problem.deal
+        users = pull_vectors(self._fleet.saved_users[copy], deal.user_positions)
+        items = pull_vectors(self._fleet.saved_items[copy], deal.item_positions)
+        return self.fitted(self.scaling.restored(users, self.plan), self.scaling.restored(items, self.plan), halvings)
 
     def free(self) -> None:
         self._fleet.free()
 
-    def _read(self, matrix: Any, positions: Any) -> Vectors:
-        vectors: Float32s = np.empty((len(positions), self.plan.width), np.float32)
-        for rows in self._slices(len(positions)):
-            vectors[rows] = matrix.pull(columns=positions[rows].astype(np.int64))
-        return self.scaling.restored(vectors, self.plan)
 
-    def _slices(self, count: int) -> Iterator[slice]:
-        length = max(1, SLICE_BYTES // (4 * self.plan.width))
-        for begin in range(0, count, length):
-            yield slice(begin, min(begin + length, count))
-
-
-@dataclass(frozen=True, eq=False)
-class ReadGrid:
-    """Reads a worker's ratings; picklable."""
-
-    layout: Layout
-    scaling: Scaling
-
-    def __call__(self, worker: Any, batches: Iterator[Any]) -> Grid:
-        scaling = self.scaling
-        return read_grid(batches, self.layout, worker.rank, scaling.mean, scaling.scale, scaling.unit)
+def _read(layout: Layout, scaling: Scaling, worker: Any, batches: Iterator[Any]) -> Grid:
+    return read_grid(batches, layout, worker.rank, scaling.mean, scaling.scale, scaling.unit)

@@ -1,39 +1,75 @@
-"""The vectors of users and items on the servers: the items' current ones, and saved copies of both."""
+"""The vectors of users and items on the servers, in several copies: a column for each user or item, by position."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
-from ps2.algorithms.factors.timetable import COPIES
+import numpy as np
+
+from ps2.algorithms.factors.ccd_descent import gram_matrix, num_coordinates
+from ps2.algorithms.factors.plan import FactorizationPlan
 from ps2.algorithms.frame.memory import fitting_servers
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
+from ps2.array_types import Float32s, Float64s
+from ps2.client.batch import batch
 from ps2.client.dcv import DCV
 from ps2.client.matrix import DCVMatrix
 
+# Bytes of vectors that the driver pushes or pulls at a time.
+SLICE_BYTES = 64 << 20
+# The kinds of sums of products: of the users, and of the items before and after an iteration.
+USERS, ITEMS, KINDS = 0, 1, 3
+# The copy of the best vectors of coordinate descent.
+BEST = 2
 
-@dataclass(frozen=True)
-class FleetSizes:
-    """The sizes of the vectors on the servers.
 
-    Attributes:
-        users, items: the numbers of users and of items.
-        width: the number of float32 numbers for each of them.
-        copies: the number of saved copies of both.
+def push_vectors(matrix: DCVMatrix, positions: Any, make_vectors: Callable[[slice], Float32s]) -> None:
+    """Push vectors to these columns; ``make_vectors`` returns those of a slice of the positions."""
+    for some in _slices(matrix, len(positions)):
+        matrix.push(columns=positions[some].astype(np.int64), values=make_vectors(some), wait=False)
+    matrix.flush()
+
+
+def pull_vectors(matrix: DCVMatrix, positions: Any) -> Float32s:
+    """Pull the vectors of these columns, shape (positions, rows)."""
+    vectors = np.empty((len(positions), matrix.rows), np.float32)
+    for some in _slices(matrix, len(positions)):
+        vectors[some] = matrix.pull(columns=positions[some].astype(np.int64))
+    return vectors
+
+
+def copy_vectors(source: DCVMatrix, to: DCVMatrix, begin: int, end: int) -> None:
+    """Copy the vectors at some positions; no value travels."""
+    to.apply("factors.copy_blocks", source=source, begin=begin, end=end)
+
+
+def _slices(matrix: DCVMatrix, count: int) -> Iterator[slice]:
+    length = max(1, SLICE_BYTES // (4 * matrix.rows))
+    for begin in range(0, count, length):
+        yield slice(begin, min(begin + length, count))
+
+
+def _allocate(counts: list[int], width: int, what: str, names: CheckpointNames) -> list[DCVMatrix]:
+    """Allocate a matrix of ``width`` float32 rows for each count of columns, or find an earlier driver's.
+
+    Raise LimitError, which begins with ``what``, if they do not fit.
     """
+    matrices: list[DCVMatrix] = []
 
-    users: int
-    items: int
-    width: int
-    copies: int = COPIES
+    def allocate(count: int) -> DCVMatrix:
+        return names.give(lambda name: DCV.dense(count, width, "float32", layout="column", name=name)).matrix()
 
-    @property
-    def bytes(self) -> int:
-        return 4 * self.width * (self.items + self.copies * (self.users + self.items))
+    with fitting_servers(what, matrices):
+        for count in counts:
+            matrices.append(allocate(count))
+    return matrices
 
 
 @dataclass(frozen=True, eq=False)
 class SharedFactors:
-    """Matrices of layout "column": a column for each user or item, by position (``Deal``); picklable.
+    """The vectors of a training by gradient descent; picklable.
 
     Attributes:
         items: the current vectors of items.
@@ -45,36 +81,111 @@ class SharedFactors:
     saved_items: tuple[DCVMatrix, ...]
 
     @staticmethod
-    def make(sizes: FleetSizes, names: CheckpointNames) -> SharedFactors:
-        """Make them, or find those of an earlier driver.
-
-        Raises:
-            LimitError: they do not fit.
-        """
-
-        def matrix(dim: int) -> DCVMatrix:
-            return names.give(lambda name: DCV.dense(dim, sizes.width, layout="column", name=name)).matrix()
-
-        matrices: list[DCVMatrix] = []
-        what = f"vectors of {sizes.users:,} users and {sizes.items:,} items, {sizes.width} numbers each, take"
-        with fitting_servers(f"{what} {sizes.bytes:,} bytes with their saved copies, and they", matrices):
-            for dim in (sizes.items, *([sizes.users, sizes.items] * sizes.copies)):
-                matrices.append(matrix(dim))
+    def make(users: int, items: int, width: int, copies: int, names: CheckpointNames) -> SharedFactors:
+        """Allocate them, or find those of an earlier driver; raise LimitError if they do not fit."""
+        num_bytes = 4 * width * (items + copies * (users + items))
+        what = (
+            f"vectors of {users:,} users and {items:,} items, {width} numbers each, take {num_bytes:,} bytes with "
+            "their saved copies, and they"
+        )
+        matrices = _allocate([items, *([users, items] * copies)], width, what, names)
         return SharedFactors(matrices[0], tuple(matrices[1::2]), tuple(matrices[2::2]))
-
-    def keep_items(self, copy: int, begin: int, end: int) -> None:
-        """Copy the current vectors of items at some positions to a saved copy; no value travels."""
-        self.saved_items[copy].apply("factors.copy_blocks", source=self.items, begin=begin, end=end)
-
-    def take_items(self, copy: int, begin: int, end: int) -> None:
-        """Copy saved vectors of items at some positions to the current ones; no value travels."""
-        self.items.apply("factors.copy_blocks", source=self.saved_items[copy], begin=begin, end=end)
 
     def free(self) -> None:
         for matrix in (self.items, *self.saved_users, *self.saved_items):
             matrix.free()
 
 
-def share(count: int, rank: int, workers: int) -> tuple[int, int]:
-    """Return the range of ``count`` positions of which a worker takes care."""
-    return count * rank // workers, count * (rank + 1) // workers
+@dataclass(frozen=True)
+class CcdSizes:
+    """The sizes of a training by coordinate descent."""
+
+    plan: FactorizationPlan
+    users: int
+    items: int
+    workers: int
+    keeps_best: bool = False
+
+    @property
+    def ranks(self) -> int:
+        return num_coordinates(self.plan)
+
+    @property
+    def copies(self) -> int:
+        return 2 + self.keeps_best
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of vectors and of sums of products."""
+        products = 8 * KINDS * (self.workers + 1) * self.ranks**2 if self.plan.settings.implicitPrefs else 0
+        return 4 * self.copies * self.ranks * (self.users + self.items) + products
+
+
+@dataclass(frozen=True, eq=False)
+class CcdVectors:
+    """The vectors and sums of a training by coordinate descent; picklable.
+
+    Iteration i reads copy ``i % 2`` and writes the other one. So a worker that is started again in the middle of an
+    iteration computes what its first attempt has computed.
+
+    Attributes:
+        users, items: the copies, and ``BEST`` if it is kept.
+        grams: float64 rows of products of vectors: for each kind, one of each worker, and one of all; None: explicit
+            feedback needs none.
+    """
+
+    sizes: CcdSizes
+    users: tuple[DCVMatrix, ...]
+    items: tuple[DCVMatrix, ...]
+    grams: DCVMatrix | None
+
+    @staticmethod
+    def make(sizes: CcdSizes, names: CheckpointNames) -> CcdVectors:
+        """Allocate them, or find those of an earlier driver; raise LimitError if they do not fit."""
+        what = (
+            f"vectors of {sizes.users:,} users and {sizes.items:,} items of rank {sizes.plan.settings.rank:,}, in "
+            f"{sizes.copies} copies, take {sizes.bytes:,} bytes with what {sizes.workers} workers add, and they"
+        )
+        counts = [sizes.users] * sizes.copies + [sizes.items] * sizes.copies
+        matrices, grams = _allocate(counts, sizes.ranks, what, names), None
+        if sizes.plan.settings.implicitPrefs:
+            rows = KINDS * (sizes.workers + 1)
+            with fitting_servers(what, matrices):
+                grams = names.give(lambda name: DCV.dense(sizes.ranks**2, rows, "float64", name=name)).matrix()
+        return CcdVectors(sizes, tuple(matrices[: sizes.copies]), tuple(matrices[sizes.copies :]), grams)
+
+    def write(self, users: Float32s, items: Float32s) -> None:
+        """Write the vectors, by position, with which the first iteration begins."""
+        for matrix, vectors in ((self.users[0], users), (self.items[0], items)):
+            push_vectors(matrix, np.arange(len(vectors)), vectors.__getitem__)
+        if self.grams is not None:
+            self.add_gram(ITEMS, 0, gram_matrix(items))
+            self.grams.flush()
+
+    def keep_best(self, iteration: int) -> None:
+        """Copy the vectors with which an iteration begins to ``BEST``."""
+        copy_vectors(self.users[iteration % 2], self.users[BEST], 0, self.sizes.users)
+        copy_vectors(self.items[iteration % 2], self.items[BEST], 0, self.sizes.items)
+
+    def add_gram(self, kind: int, rank: int, gram: Float64s) -> None:
+        """Write the ``gram_matrix`` of a worker's vectors; kind ``ITEMS`` plus 1 is that after an even iteration."""
+        assert self.grams is not None
+        self.grams.push([self._row(kind) + rank], gram.reshape(1, -1), wait=False)
+
+    def gram(self, kind: int) -> Float64s:
+        """Return the sum of all workers' products, added in the order of the workers; empty for explicit feedback."""
+        ranks, row, workers = self.sizes.ranks, self._row(kind), self.sizes.workers
+        if self.grams is None:
+            return np.zeros((0, 0))
+        with batch():
+            self.grams.apply("factors.add_rows", first=row, count=workers, into=row + workers)
+            reply = self.grams.pull([row + workers])
+        products: Float64s = reply.result()
+        return products.reshape(ranks, ranks)
+
+    def free(self) -> None:
+        for matrix in (*self.users, *self.items, *([self.grams] if self.grams is not None else [])):
+            matrix.free()
+
+    def _row(self, kind: int) -> int:
+        return kind * (self.sizes.workers + 1)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ps2.algorithms.factors.chunks import HELD, ITEM, RATING, USER, WEIGHT, Chunk, Coded
+from ps2.algorithms.factors.chunks import HELD, ITEM, RATING, USER, WEIGHT, Chunk, Coded, read_stream, write_stream
 from ps2.algorithms.factors.settings import MAX_VALUE
 from ps2.array_types import Float64s, Int64s
 from ps2.data.ids import Ids
@@ -20,22 +20,14 @@ Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 
 SHOWN_CHARS = 200
-# The faults of rows by column and kind, in words, in the order of errors.
-FAULTS = {
-    (USER, "null"): "null",
-    (ITEM, "null"): "null",
-    (RATING, "null"): "null",
-    (RATING, "NaN"): "NaN",
-    (RATING, "infinite"): "infinite",
-    (RATING, "large"): "too large",
-    (RATING, "negative"): "negative",
-    (WEIGHT, "null"): "null",
-    (WEIGHT, "NaN"): "NaN",
-    (WEIGHT, "infinite"): "infinite",
-    (WEIGHT, "large"): "too large",
-    (WEIGHT, "negative"): "negative",
-    (HELD, "null"): "null",
-}
+NUMBER_FAULTS = ("null", "NaN", "infinite", "too large", "negative")
+# The faults of rows by column, in the order of errors.
+FAULTS = [
+    (USER, "null"),
+    (ITEM, "null"),
+    *((name, fault) for name in (RATING, WEIGHT) for fault in NUMBER_FAULTS),
+    (HELD, "null"),
+]
 PARTS = pa.schema(
     [
         ("part", pa.int32()),
@@ -95,13 +87,7 @@ class Counted:
     tables: list[pa.Table] = field(default_factory=list)
 
     def add(self, ids: pa.Array, codes: Array, penalties: Float64s | None) -> None:
-        """Count ratings.
-
-        Args:
-            ids: distinct.
-            codes: for each rating, the position of its id.
-            penalties: the penalty of each rating; None: 1.
-        """
+        """Count ratings of distinct ids; ``codes`` has the index of each rating's id, ``penalties`` 1 by default."""
         counts = np.bincount(codes, minlength=len(ids))
         weights = np.bincount(codes, penalties, minlength=len(ids)).astype(np.float64)
         used = counts > 0
@@ -110,7 +96,7 @@ class Counted:
             self.tables.append(pa.table(columns))
 
     def merged(self) -> pa.Table | None:
-        """Return all as one table, without duplicates; None: there are none."""
+        """Return one table without duplicates; None: there are no ids."""
         if len(self.tables) < 2:
             return self.tables[0] if self.tables else None
         table = pa.concat_tables(self.tables).combine_chunks()
@@ -125,11 +111,7 @@ class Surveyor:
     """Surveys the rows of one task."""
 
     def __init__(self, names: Mapping[str, str], refuses_negative: bool, counts_positive: bool) -> None:
-        """Args:
-        names: the names of the columns by role, for messages.
-        refuses_negative: whether negative ratings are faults.
-        counts_positive: whether only ratings above 0 add to the weight of a penalty (implicit feedback).
-        """
+        """With ``counts_positive`` only ratings above 0 add to the weight of a penalty; ``names`` are for messages."""
         self._names, self._refuses_negative, self._counts_positive = names, refuses_negative, counts_positive
         self.sums, self.users, self.items = Sums(), Counted(), Counted()
         self.rows = 0
@@ -137,13 +119,13 @@ class Surveyor:
         self._example = ""
 
     def add(self, table: pa.Table) -> Chunk | None:
-        """Survey rows; return them in compact form, or None if one of them has a fault."""
+        """Survey rows; return them in compact form, or None if one has a fault."""
         self.rows += table.num_rows
         columns = {name: table.column(name).combine_chunks() for name in table.column_names}
         bad = np.zeros(table.num_rows, np.bool_)
-        for number, (name, kind) in enumerate(FAULTS):
+        for number, (name, fault) in enumerate(FAULTS):
             if name in columns:
-                faulty = self._find(columns[name], name, kind)
+                faulty = self._find(columns[name], name, fault)
                 self._faults[number] += int(faulty.sum())
                 bad |= faulty
         if bad.any():
@@ -168,17 +150,16 @@ class Surveyor:
         self.users.add(chunk.users.ids, users, penalties)
         self.items.add(chunk.items.ids, items, penalties)
 
-    def _find(self, column: pa.Array, name: str, kind: str) -> Mask:
-        if kind == "null":
-            if not column.null_count:
-                return np.zeros(len(column), np.bool_)
+    def _find(self, column: pa.Array, name: str, fault: str) -> Mask:
+        """Return which rows have a fault."""
+        if fault == "null":
             return column.is_null().to_numpy(zero_copy_only=False)
         values = column.to_numpy(zero_copy_only=False)
-        if kind == "NaN":
+        if fault == "NaN":
             return np.isnan(values) & column.is_valid().to_numpy(zero_copy_only=False)
-        if kind == "infinite":
+        if fault == "infinite":
             return np.isinf(values)
-        if kind == "large":
+        if fault == "too large":
             return np.isfinite(values) & (np.abs(values) > MAX_VALUE)
         if name == RATING and not self._refuses_negative:
             return np.zeros(len(values), np.bool_)
@@ -186,20 +167,16 @@ class Surveyor:
 
     def part(self, number: int) -> dict[str, Any]:
         """Return the survey as a row of ``PARTS``."""
-        packed = [_packed(counted.merged()) for counted in (self.users, self.items)]
-        cells = [number, self.rows, self.sums.array().tobytes(), self._faults.tobytes(), self._example, *packed]
+        ids = [
+            None if (table := counted.merged()) is None else write_stream(table) for counted in (self.users, self.items)
+        ]
+        cells = [number, self.rows, self.sums.array().tobytes(), self._faults.tobytes(), self._example, *ids]
         return dict(zip(PARTS.names, cells, strict=True))
 
 
 @dataclass(frozen=True, eq=False)
 class IdCounts:
-    """The users, or the items, of ratings.
-
-    Attributes:
-        ids: the distinct ids.
-        counts: int64: the number of ratings of each.
-        penalties: float64: the weight of each one's penalty.
-    """
+    """The users, or the items, of ratings: the number of ratings of each, and the weight of its penalty."""
 
     ids: Ids
     counts: Int64s
@@ -211,14 +188,12 @@ class Surveyed:
     """The survey of all tasks.
 
     Attributes:
-        rows_in: the number of rows of each rdd_partition that has some.
-        sums: the sums over all ratings.
-        faults: int64: the number of each of ``FAULTS``.
+        faults: the number of each of ``FAULTS``.
         example: a row with a fault.
-        users, items: None: no row was without faults.
+        users, items: None: all rows have faults.
     """
 
-    rows_in: dict[int, int]
+    rows: int
     sums: Sums
     faults: Int64s
     example: str
@@ -227,31 +202,18 @@ class Surveyed:
 
 
 def gathered(parts: Iterable[Any]) -> Surveyed:
-    """Return the survey of all tasks.
-
-    Args:
-        parts: rows of ``PARTS``, in any order.
-    """
+    """Return the survey of all tasks from rows of ``PARTS``, in any order."""
     sums, faults, example = Sums(), np.zeros(len(FAULTS), np.int64), ""
-    counted, rows_in = (Counted(), Counted()), {}
+    counted, rows = (Counted(), Counted()), 0
     for part in sorted(parts, key=lambda part: part["part"]):
-        rows_in[part["part"]] = part["rows"]
+        rows += part["rows"]
         sums.add(Sums.from_array(np.frombuffer(part["sums"])))
         faults += np.frombuffer(part["faults"], np.int64)
         example = example or part["example"]
         for kind, name in zip(counted, ("users", "items"), strict=True):
             if part[name] is not None:
-                kind.tables.append(pa.ipc.open_stream(bytes(part[name])).read_all())
-    return Surveyed(rows_in, sums, faults, example, *(_id_counts(kind.merged()) for kind in counted))
-
-
-def _packed(table: pa.Table | None) -> bytes | None:
-    if table is None:
-        return None
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as stream:
-        stream.write_table(table)
-    return sink.getvalue().to_pybytes()
+                kind.tables.append(read_stream(part[name]))
+    return Surveyed(rows, sums, faults, example, *(_id_counts(kind.merged()) for kind in counted))
 
 
 def _id_counts(table: pa.Table | None) -> IdCounts | None:

@@ -42,7 +42,7 @@ class Phase:
     """The use of a clock.
 
     Attributes:
-        iteration: the iteration, from 1 on; for BEGIN, the finished iteration whose vectors are taken, 0: none.
+        iteration: the iteration, from 1; for BEGIN, the finished iteration whose vectors are taken, 0: none.
         turn: the number of the turn in the iteration, from 0.
     """
 
@@ -77,11 +77,7 @@ class Lengths:
         return COPIES_WITH_BEST if self.keeps_best else COPIES
 
     def saves(self, iteration: int, last: int) -> bool:
-        """Return whether vectors are saved after an iteration.
-
-        Args:
-            last: the last iteration.
-        """
+        """Return whether vectors are saved after an iteration."""
         interval = 1 if self.keeps_best else self.save_interval
         return iteration == last or (interval > 0 and iteration % interval == 0)
 
@@ -121,11 +117,7 @@ class Iterate(NextClock):
 
 
 class Timetable:
-    """The use of each clock, as far as the messages that a worker has read decide it.
-
-    Attributes:
-        free: the copy that the next save writes.
-    """
+    """The use of each clock, as far as the messages that a worker has read decide it; ``free`` is ``Iterate.free``."""
 
     def __init__(self, lengths: Lengths) -> None:
         self.lengths = lengths

@@ -20,29 +20,21 @@ UNIT = 2.0**-24
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """Vectors that are recommended.
-
-    Attributes:
-        vectors: float32, shape (n, d), C-contiguous.
-    """
+    """Vectors that may be recommended, shape (n, d), C-contiguous."""
 
     vectors: Float32s
 
     @cached_property
     def _longest(self) -> Float64s:
         """The largest Euclidean length among the vectors of each ``RIGHT``."""
-        lengths = _lengths(self.vectors)
-        return np.array([lengths[begin : begin + RIGHT].max() for begin in range(0, len(lengths), RIGHT)])
+        all_lengths = lengths(self.vectors)
+        return np.array([all_lengths[begin : begin + RIGHT].max() for begin in range(0, len(all_lengths), RIGHT)])
 
     def best(self, left: Float32s, k: int) -> tuple[Float32s, Int64s]:
         """Return the largest dot products of each left vector, and the positions of the vectors that they are with.
 
         Both have shape (m, min(k, n)). The largest is first; of equal ones, the higher position is first. The result is
         that of ``dot`` for all pairs, to the last bit.
-
-        Args:
-            left: float32, shape (m, d), C-contiguous.
-            k: at least 1.
         """
         k = min(k, len(self.vectors))
         scores, positions = np.empty((len(left), k), np.float32), np.empty((len(left), k), np.int64)
@@ -53,9 +45,9 @@ class Candidates:
         return scores, positions
 
     def _select(self, left: Float32s, scores: Float32s, positions: Int64s) -> None:
-        """Fill ``scores`` and ``positions`` for one block of left vectors."""
+        """Fill ``scores`` and ``positions`` of one block of left vectors."""
         sizes = np.zeros(len(left), np.int64)
-        lengths = _lengths(left)
+        left_lengths = lengths(left)
         # Few left vectors meet as many more right ones at once.
         blocks = max(1, LEFT // max(len(left), 1))
         products = np.empty(len(left) * min(blocks * RIGHT, len(self.vectors)), np.float32)
@@ -67,7 +59,7 @@ class Candidates:
                 approximate_row(left[0], right, approximate[0])
             else:
                 np.matmul(left, right.T, out=approximate)
-            slack = rounding_slack(lengths * longest, left.shape[1])
+            slack = rounding_slack(left_lengths * longest, left.shape[1])
             select(approximate, left, right, first, slack, scores, positions, sizes)
         order(scores, positions, sizes)
 
@@ -82,7 +74,7 @@ def pair_products(left: Float32s, right: Float32s, left_rows: Int64s, right_rows
     return out
 
 
-def rounding_slack(lengths: Float64s, dim: int) -> Float32s:
+def rounding_slack(products: Float64s, dim: int) -> Float32s:
     """Bound the difference of two float32 dot products of the same vectors, added up in different orders.
 
     Each differs from the true one by at most dim * u / (1 - dim * u) times the product of the two lengths (Higham,
@@ -90,13 +82,14 @@ def rounding_slack(lengths: Float64s, dim: int) -> Float32s:
     normal numbers add at most the smallest of these each.
 
     Args:
-        lengths: products of the Euclidean lengths.
+        products: the products of the two Euclidean lengths.
     """
     error = dim * UNIT / (1 - dim * UNIT)
-    bound = 2 * (error * lengths + dim * float(np.finfo(np.float32).tiny))
+    bound = 2 * (error * products + dim * float(np.finfo(np.float32).tiny))
     # Comparisons round as well: of the bound, and of the difference from a score, which is no larger than the lengths.
-    return np.nextafter((bound + 2 * UNIT * lengths).astype(np.float32), np.float32(np.inf))
+    return np.nextafter((bound + 2 * UNIT * products).astype(np.float32), np.float32(np.inf))
 
 
-def _lengths(vectors: Float32s) -> Float64s:
+def lengths(vectors: Float32s) -> Float64s:
+    """Return the Euclidean lengths of vectors."""
     return np.sqrt(np.einsum("nd,nd->n", vectors, vectors, dtype=np.float64))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ps2.algorithms.factors.ccd_descent import SideDescent, gram_of
+from ps2.algorithms.factors.ccd_descent import SideDescent, gram_matrix
 from ps2.algorithms.factors.ccd_kernels import BLOCK
 from ps2.algorithms.factors.ccd_ratings import RatingRows, SideRatings
 from ps2.algorithms.factors.grid import Layout, ordered
@@ -36,7 +36,7 @@ def _descend() -> None:
         plan = FactorizationPlan(settings=settings)
         ratings = SideRatings.from_rows(RatingRows(one, one, np.ones(1, np.float32)), 1, plan)
         side = SideDescent(plan, ratings, held_out=ratings)
-        side.solve(_Zeros, gram_of(np.zeros((1, BLOCK), np.float32)) if implicit else np.zeros((0, 0)))
+        side.solve(_Zeros, gram_matrix(np.zeros((1, BLOCK), np.float32)) if implicit else np.zeros((0, 0)))
 
 
 class _Zeros:

@@ -65,9 +65,7 @@ def histogram_keys(topics: Int64s, counts: Int64s) -> Int64s:
 def fit_alpha(alpha: Float64s, keys: Int64s, documents: Int64s) -> Float64s:
     """Return the alpha of maximum likelihood, starting from an alpha near it.
 
-    Args:
-        keys: int64: keys of ``histogram_keys``; a key may occur several times.
-        documents: int64: the number of documents for each key.
+    Each key of ``histogram_keys``, which may be repeated, has a number of documents.
     """
     keys, key_numbers = np.unique(keys, return_inverse=True)
     histogram = np.zeros(len(keys), np.int64)

@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
+import xxhash
 
 from ps2.array_types import Float64s, Int32s, Int64s
 from ps2.ops.guards import readable
 
 Array = npt.NDArray[Any]
 
-# 16 bits distinguish this many topics.
+# The number of topics that 16 bits distinguish.
 SHORT = 1 << 16
-# Maximum number of tokens whose old and new topics are held at a time.
+# The maximum number of tokens whose old and new topics are held at a time.
 SLICE_TOKENS = 1 << 21
 
 
@@ -27,10 +28,10 @@ class Corpus:
     """Tokens: each occurrence of a word in a document is one. The tokens of a word lie together, by document.
 
     Attributes:
-        words: int64: numbers of the words here, ascending, or block by block.
-        begins: int64, shape (words + 1,): position of each word's first token, and the end.
-        documents: int32, shape (tokens,): the document of each token, counted from 0 in this worker.
-        numbers: int64, shape (documents,): global numbers of the documents.
+        words: the numbers of the worker's words, ascending, or block by block.
+        begins: the position of each word's first token, and the end.
+        documents: the document of each token, counted from 0 in this worker.
+        numbers: the global numbers of the documents.
     """
 
     words: Int64s
@@ -42,13 +43,11 @@ class Corpus:
     def from_counts(
         counts: sp.csr_array, words: Int64s, numbers: Int64s, order: Int64s | None = None, keeps: bool = False
     ) -> Corpus:
-        """Make a corpus from a matrix.
+        """Return the tokens of a matrix, shape (documents, words).
 
         Args:
-            counts: integers, shape (documents, len(words)): occurrences of a word in a document.
-            words: int64, ascending: numbers of the columns' words.
-            numbers: int64: global numbers of the documents.
-            order: the columns in the order of words to make; None: their own order.
+            words: the numbers of the columns' words, ascending.
+            order: the columns in the order of the corpus's words; None: their own order.
             keeps: keep words without tokens, which are left out otherwise.
         """
         by_word = sp.csc_array(counts)
@@ -65,12 +64,12 @@ class Corpus:
 
     @property
     def size(self) -> int:
-        """Number of tokens."""
+        """The number of tokens."""
         return len(self.documents)
 
     @cached_property
     def lengths(self) -> Int64s:
-        """Number of tokens of each document."""
+        """The number of tokens of each document."""
         return np.bincount(self.documents, minlength=len(self.numbers)).astype(np.int64)
 
     @property
@@ -80,11 +79,9 @@ class Corpus:
     def slices(
         self, width: int, begin: int = 0, end: int | None = None, tokens: int | None = None
     ) -> list[tuple[int, int]]:
-        """Return bounds of slices of at most ``width`` words: positions in ``words``, begin and end.
+        """Return the bounds, in ``words``, of slices of at most ``width`` words between two positions.
 
-        Args:
-            begin, end: positions between which the slices lie; None: to the last word.
-            tokens: maximum number of tokens of a slice with several words; None: SLICE_TOKENS.
+        A slice of several words has at most ``tokens`` tokens; None: SLICE_TOKENS.
         """
         last = len(self.words) if end is None else end
         ends = [begin]
@@ -94,6 +91,14 @@ class Corpus:
             full = int(np.searchsorted(self.begins, token_limit, side="right")) - 1
             ends.append(max(min(first + width, full, last), first + 1))
         return list(pairwise(ends))
+
+
+def corpus_hash(corpus: Corpus) -> int:
+    """Return a hash of tokens and their order; never 0."""
+    digest = xxhash.xxh3_64()
+    for array in corpus.for_kernels:
+        digest.update(np.ascontiguousarray(array).data)
+    return int(digest.intdigest() >> 1) | 1
 
 
 def document_numbers(rank: int, count: int) -> Int64s:
@@ -108,13 +113,7 @@ def iteration_key(seed: int, iteration: int) -> np.uint64:
 
 @dataclass(frozen=True, eq=False)
 class Prior:
-    """The Dirichlet priors.
-
-    Attributes:
-        alpha: float64, shape (topics,): the prior of a document's topics.
-        beta: the prior of a topic's words.
-        vocabulary: the number of words.
-    """
+    """The Dirichlet priors: alpha, shape (topics,), of a document's topics, and beta of a topic's words."""
 
     alpha: Float64s
     beta: float
@@ -126,7 +125,7 @@ class Prior:
 
     @property
     def all_beta(self) -> float:
-        """Sum of beta over all words."""
+        """The sum of beta over all words."""
         return self.beta * self.vocabulary
 
 

@@ -1,11 +1,11 @@
 """Collapsed Gibbs sampling with a number for each topic of a document, compiled: for few topics.
 
-The probability is that of ``sparse_kernels``, and so are the counts. But a document has a row of counts, zeros too: to
-weigh all topics is two SIMD instructions for every few of them, and nothing is looked up. For a hundred topics that is
-quicker than to follow the list of those that the document has.
+The probability is that of ``sparse_kernels``, and so are the counts. But a document has a row of counts, with zeros:
+two SIMD instructions weigh several topics, and nothing is looked up. For a hundred topics that is faster than following
+the list of the document's topics.
 
-Rows and what is multiplied with them are float32, in which counts are exact below MAX_TOKENS. They are padded with
-zeros to a multiple of GROUP, of which alpha is 0 too.
+Rows and their factors are float32, in which counts are exact below MAX_TOKENS. They are padded with zeros to a multiple
+of GROUP; alpha is 0 there, too.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from ps2.ops.kernels import inline_reduction, kernel
 
 # Alpha, beta, V beta.
 Priors = tuple[Float32s, float, float]
-# Of all topics: shares of a word, weights of a token, 1 / (n_k + V beta).
-Room = tuple[Float32s, Float32s, Float32s]
+# Buffers by topic: shares of a word, weights of a token, 1 / (n_k + V beta).
+Buffers = tuple[Float32s, Float32s, Float32s]
 
-# Topics that are summed at once when one of them is looked for.
+# The number of topics whose weights are summed at once by a search.
 GROUP = 16
-# Tokens of a document.
+# The limit of a document's tokens.
 MAX_TOKENS = 1 << 24
 
 
 @kernel
 def count_topics(documents: Int32s, topics: Array, rows: Any) -> None:
-    """Add to documents' rows the topics of their tokens."""
+    """Add the topics of tokens to their documents' rows."""
     for t in range(len(documents)):
         rows[documents[t], topics[t]] += 1
 
@@ -48,21 +48,21 @@ def sample_words(
     totals: Int64s,
     prior: Priors,
     key: np.uint64,
-    room: Room,
+    buffers: Buffers,
 ) -> None:
-    """Give each token of some words a topic anew.
+    """Draw a new topic for each token of some words.
 
     Args:
-        words, begins, numbers: as of ``draw_topics``.
-        tokens: of each its document, and its topic; those of a document are side by side within a word.
-        rows: float32, shape (documents, padded topics): n_dk.
-        counts: integers, shape (words, topics): n_wk.
-        totals: shape (topics,): n_k.
-        key: of seed and iteration.
+        words, begins, numbers: the arguments of ``draw_topics``.
+        tokens: the document and the topic of each token; a document's tokens of a word are neighbours.
+        rows: n_dk, float32, shape (documents, padded topics).
+        counts: n_wk, integers, shape (words, topics).
+        totals: n_k.
+        key: the key of seed and iteration.
     """
     documents, topics = tokens
     alpha, beta, all_beta = prior
-    shares, weights, scale = room
+    shares, weights, scale = buffers
     count = len(totals)
     for k in range(count):
         scale[k] = 1.0 / (totals[k] + all_beta)
@@ -72,25 +72,25 @@ def sample_words(
         row = counts[w]
         for k in range(count):
             shares[k] = np.float32(row[k] + beta) * scale[k]
-        previous, place = -1, 0
+        previous, nth = -1, 0
         for t in range(begins[w], begins[w + 1]):
             document, old = documents[t], int(topics[t])
-            place = place + 1 if document == previous else 0
+            nth = nth + 1 if document == previous else 0
             previous = document
-            mine = rows[document]
-            # Most tokens keep their topic: what is known of words is changed for good only if this one does not.
-            mine[old] -= 1
-            with_it, scaled = shares[old], 1.0 / (totals[old] - 1 + all_beta)
-            shares[old] = (row[old] - 1 + beta) * scaled
-            new = _draw(uniform(key, numbers[document], words[w], place), mine, alpha, shares, weights, count)
-            mine[new] += 1
+            document_row = rows[document]
+            # Most tokens keep their topic: the word's counts change only if this one does not.
+            document_row[old] -= 1
+            old_share, old_scale = shares[old], 1.0 / (totals[old] - 1 + all_beta)
+            shares[old] = (row[old] - 1 + beta) * old_scale
+            new = _draw(uniform(key, numbers[document], words[w], nth), document_row, alpha, shares, weights, count)
+            document_row[new] += 1
             if new == old:
-                shares[old] = with_it
+                shares[old] = old_share
                 continue
             topics[t] = new
             row[old] -= 1
             totals[old] -= 1
-            scale[old] = scaled
+            scale[old] = old_scale
             row[new] += 1
             totals[new] += 1
             scale[new] = 1.0 / (totals[new] + all_beta)
@@ -99,16 +99,16 @@ def sample_words(
 
 # One function: a call of another one after SIMD instructions costs half as much as all of this.
 @inline_reduction
-def _draw(drawn: float, mine: Any, alpha: Float32s, shares: Float32s, weights: Float32s, count: int) -> int:
-    """Weigh topics for a token; return that at which the sum of weights so far is above a share of all, or the last."""
+def _draw(share: float, row: Any, alpha: Float32s, shares: Float32s, weights: Float32s, count: int) -> int:
+    """Weigh topics; return the first whose sum of weights up to it exceeds a share of the total, or the last topic."""
     for k in range(len(weights)):
-        weights[k] = (mine[k] + alpha[k]) * shares[k]
-    # A loop of its own. The first one writes, so where arrays lie in memory decides whether it runs as SIMD
-    # instructions; its results are the same either way, but those of a sum would not be.
+        weights[k] = (row[k] + alpha[k]) * shares[k]
+    # A loop of its own. The first one writes, so the addresses of arrays decide whether it runs as SIMD instructions;
+    # its results are the same either way, but those of a sum would not be.
     total = np.float32(0)
     for k in range(len(weights)):
         total += weights[k]
-    left = drawn * total
+    left = share * total
     begin = 0
     while begin + GROUP < count:
         some = np.float32(0)
@@ -127,7 +127,7 @@ def _draw(drawn: float, mine: Any, alpha: Float32s, shares: Float32s, weights: F
 
 @kernel
 def documents_likelihood(lengths: Int64s, rows: Any, alpha: Float64s, table: Any) -> float:
-    """Compute what ``sparse_kernels.documents_likelihood`` does."""
+    """Compute ``sparse_kernels.documents_likelihood`` from rows."""
     all_alpha = alpha.sum()
     constant = math.lgamma(all_alpha)
     total = 0.0
@@ -146,15 +146,14 @@ def documents_likelihood(lengths: Int64s, rows: Any, alpha: Float64s, table: Any
 
 @kernel
 def count_counts(rows: Any, small: Array, rest: Int64s) -> int:
-    """Count in how many documents each topic is so often; args as of ``sparse_kernels.count_counts``, ``rest`` of
-    places in all rows, one after the other."""
-    found = 0
+    """Compute ``sparse_kernels.count_counts`` from rows; ``rest`` gets positions in the flattened rows."""
+    count = 0
     for document in range(len(rows)):
         for k in range(len(small)):
             n = np.int64(rows[document, k])
             if n >= small.shape[1]:
-                rest[found] = document * rows.shape[1] + k
-                found += 1
+                rest[count] = document * rows.shape[1] + k
+                count += 1
             elif n:
                 small[k, n] += 1
-    return found
+    return count

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 import scipy.sparse as sp
 from pyspark.ml import Estimator, Model, clustering
 from pyspark.ml.linalg import DenseMatrix, DenseVector
@@ -18,20 +20,22 @@ from ps2.algorithms.frame.estimator import FleetEstimator, Job
 from ps2.algorithms.frame.heads import SharesHead
 from ps2.algorithms.frame.models import FeatureModel
 from ps2.algorithms.frame.placement import Work
+from ps2.algorithms.frame.tables import check_columns, column, known_dim, names_of
 from ps2.algorithms.frame.unlabelled import Documents, survey_documents
-from ps2.algorithms.topics.document_frame import Compute, Numbers, over_documents
 from ps2.algorithms.topics.model import LDATopics, Seen, perplexity_from
 from ps2.algorithms.topics.online import ONLINE_WORK, train_online
 from ps2.algorithms.topics.plan import FittedTopics, OnlinePlan, SamplingPlan
 from ps2.algorithms.topics.sampling import iteration_work, train
 from ps2.algorithms.topics.settings import InferenceName, LDASettings
-from ps2.algorithms.training.faults import ColumnNames
+from ps2.algorithms.training.faults import ColumnNames, Form, error_of
 from ps2.algorithms.training.only_worker import OnStep
+from ps2.algorithms.training.reading import read
 from ps2.array_types import Float64s
 from ps2.coordinator.context import PS2Context
 from ps2.errors import ConfigError, InputError, UsageError
 from ps2.plot_extra import PlotPath
 from ps2.run.spark.backend_lookup import active_session, backend_of, with_python
+from ps2.run.spark.frames import map_in_arrow
 from ps2.run.spark.jvm import lda_model
 from ps2.server.memory import available_bytes
 
@@ -39,6 +43,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 log = logging.getLogger(__name__)
+
+# Arrays, or single numbers, by name; and what computes them from documents.
+Numbers = Mapping[str, npt.ArrayLike]
+Compute = Callable[[LDATopics, sp.csr_array], Numbers]
 
 # The column of ``describeTopics`` that a vocabulary adds.
 TERMS = StructField("terms", ArrayType(StringType(), containsNull=False), nullable=False)
@@ -242,9 +250,36 @@ class LDAModel(LDASettings, FeatureModel, Model):
         return float(sums[0]), float(sums[1])
 
     def _computed(self, dataset: DataFrame, compute: Compute) -> list[dict[str, Float64s]]:
-        topics, columns = self.topics, ColumnNames(self._features, label=None)
-        share: Callable[[], Any] = self._share(backend_of(dataset))
-        return over_documents(dataset, columns, topics.dim, share, compute)
+        """Compute numbers of all documents; return the arrays of each batch of some thousands, in their order.
+
+        Raises:
+            InputError: there is no such column, or its known size differs. Faults within rows raise an error of Spark.
+        """
+        vocabulary, columns = self.topics.dim, ColumnNames(self._features, label=None)
+        share: Callable[[], LDATopics] = self._share(backend_of(dataset))
+        check_columns(dataset, columns)
+        dim = known_dim(dataset, columns.features)
+        if dim not in (None, vocabulary):
+            raise InputError(
+                f"column {columns.shown('features')}: expected {vocabulary} words as in training, got {dim}"
+            )
+
+        def compute_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            topics, form = share(), Form(vocabulary, counts=True)
+            for batch in batches:
+                reading = read([batch], columns, form)
+                if error := error_of(reading.faults[None], columns, form):
+                    raise error
+                rows = reading.training
+                indices = rows.keys.astype(np.int32)[rows.x.indices]
+                x = sp.csr_array((rows.x.data, indices, rows.x.indptr), shape=(len(rows), vocabulary))
+                arrays = {name: np.atleast_1d(numbers).tolist() for name, numbers in compute(topics, x).items()}
+                yield pa.RecordBatch.from_pydict({"names": [list(arrays)], "numbers": [list(arrays.values())]})
+
+        schema = "names array<string>, numbers array<array<double>>"
+        chosen = with_python(dataset.select(*map(column, names_of(columns))))
+        rows = map_in_arrow(chosen, compute_batches, schema).collect()
+        return [dict(zip(row["names"], map(np.array, row["numbers"]), strict=True)) for row in rows]
 
     # -- pyspark.ml ------------------------------------------------------------------------------------------------
 

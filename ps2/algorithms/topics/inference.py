@@ -22,31 +22,27 @@ from ps2.ops.parallel import over_blocks
 
 Array = npt.NDArray[Any]
 
-# Sweeps over a new document's tokens: burn-in, and sweeps that are averaged.
+# The numbers of sweeps over a new document's tokens: burn-in, and sweeps that are averaged.
 BURN_IN, AVERAGED = 10, 20
-# In documents of more tokens, all tokens of a word are drawn at once. Topics come to rest more slowly then, so the
-# burn-in is longer.
+# In documents of more tokens, all tokens of a word are drawn at once. Topics converge more slowly then, so the burn-in
+# is longer.
 MAX_TOKENS, BURN_IN_LONG = 1 << 20, 200
-# Up to this many tokens of a document are counted; the shares of more are those of as many.
+# The maximum number of a document's tokens; larger counts are scaled down to it.
 COUNTED = 2.0**53
-# Cost of a token in a sweep, in additions.
+# The cost of a token in a sweep, in additions.
 TOKEN_COST = 64
-# Up to this many weights of words and topics are computed once; beyond, a batch's words at a time.
+# The maximum number of weights of words and topics that are computed once; beyond, a batch's words at a time.
 MAX_WEIGHTS = 1 << 22
-# Number of counts whose logarithms are taken at a time.
+# The number of counts whose logarithms are computed at a time.
 PIECE = 1 << 20
 
 
 def checked_documents(x: Any, vocabulary: int) -> sp.csr_array:
     """Return documents as a float64 matrix in canonical form: sorted words, no explicit zeros.
 
-    Args:
-        x: scipy sparse, or anything that NumPy converts to an array, such as a pandas DataFrame; shape (n, vocabulary):
-            occurrences of each word in each document.
-
     Raises:
-        ShapeError, DTypeError: x is not such a matrix.
-        InputError: it holds numbers that are not counts; says in how many rows, and names one.
+        ShapeError, DTypeError: x is not a matrix, shape (n, vocabulary).
+        InputError: it holds numbers that are not counts.
     """
     x = given_rows("x", x, vocabulary, "counts")
     documents = sp.csr_array(x, dtype=np.float64, copy=True)
@@ -66,9 +62,7 @@ def checked_documents(x: Any, vocabulary: int) -> sp.csr_array:
 def halves(x: sp.csr_array, seed: int) -> tuple[sp.csr_array, sp.csr_array]:
     """Split each document's tokens into two halves at random; an odd token goes to the first half.
 
-    Args:
-        x: counts, float64, shape (n, words).
-        seed: the seed of the halves; equal documents have equal halves, wherever they lie.
+    Equal documents have equal halves.
     """
     second = np.empty(x.nnz)
     matrix = _for_kernels(x)
@@ -82,11 +76,7 @@ def halves(x: sp.csr_array, seed: int) -> tuple[sp.csr_array, sp.csr_array]:
 class Sampling:
     """Gibbs sampling with fixed topics: token by token, or, in a document of many, all tokens of a word at once.
 
-    Args:
-        counts: int32 or float64, shape (vocabulary, topics).
-        alpha: float64, shape (topics,).
-        beta: Dirichlet prior of a topic's words.
-        seed: the seed of all draws; equal documents get equal topics, wherever they lie.
+    Equal documents get equal topics. Counts have the shape (vocabulary, topics).
     """
 
     def __init__(self, counts: Array, alpha: Float64s, beta: float, seed: int) -> None:
@@ -114,14 +104,10 @@ class Sampling:
         return out
 
     def _shares_of_long(self, words: Array, times: Float64s, id: int) -> Float64s:
-        """Return the topic proportions of one document, of many tokens; the cost depends on its distinct words only.
+        """Return the topic proportions of a document of many tokens; the cost depends on its distinct words only.
 
-        Theta is drawn of its Dirichlet, given the topics' tokens, and then each word's tokens of their multinomial,
-        given theta: the Gibbs sampler that does not integrate theta out.
-
-        Args:
-            words, times: the distinct words, and how often each comes.
-            id: the document's, for random numbers.
+        Theta is drawn from its Dirichlet distribution, given the topics' tokens, and then each word's tokens from their
+        multinomial distribution, given theta: the Gibbs sampler that does not integrate theta out.
         """
         rng = np.random.default_rng([int(self._key), id & (2**64 - 1)])
         counts = np.floor(times * min(1.0, COUNTED / times.sum())).astype(np.int64)
@@ -156,8 +142,7 @@ class Sampling:
 class Variational:
     """Variational Bayes, as in pyspark.ml's LocalLDAModel: Hoffman et al. (2010), Algorithm 2 and equation 3.
 
-    Args:
-        counts, alpha, beta: see ``Sampling``; counts plus beta are lambda.
+    Counts plus beta are lambda, shape (vocabulary, topics).
     """
 
     def __init__(self, counts: Array, alpha: Float64s, beta: float) -> None:
@@ -216,7 +201,7 @@ class Variational:
 
     @cached_property
     def bound_of_topics(self) -> float:
-        """Return the topics' term, E[log p(beta | eta) - log q(beta | lambda)]; a count of 0 adds nothing."""
+        """The topics' term, E[log p(beta | eta) - log q(beta | lambda)]; a count of 0 adds nothing."""
         words, topics = self._counts.shape
         rest, log_all = gammaln(self._beta), psi(self._totals)
         total = topics * gammaln(words * self._beta) - gammaln(self._totals).sum()
@@ -230,7 +215,7 @@ class Variational:
 
 
 def _for_kernels(x: sp.csr_array) -> tuple[Array, Array, Array]:
-    """Return rows with the dtypes that the kernels take."""
+    """Return rows in the dtypes of the kernels."""
     return readable(x.indptr.astype(np.int64)), readable(x.indices.astype(np.int32)), readable(x.data)
 
 

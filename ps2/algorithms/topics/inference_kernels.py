@@ -1,15 +1,15 @@
 """Topics of new documents, compiled: Gibbs sampling with the topics' words fixed.
 
 A token of word w in document d gets topic k with a probability proportional to (n_dk + alpha_k) phi_wk (Griffiths and
-Steyvers, 2004, section 2, as for new documents), phi_wk = (n_wk + beta) / (n_k + V beta). It is split in two, as in
+Steyvers, 2004, section 2, for new documents), phi_wk = (n_wk + beta) / (n_k + V beta). It is split in two, as in
 ``sparse_kernels``:
 
-    n_dk phi_wk     over the topics that the document has: few
-    alpha_k phi_wk  over all topics: of a word that never changes, so its sums up to every GROUP-th topic are kept
+    n_dk phi_wk     over the document's topics: few
+    alpha_k phi_wk  over all topics: it never changes, so a word's running sums at every GROUP-th topic are stored
 
 so a token costs as many steps as its document has topics, however many there are.
 
-A document's random numbers come of an id that its words and how often they come make: where it lies does not matter.
+A document's random numbers come from an id that depends on its words and counts only, not on its position.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from ps2.ops.kernels import inline, kernel
 
 Array = npt.NDArray[Any]
 Bools = npt.NDArray[np.bool_]
-# Tokens of a word in a document that are drawn one by one.
-MAX_DRAWN = 1 << 20
-# Documents: rows of a CSR matrix: indptr, indices, data.
+# The maximum number of tokens of a word in a document that are drawn one by one.
+DRAW_LIMIT = 1 << 20
+# The indptr, indices and data of a CSR matrix whose rows are documents.
 Matrix = tuple[Array, Array, Array]
 # Counts, shape (words, topics); beta; alpha; 1 / (n_k + V beta).
 Topics = tuple[Array, float, Float64s, Float64s]
@@ -41,9 +41,9 @@ def sum_groups(indices: Array, topics: Topics, known: Bools, sums: Float64s) -> 
     """Fill in the sums of words that have none yet.
 
     Args:
-        indices: words, any of them several times.
-        known: shape (words,): which words have sums.
-        sums: shape (words, groups): of alpha_k phi_wk over the topics up to the end of each group.
+        indices: words, perhaps repeated.
+        known: whether each word has sums.
+        sums: the sums of alpha_k phi_wk over the topics up to the end of each group, shape (words, groups).
     """
     counts, beta, alpha, scale = topics
     for w in indices:
@@ -68,145 +68,137 @@ def sample_documents(
     key: np.uint64,
     sweeps: tuple[int, int],
 ) -> None:
-    """Estimate how documents share out among topics: the mean of (n_dk + alpha_k) / (n_d + sum of alpha) over sweeps.
+    """Estimate the topic shares of documents: the mean of (n_dk + alpha_k) / (n_d + sum of alpha) over sweeps.
 
     Args:
-        rows: of the matrix.
+        rows: the rows of the matrix to sample.
         out: shape (len(rows), topics).
-        ids: of all rows of the matrix.
-        sums: as of ``sum_groups``, for all words of the documents.
-        key: of the seed.
-        sweeps: over a document's tokens: that are left out of the mean, and that are in it.
+        ids: the ids of all rows of the matrix.
+        sums: the output of ``sum_groups`` for all words of the documents.
+        key: the key of the seed.
+        sweeps: the number of sweeps over a document's tokens before those of the mean, and that of the mean.
     """
     indptr, indices, data = matrix
     counts, beta, alpha, scale = topics
-    left_out, kept = sweeps
+    burn_in, averaged = sweeps
     longest = 0
     for row in rows:
         longest = max(longest, _length(data[indptr[row] : indptr[row + 1]]))
-    of_tokens = np.empty(longest, np.int32)
-    held, place, often = np.empty(len(alpha), np.int32), np.empty(len(alpha), np.int32), np.zeros(len(alpha), np.int64)
-    so_far = np.empty(len(alpha))
+    token_topics = np.empty(longest, np.int32)
+    # The document's topics; the index of each topic in that list; the count of each topic.
+    listed, index = np.empty(len(alpha), np.int32), np.empty(len(alpha), np.int32)
+    times, running = np.zeros(len(alpha), np.int64), np.empty(len(alpha))
     all_alpha = alpha.sum()
     for number, row in enumerate(rows):
         begin, end = indptr[row], indptr[row + 1]
-        mine = out[number]
-        mine[:] = 0.0
+        shares = out[number]
+        shares[:] = 0.0
         count = 0
-        for sweep in range(left_out + kept):
-            of_sweep = scrambled(key + GOLDEN * np.uint64(sweep + 1))
+        for sweep in range(burn_in + averaged):
+            sweep_key = scrambled(key + GOLDEN * np.uint64(sweep + 1))
             token = 0
-            for at in range(begin, end):
-                w = indices[at]
-                of_word, rest = counts[w], sums[w, sums.shape[1] - 1]
-                for nth in range(int(data[at])):
+            for entry in range(begin, end):
+                w = indices[entry]
+                word_counts, rest = counts[w], sums[w, sums.shape[1] - 1]
+                for nth in range(int(data[entry])):
                     if sweep > 0:
-                        count = _exclude(of_tokens[token], held, place, often, count)
+                        count = _exclude(token_topics[token], listed, index, times, count)
                     total = 0.0
                     for i in range(count):
-                        k = held[i]
-                        total += often[k] * (of_word[k] + beta) * scale[k]
-                        so_far[i] = total
-                    drawn = uniform(of_sweep, ids[row], w, nth) * (total + rest)
-                    if drawn < total:
-                        new = int(held[first_above(drawn, so_far, count)])
+                        k = listed[i]
+                        total += times[k] * (word_counts[k] + beta) * scale[k]
+                        running[i] = total
+                    sum_ = uniform(sweep_key, ids[row], w, nth) * (total + rest)
+                    if sum_ < total:
+                        new = int(listed[first_above(sum_, running, count)])
                     else:
-                        new = _draw_rest(drawn - total, of_word, topics, sums[w])
-                    if often[new] == 0:
-                        held[count], place[new] = new, count
+                        new = _draw_rest(sum_ - total, word_counts, topics, sums[w])
+                    if times[new] == 0:
+                        listed[count], index[new] = new, count
                         count += 1
-                    often[new] += 1
-                    of_tokens[token] = new
+                    times[new] += 1
+                    token_topics[token] = new
                     token += 1
-            if sweep >= left_out:
+            if sweep >= burn_in:
                 for i in range(count):
-                    mine[held[i]] += often[held[i]]
+                    shares[listed[i]] += times[listed[i]]
         length = 0
         for i in range(count):
-            length += often[held[i]]
-            often[held[i]] = 0
+            length += times[listed[i]]
+            times[listed[i]] = 0
         for k in range(len(alpha)):
-            mine[k] = (mine[k] / kept + alpha[k]) / (length + all_alpha)
+            shares[k] = (shares[k] / averaged + alpha[k]) / (length + all_alpha)
 
 
 @kernel
 def score(rows: Int64s, out: Float64s, matrix: Matrix, topics: Topics, shares: Float64s) -> None:
-    """Compute log p(w | theta, phi), summed over the tokens of each document.
-
-    Args:
-        rows: of the matrix, and of ``shares``.
-        out: shape (len(rows),).
-        shares: theta, shape (documents, topics).
-    """
+    """Compute log p(w | theta, phi), summed over the tokens of each document; ``shares`` is theta of all rows."""
     indptr, indices, data = matrix
     counts, beta, _, scale = topics
     for number, row in enumerate(rows):
         total, theta = 0.0, shares[row]
-        for at in range(indptr[row], indptr[row + 1]):
-            of_word, chance = counts[indices[at]], 0.0
+        for entry in range(indptr[row], indptr[row + 1]):
+            word_counts, chance = counts[indices[entry]], 0.0
             for k in range(len(theta)):
-                chance += theta[k] * (of_word[k] + beta) * scale[k]
-            total += data[at] * math.log(chance)
+                chance += theta[k] * (word_counts[k] + beta) * scale[k]
+            total += data[entry] * math.log(chance)
         out[number] = total
 
 
 @kernel
 def halve(matrix: Matrix, ids: Int64s, key: np.uint64, second: Float64s) -> None:
-    """Take half of each document's tokens, less one half if they are odd, any of them with the same probability.
+    """Take half of each document's tokens, rounded down, any of them with the same probability.
 
-    Args:
-        ids: of the documents.
-        key: of the seed.
-        second: shape (nnz,): gets how many of each word's tokens are taken.
+    ``second``, shape (nnz,), gets the number of each entry's tokens that are taken.
     """
     indptr, indices, data = matrix
     for row in range(len(indptr) - 1):
         begin, end = indptr[row], indptr[row + 1]
         left = _length(data[begin:end])
-        wanted = left // 2
-        # Of words that come very often, halves are taken as they are.
-        for at in range(begin, end):
-            half = int(data[at]) // 2 if data[at] > MAX_DRAWN else 0
-            second[at] = half
-            wanted -= half
+        to_take = left // 2
+        # Half of the tokens of a very frequent word is taken without draws.
+        for entry in range(begin, end):
+            half = int(data[entry]) // 2 if data[entry] > DRAW_LIMIT else 0
+            second[entry] = half
+            to_take -= half
             left -= 2 * half
-        for at in range(begin, end):
-            for nth in range(int(data[at]) - 2 * int(second[at])):
-                if uniform(key, ids[row], indices[at], nth) * left < wanted:
-                    second[at] += 1.0
-                    wanted -= 1
+        for entry in range(begin, end):
+            for nth in range(int(data[entry]) - 2 * int(second[entry])):
+                if uniform(key, ids[row], indices[entry], nth) * left < to_take:
+                    second[entry] += 1.0
+                    to_take -= 1
                 left -= 1
 
 
 @inline
-def _length(times: Array) -> int:
+def _length(counts: Array) -> int:
     total = 0
-    for n in times:
+    for n in counts:
         total += int(n)
     return total
 
 
 @inline
-def _exclude(k: int, held: Int32s, place: Int32s, often: Int64s, count: int) -> int:
-    """Count a topic of a document once less; return how many topics it has."""
-    often[k] -= 1
-    if often[k] > 0:
+def _exclude(k: int, listed: Int32s, index: Int32s, times: Int64s, count: int) -> int:
+    """Subtract 1 from the count of a document's topic; return the number of its topics."""
+    times[k] -= 1
+    if times[k] > 0:
         return count
-    last = held[count - 1]
-    held[place[k]], place[last] = last, place[k]
+    last = listed[count - 1]
+    listed[index[k]], index[last] = last, index[k]
     return count - 1
 
 
 @inline
-def _draw_rest(left: float, of_word: Array, topics: Topics, sums: Float64s) -> int:
-    """Return the topic at which the sum of alpha_k phi_wk up to it is above a number, or the last one."""
+def _draw_rest(left: float, word_counts: Array, topics: Topics, sums: Float64s) -> int:
+    """Return the first topic whose running sum of alpha_k phi_wk is above a number, or the last topic."""
     _, beta, alpha, scale = topics
     group = first_above(left, sums, len(sums))
     if group > 0:
         left -= sums[group - 1]
     k, last = group * GROUP, min((group + 1) * GROUP, len(alpha)) - 1
     while k < last:
-        weight = alpha[k] * (of_word[k] + beta) * scale[k]
+        weight = alpha[k] * (word_counts[k] + beta) * scale[k]
         if left < weight:
             break
         left -= weight

@@ -1,10 +1,16 @@
-"""All tokens of a training and all counts in one process, whose threads sample as workers do with servers."""
+"""Sampling where one worker has all documents: threads sample in its process as workers do with servers.
+
+In a turn no two threads have the same words, so counts of words are exact. Totals of topics, which all threads change,
+are those of an earlier turn.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -13,28 +19,91 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ps2.algorithms.topics import ops
+from ps2.algorithms.topics.alpha import AlphaSchedule
 from ps2.algorithms.topics.assignments import Assignments
-from ps2.algorithms.topics.corpus import Corpus, Prior, document_numbers, iteration_key, topic_dtype
-from ps2.algorithms.topics.local_turns import ThreadTurns, document_bounds
+from ps2.algorithms.topics.corpus import Corpus, Prior, corpus_hash, document_numbers, iteration_key, topic_dtype
 from ps2.algorithms.topics.plan import SamplingPlan
+from ps2.algorithms.topics.sampling_worker import NO_REQUEST, START, new_notices, report_histogram
+from ps2.algorithms.topics.shared_counts import CountsSummary, SharedCounts
+from ps2.algorithms.training.balance import deal_by_cost
+from ps2.algorithms.training.reading import Reading
 from ps2.array_types import Int32s, Int64s
 from ps2.data.rows import LocalRows
+from ps2.run.rotation import IDLE, RotationSchedule
 
 Array = npt.NDArray[Any]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class LocalLoop:
+    """The loop of the only worker; picklable. An iteration is a clock.
+
+    Servers hold the topics of tokens, saved as by other workers (``SavedTopics``). All else follows from these, so
+    after a failure nothing is rebuilt together. The counts go to the servers at the end.
+    """
+
+    plan: SamplingPlan
+    shared: SharedCounts
+
+    def __call__(self, worker: Any, reading: Reading) -> None:
+        plan, settings = self.plan, self.plan.settings
+        with closing(LocalSampling(plan, reading.training, plan.threads)) as sampling:
+            all_tokens, saved, is_first = corpus_hash(sampling.corpus()), self.shared.saved, False
+            fits = AlphaSchedule(settings.optimizeDocConcentration, plan.lateness)
+            alphas = {fits.first - 1: plan.alphas}
+            for _ in worker.clocks(START + 1):
+                is_first = True
+                if saved is not None:
+                    saved.announce_size(worker.rank, sampling.size)
+            if not is_first:  # an earlier attempt or another driver's worker has done the first clock
+                self._resume(worker.rank, sampling, all_tokens)
+            for clock in worker.clocks(START + 1 + settings.maxIter):
+                iteration = clock - START
+                alphas.update({notice.fit: notice.alpha for notice in new_notices(worker)})
+                alpha = alphas[fits.fit_used_in(iteration)] if settings.optimizeDocConcentration else plan.alphas
+                prior = Prior(alpha, plan.beta, plan.vocabulary)
+                sampling.sample(iteration, prior)
+                worker.report({"finished": iteration, "request": NO_REQUEST}, "max")
+                likelihood = sampling.likelihood(prior) + self._summarize(sampling, iteration).words_likelihood(plan)
+                worker.report({"likelihood": likelihood, "tokens": sampling.size, "bytes": 0})
+                if fits.fit_after(iteration) is not None:
+                    report_histogram(worker, plan.topics, *sampling.histogram())
+                if saved is not None and iteration % plan.save_interval == 0:
+                    saved.save(worker.rank, all_tokens, sampling.topics)
+                if iteration == settings.maxIter:
+                    self._push(sampling)
+
+    def _resume(self, rank: int, sampling: LocalSampling, all_tokens: int) -> None:
+        """Continue with the last saved topics if there are any."""
+        saved = self.shared.saved
+        topics = None if saved is None else saved.load(rank, all_tokens, sampling.size)
+        if topics is None:
+            log.warning("topics of tokens were not saved, and are drawn again")
+        else:
+            sampling.restore(topics)
+
+    def _summarize(self, sampling: LocalSampling, iteration: int) -> CountsSummary:
+        summary = CountsSummary.from_reply(ops.look(sampling.counts, np.array([self.plan.beta])))
+        if self.plan.check:
+            summary.check(sampling.size, iteration)
+        return summary
+
+    def _push(self, sampling: LocalSampling) -> None:
+        """Bring the counts to the servers. An attempt that repeats this overwrites words, or reads them as written."""
+        width = self.plan.width
+        for begin in range(0, len(sampling.words), width):
+            words = sampling.words[begin : begin + width]
+            self.shared.counts.push(columns=words, values=sampling.counts[begin : begin + width])
 
 
 @dataclass(eq=False)
 class _Part:
-    """One thread's tokens, of all words, block by block.
+    """One thread's tokens, of all words, block by block; ``own`` has its tokens of each topic."""
 
-    Attributes:
-        corpus: the tokens.
-        tokens: their topics.
-        own: int64: tokens of each topic.
-    """
-
-    corpus: Corpus
-    tokens: Assignments
+    assignments: Assignments
     own: Int64s
 
 
@@ -44,21 +113,16 @@ class LocalSampling:
     Each thread has some documents. With as many threads as there would be workers on servers, and the same documents in
     each, "rotation" and "average" give the same topics, bit for bit; so does one thread, however counts are shared.
 
-    Attributes:
-        words: int64, shape (words,): numbers of the words that occur, block by block.
-        counts: int32, shape (words, topics): tokens of each word in each topic.
+    The occurring ``words`` lie block by block; ``counts``, shape (words, topics), has the tokens of each in each topic.
     """
 
     def __init__(self, plan: SamplingPlan, rows: LocalRows, threads: int, bounds: Sequence[int] | None = None) -> None:
         """Give all tokens random topics.
 
-        Args:
-            rows: documents.
-            threads: the number of threads; those beyond the number of documents do nothing.
-            bounds: the first document of each thread, and the end; None: so that all have equally many tokens.
+        ``bounds`` has the first document of each thread, and the end; None: all have about equally many tokens.
         """
-        by_document = np.asarray(rows.x.sum(axis=1)).reshape(-1).astype(np.int64)
-        bounds = document_bounds(by_document, threads) if bounds is None else bounds
+        lengths = np.asarray(rows.x.sum(axis=1)).reshape(-1).astype(np.int64)
+        bounds = document_bounds(lengths, threads) if bounds is None else bounds
         frequencies = np.asarray(rows.x.sum(axis=0)).reshape(-1).astype(np.int64)
         self._plan, self._rows = plan, rows
         self._turns = ThreadTurns.from_plan(plan, rows.keys, frequencies, len(bounds) - 1)
@@ -67,50 +131,44 @@ class LocalSampling:
         self.words = rows.keys[self._order]
         self._parts = [self._part(rank, begin, end) for rank, (begin, end) in enumerate(pairwise(bounds))]
         self._threads = ThreadPoolExecutor(len(self._parts), "ps2-topics")
-        self._begin()
+        self._count_topics()
 
     def _part(self, rank: int, begin: int, end: int) -> _Part:
-        plan = self._plan
-        numbers = document_numbers(rank, end - begin)
+        plan, numbers = self._plan, document_numbers(rank, end - begin)
         corpus = Corpus.from_counts(self._rows.x[begin:end], self._rows.keys, numbers, self._order, keeps=True)
-        tokens = Assignments.random(corpus, plan.topics, iteration_key(plan.seed, 0), plan.settings.sampler)
-        return _Part(corpus, tokens, np.zeros(plan.topics, np.int64))
+        assignments = Assignments.random(corpus, plan.topics, iteration_key(plan.seed, 0), plan.settings.sampler)
+        return _Part(assignments, np.zeros(plan.topics, np.int64))
 
-    def _begin(self) -> None:
-        """Count all topics."""
+    def _count_topics(self) -> None:
         self.counts: Int32s = np.zeros((len(self.words), self._plan.topics), np.int32)
         for part in self._parts:
-            listed = part.tokens.listed(0, len(self.words))
+            listed = part.assignments.listed(0, len(self.words))
             rows = np.repeat(np.arange(len(self.words)), listed.sizes)
             self.counts[rows, listed.topics] += listed.by  # a word lists a topic once
-            part.own = np.bincount(part.tokens.topics, minlength=self._plan.topics)
+            part.own = np.bincount(part.assignments.topics, minlength=self._plan.topics)
         own = [part.own for part in self._parts]
-        # What each thread had in each topic when the last turns ended, the oldest first.
+        # Each thread's tokens of each topic when the last turns ended, the oldest first.
         self._past = deque([own] * max(self._turns.age, 1), maxlen=max(self._turns.age, 1))
 
     @property
     def size(self) -> int:
-        """Number of tokens."""
-        return sum(part.corpus.size for part in self._parts)
+        """The number of tokens."""
+        return sum(part.assignments.corpus.size for part in self._parts)
 
     def sample(self, iteration: int, prior: Prior) -> None:
-        """Draw new topics for all tokens.
-
-        Args:
-            iteration: from 1 on.
-        """
+        """Draw new topics for all tokens; iterations count from 1."""
         key = iteration_key(self._plan.seed, iteration)
         for blocks in self._turns.iteration_turns(iteration):
-            one = partial(self._sample, known=self._past[0], prior=prior, key=key)
+            sample_block = partial(self._sample_block, known=self._past[0], prior=prior, key=key)
             # A list: errors of threads are raised when results are taken.
-            list(self._threads.map(one, range(len(blocks)), blocks))
+            list(self._threads.map(sample_block, range(len(blocks)), blocks))
             if self._turns.age:
                 self._past.append([part.own for part in self._parts])
         if not self._turns.age:
             self._past.append([part.own for part in self._parts])
 
-    def _sample(self, thread: int, block: int, known: list[Int64s], prior: Prior, key: np.uint64) -> None:
-        if block < 0:
+    def _sample_block(self, thread: int, block: int, known: list[Int64s], prior: Prior, key: np.uint64) -> None:
+        if block == IDLE:
             return
         part, begin, end = self._parts[thread], int(self._begins[block]), int(self._begins[block + 1])
         others = np.zeros_like(part.own)
@@ -118,51 +176,120 @@ class LocalSampling:
             if other != thread:
                 others += own
         totals = others + part.own
-        part.tokens.sample(begin, end, self.counts[begin:end], totals, prior, key)
+        part.assignments.sample(begin, end, self.counts[begin:end], totals, prior, key)
         part.own = totals - others
 
     def likelihood(self, prior: Prior) -> float:
         """Return log p(z), the documents' part of the joint likelihood."""
-        return sum(self._threads.map(lambda part: part.tokens.likelihood(prior), self._parts))
+        return sum(self._threads.map(lambda part: part.assignments.likelihood(prior), self._parts))
 
     def histogram(self) -> tuple[Int64s, Int64s, Int64s, Int64s]:
-        """Return topics, occurrences and documents as ``Assignments.counts_of_counts`` does, and documents' lengths."""
-        histograms = [part.tokens.counts_of_counts() for part in self._parts]
+        """Return ``Assignments.counts_of_counts``, and documents' lengths."""
+        histograms = [part.assignments.counts_of_counts() for part in self._parts]
         topics, counts, documents = (np.concatenate(arrays) for arrays in zip(*histograms, strict=True))
-        return topics, counts, documents, np.concatenate([part.corpus.lengths for part in self._parts])
+        return topics, counts, documents, np.concatenate([part.assignments.corpus.lengths for part in self._parts])
 
-    @property
-    def whole(self) -> Corpus:
-        """All tokens, word by word, however many threads there are."""
+    def corpus(self) -> Corpus:
+        """Return all tokens, word by word, however many threads there are."""
         return Corpus.from_counts(self._rows.x, self._rows.keys, document_numbers(0, len(self._rows)))
 
     @property
     def topics(self) -> Array:
-        """The topic of each token of ``whole``."""
+        """The topic of each token of ``corpus``."""
         topics = np.empty(self.size, topic_dtype(self._plan.topics))
         for part, positions in zip(self._parts, self._positions(), strict=True):
-            topics[positions] = part.tokens.topics
+            topics[positions] = part.assignments.topics
         return topics
 
-    def give(self, topics: Array) -> None:
-        """Give all tokens topics, those of ``whole``; count them."""
+    def restore(self, topics: Array) -> None:
+        """Give the tokens of ``corpus`` these topics."""
+        plan = self._plan
         for part, positions in zip(self._parts, self._positions(), strict=True):
-            part.tokens = Assignments(part.corpus, self._plan.topics, topics[positions], self._plan.settings.sampler)
-        self._begin()
+            corpus = part.assignments.corpus
+            part.assignments = Assignments(corpus, plan.topics, topics[positions], plan.settings.sampler)
+        self._count_topics()
 
     def _positions(self) -> list[Int64s]:
-        """Return, for each part, where its tokens are among those of ``whole``."""
-        # Of each word and part, in the words' own order: a word's tokens are by document, so by part.
+        """Return the positions of each part's tokens in ``corpus``."""
+        # The sizes of each word and part, in the words' own order: a word's tokens are by document, so by part.
         sizes = np.zeros((len(self.words), len(self._parts)), np.int64)
-        for at, part in enumerate(self._parts):
-            sizes[self._order, at] = np.diff(part.corpus.begins)
+        for number, part in enumerate(self._parts):
+            sizes[self._order, number] = np.diff(part.assignments.corpus.begins)
         starts = (np.cumsum(sizes.reshape(-1)) - sizes.reshape(-1)).reshape(sizes.shape)
         positions = []
         for number, part in enumerate(self._parts):
-            shift = starts[self._order, number] - part.corpus.begins[:-1]
-            positions.append(np.repeat(shift, np.diff(part.corpus.begins)) + np.arange(part.corpus.size))
+            begins = part.assignments.corpus.begins
+            shift = starts[self._order, number] - begins[:-1]
+            positions.append(np.repeat(shift, np.diff(begins)) + np.arange(part.assignments.corpus.size))
         return positions
 
     def close(self) -> None:
         """End the threads."""
         self._threads.shutdown()
+
+
+@dataclass(frozen=True, eq=False)
+class ThreadTurns:
+    """The turns of threads.
+
+    Attributes:
+        word_blocks: the block of each word.
+        blocks: the number of blocks.
+        age: the number of turns, from 1, of which the totals lack other threads' changes, the turn before included; 0:
+            those of the current iteration.
+        ring: the schedule of "rotation", else None.
+        seed: the seed of the schedule.
+    """
+
+    word_blocks: npt.NDArray[np.int32]
+    blocks: int
+    age: int
+    ring: RotationSchedule | None
+    seed: int
+    threads: int
+
+    @staticmethod
+    def from_plan(plan: SamplingPlan, words: Int64s, frequencies: Int64s, threads: int) -> ThreadTurns:
+        """Plan the turns for ascending words with these frequencies.
+
+        "rotation" and "average" have the turns of as many workers on servers; the threads of "ssp" pass on blocks of
+        about equally many tokens.
+        """
+        vocabulary = plan.vocabulary
+        if plan.settings.sync == "rotation":
+            ring = plan.ring(threads)
+            all_frequencies = np.zeros(vocabulary, np.int64)
+            all_frequencies[words] = frequencies
+            word_blocks = deal_by_cost(all_frequencies, ring.blocks)[words]
+            return ThreadTurns(word_blocks, ring.blocks, plan.lateness + 1, ring, plan.seed, threads)
+        if plan.settings.sync == "average":
+            bounds = vocabulary * np.arange(1, threads) // threads
+            word_blocks = np.searchsorted(bounds, words, side="right").astype(np.int32)
+            return ThreadTurns(word_blocks, threads, 0, None, plan.seed, threads)
+        word_blocks = deal_by_cost(frequencies, threads) if threads > 1 else np.zeros(len(words), np.int32)
+        return ThreadTurns(word_blocks, threads, 1, None, plan.seed, threads)
+
+    def iteration_turns(self, iteration: int) -> Sequence[Sequence[int]]:
+        """Return the block of each thread, or ``IDLE``, turn by turn; iterations count from 1."""
+        threads = range(self.threads)
+        if self.ring is None:
+            return [[(thread + turn) % self.threads for thread in threads] for turn in range(self.blocks)]
+        thread_turns = [self.ring.turns_of(self.seed, iteration - 1, thread) for thread in threads]
+        turns: list[list[int]] = np.stack(thread_turns, axis=1).tolist()
+        return turns
+
+
+def document_bounds(lengths: Int64s, threads: int) -> list[int]:
+    """Divide documents of so many tokens among threads, neighbours together, about equally by tokens.
+
+    Return the first document of each thread, and the end. There are no more threads than documents.
+    """
+    threads = min(threads, len(lengths))
+    ends = np.cumsum(lengths)
+    shares = ends[-1] * np.arange(1, threads) / threads
+    bounds = np.searchsorted(ends, shares).astype(np.int64) + 1
+    # Every thread has a document, however long some are.
+    for thread in range(threads - 1):
+        low = bounds[thread - 1] + 1 if thread else 1
+        bounds[thread] = min(max(bounds[thread], low), len(lengths) - (threads - 1 - thread))
+    return [0, *bounds.tolist(), len(lengths)]

@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 
 FORMAT = "ps2.topics.v1"
-# Documents per batch where only a sum over them is needed.
+# The number of documents per batch where only a sum over them is needed.
 BATCH_DOCUMENTS = 4096
 
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """Non-empty documents, as plots of topics show them.
+    """The data of non-empty documents for plots of topics.
 
     Attributes:
-        shares: shape (n, topics): topic proportions.
-        lengths: shape (n,): tokens of each document.
-        frequency: shape (words,): tokens of each word.
+        shares: the topic proportions, shape (n, topics).
+        lengths: the number of tokens of each document.
+        frequency: the number of tokens of each word.
     """
 
     shares: Float64s
@@ -353,6 +353,6 @@ def _largest(values: Array, limit: int) -> Int64s:
 
 
 def _are_exact(counts: Array) -> bool:
-    """Return whether counts stay what they are as int32 or float64."""
+    """Return whether int32 or float64 hold the counts exactly."""
     fine = np.isfinite(counts) if counts.dtype.kind == "f" else (counts >= 0) & (counts <= np.iinfo(np.int32).max)
     return bool(fine.all())

@@ -11,28 +11,27 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from ps2.algorithms.frame.placement import Work
-from ps2.algorithms.frame.program import Ask, DoTask, Program, Steps, run_program
-from ps2.algorithms.topics import online_kernels as kernels
-from ps2.algorithms.topics.averaging import AveragingWork, CountDocuments
-from ps2.algorithms.topics.corpus import iteration_key
-from ps2.algorithms.topics.evidence import BatchReport, InferBatch, alpha_after, document_ids, infer_statistics
+from ps2.algorithms.frame.program import Ask, Program, Steps, run_program
+from ps2.algorithms.topics.online_workers import (
+    AveragingWork,
+    CountDocuments,
+    GradientWork,
+    InferBatch,
+    alpha_after,
+)
 from ps2.algorithms.topics.plan import FittedTopics, OnlinePlan
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
-from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.training.record import Record, StepReport, Words
 from ps2.algorithms.training.table import Table
 from ps2.client.dcv import DCV
 from ps2.client.matrix import DCVMatrix
-from ps2.data.rows import LocalRows
 from ps2.errors import PS2Error
 from ps2.ops.kernels import Float64s
 
@@ -40,14 +39,10 @@ log = logging.getLogger(__name__)
 
 # The dtype of lambda on the servers. Rounding to 24 bits is far below the noise of a batch.
 DTYPE = "float32"
-# Maximum bytes of a worker's part of lambda at a time; its statistics take as many.
-MAX_PART_BYTES = 256 << 20
-# Warnings.
 NO_DOCUMENT = (
     "no batch had a document, so the topics are the random ones that the training began with: use a subsamplingRate "
     "above %g, or more documents (equal ones are drawn together)"
 )
-
 
 # No cost model is needed: this training has steps of the servers.
 ONLINE_WORK = Work(0.0, 0, 0.0, why_servers="optimizer 'online' steps on the servers")
@@ -59,26 +54,9 @@ def train_online(
     """Find topics on the servers of a context; in a restored context, continue: see ``Plan.name``.
 
     The batches are the same for any number of workers and servers. So are the results, except for the order of sums;
-    with ``sync`` "average" they depend on which worker has which documents.
-
-    Args:
-        ps: the PS2Context.
-        table: documents; features are counts of words.
-        plan: the plan of the training.
-        on_step: called in the driver after each iteration.
-
-    Returns:
-        The topics. The history's objective is minus the bound of a batch's log-likelihood per token, at the beginning
-        of its iteration; of a batch without a document, that of the batch before, or of the first one with any. NaN if
-        no batch has a document.
-
-    Raises:
-        LimitError: lambda does not fit on the servers.
-        NotFoundError, ConfigError: the context was restored from a checkpoint without a training of this name, or with
-            another one.
-        InputError: rows cannot be used; says how many, and names one.
-        PS2Error: the training has diverged: a result is not finite.
-        SlotsError, WorkerError...: as ``ps.run`` raises.
+    with ``sync`` "average" they depend on which worker has which documents. The history's objective is minus the bound
+    of a batch's log-likelihood per token, at the beginning of its iteration; of a batch without a document, that of the
+    batch before, or of the first one with any. NaN if no batch has a document.
     """
     names = CheckpointNames.of(plan.name, ps)
     record = Record(on_step, Words("iteration", "-bound a token"))
@@ -133,8 +111,7 @@ class OnlineProgram(Program[FittedTopics]):
 
     def _draw_lambda(self) -> Float64s:
         """Draw lambda; return its sums over all words."""
-        plan = self.plan
-        return self._totals(self._counts.apply("variational.begin", seed=plan.seed, beta=plan.beta))
+        return self._totals(self._counts.apply("variational.begin", seed=self.plan.seed, beta=self.plan.beta))
 
     def _update_lambda(self, decay: float, scale: float) -> Float64s:
         """Add ``scale`` times the workers' statistics to ``decay`` times (lambda - beta); return lambda's sums."""
@@ -144,10 +121,10 @@ class OnlineProgram(Program[FittedTopics]):
         """Return lambda's sums over all words, by those of lambda minus beta."""
         return sums + self.plan.beta * self.plan.vocabulary
 
-    # -- what the frame calls ------------------------------------------------------------------------------------------
+    # -- the program's parts -------------------------------------------------------------------------------------------
 
-    def worker(self) -> OnlineWork | AveragingWork:
-        work = AveragingWork if self.plan.settings.sync == "average" else OnlineWork
+    def worker(self) -> GradientWork | AveragingWork:
+        work = AveragingWork if self.plan.settings.sync == "average" else GradientWork
         return work(self.plan, self._counts, self._stats)
 
     def result(self, alpha: Float64s) -> FittedTopics:
@@ -158,59 +135,3 @@ class OnlineProgram(Program[FittedTopics]):
     def free(self) -> None:
         for matrix in (self._counts, self._stats):
             matrix.free()
-
-
-@dataclass(frozen=True, eq=False)
-class OnlineWork:
-    """Makes a worker of its documents; picklable.
-
-    Attributes:
-        counts: lambda minus beta; its columns are words.
-        stats: the sum of the workers' statistics in a clock.
-    """
-
-    plan: OnlinePlan
-    counts: DCVMatrix
-    stats: DCVMatrix
-
-    def __call__(self, reading: Reading) -> DoTask:
-        rows = reading.training
-        rows = rows.chosen(np.flatnonzero(rows.x.sum(axis=1) > 0))
-        ids = document_ids(rows)
-
-        def do(worker: Any, task: Any) -> None:
-            key = iteration_key(self.plan.seed, task.iteration)
-            report = BatchReport(np.zeros(self.plan.topics), documents=len(rows))
-            for part in self._parts(rows, kernels.draw(ids, key, self.plan.settings.subsamplingRate)):
-                self._add_statistics(part, key, task, report)
-            worker.report(asdict(report))
-
-        return do
-
-    def _parts(self, rows: LocalRows, drawn: kernels.Mask) -> Iterator[LocalRows]:
-        """Yield the drawn documents in parts; lambda at the words of a part takes little memory."""
-        words = max(1, MAX_PART_BYTES // (8 * self.plan.topics))
-        if drawn.all() and len(rows.keys) <= words:
-            yield rows
-            return
-        numbers = np.flatnonzero(drawn)
-        # A document has at most as many words as entries.
-        ends = np.cumsum(np.diff(rows.x.indptr)[numbers])
-        cuts = [0, len(numbers)]
-        if len(numbers) and len(rows.keys) > words and ends[-1] > words:
-            cuts = [0, *(np.flatnonzero(np.diff(ends // words)) + 1).tolist(), len(numbers)]
-        for begin, end in pairwise(cuts):
-            if begin < end:
-                yield rows.take(numbers[begin:end])
-
-    def _add_statistics(self, part: LocalRows, key: np.uint64, task: InferBatch, report: BatchReport) -> None:
-        """Read lambda at the words of some documents, and add the documents' statistics."""
-        counts = self.counts.pull(columns=part.keys)
-        inferred = infer_statistics(part, counts, self.plan.beta, task.alpha, task.totals, key)
-        stats = inferred.stats.astype(counts.dtype)
-        report.bound += inferred.bound
-        report.tokens += float(part.x.data.sum())
-        report.drawn += len(part)
-        report.bytes += counts.nbytes + stats.nbytes
-        report.log_shares += inferred.log_shares
-        self.stats.add(columns=part.keys, values=stats)

@@ -1,11 +1,11 @@
-"""Variational Bayes for topics, compiled: what a document tells of its topics, given the topics' words.
+"""Variational Bayes for topics, compiled: the topics of a document, given the topics' words.
 
-Hoffman, Blei and Bach, "Online learning for latent Dirichlet allocation" (2010), Algorithm 2 and equations 3 to 5, to
-the same end as pyspark.ml's: until the mean change of a document's gamma is 0.001 at most.
+Hoffman, Blei and Bach, "Online learning for latent Dirichlet allocation" (2010), Algorithm 2 and equations 3 to 5, with
+pyspark.ml's stopping rule: until the mean change of a document's gamma is 0.001 at most.
 
-A document's weights exp(E[log beta]) lie topic by topic, so a topic that the document has nothing of, to 1e-12 of a
-token, is passed over from then on: with a small alpha most are, after a few turns. When the others have come to rest,
-all are looked at once more.
+A document's weights exp(E[log beta]) are stored topic by topic. A topic with at most 1e-12 of the document's tokens is
+inactive, and is skipped from then on: with a small alpha most are, after a few turns. When the active topics have
+converged, the inactive ones are tested once more.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ Array = npt.NDArray[Any]
 UInt64s = npt.NDArray[np.uint64]
 Mask = npt.NDArray[np.bool_]
 
-# Mean change of gamma at which a document is done, as in pyspark.ml; and turns that it takes at most.
-REST = 1e-3
+# The mean change of gamma at which a document has converged, as in pyspark.ml; and the maximum number of its turns.
+TOLERANCE = 1e-3
 MAX_TURNS = 1000
-# Tokens of a document at which a topic is none of its.
-NOTHING = 1e-12
-# Added to what a word's weights sum up to, which may be 0.
-LEAST = 1e-100
-# A document's words lie in room for a multiple of these, so that loops over them are of whole SIMD registers.
+# The maximum number of a document's tokens in an inactive topic.
+MAX_INACTIVE = 1e-12
+# The addend to the sum of a word's weights, which may be 0.
+TINY = 1e-100
+# A document's words are padded to a multiple of this, so that loops over them take whole SIMD registers.
 LANES = 16
-# Gamma's shape, and inverse scale, of what lambda and gamma begin with, as in pyspark.ml: near 1.
+# The shape, and inverse scale, of the gamma distribution of first lambdas and gammas, as in pyspark.ml: near 1.
 SHAPE = 100.0
 # Marsaglia and Tsang, "A simple method for generating gamma variables" (2000).
 D = SHAPE - 1 / 3
@@ -40,7 +40,8 @@ C = 1 / math.sqrt(9 * D)
 # Coefficients of digamma's series.
 C1, C2, C3, C4 = 1 / 24, -37 / 5760, 10313 / 2903040, -5509121 / 1393459200
 C5, C6 = 2709398569 / 367873228800, -499769010050743 / 24103053950976000
-# Of exp: a sum with this has its whole part in the lowest bits; log(2) in two parts; where it is as good as 0.
+# Constants of exp: a sum with WHOLE has its whole part in the lowest bits; log(2) in two parts; exp(-MAX_EXPONENT) is
+# about 0.
 WHOLE = 1.5 * 2.0**52
 PER_LOG_2, LOG_2_HIGH, LOG_2_LOW = 1 / math.log(2), 6.93145751953125e-1, 1.42860682030941723212e-6
 MAX_EXPONENT = 700.0
@@ -75,7 +76,7 @@ def exp_digamma(x: float) -> float:
     y = x + 3.5
     z = 1.0 / (y * y)
     a = y * (1.0 + z * (C1 + z * (C2 + z * (C3 + z * (C4 + z * C5)))))
-    # exp(-b) is 2**n exp(r), n the whole number that is nearest.
+    # exp(-b) is 2**n exp(r), n the nearest whole number.
     shifted = np.float64(WHOLE - b * PER_LOG_2)
     n = shifted - WHOLE
     r = -b - n * LOG_2_HIGH - n * LOG_2_LOW
@@ -85,7 +86,7 @@ def exp_digamma(x: float) -> float:
 
 @inline
 def near_one(state: np.uint64) -> float:
-    """Return a number that is distributed as Gamma(100, 1/100), by the state that it is drawn of."""
+    """Return a number with the distribution Gamma(100, 1/100), drawn from a state."""
     while True:
         first, second, third = scrambled(state), scrambled(state + GOLDEN), scrambled(state + GOLDEN + GOLDEN)
         radius = math.sqrt(-2.0 * math.log((np.float64(first >> np.uint64(11)) + 1.0) * TO_UNIT))
@@ -99,7 +100,7 @@ def near_one(state: np.uint64) -> float:
 
 @inline
 def begin_gamma(seed: np.uint64, gamma: Float64s) -> None:
-    """Set what a document's gamma begins with, by a seed of its own."""
+    """Draw a document's first gamma from a seed of its own."""
     for k in range(len(gamma)):
         gamma[k] = near_one(scrambled(seed + GOLDEN * np.uint64(k + 1)))
 
@@ -109,8 +110,8 @@ def weigh(counts: Array, beta: float, totals: Float64s, weights: Array) -> None:
     """Set weights to exp(E[log beta]) of some words.
 
     Args:
-        counts: shape (words, topics): expected tokens; with ``beta`` added they are lambda.
-        totals: shape (topics,): lambda's sums over all words.
+        counts: lambda minus ``beta``, shape (words, topics).
+        totals: lambda's sums over all words, shape (topics,).
     """
     scale = np.empty(len(totals))
     for k in range(len(totals)):
@@ -132,29 +133,27 @@ def infer(
     stats: Float64s,
     log_shares: Float64s,
 ) -> float:
-    """Find the topics of documents, and what they tell of the topics' words.
+    """Infer the topics of documents; return their part of the bound of the likelihood.
 
     Args:
-        indptr, columns, tokens: the documents, rows of a sparse matrix; each has a token at least.
-        weights: shape (words, topics): exp(E[log beta]).
+        indptr, columns, tokens: the documents, rows of a sparse matrix; each has at least one token.
+        weights: exp(E[log beta]), shape (words, topics).
         alpha: shape (topics,).
-        seeds: shape (documents,): a gamma begins with random numbers about 1, drawn of this; or (0,): with 1.
-        gammas: shape (documents, topics), or (0, topics): gets each one's gamma.
-        stats: shape (words, topics): the expected tokens of words in topics are added, yet to be multiplied by weights.
-        log_shares: shape (topics,): E[log theta] is added.
-
-    Returns:
-        The documents' part of the bound of their likelihood.
+        seeds: the seeds of the documents' first gammas, random numbers about 1; empty: gammas begin with 1.
+        gammas: an output, shape (documents, topics), or (0, topics).
+        stats: the expected tokens of words in topics, without the factor ``weights``, are added to it.
+        log_shares: E[log theta] is added to it, shape (topics,).
     """
     topics, longest = len(alpha), 0
     for d in range(len(indptr) - 1):
         longest = max(longest, indptr[d + 1] - indptr[d])
     longest = -(-longest // LANES) * LANES
-    room, given, sums, ratios = np.empty(topics * longest), np.empty(longest), np.empty(longest), np.empty(longest)
+    buffer, counts, sums, ratios = np.empty(topics * longest), np.empty(longest), np.empty(longest), np.empty(longest)
+    # The order has the active topics first.
     gamma, theta, order = np.empty(topics), np.empty(topics), np.empty(topics, np.int64)
-    # Of topics that are kept: tokens, and exp(digamma(gamma)).
-    mine, fresh = np.empty(topics), np.empty(topics)
-    # Of topics that a document has nothing of: exp(digamma(alpha)), digamma(alpha); and log(gamma(alpha)).
+    # The tokens of active topics, and their exp(digamma(gamma)).
+    active_tokens, active_theta = np.empty(topics), np.empty(topics)
+    # The values of inactive topics: exp(digamma(alpha)), digamma(alpha); and log(gamma(alpha)).
     rest, log_rest, log_gamma = np.empty(topics), np.empty(topics), np.empty(topics)
     for k in range(topics):
         rest[k], log_rest[k], log_gamma[k] = exp_digamma(alpha[k]), digamma(alpha[k]), math.lgamma(alpha[k])
@@ -163,8 +162,8 @@ def infer(
     for d in range(len(indptr) - 1):
         begin, size = indptr[d], indptr[d + 1] - indptr[d]
         width = -(-size // LANES) * LANES
-        own = room[: topics * width].reshape((topics, width))
-        _lay_out(columns[begin : begin + size], tokens[begin : begin + size], weights, own, given)
+        own = buffer[: topics * width].reshape((topics, width))
+        _load_document(columns[begin : begin + size], tokens[begin : begin + size], weights, own, counts)
         for k in range(topics):
             gamma[k], theta[k], order[k] = 1.0, 1.0, k
         if len(seeds):
@@ -173,18 +172,18 @@ def infer(
                 theta[k] = exp_digamma(gamma[k])
         count = topics
         for _ in range(MAX_TURNS):
-            _divide(own, given, theta, order[:count], sums, ratios)
-            change, count = _turn(own, ratios, alpha, gamma, theta, rest, order, count, mine, fresh)
-            if change <= REST * topics:
-                _divide(own, given, theta, order[:count], sums, ratios)
-                found = _wake(own, ratios, theta, order, count)
-                if found == count:
+            _divide(own, counts, theta, order[:count], sums, ratios)
+            change, count = _turn(own, ratios, alpha, gamma, theta, rest, order, count, active_tokens, active_theta)
+            if change <= TOLERANCE * topics:
+                _divide(own, counts, theta, order[:count], sums, ratios)
+                new_count = _reactivate(own, ratios, theta, order, count)
+                if new_count == count:
                     break
-                count = found
+                count = new_count
         length = 0.0
         for i in range(size):
-            length += given[i]
-            bound += given[i] * math.log(sums[i])
+            length += counts[i]
+            bound += counts[i] * math.log(sums[i])
         log_all = digamma(all_alpha + length)
         bound += math.lgamma(all_alpha) - math.lgamma(all_alpha + length) - length * log_all
         for j in range(topics):
@@ -205,36 +204,37 @@ def infer(
 
 
 @inline
-def _lay_out(columns: Array, tokens: Array, weights: Float64s, own: Float64s, given: Float64s) -> None:
-    """Copy the weights of a document's words, topic by topic, and its tokens; room that is left has none."""
+def _load_document(columns: Array, tokens: Array, weights: Float64s, own: Float64s, counts: Float64s) -> None:
+    """Copy the weights of a document's words, topic by topic, and its tokens; fill up with zeros."""
     for i in range(len(columns)):
-        given[i] = tokens[i]
+        counts[i] = tokens[i]
         row = weights[columns[i]]
         for k in range(own.shape[0]):
             own[k, i] = row[k]
     for i in range(len(columns), own.shape[1]):
-        given[i] = 0.0
+        counts[i] = 0.0
         for k in range(own.shape[0]):
             own[k, i] = 0.0
 
 
 @inline
-def _divide(own: Float64s, given: Float64s, theta: Float64s, kept: Int64s, sums: Float64s, ratios: Float64s) -> None:
-    """Sum up the weights of each word in the topics that are kept, and divide its tokens by that."""
-    width, count = own.shape[1], len(kept)
+def _divide(own: Float64s, counts: Float64s, theta: Float64s, active: Int64s, sums: Float64s, ratios: Float64s) -> None:
+    """Sum up the weights of each word in the active topics, and divide its tokens by the sum."""
+    width, count = own.shape[1], len(active)
     for i in range(width):
-        sums[i] = LEAST
+        sums[i] = TINY
     for j in range(0, count - count % 4, 4):
-        a, b, c, d = own[kept[j]], own[kept[j + 1]], own[kept[j + 2]], own[kept[j + 3]]
-        of_a, of_b, of_c, of_d = theta[kept[j]], theta[kept[j + 1]], theta[kept[j + 2]], theta[kept[j + 3]]
+        a, b, c, d = own[active[j]], own[active[j + 1]], own[active[j + 2]], own[active[j + 3]]
+        theta_a, theta_b = theta[active[j]], theta[active[j + 1]]
+        theta_c, theta_d = theta[active[j + 2]], theta[active[j + 3]]
         for i in range(width):
-            sums[i] += (of_a * a[i] + of_b * b[i]) + (of_c * c[i] + of_d * d[i])
+            sums[i] += (theta_a * a[i] + theta_b * b[i]) + (theta_c * c[i] + theta_d * d[i])
     for j in range(count - count % 4, count):
-        a, of_a = own[kept[j]], theta[kept[j]]
+        a, theta_a = own[active[j]], theta[active[j]]
         for i in range(width):
-            sums[i] += of_a * a[i]
+            sums[i] += theta_a * a[i]
     for i in range(width):
-        ratios[i] = given[i] / sums[i]
+        ratios[i] = counts[i] / sums[i]
 
 
 @inline_reduction
@@ -255,37 +255,37 @@ def _turn(
     rest: Float64s,
     order: Int64s,
     count: int,
-    mine: Float64s,
-    fresh: Float64s,
+    active_tokens: Float64s,
+    active_theta: Float64s,
 ) -> tuple[float, int]:
-    """Compute gamma anew of the topics that are kept; return by how much it has changed, and how many are kept."""
+    """Compute the gamma of active topics again; return its change, and the number of topics that stay active."""
     change = 0.0
     for j in range(count):
         k = order[j]
-        mine[j] = theta[k] * _dot(own[k], ratios, own.shape[1])
-        change += abs(alpha[k] + mine[j] - gamma[k])
-        gamma[k] = fresh[j] = alpha[k] + mine[j]
+        active_tokens[j] = theta[k] * _dot(own[k], ratios, own.shape[1])
+        change += abs(alpha[k] + active_tokens[j] - gamma[k])
+        gamma[k] = active_theta[j] = alpha[k] + active_tokens[j]
     # On its own, this loop becomes SIMD instructions.
     for j in range(count):
-        fresh[j] = exp_digamma(fresh[j])
-    kept = 0
+        active_theta[j] = exp_digamma(active_theta[j])
+    new_count = 0
     for j in range(count):
         k = order[j]
-        if mine[j] > NOTHING:
-            theta[k] = fresh[j]
-            order[j], order[kept] = order[kept], k
-            kept += 1
+        if active_tokens[j] > MAX_INACTIVE:
+            theta[k] = active_theta[j]
+            order[j], order[new_count] = order[new_count], k
+            new_count += 1
         else:
             theta[k] = rest[k]
-    return change, kept
+    return change, new_count
 
 
 @inline
-def _wake(own: Float64s, ratios: Float64s, theta: Float64s, order: Int64s, count: int) -> int:
-    """Take back the topics that the document has something of by now; return how many are kept."""
+def _reactivate(own: Float64s, ratios: Float64s, theta: Float64s, order: Int64s, count: int) -> int:
+    """Activate topics that have tokens again; return the number of active topics."""
     for j in range(count, len(order)):
         k = order[j]
-        if theta[k] * _dot(own[k], ratios, own.shape[1]) > NOTHING:
+        if theta[k] * _dot(own[k], ratios, own.shape[1]) > MAX_INACTIVE:
             order[j], order[count] = order[count], k
             count += 1
     return count
@@ -293,23 +293,18 @@ def _wake(own: Float64s, ratios: Float64s, theta: Float64s, order: Int64s, count
 
 @kernel
 def identify(indptr: Array, words: Int64s, tokens: UInt64s, ids: UInt64s) -> None:
-    """Set each document's id, made of its words and how often they come, in any order, wherever it lies.
-
-    Args:
-        words: numbers of the entries' words among all.
-        tokens: bits of float64.
-    """
+    """Set each document's id, which depends on its words and their counts (the bits of float64) only."""
     for d in range(len(ids)):
         state = np.uint64(0)
-        for at in range(indptr[d], indptr[d + 1]):
-            state += scrambled(tokens[at] + GOLDEN * np.uint64(words[at] + 1))
+        for entry in range(indptr[d], indptr[d + 1]):
+            state += scrambled(tokens[entry] + GOLDEN * np.uint64(words[entry] + 1))
         ids[d] = scrambled(state)
 
 
 @kernel
 def draw(ids: UInt64s, key: np.uint64, fraction: float) -> Mask:
-    """Tell which documents a batch is of: each with a probability, by its id and the key of seed and iteration."""
-    drawn = np.empty(len(ids), np.bool_)
+    """Draw the documents of a batch, each with a probability, by its id and the key of seed and iteration."""
+    mask = np.empty(len(ids), np.bool_)
     for d in range(len(ids)):
-        drawn[d] = np.float64(scrambled(key + GOLDEN * ids[d]) >> np.uint64(11)) * TO_UNIT < fraction
-    return drawn
+        mask[d] = np.float64(scrambled(key + GOLDEN * ids[d]) >> np.uint64(11)) * TO_UNIT < fraction
+    return mask

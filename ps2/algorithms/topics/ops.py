@@ -1,6 +1,6 @@
-"""Operations of topic models: counts are looked at, and cleared, where they lie.
+"""Operations of topic models: counts are summarized, and cleared, on the servers.
 
-A column of the matrix is a word; its block has a count for each topic. Of a word's counts few change at a time, so
+A column of the matrix is a word; its block has a count for each topic. Few of a word's counts change at a time, so
 ``columns_add_some`` changes them.
 """
 
@@ -18,9 +18,9 @@ from ps2.ops.operands import BLOCK, along
 from ps2.ops.parallel import over_blocks
 from ps2.ops.table import Array, Blocks, Floats, Partition, op
 
-# Counts whose logarithms of gamma functions are computed once for all words.
+# The number of counts whose logarithms of gamma functions are computed once for all words.
 TABLE = 1024
-# What a logarithm of a gamma function costs, or to find one, in additions.
+# The cost of a logarithm of a gamma function, or of its look-up, in additions.
 LOGARITHM = 4
 
 ByTopic = Annotated[Int64s, along(BLOCK)]
@@ -30,17 +30,17 @@ OneInteger = Annotated[Int64s, along(1)]
 
 @op(writes=("m",), dtypes=("int32",))
 def clear(m: Blocks, partition: Partition, *, begin: int, end: int) -> None:
-    """Set all counts of the words from one to another, which is left out, to 0."""
+    """Set all counts of the words in [begin, end) to 0."""
     m[max(begin - partition.begin, 0) : max(end - partition.begin, 0)] = 0
 
 
 @op(reduce="sum", dtypes=("int32",))
 def look(m: Blocks, beta: Annotated[Floats, along(1)]) -> tuple[OneFloat, ByTopic, OneInteger]:
-    """Look at all counts.
+    """Summarize all counts.
 
     Returns:
-        What counts above 0 are to log p(w | z), the sum of log(gamma(n + beta) / gamma(beta)); the sum of each topic's
-        counts; how many counts are negative: none should be.
+        The counts' part of log p(w | z), the sum of log(gamma(n + beta) / gamma(beta)) over counts n above 0; the sum
+        of each topic's counts; the number of negative counts, which should be 0.
 
     Raises:
         OutOfRangeError: beta is not positive.
@@ -59,7 +59,7 @@ def look(m: Blocks, beta: Annotated[Floats, along(1)]) -> tuple[OneFloat, ByTopi
 @kernel
 def _look(m: Array, beta: float, logs: Float64s) -> tuple[float, Int64s, int]:
     likelihood, sums, negative = 0.0, np.zeros(m.shape[1], np.int64), 0
-    of_0 = math.lgamma(beta)
+    log_gamma_beta = math.lgamma(beta)
     for w in range(len(m)):
         for k in range(m.shape[1]):
             n = m[w, k]
@@ -68,5 +68,5 @@ def _look(m: Array, beta: float, logs: Float64s) -> tuple[float, Int64s, int]:
                 if n < 0:
                     negative += 1
                 else:
-                    likelihood += logs[n] if n < len(logs) else math.lgamma(n + beta) - of_0
+                    likelihood += logs[n] if n < len(logs) else math.lgamma(n + beta) - log_gamma_beta
     return likelihood, sums, negative

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.frame.memory import check_driver
 from ps2.algorithms.frame.settings import Plan
-from ps2.algorithms.topics import blocks
 from ps2.algorithms.topics.settings import LDASettings, OnlineSyncName, SyncName
 from ps2.algorithms.training.faults import Form
 from ps2.algorithms.training.record import TrainingHistory
+from ps2.array_types import Float64s
 from ps2.errors import ConfigError
+from ps2.run.rotation import RotationSchedule
 
+# Blocks of "rotation" form this many groups: while a worker samples one block, its changes of another travel.
+SLICES = 2
 SLICE_BYTES = 64 << 20
 CGS_ALPHA, CGS_BETA = 0.1, 0.01
 # Defaults of "em": pyspark.ml's 50 / k + 1 and 1.1, minus 1.
@@ -24,18 +27,15 @@ EM_ALPHA, EM_BETA = 50.0, 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class TopicsPlan(Plan[LDASettings]):
-    """A topic model to train.
+    """A topic model to train; the number of words (``vocabulary``) is 0 before the survey."""
 
-    Attributes:
-        vocabulary: the number of words; 0: not known yet.
-    """
+    # Bytes of a count in the driver.
+    COUNT_BYTES: ClassVar[int] = 4
 
     vocabulary: int = 0
 
     def __post_init__(self) -> None:
-        """Raises:
-        ConfigError: settings contradict each other.
-        """
+        """Raise ConfigError if settings contradict each other."""
         settings, alpha = self.settings, self.settings.docConcentration
         if alpha is not None and len(alpha) not in (1, settings.k):
             raise ConfigError(
@@ -52,7 +52,7 @@ class TopicsPlan(Plan[LDASettings]):
         """The form of documents: rows of word counts."""
         return Form(self.vocabulary, counts=True)
 
-    def _alphas(self, default: float) -> npt.NDArray[np.float64]:
+    def _alphas(self, default: float) -> Float64s:
         alpha = self.settings.docConcentration or [default]
         return np.broadcast_to(np.array(alpha, np.float64), self.topics).copy()
 
@@ -63,10 +63,10 @@ class TopicsPlan(Plan[LDASettings]):
                 f"sync: expected one of {', '.join(names)} with optimizer {settings.optimizer!r}, got {settings.sync!r}"
             )
 
-    def _check_driver(self, free_bytes: int, count_bytes: int) -> None:
+    def check_memory(self, free_bytes: int) -> None:
         """Raise LimitError if the driver has no memory for the counts, which it pulls at the end."""
         what = f"k={self.topics:,}: so many topics of {self.vocabulary:,} words take"
-        check_driver(what, self.topics * (count_bytes * self.vocabulary + 8), free_bytes)
+        check_driver(what, self.topics * (self.COUNT_BYTES * self.vocabulary + 8), free_bytes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,7 @@ class SamplingPlan(TopicsPlan):
                 raise ConfigError(f"{name}: expected numbers above 1 with optimizer 'em', got {np.min(value):g}")
 
     @property
-    def alphas(self) -> npt.NDArray[np.float64]:
+    def alphas(self) -> Float64s:
         """Alpha of each topic. A concentration of EM is larger by one than the prior of sampling."""
         if self.settings.optimizer == "em":
             return self._alphas(1 + EM_ALPHA / self.topics) - 1
@@ -116,24 +116,27 @@ class SamplingPlan(TopicsPlan):
         """The maximum number of words whose counts a worker holds at a time."""
         return self.slice_words or max(SLICE_BYTES // (np.dtype(np.int32).itemsize * self.topics), 1)
 
+    def ring(self, workers: int) -> RotationSchedule:
+        """Return the rotation: the fewest blocks that keep all workers busy and have at most ``width`` words each."""
+        block_count = SLICES * workers
+        return RotationSchedule(workers, block_count * -(-self.vocabulary // (block_count * self.width)), SLICES)
+
     @property
     def lateness(self) -> int:
         """The staleness of the run."""
-        return {"ssp": self.settings.staleness, "rotation": blocks.SLICES - 1, "average": 0}[self.settings.sync]
+        return {"ssp": self.settings.staleness, "rotation": SLICES - 1, "average": 0}[self.settings.sync]
 
     @property
     def save_interval(self) -> int:
         """The number of iterations between saves of the tokens' topics; 0: they are never saved."""
         return max(self.settings.checkpointInterval, 0)
 
-    def check_memory(self, free_bytes: int) -> None:
-        """Raise LimitError if the driver has no memory for the counts."""
-        self._check_driver(free_bytes, 4)
-
 
 @dataclass(frozen=True, kw_only=True)
 class OnlinePlan(TopicsPlan):
     """A topic model to train by online variational Bayes."""
+
+    COUNT_BYTES = 12  # float32, converted to float64
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -142,7 +145,7 @@ class OnlinePlan(TopicsPlan):
         self._check_sync(get_args(OnlineSyncName))
 
     @property
-    def alphas(self) -> npt.NDArray[np.float64]:
+    def alphas(self) -> Float64s:
         """Alpha of each topic; the initial value if it is fitted."""
         return self._alphas(1 / self.topics)
 
@@ -155,10 +158,6 @@ class OnlinePlan(TopicsPlan):
         """Return the weight of a step, from 1 (Hoffman et al., section 2.3: rho)."""
         return float((self.settings.learningOffset + step) ** -self.settings.learningDecay)
 
-    def check_memory(self, free_bytes: int) -> None:
-        """Raise LimitError if the driver has no memory for the counts, which it converts to float64."""
-        self._check_driver(free_bytes, 12)
-
 
 @dataclass(frozen=True, eq=False)
 class FittedTopics:
@@ -167,12 +166,12 @@ class FittedTopics:
     Attributes:
         counts: shape (vocabulary, topics): tokens of each word in each topic; sampled int32 or expected float64. With
             beta added they are the Dirichlet parameters of the topics.
-        alpha: float64, shape (topics,).
+        alpha: shape (topics,).
         beta: the Dirichlet prior of a topic's words.
         history: the training's history. The objective is minus the log-likelihood per token.
     """
 
     counts: npt.NDArray[Any]
-    alpha: npt.NDArray[np.float64]
+    alpha: Float64s
     beta: float
     history: TrainingHistory

@@ -12,9 +12,9 @@ from ps2.array_types import Float64s
 from ps2.plot_style import NOTE, SKY, SMALL, TITLE, axes_for, shortened
 
 COLUMNS = 4
-# Inches: a topic's panel is so wide; a word is so high, and so is what surrounds the words of a panel.
+# The width of a topic's panel, the height of a word, and the height around the words of a panel, in inches.
 PANEL_IN, WORD_IN, AROUND_WORDS_IN = 2.4, 0.24, 0.42
-# The share of its panel's width that a bar takes at most.
+# The maximum share of its panel's width that a bar takes.
 BARS_WIDE = 0.9
 # The maximum number of topics that are drawn without a choice.
 MAX_TOPICS = 24
@@ -37,11 +37,7 @@ class Topic:
 
 
 def draw_topics(topics: Sequence[Topic], title: str, ax: Any = None) -> Axes:
-    """Plot the words of topics as bars, a panel for each topic; bars of all panels have one scale.
-
-    Args:
-        topics: all with the same number of words.
-    """
+    """Plot the words of topics, equally many each, as bars; bars of all panels have one scale."""
     words = len(topics[0].words)
     columns = min(COLUMNS, len(topics))
     lines = -(-len(topics) // columns)

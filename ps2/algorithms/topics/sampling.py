@@ -18,11 +18,11 @@ from ps2.algorithms.frame.journal import Journal
 from ps2.algorithms.frame.placement import Work
 from ps2.algorithms.frame.program import Ask, NextClock, Program, Steps, run_program
 from ps2.algorithms.topics.alpha import AlphaSchedule, fit_alpha
-from ps2.algorithms.topics.local_worker import LocalLoop
+from ps2.algorithms.topics.local_sampling import LocalLoop
 from ps2.algorithms.topics.plan import FittedTopics, SamplingPlan
 from ps2.algorithms.topics.sampling_worker import NO_CLOCK, NO_REQUEST, START, Notice, rebuild_after
 from ps2.algorithms.topics.shared_counts import SharedCounts, Sizes
-from ps2.algorithms.topics.worker import SamplingLoop
+from ps2.algorithms.topics.sharing import SamplingLoop
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.record import Record, StepReport, Words
 from ps2.algorithms.training.run import NotWhole
@@ -68,22 +68,9 @@ def train(
     tokens: int,
     on_step: Callable[[StepReport], None] = lambda step: None,
 ) -> FittedTopics:
-    """Find topics by sampling, with the counts on the servers; in a restored context, continue.
+    """Find topics by sampling, with the counts on the servers, of so many tokens; in a restored context, continue.
 
-    Args:
-        ps: the PS2Context.
-        table: documents; features are counts of words.
-        plan: the plan of the training.
-        tokens: the sum of all counts.
-        on_step: called in the driver after each iteration.
-
-    Raises:
-        LimitError: the counts do not fit on the servers.
-        NotFoundError, ConfigError: the context was restored from a checkpoint without a training of this name, or with
-            another one.
-        InputError: rows cannot be used; says how many, and names one.
-        NotWhole: with a staleness, servers were lost just before the end.
-        SlotsError, WorkerError...: as ``ps.run`` raises.
+    Raise NotWhole if, with a staleness, servers were lost just before the end; else as ``run_program``.
     """
     if plan.is_local and table.workers != 1:
         raise ConfigError(f"via: expected one worker, which has all documents, with 'local', got {table.workers}")
@@ -139,10 +126,7 @@ class SamplingProgram(Program[FittedTopics]):
     def _summarize(self, iteration: int, alpha: Float64s, is_rebuilding: bool, report: Any) -> dict[str, Any]:
         """Return a clock's report; at the end of an iteration, with the likelihood of all tokens and the next alpha.
 
-        Args:
-            iteration: the first iteration that had not ended before.
-            alpha: the alpha so far.
-            is_rebuilding: whether the workers rebuild all counts in a later clock. Until then the likelihood is NaN.
+        While the workers are to rebuild all counts in a later clock (``is_rebuilding``), the likelihood is NaN.
         """
         plan, summary = self.plan, dict(vars(report))
         if not summary:  # A checkpoint within ``on_step`` counted this clock, but lacks its report.
@@ -168,7 +152,7 @@ class SamplingProgram(Program[FittedTopics]):
             summary["alpha"] = fit_alpha(alpha, summary.pop("keys"), summary.pop("documents"))
         return summary
 
-    # -- what the frame calls ------------------------------------------------------------------------------------------
+    # -- the program's parts -------------------------------------------------------------------------------------------
 
     def loop(self) -> SamplingLoop | LocalLoop:
         if self.plan.is_local:

@@ -13,9 +13,8 @@ import numpy.typing as npt
 from ps2.algorithms.frame.program import NextClock, Task
 from ps2.algorithms.topics.alpha import AlphaSchedule, histogram_keys
 from ps2.algorithms.topics.assignments import Assignments, Changes
-from ps2.algorithms.topics.corpus import Corpus, Prior, iteration_key
+from ps2.algorithms.topics.corpus import Corpus, Prior, corpus_hash, iteration_key
 from ps2.algorithms.topics.plan import SamplingPlan
-from ps2.algorithms.topics.saved_topics import corpus_hash
 from ps2.algorithms.topics.shared_counts import SharedCounts
 from ps2.algorithms.training.run import FIRST_CLOCK
 from ps2.array_types import Int64s
@@ -39,7 +38,7 @@ class Notice(NextClock):
         rebuild_clock: the clock in which all workers rebuild the counts.
         epoch: the epoch of the worker that requested it.
         fit: the number of a fit of alpha.
-        alpha: float64, shape (topics,): the result of that fit.
+        alpha: the result of that fit, shape (topics,).
     """
 
     rebuild_clock: int = NO_CLOCK
@@ -72,7 +71,7 @@ class SamplingWorker:
     log-likelihood, the number of tokens that it has sampled, and the bytes that it exchanged with servers.
 
     Attributes:
-        totals: int64, shape (topics,): tokens of each topic; sampling updates it.
+        totals: the tokens of each topic; sampling updates them.
     """
 
     def __init__(self, worker: Any, plan: SamplingPlan, shared: SharedCounts, corpus: Corpus) -> None:
@@ -91,7 +90,7 @@ class SamplingWorker:
 
     @property
     def topics(self) -> Array:
-        """Topic of each token."""
+        """The topic of each token."""
         return self._assignments.topics
 
     # -- clocks --------------------------------------------------------------------------------------------------------
@@ -103,11 +102,7 @@ class SamplingWorker:
         self._push_totals([self._ring.row(self._worker.rank, START)])
 
     def enter(self, clock: int, iteration: int, is_last: bool = True) -> bool:
-        """Begin a clock; return whether to sample in it.
-
-        Args:
-            is_last: whether the iteration ends in this clock.
-        """
+        """Begin a clock, in which the iteration ends if it ``is_last``; return whether to sample in it."""
         finished, request = iteration if is_last else iteration - 1, self._request_rebuild(clock)
         self._worker.report({"finished": finished, "request": request}, "max")
         for notice in new_notices(self._worker):
@@ -155,12 +150,7 @@ class SamplingWorker:
         return self.topics[self.corpus.begins[begin] : self.corpus.begins[end]].copy()
 
     def sample(self, begin: int, end: int, counts: Array, iteration: int) -> None:
-        """Draw new topics for the tokens of some words.
-
-        Args:
-            begin, end: positions of the words.
-            counts: int32: counts of these words as on the servers; updated.
-        """
+        """Draw new topics for the tokens of some words; ``counts`` are those on the servers, and are updated."""
         if self._worker.goesBack:  # the counts are of a checkpoint, and lack the newest topics of these tokens
             return
         key = iteration_key(self.plan.seed, iteration)
@@ -169,11 +159,7 @@ class SamplingWorker:
         self._bytes += counts.nbytes
 
     def send_changes(self, begin: int, end: int, before: Array) -> None:
-        """Send the changes of some words' counts to the servers.
-
-        Args:
-            before: previous topics of these words' tokens.
-        """
+        """Send the changes of some words' counts to the servers; ``before`` are their tokens' previous topics."""
         self._add(self._assignments.changed(begin, end, before))
 
     # -- lost counts ---------------------------------------------------------------------------------------------------
@@ -206,7 +192,7 @@ class SamplingWorker:
         self._shared.counts.apply("topics.clear", begin=begin, end=end)
         worker.barrier()
         self._add_all()
-        self._push_totals(self._ring.of_worker(worker.rank))
+        self._push_totals(self._ring.worker_rows(worker.rank))
         worker.barrier()
         if clock == self._requested_clock:
             self._is_counted, self._requested_clock = True, NO_CLOCK
@@ -237,7 +223,7 @@ class SamplingWorker:
     def _prefetch_totals(self, clock: int, ahead: int) -> None:
         """Prefetch the newest totals of the other workers that all workers see alike in a clock."""
         worker = self._worker
-        clock_rows = self._ring.of_clock(max(clock - self._ring.staleness - 1, START))
+        clock_rows = self._ring.clock_rows(max(clock - self._ring.staleness - 1, START))
         rows = [row for rank, row in enumerate(clock_rows) if rank != worker.rank]
         self._prefetched_totals = clock, worker.prefetch(self._shared.shares, rows, ahead=ahead) if rows else None
 
@@ -249,13 +235,7 @@ class SamplingWorker:
 def report_histogram(
     worker: Any, num_topics: int, topics: Int64s, counts: Int64s, documents: Int64s, lengths: Int64s
 ) -> None:
-    """Report the histogram that alpha is fitted to.
-
-    Args:
-        num_topics: number of topics.
-        topics, counts, documents: as ``Assignments.counts_of_counts`` returns them.
-        lengths: int64: tokens of each document.
-    """
+    """Report the histogram that alpha is fitted to: ``Assignments.counts_of_counts``, and documents' lengths."""
     lengths, length_documents = np.unique(lengths, return_counts=True)
     keys = np.concatenate([histogram_keys(topics, counts), histogram_keys(np.full_like(lengths, num_topics), lengths)])
     worker.report({"keys": keys, "documents": np.concatenate([documents, length_documents])}, "concat")

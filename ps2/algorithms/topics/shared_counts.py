@@ -1,25 +1,36 @@
-"""The state of a training by sampling on the servers: counts, and each worker's totals."""
+"""The state of a training by sampling on the servers: counts, each worker's totals, and saved topics of tokens."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ps2.algorithms.frame.memory import fitting_servers
+from ps2.algorithms.topics.corpus import topic_dtype
 from ps2.algorithms.topics.plan import SamplingPlan
-from ps2.algorithms.topics.saved_topics import SavedTopics
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.array_types import Int64s
+from ps2.client.batch import batch
 from ps2.client.dcv import DCV
 from ps2.client.matrix import DCVMatrix
 from ps2.errors import PS2Error
 
+Array = npt.NDArray[Any]
+
+# Numbers per page of saved topics. The pages of different workers are separate.
+PAGE = 1 << 14
+# Numbers for each worker: that of its pages, and a hash of the tokens whose topics it saved; 0: it saved nothing.
+PAGES, TOKENS_HASH = range(2)
+KNOWN = 2
+
 
 @dataclass(frozen=True)
 class ClockRows:
-    """Rows with the totals of each worker's last clocks: as many as other workers may need.
+    """The rows of the totals of each worker's last clocks, as many as other workers may need.
 
     A worker in clock t reads the totals of clock t - staleness - 1; others may be in clock t + staleness.
     """
@@ -29,7 +40,7 @@ class ClockRows:
 
     @property
     def depth(self) -> int:
-        """Rows per worker."""
+        """The number of rows per worker."""
         return 2 * self.staleness + 2
 
     @property
@@ -39,21 +50,16 @@ class ClockRows:
     def row(self, rank: int, clock: int) -> int:
         return rank * self.depth + clock % self.depth
 
-    def of_clock(self, clock: int) -> list[int]:
-        """Return the rows of all workers for a clock."""
+    def clock_rows(self, clock: int) -> list[int]:
         return [self.row(rank, clock) for rank in range(self.workers)]
 
-    def of_worker(self, rank: int) -> list[int]:
+    def worker_rows(self, rank: int) -> list[int]:
         return list(range(rank * self.depth, (rank + 1) * self.depth))
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Everything that determines sizes on the servers.
-
-    Attributes:
-        tokens: the sum of all counts.
-    """
+    """The sizes of a training; ``tokens`` is the sum of all counts."""
 
     plan: SamplingPlan
     tokens: int
@@ -65,10 +71,10 @@ class SharedCounts:
     """Vectors and matrices; picklable.
 
     Attributes:
-        counts: int32: a column for each word, with its tokens in each topic.
-        shares: int64: tokens of each worker in each topic, after its last clocks, in the rows of ``shares_ring``.
-        frequencies: int64: occurrences of each word; None: the synchronization does not need them.
-        saved: topics of tokens; None: they are not saved.
+        counts: a column for each word, with its tokens in each topic.
+        shares: the tokens of each worker in each topic, after its last clocks, in the rows of ``shares_ring``.
+        frequencies: the occurrences of each word; None: the synchronization does not need them.
+        saved: the topics of tokens; None: they are not saved.
     """
 
     counts: DCVMatrix
@@ -79,11 +85,7 @@ class SharedCounts:
 
     @staticmethod
     def make(sizes: Sizes, names: CheckpointNames) -> SharedCounts:
-        """Make the vectors and matrices, or find those of an earlier driver.
-
-        Raises:
-            LimitError: they do not fit the servers.
-        """
+        """Allocate them, or find those of an earlier driver; raise LimitError if they do not fit the servers."""
         plan, ring = sizes.plan, ClockRows(sizes.workers, sizes.plan.lateness)
         k, words = plan.topics, plan.vocabulary
         size = k * words * np.dtype(np.int32).itemsize
@@ -99,8 +101,7 @@ class SharedCounts:
 
     def summarize(self, beta: float) -> CountsSummary:
         """Summarize all counts on the servers."""
-        likelihood, totals, negative = self.counts.apply("topics.look", beta=[beta])
-        return CountsSummary(float(likelihood[0]), totals, int(negative[0]))
+        return CountsSummary.from_reply(self.counts.apply("topics.look", beta=[beta]))
 
     def clear(self) -> None:
         """Reset the counts to the state before any token was added."""
@@ -119,17 +120,17 @@ class SharedCounts:
 
 @dataclass(frozen=True, eq=False)
 class CountsSummary:
-    """A summary of all counts.
-
-    Attributes:
-        likelihood: the counts' part of log p(w | z).
-        totals: int64: tokens in each topic.
-        negative: number of negative counts.
-    """
+    """The counts' part of log p(w | z), the tokens in each topic, and the number of negative counts."""
 
     likelihood: float
     totals: Int64s
     negative: int
+
+    @staticmethod
+    def from_reply(reply: Any) -> CountsSummary:
+        """Read the reply of ``ops.look``."""
+        likelihood, totals, negative = reply
+        return CountsSummary(float(likelihood[0]), totals, int(negative[0]))
 
     def words_likelihood(self, plan: SamplingPlan) -> float:
         """Return log p(w | z): Griffiths and Steyvers (2004), equation 2."""
@@ -144,3 +145,54 @@ class CountsSummary:
                 f"iteration {iteration}: expected counts of {tokens:,} tokens, none negative, got "
                 f"{self.totals.sum():,} tokens, and {self.negative:,} negative counts"
             )
+
+
+@dataclass(frozen=True, eq=False)
+class SavedTopics:
+    """The saved topics of all workers' tokens, from which a new attempt of a worker continues; picklable.
+
+    ``pages`` has PAGE int32 columns, ``known`` has KNOWN numbers per worker.
+    """
+
+    pages: DCVMatrix
+    known: DCV
+    topics: int
+
+    @staticmethod
+    def make(topics: int, tokens: int, workers: int, names: CheckpointNames) -> SavedTopics:
+        rows = _pages(tokens, topics) + workers
+        pages = names.give(lambda name: DCV.dense(PAGE, rows, "int32", name=name)).matrix()
+        return SavedTopics(pages, names.give(lambda name: DCV.dense(workers * KNOWN, 1, "int64", name=name)), topics)
+
+    def announce_size(self, rank: int, tokens: int) -> None:
+        """Announce a worker's number of tokens; all workers do so before any of them saves."""
+        self.known.push(np.array([_pages(tokens, self.topics)]), np.array([rank * KNOWN + PAGES]))
+
+    def save(self, rank: int, tokens_hash: int, topics: Array) -> None:
+        """Save the topics of a worker's tokens. If the worker dies meanwhile, some pages keep their earlier content."""
+        rows = self._rows(rank)
+        values = np.zeros(len(rows) * PAGE, np.int32)
+        values.view(np.uint8)[: topics.nbytes] = topics.view(np.uint8)
+        with batch():
+            self.pages.push(rows, values.reshape(-1, PAGE))
+            self.known.push(np.array([tokens_hash]), np.array([rank * KNOWN + TOKENS_HASH]))
+
+    def load(self, rank: int, tokens_hash: int, tokens: int) -> Array | None:
+        """Return the saved topics of a worker's tokens; None if it saved none, or those of other tokens."""
+        if int(self.known.pull(np.array([rank * KNOWN + TOKENS_HASH]))[0]) != tokens_hash:
+            return None
+        values: Array = self.pages.pull(self._rows(rank)).reshape(-1).view(topic_dtype(self.topics))
+        return values[:tokens]
+
+    def free(self) -> None:
+        self.pages.free()
+        self.known.free()
+
+    def _rows(self, rank: int) -> Int64s:
+        counts = self.known.pull().reshape(-1, KNOWN)[:, PAGES]
+        return np.arange(counts[rank]) + counts[:rank].sum()
+
+
+def _pages(tokens: int, topics: int) -> int:
+    """Return the number of pages that the topics of tokens take."""
+    return -(-tokens * topic_dtype(topics).itemsize // (PAGE * np.dtype(np.int32).itemsize))

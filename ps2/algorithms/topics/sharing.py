@@ -1,21 +1,86 @@
-"""Three ways to share counts while sampling: a worker's loop, clock by clock."""
+"""A worker's loop in a training by sampling: three ways to share counts, clock by clock."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
 
-from ps2.algorithms.topics.blocks import Blocks
-from ps2.algorithms.topics.corpus import Corpus
+from ps2.algorithms.topics.corpus import Corpus, document_numbers
 from ps2.algorithms.topics.plan import SamplingPlan
 from ps2.algorithms.topics.sampling_worker import START, SamplingWorker
+from ps2.algorithms.topics.shared_counts import SharedCounts
+from ps2.algorithms.training.balance import deal_by_cost
+from ps2.algorithms.training.reading import Reading
+from ps2.client.dcv import DCV
+from ps2.data.rows import LocalRows
+from ps2.ops.kernels import Int64s
+from ps2.run.rotation import RotationSchedule
 
-# Tokens between two checks of the time, if turns have a time budget.
+# The number of tokens between two checks of the time, if turns have a time budget.
 PIECE_TOKENS = 1 << 12
 # Groups of words per worker: the next worker at a group is far enough behind to read the changes made there.
 GROUPS = 2
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """The words of each block in a worker's corpus; ``begins`` has the position of each block's first, and the end."""
+
+    ring: RotationSchedule
+    begins: Int64s
+
+    def bounds(self, block: int) -> tuple[int, int]:
+        return int(self.begins[block]), int(self.begins[block + 1])
+
+
+@dataclass(frozen=True, eq=False)
+class SamplingLoop:
+    """The loop of each worker, after some iterations that an earlier driver has recorded; picklable."""
+
+    plan: SamplingPlan
+    shared: SharedCounts
+    recorded_iterations: int = 0
+
+    def __call__(self, worker: Any, reading: Reading) -> None:
+        rows, frequencies = reading.training, self.shared.frequencies
+        part, blocks = None, None
+        for _ in worker.clocks(START + 1):
+            if frequencies is not None:
+                frequencies.add(np.asarray(rows.x.sum(axis=0)).reshape(-1).astype(np.int64), rows.keys)
+                worker.barrier()
+            part, blocks = self._part(worker, rows)
+            if self.shared.saved is not None:
+                self.shared.saved.announce_size(worker.rank, part.corpus.size)
+            part.start()
+            worker.barrier()
+        if part is None:  # an earlier attempt or another driver's worker has done the first clock
+            part, blocks = self._part(worker, rows)
+            part.resume()
+        if blocks is not None:
+            rotation(worker, part, blocks, self.recorded_iterations)
+        elif self.plan.settings.sync == "average":
+            average(worker, part)
+        else:
+            ssp(worker, part)
+
+    def _part(self, worker: Any, rows: LocalRows) -> tuple[SamplingWorker, Blocks | None]:
+        order, blocks = None, None
+        if self.shared.frequencies is not None:
+            order, blocks = self._by_block(self.shared.frequencies, rows, worker.workers)
+        corpus = Corpus.from_counts(rows.x, rows.keys, document_numbers(worker.rank, len(rows)), order)
+        return SamplingWorker(worker, self.plan, self.shared, corpus), blocks
+
+    def _by_block(self, frequencies: DCV, rows: LocalRows, workers: int) -> tuple[Any, Blocks]:
+        """Return the order of a worker's words, block by block, and the blocks."""
+        ring = self.plan.ring(workers)
+        word_blocks = deal_by_cost(frequencies.pull(), ring.blocks)[rows.keys]
+        # The corpus leaves out words that occur in documents with a count of 0.
+        word_blocks = np.where(np.asarray(rows.x.sum(axis=0)).reshape(-1) > 0, word_blocks, ring.blocks)
+        ends = np.cumsum(np.bincount(word_blocks, minlength=ring.blocks)[: ring.blocks])
+        return np.argsort(word_blocks, kind="stable"), Blocks(ring, np.append(0, ends))
 
 
 def ssp(worker: Any, part: SamplingWorker) -> None:
@@ -52,12 +117,12 @@ def average(worker: Any, part: SamplingWorker) -> None:
         iteration = clock - START
         is_counted = part.enter(clock, iteration)
         for slices in rounds:
-            _take_part(worker, part, slices if is_counted else [], iteration)
+            _sample_round(worker, part, slices if is_counted else [], iteration)
         part.leave(clock)
         part.end_iteration(iteration)
 
 
-def _take_part(worker: Any, part: SamplingWorker, slices: list[tuple[int, int]], iteration: int) -> None:
+def _sample_round(worker: Any, part: SamplingWorker, slices: list[tuple[int, int]], iteration: int) -> None:
     """Sample in one round, and send the changes after all workers have sampled."""
     before = [part.word_topics(begin, end) for begin, end in slices]
     prefetched = None
@@ -76,8 +141,7 @@ def word_groups(
 ) -> list[list[tuple[int, int]]]:
     """Divide words into groups, equal for all workers; return the slices of each group, in this worker's order.
 
-    Args:
-        groups_per_worker: also the distance between the first groups of two workers.
+    The first groups of two workers are ``groups_per_worker`` apart.
     """
     count = groups_per_worker * workers
     bounds = np.searchsorted(corpus.words, plan.vocabulary * np.arange(count + 1) // count)
@@ -85,13 +149,10 @@ def word_groups(
     return groups[groups_per_worker * rank :] + groups[: groups_per_worker * rank]
 
 
-def rotation(worker: Any, part: SamplingWorker, blocks: Blocks, recorded: int) -> None:
+def rotation(worker: Any, part: SamplingWorker, blocks: Blocks, recorded_iterations: int) -> None:
     """Sample with exclusive counts of a block of words; an iteration is one rotation of all blocks.
 
     Zhang et al., "Parallelizing Big Data Machine Learning Algorithms with Model Rotation", section IV.
-
-    Args:
-        recorded: the number of iterations that an earlier driver has recorded.
     """
     settings = part.plan.settings
 
@@ -99,9 +160,9 @@ def rotation(worker: Any, part: SamplingWorker, blocks: Blocks, recorded: int) -
         return part.prefetch(*blocks.bounds(block), ahead=1)
 
     ring = blocks.ring
-    left = settings.maxIter - recorded
+    left = settings.maxIter - recorded_iterations
     for turn in worker.rotate(ring.blocks, left, ring.slices, budgetS=settings.budgetS, fetch=fetch):
-        clock, iteration = worker.clock, recorded + turn.rotation + 1
+        clock, iteration = worker.clock, recorded_iterations + turn.rotation + 1
         if part.enter(clock, iteration, turn.isLast):
             counts = turn.pull()
             first, last = blocks.bounds(turn.block)

@@ -1,20 +1,20 @@
-"""Collapsed Gibbs sampling with lists of the topics that documents have, compiled: for many topics.
+"""Collapsed Gibbs sampling with a list of each document's topics, compiled: for many topics.
 
 The probability of topic k for a token of word w in document d is proportional to
 
     (n_dk + alpha_k) (n_wk + beta) / (n_k + V beta)               (Griffiths and Steyvers, 2004, equation 5)
 
-with counts without the token itself. Tokens are passed over word by word, so a word's counts are read once. Of each
-word the shares (n_wk + beta) / (n_k + V beta) are written down, and the probability is split in two (Yu et al., "A
-scalable asynchronous distributed algorithm for topic modeling", 2015, section 3):
+with counts without the token itself. Tokens are taken word by word, so a word's counts are read once. Each word's
+shares (n_wk + beta) / (n_k + V beta) are computed once, and the probability is split in two (Yu et al., "A scalable
+asynchronous distributed algorithm for topic modeling", 2015, section 3):
 
-    n_dk times the share     over the topics that the document has: few
+    n_dk times the share     over the document's topics: few
     alpha_k times the share  over all topics; a token changes two of these weights
 
-The second part has sums by GROUP topics, so a change costs two additions, and a draw looks at one sum a group and at
-the topics of one group. Nothing is approximated: the split only says how a draw is made.
+The second part has sums by GROUP topics, so a change costs two additions, and a draw reads one sum per group and the
+topics of one group. Nothing is approximated: the split only organizes a draw.
 
-A document has a list of its topics and how often each is there, in no order, without zeros.
+A document has a list of its topics with their counts, in no order, without zeros.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from ps2.algorithms.topics.sampling_kernels import Array, first_above, uniform
 from ps2.array_types import Float64s, Int32s, Int64s
 from ps2.ops.kernels import inline, kernel
 
-# Of documents: where the list of each begins, and how long it is; topics; how often.
+# The begin and the length of each document's list; topics; counts.
 Lists = tuple[Int64s, Int32s, Array, Array]
-# Of all topics: shares of a word; weights of groups; 1 / (n_k + V beta). And of a list: sums of weights so far.
-Room = tuple[Float64s, Float64s, Float64s, Float64s]
+# Buffers: a word's shares by topic; weights of groups; 1 / (n_k + V beta) by topic; running sums of a list's weights.
+Buffers = tuple[Float64s, Float64s, Float64s, Float64s]
 
-# Topics whose weights have a sum of their own.
+# The number of topics whose weights have a sum of their own.
 GROUP = 32
 
 
 @kernel
 def list_topics(documents: Int32s, topics: Array, lists: Lists) -> None:
-    """Fill the lists of documents, empty so far, with their tokens' topics."""
-    first, length, held, often = lists
+    """Fill the empty lists of documents with their tokens' topics."""
+    first, length, listed, times = lists
     for t in range(len(documents)):
         document = documents[t]
-        _include(first[document], document, topics[t], length, held, often)
+        _include(first[document], document, topics[t], length, listed, times)
 
 
 @kernel
@@ -57,22 +57,22 @@ def sample_words(
     totals: Int64s,
     prior: tuple[Float64s, float, float],
     key: np.uint64,
-    room: Room,
+    buffers: Buffers,
 ) -> None:
-    """Give each token of some words a topic anew.
+    """Draw a new topic for each token of some words.
 
     Args:
-        words, begins, numbers: as of ``draw_topics``.
-        tokens: of each its document, and its topic; those of a document are side by side within a word.
-        counts: integers, shape (words, topics): n_wk.
-        totals: shape (topics,): n_k.
+        words, begins, numbers: the arguments of ``draw_topics``.
+        tokens: the document and the topic of each token; a document's tokens of a word are neighbours.
+        counts: n_wk, integers, shape (words, topics).
+        totals: n_k.
         prior: alpha, shape (topics,); beta; V beta.
-        key: of seed and iteration.
+        key: the key of seed and iteration.
     """
     documents, topics = tokens
-    first, length, held, often = lists
+    first, length, listed, times = lists
     alpha, beta, all_beta = prior
-    shares, weights, scale, so_far = room
+    shares, weights, scale, sums = buffers
     for k in range(len(totals)):
         scale[k] = 1.0 / (totals[k] + all_beta)
     for w in range(len(words)):
@@ -80,48 +80,48 @@ def sample_words(
             continue
         row = counts[w]
         rest = _weigh(row, beta, alpha, scale, shares, weights)
-        previous, place = -1, 0
+        previous, nth = -1, 0
         for t in range(begins[w], begins[w + 1]):
             document, old = documents[t], int(topics[t])
-            place = place + 1 if document == previous else 0
+            nth = nth + 1 if document == previous else 0
             previous = document
             begin, count = first[document], int(length[document])
-            mine, times = held[begin : begin + count], often[begin : begin + count]
-            # Most tokens keep their topic: what is known is changed for good only if this one does not.
-            with_it, scaled = shares[old], 1.0 / (totals[old] - 1 + all_beta)
-            without_it = (row[old] - 1 + beta) * scaled
-            less = alpha[old] * (without_it - with_it)
-            shares[old] = without_it
+            own_topics, own_times = listed[begin : begin + count], times[begin : begin + count]
+            # Most tokens keep their topic: counts change only if this one does not.
+            old_share, old_scale = shares[old], 1.0 / (totals[old] - 1 + all_beta)
+            share = (row[old] - 1 + beta) * old_scale
+            less = alpha[old] * (share - old_share)
+            shares[old] = share
             total = 0.0
             for i in range(count):
-                total += times[i] * shares[mine[i]]
-                so_far[i] = total
-            total -= without_it  # in which the token itself was counted
-            drawn = uniform(key, numbers[document], words[w], place) * (total + (rest + less))
-            if drawn < total:
-                new = _draw_listed(drawn, old, without_it, mine, so_far)
+                total += own_times[i] * shares[own_topics[i]]
+                sums[i] = total
+            total -= share  # the sum counts the token itself
+            number = uniform(key, numbers[document], words[w], nth) * (total + (rest + less))
+            if number < total:
+                new = _draw_listed(number, old, share, own_topics, sums)
             else:
                 weights[old // GROUP] += less
-                new = _draw_weighted(drawn - total, alpha, shares, weights)
+                new = _draw_weighted(number - total, alpha, shares, weights)
                 weights[old // GROUP] -= less
             if new == old:
-                shares[old] = with_it
+                shares[old] = old_share
                 continue
-            _exclude(begin, document, _place_of(old, mine), length, held, often)
-            _include(begin, document, new, length, held, often)
+            _exclude(begin, document, _find_topic(old, own_topics), length, listed, times)
+            _include(begin, document, new, length, listed, times)
             topics[t] = new
             row[old] -= 1
             totals[old] -= 1
-            scale[old] = scaled
+            scale[old] = old_scale
             weights[old // GROUP] += less
             row[new] += 1
             totals[new] += 1
-            rest += less + _reweigh(new, row, totals, prior, room)
+            rest += less + _reweigh(new, row, totals, prior, buffers)
 
 
 @inline
 def _weigh(row: Array, beta: float, alpha: Float64s, scale: Float64s, shares: Float64s, weights: Float64s) -> float:
-    """Write down the shares of a word, and weights of groups; return the sum of these."""
+    """Set the shares of a word, and the weights of groups; return the sum of the weights."""
     total = 0.0
     for group in range(len(weights)):
         some = 0.0
@@ -134,9 +134,9 @@ def _weigh(row: Array, beta: float, alpha: Float64s, scale: Float64s, shares: Fl
 
 
 @inline
-def _reweigh(k: int, row: Array, totals: Int64s, prior: tuple[Float64s, float, float], room: Room) -> float:
-    """Write down the share of a topic whose counts have changed; return by what the sum of weights has."""
-    shares, weights, scale, _ = room
+def _reweigh(k: int, row: Array, totals: Int64s, prior: tuple[Float64s, float, float], buffers: Buffers) -> float:
+    """Set the share of a topic whose counts have changed; return the change of the sum of weights."""
+    shares, weights, scale, _ = buffers
     alpha, beta, all_beta = prior
     scale[k] = 1.0 / (totals[k] + all_beta)
     share = (row[k] + beta) * scale[k]
@@ -147,31 +147,30 @@ def _reweigh(k: int, row: Array, totals: Int64s, prior: tuple[Float64s, float, f
 
 
 @inline
-def _draw_listed(drawn: float, old: int, share: float, held: Array, so_far: Float64s) -> int:
-    """Return the topic of a document at which the sum of weights up to it is above a number.
+def _draw_listed(number: float, old: int, share: float, listed: Array, sums: Float64s) -> int:
+    """Return a document's first topic whose running sum of weights is above a number.
 
-    Args:
-        old: topic of the token that is to be left out; ``share``: what it has added to sums from there on.
+    The sums from topic ``old`` on count the token itself, whose ``share`` is left out.
     """
-    at = first_above(drawn, so_far, len(held))
-    where = _place_of(old, held)
-    if at >= where:
-        at = where + first_above(drawn + share, so_far[where:], len(held) - where)
-    return int(held[at])
+    index = first_above(number, sums, len(listed))
+    old_index = _find_topic(old, listed)
+    if index >= old_index:
+        index = old_index + first_above(number + share, sums[old_index:], len(listed) - old_index)
+    return int(listed[index])
 
 
 @inline
-def _place_of(k: int, held: Array) -> int:
-    """Return where a topic is in a list that has it."""
-    at = 0
-    while held[at] != k:
-        at += 1
-    return at
+def _find_topic(k: int, listed: Array) -> int:
+    """Return the index of a topic in a list that has it."""
+    index = 0
+    while listed[index] != k:
+        index += 1
+    return index
 
 
 @inline
 def _draw_weighted(left: float, alpha: Float64s, shares: Float64s, weights: Float64s) -> int:
-    """Return the topic at which the sum of weights up to it is above a number, or the last one."""
+    """Return the first topic whose running sum of weights is above a number, or the last topic."""
     group = 0
     while group < len(weights) - 1 and left >= weights[group]:
         left -= weights[group]
@@ -184,44 +183,42 @@ def _draw_weighted(left: float, alpha: Float64s, shares: Float64s, weights: Floa
 
 
 @inline
-def _include(begin: int, document: int, k: int, length: Int32s, held: Array, often: Array) -> None:
-    """Count a topic in a document."""
+def _include(begin: int, document: int, k: int, length: Int32s, listed: Array, times: Array) -> None:
+    """Add 1 to the count of a topic in a document."""
     end = begin + length[document]
-    for at in range(begin, end):
-        if held[at] == k:
-            often[at] += 1
+    for index in range(begin, end):
+        if listed[index] == k:
+            times[index] += 1
             return
-    held[end], often[end] = k, 1
+    listed[end], times[end] = k, 1
     length[document] += 1
 
 
 @inline
-def _exclude(begin: int, document: int, where: int, length: Int32s, held: Array, often: Array) -> None:
-    """Count a topic, of which the place in the list is known, once less."""
-    at = begin + where
-    often[at] -= 1
-    if often[at] == 0:
+def _exclude(begin: int, document: int, index: int, length: Int32s, listed: Array, times: Array) -> None:
+    """Subtract 1 from the count at an index of a document's list."""
+    position = begin + index
+    times[position] -= 1
+    if times[position] == 0:
         length[document] -= 1
         last = begin + length[document]
-        held[at], often[at] = held[last], often[last]
+        listed[position], times[position] = listed[last], times[last]
 
 
 @kernel
 def documents_likelihood(lengths: Int64s, lists: Lists, alpha: Float64s, table: Any) -> float:
-    """Compute log p(z), the part of the joint likelihood that documents have: Griffiths and Steyvers, equation 3.
+    """Compute log p(z), the documents' part of the joint likelihood: Griffiths and Steyvers, equation 3.
 
-    Args:
-        lengths: tokens of each document.
-        table: of ``tabulate_rises``.
+    ``lengths`` has the tokens of each document; ``table`` is that of ``tabulate_rises``.
     """
-    first, length, held, often = lists
+    first, length, listed, times = lists
     all_alpha = alpha.sum()
     constant = math.lgamma(all_alpha)
     total = 0.0
     for document in range(len(lengths)):
         total += constant - math.lgamma(lengths[document] + all_alpha)
-        for at in range(first[document], first[document] + length[document]):
-            k, n = int(held[at]), int(often[at])
+        for index in range(first[document], first[document] + length[document]):
+            k, n = int(listed[index]), int(times[index])
             if n < table.shape[1]:
                 total += table[k, n]
             else:
@@ -231,22 +228,17 @@ def documents_likelihood(lengths: Int64s, lists: Lists, alpha: Float64s, table: 
 
 @kernel
 def count_counts(lists: Lists, small: Array, rest: Int64s) -> int:
-    """Count in how many documents each topic is so often.
+    """Add the number of documents by topic and count to ``small``, shape (topics, counts).
 
-    Args:
-        small: int64, shape (topics, counts): is added to.
-        rest: gets the places of counts that are too large for it.
-
-    Returns:
-        How many these are.
+    ``rest`` gets the indices of counts that are too large for it; return their number.
     """
-    first, length, held, often = lists
-    found = 0
+    first, length, listed, times = lists
+    count = 0
     for document in range(len(length)):
-        for at in range(first[document], first[document] + length[document]):
-            if often[at] < small.shape[1]:
-                small[int(held[at]), int(often[at])] += 1
+        for index in range(first[document], first[document] + length[document]):
+            if times[index] < small.shape[1]:
+                small[int(listed[index]), int(times[index])] += 1
             else:
-                rest[found] = at
-                found += 1
-    return found
+                rest[count] = index
+                count += 1
+    return count

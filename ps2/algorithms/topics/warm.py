@@ -10,8 +10,8 @@ import scipy.sparse as sp
 from ps2.algorithms.topics import online_kernels, ops
 from ps2.algorithms.topics.assignments import Assignments
 from ps2.algorithms.topics.corpus import SHORT, Corpus, Prior, iteration_key
-from ps2.algorithms.topics.evidence import document_ids, infer_statistics
 from ps2.algorithms.topics.model import LDATopics
+from ps2.algorithms.topics.online_workers import document_ids, infer_statistics
 from ps2.algorithms.topics.variational import ops as variational_ops
 from ps2.algorithms.training.balance import deal_by_cost
 from ps2.data.rows import LocalRows

@@ -1,7 +1,7 @@
-"""Operations of online variational Bayes: lambda is drawn, and takes a step, where it lies.
+"""Operations of online variational Bayes: lambda is drawn, and takes a step, on the servers.
 
-A block is a word's expected tokens in each topic: lambda without beta. So what a step does to a word without
-statistics, (1 - rho) lambda + rho beta, is a product.
+A block has a word's expected tokens in each topic: lambda minus beta. So the step of a word without statistics,
+(1 - rho) lambda + rho beta, is a product.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from ps2.ops.operands import BLOCK, along
 from ps2.ops.parallel import over_blocks
 from ps2.ops.table import FLOATS, Array, Blocks, Partition, op
 
-# What a number costs, in additions.
+# The costs of a number, in additions.
 DRAW_COST, STEP_COST = 128, 4
-# Words whose sums are added up on their own: the same on any number of cores.
+# The number of words that are added up first: the same on any number of cores.
 TILE = 256
 
 Totals = Annotated[Float64s, along(BLOCK)]
@@ -29,7 +29,8 @@ Totals = Annotated[Float64s, along(BLOCK)]
 @op(writes=("m",), reduce="sum", dtypes=FLOATS)
 def begin(m: Blocks, part: Partition, *, seed: int, beta: float) -> Totals:
     """Overwrite all blocks with Gamma(100, 1/100) less beta, by seed, row and column; return their sums by topic."""
-    over_blocks(_draw, (readable(np.arange(m.shape[0])), m), part.begin, np.uint64(seed % 2**64), beta, cost=_cost(m))
+    words, cost = readable(np.arange(m.shape[0])), DRAW_COST * m.shape[1]
+    over_blocks(_draw, (words, m), part.begin, np.uint64(seed % 2**64), beta, cost=cost)
     return _sums(m, m[:0], 1.0, 0.0)
 
 
@@ -37,10 +38,6 @@ def begin(m: Blocks, part: Partition, *, seed: int, beta: float) -> Totals:
 def step(m: Blocks, stats: Blocks, *, keep: float, scale: float) -> Totals:
     """Set blocks to ``keep * m + scale * stats``, and statistics to 0; return the blocks' sums by topic."""
     return _sums(m, stats, keep, scale)
-
-
-def _cost(m: Array) -> int:
-    return DRAW_COST * m.shape[1]
 
 
 def _sums(m: Array, stats: Array, keep: float, scale: float) -> Float64s:
@@ -52,20 +49,20 @@ def _sums(m: Array, stats: Array, keep: float, scale: float) -> Float64s:
 
 @kernel
 def _step(starts: Int64s, sums: Float64s, m: Array, stats: Array, keep: float, scale: float) -> None:
-    for at in range(len(starts)):
-        for w in range(starts[at], min(starts[at] + TILE, m.shape[0])):
+    for tile in range(len(starts)):
+        for w in range(starts[tile], min(starts[tile] + TILE, m.shape[0])):
             if len(stats):
                 for k in range(m.shape[1]):
                     m[w, k] = keep * m[w, k] + scale * stats[w, k]
                     stats[w, k] = 0
             for k in range(m.shape[1]):
-                sums[at, k] += m[w, k]
+                sums[tile, k] += m[w, k]
 
 
 @kernel
 def _draw(words: Int64s, m: Array, first: int, seed: np.uint64, beta: float) -> None:
     key = scrambled(seed)
     for w in range(len(words)):
-        of_word = scrambled(key + GOLDEN * np.uint64(first + words[w] + 1))
+        word_key = scrambled(key + GOLDEN * np.uint64(first + words[w] + 1))
         for k in range(m.shape[1]):
-            m[w, k] = near_one(scrambled(of_word + GOLDEN * np.uint64(k + 1))) - beta
+            m[w, k] = near_one(scrambled(word_key + GOLDEN * np.uint64(k + 1))) - beta

@@ -1,0 +1,297 @@
+"""What workers do in online variational Bayes: statistics of batches of documents, or steps of a local lambda.
+
+With ``sync`` "average" (Zhang et al., "MLlib*", section 4, Algorithm 6), each worker takes ``localBatches`` steps of
+its own lambda in a clock, each by a batch of its documents. Then the servers average. A worker adds, at the words of
+its batches, the difference of its lambda from the global one that has decayed by its steps. The decay of all other
+words is one factor. So one lambda travels each way in a clock, and the average is exact, whichever words a worker has.
+
+A worker represents lambda minus beta as s u. So the decay of a step is one product, and a step costs only the words of
+its batch. Only these get expectations of their logarithms (the paper's lazy update).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import polygamma, psi
+
+from ps2.algorithms.frame.memory import check_worker
+from ps2.algorithms.frame.program import DoTask, Task
+from ps2.algorithms.topics import online_kernels as kernels
+from ps2.algorithms.topics.corpus import iteration_key
+from ps2.algorithms.topics.plan import OnlinePlan
+from ps2.algorithms.training.reading import Reading
+from ps2.client.matrix import DCVMatrix
+from ps2.data.rows import LocalRows
+from ps2.ops.guards import readable
+from ps2.ops.kernels import Float64s
+from ps2.server.memory import free_bytes
+
+UInt64s = npt.NDArray[np.uint64]
+
+# Maximum bytes of a worker's part of lambda at a time; its statistics take as many.
+MAX_PART_BYTES = 256 << 20
+# A smaller scale s is multiplied into u.
+MIN_SCALE = 1e-6
+# Bytes of a number of a local lambda: as pulled, and as changed by steps.
+NUMBER_BYTES = 12
+# The share of a worker's free memory that its lambda may take.
+SHARE_OF_MEMORY = 0.5
+
+
+@dataclass(frozen=True, eq=False)
+class CountDocuments(Task):
+    """Report the number of documents with words."""
+
+
+@dataclass(frozen=True, eq=False)
+class InferBatch(Task):
+    """Infer the topics of an iteration's documents: add their statistics to the servers', and report on them.
+
+    Attributes:
+        iteration: the number of the iteration, from 0.
+        documents: the number of all workers' documents with words; 0: workers need not know it.
+        alpha: shape (topics,).
+        totals: lambda's sums over all words, shape (topics,).
+    """
+
+    iteration: int
+    documents: int
+    alpha: Float64s
+    totals: Float64s
+
+
+@dataclass(frozen=True, eq=False)
+class DocumentStatistics:
+    """Statistics of documents: the expected tokens of words in topics, the sum of E[log theta], and the bound."""
+
+    stats: Float64s
+    log_shares: Float64s
+    bound: float
+
+
+@dataclass
+class BatchReport:
+    """A worker's report on its documents of a batch.
+
+    Attributes:
+        log_shares: E[log theta], summed over the documents.
+        documents: the number of the worker's documents, inside and outside of the batch.
+        drawn, tokens: the numbers of documents and of tokens in the batch.
+        bound: the bound of the batch's log-likelihood.
+        bytes: the bytes moved between worker and servers.
+    """
+
+    log_shares: Float64s
+    documents: int
+    drawn: int = 0
+    tokens: float = 0.0
+    bound: float = 0.0
+    bytes: int = 0
+
+    def add(self, part: LocalRows, inferred: DocumentStatistics) -> None:
+        """Add documents of the batch."""
+        self.bound += inferred.bound
+        self.tokens += float(part.x.data.sum())
+        self.drawn += len(part)
+        self.log_shares += inferred.log_shares
+
+
+@dataclass
+class AveragedReport(BatchReport):
+    """A worker's report on its local steps: their decay of words that no batch has, and alpha, times its documents."""
+
+    decay: float = 0.0
+    alphas: Float64s = field(default_factory=lambda: np.zeros(0))
+
+
+def infer_statistics(
+    part: LocalRows, counts: kernels.Array, beta: float, alpha: Float64s, totals: Float64s, key: np.uint64
+) -> DocumentStatistics:
+    """Infer the topics of documents (the E-step).
+
+    Each document begins with random topics. If all began with equal topics, most would converge to the same ones, and
+    those topics would become a mixture of everything. ``counts`` are lambda minus beta at the documents' words.
+    """
+    weights, stats, log_shares = np.empty(counts.shape), np.zeros(counts.shape), np.zeros(len(alpha))
+    kernels.weigh(readable(counts), beta, readable(totals), weights)
+    entries = readable(part.x.indptr), readable(part.x.indices), readable(part.x.data)
+    seeds, no_gammas = readable(document_ids(part) + key), np.empty((0, len(alpha)))
+    bound = kernels.infer(*entries, readable(weights), readable(alpha), seeds, no_gammas, stats, log_shares)
+    stats *= weights
+    return DocumentStatistics(stats, log_shares, bound)
+
+
+def document_ids(rows: LocalRows) -> UInt64s:
+    """Return an id for each document that depends on its words and counts only."""
+    ids = np.empty(len(rows), np.uint64)
+    tokens = rows.x.data.astype(np.float64).view(np.uint64)
+    kernels.identify(readable(rows.x.indptr), readable(rows.keys[rows.x.indices]), readable(tokens), ids)
+    return readable(ids)
+
+
+def alpha_after(alpha: Float64s, log_shares: Float64s, documents: float, weight: float) -> Float64s:
+    """Return alpha after a step of Newton's method (Hoffman et al., section 3.3; exactly as in pyspark.ml).
+
+    ``weight`` is rho, the weight of the step. A step that makes alpha non-positive is not taken.
+    """
+    gradient = documents * (psi(alpha.sum()) - psi(alpha)) + log_shares
+    diagonal, rest = -documents * polygamma(1, alpha), documents * polygamma(1, alpha.sum())
+    shared = (gradient / diagonal).sum() / (1 / rest + (1 / diagonal).sum())
+    moved = alpha - weight * (gradient - shared) / diagonal
+    return np.asarray(moved if (moved > 0).all() else alpha)
+
+
+@dataclass(frozen=True, eq=False)
+class OnlineWork:
+    """Makes a worker of its documents; picklable.
+
+    Attributes:
+        counts: lambda minus beta; its columns are words.
+        stats: the sum of the workers' contributions in a clock.
+    """
+
+    plan: OnlinePlan
+    counts: DCVMatrix
+    stats: DCVMatrix
+
+
+class GradientWork(OnlineWork):
+    """Makes a worker that adds statistics of its documents."""
+
+    def __call__(self, reading: Reading) -> DoTask:
+        rows = _with_words(reading.training)
+        ids = document_ids(rows)
+
+        def do(worker: Any, task: Any) -> None:
+            key = iteration_key(self.plan.seed, task.iteration)
+            report = BatchReport(np.zeros(self.plan.topics), documents=len(rows))
+            for part in self._parts(rows, kernels.draw(ids, key, self.plan.settings.subsamplingRate)):
+                self._add_statistics(part, key, task, report)
+            worker.report(asdict(report))
+
+        return do
+
+    def _parts(self, rows: LocalRows, mask: kernels.Mask) -> Iterator[LocalRows]:
+        """Yield the drawn documents in parts; lambda at the words of a part takes little memory."""
+        words = max(1, MAX_PART_BYTES // (8 * self.plan.topics))
+        if mask.all() and len(rows.keys) <= words:
+            yield rows
+            return
+        numbers = np.flatnonzero(mask)
+        # A document has at most as many words as entries.
+        ends = np.cumsum(np.diff(rows.x.indptr)[numbers])
+        cuts = [0, len(numbers)]
+        if len(numbers) and len(rows.keys) > words and ends[-1] > words:
+            cuts = [0, *(np.flatnonzero(np.diff(ends // words)) + 1).tolist(), len(numbers)]
+        for begin, end in pairwise(cuts):
+            if begin < end:
+                yield rows.take(numbers[begin:end])
+
+    def _add_statistics(self, part: LocalRows, key: np.uint64, task: InferBatch, report: BatchReport) -> None:
+        """Read lambda at the words of some documents, and add the documents' statistics."""
+        counts = self.counts.pull(columns=part.keys)
+        inferred = infer_statistics(part, counts, self.plan.beta, task.alpha, task.totals, key)
+        stats = inferred.stats.astype(counts.dtype)
+        report.add(part, inferred)
+        report.bytes += counts.nbytes + stats.nbytes
+        self.stats.add(columns=part.keys, values=stats)
+
+
+class AveragingWork(OnlineWork):
+    """Makes a worker that takes local steps, and adds differences of lambda, times its documents."""
+
+    def __call__(self, reading: Reading) -> DoTask:
+        rows = _with_words(reading.training)
+        ids, topics = document_ids(rows), self.plan.topics
+        check_lambda(len(rows.keys), topics, free_bytes())
+
+        def do(worker: Any, task: Any) -> None:
+            if isinstance(task, CountDocuments):
+                worker.report({"documents": len(rows)})
+                return
+            report = AveragedReport(np.zeros(topics), len(rows), alphas=np.zeros(topics))
+            self._step(task, rows, ids, report)
+            worker.report(asdict(report))
+
+        return do
+
+    def _step(self, task: InferBatch, rows: LocalRows, ids: Any, report: AveragedReport) -> None:
+        plan, batches = self.plan, self.plan.settings.localBatches
+        first = task.iteration * batches
+        keys = [iteration_key(plan.seed, first + number) for number in range(batches)]
+        masks = [kernels.draw(ids, key, plan.settings.subsamplingRate) for key in keys]
+        used = rows.take(np.flatnonzero(np.any(masks, axis=0)))
+        counts = self.counts.pull(columns=used.keys)
+        local = LocalLambda(plan, counts, task.alpha, task.totals)
+        for number, (key, mask) in enumerate(zip(keys, masks, strict=True)):
+            if mask.any():
+                part = rows.take(np.flatnonzero(mask))
+                words = np.searchsorted(used.keys, part.keys)
+                report.add(part, local.step(part, words, key, plan.weight(first + number + 1), task.documents))
+        words, change = local.change()
+        report.decay, report.alphas = len(rows) * local.decay, len(rows) * local.alpha
+        sent = (len(rows) * change).astype(counts.dtype)
+        report.bytes += counts.nbytes + sent.nbytes
+        if len(words):
+            self.stats.add(columns=used.keys[words], values=sent)
+
+
+class LocalLambda:
+    """A worker's lambda minus beta, and alpha, over local steps; ``decay`` is the product of all steps' decay."""
+
+    def __init__(self, plan: OnlinePlan, counts: kernels.Array, alpha: Float64s, totals: Float64s) -> None:
+        """Start from lambda minus beta at the worker's words, and lambda's sums over all words."""
+        self._plan = plan
+        self._initial = counts
+        self._u = counts.astype(np.float64)
+        self._scale = 1.0
+        self._rest = plan.beta * plan.vocabulary
+        self._totals = totals - self._rest
+        self._is_changed = np.zeros(len(counts), np.bool_)
+        self.alpha, self.decay = alpha, 1.0
+
+    def step(self, part: LocalRows, words: Any, key: np.uint64, weight: float, documents: float) -> DocumentStatistics:
+        """Take a step of weight rho by a batch of documents; return their statistics.
+
+        ``words`` are the positions of the batch's keys; ``documents`` is the number of all workers' documents.
+        """
+        own = self._scale * self._u[words]
+        inferred = infer_statistics(part, own, self._plan.beta, self.alpha, self._totals + self._rest, key)
+        share = weight * documents / len(part)
+        self._shrink(1.0 - weight)
+        self._u[words] += share / self._scale * inferred.stats
+        self._totals = (1.0 - weight) * self._totals + share * inferred.stats.sum(axis=0)
+        self._is_changed[words] = True
+        if self._plan.settings.optimizeDocConcentration:
+            self.alpha = alpha_after(self.alpha, inferred.log_shares, len(part), weight)
+        return inferred
+
+    def change(self) -> tuple[Any, Float64s]:
+        """Return the positions of the words of all steps, and the differences of their lambdas from decayed ones."""
+        words = np.flatnonzero(self._is_changed)
+        return words, self._scale * self._u[words] - self.decay * self._initial[words]
+
+    def _shrink(self, factor: float) -> None:
+        self.decay *= factor
+        self._scale *= factor
+        if self._scale < MIN_SCALE:
+            self._u *= self._scale
+            self._scale = 1.0
+
+
+def check_lambda(words: int, topics: int, free: int) -> None:
+    """Raise LimitError if a worker has no memory for the lambda of its words."""
+    what = f"sync='average': a worker's lambda of {words:,} words and {topics:,} topics takes"
+    advice = "sync='gradient' reads it in parts"
+    check_worker(what, NUMBER_BYTES * words * topics, int(SHARE_OF_MEMORY * free), advice)
+
+
+def _with_words(rows: LocalRows) -> LocalRows:
+    """Return the documents with words."""
+    return rows.chosen(np.flatnonzero(rows.x.sum(axis=1) > 0))
