@@ -6,7 +6,7 @@ import re
 
 import click
 
-from ps2.cli.server import parse_bytes
+from ps2.cli.options import parse_bytes
 
 EPILOG = """\b
 Examples:
