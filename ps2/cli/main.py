@@ -9,10 +9,10 @@ import click
 from ps2.cli.checkpoint import checkpoint
 from ps2.cli.dashboard import dashboard
 from ps2.cli.env import env
-from ps2.cli.exits import EXIT_FAILURE, EXIT_INTERRUPTED, exit_code
 from ps2.cli.k8s import k8s
 from ps2.cli.launch import launch
 from ps2.cli.ops import ops
+from ps2.cli.output import EXIT_FAILURE, EXIT_INTERRUPTED, exit_code
 from ps2.cli.serve import serve
 from ps2.cli.server import server
 from ps2.cli.status import status

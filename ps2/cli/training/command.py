@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from types import MappingProxyType
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import click
 
@@ -21,6 +21,13 @@ from ps2.errors import RecoveryError
 D = TypeVar("D")
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class TrainAndTest(NamedTuple):
+    """Tables of rows; ``test`` None: there is no test file."""
+
+    train: Any
+    test: Any
 
 
 class TrainingCommand(Generic[D]):
@@ -42,6 +49,7 @@ class TrainingCommand(Generic[D]):
         loader: the class in ``ps2.algorithms`` that loads the model without Spark; "": the model's own class.
         curve: the file name of the plot of the objective.
         names_plots: whether the results name the plots.
+        input, test: any URL that Spark reads: a file, a folder or a glob; ``test`` None: there is no test file.
         run: the options that all commands have.
         params: the values of the params that are set.
         paths: the paths of the files to read; None: there is no such file.
@@ -59,6 +67,8 @@ class TrainingCommand(Generic[D]):
     own_options: ClassVar[Sequence[Decorator]] = ()
     loader: ClassVar[str] = ""
     curve: ClassVar[str] = "loss.png"
+    input: str
+    test: str | None = None
 
     def __init__(self, run: RunOptions, params: dict[str, Any], own: dict[str, Any]) -> None:
         self.run, self.params = run, params
@@ -89,7 +99,7 @@ class TrainingCommand(Generic[D]):
 
     @property
     def paths(self) -> list[str | None]:
-        raise NotImplementedError
+        return [self.input, self.test]
 
     def make_estimator(self) -> Any:
         """Return the estimator; raise ConfigError for own options that contradict params."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,12 +10,12 @@ import click
 from ps2.algorithms.frame.settings import Settings
 from ps2.cli.output import print_table
 from ps2.cli.training import printed
-from ps2.cli.training.command import TrainingCommand
+from ps2.cli.training.command import TrainAndTest, TrainingCommand
 from ps2.errors import ConfigError
 from ps2.text_tables import Column
 
 if TYPE_CHECKING:
-    from ps2.algorithms.text.clicks import ClickColumns, ClickRows, FormatName
+    from ps2.algorithms.text.clicks import ClickColumns, FormatName
 
 ONLINE, DEEP = ("lr", "fm"), ("deepfm", "wide-deep")
 ESTIMATORS = {"lr": "OnlineLogisticRegression", "fm": "OnlineFM", "deepfm": "DeepFM", "wide-deep": "WideAndDeep"}
@@ -28,19 +27,9 @@ ONLY = {
 }
 
 
-@dataclass(frozen=True)
-class Clicks:
-    """Rows; ``test`` None: there is no test file."""
-
-    train: ClickRows
-    test: ClickRows | None
-
-
-class CTRCommand(TrainingCommand[Clicks]):
+class CTRCommand(TrainingCommand[TrainAndTest]):
     """Train a model of clicks on rows of named columns."""
 
-    input: str
-    test: str | None
     format: FormatName | None
     columns: str | None
     label: str
@@ -130,10 +119,6 @@ class CTRCommand(TrainingCommand[Clicks]):
     def names_plots(self) -> bool:
         return self.is_deep
 
-    @property
-    def paths(self) -> list[str | None]:
-        return [self.input, self.test]
-
     def make_estimator(self) -> Any:
         for option, value in (("--restore", self.run.restore), ("--plots", self.run.plots)):
             if value is not None and not self.is_deep:
@@ -194,16 +179,16 @@ class CTRCommand(TrainingCommand[Clicks]):
             raise ConfigError(f"--columns: expected CSV or TSV files, got Parquet, whose columns have names: {path}")
         return form
 
-    def read(self, spark: Any) -> Clicks:
+    def read(self, spark: Any) -> TrainAndTest:
         from ps2.algorithms.text.clicks import read
 
         train, *others = (
             read(spark, path, self.format_of(path), self.click_columns(), self.list_of("columns"))
             for path in filter(None, self.paths)
         )
-        return Clicks(train, others[0] if others else None)
+        return TrainAndTest(train, others[0] if others else None)
 
-    def fit(self, estimator: Any, data: Clicks) -> Any:
+    def fit(self, estimator: Any, data: TrainAndTest) -> Any:
         columns = data.train.columns
         estimator.setLabelCol(columns.label)
         if columns.weight is not None:
@@ -212,13 +197,13 @@ class CTRCommand(TrainingCommand[Clicks]):
         estimator.setBucketCols(list(columns.buckets)).setCrosses(list(columns.crosses))
         return estimator.fit(data.train.frame)
 
-    def measure(self, model: Any, data: Clicks) -> dict[str, Any] | None:
+    def measure(self, model: Any, data: TrainAndTest) -> dict[str, Any] | None:
         """Return measures on the test file."""
         from ps2.algorithms.text.measures import measure_clicks
 
         return None if data.test is None else measure_clicks(model, data.test)
 
-    def print_results(self, data: Clicks, model: Any, measures: Any) -> None:
+    def print_results(self, data: TrainAndTest, model: Any, measures: Any) -> None:
         train = data.train
         keys = model.table.keysCount()
         click.echo(f"{train.rows:,} rows, {train.clicks / train.rows:.2%} of them clicks, {keys:,} keys")
@@ -236,11 +221,11 @@ class CTRCommand(TrainingCommand[Clicks]):
                 f"log loss {measures['log_loss']:.4f}, calibration {measures['calibration'] or float('nan'):.3f}"
             )
 
-    def data_record(self, data: Clicks, model: Any) -> dict[str, Any]:
+    def data_record(self, data: TrainAndTest, model: Any) -> dict[str, Any]:
         keys = model.table.keysCount()
         return {"rows": data.train.rows, "clicks": data.train.clicks, "keys": keys, "model": self.model}
 
-    def model_record(self, data: Clicks, model: Any, measures: Any) -> dict[str, Any]:
+    def model_record(self, data: TrainAndTest, model: Any, measures: Any) -> dict[str, Any]:
         steps = super().model_record(data, model, measures) if self.is_deep else {"passes": passes_record(model)}
         return {**steps, "test": measures}
 

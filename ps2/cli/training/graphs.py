@@ -35,12 +35,10 @@ class GraphCommand(TrainingCommand[Graph]):
     """A command that learns vectors of a graph's vertices.
 
     Attributes:
-        input: any URL that Spark reads: a file, a folder or a glob of lines "source target" or "source target weight".
         labels: a file with lines "vertex class ...", for the plot; None: there are no labels.
         shown: the number of vertices to print with their neighbours.
     """
 
-    input: str
     labels: str | None
     shown: int
     file_text = (

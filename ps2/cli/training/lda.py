@@ -42,8 +42,6 @@ class Corpus:
 class LDACommand(TrainingCommand[Corpus]):
     """Find topics in documents."""
 
-    input: str
-    test: str | None
     vocab: str | None
     top: int
     name, estimator, settings, curve = "lda", "LDA", LDASettings, "likelihood.png"
@@ -103,9 +101,15 @@ class LDACommand(TrainingCommand[Corpus]):
         return estimator.fit(data.train.frame)
 
     def measure(self, model: Any, data: Corpus) -> tuple[list[dict[str, Any]], float | None]:
-        """Return the topics, and the perplexity of the documents held out."""
+        """Return the topics, the largest first, with their likeliest words; and the perplexity of the test file."""
         perplexity = None if data.test is None else model.perplexity(data.test.frame, seed=self.params["seed"])
-        return topics_of(model, self.top, data.words), perplexity
+        sizes = model.topics.counts.sum(axis=0)
+        topics = []
+        for number, (ids, weights) in enumerate(model.topics.describeTopics(self.top)):
+            words = [str(id + 1) if data.words is None else data.words[id] for id in ids]
+            probabilities = dict(zip(words, map(float, weights), strict=True))
+            topics.append({"topic": number, "share": float(sizes[number] / sizes.sum()), "words": probabilities})
+        return sorted(topics, key=lambda topic: -topic["share"]), perplexity
 
     def print_results(self, data: Corpus, model: Any, measures: Any) -> None:
         topics, perplexity = measures
@@ -135,14 +139,3 @@ class LDACommand(TrainingCommand[Corpus]):
             "topics": topics,
             "perplexity": perplexity,
         }
-
-
-def topics_of(model: Any, top: int, names: Sequence[str] | None) -> list[dict[str, Any]]:
-    """Return all topics with their shares of the tokens and their likeliest words, the largest topic first."""
-    sizes = model.topics.counts.sum(axis=0)
-    topics = []
-    for number, (ids, weights) in enumerate(model.topics.describeTopics(top)):
-        words = [str(id + 1) if names is None else names[id] for id in ids]
-        probabilities = dict(zip(words, map(float, weights), strict=True))
-        topics.append({"topic": number, "share": float(sizes[number] / sizes.sum()), "words": probabilities})
-    return sorted(topics, key=lambda topic: -topic["share"])

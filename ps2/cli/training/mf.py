@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import click
@@ -10,12 +9,11 @@ import click
 from ps2.algorithms.factors.settings import FactorizationSettings
 from ps2.cli.options import FiniteRange
 from ps2.cli.training import printed
-from ps2.cli.training.command import TrainingCommand
+from ps2.cli.training.command import TrainAndTest, TrainingCommand
 from ps2.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from ps2.algorithms.text.ratings import CsvColumns
-    from ps2.algorithms.text.tables import TextTable
 
 # The name of the column that marks the ratings that are held out.
 HELD_OUT = "held out"
@@ -23,19 +21,9 @@ HELD_OUT = "held out"
 ITEMS = 5
 
 
-@dataclass(frozen=True)
-class Ratings:
-    """Ratings; ``test`` None: there is no test file."""
-
-    train: TextTable
-    test: TextTable | None
-
-
-class MFCommand(TrainingCommand[Ratings]):
+class MFCommand(TrainingCommand[TrainAndTest]):
     """Factorize ratings of items by users."""
 
-    input: str
-    test: str | None
     format: Literal["text", "csv"] | None
     user: str | None
     item: str | None
@@ -93,10 +81,6 @@ class MFCommand(TrainingCommand[Ratings]):
     """
 
     @property
-    def paths(self) -> list[str | None]:
-        return [self.input, self.test]
-
-    @property
     def is_implicit(self) -> bool:
         return bool(self.params["implicitPrefs"])
 
@@ -135,7 +119,7 @@ class MFCommand(TrainingCommand[Ratings]):
         rating = self.rating or (None if self.is_implicit else "rating")
         return CsvColumns(self.user or "user", self.item or "item", rating, self.weight)
 
-    def read(self, spark: Any) -> Ratings:
+    def read(self, spark: Any) -> TrainAndTest:
         from ps2.algorithms.text.ratings import read
 
         train, *others = (read(spark, path, self.columns(path)) for path in filter(None, self.paths))
@@ -151,9 +135,9 @@ class MFCommand(TrainingCommand[Ratings]):
                     f"{each.path}: expected ids of users and of items of types {expected}, as those of {train.path}, "
                     f"got {got}"
                 )
-        return Ratings(train, others[0] if others else None)
+        return TrainAndTest(train, others[0] if others else None)
 
-    def fit(self, estimator: Any, data: Ratings) -> Any:
+    def fit(self, estimator: Any, data: TrainAndTest) -> Any:
         from ps2.algorithms.text.measures import held_out
 
         if "rating" not in data.train.columns:
@@ -165,7 +149,7 @@ class MFCommand(TrainingCommand[Ratings]):
             frame = held_out(frame, self.held_out, self.params["seed"], HELD_OUT)
         return estimator.fit(frame)
 
-    def measure(self, model: Any, data: Ratings) -> dict[str, Any] | None:
+    def measure(self, model: Any, data: TrainAndTest) -> dict[str, Any] | None:
         """Return measures on the test file."""
         from ps2.algorithms.text.measures import measure_ratings
 
@@ -175,7 +159,7 @@ class MFCommand(TrainingCommand[Ratings]):
         """Return the first users, each with the best items."""
         return [(user, model.recommend(user, ITEMS)) for user in model.factors.users[: self.shown]]
 
-    def print_results(self, data: Ratings, model: Any, measures: Any) -> None:
+    def print_results(self, data: TrainAndTest, model: Any, measures: Any) -> None:
         printed.print_best("user", "recommended items", self.recommendations(model))
         factors = model.factors
         click.echo(f"{data.train.rows:,} ratings, {len(factors.users):,} users, {len(factors.items):,} items")
@@ -187,11 +171,11 @@ class MFCommand(TrainingCommand[Ratings]):
             known = f"{measures['known']:,} of {measures['ratings']:,} ratings of known ids"
             click.echo(f"{self.test}: {known}: {errors}")
 
-    def data_record(self, data: Ratings, model: Any) -> dict[str, Any]:
+    def data_record(self, data: TrainAndTest, model: Any) -> dict[str, Any]:
         factors = model.factors
         return {"ratings": data.train.rows, "users": len(factors.users), "items": len(factors.items)}
 
-    def model_record(self, data: Ratings, model: Any, measures: Any) -> dict[str, Any]:
+    def model_record(self, data: TrainAndTest, model: Any, measures: Any) -> dict[str, Any]:
         history = model.summary.history
         return {
             "iterations": printed.steps_record(history),

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -29,22 +29,7 @@ RUN_PARAMS = {"numWorkers": "--workers", "numServers": "--servers"}
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Where a training runs, and where its results go.
-
-    Attributes:
-        output: the model's folder.
-        overwrite: whether an existing model may be replaced.
-        plots: the folder for plots; None: no plots.
-        form: the format of the printed results.
-        workers: the number of tasks that train; None: one for each task slot, or, for graphs, one for each executor.
-        master: Spark's master URL.
-        servers: the number of servers of a local fleet; None: the default.
-        fleet: the addresses of a running fleet to use instead.
-        token_file: the file with the running fleet's token.
-        tls_cert, tls_key, tls_ca, tls_name: the certificates of the running fleet.
-        checkpoint_dir, checkpoint_every: the folder for checkpoints, and the seconds between two.
-        restore: a checkpoint of the same training, which continues from it.
-    """
+    """Where a training runs, and where its results go; the help of ``RUN_OPTIONS`` describes each field."""
 
     output: str
     overwrite: bool
@@ -64,14 +49,7 @@ class RunOptions:
     restore: str | None
 
     def check(self) -> None:
-        """Raise what is wrong with the options, as far as it shows without Spark.
-
-        Raises:
-            ConfigError: plots cannot be drawn or saved, checkpoints have no folder, the model's folder is not empty, or
-                the fleet's options contradict each other.
-            AuthError: the token cannot be read.
-            CheckpointMissingError: there is no checkpoint to continue from.
-        """
+        """Raise a PS2Error for what is wrong with the options, as far as it shows without Spark."""
         from ps2.config import read_token
         from ps2.storage.folders import newest
 
@@ -105,22 +83,20 @@ class RunOptions:
         """Return the configuration of the context."""
         from ps2.coordinator.conf import PS2Conf
 
-        conf = PS2Conf(
+        credentials: dict[str, Any] = {
+            "tokenFile": self.token_file,
+            "tlsCert": self.tls_cert,
+            "tlsKey": self.tls_key,
+            "tlsCa": self.tls_ca,
+            "tlsName": self.tls_name,
+        }
+        return PS2Conf(
             servers=self.servers,
             fleet=self.fleet,
             checkpointDir=self.checkpoint_dir,
             checkpointEveryS=self.checkpoint_every,
             restore=self.restore,
-        )
-        if self.fleet is None:
-            return conf
-        return replace(
-            conf,
-            tokenFile=self.token_file,
-            tlsCert=self.tls_cert,
-            tlsKey=self.tls_key,
-            tlsCa=self.tls_ca,
-            tlsName=self.tls_name,
+            **({} if self.fleet is None else credentials),
         )
 
 

@@ -54,13 +54,10 @@ class RowsCommand(TrainingCommand[Rows]):
     """A command that trains on rows of LIBSVM files.
 
     Attributes:
-        input, test: any URL that Spark reads: a file, a folder or a glob; ``test`` None: no test file.
         features: the number of features; None: the largest index in the files.
         steps: the noun for steps, in the plural.
     """
 
-    input: str
-    test: str | None = None
     features: int | None
     file_text = f"{LINES}."
 
@@ -71,10 +68,6 @@ class RowsCommand(TrainingCommand[Rows]):
     @property
     def names_plots(self) -> bool:
         return False
-
-    @property
-    def paths(self) -> list[str | None]:
-        return [self.input, self.test]
 
     def classes(self, rows: LabelledRows) -> tuple[float, ...]:
         """Return the labels of class 0, 1, ...; none if labels are no classes."""
