@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ps2.cli.exits import EXIT_FAILURE
-from ps2.cli.output import Format, format_option, print_data, print_table
+from ps2.cli.output import EXIT_FAILURE, Format, format_option, print_data, print_table
 from ps2.formats import duration, short_time, size
 from ps2.text_tables import Column
 
@@ -113,21 +112,21 @@ def verify(path: str, output: Format) -> None:
         click.echo(f"\n{url}: all {len(verified)} files, {size(manifest.nbytes)}, are what was saved")
 
 
-def _record(found: CheckpointFolder) -> dict[str, Any]:
+def _record(folder: CheckpointFolder) -> dict[str, Any]:
     from ps2.errors import RecoveryError
     from ps2.storage import folders
 
     record: dict[str, Any] = {
-        "number": found.number,
-        "run": found.run,
-        "path": found.url,
+        "number": folder.number,
+        "run": folder.run,
+        "path": folder.url,
         "state": "incomplete",
         "problem": None,
     }
-    if not found.complete:
+    if not folder.complete:
         return record
     try:
-        manifest = folders.read_manifest(found.url)
+        manifest = folders.read_manifest(folder.url)
     except RecoveryError as error:
         return {**record, "state": "unreadable", "problem": str(error)}
     return {

@@ -7,7 +7,7 @@ import threading
 
 import click
 
-from ps2.cli.server import parse_listen
+from ps2.cli.options import parse_listen
 from ps2.cli.target import Which, ask_all, controlled, find_target, target_options
 from ps2.config import new_token, split_listen
 

@@ -1,12 +1,15 @@
-"""``ps2 k8s``: manifests of a fleet on Kubernetes."""
+"""``ps2 k8s``: the Kubernetes objects of a fleet; ``deploy/kubernetes/base`` holds them, too."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+from typing import Any
 
 import click
 
-from ps2.cli.server import parse_bytes
+from ps2.cli.options import parse_bytes
+from ps2.config import DEFAULT_PORT
 
 EPILOG = """\b
 Examples:
@@ -16,9 +19,24 @@ Examples:
 # Names of Services, with room for the suffixes of a StatefulSet's pod labels.
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,50}[a-z0-9])?")
 NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+Object = dict[str, Any]
+
+GRPC_PORT = DEFAULT_PORT
+DATA_PORT = DEFAULT_PORT + 1
+METRICS_PORT = 9090
+# The user of Spark's own images.
+USER = 185
+SECRETS = "/run/secrets/ps2"
+CERTIFICATES = "/run/secrets/ps2-tls"
+READY_PATH = "/ready"
+SCRATCH = "/tmp"
+# Time for a pod to hand its shards over before it ends. The kubelet waits a little longer.
+DRAIN_S, GRACE_S = 110, 120
+# Compiled kernels: in the image, and the folder that servers read and write.
+COMPILED, KERNELS = "/opt/ps2/kernels", f"{SCRATCH}/kernels"
 
 
-def name(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
+def check_name(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
     """Check a name as Kubernetes does (RFC 1035)."""
     if text is not None and NAME.fullmatch(text) is None:
         raise click.BadParameter(
@@ -27,14 +45,14 @@ def name(context: click.Context, option: click.Parameter, text: str | None) -> s
     return text
 
 
-def namespace(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
+def check_namespace(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
     """Check the name of a namespace that is not the fleet's (RFC 1123)."""
     if text is not None and NAMESPACE.fullmatch(text) is None:
         raise click.BadParameter(f"expected at most 63 lower-case letters, digits and '-', got {text!r:.100}")
     return text
 
 
-def image(context: click.Context, option: click.Parameter, text: str) -> str:
+def check_image(context: click.Context, option: click.Parameter, text: str) -> str:
     """Check that an image reference has no blanks; registries check the rest."""
     if not text or text.startswith("-") or any(letter.isspace() for letter in text):
         raise click.BadParameter(f"expected an image such as registry/ps2:0.1.0, got {text!r:.100}")
@@ -47,7 +65,7 @@ def k8s() -> None:
 
 
 @k8s.command(epilog=EPILOG)
-@click.option("--image", required=True, callback=image, help="Image of the servers (deploy/docker/Dockerfile).")
+@click.option("--image", required=True, callback=check_image, help="Image of the servers (deploy/docker/Dockerfile).")
 @click.option("--servers", type=click.IntRange(1, 10_000), default=2, show_default=True, help="Number of pods.")
 @click.option(
     "--memory",
@@ -58,15 +76,15 @@ def k8s() -> None:
     help="Memory of a pod; arrays take 80% of it.",
 )
 @click.option("--cores", type=click.IntRange(1, 1024), default=2, show_default=True, help="Cores of a pod.")
-@click.option("--name", default="ps2", show_default=True, callback=name, help="Name of all objects.")
-@click.option("--namespace", callback=name, help="Namespace of all objects  [default: kubectl's].")
+@click.option("--name", default="ps2", show_default=True, callback=check_name, help="Name of all objects.")
+@click.option("--namespace", callback=check_name, help="Namespace of all objects  [default: kubectl's].")
 @click.option(
-    "--token-secret", default="ps2-token", show_default=True, callback=name, help="Secret with the key 'token'."
+    "--token-secret", default="ps2-token", show_default=True, callback=check_name, help="Secret with the key 'token'."
 )
-@click.option("--tls-secret", callback=name, help="Secret with tls.crt, tls.key and ca.crt  [default: no TLS].")
+@click.option("--tls-secret", callback=check_name, help="Secret with tls.crt, tls.key and ca.crt  [default: no TLS].")
 @click.option(
     "--monitoring-namespace",
-    callback=namespace,
+    callback=check_namespace,
     metavar="NAME",
     help="Namespace of Prometheus, whose pods may scrape the metrics  [default: pods of the fleet's namespace only].",
 )
@@ -84,9 +102,204 @@ def render(
     """Print the manifests of a fleet as YAML, for kubectl apply."""
     import yaml
 
-    from ps2.cli.manifests import FleetSettings, manifests
-
     fleet = FleetSettings(
         image, servers, memory, cores, name, namespace, token_secret, tls_secret, monitoring_namespace
     )
     click.echo(yaml.safe_dump_all(manifests(fleet), sort_keys=False), nl=False)
+
+
+@dataclass(frozen=True)
+class FleetSettings:
+    """The settings of a fleet on Kubernetes.
+
+    Attributes:
+        image: the servers' image, which has the ``ps2`` command.
+        servers: the number of pods, at least one.
+        memory_bytes: the memory of a pod; arrays take up to 80% of it.
+        cores: the cores of a pod.
+        name: the name of the objects, and of the headless Service at the end of the pods' names.
+        namespace: the objects' namespace; None: kubectl's.
+        token_secret: a Secret with the key ``token``, without which pods do not start.
+        tls_secret: a Secret as cert-manager makes them (tls.crt, tls.key, ca.crt); None serves without TLS.
+        monitoring_namespace: namespace whose pods may reach the metrics; None: only pods of the fleet's namespace may.
+    """
+
+    image: str
+    servers: int = 2
+    memory_bytes: int = 4 << 30
+    cores: int = 2
+    name: str = "ps2"
+    namespace: str | None = None
+    token_secret: str = "ps2-token"
+    tls_secret: str | None = None
+    monitoring_namespace: str | None = None
+
+    @property
+    def addresses(self) -> list[str]:
+        """``host:port`` of each server, for drivers in the same namespace."""
+        return [f"{self.name}-{index}.{self.name}:{GRPC_PORT}" for index in range(self.servers)]
+
+
+def manifests(fleet: FleetSettings) -> list[Object]:
+    """Return the objects of a fleet, in the order in which they are applied."""
+    # Without a driver no pod is ready, and then no pod blocks the draining of a node.
+    budget = {"maxUnavailable": 1, "unhealthyPodEvictionPolicy": "AlwaysAllow", "selector": _selector(fleet)}
+    stateful_set = {
+        "serviceName": fleet.name,
+        "replicas": fleet.servers,
+        "podManagementPolicy": "Parallel",
+        "selector": _selector(fleet),
+        "template": {"metadata": {"labels": _labels(fleet)}, "spec": _pod(fleet)},
+    }
+    return [
+        _object(fleet, "v1", "ServiceAccount", automountServiceAccountToken=False),
+        _object(fleet, "v1", "Service", spec=_service(fleet)),
+        _object(fleet, "policy/v1", "PodDisruptionBudget", spec=budget),
+        _object(fleet, "networking.k8s.io/v1", "NetworkPolicy", spec=_network_policy(fleet)),
+        _object(fleet, "apps/v1", "StatefulSet", spec=stateful_set),
+    ]
+
+
+def _object(fleet: FleetSettings, version: str, kind: str, **content: Any) -> Object:
+    metadata: Object = {"name": fleet.name, "labels": _labels(fleet)}
+    if fleet.namespace is not None:
+        metadata["namespace"] = fleet.namespace
+    return {"apiVersion": version, "kind": kind, "metadata": metadata, **content}
+
+
+def _labels(fleet: FleetSettings) -> Object:
+    return {"app.kubernetes.io/name": "ps2", "app.kubernetes.io/instance": fleet.name}
+
+
+def _selector(fleet: FleetSettings) -> Object:
+    return {"matchLabels": _labels(fleet)}
+
+
+def _ports() -> dict[str, int]:
+    return {"grpc": GRPC_PORT, "data": DATA_PORT, "metrics": METRICS_PORT}
+
+
+def _service(fleet: FleetSettings) -> Object:
+    # Drivers also call servers that are not ready, by name, and judge for themselves.
+    return {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        # Names resolve to addresses of all families that the cluster has.
+        "ipFamilyPolicy": "PreferDualStack",
+        "selector": _labels(fleet),
+        "ports": [{"name": name, "port": port, "targetPort": name} for name, port in _ports().items()],
+    }
+
+
+def _network_policy(fleet: FleetSettings) -> Object:
+    """Allow pods of this namespace everything, and those of the monitoring namespace the metrics."""
+    allowed: list[Object] = [{"from": [{"podSelector": {}}], "ports": [_port(name) for name in _ports()]}]
+    if fleet.monitoring_namespace is not None:
+        # Kubernetes gives each namespace this label.
+        monitoring = {"matchLabels": {"kubernetes.io/metadata.name": fleet.monitoring_namespace}}
+        allowed.append({"from": [{"namespaceSelector": monitoring}], "ports": [_port("metrics")]})
+    return {"podSelector": _selector(fleet), "policyTypes": ["Ingress"], "ingress": allowed}
+
+
+def _port(name: str) -> Object:
+    return {"protocol": "TCP", "port": name}
+
+
+def _pod(fleet: FleetSettings) -> Object:
+    return {
+        "serviceAccountName": fleet.name,
+        "automountServiceAccountToken": False,
+        "terminationGracePeriodSeconds": GRACE_S,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "topologySpreadConstraints": [
+            {
+                "maxSkew": 1,
+                "topologyKey": "kubernetes.io/hostname",
+                "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": _selector(fleet),
+            }
+        ],
+        "initContainers": [_kernels(fleet)],
+        "containers": [_container(fleet)],
+        "volumes": _volumes(fleet),
+    }
+
+
+def _kernels(fleet: FleetSettings) -> Object:
+    """Copy the image's compiled kernels to a writable folder, the only one that numba reads."""
+    return {
+        "name": "kernels",
+        "image": fleet.image,
+        "command": ["cp", "-r", COMPILED, KERNELS],
+        "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "128Mi"}},
+        "securityContext": _confined(),
+        "volumeMounts": [{"name": "scratch", "mountPath": SCRATCH}],
+    }
+
+
+def _confined() -> Object:
+    return {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
+
+
+def _container(fleet: FleetSettings) -> Object:
+    mounts = [{"name": "token", "mountPath": SECRETS, "readOnly": True}, {"name": "scratch", "mountPath": SCRATCH}]
+    if fleet.tls_secret is not None:
+        mounts.append({"name": "tls", "mountPath": CERTIFICATES, "readOnly": True})
+    amounts = {"cpu": str(fleet.cores), "memory": str(fleet.memory_bytes)}
+    return {
+        "name": "server",
+        "image": fleet.image,
+        "command": ["ps2", "server"],
+        "args": _arguments(fleet),
+        "env": [
+            {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+            {"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
+            {"name": "NUMBA_CACHE_DIR", "value": KERNELS},
+        ],
+        "ports": [{"name": name, "containerPort": port} for name, port in _ports().items()],
+        # Imports take seconds on a slow node; the other probes start later. A pod is ready when it has its shards, so a
+        # rolling update waits until the driver has recovered one pod before it replaces the next.
+        "startupProbe": {**_probe(fleet), "periodSeconds": 2, "failureThreshold": 60},
+        "readinessProbe": {"httpGet": {"port": "metrics", "path": READY_PATH}, "periodSeconds": 2},
+        "livenessProbe": {**_probe(fleet), "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 6},
+        "resources": {"requests": amounts, "limits": {"memory": amounts["memory"]}},
+        "securityContext": _confined(),
+        "volumeMounts": mounts,
+    }
+
+
+def _arguments(fleet: FleetSettings) -> list[str]:
+    arguments = [
+        f"--listen=[::]:{GRPC_PORT}",
+        f"--data-port={DATA_PORT}",
+        f"--advertise=$(POD_NAME).{fleet.name}.$(POD_NAMESPACE).svc",
+        f"--token-file={SECRETS}/token",
+        f"--metrics-port={METRICS_PORT}",
+        f"--cores={fleet.cores}",
+        f"--drain={DRAIN_S}",
+    ]
+    if fleet.tls_secret is not None:
+        names = {"cert": "tls.crt", "key": "tls.key", "ca": "ca.crt"}
+        arguments += [f"--tls-{option}={CERTIFICATES}/{file}" for option, file in names.items()]
+    return arguments
+
+
+def _probe(fleet: FleetSettings) -> Object:
+    """A probe of gRPC's health service, which needs no token. Kubernetes' own gRPC probes do not support TLS."""
+    return {"tcpSocket": {"port": "grpc"}} if fleet.tls_secret is not None else {"grpc": {"port": GRPC_PORT}}
+
+
+def _volumes(fleet: FleetSettings) -> list[Object]:
+    volumes: list[Object] = [
+        {"name": "token", "secret": {"secretName": fleet.token_secret, "defaultMode": 0o440}},
+        {"name": "scratch", "emptyDir": {}},
+    ]
+    if fleet.tls_secret is not None:
+        volumes.append({"name": "tls", "secret": {"secretName": fleet.tls_secret, "defaultMode": 0o440}})
+    return volumes

@@ -15,10 +15,8 @@ import click
 
 from ps2.certificates import TlsFiles
 from ps2.cli.contained import STOP_TOGETHER_S, StopRequest
-from ps2.cli.finite import FiniteRange
-from ps2.cli.server import ops_option, parse_bytes, parse_host, parse_ports
+from ps2.cli.options import FiniteRange, ops_option, parse_bytes, parse_host, parse_ports, tls_options
 from ps2.cli.target import controlled, replaced_servers
-from ps2.cli.tls import tls_options
 from ps2.config import (
     ANY_PORT,
     DEFAULT_PORT,

@@ -9,16 +9,21 @@ import click
 from ps2.cli.checkpoint import checkpoint
 from ps2.cli.dashboard import dashboard
 from ps2.cli.env import env
-from ps2.cli.exits import EXIT_FAILURE, EXIT_INTERRUPTED, exit_code
 from ps2.cli.k8s import k8s
 from ps2.cli.launch import launch
 from ps2.cli.ops import ops
+from ps2.cli.output import EXIT_FAILURE, EXIT_INTERRUPTED, exit_code
 from ps2.cli.serve import serve
 from ps2.cli.server import server
 from ps2.cli.status import status
 from ps2.cli.stop import stop
 from ps2.cli.token import token
-from ps2.cli.training.group import train
+from ps2.cli.training.ctr import CTRCommand
+from ps2.cli.training.graphs import DeepWalkCommand, LINECommand, Node2VecCommand
+from ps2.cli.training.lda import LDACommand
+from ps2.cli.training.mf import MFCommand
+from ps2.cli.training.rows import DictionaryCommand, KMeansCommand, LRCommand, MetricCommand
+from ps2.cli.training.trees import ForestCommand, GBTCommand
 from ps2.errors import PS2Error
 from ps2.version import __version__
 
@@ -29,8 +34,18 @@ def cli() -> None:
     """PS2: a parameter server that runs beside Apache Spark."""
 
 
-for command in (checkpoint, dashboard, env, k8s, launch, ops, serve, server, status, stop, token, train):
+@cli.group()
+def train() -> None:
+    """Train a model on the rows of a file."""
+
+
+for command in (checkpoint, dashboard, env, k8s, launch, ops, serve, server, status, stop, token):
     cli.add_command(command)
+for training in (
+    *(CTRCommand, DeepWalkCommand, DictionaryCommand, ForestCommand, GBTCommand, KMeansCommand),
+    *(LDACommand, LINECommand, LRCommand, MetricCommand, MFCommand, Node2VecCommand),
+):
+    train.add_command(training.command())
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Output of commands: tables on terminals, plain text in pipes, JSON and YAML for programs."""
+"""Output of commands: tables on terminals, plain text in pipes, JSON and YAML for programs; and exit codes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,17 @@ from typing import Literal
 
 import click
 
+from ps2.errors import AuthError, ConfigError, DeadlineError, PS2Error, UnavailableError
 from ps2.text_tables import Column, Table, console_for, print_to_console
 
 Format = Literal["table", "json", "yaml"]
+
+EXIT_FAILURE = 1
+EXIT_USAGE = 2
+EXIT_UNREACHABLE = 4
+EXIT_UNAUTHENTICATED = 6
+# Exit code of a command that Ctrl-C has ended, as shells report it.
+EXIT_INTERRUPTED = 130
 
 format_option = click.option(
     "-o",
@@ -36,3 +44,12 @@ def print_data(value: object, form: Format) -> None:
         click.echo(yaml.safe_dump(value, sort_keys=False), nl=False)
     else:
         click.echo(json.dumps(value, indent=2))
+
+
+def exit_code(error: PS2Error) -> int:
+    """Return the exit code of an error."""
+    if isinstance(error, AuthError):
+        return EXIT_UNAUTHENTICATED
+    if isinstance(error, (UnavailableError, DeadlineError)):
+        return EXIT_UNREACHABLE
+    return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILURE

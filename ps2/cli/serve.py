@@ -7,8 +7,7 @@ import signal
 
 import click
 
-from ps2.cli.finite import FiniteRange
-from ps2.cli.server import parse_listen
+from ps2.cli.options import FiniteRange, parse_listen
 from ps2.config import join_address, split_listen
 from ps2.errors import ConfigError
 from ps2.logs import JSON, JsonLog, log_format

@@ -8,21 +8,17 @@ from pathlib import Path
 import click
 
 from ps2.certificates import TlsFiles
-from ps2.cli.finite import FiniteRange
-from ps2.cli.tls import tls_options
-from ps2.config import (
-    DEFAULT_PORT,
-    MAX_BYTES,
-    MAX_PORT,
-    TOKEN_FILE_VARIABLE,
-    ServerConfig,
-    host_of,
-    is_wildcard,
-    join_address,
-    ports_of,
-    split_address,
-    split_listen,
+from ps2.cli.options import (
+    FiniteRange,
+    ops_option,
+    parse_address,
+    parse_bytes,
+    parse_host,
+    parse_listen,
+    parse_ports,
+    tls_options,
 )
+from ps2.config import DEFAULT_PORT, MAX_PORT, TOKEN_FILE_VARIABLE, ServerConfig, join_address
 from ps2.errors import ConfigError
 from ps2.logs import TEXT, log_format
 
@@ -33,56 +29,6 @@ Examples:
   ps2 server --listen [::]:7070 --token-file fleet.token --tls-cert cert.pem --tls-key key.pem --tls-ca ca.pem
   ps2 server --master driver-host:40123 --index 0 --token-file fleet.token
 """
-UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-
-
-def parse_bytes(text: str) -> int:
-    """Read a number of bytes: 1500000000, 1500m, 8g."""
-    number = text.strip().lower().removesuffix("b").removesuffix("i")
-    digits = number.rstrip("kmgt")
-    unit = number[len(digits) :]
-    if unit not in UNITS or not digits.isdecimal() or not digits.strip("0"):
-        raise click.BadParameter(f"expected a positive number of bytes such as 8g or 500m, got {text!r}")
-    # Python reads very long numbers slowly.
-    if len(digits) > len(str(MAX_BYTES)) or int(digits) * UNITS[unit] > MAX_BYTES:
-        raise click.BadParameter(f"expected at most {MAX_BYTES:,} bytes, got {text!r:.100}")
-    return int(digits) * UNITS[unit]
-
-
-def parse_ports(context: click.Context, option: click.Parameter, text: str | None) -> range | None:
-    """Parse a port, or the first and the last port of a range."""
-    return None if text is None else ports_of(text, option.opts[0])
-
-
-def parse_listen(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
-    """Check the address to listen at before other options."""
-    if text is not None:
-        split_listen(text, option.opts[0])
-    return text
-
-
-def parse_address(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
-    """Check the address to connect to before other options."""
-    if text is not None:
-        split_address(text, option.opts[0])
-    return text
-
-
-def parse_host(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
-    """Parse the advertised host; an IPv6 address may have brackets."""
-    host = None if text is None else host_of(text, option.opts[0])
-    if host is not None and is_wildcard(host):
-        raise ConfigError(f"{option.opts[0]}: expected a name or address that reaches this host, got {text}")
-    return host
-
-
-ops_option = click.option(
-    "--ops",
-    multiple=True,
-    metavar="MODULE",
-    help="Load a module that declares operations (docs/kernels.md); may be repeated. Modules of installed packages are "
-    "always loaded.",
-)
 
 
 @click.command(epilog=EPILOG)

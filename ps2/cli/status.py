@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ps2.cli.exits import EXIT_UNREACHABLE
-from ps2.cli.output import Format, format_option, print_data, print_table
+from ps2.cli.output import EXIT_UNREACHABLE, Format, format_option, print_data, print_table
 from ps2.cli.target import NamedFleet, Which, ask_all, find_target, replaced_servers, target_options
 from ps2.errors import TransientError
 

@@ -59,7 +59,7 @@ def _stop_launched(target: NamedFleet, fleet: LaunchedFleet) -> None:
         click.echo(f"fleet {fleet.name!r} had ended before; removed its folder")
         return
     running = {server.address: server.process for server in fleet.servers if server.alive()}
-    for address, answer in ask_all(target, _tell, list(running)).items():
+    for address, answer in ask_all(target, lambda control, address: control.stop(address), list(running)).items():
         if isinstance(answer, TransientError):
             running[address].send(signal.SIGTERM)
     left = _left(list(running.values()), END_TIMEOUT_S)
@@ -90,10 +90,6 @@ def _stop_foreign(target: NamedFleet) -> None:
         raise PS2Error(f"still there after {END_TIMEOUT_S:.0f} s: {', '.join(stuck)}")
     if missing:
         raise UnavailableError(f"{len(missing)} of {len(answers)} servers unreachable: {'; '.join(missing)}")
-
-
-def _tell(control: ServerControl, address: str) -> None:
-    control.stop(address)
 
 
 def _stop_and_wait(control: ServerControl, address: str) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ps2.certificates import TlsFiles, tls_files
-from ps2.cli.tls import add_tls_options, tls_from_environment
+from ps2.cli.options import Command, Decorator, add_options, tls_arguments, tls_from_environment
 from ps2.config import TOKEN_FILE_VARIABLE, WireConfig, read_token, split_address
 from ps2.errors import AuthError, ConfigError, DeadlineError, PS2Error, TransientError
 
@@ -45,7 +45,7 @@ class Which:
     tls_name: str | None
 
 
-def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def target_options(command: Command) -> Command:
     """Add the options that name a fleet; the command gets one argument, ``which``."""
 
     @functools.wraps(command)
@@ -53,7 +53,7 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
         which = Which(**{field.name: arguments.pop(field.name) for field in fields(Which)})
         return command(**arguments, which=which)
 
-    options = [
+    options: list[Decorator] = [
         click.option("--fleet", metavar="HOST:PORT,...", help="Addresses of the servers."),
         click.option(
             "--token-file",
@@ -61,11 +61,9 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
             help=f"The fleet's token  [default: the launched fleet's; with --fleet ${TOKEN_FILE_VARIABLE}].",
         ),
         click.option("--name", metavar="NAME", help="A fleet that 'ps2 launch' started here  [default: default]."),
+        *tls_arguments(environment=False),
     ]
-    decorated = add_tls_options(call, environment=False)
-    for option in reversed(options):
-        decorated = option(decorated)
-    return decorated
+    return add_options(call, options)
 
 
 def find_target(which: Which) -> NamedFleet:

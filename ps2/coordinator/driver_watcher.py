@@ -16,9 +16,15 @@ from ps2.coordinator.fleet import Fleet
 from ps2.coordinator.recovery import Recovery, RecoveryLog
 from ps2.dashboard.event_log import EventLog
 from ps2.dashboard.figures import NO_COUNTS, DriverFigures, RunFigures, added
-from ps2.dashboard.fleet_view import CatalogMatrix, ServerHealth, fleet_view, operation_views, vectors_view
+from ps2.dashboard.fleet_view import (
+    CatalogMatrix,
+    ServerHealth,
+    ServerReport,
+    fleet_view,
+    operation_views,
+    vectors_view,
+)
 from ps2.dashboard.run_view import RunWatcher
-from ps2.dashboard.server_reports import ServerReport
 from ps2.dashboard.snapshot import (
     CheckpointView,
     HistoryView,

@@ -15,7 +15,7 @@ from ps2.coordinator.pending_frees import PendingFrees
 from ps2.coordinator.published_catalog import CatalogPublisher
 from ps2.coordinator.recovery import backup_of
 from ps2.coordinator.server_registry import ServerRegistry
-from ps2.dashboard.server_reports import ServerReports
+from ps2.dashboard.fleet_view import ServerReports
 from ps2.errors import (
     BusyError,
     LimitError,

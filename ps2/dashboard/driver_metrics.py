@@ -46,7 +46,6 @@ def category_metric(category: str) -> str:
 
 
 def _fleet_metrics(figures: DriverFigures) -> Iterator[Metric]:
-    newest = figures.checkpoint
     servers = GaugeMetricFamily("ps2_fleet_servers", "Servers by state", labels=["state"])
     yield _by_word(servers, SERVER_STATES, figures.fleet.states)
     yield _gauge("ps2_fleet_memory_bytes", "Memory taken on all servers", figures.memory_bytes)
@@ -55,13 +54,13 @@ def _fleet_metrics(figures: DriverFigures) -> Iterator[Metric]:
     yield _by_word(recoveries, SOURCES, figures.recoveries)
     yield CounterMetricFamily("ps2_fleet_rollbacks", "Rollbacks of the whole fleet", figures.rollbacks)
     yield CounterMetricFamily("ps2_checkpoints", "Complete checkpoints", figures.checkpoints)
-    for name, text, value in (
-        ("timestamp_seconds", "When the newest checkpoint was complete", None if newest is None else newest.at_s),
-        ("duration_seconds", "Time that the newest checkpoint took", None if newest is None else newest.seconds),
-        ("pause_seconds", "Longest time that a server held requests", None if newest is None else newest.pause_s),
-        ("size_bytes", "Size of the newest checkpoint", None if newest is None else newest.bytes),
+    for name, text, field in (
+        ("timestamp_seconds", "When the newest checkpoint was complete", "at_s"),
+        ("duration_seconds", "Time that the newest checkpoint took", "seconds"),
+        ("pause_seconds", "Longest time that a server held requests", "pause_s"),
+        ("size_bytes", "Size of the newest checkpoint", "bytes"),
     ):
-        yield _gauge(f"ps2_checkpoint_{name}", text, value)
+        yield _gauge(f"ps2_checkpoint_{name}", text, getattr(figures.checkpoint, field, None))
     yield _by_word(CounterMetricFamily("ps2_events", "Events by kind", labels=["kind"]), EVENTS, figures.events)
 
 
@@ -95,29 +94,17 @@ def _rank_metrics(figures: DriverFigures) -> Iterator[Metric]:
 
 
 def _training_metrics(training: TrainingView | None) -> Iterator[Metric]:
-    figures: dict[str, float | None] = {}
-    if training is not None:
-        figures = {
-            "step": training.step,
-            "steps": training.steps,
-            "loss": training.value,
-            "validation": training.validation,
-            "duration_seconds": training.seconds,
-            "step_duration_seconds": training.step_s,
-            "remaining_seconds": training.left_s,
-            "rows_per_second": training.rows_per_s,
-        }
-    for name, text in (
-        ("step", "Steps that the training has done"),
-        ("steps", "Most steps that it does"),
-        ("loss", "What it minimises"),
-        ("validation", "The same of rows for validation"),
-        ("duration_seconds", "Time since it began"),
-        ("step_duration_seconds", "Time of its last step"),
-        ("remaining_seconds", "Time left, if all steps take as long"),
-        ("rows_per_second", "Rows in each second"),
+    for name, text, field in (
+        ("step", "Steps that the training has done", "step"),
+        ("steps", "Most steps that it does", "steps"),
+        ("loss", "What it minimises", "value"),
+        ("validation", "The same of rows for validation", "validation"),
+        ("duration_seconds", "Time since it began", "seconds"),
+        ("step_duration_seconds", "Time of its last step", "step_s"),
+        ("remaining_seconds", "Time left, if all steps take as long", "left_s"),
+        ("rows_per_second", "Rows in each second", "rows_per_s"),
     ):
-        yield _gauge(f"ps2_training_{name}", text, figures.get(name))
+        yield _gauge(f"ps2_training_{name}", text, getattr(training, field, None))
 
 
 def _gauge(name: str, text: str, value: float | None) -> Metric:

@@ -1,16 +1,17 @@
-"""Servers, operations and matrices for the page: pure functions of reports and catalog."""
+"""Servers, operations and matrices for the page: the servers' reports, and pure functions of these and the catalog."""
 
 from __future__ import annotations
 
+import threading
+import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from heapq import nlargest
 
-from ps2.dashboard.server_reports import ServerReport
 from ps2.dashboard.snapshot import FleetView, MatrixView, OperationView, ServerView, VectorsView
 from ps2.matrix.partition import DTYPES, MatrixSpec
-from ps2.rpc.server_status import MatrixStatus, OperationStatus
+from ps2.rpc.server_status import MatrixStatus, OperationStatus, ServerStatus
 
 # Maximum lengths of tables; the page tells the number of rows left out.
 MAX_SERVERS = 128
@@ -19,6 +20,56 @@ MAX_MATRICES = 100
 MAX_NAMES = 6
 # Maximum age of a report for the current state.
 STALE_S = 5.0
+# Servers continue to report for this long after the last request.
+REQUESTED_S = 5.0
+
+
+@dataclass(frozen=True)
+class ServerReport:
+    """A server's status, its time of arrival, and the previous status of the same process (None: there is none)."""
+
+    status: ServerStatus
+    at_s: float
+    before: ServerStatus | None = None
+
+    @property
+    def interval_s(self) -> float:
+        """Seconds between the two, by the server's own clock; 0 without a previous status."""
+        return 0.0 if self.before is None else self.status.uptime_s - self.before.uptime_s
+
+
+class ServerReports:
+    """The last two reports of each server, by index, which come with heartbeats while somebody looks. Thread-safe."""
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s = now_s
+        self._lock = threading.Lock()
+        self._reports: dict[int, ServerReport] = {}
+        self._requested_until_s = 0.0
+
+    def request(self) -> None:
+        """Ask the servers to report from their next heartbeats on, for a few seconds."""
+        self._requested_until_s = self._now_s() + REQUESTED_S
+
+    @property
+    def are_requested(self) -> bool:
+        return self._now_s() < self._requested_until_s
+
+    def add(self, index: int, status: ServerStatus) -> None:
+        """Add a report; the previous one gives the rates, unless it is old or of another process."""
+        now_s = self._now_s()
+        with self._lock:
+            last = self._reports.get(index)
+            is_same = last is not None and last.status.server_id == status.server_id
+            is_recent = last is not None and now_s - last.at_s < 2 * REQUESTED_S
+            before = last.status if last is not None and is_same and is_recent else None
+            if before is not None and status.uptime_s <= before.uptime_s:
+                return  # an older report that arrived late
+            self._reports[index] = ServerReport(status, now_s, before)
+
+    def all(self) -> dict[int, ServerReport]:
+        with self._lock:
+            return dict(self._reports)
 
 
 @dataclass(frozen=True)
@@ -89,11 +140,9 @@ def operation_views(reports: Iterable[ServerReport]) -> tuple[tuple[OperationVie
                 if interval_s
                 else (0.0, 0.0)
             )
-            found = sums.setdefault(operation.name, [0.0] * 6)
-            for place, number in enumerate(
-                (operation.count, operation.failures, operation.seconds, operation.keys, per_s, busy)
-            ):
-                found[place] += number
+            numbers = (operation.count, operation.failures, operation.seconds, operation.keys, per_s, busy)
+            before_sums = sums.get(operation.name, [0.0] * 6)
+            sums[operation.name] = [total + number for total, number in zip(before_sums, numbers, strict=True)]
     views = [
         OperationView(name, int(count), int(failures), seconds, seconds / count if count else 0.0, int(keys), *rates)
         for name, (count, failures, seconds, keys, *rates) in sums.items()
@@ -150,8 +199,8 @@ def _server(health: ServerHealth, report: ServerReport | None, now_s: float, sil
     def rate(name: str) -> float | None:
         return None if before is None else (getattr(status, name) - getattr(before, name)) / interval_s
 
-    return ServerView(
-        *(health.index, health.address, state, health.why or "", health.silent_s),
+    return replace(
+        plain,
         uptime_s=status.uptime_s,
         memory_bytes=status.memory_bytes,
         memory_limit_bytes=status.memory_limit_bytes,

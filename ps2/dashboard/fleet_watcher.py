@@ -10,8 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ps2.dashboard.event_log import MAX_EVENTS, EventLog
-from ps2.dashboard.fleet_view import CatalogMatrix, ServerHealth, fleet_view, operation_views, vectors_view
-from ps2.dashboard.server_reports import ServerReports
+from ps2.dashboard.fleet_view import (
+    CatalogMatrix,
+    ServerHealth,
+    ServerReports,
+    fleet_view,
+    operation_views,
+    vectors_view,
+)
 from ps2.dashboard.snapshot import Snapshot, to_json
 from ps2.errors import TransientError
 from ps2.rpc.control import ServerControl

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,29 +58,23 @@ class _Reading:
     is_over: bool
 
 
-@dataclass
 class RunWatcher:
     """Looks at one run again and again."""
 
-    run: RunState
-    number: int
-    rollbacks: int = 0
-    _rows_read: list[int] = field(default_factory=list)
-    _metrics_read: int = 0
-    _shown: list[int] = field(default_factory=list)
-    _series: dict[str, ClockMeans] = field(default_factory=dict)
-    _looks: list[tuple[float, int]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        workers = self.run.workers
+    def __init__(self, run: RunState, number: int) -> None:
+        workers = run.workers
+        self.run, self.number, self.rollbacks = run, number, 0
+        self._metrics_read = 0
         self._rows_read = [0] * workers
         self._shown = list(range(min(workers, MAX_SHOWN)))
+        self._series: dict[str, ClockMeans] = {}
+        self._looks: list[tuple[float, int]] = []
         self._sums: Float64s = np.zeros((workers, len(NAMES)))
         self._ends_s: Float64s = np.zeros(workers)
         self._clocks = np.zeros(workers, np.int64)
         self._recent: Float64s = np.full(workers, np.nan)
-        self._epoch = self.run.epoch
-        self._entered: list[int] = [self.run.first] * workers
+        self._epoch = run.epoch
+        self._entered: list[int] = [run.first] * workers
 
     def view(self) -> RunView:
         """Return the run's present state."""

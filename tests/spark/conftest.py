@@ -266,7 +266,7 @@ def run_train(spark, server, token_file):
         with (
             mock.patch("ps2.algorithms.spark_session.get_or_create_session", session),
             # Told on a busy machine alone.
-            mock.patch("ps2.cli.training.status_lines.INTERVAL_S", 600.0),
+            mock.patch("ps2.cli.training.running.INTERVAL_S", 600.0),
             mock.patch.object(sys, "argv", command),
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),

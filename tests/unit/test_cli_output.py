@@ -10,8 +10,8 @@ import yaml
 from click.testing import CliRunner
 
 from ps2.cli import main as command_line
-from ps2.cli.exits import exit_code
-from ps2.cli.server import parse_bytes
+from ps2.cli.options import parse_bytes
+from ps2.cli.output import exit_code
 from ps2.errors import AuthError, ConfigError, DeadlineError, OpError, UnavailableError
 from ps2.formats import duration, short_time, size
 from ps2.ops.all import TABLE

@@ -12,13 +12,14 @@ from ps2.dashboard.event_log import EventLog
 from ps2.dashboard.fleet_view import (
     MAX_MATRICES,
     MAX_SERVERS,
+    REQUESTED_S,
     CatalogMatrix,
     ServerHealth,
+    ServerReports,
     fleet_view,
     operation_views,
     vectors_view,
 )
-from ps2.dashboard.server_reports import REQUESTED_S, ServerReports
 from ps2.dashboard.snapshot import to_json
 from ps2.dashboard.training_log import TrainingLog
 from ps2.matrix.partition import MatrixSpec, Partition

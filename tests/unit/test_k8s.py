@@ -11,8 +11,8 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from ps2.cli.k8s import FleetSettings, manifests
 from ps2.cli.main import cli
-from ps2.cli.manifests import FleetSettings, manifests
 from ps2.cli.server import server
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "kubernetes"

@@ -8,16 +8,16 @@ import threading
 import pytest
 
 from ps2.algorithms.training import progress
-from ps2.cli.training import status_lines
-from ps2.cli.training.status_lines import StatusLines
+from ps2.cli.training import running
+from ps2.cli.training.running import StatusLines
 
 
 @pytest.fixture
 def printed(monkeypatch):
     """Lines that were printed."""
     lines = []
-    monkeypatch.setattr(status_lines, "INTERVAL_S", 0.001)
-    monkeypatch.setattr(status_lines.click, "echo", lambda line, err: lines.append((line, err)))
+    monkeypatch.setattr(running, "INTERVAL_S", 0.001)
+    monkeypatch.setattr(running.click, "echo", lambda line, err: lines.append((line, err)))
     return lines
 
 

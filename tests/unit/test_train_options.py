@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from dataclasses import fields
@@ -11,25 +12,27 @@ import pytest
 from click.testing import CliRunner
 
 from ps2.algorithms import (
+    LDA,
+    LINE,
+    DictionaryLearning,
     GBTClassifier,
     GBTRegressor,
+    KMeans,
     LogisticRegression,
+    MatrixFactorization,
+    MetricLearning,
+    Node2Vec,
     RandomForestClassifier,
     RandomForestRegressor,
 )
 from ps2.algorithms.text.libsvm import LabelledRows
-from ps2.cli.main import cli
-from ps2.cli.training.forest import forest
-from ps2.cli.training.gbt import gbt
-from ps2.cli.training.group import train
-from ps2.cli.training.lr import lr
-from ps2.cli.training.options import Files, Setting
-from ps2.cli.training.running import options_named
-from ps2.cli.training.tree_options import classes_of
+from ps2.cli.main import cli, train
+from ps2.cli.training.options import RunOptions, name_options, options_named
+from ps2.cli.training.trees import GBTCommand
 from ps2.errors import ConfigError, InputError, PS2Error
 from tests.commands import assert_one_line, ps2
 
-SHARED = {field.name for cls in (Files, Setting) for field in fields(cls)}
+SHARED = {"input", "test", "features", *(field.name for field in fields(RunOptions))}
 # Not of an estimator.
 OWN = {"task", "validation", "xgboost"}
 
@@ -37,13 +40,13 @@ OWN = {"task", "validation", "xgboost"}
 @pytest.mark.parametrize(
     ("command", "estimators"),
     [
-        (lr, [LogisticRegression]),
-        (gbt, [GBTClassifier, GBTRegressor]),
-        (forest, [RandomForestClassifier, RandomForestRegressor]),
+        ("lr", [LogisticRegression]),
+        ("gbt", [GBTClassifier, GBTRegressor]),
+        ("forest", [RandomForestClassifier, RandomForestRegressor]),
     ],
 )
 def test_options_when_not_shared_then_are_estimator_params(command, estimators):
-    names = {option.name for option in command.params}
+    names = {option.name for option in train.commands[command].params}
     assert names >= SHARED
     params = {param.name for estimator in estimators for param in estimator().params}
     assert names - SHARED - OWN <= params
@@ -88,13 +91,48 @@ def test_options_when_they_have_a_range_then_nan_is_outside():
                 option.type.convert(text, option, None)
 
 
+ESTIMATORS = (
+    *(DictionaryLearning, GBTClassifier, GBTRegressor, KMeans, LDA, LINE, LogisticRegression, MatrixFactorization),
+    *(MetricLearning, Node2Vec, RandomForestClassifier, RandomForestRegressor),
+)
+PARAMS = {param.name for cls in ESTIMATORS for param in cls().params}
+
+
+@pytest.mark.parametrize("command", train.commands.values(), ids=lambda command: command.name)
+def test_help_when_it_names_another_option_then_command_has_it(command):
+    """Descriptions of params name params; the command's help names its options instead."""
+    flags = {flag for option in command.params for flag in (*option.opts, *option.secondary_opts)}
+    for option in command.params:
+        assert set(re.findall(r"(?<!\w)--[a-z][\w-]*", option.help)) <= flags, option.help
+        words = re.findall(r"(?<![\w.])[a-z]+[A-Z]\w*", option.help.replace("the estimator's ", "."))
+        assert not PARAMS & set(words), option.help
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("with validationIndicatorCol: stop", "with --validation: stop"),
+        ("needs via='rows' or 'auto'", "needs --via 'rows' or 'auto'"),
+        ("the growth of via, and summary.oobScore", "the growth of via, and summary.oobScore"),
+        ("without otherCol", "without the estimator's otherCol"),
+    ],
+)
+def test_name_options_when_params_are_named_then_options_are(text, expected):
+    names = {"validationIndicatorCol": "--validation", "via": "--via", "oobScore": "--oob-score"}
+    assert name_options(text, {**names, "otherCol": "the estimator's otherCol"}) == expected
+
+
 def test_errors_when_they_begin_with_param_then_name_option():
-    with click.Context(gbt), pytest.raises(ConfigError, match=r"^--depth: expected 1, got 2$"), options_named():
+    with (
+        click.Context(train.commands["gbt"]),
+        pytest.raises(ConfigError, match=r"^--depth: expected 1, got 2$"),
+        options_named(),
+    ):
         raise ConfigError("maxDepth: expected 1, got 2")
 
 
 def test_errors_when_they_begin_otherwise_then_they_stay():
-    with click.Context(gbt), pytest.raises(ConfigError, match=r"^numWorkers: no$"), options_named():
+    with click.Context(train.commands["gbt"]), pytest.raises(ConfigError, match=r"^numWorkers: no$"), options_named():
         raise ConfigError("numWorkers: no")
 
 
@@ -228,7 +266,7 @@ def test_train_when_java_is_missing_then_says_what_to_install(variables, tmp_pat
 def test_gbt_when_binary_task_has_three_labels_then_says_tasks():
     rows = LabelledRows("rows", None, {10.0: 1, 20.0: 1, 30.0: 1})
     with pytest.raises(InputError, match="got 10, 20, 30; --task multiclass or --task regression takes more"):
-        classes_of(rows, "binary")
+        GBTCommand(None, {}, {"task": "binary"}).classes(rows)
 
 
 @pytest.mark.parametrize(

@@ -4,38 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
 from ps2.algorithms.topics.settings import LDASettings
-from ps2.cli.output import print_data, print_table
+from ps2.cli.output import print_table
 from ps2.cli.training import printed
-from ps2.cli.training.options import Setting, gathered, param_options, setting_options
-from ps2.cli.training.running import check, in_spark, options_named, pictures, save_and_draw
+from ps2.cli.training.command import TrainingCommand
 from ps2.text_tables import Column
 
 if TYPE_CHECKING:
     from ps2.algorithms.text.documents import BagOfWords
 
-EPILOG = """\b
-Examples:
-  ps2 train lda --input docword.kos.txt.gz --vocab vocab.kos.txt --k 100 --output model
-  ps2 train lda --input docword.txt.gz --k 20 --iterations 300 --optimize-alpha --plots pictures --output model
-  ps2 train lda --input docword.txt --test docword.test.txt --optimizer online --batch 0.1 --output model -o json
-  ps2 train lda --input hdfs:///news/docword-* --k 1000 --sync rotation --servers 8 --master yarn --output hdfs:///model
-  ps2 train lda --input docword.txt --restore /shared/checkpoints --output model   continue after a kill
-
-\b
-Use the model:
-  from ps2.algorithms import LDAModel, LDATopics
-  LDAModel.load("model").transform(df)     df.features: vectors that count words; column 0 is word 1 of the file
-  LDATopics.load("model").transform(X)     NumPy or scipy CSR, without Spark
-"""
-# What the training is called in checkpoints.
-TRAINING = "ps2 train lda"
-PICTURE = "likelihood.png"
-# Parameters whose defaults depend on the optimizer, or that one optimizer has: without an option, they are not set.
+# Params whose defaults depend on the optimizer, or that one optimizer has: without an option, they are not set.
 DEPENDENT = (
     *("localBatches", "learningDecay", "learningOffset", "maxIter", "optimizeDocConcentration", "sampler"),
     *("staleness", "subsamplingRate", "sync", "via"),
@@ -43,164 +25,117 @@ DEPENDENT = (
 
 
 @dataclass(frozen=True)
-class Bags:
+class Corpus:
     """Documents.
 
     Attributes:
-        input, test: any URL that Spark reads: a file, a folder or a glob of UCI's bag-of-words form.
-        vocab: the words, one a line; None: they have numbers.
+        train: the documents to train on.
+        test: the documents held out; None: there are none.
+        words: the words, by number from 0; None: they have no names.
     """
 
-    input: str
-    test: str | None
+    train: BagOfWords
+    test: BagOfWords | None
+    words: Sequence[str] | None
+
+
+class LDACommand(TrainingCommand[Corpus]):
+    """Find topics in documents."""
+
     vocab: str | None
-
-
-@dataclass(frozen=True)
-class _Job:
-    """What topics are asked.
-
-    Attributes:
-        top: words of a topic that are printed.
-        params: of the estimator.
-    """
-
-    bags: Bags
-    setting: Setting
     top: int
-    params: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class _Topic:
-    """A topic.
-
-    Attributes:
-        share: of all tokens.
-        words: the likeliest ones, each with its probability.
-    """
-
-    number: int
-    share: float
-    words: list[tuple[str, float]]
-
-
-bags_options = gathered(
-    Bags,
-    "bags",
-    [
+    name, estimator, settings, curve = "lda", "LDA", LDASettings, "likelihood.png"
+    defaults: ClassVar = dict.fromkeys(DEPENDENT)
+    file_text = (
+        "The file has UCI's bag-of-words form: three lines with the numbers of documents, words and lines that follow, "
+        'then lines "document word count", numbers from 1 on.'
+    )
+    file_options = (
         click.option("--input", required=True, metavar="FILE", help="Bag of words, folder or glob; .gz is fine."),
         click.option("--test", metavar="FILE", help="Held-out documents, for the perplexity."),
         click.option("--vocab", metavar="FILE", help="The words, one per line  [default: print their numbers]."),
-    ],
-)
-
-
-@click.command(epilog=EPILOG)
-@bags_options
-@param_options(LDASettings, **dict.fromkeys(DEPENDENT))
-@click.option(
-    "--top-words",
-    "top",
-    type=click.IntRange(1),
-    default=10,
-    show_default=True,
-    help="Number of words to print per topic.",
-)
-@setting_options
-def lda(bags: Bags, setting: Setting, top: int, **params: Any) -> None:
-    """Find topics in documents.
-
-    The file has UCI's bag-of-words form: three lines with the numbers of documents, words and lines that follow, then
-    lines "document word count", numbers from 1 on.
+    )
+    own_options = (
+        click.option(
+            "--top-words",
+            "top",
+            type=click.IntRange(1),
+            default=10,
+            show_default=True,
+            help="Number of words to print per topic.",
+        ),
+    )
+    examples = """
+    --input docword.kos.txt.gz --vocab vocab.kos.txt --k 100 --output model
+    --input docword.txt.gz --k 20 --iterations 300 --optimize-alpha --plots pictures --output model
+    --input docword.txt --test docword.test.txt --optimizer online --batch 0.1 --output model -o json
+    --input hdfs:///news/docword-* --k 1000 --sync rotation --servers 8 --master yarn --output hdfs:///model
+    --input docword.txt --restore /shared/checkpoints --output model   continue after a kill
     """
-    # All other options are named as the estimator's params.
-    from ps2.algorithms.spark_session import interruptible
+    usage = """
+    from ps2.algorithms import LDAModel, LDATopics
+    LDAModel.load("model").transform(df)     df.features: vectors that count words; column 0 is word 1 of the file
+    LDATopics.load("model").transform(X)     NumPy or scipy CSR, without Spark
+    """
 
-    params = {name: value for name, value in params.items() if value is not None}
-    with interruptible() as interrupt:
-        from ps2.algorithms import LDA
+    @property
+    def paths(self) -> list[str | None]:
+        return [self.input, self.test, self.vocab]
 
-        job = _Job(bags, setting, top, params)
-        estimator = LDA(**params)
-        with options_named():
-            estimator._check()
-            estimator._plan()
-        check((bags.input, bags.test, bags.vocab), setting)
-        in_spark(TRAINING, setting, interrupt, lambda spark, workers: _train(job, estimator, spark, workers))
+    def check_estimator(self, estimator: Any) -> None:
+        super().check_estimator(estimator)
+        estimator._plan()
 
+    def read(self, spark: Any) -> Corpus:
+        from ps2.algorithms.text.documents import read, read_vocabulary
 
-def _train(job: _Job, estimator: Any, spark: Any, workers: int) -> None:
-    from ps2.algorithms.text.documents import read, read_vocabulary
+        train = read(spark, self.input)
+        test = None if self.test is None else read(spark, self.test, train.vocabulary)
+        words = None if self.vocab is None else read_vocabulary(spark, self.vocab, train.vocabulary)
+        return Corpus(train, test, words)
 
-    bags = job.bags
-    found = read(spark, bags.input)
-    held_out = None if bags.test is None else read(spark, bags.test, found.vocabulary)
-    named = None if bags.vocab is None else read_vocabulary(spark, bags.vocab, found.vocabulary)
-    # Without --workers, the estimator chooses between one worker and several.
-    if job.setting.workers is not None or estimator.getOptimizer() == "online":
-        estimator = estimator.setNumWorkers(workers)
-    model = estimator._resumable(TRAINING).fit(found.frame)
-    perplexity = None if held_out is None else model.perplexity(held_out.frame, seed=job.params["seed"])
-    topics = _topics(model, job.top, named)
-    is_table = job.setting.form == "table"
-    # Print first: the training took long, and writing files may fail.
-    if is_table:
-        _print_tables(job, found, model, topics)
-        if held_out is not None:
-            click.echo(f"perplexity of the {held_out.documents:,} documents held out: {perplexity:,.1f}")
-    else:
-        print_data(_record(job, found, model, topics, perplexity), job.setting.form)
-    save_and_draw(model, job.setting, PICTURE)
+    def chooses_workers(self, estimator: Any) -> bool:
+        return estimator.getOptimizer() != "online"
 
+    def fit(self, estimator: Any, data: Corpus) -> Any:
+        return estimator.fit(data.train.frame)
 
-def _topics(model: Any, top: int, named: Sequence[str] | None) -> list[_Topic]:
-    """Return all topics, the one with most tokens first."""
-    sizes = model.topics.counts.sum(axis=0)
-    described = model.topics.describeTopics(top)
-    topics = [
-        _Topic(
-            number,
-            float(sizes[number] / sizes.sum()),
-            [(_word(int(at), named), float(weight)) for at, weight in zip(words, weights, strict=True)],
-        )
-        for number, (words, weights) in enumerate(described)
-    ]
-    return sorted(topics, key=lambda topic: -topic.share)
+    def measure(self, model: Any, data: Corpus) -> tuple[list[dict[str, Any]], float | None]:
+        """Return the topics, the largest first, with their likeliest words; and the perplexity of the test file."""
+        perplexity = None if data.test is None else model.perplexity(data.test.frame, seed=self.params["seed"])
+        sizes = model.topics.counts.sum(axis=0)
+        topics = []
+        for number, (ids, weights) in enumerate(model.topics.describeTopics(self.top)):
+            words = [str(id + 1) if data.words is None else data.words[id] for id in ids]
+            probabilities = dict(zip(words, map(float, weights), strict=True))
+            topics.append({"topic": number, "share": float(sizes[number] / sizes.sum()), "words": probabilities})
+        return sorted(topics, key=lambda topic: -topic["share"]), perplexity
 
+    def print_results(self, data: Corpus, model: Any, measures: Any) -> None:
+        topics, perplexity = measures
+        columns = [Column("topic", right=True), Column("tokens", right=True), Column("likeliest words", folds=True)]
+        rows = [(str(each["topic"]), f"{each['share']:.1%}", " ".join(each["words"])) for each in topics]
+        print_table(columns, rows)
+        click.echo()
+        click.echo(f"{data.train.documents:,} documents, {data.train.tokens:,} tokens, {data.train.vocabulary:,} words")
+        history = model.summary.history
+        printed.print_history(history, f"iterations of {model.getOptimizer()}", self.run)
+        if history.placement is not None:
+            click.echo(f"via {history.placement}")
+        if data.test is not None:
+            click.echo(f"perplexity of the {data.test.documents:,} documents held out: {perplexity:,.1f}")
 
-def _word(at: int, named: Sequence[str] | None) -> str:
-    return str(at + 1) if named is None else named[at]
+    def data_record(self, data: Corpus, model: Any) -> dict[str, Any]:
+        train = data.train
+        return {"documents": train.documents, "tokens": train.tokens, "words": train.vocabulary}
 
-
-def _print_tables(job: _Job, found: BagOfWords, model: Any, topics: Sequence[_Topic]) -> None:
-    columns = [Column("topic", right=True), Column("tokens", right=True), Column("likeliest words", folds=True)]
-    rows = [(str(topic.number), f"{topic.share:.1%}", " ".join(word for word, _ in topic.words)) for topic in topics]
-    print_table(columns, rows)
-    click.echo()
-    click.echo(f"{found.documents:,} documents, {found.tokens:,} tokens, {found.vocabulary:,} words")
-    history = model.summary.history
-    printed.print_pace(history, f"iterations of {model.getOptimizer()}", job.setting)
-    printed.print_steps(history)
-    if history.placement is not None:
-        click.echo(f"via {history.placement}")
-
-
-def _record(
-    job: _Job, found: BagOfWords, model: Any, topics: Sequence[_Topic], perplexity: float | None
-) -> dict[str, Any]:
-    """Return what a program may want to know of the run."""
-    history = model.summary.history
-    return {
-        "documents": found.documents,
-        "tokens": found.tokens,
-        "words": found.vocabulary,
-        "params": job.params,
-        "iterations": printed.steps_record(history),
-        "placement": None if history.placement is None else asdict(history.placement),
-        "alpha": model.topics.alpha.tolist(),
-        "topics": [{"topic": each.number, "share": each.share, "words": dict(each.words)} for each in topics],
-        "perplexity": perplexity,
-        "output": job.setting.output,
-        "plots": list(pictures(model, job.setting, PICTURE)),
-    }
+    def model_record(self, data: Corpus, model: Any, measures: Any) -> dict[str, Any]:
+        topics, perplexity = measures
+        history = model.summary.history
+        return {
+            "iterations": printed.steps_record(history),
+            "placement": None if history.placement is None else asdict(history.placement),
+            "alpha": model.topics.alpha.tolist(),
+            "topics": topics,
+            "perplexity": perplexity,
+        }

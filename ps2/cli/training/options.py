@@ -1,59 +1,35 @@
-"""What all trainings are asked: declared once, and given to a command as one argument."""
+"""The options of ``ps2 train``: those of an estimator's settings, and those that all commands have."""
 
 from __future__ import annotations
 
-import functools
+import os
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from types import FunctionType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from ps2.algorithms.frame.settings import Setting as ParamSetting
-from ps2.algorithms.frame.settings import Settings, settings_of
+from ps2.algorithms.frame.settings import Setting, Settings, settings_of
+from ps2.cli.options import Decorator, tls_arguments
 from ps2.cli.output import Format
-from ps2.cli.tls import add_tls_options
 from ps2.config import TOKEN_FILE_VARIABLE
-from ps2.errors import ConfigError
+from ps2.errors import ConfigError, DivergedError
 
-Command = Callable[..., Any]
-Decorator = Callable[[Command], Command]
+if TYPE_CHECKING:
+    from ps2.coordinator.conf import PS2Conf
 
-
-@dataclass(frozen=True)
-class Files:
-    """Rows with labels.
-
-    Attributes:
-        input, test: any URL that Spark reads: a file, a folder or a glob of LIBSVM text.
-        features: how many there are; None: as many as the files have.
-    """
-
-    input: str
-    test: str | None
-    features: int | None
+# A word that may name a param, and perhaps its value: maxIter, via='rows'.
+PARAM = re.compile(r"(?<![\w.])(?P<name>[a-z]\w*(?:\.\w+)*)(?P<equals>=(?='))?")
+# Options that have the meaning of params, and are not made of their declarations.
+RUN_PARAMS = {"numWorkers": "--workers", "numServers": "--servers"}
 
 
 @dataclass(frozen=True)
-class Setting:
-    """Where a training runs, and what becomes of it.
-
-    Attributes:
-        output: the model's folder.
-        overwrite: what is there may be replaced.
-        plots: the folder of its pictures; None: there are none.
-        form: of what is printed.
-        workers: tasks that train; None: one a task slot, or, of graphs, one an executor.
-        master: Spark's.
-        servers: of a local fleet.
-        fleet: addresses of a running one instead.
-        token_file: of that.
-        tls_cert, tls_key, tls_ca, tls_name: certificates of that.
-        checkpoint_dir, checkpoint_every: where checkpoints go, and every how many seconds.
-        restore: a checkpoint of the same training, to go on from.
-    """
+class RunOptions:
+    """Where a training runs, and where its results go; the help of ``RUN_OPTIONS`` describes each field."""
 
     output: str
     overwrite: bool
@@ -72,28 +48,168 @@ class Setting:
     checkpoint_every: float | None
     restore: str | None
 
+    def check(self) -> None:
+        """Raise a PS2Error for what is wrong with the options, as far as it shows without Spark."""
+        from ps2.config import read_token
+        from ps2.storage.folders import newest
 
-def gathered(cls: type, name: str, options: Sequence[Decorator]) -> Decorator:
-    """Return a decorator that adds options to a command.
+        self._check_output()
+        if self.plots is not None:
+            from ps2.plot_extra import needs_matplotlib
+
+            with needs_matplotlib("--plots"):
+                import matplotlib  # noqa: F401
+            make_local(self.plots, "--plots")
+        if self.checkpoint_every is not None and self.checkpoint_dir is None:
+            raise ConfigError("--checkpoint-every: expected --checkpoint-dir too, got none")
+        self.conf().check()
+        if self.fleet is not None and self.token_file is not None:
+            read_token(self.token_file)
+        if self.restore is not None and "://" not in self.restore:
+            newest(self.restore)
+
+    def _check_output(self) -> None:
+        """Raise ConfigError for a model's folder on this machine that ``prepare_folder`` would not take."""
+        from ps2.algorithms.text.paths import local_path
+
+        local = local_path(self.output)
+        if local is None or self.overwrite:
+            return
+        with suppress(OSError):  # what cannot be looked at is for prepare_folder to say
+            if os.path.isfile(local) or (os.path.isdir(local) and os.listdir(local)):
+                raise ConfigError(f"{self.output}: there is something already, which only --overwrite replaces")
+
+    def conf(self) -> PS2Conf:
+        """Return the configuration of the context."""
+        from ps2.coordinator.conf import PS2Conf
+
+        credentials: dict[str, Any] = {
+            "tokenFile": self.token_file,
+            "tlsCert": self.tls_cert,
+            "tlsKey": self.tls_key,
+            "tlsCa": self.tls_ca,
+            "tlsName": self.tls_name,
+        }
+        return PS2Conf(
+            servers=self.servers,
+            fleet=self.fleet,
+            checkpointDir=self.checkpoint_dir,
+            checkpointEveryS=self.checkpoint_every,
+            restore=self.restore,
+            **({} if self.fleet is None else credentials),
+        )
+
+
+RUN_OPTIONS: list[Decorator] = [
+    click.option("--output", required=True, metavar="DIR", help="Folder to save the model in."),
+    click.option("--overwrite", is_flag=True, help="Replace an existing model."),
+    click.option("--plots", metavar="DIR", help="Folder for plots of the training (PNG); needs matplotlib."),
+    click.option(
+        "-o",
+        "form",
+        type=click.Choice(["table", "json", "yaml"]),
+        default="table",
+        show_default=True,
+        help="Output format.",
+    ),
+    click.option(
+        "--workers",
+        type=click.IntRange(1),
+        help="Number of tasks  [default: one per task slot; graphs: one per executor, with all its cores].",
+    ),
+    click.option("--master", default="local[2]", show_default=True, help="Spark's master URL."),
+    click.option(
+        "--servers", type=click.IntRange(1), help="Number of servers of the local fleet to start  [default: 2]."
+    ),
+    click.option("--fleet", metavar="HOST:PORT,...", help="Use the servers of a running fleet instead."),
+    click.option(
+        "--token-file",
+        type=click.Path(),
+        envvar=TOKEN_FILE_VARIABLE,
+        show_envvar=True,
+        help="File with the running fleet's token.",
+    ),
+    *tls_arguments(environment=True),
+    click.option(
+        "--checkpoint-dir", metavar="DIR", help="Folder for checkpoints, from which lost servers are recovered."
+    ),
+    click.option("--checkpoint-every", type=float, metavar="SECONDS", help="Seconds between checkpoints."),
+    click.option(
+        "--restore", metavar="DIR", help="Continue the training of this checkpoint, or of the newest in a folder."
+    ),
+]
+
+
+def make_local(folder: str, option: str) -> None:
+    """Make a folder of this machine's that an option asks for, or raise ConfigError."""
+    if "://" in folder:
+        raise ConfigError(f"{option}: expected a folder of this machine, got {folder}")
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{option}: expected a folder, or a place for one, got {folder}: {error.strerror}") from error
+
+
+def param_options(
+    settings: type[Settings], defaults: Mapping[str, Any], other_names: Mapping[str, str]
+) -> list[Decorator]:
+    """Return an option for each setting that has one. A command gets the values under the settings' names.
 
     Args:
-        cls: a dataclass with a field for each option.
-        name: of the argument in which the command gets it.
+        defaults: the command's defaults where they are not those of the settings; None: the param is not set.
+        other_names: names, in the help, of params that have no option of their own.
+    """
+    declared = settings_of(settings)
+    flags = {name: _flag(setting) for name, setting in declared.items() if setting.option is not None}
+    unnamed = {name: f"the estimator's {name}" for name in declared}
+    names = {**unnamed, **RUN_PARAMS, **flags, **other_names}
+    return [
+        _param_option(declared[name], flag, defaults.get(name, declared[name].default), names)
+        for name, flag in flags.items()
+    ]
+
+
+def _flag(setting: Setting[Any]) -> str:
+    return "--" + (setting.option or re.sub("([A-Z])", r"-\1", setting.name).lower())
+
+
+def _param_option(setting: Setting[Any], flag: str, default: Any, names: Mapping[str, str]) -> Decorator:
+    kind: Any = setting.kind if setting.kind in (int, float, bool) else str
+    if setting.choices:
+        kind = click.Choice(setting.choices, case_sensitive=False)
+    text = name_options(setting.doc, names)
+    text = f"{text[0].upper()}{text[1:].rstrip('.')}."
+    if default is None and isinstance(setting.default, (int, float)) and setting.kind is not bool:
+        text += f"  [default: {setting.default}]"
+    details: Any = {
+        "type": kind,
+        "is_flag": setting.kind is bool,
+        "default": default,
+        "show_default": default is not None,
+        "help": text,
+    }
+    both = f"{flag}/--no-{flag[2:]}" if default is True else flag
+    return click.option(both, setting.name, callback=_checked(setting), **details)
+
+
+def name_options(text: str, names: Mapping[str, str]) -> str:
+    """Return a setting's description in which options replace params. A param has a capital letter, or a value.
+
+    Args:
+        names: the options, by the params' names.
     """
 
-    def decorate(command: Command) -> Command:
-        @functools.wraps(command)
-        def call(**given: Any) -> Any:
-            mine = {field.name: given.pop(field.name) for field in fields(cls)}
-            return command(**{name: cls(**mine)}, **given)
+    def name_option(word: re.Match[str]) -> str:
+        name, equals = word["name"], word["equals"]
+        if name not in names or not (equals or name != name.lower()):
+            return word[0]
+        return f"{names[name]} " if equals else names[name]
 
-        return functools.reduce(lambda made, option: option(made), reversed(options), cast(Command, call))
-
-    return decorate
+    return PARAM.sub(name_option, text)
 
 
-def checked(setting: ParamSetting[Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:
-    """Return the callback of a parameter's option: the declaration's check says what is wrong with a value."""
+def _checked(setting: Setting[Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    """Return the callback of a param's option: the declaration's check says what is wrong with a value."""
 
     def check(context: click.Context, option: click.Parameter, value: Any) -> Any:
         if isinstance(value, str) and hasattr(setting.kind, "__args__"):  # list[int], ...
@@ -113,98 +229,16 @@ def checked(setting: ParamSetting[Any]) -> Callable[[click.Context, click.Parame
     return check
 
 
-def param_options(settings: type[Settings], **defaults: Any) -> Decorator:
-    """Return a decorator that gives a command an option for each parameter of an estimator that has one.
-
-    The command gets the values under the parameters' names, None for those that are not set.
-
-    Args:
-        defaults: defaults of the command that are not those of the parameters; None: the parameter is not set.
-    """
-
-    def decorate(command: Command) -> Command:
-        for name, setting in reversed(list(settings_of(settings).items())):
-            if setting.option is None:
-                continue
-            default = defaults.get(name, setting.default)
-            flag = "--" + (setting.option or re.sub("([A-Z])", r"-\1", name).lower())
-            kind: Any = setting.kind if setting.kind in (int, float, bool) else str
-            if setting.choices:
-                kind = click.Choice(setting.choices, case_sensitive=False)
-            if default is True:
-                flag = f"{flag}/--no-{flag[2:]}"
-            text = f"{setting.doc[0].upper()}{setting.doc[1:].rstrip('.')}."
-            if default is None and isinstance(setting.default, (int, float)) and setting.kind is not bool:
-                text += f"  [default: {setting.default}]"
-            more: Any = {
-                "type": kind,
-                "is_flag": setting.kind is bool,
-                "default": default,
-                "show_default": default is not None,
-                "help": text,
-            }
-            command = click.option(flag, name, callback=checked(setting), **more)(command)
-        return command
-
-    return decorate
-
-
-files_options = gathered(
-    Files,
-    "files",
-    [
-        click.option("--input", required=True, metavar="FILE", help="LIBSVM file, folder or glob; .gz is fine."),
-        click.option("--test", metavar="FILE", help="LIBSVM file to measure the model on."),
-        click.option(
-            "--features",
-            type=click.IntRange(1),
-            metavar="N",
-            help="Number of features  [default: the largest index in the files].",
-        ),
-    ],
-)
-
-setting_options = gathered(
-    Setting,
-    "setting",
-    [
-        click.option("--output", required=True, metavar="DIR", help="Folder to save the model in."),
-        click.option("--overwrite", is_flag=True, help="Replace an existing model."),
-        click.option("--plots", metavar="DIR", help="Folder for plots of the training (PNG); needs matplotlib."),
-        click.option(
-            "-o",
-            "form",
-            type=click.Choice(["table", "json", "yaml"]),
-            default="table",
-            show_default=True,
-            help="Output format.",
-        ),
-        click.option(
-            "--workers",
-            type=click.IntRange(1),
-            help="Number of tasks  [default: one per task slot; graphs: one per executor, with all its cores].",
-        ),
-        click.option("--master", default="local[2]", show_default=True, help="Spark's master URL."),
-        click.option(
-            "--servers", type=click.IntRange(1), help="Number of servers of the local fleet to start  [default: 2]."
-        ),
-        click.option("--fleet", metavar="HOST:PORT,...", help="Use the servers of a running fleet instead."),
-        click.option(
-            "--token-file",
-            type=click.Path(),
-            envvar=TOKEN_FILE_VARIABLE,
-            show_envvar=True,
-            help="File with the running fleet's token.",
-        ),
-        functools.partial(add_tls_options, environment=True),
-        click.option(
-            "--checkpoint-dir", metavar="DIR", help="Folder for checkpoints, from which lost servers are recovered."
-        ),
-        click.option("--checkpoint-every", type=float, metavar="SECONDS", help="Seconds between checkpoints."),
-        click.option(
-            "--restore",
-            metavar="DIR",
-            help="Continue the training of this checkpoint, or of the newest in a folder.",
-        ),
-    ],
-)
+@contextmanager
+def options_named() -> Iterator[None]:
+    """Let errors that begin with the name of a param, or name a step size, say the command's option for it."""
+    options = {option.name: option.opts[0] for option in click.get_current_context().command.params}
+    try:
+        yield
+    except DivergedError as error:
+        raise DivergedError(str(error).replace("stepSize", options.get("stepSize", "stepSize"))) from error
+    except ConfigError as error:
+        name, _, rest = str(error).partition(":")
+        if name not in options:
+            raise
+        raise ConfigError(f"{options[name]}:{rest}") from error

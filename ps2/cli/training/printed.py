@@ -1,4 +1,4 @@
-"""What trainings print when they are over."""
+"""What trainings print at their end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ps2.cli.output import print_table
-from ps2.cli.training.options import Setting
+from ps2.cli.training.options import RunOptions
 from ps2.text_tables import Column
 
 if TYPE_CHECKING:
@@ -27,20 +27,28 @@ def print_rows(rows: int, features: int, classes: Sequence[float] = ()) -> None:
     click.echo(f"{text}; {', '.join(named[:-1])} and {named[-1]}" if named else text)
 
 
-def print_pace(history: TrainingHistory, what: str, setting: Setting) -> None:
-    """Say how many steps were taken, and how fast.
+def print_history(history: TrainingHistory, steps: str, run: RunOptions, with_reason: bool = False) -> None:
+    """Say how fast the steps were, and perhaps why there were no more; print a table of them.
 
     Args:
-        what: they are, in the plural.
+        steps: the noun for steps, in the plural.
     """
-    servers = setting.servers or 2
-    where = "" if setting.fleet else f" on {servers} server{'s' * (servers != 1)}"
+    print_pace(history, steps, run)
+    if with_reason and history.reason:
+        click.echo(history.reason)
+    print_steps(history)
+
+
+def print_pace(history: TrainingHistory, steps: str, run: RunOptions) -> None:
+    """Say how many steps were taken, and how fast; ``steps`` is the noun for them, in the plural."""
+    servers = run.servers or 2
+    where = "" if run.fleet else f" on {servers} server{'s' * (servers != 1)}"
     if history.placement is not None and history.placement.via == "local":
         where = " in one worker"
     taken_s = sum(history.seconds)
     # A training that was restored may have had all of them.
     step_ms = 1e3 * taken_s / max(1, history.steps)
-    click.echo(f"{history.steps} {what}{where} in {taken_s:.1f} s, {step_ms:.1f} ms {history.words.a_step}")
+    click.echo(f"{history.steps} {steps}{where} in {taken_s:.1f} s, {step_ms:.1f} ms {history.words.a_step}")
 
 
 def print_steps(history: TrainingHistory) -> None:
@@ -53,16 +61,24 @@ def print_steps(history: TrainingHistory) -> None:
 
 
 def print_measures(measures: Mapping[str, Mapping[str, float]]) -> None:
-    """Print what the model is worth on each file."""
+    """Print the measures of the model on each file."""
     names = list(next(iter(measures.values())))
     print_table(
         [Column("all rows of"), *(Column(TITLES.get(name, name), right=True) for name in names)],
         [
-            (file, *(f"{value:,}" if isinstance(value, int) else f"{value:.4f}" for value in found.values()))
-            for file, found in measures.items()
+            (file, *(f"{value:,}" if isinstance(value, int) else f"{value:.4f}" for value in values.values()))
+            for file, values in measures.items()
         ],
     )
     click.echo()
+
+
+def print_best(title: str, heading: str, best: Sequence[tuple[Any, Sequence[tuple[Any, float]]]]) -> None:
+    """Print the best matches of some ids, each with its score, and an empty line; nothing if there are no ids."""
+    if best:
+        rows = [(str(id), " ".join(f"{match} {score:.2f}" for match, score in matches)) for id, matches in best]
+        print_table([Column(title), Column(heading, folds=True)], rows)
+        click.echo()
 
 
 def steps_record(history: TrainingHistory) -> list[dict[str, Any]]:
