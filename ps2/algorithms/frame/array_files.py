@@ -6,9 +6,9 @@ import io
 import json
 import time
 import uuid
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any, ClassVar, TypeVar
 
@@ -24,6 +24,8 @@ A = TypeVar("A", bound="ArrayModel")
 
 # The key in the metadata, beside those that pyspark writes.
 KEY = "ps2"
+# The maximum of numbers of a model that travels inside the functions that use it; a larger one is broadcast.
+MAX_LIGHT = 1 << 14
 
 
 def write_arrays(url: str, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:
@@ -38,7 +40,11 @@ def write_arrays(url: str, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, 
     fs, root = resolve_url(url)
     with reported(root, "making the folder"):
         fs.makedirs(root, exist_ok=True)
-    return {name: _write(fs, f"{root}/{name}", array) for name, array in arrays.items()}
+    entries = {}
+    for name, array in arrays.items():
+        size, digest = write(fs, f"{root}/{name}", npy(array))
+        entries[name] = {"bytes": size, "xxh3_128": digest}
+    return entries
 
 
 def read_array(url: str, name: str, files: Mapping[str, Any]) -> npt.NDArray[Any]:
@@ -143,18 +149,41 @@ def save_without_spark(
         write(fs, f"{root}/metadata/_SUCCESS", [])
 
 
-def _write(fs: Any, path: str, array: npt.NDArray[Any]) -> dict[str, Any]:
-    size, digest = write(fs, path, npy(array))
-    return {"bytes": size, "xxh3_128": digest}
+@dataclass(frozen=True)
+class ModelFiles:
+    """The files of a kind of ``ArrayModel``.
+
+    Attributes:
+        format: the format, with its version.
+        what: the content in words, for errors.
+        arrays: the names of the arrays, each with the kinds of dtype that it may have, NumPy's letters. The file of an
+            array is NAME.npy.
+        values: the names of the other values, each with its conversion from JSON, which raises ValueError or TypeError
+            for a wrong value.
+    """
+
+    format: str
+    what: str
+    arrays: Mapping[str, str]
+    values: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
 
 
-class ArrayModel(ABC):
-    """A trained model as arrays, usable without Spark and servers; picklable."""
+class ArrayModel:
+    """A trained model as arrays, usable without Spark and servers; picklable.
+
+    The names in ``_FILES`` are attributes of the model, and arguments of its constructor.
+    """
 
     # The name of the public model whose files these are.
     _MODEL_CLASS: ClassVar[str]
+    _FILES: ClassVar[ModelFiles]
     # Whether features may be missing (NaN).
     takes_missing: bool = False
+
+    @property
+    def is_light(self) -> bool:
+        """Whether the model may travel inside the function that uses it."""
+        return sum(getattr(self, name).size for name in self._FILES.arrays) <= MAX_LIGHT
 
     @classmethod
     def load(cls: type[A], path: str) -> A:
@@ -183,17 +212,34 @@ class ArrayModel(ABC):
         """Return the params that the public model has, as plain data."""
         return {}
 
-    @abstractmethod
+    def _arrays_to_write(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the arrays as the files hold them."""
+        return {name: getattr(self, name) for name in self._FILES.arrays}
+
     def write(self, url: str) -> dict[str, Any]:
         """Write the arrays to a folder; return their entries for the metadata."""
+        files = write_arrays(url, {f"{name}.npy": array for name, array in self._arrays_to_write().items()})
+        values = {name: getattr(self, name) for name in self._FILES.values}
+        return {"format": self._FILES.format, **values, "files": files}
 
     @classmethod
-    @abstractmethod
     def read(cls: type[A], path: str, url: str, content: Any) -> A:
         """Read what ``write`` wrote; raises like ``load``.
 
         Args:
             path: the name that the user gave.
             url: the folder.
-            content: what ``write`` returned.
+            content: the result of ``write``.
         """
+        make: Any = cls
+        saved = cls._FILES
+        with reading(path, content, saved.format, saved.what):
+            values = {name: convert(content[name]) for name, convert in saved.values.items()}
+            arrays = {name: read_array(url, f"{name}.npy", dict(content["files"])) for name in saved.arrays}
+            for name, array in arrays.items():
+                if array.dtype.kind not in saved.arrays[name]:
+                    raise ValueError(f"{name}: dtype {array.dtype}")
+        try:
+            return make(**arrays, **values)
+        except UsageError as error:
+            raise CheckpointCorruptError(f"{path}: {error}") from error
