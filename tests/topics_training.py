@@ -18,9 +18,8 @@ from ps2.algorithms.topics.corpus import Corpus, Prior, document_numbers, iterat
 from ps2.algorithms.topics.plan import SamplingPlan
 from ps2.algorithms.topics.saved_topics import corpus_hash
 from ps2.algorithms.topics.settings import LDASettings
-from ps2.algorithms.training.balance import deal_by_cost
 from ps2.algorithms.training.faults import ColumnNames
-from ps2.algorithms.training.table import Table
+from ps2.algorithms.training.table import Table, deal_by_cost
 from ps2.run.rotation import schedule
 from tests.in_process import ArrayTable
 

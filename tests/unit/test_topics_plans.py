@@ -14,8 +14,8 @@ from ps2.algorithms.topics.saved_topics import PAGE, SavedTopics, corpus_hash
 from ps2.algorithms.topics.settings import LDASettings
 from ps2.algorithms.topics.shared_counts import ClockRows
 from ps2.algorithms.topics.sharing import word_groups
-from ps2.algorithms.training.balance import deal_by_cost
 from ps2.algorithms.training.checkpoint_names import UNNAMED
+from ps2.algorithms.training.table import deal_by_cost
 from tests.fakes import FleetInProcess, installed, session_over
 
 

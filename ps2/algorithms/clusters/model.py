@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from ps2.algorithms.clusters import kernels
 from ps2.algorithms.clusters.assigning import Points, exponent_of, shifted, squared_lengths
 from ps2.algorithms.frame.array_files import ArrayModel, ModelFiles
-from ps2.algorithms.frame.given_rows import finite_rows, given_rows
+from ps2.algorithms.frame.row_matrices import as_rows, finite_rows
 from ps2.data.plain_arrays import as_array
 from ps2.errors import ConfigError, InputError, ShapeError
 from ps2.ops.guards import readable
@@ -45,7 +45,7 @@ class KMeansClusters(ArrayModel):
         InputError: a number of a centre is not finite.
         ConfigError: the distance is unknown.
         """
-        given = given_rows("centres", centres)
+        given = as_rows("centres", centres)
         self.centres: Array = np.ascontiguousarray(given, np.float32 if given.dtype == np.float32 else np.float64)
         if not self.centres.shape[0]:
             raise ShapeError(f"centres: expected shape (clusters, features), got {self.centres.shape}")

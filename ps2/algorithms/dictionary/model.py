@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from ps2.algorithms.dictionary.coding import code, exponent_of, shifted
 from ps2.algorithms.frame.array_files import ArrayModel, ModelFiles
-from ps2.algorithms.frame.given_rows import finite_row_or_rows, finite_rows
+from ps2.algorithms.frame.row_matrices import finite_row_or_rows, finite_rows
 from ps2.errors import ConfigError, InputError, ShapeError
 from ps2.ops.kernels import Float64s
 

@@ -29,14 +29,7 @@ MAX_LIGHT = 1 << 14
 
 
 def write_arrays(url: str, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:
-    """Write arrays as files of a folder; return their entries for the metadata.
-
-    Args:
-        arrays: by file name.
-
-    Raises:
-        RecoveryError: the file system refuses.
-    """
+    """Write arrays, by file name, to a folder; return their entries for the metadata."""
     fs, root = resolve_url(url)
     with reported(root, "making the folder"):
         fs.makedirs(root, exist_ok=True)
@@ -48,11 +41,7 @@ def write_arrays(url: str, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, 
 
 
 def read_array(url: str, name: str, files: Mapping[str, Any]) -> npt.NDArray[Any]:
-    """Read the file that an entry of ``write_arrays`` describes.
-
-    Raises:
-        CheckpointCorruptError: the file does not match its entry.
-    """
+    """Read the file of an entry of ``write_arrays``; raise CheckpointCorruptError if it does not match the entry."""
     fs, root = resolve_url(url)
     path = f"{root}/{name}"
     try:
@@ -72,12 +61,7 @@ def load_content(path: str) -> Any:
 def load_metadata(path: str) -> dict[str, Any]:
     """Return a saved model's metadata, as pyspark writes them: class, paramMap and others; PS2's part is ``KEY``.
 
-    Args:
-        path: folder, local or a URL that fsspec knows.
-
-    Raises:
-        CheckpointMissingError: there is no model.
-        CheckpointCorruptError: the metadata cannot be read.
+    Raise CheckpointMissingError without a model, and CheckpointCorruptError for metadata that cannot be read.
     """
     fs, root = resolve_url(path, "path")
     with reported(root, "reading the metadata"):
@@ -96,21 +80,12 @@ def load_metadata(path: str) -> dict[str, Any]:
 
 @contextmanager
 def reading(path: str, content: Any, expected: str, what: str) -> Iterator[None]:
-    """Check the format of a saved model, and turn errors of reading it into CheckpointCorruptError.
-
-    Args:
-        path: the name that the user gave.
-        content: PS2's part of the metadata.
-        expected: the format.
-        what: the kind of model, in words.
-
-    Raises:
-        UsageError: the model has another format.
-        CheckpointCorruptError: reading raised a KeyError, TypeError or ValueError.
-    """
-    found = content.get("format") if isinstance(content, dict) else None
-    if found != expected:
-        raise UsageError(f"{path}: expected {what} of format {expected!r}, got {found!r}: another version wrote that")
+    """Raise UsageError for another format than ``expected``; turn errors of reading into CheckpointCorruptError."""
+    saved_format = content.get("format") if isinstance(content, dict) else None
+    if saved_format != expected:
+        raise UsageError(
+            f"{path}: expected {what} of format {expected!r}, got {saved_format!r}: another version wrote that"
+        )
     try:
         yield
     except (KeyError, TypeError, ValueError) as error:
@@ -120,16 +95,9 @@ def reading(path: str, content: Any, expected: str, what: str) -> Iterator[None]
 def save_without_spark(
     path: str, model_class: str, params: Mapping[str, Any], write_content: Callable[[str], Any]
 ) -> None:
-    """Write a model to a new folder, local or a URL that fsspec knows, with metadata as pyspark writes them.
+    """Write a model to a new folder, with metadata as pyspark writes them; raise UsageError if the folder exists.
 
-    Args:
-        model_class: the class whose ``load`` reads it.
-        params: the params that are set.
-        write_content: writes everything but the metadata to a URL, and returns PS2's part of the metadata.
-
-    Raises:
-        UsageError: the folder exists.
-        RecoveryError: the file system refuses.
+    ``write_content`` writes all else to a URL, and returns PS2's part of the metadata.
     """
     fs, root = resolve_url(path, "path")
     if fs.exists(root):
@@ -224,13 +192,7 @@ class ArrayModel:
 
     @classmethod
     def read(cls: type[A], path: str, url: str, content: Any) -> A:
-        """Read what ``write`` wrote; raises like ``load``.
-
-        Args:
-            path: the name that the user gave.
-            url: the folder.
-            content: the result of ``write``.
-        """
+        """Read what ``write`` wrote to a URL, for which the user gave a path; raises like ``load``."""
         make: Any = cls
         saved = cls._FILES
         with reading(path, content, saved.format, saved.what):

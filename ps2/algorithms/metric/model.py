@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from ps2.algorithms.frame.array_files import ArrayModel, ModelFiles
-from ps2.algorithms.frame.given_rows import finite_row_or_rows, finite_rows
+from ps2.algorithms.frame.row_matrices import finite_row_or_rows, finite_rows
 from ps2.array_types import Float64s
 from ps2.errors import LimitError, ShapeError
 

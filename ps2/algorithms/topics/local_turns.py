@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ps2.algorithms.topics.blocks import make_ring
 from ps2.algorithms.topics.plan import SamplingPlan
-from ps2.algorithms.training.balance import deal_by_cost
+from ps2.algorithms.training.table import deal_by_cost
 from ps2.ops.kernels import Int64s
 from ps2.run.rotation import RotationSchedule
 

@@ -72,7 +72,7 @@ class LocalBoostingProgram(LocalProgram[TrainedForest[Forest]]):
 
     def drive(self, ask: Ask) -> Steps[BoostingRecord]:
         boosting = BoostingRecord(self._problem, self.plan, self.record)
-        ask.start()
+        ask.start_timer()
         task = GrowRounds(first=0, trees=[], scales=None)
         while True:
             report = yield task

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from ps2.algorithms.frame.given_rows import given_rows
+from ps2.algorithms.frame.row_matrices import as_rows
 from ps2.algorithms.trees import predict_kernels as kernels
 from ps2.algorithms.trees.tree import LEAF, Bools, Forest, Tree
 from ps2.array_types import Float64s, Int32s
@@ -113,7 +113,7 @@ def matrix_of(x: Any, features: int) -> Any:
     Raises:
         ShapeError, DTypeError: they are none, or have another number of features.
     """
-    x = given_rows("x", x, features)
+    x = as_rows("x", x, features)
     return x.astype(np.float64, copy=False)
 
 

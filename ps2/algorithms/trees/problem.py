@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.frame.settings import Plan, with_values
-from ps2.algorithms.training.placement import Via
+from ps2.algorithms.training.record import Via
 from ps2.algorithms.training.table import Facts
 from ps2.algorithms.trees.cut_points import unit_of
 from ps2.algorithms.trees.gradients import Objective

@@ -96,7 +96,7 @@ class FleetProgram(TreesProgram[T]):
         if self._matrices is None:  # an earlier driver has made them
             bins = self._quantiles.cut()
             self._matrices = HistogramMatrices.existing(bins, self._problem, self.plan.channels, numbers)
-        ask.start()
+        ask.start_timer()
         return self._matrices
 
     def _make_matrices(self) -> list[int]:

@@ -8,8 +8,7 @@ from typing import Any
 from ps2.algorithms.frame.journal import Journal, earlier_settings
 from ps2.algorithms.frame.program import run_program
 from ps2.algorithms.training.checkpoint_names import UNNAMED, CheckpointNames
-from ps2.algorithms.training.placement import Via
-from ps2.algorithms.training.record import Record, StepReport, Words
+from ps2.algorithms.training.record import Record, StepReport, Via, Words
 from ps2.algorithms.training.table import Facts, Table
 from ps2.algorithms.trees.local_program import LocalBoostingProgram
 from ps2.algorithms.trees.problem import BoostingPlan, TreeProblem

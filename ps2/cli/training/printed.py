@@ -45,7 +45,7 @@ def print_pace(history: TrainingHistory, what: str, setting: Setting) -> None:
 
 def print_steps(history: TrainingHistory) -> None:
     """Print a table of steps: the first one, the last, and evenly spaced ones between."""
-    from ps2.algorithms.training.by_step import cells, spaced, titles
+    from ps2.algorithms.training.record import cells, spaced, titles
 
     click.echo()
     print_table([Column(title, right=True) for title in titles(history)], spaced(cells(history)))
@@ -67,7 +67,7 @@ def print_measures(measures: Mapping[str, Mapping[str, float]]) -> None:
 
 def steps_record(history: TrainingHistory) -> list[dict[str, Any]]:
     """Return all steps for programs; JSON has no NaN."""
-    from ps2.algorithms.training.by_step import by_step
+    from ps2.algorithms.training.record import by_step
 
     words = history.words
     return [
