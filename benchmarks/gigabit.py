@@ -29,7 +29,7 @@ from ps2.algorithms.embeddings.tables import ServerTables, SlicedTable, put_alia
 from ps2.algorithms.embeddings.work import STRATEGIES
 from ps2.algorithms.embeddings.worker import EpochSchedule, WorkerSetup
 from ps2.algorithms.training.checkpoint_names import UNNAMED
-from ps2.algorithms.training.placement import Via
+from ps2.algorithms.training.record import Via
 
 WAYS: tuple[Via, ...] = ("servers", "rows")
 SENTENCE = 40

@@ -18,7 +18,7 @@ from benchmarks import frame
 from benchmarks.frame import Benchmark, Line, Part, option, take_turns
 from benchmarks.local_spark import DAEMON, WORKERS, cached, spark_and_servers
 from ps2 import PS2Context
-from ps2.algorithms.frame.vector_columns import for_arrow
+from ps2.algorithms.frame.frames import for_arrow
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.reading import read
 

@@ -20,7 +20,7 @@ from ps2.algorithms.linear.local import AfterSurvey, Task
 from ps2.algorithms.linear.trainer import train
 from ps2.algorithms.linear.weights import Weights
 from ps2.algorithms.training.faults import Form
-from ps2.algorithms.training.outcome import result_of
+from ps2.algorithms.training.only_worker import result_of
 from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.training.table import Table
 from ps2.protocol.plain_data import decode

@@ -16,9 +16,8 @@ from ps2.algorithms.topics.assignments import Assignments
 from ps2.algorithms.topics.corpus import Corpus, Prior, corpus_hash, document_numbers, iteration_key
 from ps2.algorithms.topics.plan import SamplingPlan
 from ps2.algorithms.topics.settings import LDASettings
-from ps2.algorithms.training.balance import deal_by_cost
 from ps2.algorithms.training.faults import ColumnNames
-from ps2.algorithms.training.table import Table
+from ps2.algorithms.training.table import Table, deal_by_cost
 from ps2.run.rotation import schedule
 from tests.in_process import ArrayTable
 

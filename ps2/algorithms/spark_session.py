@@ -32,14 +32,9 @@ ERROR_LINE = re.compile(r"^(?:\w+\.)*(\w+): (.*(?:\n(?!\n|\s+at ).*)*)", re.MULT
 
 
 def get_or_create_session(master: str | None, name: str) -> Any:
-    """Return the running SparkSession, or start one.
+    """Return the running SparkSession, or start one; without a master, Spark's own settings decide.
 
-    Args:
-        master: Spark's master URL; None leaves it to spark-submit, or to Spark's own settings.
-        name: of the application.
-
-    Raises:
-        ConfigError: Java is missing, the master URL is invalid, nothing listens there, or Spark does not start.
+    Raise ConfigError if Java is missing, nothing listens at the master's URL, or Spark does not start.
     """
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkRuntimeError

@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import scipy.sparse as sp
 
-from ps2.algorithms.frame.given_rows import given_rows
+from ps2.algorithms.frame.row_matrices import as_rows
 from ps2.data.columns import VECTOR, VECTORS, as_arrow, listed
 from ps2.data.plain_arrays import as_array, as_numbers
 from ps2.errors import InputError
@@ -109,7 +109,7 @@ def _as_struct(cell: Any) -> dict[str, Any]:
             raise KeyError(f"expected {sorted(VECTOR)}")
         return cell
     if sp.issparse(cell):
-        row = given_rows("features", cell.reshape(1, -1))
+        row = as_rows("features", cell.reshape(1, -1))
         return {"type": 0, "size": row.shape[1], "indices": row.indices, "values": row.data}
     if not hasattr(cell, "indices"):
         return {"type": DENSE, "size": None, "indices": None, "values": _as_array(cell)}

@@ -16,9 +16,8 @@ import pandas as pd
 import pyarrow as pa
 import scipy.sparse as sp
 
-from ps2.algorithms.frame.given_rows import finite_rows, given_rows
-from ps2.algorithms.frame.heads import ClusterHead
-from ps2.algorithms.frame.predictions import predicted
+from ps2.algorithms.frame.heads import ClusterHead, predicted
+from ps2.algorithms.frame.row_matrices import as_rows, finite_rows
 from ps2.algorithms.frame.scoring import (
     FeatureScoring,
     KeyScoring,
@@ -107,7 +106,7 @@ class FeaturePredictor:
         scoring = self._scoring
         is_matrix = isinstance(model_input, np.ndarray) or sp.issparse(model_input)
         if is_matrix and isinstance(scoring.features, str) and scoring.margin is None:
-            rows = given_rows if scoring.missing else finite_rows
+            rows = as_rows if scoring.missing else finite_rows
             x = rows(scoring.features, model_input, scoring.dim).astype(np.float64, copy=False)
             return self._outputs(x if scoring.missing else sp.csr_array(x), 0.0, None)
         check_columns(model_input, scoring.inputs)

@@ -11,8 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from ps2.algorithms.clusters.model import KMeansClusters
-from ps2.algorithms.frame.heads import ClassHead, VotesHead
-from ps2.algorithms.frame.predictions import predicted
+from ps2.algorithms.frame.heads import ClassHead, VotesHead, predicted
 from ps2.algorithms.frame.scoring import FeatureScoring
 from ps2.algorithms.trees.forests.random_forest import RandomForest
 from ps2.algorithms.trees.model import GBTModel

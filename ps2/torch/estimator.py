@@ -16,11 +16,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import pandas_udf
 
-from ps2.algorithms.frame.anew import done_anew
 from ps2.algorithms.frame.dealing import check_workers, count_rows, deal_rows
 from ps2.algorithms.frame.estimator import TrainingEstimator
 from ps2.algorithms.frame.frames import check_frame
 from ps2.algorithms.frame.params import ByName
+from ps2.algorithms.frame.retry import retry_after_server_loss
 from ps2.algorithms.frame.settings import positional
 from ps2.algorithms.frame.summaries import HistorySummary
 from ps2.algorithms.frame.tables import column, field
@@ -121,7 +121,7 @@ class TorchEstimator(TorchSettings, TrainingEstimator, Estimator["TorchModel"]):
         def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> TrainedModule:
             return train(ps, table.dealt, workers, self._program(options), on_step)
 
-        trained = done_anew(lambda: self._train_in_context(table, self.getEpochs(), run))
+        trained = retry_after_server_loss(lambda: self._train_in_context(table, self.getEpochs(), run))
         model = TorchModel(trained.module, trained.width, self.outputFn)._resetUid(self.uid)
         model = self._copyValues(model)
         model._summary = HistorySummary(trained.history)

@@ -88,7 +88,7 @@ def train(
     options, record = program.options, Record(on_step, Words("minibatch", "loss"))
     record.completed = "all epochs are done"
     driver = _Driver(options, record)
-    record.start()
+    record.start_timer()
     try:
         results = ps.run(
             *(frame, program, workers, options.staleness), read=program.read, onClock=driver.on_clock, seed=options.seed
@@ -224,5 +224,5 @@ class _Driver:
             record.enter(number)
             losses, rows = reports[0].tolist()
             record.add(int(rows), 0)
-            record.step(losses / rows)
+            record.add_step(losses / rows)
         return STOP if number + 1 >= self._steps * options.epochs else None

@@ -22,7 +22,7 @@ from faults.again import killing_at_each_clock_and_checkpoint
 
 import ps2
 from ps2 import PS2Conf, PS2Context
-from ps2.algorithms.frame.anew import done_anew
+from ps2.algorithms.frame.retry import retry_after_server_loss
 from ps2.errors import ConfigError, NotFoundError
 
 # Clocks in which workers die.
@@ -210,7 +210,7 @@ def servers_die_often(training: Any, spark: Any, folder: Path) -> None:
     with PS2Context.getOrCreate(spark, servers=2, checkpointDir=str(folder), checkpointEverySteps=2) as ps:
         fit = training.on(ps, spark)
         with killing_at_each_clock_and_checkpoint(ps, training.spared + 1) as killed:
-            result = done_anew(fit)
+            result = retry_after_server_loss(fit)
         assert killed.clocks, "no server was killed at the end of a clock"
         assert killed.checkpoints, "no server was killed in a checkpoint"
         # Of a clock's end and the checkpoint right after it, one recovery may have both; and of the last ones, none.

@@ -30,7 +30,7 @@ from ps2.algorithms import (
     GBTRegressor,
     RandomForestClassifier,
 )
-from ps2.algorithms.frame.wide_integers import warn_of_wide_integers
+from ps2.algorithms.frame.frames import warn_of_wide_integers
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Facts, Table
 from ps2.algorithms.trees.label_statistics import label_quantile, label_sums

@@ -6,7 +6,7 @@ import pytest
 from pyspark.ml.linalg import VectorUDT
 from pyspark.sql.types import DoubleType, StructField
 
-from ps2.algorithms.frame.attributes import categories_of
+from ps2.algorithms.frame.frames import categories_of
 from ps2.errors import InputError
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ps2.algorithms.frame.dealing import way
-from ps2.algorithms.frame.loads import Load, loads_of, unevenness
+from ps2.algorithms.training.table import Load, loads_of, unevenness
 
 
 def alike(counts):

@@ -54,13 +54,13 @@ class Sums(Program[Any]):
 
     def drive(self, ask):
         ask(lambda: self.servers.update(started=self.servers.get("started", 0) + 1))
-        ask.start()
+        ask.start_timer()
         totals = []
         while len(totals) < ask.setting(lambda: self.plan.iterations):
             yield from self.step(ask, len(totals))
             report = yield Read().then(lambda report: {"half": report.sum / 2})
             totals.append(ask(self.move) + report.half)
-            ask.evaluated(totals[-1], rows=1)
+            ask.record_objective(totals[-1], rows=1)
         return totals
 
     def step(self, ask, number):
@@ -90,12 +90,12 @@ class Walk(Sums):
 
     def drive(self, ask):
         ask(lambda: self.servers.update(started=self.servers.get("started", 0) + 1))
-        ask.start()
+        ask.start_timer()
         positions, post = [0.0], NextClock()
         while len(positions) <= ask.setting(lambda: self.plan.iterations):
             report = yield post
             positions.append(positions[-1] + report.clock)
-            ask.stepped(positions[-1], 1, 0)
+            ask.record_step(positions[-1], 1, 0)
             post = Rate(positions[-1]) if len(positions) % 2 else NextClock()
         return positions[1:]
 
@@ -277,11 +277,11 @@ def test_program_when_run_again_then_each_driver_makes_once():
 def test_step_when_it_has_metrics_then_they_are_of_every_driver():
     class Measured(Sums):
         def drive(self, ask):
-            ask.start()
+            ask.start_timer()
             yield Add(0)
-            first = ask.stepped(1.0, 1, 0, {"rate": 0.5}, pairs=6)
+            first = ask.record_step(1.0, 1, 0, {"rate": 0.5}, pairs=6)
             yield Add(0)
-            return [first, ask.stepped(1.0, 1, 0, {"rate": 0.2})]
+            return [first, ask.record_step(1.0, 1, 0, {"rate": 0.2})]
 
     fleet, steps = Fleet(), []
     fleet.run(Measured, clocks=2, steps=steps)

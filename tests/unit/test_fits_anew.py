@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from ps2.algorithms.frame import anew
-from ps2.algorithms.frame.anew import MAX_BEGINNINGS, done_anew
+from ps2.algorithms.frame import retry
+from ps2.algorithms.frame.retry import MAX_BEGINNINGS, retry_after_server_loss
 from ps2.algorithms.training.run import NotWhole
 from ps2.errors import RecoveryError, UnavailableError, UsageError
 
@@ -39,7 +39,7 @@ def context(monkeypatch):
 
     def make(*args, **kwargs):
         made = LosesServers(*args, **kwargs)
-        monkeypatch.setattr(anew, "PS2Context", SimpleNamespace(getActive=lambda: made))
+        monkeypatch.setattr(retry, "PS2Context", SimpleNamespace(getActive=lambda: made))
         return made
 
     return make
@@ -61,11 +61,11 @@ def losing(ps, times, error=None):
 
 
 def test_a_fit_when_a_loss_is_not_seen_by_it_then_begins_anew(context):
-    assert done_anew(losing(context(), 2)) == 3
+    assert retry_after_server_loss(losing(context(), 2)) == 3
 
 
 def test_a_fit_when_a_loss_makes_it_fail_then_begins_anew(context):
-    assert done_anew(losing(context(), 1, UnavailableError("gone"))) == 2
+    assert retry_after_server_loss(losing(context(), 1, UnavailableError("gone"))) == 2
 
 
 def test_a_fit_when_its_run_rolled_back_then_is_done(context):
@@ -76,7 +76,7 @@ def test_a_fit_when_its_run_rolled_back_then_is_done(context):
         ps._coordinator.active_run.rollbacks += 1
         return "done"
 
-    assert done_anew(fit) == "done"
+    assert retry_after_server_loss(fit) == "done"
 
 
 def test_a_fit_when_its_run_has_come_to_a_part_then_begins_anew(context):
@@ -90,12 +90,12 @@ def test_a_fit_when_its_run_has_come_to_a_part_then_begins_anew(context):
             raise NotWhole("counts are being made anew")
         return "done"
 
-    assert done_anew(fit) == "done"
+    assert retry_after_server_loss(fit) == "done"
 
 
 @pytest.mark.parametrize("settings", [{"source": "replica"}, {"source": "handover"}, {"recover": "shard"}])
 def test_a_fit_when_nothing_is_to_be_done_again_then_is_done(context, settings):
-    assert done_anew(losing(context(**settings), 1)) == 1
+    assert retry_after_server_loss(losing(context(**settings), 1)) == 1
 
 
 def test_a_fit_when_it_fails_by_itself_then_raises_that(context):
@@ -105,14 +105,14 @@ def test_a_fit_when_it_fails_by_itself_then_raises_that(context):
         raise UsageError("of its own")
 
     with pytest.raises(UsageError, match="of its own"):
-        done_anew(fit)
+        retry_after_server_loss(fit)
 
 
 def test_a_fit_when_servers_die_for_ever_then_names_the_count(context):
     with pytest.raises(RecoveryError, match=f"a fit has begun {MAX_BEGINNINGS} times"):
-        done_anew(losing(context(), MAX_BEGINNINGS))
+        retry_after_server_loss(losing(context(), MAX_BEGINNINGS))
 
 
 def test_a_fit_when_it_goes_on_from_a_checkpoint_then_says_so(context):
     with pytest.raises(RecoveryError, match="does not begin anew: restore it once more"):
-        done_anew(losing(context(restore="hdfs:///models"), 1))
+        retry_after_server_loss(losing(context(restore="hdfs:///models"), 1))

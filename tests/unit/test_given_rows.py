@@ -14,8 +14,8 @@ from ps2.algorithms import (
     MatrixFactors,
     SparseCoder,
 )
-from ps2.algorithms.frame.given_rows import finite_row_or_rows, finite_rows, given_rows
 from ps2.algorithms.frame.predict import rows_of
+from ps2.algorithms.frame.row_matrices import as_rows, finite_row_or_rows, finite_rows
 from ps2.data.key_rows import KeyRows
 from ps2.errors import ConfigError, DTypeError, InputError, ShapeError, UsageError
 from ps2.mlflow.columns import check_columns, plain_column, vector_column
@@ -44,7 +44,7 @@ def test_rows_when_given_one_list_then_one_row() -> None:
 
 
 def test_rows_when_nan_allowed_then_kept_as_given() -> None:
-    assert np.isnan(given_rows("x", [[np.nan, 1.0]], 2)[0, 0])
+    assert np.isnan(as_rows("x", [[np.nan, 1.0]], 2)[0, 0])
 
 
 def test_coder_when_products_of_atoms_overflow_then_refused() -> None:
@@ -58,8 +58,8 @@ HIDDEN = np.ma.array([[1.0, 2.0], [3.0, 4.0]], mask=[[False, True], [False, Fals
 @pytest.mark.parametrize(
     "read",
     [
-        lambda: given_rows("x", HIDDEN, 2),
-        lambda: given_rows("x", list(HIDDEN), 2),
+        lambda: as_rows("x", HIDDEN, 2),
+        lambda: as_rows("x", list(HIDDEN), 2),
         lambda: KMeansClusters(HIDDEN),
         lambda: KMeansClusters(np.eye(2)).predict(HIDDEN),
         lambda: KMeansClusters(np.eye(2)).cost(np.eye(2), HIDDEN[0]),
@@ -86,7 +86,7 @@ def test_rows_when_column_is_none_then_refused(form, column) -> None:
     x = form(np.ones((2, 2)))
     x.indices[-1] = column
     with pytest.raises(ShapeError, match=r"x: expected .* got a malformed sparse matrix: .*indices"):
-        given_rows("x", x, 2)
+        as_rows("x", x, 2)
 
 
 @pytest.mark.parametrize("form", [sp.coo_array, sp.coo_matrix, sp.bsr_array, sp.lil_array])
@@ -99,13 +99,13 @@ def test_rows_when_form_converts_unchecked_then_refused(form, column) -> None:
     else:
         (x.indices if form is sp.bsr_array else x.col)[-1] = column
     with pytest.raises(ShapeError, match=r"x: expected .* got a malformed sparse matrix: .*ind(ices|ex)"):
-        given_rows("x", x, 2)
+        as_rows("x", x, 2)
 
 
 @pytest.mark.parametrize("form", [sp.coo_array, sp.coo_matrix, sp.bsr_array, sp.lil_array, sp.dok_array, sp.dia_array])
 def test_rows_when_form_is_converted_then_the_same(form) -> None:
     x = np.array([[0.0, 1.0], [2.0, 0.0]])
-    np.testing.assert_array_equal(given_rows("x", form(x), 2).toarray(), x)
+    np.testing.assert_array_equal(as_rows("x", form(x), 2).toarray(), x)
 
 
 @pytest.mark.parametrize(("indices", "values"), [([-1], [1.0]), ([0, 7], [1.0, 2.0]), ([3], [1.0]), ([0, 1], [1.0])])
@@ -131,7 +131,7 @@ def test_vector_when_it_is_of_no_numbers_then_refused(value) -> None:
 
 def test_rows_when_a_place_has_two_values_then_their_sum() -> None:
     x = sp.csr_array((np.array([4.0, 0.5, 0.5, 0.0]), np.array([2, 0, 0, 1]), np.array([0, 4])), shape=(1, 3))
-    found = given_rows("x", x, 3)
+    found = as_rows("x", x, 3)
     assert (found.indices.tolist(), found.data.tolist()) == ([0, 1, 2], [1.0, 0.0, 4.0])
     assert x.indices.tolist() == [2, 0, 0, 1]
 
@@ -176,7 +176,7 @@ def test_rows_when_numbers_have_any_type_then_read(x) -> None:
 
 def test_rows_when_pandas_has_na_then_it_is_nan() -> None:
     x = pd.DataFrame({"a": pd.array([1, pd.NA], "Int64"), "b": [True, False], "c": [None, 0.5]})
-    np.testing.assert_array_equal(given_rows("x", x), [[1, 1, np.nan], [np.nan, 0, 0.5]])
+    np.testing.assert_array_equal(as_rows("x", x), [[1, 1, np.nan], [np.nan, 0, 0.5]])
     with pytest.raises(InputError, match="x: expected finite numbers, got nan in row 0"):
         finite_rows("x", x)
 
@@ -191,7 +191,7 @@ def test_rows_when_pandas_has_na_then_it_is_nan() -> None:
 )
 def test_rows_when_objects_are_no_numbers_then_named(x, message) -> None:
     with pytest.raises(DTypeError, match=f"x: {message}"):
-        given_rows("x", x)
+        as_rows("x", x)
 
 
 @pytest.mark.parametrize("cell", [["1", "2"], np.array(["1", "2"], object), np.array(["2024"], "M8[D]")])

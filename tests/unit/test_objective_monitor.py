@@ -27,7 +27,7 @@ def monitor(solver="ma-sgd", fraction=1.0):
 def ended(objectives, **asked):
     made, record = monitor(**asked)
     for step, value in enumerate(objectives):
-        record.evaluated(made.objective(step, 2.0 * value, 2.0, 0.0))
+        record.add_objective(made.objective(step, 2.0 * value, 2.0, 0.0))
     made.end()
 
 
@@ -63,6 +63,6 @@ def test_note_when_objective_is_no_number_then_says_since_when():
 
 def test_note_when_minibatch_has_no_row_then_it_is_unknown():
     made, record = monitor("minibatch", 0.1)
-    record.evaluated(made.objective(0, 0.0, 0.0, 0.5))
-    record.evaluated(made.objective(1, 3.0, 1.0, 0.0))
+    record.add_objective(made.objective(0, 0.0, 0.0, 0.5))
+    record.add_objective(made.objective(1, 3.0, 1.0, 0.0))
     made.end()

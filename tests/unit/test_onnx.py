@@ -25,7 +25,7 @@ from ps2.algorithms import (
     RandomForestClassificationModel,
     RandomForestRegressionModel,
 )
-from ps2.algorithms.frame.predictions import predicted
+from ps2.algorithms.frame.heads import predicted
 from ps2.algorithms.linear.problem import Problem
 from ps2.algorithms.linear.weights import Weights
 from ps2.algorithms.metric.model import Metric

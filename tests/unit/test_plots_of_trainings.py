@@ -12,9 +12,7 @@ from matplotlib.figure import Figure
 from ps2.algorithms.frame.notebook import history_html
 from ps2.algorithms.frame.plotting import draw_importances, draw_losses
 from ps2.algorithms.topics.model import LDATopics
-from ps2.algorithms.training.by_step import best_step, by_step, cells, spaced, titles
-from ps2.algorithms.training.placement import Placement
-from ps2.algorithms.training.record import TrainingHistory, Words
+from ps2.algorithms.training.record import Placement, TrainingHistory, Words, best_step, by_step, cells, spaced, titles
 from ps2.cli.training.printed import print_pace
 from ps2.errors import ConfigError
 

@@ -11,7 +11,7 @@ from ps2.algorithms.training.record import Record
 
 def step(record, loss=1.5):
     record.add(3, 100)
-    record.step(loss)
+    record.add_step(loss)
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def reports():
 @pytest.fixture
 def record(reports):
     record = Record(reports.append)
-    record.start()
+    record.start_timer()
     return record
 
 
@@ -36,7 +36,7 @@ def test_step_when_it_ends_then_is_told_with_all_sums_so_far(record, reports):
 def test_history_when_training_is_over_then_has_all_of_it(record):
     record.objective.append(2.0)
     record.add(3, 100)
-    record.step(1.0)
+    record.add_step(1.0)
     history = record.history()
     assert (history.objective, history.steps, len(history.seconds)) == ([2.0, 1.0], 1, 1)
     assert (history.rows, history.bytes, history.reason) == (3, 100, "all steps were taken")
@@ -44,14 +44,14 @@ def test_history_when_training_is_over_then_has_all_of_it(record):
 
 def test_objective_when_a_step_had_no_row_then_the_one_before(record, reports):
     for value in (math.nan, math.nan, 4.0, math.nan, 3.0, math.nan):
-        record.evaluated(value)
+        record.add_objective(value)
     assert record.history().objective == [4.0, 4.0, 4.0, 4.0, 3.0, 3.0]
     assert [report.objective for report in reports][1:] == [4.0, 4.0, 3.0, 3.0]
 
 
 def test_objective_when_no_step_had_a_row_then_is_not_known(record):
-    record.evaluated(math.nan)
-    record.evaluated(math.nan)
+    record.add_objective(math.nan)
+    record.add_objective(math.nan)
     assert all(map(math.isnan, record.history().objective))
 
 
@@ -90,7 +90,7 @@ def test_record_when_back_before_first_objective_then_drops_it(record):
 
 
 def test_step_when_an_earlier_driver_took_it_then_only_counts(record, reports):
-    record.step_before(0.5, 100.0)
-    record.step(0.25)
+    record.add_earlier_step(0.5, 100.0)
+    record.add_step(0.25)
     assert ([report.number for report in reports], reports[0].seconds > 100) == ([2], True)
     assert (record.history().objective, record.history().seconds[0]) == ([0.5, 0.25], 100.0)

@@ -6,12 +6,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from ps2.algorithms.training.streams.durations import seconds_of
-from ps2.algorithms.training.streams.held_columns import HeldColumns
 from ps2.algorithms.training.streams.labelled_rows import LabelledReader
 from ps2.algorithms.training.streams.learner import BatchProgress
 from ps2.algorithms.training.streams.positions import Rewind, file_offset, files_after, is_repeated, rewind_to
 from ps2.algorithms.training.streams.progressive import Progressive, area, tally_of
+from ps2.algorithms.training.streams.start import seconds_of
+from ps2.algorithms.training.streams.state import HeldColumns
 from ps2.data.hashing import Field, FieldHasher
 from ps2.errors import ConfigError, InputError, RecoveryError
 

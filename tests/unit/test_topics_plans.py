@@ -12,8 +12,8 @@ from ps2.algorithms.topics.plan import SamplingPlan
 from ps2.algorithms.topics.settings import LDASettings
 from ps2.algorithms.topics.shared_counts import PAGE, ClockRows, SavedTopics
 from ps2.algorithms.topics.sharing import word_groups
-from ps2.algorithms.training.balance import deal_by_cost
 from ps2.algorithms.training.checkpoint_names import UNNAMED
+from ps2.algorithms.training.table import deal_by_cost
 from tests.fakes import FleetInProcess, installed, session_over
 
 

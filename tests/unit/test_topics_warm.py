@@ -19,9 +19,9 @@ from ps2.algorithms.topics import (
 from ps2.algorithms.topics.assignments import Assignments
 from ps2.algorithms.topics.corpus import Corpus, Prior, iteration_key
 from ps2.algorithms.topics.model import LDATopics
-from ps2.algorithms.training import balance
+from ps2.algorithms.training import table
 
-MODULES = (balance, ops, dense_kernels, inference_kernels, online_kernels, sampling_kernels, sparse_kernels)
+MODULES = (table, ops, dense_kernels, inference_kernels, online_kernels, sampling_kernels, sparse_kernels)
 
 
 def test_training_and_inference_when_warm_then_compile_nothing():
@@ -59,5 +59,5 @@ def test_sampling_when_warm_then_compiles_nothing(topics, sampler):
         assignments.changed(begin, end, old)
     ops.look(held, np.array([0.1]))
     assignments.counts_of_counts()
-    balance.deal_by_cost(np.arange(9), 3)
+    table.deal_by_cost(np.arange(9), 3)
     assert compiled(MODULES) == before

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ps2.algorithms.frame.shared_settings import ViaSettings
-from ps2.algorithms.training.placement import Placement
+from ps2.algorithms.training.record import Placement
 from ps2.errors import ConfigError
 
 

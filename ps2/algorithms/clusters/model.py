@@ -11,18 +11,15 @@ import scipy.sparse as sp
 
 from ps2.algorithms.clusters import kernels
 from ps2.algorithms.clusters.assigning import Points, exponent_of, shifted, squared_lengths
-from ps2.algorithms.frame.array_files import ArrayModel, read_array, reading, write_arrays
-from ps2.algorithms.frame.given_rows import finite_rows, given_rows
+from ps2.algorithms.frame.array_files import ArrayModel, ModelFiles
+from ps2.algorithms.frame.row_matrices import as_rows, finite_rows
 from ps2.data.plain_arrays import as_array
-from ps2.errors import CheckpointCorruptError, ConfigError, InputError, ShapeError
+from ps2.errors import ConfigError, InputError, ShapeError
 from ps2.ops.guards import readable
 from ps2.ops.kernels import Float64s, Int64s
 
 Array = npt.NDArray[Any]
 
-FORMAT = "ps2.clusters.v1"
-# Numbers of centres that may travel inside a function.
-MAX_LIGHT = 1 << 14
 DISTANCES = ("euclidean", "cosine")
 
 
@@ -40,6 +37,7 @@ class KMeansClusters(ArrayModel):
     """
 
     _MODEL_CLASS = "ps2.algorithms.clustering.KMeansModel"
+    _FILES = ModelFiles("ps2.clusters.v1", "clusters", {"centres": "f"}, {"distance": str})
 
     def __init__(self, centres: npt.ArrayLike, distance: str = "euclidean") -> None:
         """Raises:
@@ -47,7 +45,7 @@ class KMeansClusters(ArrayModel):
         InputError: a number of a centre is not finite.
         ConfigError: the distance is unknown.
         """
-        given = given_rows("centres", centres)
+        given = as_rows("centres", centres)
         self.centres: Array = np.ascontiguousarray(given, np.float32 if given.dtype == np.float32 else np.float64)
         if not self.centres.shape[0]:
             raise ShapeError(f"centres: expected shape (clusters, features), got {self.centres.shape}")
@@ -60,28 +58,8 @@ class KMeansClusters(ArrayModel):
     def __repr__(self) -> str:
         return f"KMeansClusters(k={self.k}, features={self.dim}, distance={self.distance!r})"
 
-    # -- files -----------------------------------------------------------------------------------------------------
-
     def _params(self) -> dict[str, Any]:
         return {"k": self.k, "distanceMeasure": self.distance}
-
-    def write(self, url: str) -> dict[str, Any]:
-        files = write_arrays(url, {"centres.npy": self.centres})
-        return {"format": FORMAT, "distance": self.distance, "files": files}
-
-    @classmethod
-    def read(cls, path: str, url: str, content: Any) -> KMeansClusters:
-        with reading(path, content, FORMAT, "clusters"):
-            distance = content["distance"]
-            centres = read_array(url, "centres.npy", dict(content["files"]))
-        if distance not in DISTANCES or centres.ndim != 2 or centres.dtype.kind != "f":
-            raise CheckpointCorruptError(
-                f"{path}: expected a matrix of centres, and one of the distances {', '.join(DISTANCES)}, got shape "
-                f"{centres.shape} of {centres.dtype} and {distance!r}"
-            )
-        return KMeansClusters(centres, distance)
-
-    # -- clusters --------------------------------------------------------------------------------------------------
 
     @property
     def k(self) -> int:
@@ -96,10 +74,6 @@ class KMeansClusters(ArrayModel):
     @property
     def classes(self) -> int:
         return self.k
-
-    @property
-    def is_light(self) -> bool:
-        return self.centres.size <= MAX_LIGHT
 
     def predict(self, x: Any) -> Int64s:
         """Return the cluster of each row, int64, shape (n,); of several centres that are equally near, the first one.

@@ -99,14 +99,14 @@ class KMeansProgram(Program[FittedClusters]):
 
     def drive(self, ask: Ask) -> Steps[tuple[Scale, list[int]]]:
         scale = yield from self._survey(ask)
-        ask.start()
+        ask.start_timer()
         row_hashes = yield from self._choose_rows(scale)
         yield PlaceCentres(scale, row_hashes)
         ask(self._compute_norms)
         iteration, reason = 0, ""
         while True:  # Lloyd's algorithm; the last assignment is of the final centres
             report = yield Assign(scale, len(row_hashes))
-            ask.evaluated(self._cost(report.cost, scale), report.rows, report.bytes)
+            ask.record_objective(self._cost(report.cost, scale), report.rows, report.bytes)
             if reason or iteration >= ask.setting(lambda: self.plan.settings.maxIter):
                 break
             iteration += 1

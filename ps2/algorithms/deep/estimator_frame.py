@@ -18,20 +18,20 @@ from ps2.algorithms.deep.program import DeepTable, Resumable, train
 from ps2.algorithms.deep.settings import DeepSettings
 from ps2.algorithms.deep.shared_layers import SharedLayers
 from ps2.algorithms.deep.stream import DeepStreamProgram
-from ps2.algorithms.frame.anew import done_anew
 from ps2.algorithms.frame.dealing import check_workers, deal_rows
 from ps2.algorithms.frame.frames import spark_calls
-from ps2.algorithms.frame.key_params import KeyParams
+from ps2.algorithms.frame.key_hasher import KeyParams
+from ps2.algorithms.frame.memory import freed_on_failure
 from ps2.algorithms.frame.models import FittedModel
+from ps2.algorithms.frame.retry import retry_after_server_loss
 from ps2.algorithms.frame.settings import with_values
 from ps2.algorithms.frame.streams import MANAGED_KEYS, StreamEstimator
 from ps2.algorithms.frame.tables import check_label_is_apart, column
-from ps2.algorithms.frame.unfinished import freed_on_failure
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.observing import watched_fit
 from ps2.algorithms.training.record import StepReport, TrainingHistory
-from ps2.algorithms.training.streams.key_time import check_clock
 from ps2.algorithms.training.streams.start import ModelFactory
+from ps2.algorithms.training.streams.task import check_clock
 from ps2.algorithms.training.table import Table
 from ps2.client.embedding_settings import TableOptimizer, TableSettings
 from ps2.client.embedding_table import EmbeddingTable
@@ -73,7 +73,7 @@ class DeepEstimator(DeepSettings, StreamEstimator):
         return self._new_model(self._table(dataset, self._arranged(self._hasher(dataset))), self.getMaxIter())
 
     def _new_model(self, table: DeepTable, epochs: int) -> tuple[DeepFittedModel, TrainingHistory]:
-        fitted, history = done_anew(lambda: self._trained_on(table, None, epochs))
+        fitted, history = retry_after_server_loss(lambda: self._trained_on(table, None, epochs))
         return self._MODEL._of(fitted), history
 
     def partialFit(self, dataset: DataFrame, model: DeepFittedModel | None = None) -> Any:

@@ -9,7 +9,6 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampNTZType
 
-from ps2.algorithms.frame.loads import PART, Load, loads_of, sums_of
 from ps2.algorithms.frame.tables import (
     NO_ROWS,
     check_numbers,
@@ -19,7 +18,7 @@ from ps2.algorithms.frame.tables import (
     in_one_partition_if_small,
 )
 from ps2.algorithms.training.streams.labelled_rows import NEVER
-from ps2.algorithms.training.table import quoted
+from ps2.algorithms.training.table import PART, Load, loads_of, quoted, sums_of
 from ps2.errors import InputError
 
 

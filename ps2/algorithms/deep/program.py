@@ -22,11 +22,12 @@ from ps2.algorithms.deep.rows import DeepRows
 from ps2.algorithms.deep.shared_layers import LayerStep, SharedLayers
 from ps2.algorithms.deep.worker import DeepLoop, Learner, Schedule
 from ps2.algorithms.frame.journal import Journal
-from ps2.algorithms.frame.program import Ask, NextClock, OwnRows, Program, Steps, run_program
+from ps2.algorithms.frame.program import Ask, NextClock, Program, Steps, run_program
 from ps2.algorithms.training.checkpoint_names import UNNAMED, CheckpointNames
 from ps2.algorithms.training.record import Record, StepReport, TrainingHistory, Words
-from ps2.algorithms.training.streams.key_time import advance_keys
 from ps2.algorithms.training.streams.labelled_rows import NEVER
+from ps2.algorithms.training.streams.task import advance_keys
+from ps2.algorithms.training.table import OwnRows
 from ps2.data.columns import read_numbers, read_weights
 from ps2.data.key_rows import KeyRows
 from ps2.errors import DivergedError
@@ -49,11 +50,11 @@ class DeepProgram(Program[TrainingHistory]):
     # -- the algorithm -------------------------------------------------------------------------------------------------
 
     def drive(self, ask: Ask) -> Steps[None]:
-        ask.start()
+        ask.start_timer()
         epoch = 0
         while epoch < ask.setting(lambda: self.plan.settings.maxIter):
             loss, num_rows = yield from ask.part(partial(self._epoch, epoch))
-            ask.stepped(self.record.known(loss), num_rows, 0)
+            ask.record_step(self.record.known(loss), num_rows, 0)
             epoch += 1
 
     def _epoch(self, epoch: int) -> Steps[tuple[float, int]]:

@@ -10,14 +10,10 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from ps2.algorithms.dictionary.coding import code, exponent_of, shifted
-from ps2.algorithms.frame.array_files import ArrayModel, read_array, reading, write_arrays
-from ps2.algorithms.frame.given_rows import finite_row_or_rows, finite_rows
-from ps2.errors import CheckpointCorruptError, ConfigError, InputError, ShapeError, UsageError
+from ps2.algorithms.frame.array_files import ArrayModel, ModelFiles
+from ps2.algorithms.frame.row_matrices import finite_row_or_rows, finite_rows
+from ps2.errors import ConfigError, InputError, ShapeError
 from ps2.ops.kernels import Float64s
-
-FORMAT = "ps2.dictionary.v1"
-# Numbers of a dictionary that may travel inside a function.
-MAX_LIGHT = 1 << 14
 
 
 class SparseCoder(ArrayModel):
@@ -37,6 +33,7 @@ class SparseCoder(ArrayModel):
     """
 
     _MODEL_CLASS = "ps2.algorithms.feature.DictionaryLearningModel"
+    _FILES = ModelFiles("ps2.dictionary.v1", "a dictionary", {"dictionary": "f"}, {"penalty": float, "positive": bool})
     classes = None
 
     def __init__(self, dictionary: npt.ArrayLike, penalty: float = 1.0, positive: bool = False) -> None:
@@ -55,26 +52,8 @@ class SparseCoder(ArrayModel):
     def __repr__(self) -> str:
         return f"SparseCoder(k={self.k}, features={self.dim}, penalty={self.penalty:g}, positive={self.positive})"
 
-    # -- files -----------------------------------------------------------------------------------------------------
-
     def _params(self) -> dict[str, Any]:
         return {"k": self.k, "regParam": self.penalty, "nonnegative": self.positive}
-
-    def write(self, url: str) -> dict[str, Any]:
-        files = write_arrays(url, {"dictionary.npy": self.dictionary})
-        return {"format": FORMAT, "penalty": self.penalty, "positive": self.positive, "files": files}
-
-    @classmethod
-    def read(cls, path: str, url: str, content: Any) -> SparseCoder:
-        with reading(path, content, FORMAT, "a dictionary"):
-            penalty, positive = float(content["penalty"]), bool(content["positive"])
-            dictionary = read_array(url, "dictionary.npy", dict(content["files"]))
-        try:
-            return SparseCoder(dictionary, penalty, positive)
-        except UsageError as error:
-            raise CheckpointCorruptError(f"{path}: {error}") from error
-
-    # -- codes -----------------------------------------------------------------------------------------------------
 
     @property
     def k(self) -> int:
@@ -85,10 +64,6 @@ class SparseCoder(ArrayModel):
     def dim(self) -> int:
         """Number of features."""
         return int(self.dictionary.shape[1])
-
-    @property
-    def is_light(self) -> bool:
-        return self.dictionary.size <= MAX_LIGHT
 
     def transform(self, x: Any) -> sp.csr_array:
         """Return the codes of rows: a scipy CSR array of float64, shape (n, k).

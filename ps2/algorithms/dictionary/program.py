@@ -113,7 +113,7 @@ class DictionaryProgram(Program[FittedDictionary]):
         plan = self.plan
         survey = yield Survey().then(partial(_merge_draws, plan.settings.k))
         scale = self._scale(ask, survey)
-        ask.start()
+        ask.start_timer()
         # Drawn rows replace the atoms that no code uses: all of them before the first iteration.
         iteration, max_codes, last_loss = 0, np.zeros(plan.settings.k), math.inf
         new_atoms = _new_atoms(np.arange(plan.settings.k), survey)
@@ -123,7 +123,7 @@ class DictionaryProgram(Program[FittedDictionary]):
             codes = yield Code(scale, iteration + 1).then(partial(_merge_draws, MAX_SPARE_ROWS))  # line 4
             with np.errstate(over="ignore"):
                 objective = float(np.ldexp(codes.loss, 2 * scale.exponent))
-            ask.evaluated(objective, codes.rows, sums.bytes + codes.bytes)
+            ask.record_objective(objective, codes.rows, sums.bytes + codes.bytes)
             if iteration and last_loss - codes.loss <= plan.settings.tol * last_loss:
                 if codes.loss > last_loss * (1.0 + ROUNDING):
                     ask(partial(log.warning, RAISED, iteration))

@@ -64,12 +64,12 @@ from ps2.algorithms.embeddings.settings import (
     RandomWalkSettings,
     Word2VecSettings,
 )
-from ps2.algorithms.frame.anew import done_anew
 from ps2.algorithms.frame.dealing import check_workers, deal
 from ps2.algorithms.frame.estimator import TrainingEstimator
 from ps2.algorithms.frame.frames import check_frame
 from ps2.algorithms.frame.model_files import EstimatorReader, EstimatorWriter
 from ps2.algorithms.frame.params import ByName
+from ps2.algorithms.frame.retry import retry_after_server_loss
 from ps2.algorithms.frame.settings import with_values
 from ps2.algorithms.frame.tables import SMALL_BYTES
 from ps2.algorithms.training.faults import ColumnNames
@@ -91,7 +91,7 @@ class EmbeddingEstimator(TrainingEstimator):
     def _train_on(self, dataset: DataFrame) -> tuple[EmbeddingModel, TrainingHistory]:
         workers = self._requested_workers
         check_workers(backend_of(dataset), workers)
-        embedding, history = done_anew(lambda: self._train_embedding(dataset, workers))
+        embedding, history = retry_after_server_loss(lambda: self._train_embedding(dataset, workers))
         return self._MODEL._of(embedding), history
 
     @abstractmethod

@@ -25,10 +25,10 @@ from ps2.algorithms.embeddings.sentences import KeyedSentences, Sentences
 from ps2.algorithms.embeddings.tables import ServerTables, SlicedTable, put_aliases
 from ps2.algorithms.embeddings.work import with_strategy
 from ps2.algorithms.embeddings.worker import ClockReport, EpochSchedule, WorkerContext, WorkerSetup, clock_tokens
-from ps2.algorithms.frame.program import Ask, NextClock, OwnRows, Program, Steps, run_program
+from ps2.algorithms.frame.program import Ask, NextClock, Program, Steps, run_program
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
-from ps2.algorithms.training.placement import Placement, Via
-from ps2.algorithms.training.record import Record, StepReport, Words
+from ps2.algorithms.training.record import Placement, Record, StepReport, Via, Words
+from ps2.algorithms.training.table import OwnRows
 from ps2.array_types import Float32s, Float64s, Int64s
 from ps2.coordinator.training_host import training_host
 from ps2.errors import PS2Error
@@ -133,7 +133,7 @@ class EmbeddingProgram(Program[FittedEmbeddings]):
         placement = self._placement(plan, reason)
         self._setup = ask.make(partial(self._set_up, plan, placement))
         self.record.completed = f"all epochs were trained by {placement.via!r}, {placement.reason}"
-        ask.start()
+        ask.start_timer()
         metrics: list[dict[str, float]] = []
         for epoch in range(1, plan.settings.maxIter + 1):
             total = ClockReport()
@@ -147,7 +147,7 @@ class EmbeddingProgram(Program[FittedEmbeddings]):
                 )
             step_size = {"step_size": plan.rate(epoch)}
             loss, num_bytes = self.record.known(total.mean_loss), int(total.bytes)
-            metrics.append(ask.stepped(loss, 0, num_bytes, step_size, pairs=total.pairs, words=total.tokens))
+            metrics.append(ask.record_step(loss, 0, num_bytes, step_size, pairs=total.pairs, words=total.tokens))
         self.record.metrics = {name: tuple(step[name] for step in metrics) for name in metrics[0]}
         return placement
 

@@ -20,10 +20,9 @@ from ps2.algorithms.embeddings.plan import EmbeddingPlan, FittedEmbeddings
 from ps2.algorithms.embeddings.program import Corpus, OnlyWorker, train
 from ps2.algorithms.embeddings.sentences import InMemorySentences, number_words, split_long
 from ps2.algorithms.embeddings.settings import Word2VecSettings
-from ps2.algorithms.frame.loads import COST, PART, ROWS, SQUARES, Load, loads_of
 from ps2.algorithms.frame.tables import TableSurvey, column, field
-from ps2.algorithms.training.only_worker import OnStep, train_in_process
-from ps2.algorithms.training.outcome import Outcome
+from ps2.algorithms.training.only_worker import OnStep, Outcome, train_in_process
+from ps2.algorithms.training.table import COST, PART, ROWS, SQUARES, Load, loads_of
 from ps2.data.names import Names
 from ps2.errors import InputError
 from ps2.ops.kernels import Int64s

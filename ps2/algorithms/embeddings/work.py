@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from ps2.algorithms.embeddings.plan import EmbeddingPlan
 from ps2.algorithms.frame.placement import fastest
-from ps2.algorithms.training.placement import Via
+from ps2.algorithms.training.record import Via
 from ps2.ops.kernels import Float64s, Int64s
 
 STRATEGIES: tuple[Via, ...] = ("local", "rows", "servers")

@@ -68,7 +68,7 @@ class CcdProgram(FactorsProgram):
     def drive(self, ask: Ask) -> Steps[tuple[int, int]]:
         ask(self._write_first_vectors)
         yield from self.check_ratings()
-        ask.start()
+        ask.start_timer()
         results: list[Iteration] = []
         while True:
             iterations = ask.setting(lambda: self.plan.settings.maxIter)

@@ -17,7 +17,7 @@ from ps2.algorithms.factors.chunks import HELD, ITEM, RATING, USER, WEIGHT, Chun
 from ps2.algorithms.factors.grid import Layout
 from ps2.algorithms.factors.plan import FactorizationPlan
 from ps2.algorithms.factors.ratings import RatingsSurvey, spark_schema
-from ps2.algorithms.training.balance import deal_by_cost
+from ps2.algorithms.training.table import deal_by_cost
 from ps2.array_types import Int32s, Int64s
 from ps2.data.ids import UNKNOWN, Ids
 from ps2.run.rotation import RotationSchedule

@@ -22,19 +22,18 @@ from ps2.algorithms.factors.ratings import RatingColumns, RatingsSurvey, survey_
 from ps2.algorithms.factors.settings import FactorColumnSettings, FactorizationSettings
 from ps2.algorithms.factors.sgd_program import SgdProgram
 from ps2.algorithms.factors.side import Side
-from ps2.algorithms.frame.anew import done_anew
 from ps2.algorithms.frame.dealing import check_workers
+from ps2.algorithms.frame.estimator import HasInitialModel
 from ps2.algorithms.frame.frames import check_frame
-from ps2.algorithms.frame.initial_model import HasInitialModel
 from ps2.algorithms.frame.models import FittedModel
-from ps2.algorithms.frame.program import OwnRows, run_program
+from ps2.algorithms.frame.program import run_program
+from ps2.algorithms.frame.retry import retry_after_server_loss
 from ps2.algorithms.frame.scoring import PairScoring
 from ps2.algorithms.frame.summaries import HistorySummary
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.faults import ColumnNames
-from ps2.algorithms.training.placement import Placement
-from ps2.algorithms.training.record import StepReport, TrainingHistory
-from ps2.algorithms.training.table import Table
+from ps2.algorithms.training.record import Placement, StepReport, TrainingHistory
+from ps2.algorithms.training.table import OwnRows, Table
 from ps2.coordinator.context import PS2Context
 from ps2.errors import ConfigError, DivergenceWarning, UsageError
 from ps2.run.spark.backend_lookup import active_session, backend_of, cores_each
@@ -109,7 +108,7 @@ class MatrixFactorization(FactorizationSettings, HasInitialModel, Estimator["Mat
         optional = settings.ratingCol, settings.weightCol, settings.validationIndicatorCol
         columns = RatingColumns(settings.userCol, settings.itemCol, *(name or None for name in optional))
         check_workers(backend_of(dataset), settings.numWorkers)
-        fitted = done_anew(lambda: self._factorize(dataset, columns, plan))
+        fitted = retry_after_server_loss(lambda: self._factorize(dataset, columns, plan))
         if fitted.halvings and fitted.step_size is not None:
             first = fitted.step_size * 2**fitted.halvings
             warnings.warn(

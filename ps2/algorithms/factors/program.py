@@ -138,7 +138,7 @@ class FactorsProgram(Program[FittedFactors]):
         if not math.isnan(result.validation):
             self.record.validation.append(self.scale * result.validation)
         ratings, objective = result.ratings, self.scale * result.objective
-        metrics = ask.stepped(objective, ratings, result.bytes, result.metrics, ratings=ratings)
+        metrics = ask.record_step(objective, ratings, result.bytes, result.metrics, ratings=ratings)
         results.append(replace(result, metrics=metrics))
 
     def end(self, results: Sequence[Iteration], is_early: bool) -> int:

@@ -84,7 +84,7 @@ class SgdProgram(FactorsProgram):
     def drive(self, ask: Ask) -> Steps[tuple[int, int]]:
         ask(self._write_first_vectors)
         yield from self.check_ratings()
-        ask.start()
+        ask.start_timer()
         yield NextClock()  # all workers take the first vectors
         descent = Descent()
         while True:

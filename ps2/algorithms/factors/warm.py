@@ -14,7 +14,7 @@ from ps2.algorithms.factors.rows import SgdPlan
 from ps2.algorithms.factors.settings import FactorizationSettings
 from ps2.algorithms.factors.sgd import BlockDescent
 from ps2.algorithms.factors.sgd_kernels import draw_rows, squared_errors
-from ps2.algorithms.training.balance import deal_by_cost
+from ps2.algorithms.training.table import deal_by_cost
 from ps2.array_types import Float32s, Int64s
 from ps2.run.rotation import RotationSchedule
 

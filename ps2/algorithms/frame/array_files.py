@@ -6,9 +6,9 @@ import io
 import json
 import time
 import uuid
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any, ClassVar, TypeVar
 
@@ -24,29 +24,24 @@ A = TypeVar("A", bound="ArrayModel")
 
 # The key in the metadata, beside those that pyspark writes.
 KEY = "ps2"
+# The maximum of numbers of a model that travels inside the functions that use it; a larger one is broadcast.
+MAX_LIGHT = 1 << 14
 
 
 def write_arrays(url: str, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:
-    """Write arrays as files of a folder; return their entries for the metadata.
-
-    Args:
-        arrays: by file name.
-
-    Raises:
-        RecoveryError: the file system refuses.
-    """
+    """Write arrays, by file name, to a folder; return their entries for the metadata."""
     fs, root = resolve_url(url)
     with reported(root, "making the folder"):
         fs.makedirs(root, exist_ok=True)
-    return {name: _write(fs, f"{root}/{name}", array) for name, array in arrays.items()}
+    entries = {}
+    for name, array in arrays.items():
+        size, digest = write(fs, f"{root}/{name}", npy(array))
+        entries[name] = {"bytes": size, "xxh3_128": digest}
+    return entries
 
 
 def read_array(url: str, name: str, files: Mapping[str, Any]) -> npt.NDArray[Any]:
-    """Read the file that an entry of ``write_arrays`` describes.
-
-    Raises:
-        CheckpointCorruptError: the file does not match its entry.
-    """
+    """Read the file of an entry of ``write_arrays``; raise CheckpointCorruptError if it does not match the entry."""
     fs, root = resolve_url(url)
     path = f"{root}/{name}"
     try:
@@ -66,12 +61,7 @@ def load_content(path: str) -> Any:
 def load_metadata(path: str) -> dict[str, Any]:
     """Return a saved model's metadata, as pyspark writes them: class, paramMap and others; PS2's part is ``KEY``.
 
-    Args:
-        path: folder, local or a URL that fsspec knows.
-
-    Raises:
-        CheckpointMissingError: there is no model.
-        CheckpointCorruptError: the metadata cannot be read.
+    Raise CheckpointMissingError without a model, and CheckpointCorruptError for metadata that cannot be read.
     """
     fs, root = resolve_url(path, "path")
     with reported(root, "reading the metadata"):
@@ -90,21 +80,12 @@ def load_metadata(path: str) -> dict[str, Any]:
 
 @contextmanager
 def reading(path: str, content: Any, expected: str, what: str) -> Iterator[None]:
-    """Check the format of a saved model, and turn errors of reading it into CheckpointCorruptError.
-
-    Args:
-        path: the name that the user gave.
-        content: PS2's part of the metadata.
-        expected: the format.
-        what: the kind of model, in words.
-
-    Raises:
-        UsageError: the model has another format.
-        CheckpointCorruptError: reading raised a KeyError, TypeError or ValueError.
-    """
-    found = content.get("format") if isinstance(content, dict) else None
-    if found != expected:
-        raise UsageError(f"{path}: expected {what} of format {expected!r}, got {found!r}: another version wrote that")
+    """Raise UsageError for another format than ``expected``; turn errors of reading into CheckpointCorruptError."""
+    saved_format = content.get("format") if isinstance(content, dict) else None
+    if saved_format != expected:
+        raise UsageError(
+            f"{path}: expected {what} of format {expected!r}, got {saved_format!r}: another version wrote that"
+        )
     try:
         yield
     except (KeyError, TypeError, ValueError) as error:
@@ -114,16 +95,9 @@ def reading(path: str, content: Any, expected: str, what: str) -> Iterator[None]
 def save_without_spark(
     path: str, model_class: str, params: Mapping[str, Any], write_content: Callable[[str], Any]
 ) -> None:
-    """Write a model to a new folder, local or a URL that fsspec knows, with metadata as pyspark writes them.
+    """Write a model to a new folder, with metadata as pyspark writes them; raise UsageError if the folder exists.
 
-    Args:
-        model_class: the class whose ``load`` reads it.
-        params: the params that are set.
-        write_content: writes everything but the metadata to a URL, and returns PS2's part of the metadata.
-
-    Raises:
-        UsageError: the folder exists.
-        RecoveryError: the file system refuses.
+    ``write_content`` writes all else to a URL, and returns PS2's part of the metadata.
     """
     fs, root = resolve_url(path, "path")
     if fs.exists(root):
@@ -143,18 +117,41 @@ def save_without_spark(
         write(fs, f"{root}/metadata/_SUCCESS", [])
 
 
-def _write(fs: Any, path: str, array: npt.NDArray[Any]) -> dict[str, Any]:
-    size, digest = write(fs, path, npy(array))
-    return {"bytes": size, "xxh3_128": digest}
+@dataclass(frozen=True)
+class ModelFiles:
+    """The files of a kind of ``ArrayModel``.
+
+    Attributes:
+        format: the format, with its version.
+        what: the content in words, for errors.
+        arrays: the names of the arrays, each with the kinds of dtype that it may have, NumPy's letters. The file of an
+            array is NAME.npy.
+        values: the names of the other values, each with its conversion from JSON, which raises ValueError or TypeError
+            for a wrong value.
+    """
+
+    format: str
+    what: str
+    arrays: Mapping[str, str]
+    values: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
 
 
-class ArrayModel(ABC):
-    """A trained model as arrays, usable without Spark and servers; picklable."""
+class ArrayModel:
+    """A trained model as arrays, usable without Spark and servers; picklable.
+
+    The names in ``_FILES`` are attributes of the model, and arguments of its constructor.
+    """
 
     # The name of the public model whose files these are.
     _MODEL_CLASS: ClassVar[str]
+    _FILES: ClassVar[ModelFiles]
     # Whether features may be missing (NaN).
     takes_missing: bool = False
+
+    @property
+    def is_light(self) -> bool:
+        """Whether the model may travel inside the function that uses it."""
+        return sum(getattr(self, name).size for name in self._FILES.arrays) <= MAX_LIGHT
 
     @classmethod
     def load(cls: type[A], path: str) -> A:
@@ -183,17 +180,28 @@ class ArrayModel(ABC):
         """Return the params that the public model has, as plain data."""
         return {}
 
-    @abstractmethod
+    def _arrays_to_write(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the arrays as the files hold them."""
+        return {name: getattr(self, name) for name in self._FILES.arrays}
+
     def write(self, url: str) -> dict[str, Any]:
         """Write the arrays to a folder; return their entries for the metadata."""
+        files = write_arrays(url, {f"{name}.npy": array for name, array in self._arrays_to_write().items()})
+        values = {name: getattr(self, name) for name in self._FILES.values}
+        return {"format": self._FILES.format, **values, "files": files}
 
     @classmethod
-    @abstractmethod
     def read(cls: type[A], path: str, url: str, content: Any) -> A:
-        """Read what ``write`` wrote; raises like ``load``.
-
-        Args:
-            path: the name that the user gave.
-            url: the folder.
-            content: what ``write`` returned.
-        """
+        """Read what ``write`` wrote to a URL, for which the user gave a path; raises like ``load``."""
+        make: Any = cls
+        saved = cls._FILES
+        with reading(path, content, saved.format, saved.what):
+            values = {name: convert(content[name]) for name, convert in saved.values.items()}
+            arrays = {name: read_array(url, f"{name}.npy", dict(content["files"])) for name in saved.arrays}
+            for name, array in arrays.items():
+                if array.dtype.kind not in saved.arrays[name]:
+                    raise ValueError(f"{name}: dtype {array.dtype}")
+        try:
+            return make(**arrays, **values)
+        except UsageError as error:
+            raise CheckpointCorruptError(f"{path}: {error}") from error

@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, StringType
 
-from ps2.algorithms.frame.loads import NO_LOAD, PART, Load, loads_of, sums_of, unevenness
+from ps2.algorithms.frame.frames import for_arrow, unwrapped
 from ps2.algorithms.frame.placement import Cores
 from ps2.algorithms.frame.tables import (
     NO_ROWS,
@@ -24,9 +24,8 @@ from ps2.algorithms.frame.tables import (
     in_one_partition_if_small,
     names_of,
 )
-from ps2.algorithms.frame.vector_columns import for_arrow, unwrapped
 from ps2.algorithms.training.faults import ColumnNames
-from ps2.algorithms.training.table import Table
+from ps2.algorithms.training.table import NO_LOAD, PART, Load, Table, loads_of, sums_of, unevenness
 from ps2.errors import InputError, SlotsError
 from ps2.run.spark.backend import SparkBackend
 from ps2.run.spark.backend_lookup import backend_of, cores_each, cores_of_one, max_slots
@@ -50,11 +49,13 @@ ORDER = "ps2_order"
 Dealing = Literal["keep", "coalesce", "shuffle", "balance", "deal"]
 
 
-def check_workers(spark: SparkBackend, wanted: int | None) -> None:
+def check_workers(spark: SparkBackend, requested_workers: int | None) -> None:
     """Raise SlotsError if the application can never have a task slot for each worker."""
-    most = max_slots(spark)
-    if wanted is not None and most is not None and wanted > most:
-        raise SlotsError(f"numWorkers: {wanted} workers need a task slot each, and Spark at {spark.master} has {most}")
+    slots = max_slots(spark)
+    if requested_workers is not None and slots is not None and requested_workers > slots:
+        raise SlotsError(
+            f"numWorkers: {requested_workers} workers need a task slot each, and Spark at {spark.master} has {slots}"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,19 +83,18 @@ class Dealer:
         return Cores(cores_of_one(spark), workers, cores_each(spark, workers))
 
 
-def deal(frame: Any, columns: ColumnNames, found: TableSurvey, wanted: int | None) -> Table:
+def deal(frame: Any, columns: ColumnNames, survey: TableSurvey, requested_workers: int | None) -> Table:
     """Bring the columns of a DataFrame into one rdd_partition for each worker.
 
-    Args:
-        wanted: workers; None: one for each partition that has rows, as far as there are task slots.
+    Without a number, there is a worker for each partition that has rows, as far as there are task slots.
     """
     spark = backend_of(frame)
-    rows = _typed(frame, columns, found.weight_unit)
-    workers = _workers(spark, found, wanted)
+    rows = _typed(frame, columns, survey.weight_unit)
+    workers = _workers(spark, survey, requested_workers)
     if columns.group is not None:
         rows, workers = _by_group(spark.with_fixed_plan(rows)[0], columns, workers)
     else:
-        rows = deal_rows(rows, found.loads, workers, cost_of(frame, columns.features))
+        rows = deal_rows(rows, survey.loads, workers, cost_of(frame, columns.features))
     return Table(_for_arrow(rows, columns), columns, workers)
 
 
@@ -104,21 +104,15 @@ def _workers(spark: SparkBackend, survey: TableSurvey, requested_workers: int | 
 
 
 def deal_rows(frame: Any, loads: Mapping[int, Load], workers: int, cost: Column) -> DataFrame:
-    """Return rows in one rdd_partition for each worker, none of them empty.
-
-    Args:
-        loads: of each rdd_partition that has rows, from a survey.
-        workers: at most the number of rows.
-        cost: of a row.
-    """
+    """Return rows in one rdd_partition for each worker, none of them empty; there are as many rows as workers."""
     rows: DataFrame
     spark = backend_of(frame)
     rows, partitions = spark.with_fixed_plan(frame)
-    placed = [loads.get(number, NO_LOAD) for number in range(partitions or max(loads) + 1)]
-    how = way(placed, workers)
+    ordered_loads = [loads.get(number, NO_LOAD) for number in range(partitions or max(loads) + 1)]
+    how = way(ordered_loads, workers)
     if partitions is None:
         return _dealt_anew(rows, how, cost, workers)
-    if sum(load.rows for load in placed) != sum(load.rows for load in loads.values()) and how != "keep":
+    if sum(load.rows for load in ordered_loads) != sum(load.rows for load in loads.values()) and how != "keep":
         how = "shuffle"  # adaptive execution has cut the rows another way this time
     if how == "coalesce":
         return rows.coalesce(workers)
@@ -151,11 +145,7 @@ def _dealt_anew(rows: DataFrame, how: Dealing, cost: Column, workers: int) -> Da
 
 
 def count_rows(frame: DataFrame) -> dict[int, Load]:
-    """Return the load of each rdd_partition that has rows, each of which costs 1; one Spark job.
-
-    Raises:
-        InputError: there are no rows.
-    """
+    """Return the load of each rdd_partition with rows, of cost 1 each; one Spark job. InputError: there are none."""
     rows = in_one_partition_if_small(frame.select(F.spark_partition_id().alias(PART)))
     loads = loads_of(rows.groupBy(PART).agg(*sums_of(F.lit(1.0))).collect())
     if not loads:
@@ -164,11 +154,7 @@ def count_rows(frame: DataFrame) -> dict[int, Load]:
 
 
 def together(frame: Any, columns: ColumnNames, number: str) -> Table:
-    """Bring the columns of a DataFrame into one rdd_partition, before it is surveyed.
-
-    Args:
-        number: name of a column to add: the rdd_partition that a row was in.
-    """
+    """Bring the columns, and a new one with the number of each row's rdd_partition, into one rdd_partition."""
     rows = _typed(frame, columns, 1.0).withColumn(number, F.spark_partition_id())
     return Table(_for_arrow(rows.coalesce(1), columns), columns, 1)
 
@@ -217,11 +203,11 @@ def _balanced(rows: DataFrame, cost: Column, workers: int) -> DataFrame:
     """
     part, row = F.spark_partition_id(), F.monotonically_increasing_id().bitwiseAND((1 << 33) - 1)
     turn = F.pmod(row, F.lit(workers))
-    place = F.when(F.pmod(F.floor(row / workers), F.lit(2)) == 0, turn).otherwise(workers - 1 - turn)
+    position = F.when(F.pmod(F.floor(row / workers), F.lit(2)) == 0, turn).otherwise(workers - 1 - turn)
     ordered = rows.sortWithinPartitions(cost.desc())
     # Spark deals by the hash of a column, so the column holds a number with the hash for the worker.
     numbers = F.array(*(F.lit(number).cast("bigint") for number in _numbers_with_hash(rows, workers)))
-    worker = F.pmod(place + part, F.lit(workers)).cast("int")
+    worker = F.pmod(position + part, F.lit(workers)).cast("int")
     dealt = ordered.withColumn(WORKER, F.element_at(numbers, worker + 1))
     return dealt.repartition(workers, WORKER).drop(WORKER)
 
@@ -255,12 +241,12 @@ def shuffled_in_order(rows: DataFrame, *how: Any) -> DataFrame:
 
 def _numbers_with_hash(rows: DataFrame, workers: int) -> list[int]:
     """Return, for each worker, a number that ``repartition`` sends to it."""
-    found = (
+    smallest = (
         rows.sparkSession.range(CANDIDATES * workers)
         .groupBy(F.pmod(F.hash("id"), F.lit(workers)).alias("worker"))
         .agg(F.min("id").alias("id"))
     )
-    return [row["id"] for row in found.orderBy("worker").collect()]
+    return [row["id"] for row in smallest.orderBy("worker").collect()]
 
 
 def _typed(frame: Any, columns: ColumnNames, weight_unit: float) -> Any:

@@ -7,37 +7,37 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
 from pyspark.sql import DataFrame
 
-from ps2.algorithms.frame.anew import done_anew
 from ps2.algorithms.frame.dealing import Dealer, check_workers
 from ps2.algorithms.frame.frames import check_frame, spark_calls
 from ps2.algorithms.frame.model_files import EstimatorReader, EstimatorWriter
 from ps2.algorithms.frame.params import ByName, FeatureParams
 from ps2.algorithms.frame.placement import Request, Work, place
+from ps2.algorithms.frame.retry import retry_after_server_loss
+from ps2.algorithms.frame.settings import Plan, Settings
 from ps2.algorithms.frame.tables import check_columns, survey
 from ps2.algorithms.frame.unlabelled import survey_rows
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.observing import current_watch, watched_fit
-from ps2.algorithms.training.only_worker import OnStep, Train, train_in_only_worker
-from ps2.algorithms.training.outcome import result_of
-from ps2.algorithms.training.placement import Placement, Via
+from ps2.algorithms.training.only_worker import OnStep, Train, result_of, train_in_only_worker
 from ps2.algorithms.training.progress import progress
-from ps2.algorithms.training.record import StepReport, TrainingHistory
+from ps2.algorithms.training.record import Placement, StepReport, TrainingHistory, Via
 from ps2.algorithms.training.run import SurveyedTraining, run_surveyed
 from ps2.algorithms.training.table import Table
 from ps2.coordinator.context import PS2Context
 from ps2.dashboard.training_log import TRAININGS
-from ps2.errors import SlotsError, StoppedError, WorkerError
+from ps2.errors import SlotsError, StoppedError, UsageError, WorkerError
 from ps2.run.spark.backend import SparkBackend
 from ps2.run.spark.backend_lookup import backend_of, free_slots
 
 T = TypeVar("T")
 E = TypeVar("E", bound="TrainingEstimator")
+H = TypeVar("H", bound="HasInitialModel")
 
 # How long to wait for task slots that other jobs of the application use, such as evaluations in other threads.
 PATIENCE_S = 3600.0
@@ -66,9 +66,9 @@ class TrainingEstimator(ByName, MLReadable[Any], MLWritable):
                 return self.copy(params).fit(dataset)
             if params is not None and params != {}:
                 return super().fit(dataset, params)
-            with watched_fit(self) as made, spark_calls(dataset):
+            with watched_fit(self) as set_model, spark_calls(dataset):
                 model = super().fit(dataset)
-                made(model)
+                set_model(model)
                 return model
 
     def _resumable(self: E, name: str) -> E:
@@ -108,12 +108,7 @@ class TrainingEstimator(ByName, MLReadable[Any], MLWritable):
     def _train_in_context(
         self, table: Table, steps: int, train: Callable[[PS2Context, Callable[[StepReport], None]], T]
     ) -> T:
-        """Train on the servers of the active context, or of a new one.
-
-        Args:
-            steps: the largest number of steps.
-            train: called with the context and a function to call after each step.
-        """
+        """Train on the servers of the active context, or of a new one, in at most so many steps."""
         spark = backend_of(table.frame)
         servers = self.getNumServers() if self.isSet(self.numServers) else None
         with _one_fit:
@@ -128,13 +123,7 @@ class TrainingEstimator(ByName, MLReadable[Any], MLWritable):
     def _train_in_one_job(
         self, dataset: DataFrame, table: Table, steps: int, training: Callable[[int], SurveyedTraining]
     ) -> Any:
-        """Survey rows and train on them in one Spark job; return the result, None if the training was not for that.
-
-        Args:
-            table: rows in one rdd_partition.
-            steps: the largest number of steps.
-            training: called with the number of servers.
-        """
+        """Survey rows and train on them in one Spark job; return the result, None if the training was not for that."""
 
         def run(ps: PS2Context, on_step: OnStep) -> Any:
             outcome = run_surveyed(ps, training(len(ps.servers)))
@@ -160,10 +149,10 @@ class TrainingEstimator(ByName, MLReadable[Any], MLWritable):
     def _shown(self, spark: SparkBackend, steps: int) -> Iterator[Callable[[StepReport], None]]:
         """Show a training in a line and on the live page; yield the function to call after each step."""
         name, watch = type(self).__name__, current_watch()
-        with TRAININGS.training(name, steps, self._explicit()) as note, progress(name, steps, spark) as on_step:
+        with TRAININGS.training(name, steps, self._explicit()) as log_step, progress(name, steps, spark) as on_step:
 
             def step(report: StepReport) -> None:
-                note(report)
+                log_step(report)
                 on_step(report)
                 if watch is not None:
                     watch.step(report)
@@ -212,23 +201,32 @@ class FleetEstimator(FeatureParams, TrainingEstimator):
     _LOCAL_IS_DURABLE = False
     # The family's ``train``: trains on the servers of a context, and returns a result with a ``history``.
     _TRAIN: Train
+    # The classes of the family's plan and public model, for the defaults of ``_resolve`` and ``_trained_model``.
+    _PLAN: ClassVar[type[Plan[Any]]]
+    _MODEL: ClassVar[Any]
 
-    @abstractmethod
     def _plan(self) -> Any:
-        """Return how to train; raise ConfigError if params contradict each other, before any Spark job."""
+        """Return the settings, or a plan; raise ConfigError if params contradict each other, before any Spark job."""
+        bases = type(self).__mro__
+        return self._values(next(one for one in bases if issubclass(one, Settings) and not one._has_params))
 
     def _survey(self, dataset: DataFrame, columns: ColumnNames) -> Any:
         """Survey a table before training: return a ``Survey``, or its counterpart for rows without labels."""
         return survey_rows(dataset, columns) if columns.label is None else survey(dataset, columns, self._CLASSES)
 
     def _resolve(self, plan: Any, survey: Any) -> Any:
-        """Return a plan with the facts of the table; raise ConfigError or LimitError if it cannot be trained."""
-        return plan
+        """Return a plan with the facts of the table; raise ConfigError or LimitError if it cannot be trained.
+
+        Of settings, the default makes a ``_PLAN`` with those of its fields that a survey has: dim and classes.
+        """
+        if not isinstance(plan, Settings):
+            return plan
+        known = {one.name for one in fields(self._PLAN)} & {"dim", "classes"}
+        return self._PLAN(settings=plan, name=self._name, **{name: getattr(survey, name) for name in known})
 
     def _work(self, plan: Any, survey: Any) -> Work:
-        """Return the work of a resolved plan, for the cost model."""
-        work: Work = plan.work(survey.rows, survey.cost)
-        return work
+        """Return the work of a resolved plan, for the cost model; a family that always uses servers has none."""
+        return plan.work(survey.rows, survey.cost) if hasattr(plan, "work") else Work(0.0, 1.0, 0.0)
 
     def _with_rows(self, job: Job) -> Any:
         """Return the plan with the placement, and with facts of the dealt rows."""
@@ -236,7 +234,7 @@ class FleetEstimator(FeatureParams, TrainingEstimator):
 
     def _steps(self, plan: Any) -> int:
         """Return the largest number of steps of a plan."""
-        return int(plan.settings.maxIter)
+        return int(getattr(plan.settings, "maxIter", 1))
 
     def _train(self, ps: PS2Context, job: Job, on_step: OnStep) -> Any:
         """Train where the placement says; return a result with a ``history``."""
@@ -245,8 +243,8 @@ class FleetEstimator(FeatureParams, TrainingEstimator):
         return self._TRAIN(ps, job.table, job.plan, on_step=on_step)
 
     def _trained_model(self, trained: Any, job: Job) -> Any:
-        """Return the model, from the result of ``_train``."""
-        raise NotImplementedError
+        """Return the model, from the result of ``_train``: by default, a ``Trained``."""
+        return self._MODEL._of(trained.model)
 
     def _history(self, trained: Any, job: Job, model: Any) -> TrainingHistory:
         """Return the record of the training, from the result of ``_train``."""
@@ -271,13 +269,7 @@ class FleetEstimator(FeatureParams, TrainingEstimator):
         return place(work, dealer.cores, replace(self._request(), why_servers=why_servers, began=self._began()))
 
     def _train_model(self, plan: Any, survey: Any, dealer: Dealer) -> tuple[Any, TrainingHistory]:
-        """Choose where to train, deal the rows and train; return the model and the record of the training.
-
-        Args:
-            plan: the result of ``_plan``.
-            survey: the result of ``_survey``.
-            dealer: brings the rows to the workers.
-        """
+        """Choose where to train, deal the rows and train; return the model and the record of the training."""
         resolved = self._resolve(plan, survey)
         placement = self._place(self._work(resolved, survey), dealer)
         table = dealer(placement.workers)
@@ -293,8 +285,8 @@ class FleetEstimator(FeatureParams, TrainingEstimator):
 
     def _survey_and_train(self, plan: Any, dataset: DataFrame) -> tuple[Any, TrainingHistory]:
         """Survey a table and train; see ``_train_model``."""
-        found, dealer = self._survey_and_deal(dataset)
-        return done_anew(lambda: self._train_model(plan, found, dealer))
+        survey, dealer = self._survey_and_deal(dataset)
+        return retry_after_server_loss(lambda: self._train_model(plan, survey, dealer))
 
     def _survey_and_deal(self, dataset: DataFrame) -> tuple[Any, Dealer]:
         """Check and survey a table; return what was found, and what brings its rows to the workers."""
@@ -321,14 +313,9 @@ class FleetEstimator(FeatureParams, TrainingEstimator):
 
 
 def when_free(spark: SparkBackend, slots: int, run: Callable[[], T]) -> T:
-    """Run workers as soon as other jobs of the application leave enough task slots free.
+    """Run workers as soon as other jobs leave enough task slots free; again if another job took the slots first.
 
-    Args:
-        slots: the number that the workers need.
-        run: called again if another job took the slots first; it has done nothing then.
-
-    Raises:
-        SlotsError: there are too few, and no other job has them, or the other jobs did not give them back in time.
+    Raise SlotsError if there are too few, and no other job has them or gives them back in time.
     """
     deadline_s = time.monotonic() + PATIENCE_S
     while True:
@@ -339,3 +326,44 @@ def when_free(spark: SparkBackend, slots: int, run: Callable[[], T]) -> T:
         except SlotsError:
             if not spark.has_active_jobs() or time.monotonic() > deadline_s:
                 raise
+
+
+class HasInitialModel(TrainingEstimator):
+    """An estimator whose training may go on from a model: ``setInitialModel``, or the keyword ``initialModel``."""
+
+    # What the training begins with; None: it begins anew.
+    _initial: Any = None
+
+    def setInitialModel(self: H, value: Any) -> H:
+        """Set a model to go on from; None: begin anew. It is not part of the estimator's file.
+
+        Raises:
+            ConfigError: the estimator's training cannot begin with it.
+        """
+        self._initial = None if value is None else self._start_of(value)
+        return self
+
+    @abstractmethod
+    def _start_of(self, value: Any) -> Any:
+        """Return what a training begins with; raise ConfigError if the model is of another kind."""
+
+    def setParams(self: H, **params: Any) -> H:
+        """Set params, and perhaps the initial model, by name.
+
+        Raises:
+            TypeError: there is no such param, or its value has another type.
+            ConfigError: the training cannot begin with the initial model.
+        """
+        if "initialModel" in params:
+            self.setInitialModel(params.pop("initialModel"))
+        return super().setParams(**params)
+
+    def write(self) -> MLWriter:
+        """Return a writer: ``write().overwrite().save(path)``.
+
+        Raises:
+            UsageError: there is an initial model, which is not part of the file.
+        """
+        if self._initial is not None:
+            raise UsageError("initialModel: a file of the estimator would lack it; save the model itself")
+        return super().write()

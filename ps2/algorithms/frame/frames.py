@@ -1,14 +1,18 @@
-"""The DataFrame that an estimator or a model is given."""
+"""DataFrames: their kind, and their columns of features: vectors, categories (ml_attr), wide integers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, BooleanType, LongType, NumericType, StructField
 
-from ps2.errors import InputError
+from ps2.algorithms.training.table import quoted
+from ps2.errors import InputError, PrecisionWarning
 from ps2.run.spark.backend_lookup import backend_of, is_connect
 from ps2.run.spark.errors import plain_job_errors
 
@@ -31,3 +35,94 @@ def spark_calls(dataset: Any) -> Iterator[None]:
         return
     with backend_of(dataset).calling(), plain_job_errors():
         yield
+
+
+def unwrapped(vectors: Column) -> Column:
+    """Return vectors as the structs in which Spark stores them: type, size, indices, values."""
+    return F.unwrap_udt(vectors)
+
+
+def for_arrow(vectors: Column) -> Column:
+    """Return vectors as structs whose lists are never null; a null vector stays null.
+
+    Spark (4.1 and later) asks after each row how many bytes a batch has. Arrow then fills what it has of lists from the
+    last one that is not null on, so the null indices of dense vectors cost the square of a batch's rows.
+    """
+    parts = unwrapped(vectors)
+    indices = F.coalesce(parts["indices"], F.array().cast("array<int>"))
+    fields = {"type": parts["type"], "size": parts["size"], "indices": indices, "values": parts["values"]}
+    return F.when(parts.isNotNull(), F.struct(*(part.alias(name) for name, part in fields.items())))
+
+
+def values_of(attribute: Mapping[str, Any], kind: str | None) -> int | None:
+    """Return the number of values of a nominal or binary attribute; None if it is numeric or does not say."""
+    if kind == "binary":
+        return 2
+    if kind != "nominal":
+        return None
+    if "vals" in attribute:
+        return len(attribute["vals"])
+    return int(attribute["num_vals"]) if "num_vals" in attribute else None
+
+
+def categories_of(features: Sequence[StructField]) -> dict[int, int]:
+    """Return the number of categories of each categorical feature, by feature number.
+
+    The features are one column of vectors or arrays, or columns of numbers. InputError: a category has no size.
+    """
+    first = features[0]
+    if isinstance(first.dataType, (NumericType, BooleanType)):
+        by_number = [(number, field.metadata.get("ml_attr", {})) for number, field in enumerate(features)]
+        described = [(number, attribute.get("type"), attribute) for number, attribute in by_number]
+    else:
+        by_kind = first.metadata.get("ml_attr", {}).get("attrs", {})
+        described = [(int(one["idx"]), kind, one) for kind, attributes in by_kind.items() for one in attributes]
+    categories = {}
+    for number, kind, attribute in sorted(described, key=lambda one: one[0]):
+        count = values_of(attribute, kind)
+        if count is not None:
+            categories[number] = count
+        elif kind == "nominal":
+            name = attribute.get("name", features[number].name if len(features) > 1 else number)
+            raise InputError(f"feature {name}: expected a nominal attribute with its values, or how many there are")
+    return categories
+
+
+# This type holds any 64-bit integer, and any float64 near one.
+EXACT = "decimal(38,0)"
+
+
+def warn_of_wide_integers(frame: DataFrame, fields: Sequence[StructField]) -> None:
+    """Warn of columns with integers above 2^53 that float64 cannot hold; one job if columns have such a type."""
+    differences = {field.name: _is_rounded(field) for field in fields}
+    rounded = {
+        name: F.max(value.cast("int")).alias(str(n))
+        for n, (name, value) in enumerate(differences.items())
+        if value is not None
+    }
+    if not rounded:
+        return
+    names = [
+        name for name, is_rounded in zip(rounded, frame.agg(*rounded.values()).head() or (), strict=True) if is_rounded
+    ]
+    if names:
+        warnings.warn(
+            PrecisionWarning(
+                f"columns {', '.join(map(repr, names))}: integers above 2^53 are rounded to float64, as features are: "
+                "those that become the same number cannot be told apart; subtract an offset, or index them"
+            ),
+            stacklevel=2,
+        )
+
+
+def _is_rounded(field: StructField) -> Column | None:
+    """Return whether float64 rounds a row's feature; None: its type has no such integers."""
+
+    def differs(value: Column) -> Column:
+        return value.cast("double").cast(EXACT) != value.cast(EXACT)
+
+    if isinstance(field.dataType, LongType):
+        return differs(F.col(quoted(field.name)))
+    if isinstance(field.dataType, ArrayType) and isinstance(field.dataType.elementType, LongType):
+        return F.exists(F.col(quoted(field.name)), differs)
+    return None

@@ -1,12 +1,14 @@
-"""Turn margins into raw predictions, probabilities and predictions, by pyspark.ml's rules."""
+"""Predictions of rows as arrays: heads turn margins into raw predictions, probabilities, predictions, as pyspark.ml."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, Protocol, cast
 
 import numpy as np
 import scipy  # its modules load on first use
+import scipy.sparse as sp
 
 from ps2.array_types import Float64s
 
@@ -125,8 +127,8 @@ class ClassHead:
             return None
         if self.link == "softmax":
             return _softmax(raw)
-        of_0 = scipy.special.expit(raw[:, :1])
-        return np.concatenate([of_0, 1.0 - of_0], axis=1)
+        class_0 = scipy.special.expit(raw[:, :1])
+        return np.concatenate([class_0, 1.0 - class_0], axis=1)
 
     def prediction(self, raw: Float64s) -> Float64s:
         probability = self.probability(raw)
@@ -151,3 +153,79 @@ def _softmax(margins: Float64s) -> Float64s:
     if certain.any():
         margins = np.where(certain.any(axis=1, keepdims=True), np.where(certain, 0.0, -np.inf), margins)
     return np.asarray(scipy.special.softmax(margins, axis=1))
+
+
+class Fitted(Protocol):
+    """Trained parameters, as far as predictions need them; picklable."""
+
+    @property
+    def dim(self) -> int:
+        """Number of features."""
+
+    @property
+    def classes(self) -> int | None:
+        """Number of classes; None: labels are numbers."""
+
+    @property
+    def takes_missing(self) -> bool:
+        """Whether NaN means a missing value rather than a fault."""
+
+    @property
+    def is_light(self) -> bool:
+        """Whether the parameters may travel inside the function that uses them."""
+
+    def margins(self, x: sp.csr_array) -> Float64s:
+        """Compute the margins of rows, before any link function; shape (n, outputs)."""
+
+
+class FittedTrees(Fitted, Protocol):
+    """Trained trees."""
+
+    def leaves(self, x: sp.csr_array) -> Any:
+        """Return the leaf that each row reaches in each tree, shape (n, trees)."""
+
+    def contributions(self, x: sp.csr_array) -> Any:
+        """Return what each feature, and then the base, contributes to the margins, shape (n, ..., features + 1)."""
+
+
+class Head(Protocol):
+    """Turns margins into predictions; picklable."""
+
+    @property
+    def classes(self) -> int | None:
+        """Number of classes; None: predictions are numbers."""
+
+    def raw(self, margins: Float64s) -> Float64s:
+        """Return raw predictions, shape (n, classes); (n, 1) for a regression."""
+
+    def probability(self, raw: Float64s) -> Float64s | None:
+        """Return probabilities, shape (n, classes); None: the model has none."""
+
+    def prediction(self, raw: Float64s) -> Float64s:
+        """Return classes or values, shape (n,)."""
+
+
+def predicted(fitted: Fitted, head: Head, x: Any, starts: Any, of_trees: Collection[str]) -> dict[str, Float64s]:
+    """Return predictions of rows by kind: "raw", "prediction" and, if the model has them, "probability".
+
+    ``starts`` are margins that rows begin with, shape (n, 1), or 0; ``of_trees`` has "leaf" or "contrib" to add these.
+    """
+    raw = head.raw(fitted.margins(x) + starts)
+    probability = head.probability(raw)
+    predictions = {"raw": raw, "prediction": head.prediction(raw)}
+    if probability is not None:
+        predictions["probability"] = probability
+    if "leaf" in of_trees:
+        predictions["leaf"] = np.asarray(cast(FittedTrees, fitted).leaves(x), np.float64)
+    if "contrib" in of_trees:
+        predictions["contrib"] = _contributions(cast(FittedTrees, fitted), x, starts)
+    return predictions
+
+
+def _contributions(fitted: FittedTrees, x: Any, starts: Any) -> Float64s:
+    """Return what adds up to the margins, one output after the other; where rows begin is part of the last number."""
+    contributions = fitted.contributions(x)
+    contributions = contributions[:, None] if contributions.ndim == 2 else contributions
+    contributions[:, :, -1] += starts
+    flat: Float64s = contributions.reshape(contributions.shape[0], contributions.shape[1] * contributions.shape[2])
+    return flat

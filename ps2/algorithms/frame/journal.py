@@ -96,12 +96,7 @@ class Journal:
         }
 
     def finish_part(self, begin: tuple[int, int], result: Any) -> Any:
-        """Record that a part of the program has ended; return its result as a replay will return it.
-
-        Args:
-            begin: the page and line of its first answer.
-            result: plain data.
-        """
+        """Record the end of a part that began on a page and line; return its result as a replay will return it."""
         part = Part(self.page, self.line, encode("the result of a part", result))
         self.parts[begin] = part
         return decode(part.result)
@@ -131,13 +126,9 @@ class Journal:
         return decode(answers[self.line - 1].encoded)
 
     def reopen(self, clock: int) -> bool:
-        """Forget the last page's answers from its last setting on, so that another driver may continue from there.
+        """Forget the last page from its last setting on, for another driver; return False if it has no setting.
 
-        Args:
-            clock: the clock of the workers that follows the page then.
-
-        Returns:
-            Whether the page has a setting. If not, nothing has changed.
+        ``clock`` is the clock of the workers that follows the page then.
         """
         lines = [line for line, answer in enumerate(self.pages[-1]) if answer.is_setting]
         if lines:
@@ -149,11 +140,7 @@ class Journal:
         return bool(lines)
 
     def entry(self, name: str, settings: Mapping[str, Any], program: int) -> dict[str, Any]:
-        """Return the newest page as plain data, for a message.
-
-        Args:
-            name, settings, program: the training's name, settings and program number.
-        """
+        """Return the newest page as plain data, for a message."""
         first = self.page
         while first - 1 in self.unsent:
             first -= 1
@@ -173,15 +160,7 @@ class Journal:
 
     @staticmethod
     def of(names: CheckpointNames, settings: Mapping[str, Any], program: int) -> Journal:
-        """Begin a journal, or open that of an earlier driver.
-
-        Args:
-            settings: the values that the training depends on; JSON must be able to hold them.
-            program: the program's number.
-
-        Raises:
-            ConfigError: the earlier driver's settings or program differ; the message says how.
-        """
+        """Begin a journal, or open that of an earlier driver; raise ConfigError if its settings or program differ."""
         journal = Journal()
         if not names.prefix or not names.called:
             return journal
@@ -204,11 +183,7 @@ class Journal:
 
 
 def earlier_settings(names: CheckpointNames) -> dict[str, Any]:
-    """Return the settings of an earlier driver's training, as decoded from JSON.
-
-    Raises:
-        ConfigError: the earlier training was of another algorithm.
-    """
+    """Return the settings of an earlier driver's training, as decoded from JSON; raises as ``opened``."""
     settings: dict[str, Any] = json.loads(opened(names)[1][SETTINGS])
     return settings
 
@@ -216,20 +191,19 @@ def earlier_settings(names: CheckpointNames) -> dict[str, Any]:
 def opened(names: CheckpointNames) -> tuple[list[Any], Any]:
     """Return the messages with an earlier driver's journal, and the first entry of this with settings.
 
-    Raises:
-        ConfigError: there is none: the earlier training was of another algorithm.
+    Raise ConfigError if there is none: the earlier training was of another algorithm.
     """
-    kept = [one for one in names.messages if isinstance(one, dict) and JOURNAL in one]
-    mine = [one for one in kept if one[JOURNAL][TRAINING] == names.prefix]
+    messages = [one for one in names.messages if isinstance(one, dict) and JOURNAL in one]
+    mine = [one for one in messages if one[JOURNAL][TRAINING] == names.prefix]
     opening = next((one[JOURNAL] for one in mine if SETTINGS in one[JOURNAL]), None)
     if opening is None:
         raise ConfigError(f"the training {names.prefix!r} in the checkpoint is of another algorithm")
     return mine, opening
 
 
-def check_settings(name: str, begun: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+def check_settings(name: str, begun: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
     """Raise ConfigError if a training was begun with other settings."""
-    differing = [key for key in {**begun, **wanted} if begun.get(key) != wanted.get(key)]
+    differing = [key for key in {**begun, **settings} if begun.get(key) != settings.get(key)]
     if differing:
-        words = "; ".join(f"{key} was {begun.get(key)!r}, and is {wanted.get(key)!r}" for key in differing)
+        words = "; ".join(f"{key} was {begun.get(key)!r}, and is {settings.get(key)!r}" for key in differing)
         raise ConfigError(f"the training {name!r} in the checkpoint is another one: {words}")

@@ -13,7 +13,7 @@ from pyspark.sql.types import ArrayType, DoubleType, StructField, StructType
 
 from ps2.algorithms.frame.frames import check_frame
 from ps2.algorithms.frame.heads import ClassHead
-from ps2.algorithms.frame.key_params import check_key_columns
+from ps2.algorithms.frame.key_hasher import check_key_columns
 from ps2.array_types import Float64s
 from ps2.data.hashing import FieldHasher
 from ps2.data.key_rows import KeyRows
@@ -26,11 +26,7 @@ Margins = Callable[[KeyRows], Float64s]
 
 
 def with_class_predictions(frame: DataFrame, hasher: FieldHasher, margins: Margins, params: Any) -> DataFrame:
-    """Add the predictions of a classifier of labels 0 and 1; see ``with_key_predictions``.
-
-    Args:
-        params: the model, for its rawPredictionCol, probabilityCol, predictionCol and threshold.
-    """
+    """Add the predictions of a classifier of labels 0 and 1; see ``with_key_predictions``."""
     names = [
         (params.getRawPredictionCol(), "raw"),
         (params.getProbabilityCol(), "probability"),
@@ -45,43 +41,34 @@ def with_key_predictions(
 ) -> DataFrame:
     """Add columns of predictions. Tasks get whole rows as Arrow, so that no integer is rounded on the way.
 
-    Args:
-        hasher: makes keys from columns.
-        margins: pickled into the tasks.
-        head: turns margins of label 1 into predictions; None: predictions are the margins.
-        names: (name, kind) of each new column; the kind is "raw", "probability" or "prediction". A column whose name is
-            "" is not added.
-
-    Raises:
-        InputError: the DataFrame lacks a column of the hasher, a column has another type, or a new column exists
-            already. Wrong values in rows raise an error of Spark when the rows are read.
+    Without a head, predictions are the margins. ``names`` are (name, kind) of the columns; one named "" is not added.
     """
     check_frame(frame)
     check_key_columns(frame, hasher)
-    wanted = [(name, what) for name, what in names if name]
-    for name, _ in wanted:
+    outputs = [(name, what) for name, what in names if name]
+    for name, _ in outputs:
         if name in frame.columns:
             raise InputError(f"column {name!r}: it is there already; choose another name for the predictions")
-    if not wanted:
+    if not outputs:
         return frame
 
     def predicted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         before = 0
         for batch in batches:
-            found = _columns(margins(hasher.rows(batch, before)), head)
+            predictions = _columns(margins(hasher.rows(batch, before)), head)
             before += batch.num_rows
-            new = [found[what] for _, what in wanted]
-            names_of_all = [*batch.schema.names, *(name for name, _ in wanted)]
+            new = [predictions[what] for _, what in outputs]
+            names_of_all = [*batch.schema.names, *(name for name, _ in outputs)]
             yield pa.RecordBatch.from_arrays([*batch.columns, *new], names=names_of_all)
 
-    new = [StructField(name, _type(what), False) for name, what in wanted]
+    new = [StructField(name, _type(what), False) for name, what in outputs]
     whole = map_in_arrow(with_python(frame), predicted, StructType([*frame.schema.fields, *new]))
     # By number: columns that came twice, or that differ in case only, keep their names.
     numbered = whole.toDF(*(f"c{number}" for number in range(len(whole.columns))))
-    kept = [F.col(f"c{number}").alias(name) for number, name in enumerate(frame.columns)]
-    first = len(kept)
-    added = [_described(F.col(f"c{first + at}"), name, what, head) for at, (name, what) in enumerate(wanted)]
-    return numbered.select(*kept, *added)
+    columns = [F.col(f"c{number}").alias(name) for number, name in enumerate(frame.columns)]
+    first = len(columns)
+    added = [_described(F.col(f"c{first + number}"), name, what, head) for number, (name, what) in enumerate(outputs)]
+    return numbered.select(*columns, *added)
 
 
 def _type(what: str) -> Any:
@@ -93,8 +80,8 @@ def _columns(margins: Float64s, head: ClassHead | None) -> dict[str, pa.Array]:
         return {"prediction": pa.array(margins, pa.float64())}
     raw = head.raw(margins[:, None])
     probability = head.probability(raw)
-    found = {"raw": raw} if probability is None else {"raw": raw, "probability": probability}
-    lists = {name: _lists(values) for name, values in found.items()}
+    values_by_kind = {"raw": raw} if probability is None else {"raw": raw, "probability": probability}
+    lists = {name: _lists(values) for name, values in values_by_kind.items()}
     return {**lists, "prediction": pa.array(head.prediction(raw), pa.float64())}
 
 

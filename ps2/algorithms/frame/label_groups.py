@@ -14,9 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ps2.algorithms.frame.labels import Group, better_sums, finite_or_0
-from ps2.algorithms.frame.loads import COST, PART, ROWS, SQUARES
 from ps2.algorithms.training.faults import ColumnNames, Form, error_of, outside
 from ps2.algorithms.training.reading import Reading, read
+from ps2.algorithms.training.table import COST, PART, ROWS, SQUARES
 from ps2.array_types import Float64s
 from ps2.data.rows import LocalRows
 
@@ -142,14 +142,14 @@ class _Groups:
 
     def sums(self, shift: float, unit: float) -> Float64s:
         """Return the groups in order, float64, shape (groups, len(FIELDS))."""
-        found = []
+        rows = []
         for part, of_class in np.unique(np.concatenate([self._keys, self._held]), axis=0).tolist():
             is_held = of_class == HELD_OUT
             keys, costs = (self._held, self._held_costs) if is_held else (self._keys, self._costs)
             mine = (keys == (part, of_class)).all(axis=1)
             group = [part, of_class, mine.sum(), costs[mine].sum(), (costs[mine] ** 2).sum()]
-            found.append([*group, *([np.nan] * 7 if is_held else self._of_labels(mine, shift, unit))])
-        return np.array(found, np.float64).reshape(-1, len(FIELDS))
+            rows.append([*group, *([np.nan] * 7 if is_held else self._of_labels(mine, shift, unit))])
+        return np.array(rows, np.float64).reshape(-1, len(FIELDS))
 
     def _of_labels(self, mine: npt.NDArray[np.bool_], shift: float, unit: float) -> list[float]:
         # Squares may overflow, as Spark's do: ``better_sums`` then finds another unit, or ``facts_of`` refuses labels.

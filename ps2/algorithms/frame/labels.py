@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ps2.algorithms.frame.attributes import values_of
+from ps2.algorithms.frame.frames import values_of
 from ps2.algorithms.training.table import Facts
 from ps2.errors import InputError
 
@@ -66,15 +66,14 @@ class Labels:
 def better_sums(groups: Sequence[Group], shift: float, classes: int | None) -> tuple[float, float]:
     """Return the number to subtract from labels, and the factor for weights, that keep sums exact.
 
-    Args:
-        shift: what would be subtracted otherwise: the first row's label.
+    ``shift`` is the label of the first row, which is subtracted otherwise.
     """
     counted = [row for row in groups if row["class"] >= 0 and row["least"] is not None]
     if not counted:
         return shift, 1.0
-    least, most = min(row["least"] for row in counted), max(row["most"] for row in counted)
-    if classes is None and not least <= shift <= most:
-        shift = least  # the first row does not count, and may be far away
+    smallest, largest = min(row["least"] for row in counted), max(row["most"] for row in counted)
+    if classes is None and not smallest <= shift <= largest:
+        shift = smallest  # the first row does not count, and may be far away
     heaviest = max(row["heaviest"] for row in counted)
     if MIN_WEIGHT < heaviest < MAX_WEIGHT:
         return shift, 1.0
@@ -82,14 +81,9 @@ def better_sums(groups: Sequence[Group], shift: float, classes: int | None) -> t
 
 
 def facts_of(used: Sequence[Group], labels: Labels, shift: float, unit: float) -> Facts:
-    """Return the facts of the rows to train on.
+    """Return the facts of the rows to train on, of their groups' sums, with the shift and unit of ``better_sums``.
 
-    Args:
-        used: their groups.
-        shift, unit: of the sums (``better_sums``).
-
-    Raises:
-        InputError: there are no such rows, all weights are 0, or labels are too large or too near each other.
+    Raise InputError if there are no such rows, all weights are 0, or labels are too large or too near each other.
     """
     weight, squared = (sum(row[name] for row in used) for name in ("weight", "squared"))
     rows = sum(row["rows"] for row in used)
@@ -111,16 +105,16 @@ def facts_of(used: Sequence[Group], labels: Labels, shift: float, unit: float) -
     return Facts(rows, weight, squared, _class_weights(used, labels), mean + shift, std, label_range, unit)
 
 
-def _check_size(labels: Labels, least: float, most: float) -> None:
+def _check_size(labels: Labels, smallest: float, largest: float) -> None:
     """Raise InputError for numeric labels if their squares, or those of their differences, leave float64's range."""
     name = f"column {labels.name!r}"
-    if max(-least, most) > MAX_LABEL:
-        of = least if -least > most else most
-        raise InputError(f"{name}: expected labels up to {MAX_LABEL:g}, got {of:g}, whose square is too large")
-    spread = most - least or abs(most)
+    if max(-smallest, largest) > MAX_LABEL:
+        outermost = smallest if -smallest > largest else largest
+        raise InputError(f"{name}: expected labels up to {MAX_LABEL:g}, got {outermost:g}, whose square is too large")
+    spread = largest - smallest or abs(largest)
     if 0 < spread < MIN_SPREAD:
         raise InputError(
-            f"{name}: expected labels that differ by {MIN_SPREAD:g} at least, got {least:g} to {most:g}, whose "
+            f"{name}: expected labels that differ by {MIN_SPREAD:g} at least, got {smallest:g} to {largest:g}, whose "
             "squares are too small; multiply them by something"
         )
 

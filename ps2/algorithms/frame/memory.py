@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Protocol
 
-from ps2.errors import LimitError
+from ps2.errors import LimitError, PS2Error
 
 MORE_SERVERS = "start more servers, or with a larger memory limit"
 
@@ -19,20 +19,14 @@ class Freeable(Protocol):
 
 
 def left_on(servers: Sequence[tuple[int, int]]) -> int:
-    """Return the bytes that are left on servers.
-
-    Args:
-        servers: the memory limit of each server and the memory in use, in bytes.
-    """
+    """Return the bytes that are left on servers, of their memory limits and the memory in use."""
     return sum(max(limit - used, 0) for limit, used in servers)
 
 
 def check_servers(what: str, needed_bytes: int, servers: Sequence[tuple[int, int]], advice: str = MORE_SERVERS) -> None:
-    """Raise LimitError if a model and its training state cannot fit servers.
+    """Raise LimitError if a model and its training state cannot fit servers, whose limits and bytes in use are given.
 
-    Args:
-        what: the params that make it large and what they make, with a verb: "k=9 and 8 features make sums that take".
-        servers: the memory limit of each server and the memory in use, in bytes.
+    ``what`` begins the sentence: "k=9 and 8 features make sums that take".
     """
     left = left_on(servers)
     if needed_bytes > left:
@@ -45,11 +39,9 @@ def check_servers(what: str, needed_bytes: int, servers: Sequence[tuple[int, int
 
 @contextmanager
 def fitting_servers(what: str, vectors: Sequence[Freeable] = (), advice: str = MORE_SERVERS) -> Iterator[None]:
-    """Explain a LimitError of servers that allocate vectors.
+    """Explain a LimitError of servers that allocate vectors; free the vectors that were allocated before.
 
-    Args:
-        what: the vectors and their size, as the beginning of a sentence: "sums of 800 bytes".
-        vectors: those that were allocated before the error, which are freed.
+    ``what`` begins the sentence: "sums of 800 bytes".
     """
     try:
         yield
@@ -60,22 +52,25 @@ def fitting_servers(what: str, vectors: Sequence[Freeable] = (), advice: str = M
 
 
 def check_worker(what: str, needed_bytes: int, left_bytes: int, advice: str = "use machines with more memory") -> None:
-    """Raise LimitError if a worker has too little memory; see ``check_servers``.
-
-    Args:
-        left_bytes: memory that the worker may take.
-    """
+    """Raise LimitError if a worker has too little memory; see ``check_servers``."""
     if needed_bytes > left_bytes:
         raise LimitError(f"{what} {needed_bytes:,} bytes, and {left_bytes:,} are left on its machine; {advice}")
 
 
 def check_driver(what: str, needed_bytes: int, left_bytes: int) -> None:
-    """Raise LimitError if the driver cannot hold the model; see ``check_servers``.
-
-    Args:
-        left_bytes: memory that the driver's process may take.
-    """
+    """Raise LimitError if the driver cannot hold the model; see ``check_servers``."""
     if needed_bytes > left_bytes:
         raise LimitError(
             f"{what} {needed_bytes:,} bytes, and the driver, which gets them in the end, may take {left_bytes:,}"
         )
+
+
+@contextmanager
+def freed_on_failure(model: Freeable) -> Iterator[None]:
+    """Free a model if the block raises: it has a name on the fleet, by which it would stay, and nobody else has it."""
+    try:
+        yield
+    except BaseException:
+        with suppress(PS2Error):  # the fleet may be gone
+            model.free()
+        raise

@@ -12,14 +12,20 @@ from pyspark.sql import DataFrame
 
 from ps2.algorithms.frame.array_files import ArrayModel
 from ps2.algorithms.frame.frames import check_frame
+from ps2.algorithms.frame.heads import ClassHead, Head
 from ps2.algorithms.frame.model_files import ModelReader, ModelWriter
 from ps2.algorithms.frame.notebook import model_html
 from ps2.algorithms.frame.params import ByName, FeatureParams
 from ps2.algorithms.frame.predict import rows_of, with_predictions
-from ps2.algorithms.frame.predictions import Head
 from ps2.algorithms.frame.scoring import FeatureScoring, Scoring
 from ps2.algorithms.frame.shared_settings import are_thresholds
-from ps2.algorithms.frame.summaries import HistorySummary
+from ps2.algorithms.frame.summaries import (
+    BinaryClassificationSummary,
+    BinaryClassificationTrainingSummary,
+    ClassificationSummary,
+    ClassificationTrainingSummary,
+    HistorySummary,
+)
 from ps2.algorithms.frame.tables import field
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.record import TrainingHistory
@@ -138,12 +144,7 @@ class FittedModel(ByName, MLReadable[Any], MLWritable):
     # -- pyspark.ml ------------------------------------------------------------------------------------------------
 
     def _as_pyspark(self, cls: type, *arguments: Any) -> Any:
-        """Make the model of pyspark.ml.
-
-        Args:
-            cls: its class in pyspark.ml.
-            arguments: of the constructor of its Java class, after the uid.
-        """
+        """Make the model of a class of pyspark.ml; the arguments of its Java class follow the uid."""
         return new_model(cls, self.uid, arguments, self)
 
 
@@ -255,6 +256,11 @@ class FleetModel(FeatureModel):
 class ClassifyingModel(FleetModel):
     """Base class of classification models."""
 
+    def _summaries(self) -> tuple[Any, Any]:
+        if self.numClasses == 2:
+            return BinaryClassificationSummary, BinaryClassificationTrainingSummary
+        return ClassificationSummary, ClassificationTrainingSummary
+
     @property
     def numClasses(self) -> int:
         """Number of classes; labels are 0 to ``numClasses - 1``."""
@@ -273,7 +279,10 @@ class ClassifyingModel(FleetModel):
 
 
 class ProbabilityModel(ClassifyingModel):
-    """Base class of classification models with probabilities."""
+    """Base class of classification models with probabilities; by default, a row has a margin for each class."""
+
+    def _head(self) -> Head:
+        return ClassHead(self.numClasses, "softmax", thresholds=self._thresholds())
 
     def predictProbability(self, value: Any) -> Vector:
         """Return the probability of each class for one row."""
@@ -290,11 +299,7 @@ class ProbabilityModel(ClassifyingModel):
         return self.getOrDefault("probabilityCol")
 
     def _thresholds(self) -> tuple[float, ...] | None:
-        """Return the thresholds that are set.
-
-        Raises:
-            UsageError: their number is not the number of classes.
-        """
+        """Return the thresholds that are set; raise UsageError unless there is one for each class."""
         if not self.isSet("thresholds"):
             return None
         thresholds = tuple(self.getOrDefault("thresholds"))

@@ -9,8 +9,7 @@ from importlib.util import find_spec
 
 from pyspark.ml.param import Params
 
-from ps2.algorithms.training.by_step import cells, spaced, titles
-from ps2.algorithms.training.record import TrainingHistory
+from ps2.algorithms.training.record import TrainingHistory, cells, spaced, titles
 from ps2.formats import short_time
 from ps2.text_tables import Column, Table, named_values, to_html
 
@@ -18,10 +17,10 @@ from ps2.text_tables import Column, Table, named_values, to_html
 def history_html(history: TrainingHistory) -> str:
     """Return the history of a training as HTML, without computing anything."""
     step = history.words.step
-    taken_s = sum(history.seconds)
-    pace = f", {short_time(taken_s / history.steps)} {history.words.a_step}" if history.steps else ""
-    said = f"{history.steps:,} {plural(step)} in {taken_s:.1f} s{pace}: {history.reason}"
-    return f"<div><p>{escape(said)}</p>{_table(history)}{_picture(history)}</div>"
+    total_s = sum(history.seconds)
+    pace = f", {short_time(total_s / history.steps)} {history.words.a_step}" if history.steps else ""
+    sentence = f"{history.steps:,} {plural(step)} in {total_s:.1f} s{pace}: {history.reason}"
+    return f"<div><p>{escape(sentence)}</p>{_table(history)}{_picture(history)}</div>"
 
 
 def model_html(model: Params, history: TrainingHistory | None) -> str:

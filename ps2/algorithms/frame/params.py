@@ -45,19 +45,21 @@ class _ShowsParams(ABCMeta):
 
     def takes_keywords(cls) -> bool:
         """Return whether objects of the class are made with params as keywords, and with nothing else."""
-        made: Any = cls
-        _, *others = inspect.signature(made.__init__).parameters.values()
+        instantiable: Any = cls
+        _, *others = inspect.signature(instantiable.__init__).parameters.values()
         variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
         return issubclass(cls, ByName) and not inspect.isabstract(cls) and all(one.kind in variable for one in others)
 
     def keyword_defaults(cls) -> dict[str, Any]:
         """Return the keywords of a class that takes keywords, with their defaults; None: not set."""
-        made = cls()
-        known = {param.name: made.getOrDefault(param) if made.isDefined(param) else None for param in made.params}
+        instance = cls()
+        known = {
+            param.name: instance.getOrDefault(param) if instance.isDefined(param) else None for param in instance.params
+        }
         if hasattr(cls, "setInitialModel"):
             known["initialModel"] = None
         # A default such as "uid__output" is another one for each object.
-        return {name: None if made.uid in str(value) else value for name, value in known.items()}
+        return {name: None if instance.uid in str(value) else value for name, value in known.items()}
 
 
 # Type checkers make keywords of the settings of classes that derive from ``Settings``: those of families, not these.

@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ps2.algorithms.training.placement import Placement, Via, ViaName
+from ps2.algorithms.training.record import Placement, Via, ViaName
 from ps2.errors import ConfigError
 from ps2.formats import short_time
 
@@ -65,9 +65,7 @@ class Work:
     def of_clocks(values: float, weights: int, clocks: int, value_s: float, why_servers: str = "") -> Work:
         """Return the work of clocks that compute with every row, and in which all weights travel both ways.
 
-        Args:
-            values: the number of stored feature values plus the number of rows.
-            value_s: seconds of computing per value and clock.
+        ``values`` is the number of stored values plus that of rows; each takes ``value_s`` seconds in a clock.
         """
         servers_s = SERVER_CLOCK_S + 2 * WEIGHT_S * weights
         return Work(
@@ -125,11 +123,7 @@ class Request:
 
 
 def place(work: Work, cores: Cores, request: Request) -> Placement:
-    """Choose the number of workers, and where the model is between steps.
-
-    Raises:
-        ConfigError: the request contradicts itself, or cannot be met.
-    """
+    """Choose the number of workers, and where the model is between steps; ConfigError: the request cannot be met."""
     request.check()
     why_servers = request.why_servers or work.why_servers
     if not why_servers and work.weights > MAX_LOCAL_WEIGHTS:
@@ -153,11 +147,9 @@ def place(work: Work, cores: Cores, request: Request) -> Placement:
 
 
 def fastest(seconds: Mapping[Via, float], unit: str = "") -> tuple[Via, str]:
-    """Return the fastest of several ways to train, and the reason in words.
+    """Return the fastest of several ways to train by predicted seconds, and the reason in words; infinity: impossible.
 
-    Args:
-        seconds: the predicted time of each way; infinity: it is impossible.
-        unit: the part of a training that takes this time, such as " per token"; "": the whole training.
+    ``unit`` is the part of a training that takes this time, such as " per token"; "": the whole training.
     """
     via = min(seconds, key=lambda name: seconds[name])
     times = (

@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 
-from ps2.algorithms.training.by_step import best_step
-from ps2.algorithms.training.record import TrainingHistory
+from ps2.algorithms.training.record import TrainingHistory, best_step
 from ps2.errors import ConfigError
 from ps2.plot_style import (
     AROUND_BARS_IN,
@@ -28,11 +27,7 @@ from ps2.plot_style import (
 
 
 def draw_losses(history: TrainingHistory, ax: Any = None) -> Axes:
-    """Plot the objective and the validation loss by step.
-
-    Raises:
-        ConfigError: no step was taken.
-    """
+    """Plot the objective and the validation loss by step; raise ConfigError if no step was taken."""
     words = history.words
     if not history.steps:
         raise ConfigError(f"plot: there is nothing to draw: no {words.step} was taken")
@@ -57,15 +52,9 @@ def draw_losses(history: TrainingHistory, ax: Any = None) -> Axes:
 
 
 def draw_importances(shares: npt.NDArray[np.float64], names: Sequence[str], most: int, ax: Any = None) -> Axes:
-    """Plot the most important features as bars.
+    """Plot the most important features, at most ``most``, as bars; raise ConfigError if no feature has a gain.
 
-    Args:
-        shares: shape (features,), each feature's share of all gains.
-        names: of the features; empty: the plot shows their numbers.
-        most: the largest number of bars.
-
-    Raises:
-        ConfigError: no feature has a gain, or most is below 1.
+    ``shares`` has each feature's share of all gains. Without names, the plot shows numbers.
     """
     if most < 1:
         raise ConfigError(f"most: expected at least 1, got {most!r}")
@@ -75,9 +64,9 @@ def draw_importances(shares: npt.NDArray[np.float64], names: Sequence[str], most
     if not len(order):
         raise ConfigError("plotImportances: there is nothing to draw: trees split by no feature")
     axes = axes_for(ax, height_in=AROUND_BARS_IN + BAR_IN * len(order))
-    draw_bars(axes, [names[at] if len(names) else f"feature {at}" for at in order], shares[order])
-    of_all = f"trees split by {used:,} of {len(shares):,} features"
-    title = of_all if used == len(order) else f"{of_all}; the first {len(order)}"
+    draw_bars(axes, [names[index] if len(names) else f"feature {index}" for index in order], shares[order])
+    used_text = f"trees split by {used:,} of {len(shares):,} features"
+    title = used_text if used == len(order) else f"{used_text}; the first {len(order)}"
     dress(axes, title, "share of all gains", "", grid="x")
     axes.tick_params(axis="y", length=0)
     return axes

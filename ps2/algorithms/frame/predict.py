@@ -16,10 +16,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.sql.types import ArrayType
 
-from ps2.algorithms.frame.given_rows import given_rows
-from ps2.algorithms.frame.predictions import Fitted, Head, predicted
+from ps2.algorithms.frame.frames import for_arrow
+from ps2.algorithms.frame.heads import Fitted, Head, predicted
+from ps2.algorithms.frame.row_matrices import as_rows
 from ps2.algorithms.frame.tables import check_columns, column, field, known_dim
-from ps2.algorithms.frame.vector_columns import for_arrow
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.array_types import Float64s
 from ps2.data.columns import read_features, read_numbers
@@ -49,25 +49,20 @@ _ARRAY = pa.list_(pa.float64())
 def rows_of(value: Any, dim: int, missing: bool) -> sp.csr_array:
     """Return a vector of pyspark, an array or a list of numbers, or a sparse row of scipy, as a matrix of one row.
 
-    Args:
-        missing: whether NaN is a missing value.
-
-    Raises:
-        InputError: the value is none of these, or does not hold ``dim`` finite numbers.
-        UsageError: the value is a masked array, a list of lists that differ in length, or a malformed sparse row.
+    Raise InputError or UsageError unless it has ``dim`` finite numbers, or with ``missing`` also NaN.
     """
     expected = f"features: expected a vector of {dim} numbers"
     if sp.issparse(value):
-        row = given_rows("features", value.reshape(1, -1))
+        row = as_rows("features", value.reshape(1, -1))
         columns, values, size = row.indices, row.data, row.shape[1]
     elif hasattr(value, "indices") and hasattr(value, "size"):
         columns, values, size = np.asarray(value.indices), np.asarray(value.values), int(value.size)
         if len(columns) != len(values) or (len(columns) and not 0 <= columns.min() <= columns.max() < size):
             raise InputError(f"{expected}, with as many indices as values, in [0, {size}), got {columns!s:.80}")
     else:
-        given = as_array("features", value.toArray() if hasattr(value, "toArray") else value)
+        array = as_array("features", value.toArray() if hasattr(value, "toArray") else value)
         try:
-            values = as_numbers(given).astype(np.float64)
+            values = as_numbers(array).astype(np.float64)
         except TypeError as error:
             raise InputError(f"{expected}, got {value!r:.100}") from error
         columns, size = np.arange(values.size), values.size
@@ -101,17 +96,17 @@ def with_predictions(
     """
     features = columns.features
     check_columns(frame, columns)
-    found = known_dim(frame, features)
-    if found not in (None, dim):
+    known = known_dim(frame, features)
+    if known not in (None, dim):
         # Spark takes the number of features of a LIBSVM file from its largest index.
         read = f'; LIBSVM files are read by spark.read.format("libsvm").option("numFeatures", {dim})'
         more = read if isinstance(features, str) else ""
-        raise InputError(f"column {_name(features)!r}: expected {dim} features as in training, got {found}{more}")
+        raise InputError(f"column {_name(features)!r}: expected {dim} features as in training, got {known}{more}")
     for name, _ in names:
         if name in frame.columns:
             raise InputError(f"column {name!r}: it is there already; choose another name for the predictions")
-    of_trees = {what for _, what in names} & {"leaf", "contrib"}
-    whole = _vectorised(_predictor(share, head, columns, of_trees))(_input(with_python(frame), columns))
+    tree_outputs = {what for _, what in names} & {"leaf", "contrib"}
+    whole = _vectorised(_predictor(share, head, columns, tree_outputs))(_input(with_python(frame), columns))
     with_all = frame.select("*", whole.alias(_WHOLE))
     new = [_described(_checked(what), what).alias(name, metadata=_metadata(what, head)) for name, what in names]
     return with_all.select("*", *new).drop(_WHOLE)
@@ -124,8 +119,8 @@ def compressed(frame: DataFrame, name: str) -> DataFrame:
     """
     metadata = frame.schema[name].metadata
     assembler = VectorAssembler(inputCols=[DENSE], outputCol=SPARSE, handleInvalid="keep")
-    found = assembler.transform(frame.select("*", column(name).alias(DENSE, metadata=metadata))).drop(name)
-    return found.select("*", column(SPARSE).alias(name, metadata=metadata)).drop(DENSE, SPARSE)
+    assembled = assembler.transform(frame.select("*", column(name).alias(DENSE, metadata=metadata))).drop(name)
+    return assembled.select("*", column(SPARSE).alias(name, metadata=metadata)).drop(DENSE, SPARSE)
 
 
 def _vectorised(function: Any) -> Any:
@@ -183,10 +178,10 @@ def _predictor(share: Callable[[], Fitted], head: Head, columns: ColumnNames, of
         for batch in batches:
             try:
                 x = _read(batch, name, before, fitted)
-                found = _as_frame(predicted(fitted, head, x, _starts(batch, columns, before), of_trees))
+                predictions = _as_frame(predicted(fitted, head, x, _starts(batch, columns, before), of_trees))
             except UsageError as error:
-                found = _faulty(len(batch), str(error))
-            yield found
+                predictions = _faulty(len(batch), str(error))
+            yield predictions
             before += len(batch)
 
     return predict
@@ -200,11 +195,11 @@ def _starts(batch: pd.DataFrame, columns: ColumnNames, before: int) -> Any:
     return read_numbers(numbers, columns.margin, before)[:, None]
 
 
-def _as_frame(found: dict[str, Float64s]) -> pd.DataFrame:
-    values = found["prediction"]
+def _as_frame(predictions: dict[str, Float64s]) -> pd.DataFrame:
+    values = predictions["prediction"]
     frame = pd.DataFrame({**dict.fromkeys(_ARRAYS, [None] * len(values)), "prediction": values})
-    for what in found.keys() & set(_ARRAYS):
-        frame[what] = list(found[what])
+    for what in predictions.keys() & set(_ARRAYS):
+        frame[what] = list(predictions[what])
     frame["fault"] = None
     return frame
 
@@ -224,6 +219,6 @@ def _read(batch: pd.DataFrame, name: str, before: int, fitted: Fitted) -> sp.csr
     else:
         whole = pa.array(batch["values"], _ARRAY, from_pandas=False)
     dim, rows = fitted.dim, pa.record_batch([whole], [name])
-    found = read_features(rows, name, np.dtype(np.float64), before, dim, fitted.takes_missing)
-    indptr = np.concatenate([[0], np.cumsum(found.lengths)])
-    return sp.csr_array((found.values, found.columns, indptr), shape=(len(batch), dim))
+    features = read_features(rows, name, np.dtype(np.float64), before, dim, fitted.takes_missing)
+    indptr = np.concatenate([[0], np.cumsum(features.lengths)])
+    return sp.csr_array((features.values, features.columns, indptr), shape=(len(batch), dim))

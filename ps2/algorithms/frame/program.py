@@ -24,9 +24,9 @@ from ps2.algorithms.frame.journal import JOURNAL, Journal, ReplayError, opened
 from ps2.algorithms.frame.settings import Plan
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.faults import Form
-from ps2.algorithms.training.record import Record
+from ps2.algorithms.training.record import Record, StepReport
 from ps2.algorithms.training.run import FIRST_CLOCK, Training, clocks_until_rollback, run_training
-from ps2.algorithms.training.table import Table
+from ps2.algorithms.training.table import OwnRows, Table
 from ps2.coordinator.training_host import training_host
 from ps2.data.spilling import Spill
 from ps2.protocol.plain_data import encode
@@ -49,10 +49,9 @@ class Task:
         Task.classes[f"{cls.__module__}:{cls.__qualname__}"] = cls
 
     def then(self, summarize: Callable[[Any], Any]) -> SummarizedTask:
-        """Let the journal record ``summarize(report)`` instead of the report, and the program receive it.
+        """Let the journal record ``summarize(report)``, plain data, instead of the report, and the program receive it.
 
-        Args:
-            summarize: called once, in the driver; returns plain data. It may change vectors on the servers.
+        It is called once, in the driver, and may change vectors on the servers.
         """
         return SummarizedTask(self, summarize)
 
@@ -100,10 +99,7 @@ class Ask:
     """
 
     def __init__(self, journal: Journal, record: Record, matrices: list[Any], first_clock: int) -> None:
-        """Args:
-        matrices: the results of ``make`` in this driver.
-        first_clock: the first clock of the program.
-        """
+        # ``matrices`` are the results of ``make`` in this driver.
         self._journal, self._record, self._first_clock = journal, record, first_clock
         self._matrices, self._next = matrices, 0
         self.closed = ""  # the reason why no question can be asked; "": there is none
@@ -122,18 +118,13 @@ class Ask:
         return answer
 
     def setting(self, question: Callable[[], T]) -> T:
-        """Ask for a setting that another driver may change.
-
-        The program decides by it how to continue, such as whether to end. A driver that resumes a finished program asks
-        for the last setting again.
-        """
+        """Ask for a setting that another driver may change. One that resumes a finished program asks the last again."""
         return self(question, is_setting=True)
 
     def part(self, steps: Callable[[], Steps[T]]) -> Steps[T]:
         """Run a part of the program, whose result is plain data. Once it has ended, replays jump over it.
 
-        Args:
-            steps: the part. It must not record steps, or change anything that the program reads later.
+        The part must not record steps, or change anything that the program reads later.
         """
         self(lambda: None)  # a line of its own, so that no other part begins there
         begin = self._journal.page, self._journal.line
@@ -154,57 +145,51 @@ class Ask:
         matrices: T = self._matrices[self._next - 1]
         return matrices
 
-    def start(self) -> None:
+    def start_timer(self) -> None:
         """Start to measure the first step's time."""
-        self._record.start()
+        self._record.start_timer()
 
-    def step(self, objective: float, metrics: Mapping[str, float], seconds: float | None = None) -> bool:
-        """Record a step; return whether ``on_step`` wants the training to end. ``on_step`` is called once.
+    # Each of the next three records one step: ``on_step`` is called once, by the driver that took the step.
 
-        Args:
-            objective: the objective after the step.
-            metrics: further values of the step.
-            seconds: the duration of the step; None: the time since the last step.
+    def record_step_and_check_stop(
+        self, objective: float, metrics: Mapping[str, float], seconds: float | None = None
+    ) -> bool:
+        """Record the objective after a step; return whether ``on_step`` wants the training to end.
+
+        Without ``seconds``, the step has taken the time since the last one.
         """
         is_earlier, record = self._journal.is_replaying, self._record
         duration_s = self(lambda: record.lap_s if seconds is None else seconds)
         if is_earlier:
-            record.step_before(objective, duration_s)
-        return self(lambda: record.step(objective, metrics, duration_s))
+            record.add_earlier_step(objective, duration_s)
+        return self(lambda: record.add_step(objective, metrics, duration_s))
 
-    def evaluated(self, objective: float, rows: int = 0, bytes: int = 0) -> None:
-        """Record the objective after a step; the first call is for the initial model. ``on_step`` is called once.
-
-        Args:
-            rows, bytes: see ``Record.add``.
-        """
+    def record_objective(self, objective: float, rows: int = 0, bytes: int = 0) -> None:
+        """Record the objective after a step; the first call is for the initial model. See ``Record.add``."""
         is_earlier = self._journal.is_replaying
         seconds = self(lambda: self._record.lap_s)
         self._record.add(rows, bytes)
-        self._record.evaluated(objective, seconds if is_earlier else None)
+        self._record.add_objective(objective, seconds if is_earlier else None)
 
-    def stepped(
+    def record_step(
         self, objective: float, rows: int, bytes: int, metrics: Mapping[str, float] | None = None, /, **amounts: float
     ) -> dict[str, float]:
-        """Record a step, and the objective of its rows at its beginning. ``on_step`` is called once.
+        """Record a step, and the objective of its rows at its beginning; return all metrics of the step.
 
         Args:
             objective: the objective; NaN: it is unknown.
             rows, bytes: see ``Record.add``.
             metrics: the step's metrics by name.
             amounts: amounts of work. Divided by the step's seconds, they are its metrics ``<name>_per_s``.
-
-        Returns:
-            All metrics of the step.
         """
         is_earlier, record = self._journal.is_replaying, self._record
         seconds = self(lambda: record.lap_s)
         record.add(rows, bytes)
         step = {**{f"{name}_per_s": amount / seconds for name, amount in amounts.items()}, **(metrics or {})}
         if is_earlier:
-            record.step_before(objective, seconds)
+            record.add_earlier_step(objective, seconds)
         else:
-            record.step(objective, step)
+            record.add_step(objective, step)
         return step
 
 
@@ -239,7 +224,7 @@ class Program(ABC, Generic[T]):
         """Run the algorithm, in the driver. The return value goes to ``result``."""
 
     def worker(self) -> Callable[[Any], DoTask]:
-        """Return a picklable function that makes a worker of its rows."""
+        """Return a picklable function that makes a worker of its rows; a program has this or a ``loop``."""
         raise NotImplementedError("a program has a worker() or a loop()")
 
     def loop(self) -> Any:
@@ -253,6 +238,13 @@ class Program(ABC, Generic[T]):
     @abstractmethod
     def free(self) -> None:
         """Free the training's vectors on the servers."""
+
+    @classmethod
+    def train(cls, ps: Any, table: Table, plan: Any, on_step: Callable[[StepReport], None] = lambda step: None) -> T:
+        """Train on a table with a program that is made of a plan, a record and names; raises as ``run_program``."""
+        make: Any = cls
+        names = CheckpointNames.of(plan.name, ps)
+        return run_program(ps, make(plan, Record(on_step), names), table, names)
 
 
 @dataclass(frozen=True, eq=False)
@@ -274,15 +266,11 @@ class WorkerLoop:
 class ProgramDriver(Generic[T]):
     """Runs a program's ``drive`` clock by clock, and again from its start after a rollback."""
 
-    # For tests: run the program again before every clock. That shows whether a replay asks the same questions.
+    # For tests: run the program again before every clock.
     always_replays = False
 
     def __init__(self, program: Program[T], names: CheckpointNames) -> None:
-        """Open the journal of an earlier driver, if there is one.
-
-        Raises:
-            ConfigError: its training had other settings, or another version's program.
-        """
+        """Open the journal of an earlier driver, if there is one; raise ConfigError if it is of another training."""
         self._program, self._names = program, names
         self._settings = program.settings()
         self._journal = Journal.of(names, self._settings, program.number)
@@ -329,8 +317,6 @@ class ProgramDriver(Generic[T]):
         self._go_to(0)
         return self._message()
 
-    # -- the generator -------------------------------------------------------------------------------------------------
-
     def _go_to(self, page: int) -> None:
         """Let the program wait for the report of the clock after a page; run it again if it is elsewhere."""
         if self._ask.closed or self._journal.page != page or self.always_replays:
@@ -376,14 +362,14 @@ class ProgramDriver(Generic[T]):
             self._ask.closed = "it has failed"
             raise
 
-    # -- another driver ------------------------------------------------------------------------------------------------
-
     def _resume(self) -> None:
         """Replay an earlier driver's journal. If no task depends on the last setting yet, ask for it again."""
         newest, last = opened(self._names)[0][-1], len(self._journal.pages) - 1
         self._replay(last)
         decides_no_task = isinstance(self._inner_task(), NextClock) and self._journal.ends_with_setting
         has_ended = self.is_over and TASK not in newest
+        task = self._task_message()
+        has_same_task = all(encode(name, newest.get(name)) == encode(name, task.get(name)) for name in (TASK, FIELDS))
         clock = self._names.called - self._program.first_clock if has_ended else self._journal.clocks[-1]
         if (decides_no_task or has_ended) and self._journal.reopen(clock):
             self._restart()
@@ -393,7 +379,7 @@ class ProgramDriver(Generic[T]):
             elif not isinstance(self._inner_task(), NextClock):
                 # The workers had no task in the clocks after the end. They receive this one in the next clock.
                 self._journal.clocks[-1] += 1
-        elif self._journal.page < last or not self._is_task_of(newest):
+        elif self._journal.page < last or not has_same_task:
             raise ReplayError(
                 "the program yields another task than the one that the earlier driver's workers have: "
                 "settings that another driver may change are asked for, not read"
@@ -402,7 +388,7 @@ class ProgramDriver(Generic[T]):
             self._replace_lost_pages()
 
     def _replace_lost_pages(self) -> None:
-        """Give the program empty reports of clocks whose pages are lost, if its workers do not wait for tasks.
+        """Give the program empty reports of clocks without a page, if its workers do not wait for tasks.
 
         A checkpoint that was made within a call of ``on_clock`` lacks the call's page, but counts the clock.
         """
@@ -410,12 +396,6 @@ class ProgramDriver(Generic[T]):
         while isinstance(self._inner_task(), NextClock) and journal.clocks[-1] < called:
             journal.unsent.add(len(journal.pages))
             self._advance({})
-
-    def _is_task_of(self, message: dict[str, Any]) -> bool:
-        task = self._task_message()
-        return all(encode(name, message.get(name)) == encode(name, task.get(name)) for name in (TASK, FIELDS))
-
-    # -- messages ------------------------------------------------------------------------------------------------------
 
     def _task_message(self) -> dict[str, Any]:
         task = self._inner_task()
@@ -431,33 +411,8 @@ class ProgramDriver(Generic[T]):
         return Message(data) if data else None
 
 
-@dataclass(frozen=True, eq=False)
-class OwnRows:
-    """Rows that a family reads by itself.
-
-    Attributes:
-        frame: a DataFrame or an RDD.
-        workers: the number of workers.
-        read: the argument ``read`` of ``ps.run``.
-        first: the run's clock with which the training begins.
-    """
-
-    frame: Any
-    workers: int
-    read: Callable[[Any, Any], Any]
-    first: int = 0
-
-
 def run_program(ps: Any, program: Program[T], rows: Table | OwnRows, names: CheckpointNames) -> T:
-    """Run a program on the workers and servers of a context, or resume it; free its memory on the servers.
-
-    Args:
-        names: the names of the program's vectors, and the clocks that an earlier driver has finished.
-
-    Raises:
-        ConfigError: an earlier driver's training had other settings, or another version's program.
-        InputError, SlotsError, WorkerError...: as ``run_training`` raises.
-    """
+    """Run a program on the workers and servers of a context, or resume it; free its memory on the servers."""
     driver = ProgramDriver(program, names)  # if it fails, the vectors of the other training stay
     try:
         driver.start()

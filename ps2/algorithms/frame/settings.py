@@ -207,14 +207,10 @@ def positional(*, kw_only: bool, default: Any = None) -> Any:
 
 
 def with_default(cls: type, name: str, default: Any) -> Any:
-    """Declare a parameter of a base class with another default; its accessors stay.
-
-    Args:
-        cls, name: the class that has the parameter, and the parameter's name.
-    """
+    """Declare a parameter of a base class with another default; its accessors stay."""
     setting = settings_of(cls)[name]
-    kept = setting.kind, setting.choices, setting.checks, setting.option, setting.in_model
-    return Setting(default, setting.doc, *kept)
+    unchanged = setting.kind, setting.choices, setting.checks, setting.option, setting.in_model
+    return Setting(default, setting.doc, *unchanged)
 
 
 def _integer(bits: int) -> Check:

@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from ps2.algorithms.frame.estimator import TrainingEstimator
-from ps2.algorithms.frame.key_params import KeyParams
+from ps2.algorithms.frame.key_hasher import KeyParams
 from ps2.algorithms.frame.key_settings import LearningSettings
 from ps2.algorithms.frame.tables import check_label_is_apart, check_numbers, check_times
 from ps2.algorithms.training.observing import observed
@@ -80,15 +80,7 @@ class StreamEstimator(LearningSettings, KeyParams, TrainingEstimator):
 
     @abstractmethod
     def _model_factory(self, frame: DataFrame, given: Any) -> ModelFactory:
-        """Return what makes, finds and trains a model of this estimator for ``start_stream``.
-
-        Args:
-            frame: the streaming DataFrame.
-            given: a model that goes on learning; None: there is none yet.
-
-        Raises:
-            ConfigError: params contradict each other, or the given model does not fit them.
-        """
+        """Return the ``ModelFactory`` for ``start_stream``; ConfigError: the given model does not fit."""
 
     def _check(self) -> None:
         super()._check()

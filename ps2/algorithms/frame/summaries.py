@@ -18,8 +18,7 @@ from pyspark.sql.types import BooleanType, NumericType
 
 from ps2.algorithms.frame.notebook import history_html
 from ps2.algorithms.frame.tables import column, field
-from ps2.algorithms.training.placement import Placement
-from ps2.algorithms.training.record import Gradients, TrainingHistory
+from ps2.algorithms.training.record import Gradients, Placement, TrainingHistory
 from ps2.data.columns import IMPUTE
 from ps2.data.row_spill import Spilled
 from ps2.errors import InputError
@@ -87,11 +86,11 @@ class Summary:
         # Under names of their own: Spark's evaluators do not find columns whose names have dots.
         evaluator._set(**{role: role for role in columns})
         predictions = self.predictions
-        given = {
+        values = {
             role: finite_number(predictions, name) if role in ("labelCol", "weightCol") else column(name)
             for role, name in columns.items()
         }
-        chosen = predictions.select(*(value.alias(role) for role, value in given.items()))
+        chosen = predictions.select(*(value.alias(role) for role, value in values.items()))
         with plain_job_errors():
             return _PlainMetrics(metrics_of(evaluator, chosen))
 

@@ -25,6 +25,7 @@ from pyspark.sql.types import (
     UserDefinedType,
 )
 
+from ps2.algorithms.frame.frames import unwrapped
 from ps2.algorithms.frame.labels import (
     Group,
     Labels,
@@ -34,10 +35,8 @@ from ps2.algorithms.frame.labels import (
     is_finite,
     not_finite,
 )
-from ps2.algorithms.frame.loads import COST, PART, Load, loads_of, sums_sql
-from ps2.algorithms.frame.vector_columns import unwrapped
 from ps2.algorithms.training.faults import ColumnNames
-from ps2.algorithms.training.table import Facts, quoted
+from ps2.algorithms.training.table import COST, PART, Facts, Load, loads_of, quoted, sums_sql
 from ps2.data.columns import IMPUTE, listed
 from ps2.errors import ConfigError, InputError
 from ps2.run.spark.backend_lookup import backend_of
@@ -76,6 +75,11 @@ class TableSurvey:
         """The factor by which weights are multiplied when rows go to the workers."""
         return 1.0
 
+    @property
+    def classes(self) -> int:
+        """The number of classes; 0: rows have none."""
+        return 0
+
 
 @dataclass(frozen=True)
 class Survey(TableSurvey):
@@ -94,6 +98,10 @@ class Survey(TableSurvey):
     @property
     def weight_unit(self) -> float:
         return self.facts.weight_unit
+
+    @property
+    def classes(self) -> int:
+        return len(self.facts.class_weights)
 
 
 def names_of(columns: ColumnNames) -> list[str]:
@@ -115,8 +123,7 @@ def column(name: str) -> Column:
 def check_columns(frame: DataFrame, columns: ColumnNames) -> None:
     """Raise InputError unless all columns exist and have usable types; starts no job.
 
-    Raises:
-        ConfigError: the column of labels is among the features, too.
+    Raise ConfigError if the column of labels is among the features, too.
     """
     check_features(frame, columns.features)
     check_label_is_apart(columns.label, [columns.features] if isinstance(columns.features, str) else columns.features)
@@ -166,8 +173,8 @@ def check_features(frame: DataFrame, features: str | tuple[str, ...]) -> None:
 
     if isinstance(features, str):
         kind = field(frame, features).dataType
-        of_numbers = isinstance(kind, ArrayType) and isinstance(kind.elementType, NumericType)
-        if not of_numbers and not isinstance(kind, (VectorUDT, OldVectorUDT)):
+        has_numbers = isinstance(kind, ArrayType) and isinstance(kind.elementType, NumericType)
+        if not has_numbers and not isinstance(kind, (VectorUDT, OldVectorUDT)):
             raise InputError(
                 f"column {features!r}: expected vectors of pyspark.ml or arrays of numbers, got "
                 f"{_type(frame, features)}"
@@ -181,19 +188,15 @@ def check_features(frame: DataFrame, features: str | tuple[str, ...]) -> None:
 
 
 def field(frame: DataFrame, name: str) -> StructField:
-    """Return the schema's entry for a column.
-
-    Raises:
-        InputError: there is no such column; lists those that exist. Or there are several, as Spark sees it.
-    """
+    """Return the schema's entry for a column; raise InputError if there is none, or several, as Spark sees it."""
     fields = frame.schema.fields
-    found = next((one for one in fields if one.name == name), None)
-    if found is None:
+    match = next((one for one in fields if one.name == name), None)
+    if match is None:
         raise InputError(f"there is no column {name!r}; there are: {listed(frame.columns)}")
     same = [one.name for one in fields if one.name.lower() == name.lower()]
     if len(same) > 1:
         _check_one(frame, name, same)
-    return found
+    return match
 
 
 def _check_one(frame: DataFrame, name: str, same: Sequence[str]) -> None:
@@ -220,34 +223,28 @@ def survey(frame: DataFrame, columns: ColumnNames, classes: int | None) -> Surve
             numeric labels are so large, or so near each other, that their squares leave float64's range.
     """
     assert columns.label is not None
-    of_labels = Labels(columns.label, classes, field(frame, columns.label))
+    labels = Labels(columns.label, classes, field(frame, columns.label))
     # Sums of classes' labels are not wanted.
     shift = finite_or_0(first_row(frame, columns)[columns.label]) if classes is None else 0.0
     unit = 1.0
-    found = _aggregate(frame, columns, of_labels, shift, unit)
-    if not found:
+    groups = _aggregate(frame, columns, labels, shift, unit)
+    if not groups:
         raise InputError(NO_ROWS)
-    _check_faults(frame, columns, of_labels, found)
-    better = better_sums(found, shift, classes)
+    _check_faults(frame, columns, labels, groups)
+    better = better_sums(groups, shift, classes)
     if better != (shift, unit):
         shift, unit = better
-        found = _aggregate(frame, columns, of_labels, shift, unit)
-    dim = known_dim(frame, columns.features) or min(row["opening"] for row in found)["dim"]
+        groups = _aggregate(frame, columns, labels, shift, unit)
+    dim = known_dim(frame, columns.features) or min(row["opening"] for row in groups)["dim"]
     if not dim:
         dim = dim_of(frame, columns.features, first_row(frame, columns))  # says what is wrong
-    return survey_of(frame, columns, of_labels, found, dim, shift, unit)
+    return survey_of(frame, columns, labels, groups, dim, shift, unit)
 
 
 def survey_of(  # noqa: PLR0913
     frame: DataFrame, columns: ColumnNames, labels: Labels, found: Sequence[Group], dim: int, shift: float, unit: float
 ) -> Survey:
-    """Return the survey of a table without faults; raises as ``facts_of``.
-
-    Args:
-        found: sums by rdd_partition and class.
-        dim: number of features.
-        shift, unit: of the sums.
-    """
+    """Return the survey of a table without faults, of sums by rdd_partition and class; raises as ``facts_of``."""
     used = [row for row in found if row["class"] >= 0]
     facts = facts_of(used, labels, shift, unit)
     features = [columns.features] if isinstance(columns.features, str) else columns.features
@@ -291,11 +288,11 @@ def _aggregate(
     if columns.validation is not None:
         faults["validation_null"] = "held is null"
     bad = " or ".join(f"({fault})" for fault in faults.values())
-    given = frame.select(
+    inputs = frame.select(
         F.expr(f"struct({y} as y, {w} as w, {held} as held)").alias("given"),
         *_entries_of(frame, columns.features),
     )
-    rows = given.selectExpr("given.*", "entries", "dim").selectExpr(
+    rows = inputs.selectExpr("given.*", "entries", "dim").selectExpr(
         f"spark_partition_id() as {PART}",
         f"case when {bad} or held then -1 else {labels.number('y')} end as class",
         "struct(monotonically_increasing_id() as id, dim as dim) as opening",
@@ -306,7 +303,7 @@ def _aggregate(
         *(f"cast({fault} as bigint) as {name}" for name, fault in faults.items()),
     )
     sums = {"weight": "w", "squared": "w * w", "wy": "w * y", "wyy": "w * y * y", **{name: name for name in faults}}
-    found = (
+    collected = (
         in_one_partition_if_small(rows)
         .groupBy(PART, "class")
         .agg(
@@ -317,7 +314,7 @@ def _aggregate(
         )
         .collect()
     )
-    groups = [{PART: row[PART], "class": row["class"], **row["sums"].asDict()} for row in found]
+    groups = [{PART: row[PART], "class": row["class"], **row["sums"].asDict()} for row in collected]
     # Sums of sums are rounded, so their order is always the same.
     return sorted(groups, key=lambda group: (group[PART], group["class"]))
 
@@ -394,11 +391,7 @@ def known_dim(frame: DataFrame, features: str | tuple[str, ...]) -> int | None:
 
 
 def dim_of(frame: DataFrame, features: str | tuple[str, ...], first: Row) -> int:
-    """Return the number of features, from the metadata or the first row.
-
-    Raises:
-        InputError: the row holds null, or no feature.
-    """
+    """Return the number of features, from the metadata or the first row; InputError: the row has null, or none."""
     dim = known_dim(frame, features)
     if dim is not None:
         return dim

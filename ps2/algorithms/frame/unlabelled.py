@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType
 
 from ps2.algorithms.frame.dealing import cost_of
-from ps2.algorithms.frame.loads import PART, loads_of, sums_of
+from ps2.algorithms.frame.frames import unwrapped
 from ps2.algorithms.frame.tables import (
     TableSurvey,
     column,
@@ -21,24 +21,17 @@ from ps2.algorithms.frame.tables import (
     first_row,
     in_one_partition_if_small,
 )
-from ps2.algorithms.frame.vector_columns import unwrapped
 from ps2.algorithms.training.faults import MAX_COUNT, ColumnNames
+from ps2.algorithms.training.table import PART, loads_of, sums_of
 from ps2.errors import InputError
 
 
 def survey_rows(frame: DataFrame, columns: ColumnNames) -> TableSurvey:
-    """Survey rows; two Spark jobs, of which the first reads one row.
-
-    Args:
-        frame: with columns that ``check_columns`` accepts.
-
-    Raises:
-        InputError: there is no row, or no feature.
-    """
+    """Survey rows; two Spark jobs, of which the first reads one row. InputError: there is no row, or no feature."""
     dim = dim_of(frame, columns.features, first_row(frame, columns))
     rows = frame.select(F.spark_partition_id().alias(PART), cost_of(frame, columns.features).alias("stored"))
-    found = in_one_partition_if_small(rows).groupBy(PART).agg(*sums_of(F.col("stored"))).collect()
-    return TableSurvey(dim, loads_of(found))
+    sums = in_one_partition_if_small(rows).groupBy(PART).agg(*sums_of(F.col("stored"))).collect()
+    return TableSurvey(dim, loads_of(sums))
 
 
 @dataclass(frozen=True)
@@ -55,30 +48,26 @@ class Documents(TableSurvey):
 def survey_documents(frame: DataFrame, columns: ColumnNames) -> Documents:
     """Survey documents; two Spark jobs, of which the first reads one row.
 
-    Args:
-        frame: with a column of features that ``check_columns`` accepts.
-
-    Raises:
-        InputError: there is no row, no word in the vocabulary, or no word in any document.
+    Raise InputError if there is no row, no word in the vocabulary, or no word in any document.
     """
     vocabulary = dim_of(frame, columns.features, first_row(frame, columns))
     if not vocabulary:
         raise InputError(f"{columns.shown('features')}: expected a vocabulary, got vectors of size 0")
-    tokens_of = _entry_sum(frame, columns.features)
-    rows = frame.select(F.spark_partition_id().alias(PART), tokens_of.alias("tokens"))
-    found = (
+    row_tokens = _entry_sum(frame, columns.features)
+    rows = frame.select(F.spark_partition_id().alias(PART), row_tokens.alias("tokens"))
+    sums = (
         in_one_partition_if_small(rows)
         .groupBy(PART)
         .agg(*sums_of(F.lit(1.0) + F.col("tokens")), F.sum("tokens").alias("tokens"))
         .collect()
     )
-    tokens = sum(row["tokens"] or 0.0 for row in found)
+    tokens = sum(row["tokens"] or 0.0 for row in sums)
     if tokens == 0:
         raise InputError(
-            f"{columns.shown('features')}: expected counts of words, but all of {sum(row['rows'] for row in found):,} "
+            f"{columns.shown('features')}: expected counts of words, but all of {sum(row['rows'] for row in sums):,} "
             "documents are empty"
         )
-    return Documents(vocabulary, loads_of(found), int(tokens))
+    return Documents(vocabulary, loads_of(sums), int(tokens))
 
 
 def _entry_sum(frame: DataFrame, features: str | tuple[str, ...]) -> Column:

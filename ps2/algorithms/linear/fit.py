@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.sql import DataFrame
 
-from ps2.algorithms.frame.anew import done_anew
 from ps2.algorithms.frame.dealing import Dealer, together
-from ps2.algorithms.frame.estimator import FleetEstimator
-from ps2.algorithms.frame.initial_model import HasInitialModel
+from ps2.algorithms.frame.estimator import FleetEstimator, HasInitialModel
 from ps2.algorithms.frame.label_groups import PART_COLUMN, ReadAndSurvey, WorkerSurvey, packed
 from ps2.algorithms.frame.labels import Labels
 from ps2.algorithms.frame.placement import Work
+from ps2.algorithms.frame.retry import retry_after_server_loss
 from ps2.algorithms.frame.shared_settings import ViaSettings
 from ps2.algorithms.frame.tables import (
     SMALL_BYTES,
@@ -39,8 +38,7 @@ from ps2.algorithms.linear.solvers.sap import check_problem
 from ps2.algorithms.linear.trainer import train
 from ps2.algorithms.linear.weights import Weights
 from ps2.algorithms.training.faults import ColumnNames, Form
-from ps2.algorithms.training.placement import Placement
-from ps2.algorithms.training.record import StepReport, TrainingHistory
+from ps2.algorithms.training.record import Placement, StepReport, TrainingHistory
 from ps2.algorithms.training.run import SurveyedTraining
 from ps2.coordinator.context import PS2Context
 from ps2.errors import ConfigError
@@ -121,13 +119,13 @@ class LinearEstimator(SolverSettings, ViaSettings, HasInitialModel, FleetEstimat
         attempt = _OneJob(self, plan, dataset, columns)
         if attempt.bytes > SMALL_BYTES:
             return super()._survey_and_train(plan, dataset)
-        trained = done_anew(attempt.run)
+        trained = retry_after_server_loss(attempt.run)
         if trained is not None:
             return self._model(trained[0]), trained[1]
         survey = attempt.survey
         if survey is None:
             return super()._survey_and_train(plan, dataset)
-        return done_anew(lambda: self._train_model(plan, survey, attempt.dealer))
+        return retry_after_server_loss(lambda: self._train_model(plan, survey, attempt.dealer))
 
     def _train_model(self, plan: LinearPlan, survey: Survey, dealer: Dealer) -> tuple[Any, TrainingHistory]:
         problem, plan = self._objective(plan, survey)

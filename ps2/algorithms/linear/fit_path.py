@@ -12,7 +12,7 @@ from pyspark.ml import Estimator
 from pyspark.ml.param import Param
 from pyspark.sql import DataFrame
 
-from ps2.algorithms.frame.anew import done_anew
+from ps2.algorithms.frame.retry import retry_after_server_loss
 from ps2.algorithms.frame.tables import Survey
 from ps2.algorithms.linear.fit import NO_TRAINING, LinearEstimator
 from ps2.algorithms.linear.plan import LinearPlan, PathPoint
@@ -96,7 +96,7 @@ class PathEstimator(ElasticNetSettings, LinearEstimator):
         unit._check()
         plan = replace(unit._plan(), path=self._values(PathSettings))
         survey, dealer = unit._survey_and_deal(dataset)
-        trained: _Path = done_anew(lambda: unit._path(plan, survey, dealer))
+        trained: _Path = retry_after_server_loss(lambda: unit._path(plan, survey, dealer))
 
         def make(point: PathPoint) -> Any:
             weight = np.zeros((trained.problem.dim, 1))

@@ -12,8 +12,7 @@ from ps2.algorithms.linear.program import form_of
 from ps2.algorithms.linear.settings import SolverSettings
 from ps2.algorithms.linear.trainer import train
 from ps2.algorithms.linear.weights import Weights
-from ps2.algorithms.training.only_worker import train_in_process
-from ps2.algorithms.training.outcome import Outcome, result_of
+from ps2.algorithms.training.only_worker import Outcome, result_of, train_in_process
 from ps2.algorithms.training.reading import KeptReading, Reading
 from ps2.algorithms.training.record import Record, StepReport, TrainingHistory
 from ps2.algorithms.training.run import Training, run_alone

@@ -8,8 +8,8 @@ from typing import Any
 import scipy.sparse as sp
 
 from ps2.algorithms.frame.array_files import KEY, load_metadata
-from ps2.algorithms.frame.given_rows import finite_rows
 from ps2.algorithms.frame.heads import ClassHead, ValueHead
+from ps2.algorithms.frame.row_matrices import finite_rows
 from ps2.algorithms.linear.files import read_without_servers
 from ps2.algorithms.linear.problem import Problem
 from ps2.algorithms.linear.settings import threshold_of

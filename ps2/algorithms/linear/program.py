@@ -106,7 +106,7 @@ class LinearProgram(Program[TrainedModel]):
             report = yield self._to_yield(task)
         self._preparation.check_scales(report.unscalable, self.context.columns)
         shifts = ask(self._set_initial_parameters)
-        ask.start()
+        ask.start_timer()
         return shifts
 
     def _set_initial_biases(self) -> None:

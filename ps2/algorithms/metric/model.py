@@ -7,16 +7,13 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from ps2.algorithms.frame.array_files import ArrayModel, read_array, reading, write_arrays
-from ps2.algorithms.frame.given_rows import finite_row_or_rows, finite_rows
+from ps2.algorithms.frame.array_files import ArrayModel, ModelFiles
+from ps2.algorithms.frame.row_matrices import finite_row_or_rows, finite_rows
 from ps2.array_types import Float64s
 from ps2.errors import LimitError, ShapeError
 
-FORMAT = "ps2.metric.v1"
 # Features of ``matrix``: 2 GiB.
 MAX_FEATURES = 1 << 14
-# Larger models travel once per executor.
-BROADCAST_FROM = 1 << 17
 
 
 class Metric(ArrayModel):
@@ -27,6 +24,7 @@ class Metric(ArrayModel):
     """
 
     _MODEL_CLASS = "ps2.algorithms.feature.MetricLearningModel"
+    _FILES = ModelFiles("ps2.metric.v1", "a metric", {"components": "f"})
 
     def __init__(self, components: Any) -> None:
         """Raises:
@@ -48,10 +46,6 @@ class Metric(ArrayModel):
     @property
     def classes(self) -> None:
         """Predictions are no classes."""
-
-    @property
-    def is_light(self) -> bool:
-        return self.components.size < BROADCAST_FROM
 
     def transform(self, x: Any) -> Float64s:
         """Return L x of each row, float64, shape (n, rank): Euclidean distances there are those of the metric.
@@ -95,16 +89,3 @@ class Metric(ArrayModel):
                 "allowed; components has the same in fewer"
             )
         return self.components.T @ self.components
-
-    # -- files -----------------------------------------------------------------------------------------------------
-
-    def write(self, url: str) -> dict[str, Any]:
-        return {"format": FORMAT, "files": write_arrays(url, {"components.npy": self.components})}
-
-    @classmethod
-    def read(cls, path: str, url: str, content: Any) -> Metric:
-        with reading(path, content, FORMAT, "a metric"):
-            components = read_array(url, "components.npy", content["files"])
-            if components.ndim != 2:
-                raise ValueError(f"shape {components.shape}")
-            return Metric(components)

@@ -10,8 +10,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType
 
+from ps2.algorithms.frame.frames import unwrapped
 from ps2.algorithms.frame.tables import NO_ROWS, check_features, column, field
-from ps2.algorithms.frame.vector_columns import unwrapped
 from ps2.errors import InputError
 
 # Columns of the two vectors meanwhile.

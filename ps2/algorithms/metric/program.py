@@ -97,7 +97,7 @@ class MetricProgram(Program[TrainedMetric]):
     def drive(self, ask: Ask) -> Steps[float]:
         report = yield Survey()
         scale, pairs = ask(partial(self._draw_metric, report.surveys))
-        ask.start()
+        ask.start_timer()
         step = 0
         while True:
             is_last = step >= ask.setting(lambda: self.plan.settings.maxIter)
@@ -110,7 +110,7 @@ class MetricProgram(Program[TrainedMetric]):
                     f"after step {step} the objective is {value}: stepSize {self.plan.settings.stepSize:g} is too large"
                 )
             self.record.add_gradients(gradients_of(vars(report)))
-            ask.evaluated(value, int(report.pairs), int(report.bytes))
+            ask.record_objective(value, int(report.pairs), int(report.bytes))
             if is_last:
                 return scale
             ask(self._take_step)

@@ -12,16 +12,16 @@ from pyspark.ml import Estimator
 from pyspark.sql import DataFrame
 
 from ps2.algorithms.frame.frames import spark_calls
+from ps2.algorithms.frame.memory import freed_on_failure
 from ps2.algorithms.frame.streams import StreamEstimator
-from ps2.algorithms.frame.unfinished import freed_on_failure
 from ps2.algorithms.online.models import LiveModel, OnlineModel, OnlineParams, new_name
 from ps2.algorithms.online.plan import OnlinePlan, OptimizerName
 from ps2.algorithms.online.program import OnlineProgram
 from ps2.algorithms.online.settings import OnlineFactorSettings
 from ps2.algorithms.training.observing import watched_fit
 from ps2.algorithms.training.streams.batches import Passes, learn_frame
-from ps2.algorithms.training.streams.key_time import check_clock
 from ps2.algorithms.training.streams.start import ModelFactory
+from ps2.algorithms.training.streams.task import check_clock
 from ps2.client.embedding_table import EmbeddingTable
 from ps2.coordinator.context import PS2Context
 from ps2.coordinator.training_host import training_host

@@ -11,7 +11,7 @@ import numpy as np
 from pyspark.ml import Model
 from pyspark.sql import DataFrame
 
-from ps2.algorithms.frame.key_params import KeyParams
+from ps2.algorithms.frame.key_hasher import KeyParams
 from ps2.algorithms.frame.key_predictions import with_class_predictions
 from ps2.algorithms.frame.models import FittedModel
 from ps2.algorithms.frame.scoring import KeyScoring

@@ -8,8 +8,8 @@ import numpy as np
 
 from ps2.algorithms.online import kernels
 from ps2.algorithms.online.plan import INTERCEPT, OnlinePlan
-from ps2.algorithms.training.streams.key_time import advance_keys
 from ps2.algorithms.training.streams.labelled_rows import LabelledRows
+from ps2.algorithms.training.streams.task import advance_keys
 from ps2.array_types import Float32s, Float64s, Int32s, Int64s
 from ps2.client.embedding_settings import LARGEST_SQUARED
 from ps2.client.embedding_table import EmbeddingTable

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.special import gammaln, psi
 
-from ps2.algorithms.frame.given_rows import given_rows
+from ps2.algorithms.frame.row_matrices import as_rows
 from ps2.algorithms.topics import inference_kernels, online_kernels
 from ps2.algorithms.topics.corpus import iteration_key
 from ps2.algorithms.topics.sparse_kernels import GROUP
@@ -44,7 +44,7 @@ def checked_documents(x: Any, vocabulary: int) -> sp.csr_array:
         ShapeError, DTypeError: x is not a matrix, shape (n, vocabulary).
         InputError: it holds numbers that are not counts.
     """
-    x = given_rows("x", x, vocabulary, "counts")
+    x = as_rows("x", x, vocabulary, "counts")
     documents = sp.csr_array(x, dtype=np.float64, copy=True)
     documents.sum_duplicates()
     counts = documents.data

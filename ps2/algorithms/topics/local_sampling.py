@@ -26,8 +26,8 @@ from ps2.algorithms.topics.corpus import Corpus, Prior, corpus_hash, document_nu
 from ps2.algorithms.topics.plan import SamplingPlan
 from ps2.algorithms.topics.sampling_worker import NO_REQUEST, START, new_notices, report_histogram
 from ps2.algorithms.topics.shared_counts import CountsSummary, SharedCounts
-from ps2.algorithms.training.balance import deal_by_cost
 from ps2.algorithms.training.reading import Reading
+from ps2.algorithms.training.table import deal_by_cost
 from ps2.array_types import Int32s, Int64s
 from ps2.data.rows import LocalRows
 from ps2.run.rotation import IDLE, RotationSchedule

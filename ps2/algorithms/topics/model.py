@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from ps2.algorithms.frame.array_files import ArrayModel, read_array, reading, write_arrays
+from ps2.algorithms.frame.array_files import ArrayModel, ModelFiles
 from ps2.algorithms.topics.inference import Sampling, Variational, checked_documents, halves
 from ps2.algorithms.topics.settings import InferenceName
 from ps2.data.plain_arrays import as_array
-from ps2.errors import ConfigError, InputError, ShapeError
+from ps2.errors import CheckpointCorruptError, ConfigError, InputError, ShapeError
 from ps2.ops.kernels import Float64s, Int64s
 from ps2.plot_extra import PlotPath, needs_matplotlib, saved
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 
-FORMAT = "ps2.topics.v1"
 # The number of documents per batch where only a sum over them is needed.
 BATCH_DOCUMENTS = 4096
 
@@ -43,6 +42,12 @@ class Seen:
     shares: Float64s
     lengths: Float64s
     frequency: Float64s
+
+
+def _inference(name: Any) -> Any:
+    if name not in get_args(InferenceName):
+        raise ValueError(f"inference: {name!r}")
+    return name
 
 
 class LDATopics(ArrayModel):
@@ -64,6 +69,12 @@ class LDATopics(ArrayModel):
     """
 
     _MODEL_CLASS = "ps2.algorithms.clustering.LDAModel"
+    _FILES = ModelFiles(
+        "ps2.topics.v1",
+        "topics",
+        {"counts": "iuf", "alpha": "f"},
+        {"beta": float, "inference": _inference, "seed": int},
+    )
 
     def __init__(
         self,
@@ -96,29 +107,21 @@ class LDATopics(ArrayModel):
     def _params(self) -> dict[str, Any]:
         return {"k": self.topics, "inference": self.inference, "seed": self.seed}
 
-    def write(self, url: str) -> dict[str, Any]:
+    def _arrays_to_write(self) -> dict[str, Array]:
         counts = self.counts
         if counts.dtype.kind != "f":
             counts = counts.astype(np.min_scalar_type(int(counts.max(initial=0))))
-        return {
-            "format": FORMAT,
-            "beta": self.beta,
-            "inference": self.inference,
-            "seed": self.seed,
-            "shape": list(counts.shape),
-            "files": write_arrays(url, {"counts.npy": counts, "alpha.npy": self.alpha}),
-        }
+        return {"counts": counts, "alpha": self.alpha}
+
+    def write(self, url: str) -> dict[str, Any]:
+        return {**super().write(url), "shape": list(self.counts.shape)}
 
     @classmethod
     def read(cls, path: str, url: str, content: Any) -> LDATopics:
-        with reading(path, content, FORMAT, "topics"):
-            counts, alpha = (read_array(url, f"{name}.npy", content["files"]) for name in ("counts", "alpha"))
-            if list(counts.shape) != content["shape"] or alpha.shape != counts.shape[1:]:
-                raise ValueError(f"shapes {counts.shape} and {alpha.shape}")
-            if content["inference"] not in get_args(InferenceName):
-                raise ValueError(f"inference: {content['inference']!r}")
-            beta, seed = float(content["beta"]), int(content["seed"])
-        return LDATopics(counts, alpha, beta, content["inference"], seed)
+        topics = super().read(path, url, content)
+        if list(topics.counts.shape) != content.get("shape"):
+            raise CheckpointCorruptError(f"{path}: expected shape {content.get('shape')}, got {topics.counts.shape}")
+        return topics
 
     # -- topics ----------------------------------------------------------------------------------------------------
 

@@ -85,7 +85,7 @@ class OnlineProgram(Program[FittedTopics]):
             report = yield CountDocuments()
             documents = report.documents
         alpha, totals = plan.alphas, ask(self._draw_lambda)
-        ask.start()
+        ask.start_timer()
         iteration = 0
         while iteration < ask.setting(lambda: plan.settings.maxIter):
             report = yield InferBatch(iteration, documents, alpha, totals)  # the E-step
@@ -104,7 +104,7 @@ class OnlineProgram(Program[FittedTopics]):
                     "diverged; a larger learningOffset, or another docConcentration or topicConcentration, may help"
                 )
             objective = -report.bound / report.tokens if report.tokens else math.nan
-            ask.stepped(self.record.known(objective), report.drawn, report.bytes, tokens=report.tokens)
+            ask.record_step(self.record.known(objective), report.drawn, report.bytes, tokens=report.tokens)
         if iteration and not self.record.rows:
             ask(partial(log.warning, NO_DOCUMENT, plan.settings.subsamplingRate))
         return alpha

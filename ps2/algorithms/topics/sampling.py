@@ -104,7 +104,7 @@ class SamplingProgram(Program[FittedTopics]):
     def drive(self, ask: Ask) -> Steps[tuple[Float64s, list[dict[str, float]]]]:
         plan, alpha = self.plan, self.plan.alphas
         yield NextClock()  # all tokens get random topics
-        ask.start()
+        ask.start_timer()
         clock, rebuild_clock, message = START, NO_CLOCK, NextClock()
         metrics: list[dict[str, float]] = []  # of each finished iteration
         while len(metrics) < ask.setting(lambda: plan.settings.maxIter):
@@ -116,7 +116,7 @@ class SamplingProgram(Program[FittedTopics]):
                 notice = {"rebuild_clock": rebuild_clock, "epoch": report.request}
             if report.finished == iteration:
                 objective, step = -report.likelihood / self._tokens, {"log_likelihood": report.likelihood}
-                metrics.append(ask.stepped(objective, 0, report.bytes, step, tokens=report.tokens))
+                metrics.append(ask.record_step(objective, 0, report.bytes, step, tokens=report.tokens))
                 if (fit := self._fits.fit_after(iteration)) is not None:
                     alpha = report.alpha
                     notice |= {"fit": fit, "alpha": alpha}

@@ -12,8 +12,8 @@ from ps2.algorithms.topics.corpus import Corpus, document_numbers
 from ps2.algorithms.topics.plan import SamplingPlan
 from ps2.algorithms.topics.sampling_worker import START, SamplingWorker
 from ps2.algorithms.topics.shared_counts import SharedCounts
-from ps2.algorithms.training.balance import deal_by_cost
 from ps2.algorithms.training.reading import Reading
+from ps2.algorithms.training.table import deal_by_cost
 from ps2.client.dcv import DCV
 from ps2.data.rows import LocalRows
 from ps2.ops.kernels import Int64s

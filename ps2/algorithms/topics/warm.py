@@ -13,7 +13,7 @@ from ps2.algorithms.topics.corpus import SHORT, Corpus, Prior, iteration_key
 from ps2.algorithms.topics.model import LDATopics
 from ps2.algorithms.topics.online_workers import document_ids, infer_statistics
 from ps2.algorithms.topics.variational import ops as variational_ops
-from ps2.algorithms.training.balance import deal_by_cost
+from ps2.algorithms.training.table import deal_by_cost
 from ps2.data.rows import LocalRows
 from ps2.matrix.partition import Partition
 

@@ -41,11 +41,7 @@ class CheckpointNames:
     def of(prefix: str, ps: Any, first: int = 0) -> CheckpointNames:
         """Return names of vectors that a restored context has, else of new vectors, which replace old ones.
 
-        Args:
-            first: the clock of the context in which the training begins.
-
-        Raises:
-            NotFoundError: the context was restored, and has no vectors of this training.
+        The training begins in clock ``first``. NotFoundError: the restored context has no vectors of this training.
         """
         if not prefix:
             return CheckpointNames()
@@ -62,18 +58,14 @@ class CheckpointNames:
         return CheckpointNames(prefix)
 
     def give(self, make: Callable[[str | None], DCV], mend: Callable[[DCV, str], DCV] | None = None) -> DCV:
-        """Make the next vector, or find it.
-
-        Args:
-            mend: called with a vector that was found, and its name; returns its replacement.
-        """
+        """Make the next vector, or find it; ``mend`` replaces a vector that was found, called with it and its name."""
         if not self.prefix:
             return make(None)
         name = f"{self.prefix}/{next(self._numbers)}"
         if self._find is None:
             return make(name)
-        found = self._find(name)
-        return found if mend is None else mend(found, name)
+        vector = self._find(name)
+        return vector if mend is None else mend(vector, name)
 
 
 UNNAMED = CheckpointNames()

@@ -139,11 +139,7 @@ class Faults:
         return bool(self._found)
 
     def count(self, batch: pa.RecordBatch) -> None:
-        """Count the faults of another batch.
-
-        Raises:
-            InputError: a column is missing or of another type.
-        """
+        """Count the faults of another batch; raise InputError if a column is missing or of another type."""
         self._count_features(batch)
         if self.columns.label is not None:
             self._count_numbers(batch, self.columns.label, "label")
@@ -159,9 +155,9 @@ class Faults:
 
     def array(self) -> Float64s:
         """Return the faults as float64, shape (LENGTH,), for ``error_of``."""
-        found = [self._found.get(kind, (0, -1, np.nan, -1)) for kind in KINDS]
+        entries = [self._found.get(kind, (0, -1, np.nan, -1)) for kind in KINDS]
         head = [float(self.rows), -1.0 if self.size is None else float(self.size)]
-        return np.concatenate([head, np.array(found, np.float64).reshape(-1)])
+        return np.concatenate([head, np.array(entries, np.float64).reshape(-1)])
 
     def _note(self, kind: str, bad: Mask, values: Array | None = None, features: Array | None = None) -> None:
         if not bad.any():
@@ -217,10 +213,10 @@ class Faults:
         }
         for feature, name in enumerate(names):
             column = number_column(batch, name)
-            of_column, values = _nulls(column), column.to_numpy(zero_copy_only=False)
-            null |= of_column & (not self.form.missing)
+            is_null, values = _nulls(column), column.to_numpy(zero_copy_only=False)
+            null |= is_null & (not self.form.missing)
             strange = self.form.strange(self._held(values), np.full(len(values), feature))
-            for kind, bad in ((self._kind, self._wild(values) & ~of_column), (self._strange_kind, strange)):
+            for kind, bad in ((self._kind, self._wild(values) & ~is_null), (self._strange_kind, strange)):
                 features, shown = found[kind]
                 first = bad & (features < 0)
                 features[first], shown[first] = feature, values[first]
@@ -276,17 +272,17 @@ class _Lists:
         kinds, sizes, indices, values = (column.field(name) for name in ("type", "size", "indices", "values"))
         flat, lengths = values.flatten(), list_lengths(values)
         dense = kinds.to_numpy(zero_copy_only=False) == 1
-        given = np.where(dense, lengths, sizes.fill_null(-1).to_numpy(zero_copy_only=False))
+        row_sizes = np.where(dense, lengths, sizes.fill_null(-1).to_numpy(zero_copy_only=False))
         entries = flat.to_numpy(zero_copy_only=False)
         if dense.all():
-            return _Lists(given, lengths, entries, _nulls(flat))
-        of_row = list_lengths(indices)
-        places = dense_columns(np.where(dense, lengths, of_row)).astype(np.int64)
-        sparse = np.repeat(~dense, np.where(dense, lengths, of_row))
+            return _Lists(row_sizes, lengths, entries, _nulls(flat))
+        index_lengths = list_lengths(indices)
+        columns = dense_columns(np.where(dense, lengths, index_lengths)).astype(np.int64)
+        sparse = np.repeat(~dense, np.where(dense, lengths, index_lengths))
         # A dense row has no indices; where it has some anyway, they are not asked for.
-        kept = np.repeat(~dense, of_row)
-        places[sparse] = indices.flatten().fill_null(-1).to_numpy(zero_copy_only=False)[kept]
-        return _Lists(given, lengths, entries, _nulls(flat), places, np.where(dense, lengths, of_row))
+        is_sparse_index = np.repeat(~dense, index_lengths)
+        columns[sparse] = indices.flatten().fill_null(-1).to_numpy(zero_copy_only=False)[is_sparse_index]
+        return _Lists(row_sizes, lengths, entries, _nulls(flat), columns, np.where(dense, lengths, index_lengths))
 
     @property
     def features(self) -> Array:
@@ -303,15 +299,15 @@ class _Lists:
         Columns are -1 where indices are misplaced.
         """
         rows, first = np.unique(np.repeat(np.arange(len(self.lengths)), self.lengths)[bad], return_index=True)
-        found, values, features = (
+        is_bad, values, features = (
             np.zeros(len(self.lengths), bool),
             np.zeros(len(self.lengths)),
             np.full(len(self.lengths), -1),
         )
-        found[rows], values[rows] = True, self.values[bad][first]
+        is_bad[rows], values[rows] = True, self.values[bad][first]
         if not self.misplaced().any():
             features[rows] = self.features[bad][first]
-        return found, values, features
+        return is_bad, values, features
 
     def misplaced(self) -> Mask:
         """Find the rows with an index outside their size, or more or less indices than values."""
@@ -348,23 +344,24 @@ def error_of(faults: Float64s, columns: ColumnNames = ColumnNames(), form: Form 
     """
     total = int(faults[:, 0].sum())
     by_kind = faults[:, _HEAD:].reshape(len(faults), len(KINDS), _PER_KIND)
-    found = [
-        _sentence(f"{columns.shown(role)}", what, by_kind[:, at], total) + _more(kind, by_kind[:, at], columns, form)
-        for at, (kind, (role, what)) in enumerate(KINDS.items())
-        if by_kind[:, at, 0].any()
+    sentences = [
+        _sentence(f"{columns.shown(role)}", what, by_kind[:, number], total)
+        + _more(kind, by_kind[:, number], columns, form)
+        for number, (kind, (role, what)) in enumerate(KINDS.items())
+        if by_kind[:, number, 0].any()
     ]
     with_rows = np.flatnonzero(faults[:, 1] >= 0)
     sizes = faults[with_rows, 1]
     if len(sizes) and (sizes != sizes[0]).any():
         other = int(np.argmax(sizes != sizes[0]))
-        found.append(
+        sentences.append(
             f"{columns.shown('features')}: expected one size, got {sizes[0]:.0f} in rdd_partition {with_rows[0]} "
             f"and {sizes[other]:.0f} in rdd_partition {with_rows[other]}"
         )
     kinds = [kind for kind, counts in zip(KINDS, by_kind[:, :, 0].T, strict=True) if counts.any()]
     are_absent = any(kind in ABSENT and not (form.missing and "features" in kind) for kind in kinds)
     advice = f" ({IMPUTE})" if are_absent else ""
-    return InputError("; ".join(found) + advice) if found else None
+    return InputError("; ".join(sentences) + advice) if sentences else None
 
 
 def _more(kind: str, found: Float64s, columns: ColumnNames, form: Form) -> str:

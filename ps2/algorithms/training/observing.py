@@ -54,11 +54,11 @@ def watched_fit(estimator: Any) -> Iterator[Callable[[Any], None]]:
     fitting = _is_fitting.set(True)
     watch = observer(estimator)
     token = _watch.set(watch)
-    made: list[Any] = [None]
+    models: list[Any] = [None]
     try:
-        yield lambda model: made.__setitem__(0, model)
+        yield lambda model: models.__setitem__(0, model)
     finally:
         _watch.reset(token)
         _is_fitting.reset(fitting)
         if watch is not None:
-            watch.ended(made[0])
+            watch.ended(models[0])

@@ -6,26 +6,84 @@ to servers in the same process, so no clock waits for the network.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from ps2.algorithms.training.faults import Form
-from ps2.algorithms.training.outcome import Outcome, outcome_of, result_of
 from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.training.record import StepReport
 from ps2.algorithms.training.run import Training, run_alone
 from ps2.algorithms.training.table import Table
 from ps2.client.session import Session
 from ps2.coordinator.in_process import InProcessServers, in_process_session
+from ps2.errors import PS2Error
 from ps2.protocol.plain_data import decode
 from ps2.rpc.run_control import Report
 from ps2.run.message import STOP, Message
 from ps2.run.reports import merged, report
 from ps2.server.memory import free_bytes
+
+# The parent of all loggers of PS2.
+log = logging.getLogger("ps2")
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """The worker's answer to the driver.
+
+    Attributes:
+        result: the training's result; None if it failed.
+        steps: the report of each step.
+        warnings: for each warning, the name of its logger and the text.
+        error: the error that ended the training; None if it succeeded.
+    """
+
+    result: Any = None
+    steps: list[StepReport] = field(default_factory=list)
+    warnings: list[tuple[str, str]] = field(default_factory=list)
+    error: PS2Error | None = None
+
+
+def outcome_of(train: Callable[[Callable[[StepReport], None]], Any]) -> Outcome:
+    """Train in the worker, with a function to call after each step."""
+    steps: list[StepReport] = []
+    heard = _Warnings()
+    log.addHandler(heard)
+    try:
+        return Outcome(train(steps.append), steps, heard.told)
+    except PS2Error as error:
+        # The driver raises the error, as in a training on servers.
+        return Outcome(warnings=heard.told, error=error)
+    finally:
+        log.removeHandler(heard)
+
+
+def result_of(outcome: Outcome, on_step: Callable[[StepReport], None]) -> Any:
+    """Return the result in the driver, after repeating the worker's warnings, error and step reports there."""
+    for name, text in outcome.warnings:
+        logging.getLogger(name).warning("%s", text)
+    if outcome.error is not None:
+        raise outcome.error
+    for step in outcome.steps:
+        on_step(step)
+    return outcome.result
+
+
+class _Warnings(logging.Handler):
+    """Collects warnings of the worker's process, which the driver logs later."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.told: list[tuple[str, str]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.told.append((record.name, record.getMessage()))
+
 
 # The share of the worker's free memory that the model and its training state may take.
 SHARE_OF_MEMORY = 0.5
@@ -78,10 +136,7 @@ class InProcessContext:
 def in_process(servers: int, memory_limit_bytes: int, reading: Any) -> Iterator[InProcessContext]:
     """Start servers in this process, and yield a context for them.
 
-    Args:
-        servers: number of servers. With the fleet's number, sums are the fleet's, because each shard adds up its own.
-        memory_limit_bytes: limit of all servers together.
-        reading: the rows that the worker has read.
+    With as many servers as the fleet has, sums are the fleet's: each shard adds up its own.
     """
     network = InProcessServers(servers, memory_limit_bytes // servers)
     with in_process_session(network) as session:
@@ -159,10 +214,7 @@ class _Program:
 def train_in_only_worker(ps: Any, table: Table, form: Form, train: Train, options: Any, on_step: OnStep) -> Any:
     """Return what ``train`` returns on as many servers as the context has, in the process of one worker.
 
-    Args:
-        table: rows in one rdd_partition.
-        form: the form that the rows must have.
-        on_step: called for each step, after the training has ended.
+    ``on_step`` is called for each step after the training has ended.
     """
     program = _Program(train, replace(table, frame=None), options, len(ps.servers))
     return result_of(run_alone(ps, Training(table, form, program, seed=options.seed)), on_step)

@@ -25,13 +25,7 @@ def say(what: str) -> None:
 
 @contextmanager
 def progress(name: str, steps: int, spark: SparkBackend | None = None) -> Iterator[Callable[[StepReport], None]]:
-    """Show a training under way; yield the function to call after each step.
-
-    Args:
-        name: of what is trained.
-        steps: how many there may be.
-        spark: whose progress bar is kept away meanwhile.
-    """
+    """Show a training under way, without Spark's progress bar; yield the function to call after each step."""
     with progress_line(name, steps, "reading") as line:
         log.info("%s: the workers read their rows", name, extra={"is_live": line is not None})
         yield _LogLine(name, steps) if line is None else _LiveLine(line, steps, spark)

@@ -55,27 +55,14 @@ class KeptReading:
 
 
 def read(batches: Iterable[pa.RecordBatch], columns: ColumnNames, form: Form = PLAIN) -> Reading:
-    """Read a worker's rows.
-
-    Args:
-        batches: of any number of rows each.
-        columns: their names.
-        form: that they must have.
-
-    Raises:
-        InputError: a column is missing or of another type. Faults of rows are counted, not raised.
-    """
+    """Read a worker's rows. Faults of rows are counted; InputError: a column is missing or of another type."""
     parts, faults = _parts_of(batches, columns, form, None)
     training, held_out = parts.split()
     return Reading(training, held_out, faults.size, faults.array())
 
 
 def read_kept(batches: Iterable[pa.RecordBatch], columns: ColumnNames, form: Form, spill: RowSpill) -> KeptReading:
-    """Read a worker's rows as ``read`` does, into a file where the worker's memory asks for that.
-
-    Raises:
-        SpillError: the disk is full, or fails.
-    """
+    """Read as ``read`` does, into a file where the worker's memory asks for that; SpillError: the disk fails."""
     parts, faults = _parts_of(batches, columns, form, spill)
     if faults or not spill.is_begun:
         return KeptReading(*parts.split(), faults.size, faults.array())
@@ -125,8 +112,8 @@ class _Parts:
     def add(self, batch: pa.RecordBatch) -> None:
         """Read a batch, or raise InputError for its first fault."""
         names, form, rows, before = self._columns, self._form, self.rows, self.rows.rows
-        found = read_features(batch, names.features, rows.dtype, before, missing=form.missing)
-        if form.strange(found.values, found.columns).any():
+        features = read_features(batch, names.features, rows.dtype, before, missing=form.missing)
+        if form.strange(features.values, features.columns).any():
             raise InputError(f"{names.shown('features')}: expected categories, or counts")
         if names.label is not None:
             y = read_numbers(batch, names.label, before)
@@ -147,7 +134,7 @@ class _Parts:
             if groups.null_count:
                 raise InputError(f"column {names.group!r}: expected no null")
             self._groups.append(groups.to_numpy(zero_copy_only=False))
-        rows.add(found.lengths, found.columns, found.values, found.size)
+        rows.add(features.lengths, features.columns, features.values, features.size)
 
     def write(self, spill: RowSpill) -> None:
         """Move the rows that are in memory to a file."""

@@ -7,12 +7,44 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, Literal, TypeVar
 
-from ps2.algorithms.training.placement import Placement
 from ps2.data.row_spill import Spilled, spill_message
 
+# "local": the only worker, which has all rows, keeps the model. "servers": the servers keep the model and compute with
+# it. "rows" (embeddings): the servers keep the model, and workers compute with rows of it.
+Via = Literal["local", "rows", "servers"]
+ViaName = Literal["auto", "local", "servers"]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a training runs, and why.
+
+    Attributes:
+        workers: number of tasks that train.
+        threads: threads of each worker.
+        via: where the model is: in the only worker's process, or on the servers.
+        reason: why this placement was chosen, in words.
+    """
+
+    workers: int
+    threads: int
+    via: Via
+    reason: str
+
+    def __str__(self) -> str:
+        each = f"{self.workers} worker{'s' * (self.workers != 1)} of {self.threads} thread{'s' * (self.threads != 1)}"
+        return f"{self.via}, {each}: {self.reason}"
+
+
+M = TypeVar("M")
+T = TypeVar("T")
+
 log = logging.getLogger(__name__)
+
+# The largest number of rows of a table of steps.
+ROWS_SHOWN = 10
 
 
 @dataclass(frozen=True)
@@ -102,6 +134,14 @@ class TrainingHistory:
     oob_score: float | None = None
 
 
+@dataclass(frozen=True, eq=False)
+class Trained(Generic[M]):
+    """The result of a training: the model's arrays, and the history."""
+
+    model: M
+    history: TrainingHistory
+
+
 @dataclass(frozen=True)
 class StepReport:
     """One step.
@@ -157,8 +197,8 @@ class Record:
     _last_s: float = 0.0
     _marks: list[tuple[int, int, int, int, Gradients | None]] = field(default_factory=list)
 
-    def start(self) -> None:
-        """Start the clock of the first step."""
+    def start_timer(self) -> None:
+        """Start to measure the first step's time."""
         self._began_s = self._last_s = time.monotonic()
 
     def forget(self) -> None:
@@ -212,34 +252,31 @@ class Record:
         self.objective[:] = [objective if math.isnan(one) else one for one in self.objective]
         return objective
 
-    def step_before(self, objective: float, seconds: float) -> None:
-        """Note a step that an earlier driver took."""
+    def add_earlier_step(self, objective: float, seconds: float) -> None:
+        """Add a step that an earlier driver took."""
         self.objective.append(float(objective))
         self.seconds.append(seconds)
         self._began_s -= seconds
 
-    def evaluated(self, objective: float, earlier_s: float | None = None) -> None:
-        """Note the objective of the model after a step; the first call is for the initial model.
+    def add_objective(self, objective: float, earlier_s: float | None = None) -> None:
+        """Add the objective after a step, NaN without rows; the first call is for the initial model.
 
-        Args:
-            objective: NaN: there was no row.
-            earlier_s: seconds of a step that an earlier driver took; None: this driver took the step.
+        ``earlier_s`` is the duration of a step that an earlier driver took; None: this driver took it.
         """
         objective = self.known(objective)
         if not self.objective:
             self.objective.append(float(objective))
         elif earlier_s is None:
-            self.step(objective)
+            self.add_step(objective)
         else:
-            self.step_before(objective, earlier_s)
+            self.add_earlier_step(objective, earlier_s)
 
-    def step(self, objective: float, metrics: Mapping[str, float] | None = None, seconds: float | None = None) -> bool:
-        """End a step; return whether ``on_step`` wants the training to end.
+    def add_step(
+        self, objective: float, metrics: Mapping[str, float] | None = None, seconds: float | None = None
+    ) -> bool:
+        """Add a step; return whether ``on_step`` wants the training to end.
 
-        Args:
-            objective: the objective after the step, or the mean loss of its rows at its beginning.
-            metrics: further values of this kind of training, by name.
-            seconds: duration of the step, if several steps are reported at once; None: the time since the last step.
+        Without ``seconds``, the step has taken the time since the last one.
         """
         now_s = time.monotonic()
         self.objective.append(float(objective))
@@ -275,3 +312,71 @@ class Record:
             gradients=self.gradients,
             spilled=self.spilled,
         )
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step, with the attributes of ``TrainingHistory``; None: not known.
+
+    Attributes:
+        number: the step's number, from 1.
+    """
+
+    number: int
+    objective: float
+    validation: float | None
+    metrics: Mapping[str, float]
+    seconds: float
+
+
+def by_step(history: TrainingHistory) -> list[Step]:
+    """Return all steps of a training."""
+    objectives = history.objective[len(history.objective) - history.steps :]
+    # The first steps may have no validation loss, or there may be a loss from before the first step.
+    unknown = [None] * max(0, history.steps - len(history.validation))
+    validations = [*unknown, *history.validation[max(0, len(history.validation) - history.steps) :]]
+    # Entries with a number per step; there may be others, such as one per feature.
+    metrics = {name: values for name, values in history.metrics.items() if len(values) == history.steps}
+    return [
+        Step(
+            number=at + 1,
+            objective=objectives[at],
+            validation=validations[at],
+            metrics={name: values[at] for name, values in metrics.items()},
+            seconds=history.seconds[at],
+        )
+        for at in range(history.steps)
+    ]
+
+
+def titles(history: TrainingHistory) -> list[str]:
+    """Return the names of the columns of ``cells``."""
+    words, steps = history.words, by_step(history)[:1]
+    metrics = list(steps[0].metrics) if steps else []
+    return [words.step, words.objective, *(["validation"] if history.validation else []), *metrics, "ms"]
+
+
+def cells(history: TrainingHistory) -> list[list[str]]:
+    """Return a row of text for each step."""
+    return [
+        [
+            str(step.number),
+            f"{step.objective:.4f}",
+            *([] if not history.validation else ["" if step.validation is None else f"{step.validation:.4f}"]),
+            *(f"{value:,.0f}" if 1e5 <= abs(value) < 1e15 else f"{value:g}" for value in step.metrics.values()),
+            f"{1e3 * step.seconds:.1f}",
+        ]
+        for step in by_step(history)
+    ]
+
+
+def spaced(rows: Sequence[T]) -> list[T]:
+    """Return at most ``ROWS_SHOWN`` rows: the first, the last and evenly spaced rows between them."""
+    count = min(ROWS_SHOWN, len(rows))
+    return [rows[i] for i in sorted({round(i * (len(rows) - 1) / max(count - 1, 1)) for i in range(count)})]
+
+
+def best_step(history: TrainingHistory) -> int | None:
+    """Return the number of the step with the least loss of the held-out rows; None: there are no such rows."""
+    steps = [step for step in by_step(history) if step.validation is not None]
+    return min(steps, key=lambda step: step.validation or 0.0).number if steps else None

@@ -28,13 +28,7 @@ def hashes(x: sp.csr_array, keys: Int64s) -> UInt64s:
 
 
 def priorities(ids: UInt64s, weights: Float64s, seed: int, draw: int) -> Float64s:
-    """Return the rows' priorities: the smallest ones are drawn. Rows without weight have infinity.
-
-    Args:
-        ids: as ``hashes`` returns them.
-        weights: proportional to the rows' probabilities.
-        draw: number of the draw.
-    """
+    """Return the rows' priorities: the smallest ones are drawn. Rows without weight have infinity."""
     key = np.uint64((seed * int(GOLDEN) + (draw + 1) * (int(GOLDEN) >> 7)) % MODULUS)
     numbers = np.empty(len(ids))
     number_rows(readable(ids), key, numbers)
@@ -59,9 +53,7 @@ def smallest(values: Float64s, ids: UInt64s, count: int) -> Int64s:
 def identify(indptr: Int32s, columns: Int64s, bits: UInt64s, ids: UInt64s) -> None:
     """Write a hash of each row's columns and values that are not 0, in whatever order they are.
 
-    Args:
-        columns: of each entry, among all features.
-        bits: of each entry's value as float64.
+    ``columns`` are numbers among all features, ``bits`` those of the value as float64.
     """
     for i in range(len(indptr) - 1):
         total = np.uint64(0)

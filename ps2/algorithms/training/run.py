@@ -74,13 +74,9 @@ class Training:
 
 
 def clocks_until_rollback(worker: Any, n: int) -> Iterator[int]:
-    """Yield the clocks of ``worker.clocks(n)``, for a program that keeps what it computes from one clock to the next.
+    """Yield the clocks of ``worker.clocks(n)``, for a program that keeps what it computes from clock to clock.
 
-    After a rollback that may be of a later clock, or of vectors that the worker has read as the servers went back. Then
-    the run calls the program again, from its beginning.
-
-    Raises:
-        RolledBack: the fleet has rolled back.
+    After a rollback that may be of a later clock, so this raises RolledBack, and the run calls the program again.
     """
     epoch = worker.epoch
     for clock in worker.clocks(n):
@@ -90,10 +86,7 @@ def clocks_until_rollback(worker: Any, n: int) -> Iterator[int]:
 
 
 def run_training(ps: Any, training: Training, result: Callable[[], T] = lambda: None) -> T:  # type: ignore[assignment,return-value]
-    """Train on the servers of a context; return the result.
-
-    Args:
-        result: reads the result from the servers when all workers have ended, while the run can still roll back.
+    """Train on the servers of a context; return the result, which is read while the run can still roll back.
 
     Raises:
         InputError: a row cannot be used; says how many, and names one.
@@ -105,16 +98,12 @@ def run_training(ps: Any, training: Training, result: Callable[[], T] = lambda: 
 
 
 def run_alone(ps: Any, training: Training) -> Any:
-    """Run a training whose program needs neither servers nor the driver; return what the only worker's program returns.
+    """Run a training whose program needs neither servers nor the driver; return the only worker's result.
 
-    The result is pickled, and takes at most 64 MB.
-
-    Raises:
-        InputError: a row cannot be used; says how many, and names one.
-        SlotsError, WorkerError...: as ``ps.run`` raises.
+    The result is pickled, and takes at most 64 MB. Raises as ``run_training``.
     """
-    (found,) = _run(ps, training)
-    return found
+    (result,) = _run(ps, training)
+    return result
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,18 +128,14 @@ class SurveyedTraining:
 
 
 def run_surveyed(ps: Any, training: SurveyedTraining) -> Any:
-    """Survey rows and train on them in one Spark job; return the program's result, None if it was not called.
-
-    Raises:
-        SlotsError, WorkerError...: as ``ps.run`` raises, and what ``decide`` raises.
-    """
+    """Survey rows and train on them in one Spark job; return the program's result, None if it was not called."""
 
     def on_clock(clock: int, reports: list[Any]) -> Message | Stop | None:
         return training.decide(reports[0]) if clock < FIRST_CLOCK else None
 
     work = _SurveyAndTrain(training.survey, training.program)
-    (found,) = ps.run(training.table.dealt, work, 1, 0, read=training.read, onClock=on_clock, seed=training.seed)
-    return found
+    (result,) = ps.run(training.table.dealt, work, 1, 0, read=training.read, onClock=on_clock, seed=training.seed)
+    return result
 
 
 def _run(ps: Any, training: Training, on_end: Callable[[], None] = lambda: None) -> Any:

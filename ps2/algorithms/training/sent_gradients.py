@@ -72,13 +72,7 @@ class FormChoice:
     sent: dict[str, int] = field(default_factory=dict)
 
     def factor_bytes(self, vector: DCV, width: int, x: Any, keys: Int64s) -> int | None:
-        """Return the bytes of a gradient that is to travel as factors; None: value by value.
-
-        Args:
-            vector: that it is to be added to, a dense one.
-            width: numbers a feature.
-            x, keys: as of ``SentFactors``.
-        """
+        """Return the bytes of a gradient that is to travel as factors to a dense vector; None: value by value."""
         as_factors, as_values = sizes(vector, width, x, keys)
         is_factored = self.asked == "always" or (self.asked == "auto" and as_factors < as_values)
         now = {"gradients": 1, "factored": int(is_factored), "factor_bytes": as_factors, "value_bytes": as_values}

@@ -89,7 +89,9 @@ class BoostingRecord:
         self.record.add(losses.rows, losses.bytes)
         self._amounts.append((self.record.rows, self.record.bytes))
         is_enough = self._plan.settings.validationIndicatorCol is not None and self._is_enough(losses.held)
-        if ask.step(float(losses.loss / losses.weight), {"leaves": self._leaves(len(self.trees))}, seconds):
+        if ask.record_step_and_check_stop(
+            float(losses.loss / losses.weight), {"leaves": self._leaves(len(self.trees))}, seconds
+        ):
             self.record.reason, is_enough = "the callback has ended it", True
         return is_enough
 

@@ -14,18 +14,15 @@ from pyspark.ml.regression import Regressor
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from ps2.algorithms.frame.attributes import categories_of
-from ps2.algorithms.frame.estimator import FleetEstimator, Job
-from ps2.algorithms.frame.initial_model import HasInitialModel
+from ps2.algorithms.frame.estimator import FleetEstimator, HasInitialModel, Job
+from ps2.algorithms.frame.frames import categories_of, warn_of_wide_integers
 from ps2.algorithms.frame.models import check_thresholds
 from ps2.algorithms.frame.placement import Work
 from ps2.algorithms.frame.settings import with_values
 from ps2.algorithms.frame.tables import Survey, column
-from ps2.algorithms.frame.wide_integers import warn_of_wide_integers
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.only_worker import OnStep
-from ps2.algorithms.training.placement import Via
-from ps2.algorithms.training.record import StepReport
+from ps2.algorithms.training.record import StepReport, Via
 from ps2.algorithms.training.table import Table
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.label_statistics import label_quantile, label_sums

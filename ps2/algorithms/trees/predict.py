@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from ps2.algorithms.frame.given_rows import given_rows
+from ps2.algorithms.frame.row_matrices import as_rows
 from ps2.algorithms.trees import predict_kernels as kernels
 from ps2.algorithms.trees.layout import Array, Bools
 from ps2.algorithms.trees.tree import LEAF, Forest, Tree
@@ -123,7 +123,7 @@ class TreesModel:
 
 def matrix_of(x: Any, features: int) -> Any:
     """Return rows as an array of float64 or CSR; ShapeError or DTypeError for anything else."""
-    x = given_rows("x", x, features)
+    x = as_rows("x", x, features)
     return x.astype(np.float64, copy=False)
 
 

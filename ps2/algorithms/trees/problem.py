@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ps2.algorithms.frame.placement import Work
 from ps2.algorithms.frame.settings import Plan, with_values
-from ps2.algorithms.training.placement import Via
+from ps2.algorithms.training.record import Via
 from ps2.algorithms.training.table import Facts
 from ps2.algorithms.trees.cut_points import unit_of
 from ps2.algorithms.trees.gradients import Objective

@@ -22,9 +22,8 @@ from ps2.algorithms.frame.journal import Journal, earlier_settings
 from ps2.algorithms.frame.program import Ask, Program, Steps, run_program
 from ps2.algorithms.training.checkpoint_names import UNNAMED, CheckpointNames
 from ps2.algorithms.training.faults import Form
-from ps2.algorithms.training.placement import Via
 from ps2.algorithms.training.reading import Reading
-from ps2.algorithms.training.record import Record, StepReport, TrainingHistory, Words
+from ps2.algorithms.training.record import Record, StepReport, TrainingHistory, Via, Words
 from ps2.algorithms.training.table import Facts, Table
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.boosted_growth import ROOT, BoostedGrowth
@@ -125,7 +124,7 @@ class FleetProgram(TreesProgram[F]):
         if self._matrices is None:  # an earlier driver has made them
             bins = self._quantiles.cut()
             self._matrices = HistogramMatrices.existing(bins, self._problem, self.plan.channels, numbers)
-        ask.start()
+        ask.start_timer()
         return self._matrices
 
     def _make_matrices(self) -> list[int]:
@@ -258,7 +257,7 @@ class LocalBoostingProgram(LocalProgram[Forest]):
 
     def drive(self, ask: Ask) -> Steps[BoostingRecord]:
         boosting = BoostingRecord(self._problem, self.plan, self.record)
-        ask.start()
+        ask.start_timer()
         task = GrowRounds(first=0, trees=[], scales=None)
         while True:
             report = yield task

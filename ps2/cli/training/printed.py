@@ -53,7 +53,7 @@ def print_pace(history: TrainingHistory, steps: str, run: RunOptions) -> None:
 
 def print_steps(history: TrainingHistory) -> None:
     """Print a table of steps: the first one, the last, and evenly spaced ones between."""
-    from ps2.algorithms.training.by_step import cells, spaced, titles
+    from ps2.algorithms.training.record import cells, spaced, titles
 
     click.echo()
     print_table([Column(title, right=True) for title in titles(history)], spaced(cells(history)))
@@ -83,7 +83,7 @@ def print_best(title: str, heading: str, best: Sequence[tuple[Any, Sequence[tupl
 
 def steps_record(history: TrainingHistory) -> list[dict[str, Any]]:
     """Return all steps for programs; JSON has no NaN."""
-    from ps2.algorithms.training.by_step import by_step
+    from ps2.algorithms.training.record import by_step
 
     words = history.words
     return [

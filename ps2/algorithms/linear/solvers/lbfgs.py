@@ -136,7 +136,7 @@ class Lbfgs(LinearProgram):
         history.begin(trial.square)
         while True:
             objectives.append(trial.value)
-            ask.evaluated(trial.value)
+            ask.record_objective(trial.value)
             reason = self._reason_to_stop(trial, objectives)
             reason = reason or self._validation.add_loss(ask, trial.report, self._trial)
             if reason:

@@ -134,8 +134,8 @@ class Normal(LinearProgram):
             yield from self.clock(AddResiduals())
             is_exact = ask(self._correct)
         initial_objective, objective, min_pivot, feature, inverse_diagonal = ask(self._finish)
-        ask.evaluated(initial_objective)
-        ask.evaluated(objective)
+        ask.record_objective(initial_objective)
+        ask.record_objective(objective)
         self.record.reason = "the normal equations were solved"
         if min_pivot == 0.0:  # the equations are singular
             self.record.reason += ", for the shortest weights"

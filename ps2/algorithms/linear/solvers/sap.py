@@ -187,7 +187,7 @@ class Sap(LinearProgram):
         fit, points = _Fit(bias), list[PathPoint]()
         report, initial_loss = yield from self._pass_over_columns(ask, fit)  # all weights are 0
         max_gradient = ask(partial(self._predict_changes, NO_STRENGTHS, 0.0))
-        ask.evaluated(initial_loss)
+        ask.record_objective(initial_loss)
         factors = strengths_of(self._path, (max_gradient or 1.0) / self.context.problem.l1)  # of l1 and l2
         loss = initial_loss
         for stage, factor in enumerate(factors):
@@ -238,7 +238,7 @@ class Sap(LinearProgram):
             gain = fit.value - value
             fit.take(move, value)
             ask(partial(self._push_weights, fit))
-            ask.evaluated(value)
+            ask.record_objective(value)
             repeats = repeats - 1 if gain > MIN_GAIN * fit.gap else 0
             if fit.steps >= self.plan.settings.maxIter:
                 return

@@ -56,7 +56,7 @@ class SteppingProgram(LinearProgram):
 
     def record_objective(self, ask: Ask, step: int, report: Any, penalty: float, is_last: bool) -> bool:
         """Record the objective before a step; return whether the training ends with this model."""
-        ask.evaluated(self.monitor.objective(step, report.loss, report.weight, penalty))
+        ask.record_objective(self.monitor.objective(step, report.loss, report.weight, penalty))
         reason = self.validation.add_loss(ask, report, self.model) if self.plan.validate else ""
         if not (reason or is_last):
             return False

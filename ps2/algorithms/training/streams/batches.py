@@ -43,14 +43,9 @@ def learn_frame(
     frame: Any,
     passes: Passes,
 ) -> list[BatchProgress]:
-    """Learn from a DataFrame; return the progress of each pass.
+    """Learn from a DataFrame; return the progress of each pass. The caller has opened the stream of the model.
 
     With a checkpointDir, the fleet makes a checkpoint first, and rolls back to it if a server is lost.
-
-    The caller has opened the stream of the model (``StreamHost.stream``).
-
-    Args:
-        passes: over all rows.
 
     Raises:
         InputError: there are no rows, or some cannot be learned from; the model may hold some of the others.

@@ -49,33 +49,24 @@ def is_stopped(error: Exception) -> bool:
 
 
 def job_failure(error: Exception, batch: int) -> PS2Error:
-    """Return an error that says in one line why a batch's Spark job failed: the exception of a task, if one raised.
-
-    Args:
-        error: an exception of Spark or py4j, whose text ends with Java's stack traces.
-    """
+    """Return an error that says in one line why a batch's Spark job failed: the exception of a task, if one raised."""
     text = str(error)
     raised = outermost_error(text)
     if raised is None:
         words = f"batch {batch}: Spark's job failed: {failed_task(error)[1]}"
         return UnavailableError(words) if LOST.search(text) else WorkerError(words)
-    name, _, said = raised.partition(": ")
+    name, _, message = raised.partition(": ")
     known = error_class(name)
     if known is not None:
-        return known(f"batch {batch}: {said}")
+        return known(f"batch {batch}: {message}")
     words = f"batch {batch}: a task raised {raised}"
     return UnavailableError(words) if name.rpartition(".")[2] in OF_NETWORK else WorkerError(words)
 
 
 def query_failure(error: Exception, learned: int) -> PS2Error:
-    """Return an error that says in one line why Spark's query failed between batches: its source, or its checkpoint.
-
-    Args:
-        error: a StreamingQueryException, whose text ends with Java's stack traces.
-        learned: number of the last batch that the model holds.
-    """
+    """Return an error that says in one line why Spark's query failed after batch ``learned``: source, or checkpoint."""
     text = str(error)
-    found = ENDED.search(text)
-    cause = found[1] if found else text.partition("\n")[0]
+    match = ENDED.search(text)
+    cause = match[1] if match else text.partition("\n")[0]
     words = f"after batch {learned}: Spark's query failed: {cause[:MAX_CHARS]}"
     return UnavailableError(words) if LOST.search(text) else WorkerError(words)

@@ -61,15 +61,9 @@ class LabelledReader:
         return list(dict.fromkeys([*hashed, *filter(None, (self.label, self.weight, self.time))]))
 
     def read(self, batch: pa.RecordBatch, before: int, least_s: float = NEVER) -> LabelledRows:
-        """Read a batch.
+        """Read a batch; rows with an earlier time than ``least_s`` are left out and counted as late.
 
-        Args:
-            before: number of rows before this batch, for messages.
-            least_s: rows with an earlier time are left out and counted as late.
-
-        Raises:
-            InputError: a column is missing or has another type; a label is not 0 or 1; a weight is negative; a number
-                is null, NaN or infinite. The message names the column, the row and what came.
+        Raise InputError for a wrong column or value; the message names it, the column and the row.
         """
         newest_s, late = NEVER, 0
         if self.time is not None:
@@ -96,20 +90,19 @@ class LabelledReader:
 def _float32(weights: Float64s, name: str, before: int) -> Float32s:
     """Return weights as float32; raise InputError if one is too large for that dtype."""
     with np.errstate(over="ignore"):
-        found = weights.astype(np.float32)
-    if np.isinf(found).any():
-        row = int(np.argmax(np.isinf(found)))
+        narrow = weights.astype(np.float32)
+    if np.isinf(narrow).any():
+        row = int(np.argmax(np.isinf(narrow)))
         raise InputError(
             f"column {name!r}, row {before + row}: expected a weight that fits float32, got {weights[row]:g}"
         )
-    return found
+    return narrow
 
 
 def read_times(batch: pa.RecordBatch, name: str, before: int) -> Float64s:
     """Return a column of times as seconds, float64 of shape (n,): timestamps since 1970 in UTC, or numbers as they are.
 
-    Raises:
-        InputError: there is no such column, it has another type, or a row has no time.
+    Raise InputError if there is no such column, it has another type, or a row has no time.
     """
     column = named_column(batch, name)
     if pa.types.is_timestamp(column.type):

@@ -15,11 +15,10 @@ import numpy as np
 
 from ps2.algorithms.training.record import StepReport
 from ps2.algorithms.training.streams.failures import is_stopped, job_failure
-from ps2.algorithms.training.streams.held_columns import HeldColumns
 from ps2.algorithms.training.streams.labelled_rows import NEVER, LabelledReader
 from ps2.algorithms.training.streams.positions import is_repeated
 from ps2.algorithms.training.streams.progressive import Progressive
-from ps2.algorithms.training.streams.state import Position, StreamState
+from ps2.algorithms.training.streams.state import HeldColumns, Position, StreamState
 from ps2.algorithms.training.streams.task import SCHEMA, BatchTask, LearningProgram, TaskReport
 from ps2.algorithms.training.table import quoted
 from ps2.coordinator.training_host import training_host
@@ -63,23 +62,23 @@ class BatchProgress:
 
     def report(self) -> StepReport:
         """Return the measures as those of a step, without those that this batch's rows do not have."""
-        found = self.validation
-        known = {"auc": found.auc, "calibration": found.calibration, "lag_s": self.lagS, "late_rows": self.late}
+        measures = self.validation
+        known = {"auc": measures.auc, "calibration": measures.calibration, "lag_s": self.lagS, "late_rows": self.late}
         numbers = {name: value for name, value in known.items() if value is not None and not math.isnan(value)}
-        return StepReport(self.batch, found.logLoss, self.seconds, self.rows, 0, metrics=numbers)
+        return StepReport(self.batch, measures.logLoss, self.seconds, self.rows, 0, metrics=numbers)
 
     def __str__(self) -> str:
         return f"batch {self.batch}: {', '.join(self.described())}"
 
     def described(self) -> list[str]:
         """Return the measures in words, the most important ones first."""
-        found = self.validation
+        measures = self.validation
         return [
             f"{self.rows:,} rows",
             *([f"{self.late:,} late"] if self.late else []),
-            f"AUC {found.auc:.4f}",
-            f"log loss {found.logLoss:.4f}",
-            f"calibration {found.calibration:.3f}",
+            f"AUC {measures.auc:.4f}",
+            f"log loss {measures.logLoss:.4f}",
+            f"calibration {measures.calibration:.3f}",
             f"{self.rowsPerS:,.0f} rows/s",
             *([] if self.lagS is None else [f"lag {_spoken(self.lagS)}"]),
         ]
@@ -192,12 +191,12 @@ class BatchLearner:
             raise InputError(f"batch {batch}: {fault}")
         rows = sum(report.rows for report in reports)
         held = sum((Counter(report.held) for report in reports), Counter[str]())
-        found = {name: held[name] for report in reports for name in report.held}
+        counts = {name: held[name] for report in reports for name in report.held}
         try:
-            self.held.check(rows, found)
+            self.held.check(rows, counts)
         except InputError as error:
             raise InputError(f"batch {batch}: {error}") from None
-        self.held = self.held.plus(batch, rows, found)
+        self.held = self.held.plus(batch, rows, counts)
         return reports
 
     def _reports(self, tasks: Any, batch: int) -> list[TaskReport]:
@@ -214,11 +213,7 @@ class BatchLearner:
             raise job_failure(error, batch) from None
 
     def synchronize(self) -> None:
-        """Read the position of the stream from the servers.
-
-        Raises:
-            RecoveryError: the fleet rolls back again and again.
-        """
+        """Read the stream's position from the servers; RecoveryError: the fleet rolls back again and again."""
         for _ in range(MAX_READS):
             epoch = self._host.epoch()
             with suppress(RolledBack):
@@ -231,13 +226,7 @@ class BatchLearner:
     def roll_back(self, check: Callable[[], None] = lambda: None) -> None:
         """Restore the model to whole batches after an error, and read its position.
 
-        If a batch was in progress, the whole fleet rolls back to its newest checkpoint.
-
-        Args:
-            check: as for ``learn``.
-
-        Raises:
-            RecoveryError: there is no checkpoint to roll back to, or it holds a part of a batch.
+        If a batch was in progress, the whole fleet rolls back to its newest checkpoint; RecoveryError: there is none.
         """
         with self._host.streams.batch(check):
             if self._is_torn:
@@ -263,8 +252,8 @@ class BatchLearner:
 def _spoken(seconds: float) -> str:
     """Return a duration in the largest unit of which it has two at least, else in seconds."""
     units = {"days": 86400.0, "hours": 3600.0, "minutes": 60.0}
-    found = next((name for name, size in units.items() if seconds >= 2 * size), None)
-    return f"{seconds:.1f} s" if found is None else f"{seconds / units[found]:.1f} {found}"
+    unit = next((name for name, size in units.items() if seconds >= 2 * size), None)
+    return f"{seconds:.1f} s" if unit is None else f"{seconds / units[unit]:.1f} {unit}"
 
 
 def progress_line(progress: BatchProgress) -> dict[str, Any]:

@@ -6,8 +6,8 @@ import uuid
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ps2.algorithms.training.streams.held_columns import HeldColumns
 from ps2.algorithms.training.streams.spark_checkpoint import SparkCheckpoint
+from ps2.algorithms.training.streams.state import HeldColumns
 from ps2.errors import UsageError
 from ps2.storage.files import read_json, resolve_url, write_json
 
@@ -38,11 +38,7 @@ class StreamRecord:
 
 
 def read_record(location: str) -> StreamRecord | None:
-    """Return the record of a checkpointLocation; None if it has none.
-
-    Raises:
-        CheckpointCorruptError: the file is damaged, or has another format.
-    """
+    """Return the record of a checkpointLocation; None if it has none. CheckpointCorruptError: the file is damaged."""
     fs, root = resolve_url(location, "checkpointLocation")
     content = read_json(fs, f"{root}/{FOLDER}/{FILE}", FORMAT)
     if content is None:
@@ -58,11 +54,7 @@ def write_record(location: str, record: StreamRecord) -> None:
 
 
 def read_held(location: str) -> HeldColumns:
-    """Return how many rows of the stream had a value, by column, when the last snapshot was made.
-
-    Raises:
-        CheckpointCorruptError: the file is damaged, or has another format.
-    """
+    """Return how many rows of the stream had a value, by column, when the last snapshot was made."""
     fs, root = resolve_url(location, "checkpointLocation")
     content = read_json(fs, f"{root}/{FOLDER}/{HELD_FILE}", HELD_FORMAT)
     return HeldColumns() if content is None else HeldColumns(content["rows"], content["held"], content["batch"])
@@ -83,16 +75,11 @@ def snapshots_in(location: str) -> str:
 def claimed(checkpoint: SparkCheckpoint, wanted: StreamRecord) -> StreamRecord:
     """Claim a checkpointLocation for a model: return its record, and write it if the location is new.
 
-    Args:
-        checkpoint: Spark's checkpoint at the location.
-        wanted: the record that the location should have; its ``stream`` is ignored.
-
-    Raises:
-        UsageError: the location belongs to another query, another model, or other columns; names both.
+    Raise UsageError if the location belongs to another query, another model, or other columns.
     """
     location = checkpoint.location
-    found = read_record(location)
-    if found is None:
+    record = read_record(location)
+    if record is None:
         if checkpoint.exists():
             raise UsageError(
                 f"checkpointLocation {location}: expected a new folder, or one of this model; it is of a query that "
@@ -101,17 +88,17 @@ def claimed(checkpoint: SparkCheckpoint, wanted: StreamRecord) -> StreamRecord:
         new = StreamRecord(**{**asdict(wanted), "stream": uuid.uuid4().hex[:12]})
         write_record(location, new)
         return new
-    if found.model != wanted.model:
+    if record.model != wanted.model:
         raise UsageError(
-            f"checkpointLocation {location}: it belongs to model {found.model}, got model {wanted.model}: each model "
+            f"checkpointLocation {location}: it belongs to model {record.model}, got model {wanted.model}: each model "
             "and stream has a location of its own; without model= the stream goes on with the model that it had"
         )
-    check_same(f"checkpointLocation {location}: kind of model", found.kind, wanted.kind)
-    for name in sorted({*found.settings, *wanted.settings}):
-        check_same(f"checkpointLocation {location}: {name}", found.settings.get(name), wanted.settings.get(name))
-    for name in sorted(found.columns):
-        check_same(f"checkpointLocation {location}: column {name!r}", found.columns[name], wanted.columns.get(name))
-    return found
+    check_same(f"checkpointLocation {location}: kind of model", record.kind, wanted.kind)
+    for name in sorted({*record.settings, *wanted.settings}):
+        check_same(f"checkpointLocation {location}: {name}", record.settings.get(name), wanted.settings.get(name))
+    for name in sorted(record.columns):
+        check_same(f"checkpointLocation {location}: column {name!r}", record.columns[name], wanted.columns.get(name))
+    return record
 
 
 def check_same(what: str, expected: Any, got: Any) -> None:

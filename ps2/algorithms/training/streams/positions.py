@@ -33,15 +33,7 @@ def rewind_to(learned: int, offsets: Collection[int], commits: Collection[int], 
 
     If Spark has not committed batch ``learned``, it repeats that batch, and the learner skips it by its number. If
     Spark is ahead, batch ``learned + 1`` becomes the newest: Spark repeats it with the same offsets, and plans later
-    batches anew.
-
-    Args:
-        learned: the last batch that the model holds; ``NOTHING`` if it holds none.
-        offsets, commits: numbers of the entries in Spark's checkpoint.
-        where: name of the checkpoint, for messages.
-
-    Raises:
-        RecoveryError: Spark is behind the model, or has removed the entries that it needs to go on.
+    batches anew. RecoveryError: Spark is behind the model, or has removed the entries that it needs.
     """
     newest = max(offsets, default=NOTHING)
     if newest < learned:
@@ -49,12 +41,12 @@ def rewind_to(learned: int, offsets: Collection[int], commits: Collection[int], 
             f"{where}: the model has learned batch {learned}, but the newest batch of Spark's checkpoint is "
             f"{newest if newest > NOTHING else 'none'}: it is not the checkpoint that the model has learned from"
         )
-    kept = max(learned, 0)
-    if newest > learned and offsets and kept not in offsets:
+    oldest_needed = max(learned, 0)
+    if newest > learned and offsets and oldest_needed not in offsets:
         raise RecoveryError(
-            f"{where}: the model has learned up to batch {learned}, and Spark has removed the offsets of batch {kept}; "
-            f"the oldest are those of batch {min(offsets)}: raise spark.sql.streaming.minBatchesToRetain, or make "
-            "snapshots more often"
+            f"{where}: the model has learned up to batch {learned}, and Spark has removed the offsets of batch "
+            f"{oldest_needed}; the oldest are those of batch {min(offsets)}: raise "
+            "spark.sql.streaming.minBatchesToRetain, or make snapshots more often"
         )
     return Rewind(
         tuple(sorted(number for number in offsets if number > learned + 1)),
@@ -63,22 +55,16 @@ def rewind_to(learned: int, offsets: Collection[int], commits: Collection[int], 
 
 
 def is_repeated(learned: int, batch: int) -> bool:
-    """Return True if the model has learned a batch already.
-
-    Raises:
-        RecoveryError: batches between the two are missing.
-    """
+    """Return True if the model has learned a batch already; RecoveryError: batches between the two are missing."""
     if batch > learned + 1:
         raise RecoveryError(f"expected batch {learned + 1}, got batch {batch}: batches between would be lost")
     return batch <= learned
 
 
 def file_offset(offsets: str, source: int) -> int:
-    """Return the offset of a file source in an entry of ``offsets``; ``NOTHING`` if it has none.
+    """Return the offset of a file source in the text of an entry of ``offsets``; ``NOTHING`` if it has none.
 
-    Args:
-        offsets: text of the entry: a version, a line of settings, and a line for each source.
-        source: number of the source.
+    The text is a version, a line of settings, and a line for each source.
     """
     entries = [_entry(line) for line in offsets.splitlines()[2:]]
     return int(entries[source].get("logOffset", NOTHING)) if source < len(entries) else NOTHING
@@ -87,8 +73,7 @@ def file_offset(offsets: str, source: int) -> int:
 def files_after(log: str, offset: int) -> list[str]:
     """Return the URIs of the files in an entry of a file source's log that came after an offset.
 
-    Args:
-        log: text of the entry: a version, and a line of JSON for each file. Logs of other sources have no such lines.
+    The text is a version, and a line of JSON for each file. Logs of other sources have no such lines.
     """
     entries = [_entry(line) for line in log.splitlines()[1:]]
     return [entry["path"] for entry in entries if "path" in entry and entry.get("batchId", NOTHING) > offset]

@@ -57,15 +57,9 @@ class Progressive:
 
 
 def tally_of(margins: Float64s, labels: Float32s, weights: Float32s) -> Float64s:
-    """Return the tally of predictions: float64 of shape (SIZE,).
+    """Return the tally of predictions, float64 of shape (SIZE,), of logits, labels 0 or 1, and weights (empty: all 1).
 
-    Args:
-        margins: logits, shape (n,).
-        labels: 0 or 1, shape (n,).
-        weights: shape (n,); empty: all 1.
-
-    Raises:
-        InputError: a margin is not finite, so that it has no bin.
+    Raise InputError for a margin that is not finite, so that it has no bin.
     """
     finite = np.isfinite(margins)
     if not finite.all():
@@ -98,9 +92,9 @@ def _add(margins: Float64s, labels: Float32s, weights: Float32s, tally: Float64s
         tally[WEIGHT] += weight
         tally[PREDICTED] += weight * probability
         tally[LOSS] += weight * (log1p(odds) + max(-signed, 0.0))
-        at = int((min(max(margin, MIN_MARGIN), MAX_MARGIN) - MIN_MARGIN) * (BINS / (MAX_MARGIN - MIN_MARGIN)))
-        at = min(at, BINS - 1)
+        bin_index = int((min(max(margin, MIN_MARGIN), MAX_MARGIN) - MIN_MARGIN) * (BINS / (MAX_MARGIN - MIN_MARGIN)))
+        bin_index = min(bin_index, BINS - 1)
         if is_positive:
             tally[POSITIVE] += weight
-            at += BINS
-        tally[SUMS + at] += weight
+            bin_index += BINS
+        tally[SUMS + bin_index] += weight

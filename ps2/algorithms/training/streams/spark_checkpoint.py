@@ -27,8 +27,7 @@ class SparkCheckpoint:
     def rewind(self, learned: int) -> Rewind:
         """Remove newer entries, so that the query goes on after batch ``learned``; return them. Idempotent.
 
-        Raises:
-            RecoveryError: Spark cannot go on from there, or files that it has to read again are gone.
+        Raise RecoveryError if Spark cannot go on from there, or files that it has to read again are gone.
         """
         rewind = rewind_to(learned, self.numbers(OFFSETS), self.numbers(COMMITS), self.location)
         self._check_files(learned)
@@ -40,11 +39,7 @@ class SparkCheckpoint:
         return rewind
 
     def _check_files(self, learned: int) -> None:
-        """Check that the files after batch ``learned`` still exist: Spark would leave out the others without a word.
-
-        Raises:
-            RecoveryError: names the number of files that are gone, and one of them.
-        """
+        """Raise RecoveryError if files after batch ``learned`` are gone: Spark would leave them out without a word."""
         offsets = self._files.text(self._path(OFFSETS, learned)) if learned in self.numbers(OFFSETS) else ""
         gone = [
             uri

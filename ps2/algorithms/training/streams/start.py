@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from ps2.algorithms.training.observing import FitWatch
-from ps2.algorithms.training.streams.durations import batches_of, seconds_of
 from ps2.algorithms.training.streams.labelled_rows import LabelledReader
 from ps2.algorithms.training.streams.learner import BatchLearner, BatchProgress, LearnerOptions
 from ps2.algorithms.training.streams.location import StreamRecord, claimed, read_held, read_record, snapshots_in
@@ -20,6 +19,7 @@ from ps2.algorithms.training.streams.training import SNAPSHOT_BATCHES, Streaming
 from ps2.coordinator.context import PS2Context
 from ps2.coordinator.training_host import training_host
 from ps2.errors import CheckpointMissingError, ConfigError, NotFoundError, RecoveryError, UsageError
+from ps2.number_checks import is_number
 from ps2.run.spark.backend_lookup import backend_of
 from ps2.storage import folders
 
@@ -61,9 +61,7 @@ def start_stream(  # noqa: PLR0913 - keywords
 ) -> StreamingTraining:
     """Start to learn from a streaming DataFrame; ``fitStream`` of the estimators describes arguments and errors.
 
-    Args:
-        given: a model that goes on learning, with the attribute ``name``; None: a new one, or that of the location.
-        watch: called when nothing speaks against the start; returns what watches the training.
+    ``watch`` is called when nothing speaks against the start; it returns the watch of the training.
     """
     if not frame.isStreaming:
         raise UsageError("streamingDf: expected a streaming DataFrame (spark.readStream), got a batch: use fit")
@@ -86,17 +84,17 @@ def start_stream(  # noqa: PLR0913 - keywords
     wanted = StreamRecord("", name, factory.kind, factory.settings, columns, snapshots)
     with ExitStack() as opened:
         opened.enter_context(training_host(ps).streams.stream(name))
-        found = claimed(checkpoint, wanted)
-        model, state = _model_and_state(ps, factory, found, given, record is None)
+        own_record = claimed(checkpoint, wanted)
+        model, state = _model_and_state(ps, factory, own_record, given, record is None)
         learner = BatchLearner(ps, factory.program(model), factory.reader, state, options)
         learner.held = read_held(location)
         if not learner.position.is_whole:
             raise RecoveryError(
                 f"checkpointLocation {location}: the fleet holds a part of batch {learner.position.begun}, as a driver "
                 f"was killed while it learned it: start from the snapshot, PS2Context.getOrCreate(..., "
-                f"restore={found.snapshots!r})"
+                f"restore={own_record.snapshots!r})"
             )
-        of_stream = StreamOptions(
+        stream_options = StreamOptions(
             None if ps.conf.checkpointDir else snapshots,
             every_s,
             min(batches or SNAPSHOT_BATCHES, SNAPSHOT_BATCHES),
@@ -104,7 +102,7 @@ def start_stream(  # noqa: PLR0913 - keywords
             query_name=query_name,
             on_progress=on_progress,
         )
-        training = StreamingTraining(ps, frame, learner, checkpoint, of_stream, model)
+        training = StreamingTraining(ps, frame, learner, checkpoint, stream_options, model)
         training.snapshot()
         training.on_end = opened.pop_all().close
     return training.start(watch())
@@ -153,3 +151,29 @@ def _has_snapshot(record: StreamRecord) -> bool:
     except CheckpointMissingError:
         return False
     return True
+
+
+UNITS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0, "week": 604800.0}
+
+
+def batches_of(value: Any) -> int | None:
+    """Return 3 for "3 batches"; None for anything else than a text of a positive number of batches."""
+    words = value.split() if isinstance(value, str) else []
+    if len(words) == 2 and words[1] in ("batch", "batches") and words[0].isdecimal() and int(words[0]):
+        return int(words[0])
+    return None
+
+
+def seconds_of(value: Any, name: str) -> float:
+    """Return the seconds of a duration: a number, or a text such as "5 minutes"; ConfigError: it is not above 0."""
+    seconds = -1.0
+    if is_number(value):
+        seconds = float(value)
+    elif isinstance(value, str) and len(words := value.split()) == 2 and words[1].removesuffix("s") in UNITS:
+        try:
+            seconds = float(words[0]) * UNITS[words[1].removesuffix("s")]
+        except ValueError:
+            seconds = -1.0
+    if not 0 < seconds < float("inf"):
+        raise ConfigError(f"{name}: expected a duration above 0 such as '5 minutes', got {value!r}")
+    return seconds

@@ -6,9 +6,11 @@ checkpoint comes back as zeros, which is the position of a stream that has learn
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import log
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ from ps2.algorithms.training.streams.labelled_rows import NEVER
 from ps2.algorithms.training.streams.progressive import SIZE
 from ps2.array_types import Float64s
 from ps2.client.dcv import DCV
-from ps2.errors import PS2Error
+from ps2.errors import InputError, PS2Error
 
 # Columns of the vector: batches learned, batches begun, late rows, 1 if any row had a time, the largest time of a row.
 # The tally of ``progressive`` follows.
@@ -84,16 +86,61 @@ class StreamState:
 
     def end(self, batch: int, newest_s: float) -> None:
         """Note on the servers that the model holds a batch, and the largest time of a row so far."""
-        said = {LEARNED: batch + 1.0}
+        columns = {LEARNED: batch + 1.0}
         if newest_s > NEVER:
-            said |= {HAS_NEWEST: 1.0, NEWEST: newest_s}
-        self._set(said)
+            columns |= {HAS_NEWEST: 1.0, NEWEST: newest_s}
+        self._set(columns)
 
     def position(self) -> Position:
         """Read the position from the servers."""
-        found: Any = self.vector.pull()
-        newest_s = float(found[NEWEST]) if found[HAS_NEWEST] else NEVER
-        return Position(int(found[LEARNED]) - 1, int(found[BEGUN]) - 1, int(found[LATE]), newest_s, found[TALLY:])
+        numbers: Any = self.vector.pull()
+        newest_s = float(numbers[NEWEST]) if numbers[HAS_NEWEST] else NEVER
+        return Position(
+            int(numbers[LEARNED]) - 1, int(numbers[BEGUN]) - 1, int(numbers[LATE]), newest_s, numbers[TALLY:]
+        )
 
-    def _set(self, said: dict[int, float]) -> None:
-        self.vector.push(np.array(list(said.values())), np.array(list(said)))
+    def _set(self, columns: dict[int, float]) -> None:
+        self.vector.push(np.array(list(columns.values())), np.array(list(columns)))
+
+
+# A batch without any value of a column is refused if its probability, by the rows before, is below this.
+CHANCE = 1e-9
+
+
+@dataclass(frozen=True)
+class HeldColumns:
+    """How many rows of a stream had a value, by column.
+
+    Attributes:
+        rows: number of rows that were counted.
+        held: how many of them have a value, by column.
+        batch: number of the last batch that was counted; -1: none was.
+    """
+
+    rows: int = 0
+    held: Mapping[str, int] = field(default_factory=dict)
+    batch: int = -1
+
+    def check(self, rows: int, held: Mapping[str, int]) -> None:
+        """Raise InputError if a column with values in earlier rows has none in a batch, and that is not chance.
+
+        ``held`` has the number of the batch's rows with a value, by column.
+        """
+        for name, count in held.items():
+            before = self.held.get(name, 0)
+            if count or not before or not rows:
+                continue
+            # Laplace's rule of succession, so that a column that was never null may be null in some rows.
+            null_share = (self.rows - before + 1) / (self.rows + 2)
+            if rows * log(null_share) < log(CHANCE):
+                share = f"{before / self.rows:.1%} of the {self.rows:,} rows"
+                raise InputError(
+                    f"column {name!r}: it is null in all {rows:,} rows, and had a value in {share} before: it has "
+                    "gone from the source, or has another name there"
+                )
+
+    def plus(self, batch: int, rows: int, held: Mapping[str, int]) -> HeldColumns:
+        """Return the counts with those of a batch; a batch that comes again after a rollback counts once."""
+        if batch <= self.batch:
+            return self
+        return HeldColumns(self.rows + rows, Counter(self.held) + Counter(held), batch)

@@ -14,8 +14,10 @@ from ps2.algorithms.training.streams.labelled_rows import NEVER, LabelledReader,
 from ps2.algorithms.training.streams.progressive import tally_of
 from ps2.algorithms.training.streams.state import StreamState
 from ps2.array_types import Float64s
+from ps2.client.embedding_table import EmbeddingTable
 from ps2.client.sessions import flush
-from ps2.errors import InputError, OutOfRangeError
+from ps2.errors import ConfigError, InputError, OutOfRangeError
+from ps2.matrix.key_policy import KeyPolicy
 
 SCHEMA = "report string"
 
@@ -90,41 +92,67 @@ class BatchTask:
         seconds, began_s, before = report.seconds, time.perf_counter(), 0
         for batch in in_chunks(batches, self.rows):
             got_s = time.perf_counter()
-            found = self.reader.read(batch, before, self.least_s)
+            rows = self.reader.read(batch, before, self.least_s)
             read_s = time.perf_counter()
-            if len(found.labels):
-                margins = self.program.learn(found)
-                self.state.add(tally_of(margins, found.labels, found.weights), found.late)
-            elif found.late:
-                self.state.add(None, found.late)
+            if len(rows.labels):
+                margins = self.program.learn(rows)
+                self.state.add(tally_of(margins, rows.labels, rows.weights), rows.late)
+            elif rows.late:
+                self.state.add(None, rows.late)
             learned_s = time.perf_counter()
             seconds["wait"] += got_s - began_s
             seconds["read"] += read_s - got_s
             seconds["learn"] += learned_s - read_s
             before, began_s = before + batch.num_rows, learned_s
-            report.rows += len(found.labels)
-            report.late += found.late
-            for name, count in found.held.items():
+            report.rows += len(rows.labels)
+            report.late += rows.late
+            for name, count in rows.held.items():
                 report.held[name] = report.held.get(name, 0) + count
-            report.newest_s = max(report.newest_s, found.newest_s)
+            report.newest_s = max(report.newest_s, rows.newest_s)
 
 
 def in_chunks(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
     """Yield the rows of batches in order, in batches of ``rows`` rows; the last one may have fewer."""
-    kept: list[Any] = []
+    parts: list[Any] = []
     count = 0
     for batch in batches:
         while count + batch.num_rows >= rows:
             take = rows - count
-            kept.append(batch.slice(0, take))
-            yield _joined(kept)
-            kept, count, batch = [], 0, batch.slice(take)
+            parts.append(batch.slice(0, take))
+            yield _joined(parts)
+            parts, count, batch = [], 0, batch.slice(take)
         if batch.num_rows:
-            kept.append(batch)
+            parts.append(batch)
             count += batch.num_rows
     if count:
-        yield _joined(kept)
+        yield _joined(parts)
 
 
 def _joined(batches: list[Any]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+def advance_keys(table: EmbeddingTable, now_s: float) -> None:
+    """Advance the time of a table's keys to that of the newest row, in seconds, and let old keys expire.
+
+    The table's policy says whether its keys go by the times of rows (``clock="event"``); otherwise nothing changes.
+    """
+    policy = table.matrix.keyPolicy
+    if policy is None or policy.clock != "event":
+        return
+    # The batch's keys are as new as its newest row, also after a long time without rows. Rows of another training may
+    # have been newer.
+    table.advance(max(now_s, table.keyStatus().nowS), touched=True)
+    if policy.expire_after_s is not None:
+        table.expire()
+
+
+def check_clock(table: EmbeddingTable, time: str | None) -> None:
+    """Raise ConfigError unless rows have times (a column ``time``) if, and only if, a table's keys go by them."""
+    policy = table.matrix.keyPolicy
+    if policy is None or policy == KeyPolicy(initial=policy.initial, clock=policy.clock):
+        return  # keys get their slots at once, and keep them
+    if policy.clock == "event" and time is None:
+        raise ConfigError("timeCol: expected a column, as the model's keys go by the times of rows, got none")
+    if policy.clock == "wall" and time is not None:
+        raise ConfigError(f"timeCol: expected none, as the model's keys go by the driver's clock, got {time!r}")

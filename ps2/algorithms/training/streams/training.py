@@ -208,10 +208,10 @@ class StreamingTraining:
 
     def snapshot(self) -> Any:
         """Make a snapshot now, between two batches; return the ``Checkpoint``."""
-        made = self._ps.checkpoint(self._options.snapshots)
+        checkpoint = self._ps.checkpoint(self._options.snapshots)
         write_held(self._checkpoint.location, self._learner.held)
         self._snapshot_s, self._since_snapshot = time.monotonic(), 0
-        return made
+        return checkpoint
 
     @contextmanager
     def _shown(self) -> Iterator[None]:
@@ -267,11 +267,7 @@ class StreamingTraining:
             self._restarts += 1
 
     def _finish(self) -> Exception | None:
-        """Make the last snapshot; return an error if the fleet has rolled back since the last batch, as it lacks some.
-
-        Raises:
-            RecoveryError: the snapshot cannot be made.
-        """
+        """Make the last snapshot; return an error if the fleet has rolled back since the last batch."""
         learned = self._learner.position.learned
         for is_last in (False, True):
             try:
@@ -341,11 +337,7 @@ class StreamingTraining:
             return True
 
     def _after(self, failure: Exception) -> None:
-        """Restore the model to whole batches after a failure; raise the failure if another query would fail, too.
-
-        Args:
-            failure: the error of a batch; or of the query, such as of its source.
-        """
+        """Restore the model to whole batches after a failure; raise the failure if another query would fail, too."""
         try:
             self._learner.roll_back(self._check)
         except RecoveryError as error:

@@ -10,9 +10,9 @@ from pyspark.ml.classification import ProbabilisticClassifier
 from pyspark.ml.regression import Regressor
 
 from ps2.algorithms.frame.estimator import Job
+from ps2.algorithms.frame.frames import warn_of_wide_integers
 from ps2.algorithms.frame.placement import Work
 from ps2.algorithms.frame.tables import Survey
-from ps2.algorithms.frame.wide_integers import warn_of_wide_integers
 from ps2.algorithms.training.only_worker import OnStep
 from ps2.algorithms.training.record import TrainingHistory
 from ps2.algorithms.trees.estimator import TreesEstimator, class_objective, size_of

@@ -117,7 +117,7 @@ class ForestRecord:
             if not self.trees:
                 self.record.objective.append(root)
             self.trees.append(tree)
-            ask.step(leaves, {"leaves": int((tree.children < 0).sum())}, tree_s)
+            ask.record_step_and_check_stop(leaves, {"leaves": int((tree.children < 0).sum())}, tree_s)
 
     def result(self) -> tuple[RandomForest, TrainingHistory]:
         """Return the forest, and how it went."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ps2.algorithms.frame.settings import Plan
-from ps2.algorithms.training.placement import Via
+from ps2.algorithms.training.record import Via
 from ps2.algorithms.trees.forests.impurity_kernels import ENTROPY, GINI, VARIANCE, ForestRules
 from ps2.algorithms.trees.gradients import scales_of
 from ps2.algorithms.trees.problem import key_of

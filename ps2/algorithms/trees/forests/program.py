@@ -119,7 +119,7 @@ class LocalForestProgram(LocalProgram[RandomForest]):
 
     def drive(self, ask: Ask) -> Steps[ForestRecord]:
         forest = ForestRecord(self._problem, self.plan, self.record)
-        ask.start()
+        ask.start_timer()
         while len(forest.trees) < self.plan.settings.numTrees:
             report = yield GrowTrees(len(forest.trees))
             (reply,) = report.replies

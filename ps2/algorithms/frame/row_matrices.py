@@ -12,7 +12,7 @@ from ps2.data.sparse_rows import canonical
 from ps2.errors import DTypeError, InputError, ShapeError
 
 
-def given_rows(name: str, x: Any, features: int | None = None, what: str = "numbers") -> Any:
+def as_rows(name: str, x: Any, features: int | None = None, what: str = "numbers") -> Any:
     """Return rows as an array or a scipy CSR array of numbers, shape (n, features); the dtype is the caller's.
 
     A CSR array has sorted columns, each at most once in a row: values that the caller gave for the same place are
@@ -39,26 +39,24 @@ def given_rows(name: str, x: Any, features: int | None = None, what: str = "numb
 
 
 def finite_rows(name: str, x: Any, features: int | None = None) -> Any:
-    """Return rows like ``given_rows``, as float64. The result is the caller's own array if that is float64.
+    """Return rows like ``as_rows``, as float64; the caller's own array if that is float64.
 
-    Raises:
-        ShapeError, DTypeError, UsageError: as of ``given_rows``.
-        InputError: a number is not finite; the message names its row.
+    Raise InputError for a number that is not finite; the message names its row.
     """
-    rows = given_rows(name, x, features).astype(np.float64, copy=False)
+    rows = as_rows(name, x, features).astype(np.float64, copy=False)
     is_sparse = sp.issparse(rows)
     values = rows.data if is_sparse else rows.reshape(-1)
     if not (finite := np.isfinite(values)).all():
-        at = int(np.argmin(finite))
-        row = int(np.searchsorted(rows.indptr, at, side="right")) - 1 if is_sparse else at // rows.shape[1]
-        raise InputError(f"{name}: expected finite numbers, got {values[at]} in row {row}")
+        position = int(np.argmin(finite))
+        row = int(np.searchsorted(rows.indptr, position, side="right")) - 1 if is_sparse else position // rows.shape[1]
+        raise InputError(f"{name}: expected finite numbers, got {values[position]} in row {row}")
     return rows
 
 
 def finite_row_or_rows(name: str, x: Any, features: int) -> Any:
     """Return rows like ``finite_rows``; a list or array of numbers is one row."""
-    given = _as_array(name, f"{name}: expected rows of {features} numbers", x)
-    return finite_rows(name, given.reshape(1, -1) if given.ndim == 1 else given, features)
+    array = _as_array(name, f"{name}: expected rows of {features} numbers", x)
+    return finite_rows(name, array.reshape(1, -1) if array.ndim == 1 else array, features)
 
 
 def _as_array(name: str, expected: str, x: Any) -> Any:
@@ -84,10 +82,10 @@ def _canonical(expected: str, x: Any) -> sp.csr_array:
 
 def _placed(expected: str, x: Any) -> sp.csr_array:
     """Return a COO matrix as CSR, if all its entries have places in it."""
-    for places, size in zip((x.col, x.row), reversed(x.shape), strict=False):  # one dimension has no rows
-        if len(places) and not 0 <= places.min() <= places.max() < size:
+    for indices, size in zip((x.col, x.row), reversed(x.shape), strict=False):  # one dimension has no rows
+        if len(indices) and not 0 <= indices.min() <= indices.max() < size:
             raise ShapeError(
                 f"{expected}, got a malformed sparse matrix: indices must be in [0, {size}), and are "
-                f"{places.min()} to {places.max()}"
+                f"{indices.min()} to {indices.max()}"
             )
     return sp.csr_array(x)

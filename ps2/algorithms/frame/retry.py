@@ -20,15 +20,12 @@ log = logging.getLogger(__name__)
 MAX_BEGINNINGS = 20
 
 
-def done_anew(fit: Callable[[], T]) -> T:
+def retry_after_server_loss(fit: Callable[[], T]) -> T:
     """Fit; begin again if a server was lost and the run could not recover from it.
 
     There are three such cases. Before the run's first checkpoint, the server comes back from an older checkpoint, which
     lacks what the fit put there. After all workers have ended, no worker can repeat what is missing. And in its last
     clocks, a run whose workers may be in different clocks cannot roll back (``NotWhole``).
-
-    Raises:
-        RecoveryError: the fit has begun ``MAX_BEGINNINGS`` times, or it continues another driver's training.
     """
     for beginning in itertools.count(1):
         ps, failure = PS2Context.getActive(), None
