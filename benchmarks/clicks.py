@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from ps2.algorithms.linear import problem as linear
-from ps2.algorithms.linear.losses.margin import MarginLoss
+from ps2.algorithms.linear import plan as linear
+from ps2.algorithms.linear.losses import MarginLoss
 from ps2.data.rows import LocalRows, Rows
 
 LOSS = MarginLoss(linear.Problem("logistic", dim=1, fit_intercept=False))

@@ -20,8 +20,7 @@ from benchmarks.frame import Benchmark, Check, Line, Part, option, tell, timed
 from benchmarks.local_spark import cached, spark_and_servers
 from benchmarks.ml_data import NEWS20, PARTITIONS, Array, collected, file_in, read_libsvm
 from ps2 import PS2Context
-from ps2.algorithms.linear.plan import LinearPlan, ScheduleName
-from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.plan import LinearPlan, Problem, ScheduleName
 from ps2.algorithms.linear.settings import SolverSettings
 from ps2.algorithms.linear.trainer import train
 from ps2.algorithms.training.faults import ColumnNames

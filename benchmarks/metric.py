@@ -16,8 +16,7 @@ import scipy.sparse as sp
 from benchmarks import frame
 from benchmarks.frame import Benchmark, Line, Part, option, take_turns, timed
 from benchmarks.local_spark import WORKERS, cached, spark_and_servers
-from ps2.algorithms.metric.objective import objective
-from ps2.algorithms.metric.pairs import drawn_pairs
+from ps2.algorithms.metric.pairs import drawn_pairs, objective
 from ps2.data.rows import Rows
 
 NEIGHBOURS = 3

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.special import expit
 from training import Rows, deviations
 
-from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.plan import Problem
 
 
 def correlated(n: int = 80, dim: int = 12, cuts: tuple[int, ...] = (30,), classes: bool = False) -> Rows:

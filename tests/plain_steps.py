@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 from training import Rows, logistic_gradient, plan_of
 
-from ps2.algorithms.linear.losses.choice import loss_of
-from ps2.algorithms.linear.plan import LinearPlan
-from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.losses import loss_of
+from ps2.algorithms.linear.plan import LinearPlan, Problem
 
 STEPS = 8
 EPS, LR = 1e-8, 0.3

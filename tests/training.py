@@ -13,8 +13,7 @@ import scipy.sparse as sp
 from in_process import ArrayTable, training_context
 from scipy.special import expit, logsumexp
 
-from ps2.algorithms.linear.plan import LinearPlan, PathPoint
-from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.plan import LinearPlan, PathPoint, Problem
 from ps2.algorithms.linear.settings import SolverName, SolverSettings
 from ps2.algorithms.linear.trainer import TrainedModel, train
 from ps2.algorithms.training.faults import ColumnNames

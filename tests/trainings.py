@@ -33,7 +33,7 @@ from ps2.algorithms.factors import estimator as factors
 from ps2.algorithms.factors.dealing import Deal, deal_ratings
 from ps2.algorithms.factors.ratings import survey_ratings
 from ps2.algorithms.linear import trainer as linear
-from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.plan import Problem
 from ps2.algorithms.linear.settings import PathSettings
 from ps2.algorithms.metric import program as metric
 from ps2.algorithms.metric.plan import MetricPlan

@@ -7,7 +7,7 @@ import pytest
 from pyspark.ml.linalg import Vectors
 
 from ps2.algorithms import Metric, MetricLearning, MetricLearningModel
-from ps2.algorithms.metric.objective import objective
+from ps2.algorithms.metric.pairs import objective
 from ps2.errors import ConfigError, InputError
 
 DIM, ROWS = 6, 60

@@ -31,7 +31,7 @@ from ps2.algorithms import (
     LogisticRegression,
     LogisticRegressionModel,
 )
-from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.plan import Problem
 from ps2.algorithms.linear.weights import Weights
 from ps2.errors import CheckpointCorruptError, ConfigError, InputError, LimitError, SlotsError, StoppedError, UsageError
 
@@ -395,8 +395,7 @@ def test_fit_when_factors_exceed_servers_then_early_limit_error(labelled, ps):
 
 @pytest.mark.parametrize("sparse_from", [1, 100], ids=["sparse", "dense"])
 def test_fit_when_model_stays_on_fleet_then_takes_one_vector(labelled, statuses, monkeypatch, sparse_from):
-    for constant in ("parameters.SPARSE_FROM", "trainer.SPARSE_FROM", "footprint.SPARSE_FROM"):
-        monkeypatch.setattr(f"ps2.algorithms.linear.{constant}", sparse_from)
+    monkeypatch.setattr("ps2.algorithms.linear.parameters.SPARSE_FROM", sparse_from)
     monkeypatch.setattr("ps2.algorithms.linear.weights.MAX_IN_DRIVER", 1)
 
     def held():

@@ -11,7 +11,7 @@ from pyspark.ml import regression
 from training import Rows
 
 from ps2.algorithms import LinearRegression, LinearRegressionModel, LogisticRegression
-from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.plan import Problem
 from ps2.errors import ConfigError, InputError
 
 pytestmark = pytest.mark.usefixtures("ps")

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from ps2 import algorithms
-from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.plan import Problem
 from ps2.algorithms.linear.weights import Weights
 from ps2.algorithms.training.record import TrainingHistory
 from ps2.errors import InputError

@@ -40,7 +40,7 @@ from ps2.algorithms import (
     TwoTower,
     Word2VecModel,
 )
-from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.plan import Problem
 from ps2.algorithms.linear.weights import Weights
 from ps2.algorithms.trees.forests.random_forest import RandomForest
 from ps2.algorithms.trees.model import GBTModel

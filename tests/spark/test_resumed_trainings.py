@@ -18,7 +18,7 @@ from trainings import TRAININGS
 
 from ps2 import DCV, PS2Conf, PS2Context
 from ps2.algorithms.graph import LINE
-from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.plan import Problem
 from ps2.algorithms.linear.trainer import train as train_linear
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Table

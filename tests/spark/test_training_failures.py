@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from training import change_plan, make, minimum, objective, plan_of, trained
 
-from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.plan import Problem
 from ps2.algorithms.linear.trainer import train
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Table

@@ -12,7 +12,7 @@ from plain_steps import expected, minibatches
 from training import WEIGHTED, make, plan_of, trained
 
 from ps2.algorithms.classification import LogisticRegression
-from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.plan import Problem
 from ps2.data import spilling
 
 

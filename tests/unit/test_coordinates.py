@@ -6,17 +6,10 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from ps2.algorithms.linear.coordinates import columns as columns_module
-from ps2.algorithms.linear.coordinates.columns import LocalColumns
-from ps2.algorithms.linear.coordinates.kernels import slopes
-from ps2.algorithms.linear.coordinates.subproblem import (
-    NO_PRODUCTS,
-    NO_SUPPORT,
-    Strengths,
-    lower_bound,
-    minimise,
-)
-from ps2.algorithms.linear.losses.margin_kernels import HALF_SQUARED, LOGISTIC
+from ps2.algorithms.linear import coordinates
+from ps2.algorithms.linear.coordinate_kernels import slopes
+from ps2.algorithms.linear.coordinates import NO_PRODUCTS, NO_SUPPORT, LocalColumns, Strengths, lower_bound, minimise
+from ps2.algorithms.linear.loss_kernels import HALF_SQUARED, LOGISTIC
 from ps2.algorithms.linear.settings import PathSettings
 from ps2.algorithms.linear.solvers.sap import strengths_of
 from ps2.data.rows import Rows
@@ -35,15 +28,15 @@ def local(x=X, dense=(), means=()):
 
 def test_columns_when_absent_then_are_zeros():
     columns, of = local(), np.array([0, 4, 5, 99])
-    assert columns.at(of).tolist() == [0, -1, 4, -1]
-    np.testing.assert_allclose(columns.dot_at(of, H), [X[:, 0] @ H, 0, X[:, 4] @ H, 0])
+    assert columns.slots(of).tolist() == [0, -1, 4, -1]
+    np.testing.assert_allclose(columns.dot_some(of, H), [X[:, 0] @ H, 0, X[:, 4] @ H, 0])
     np.testing.assert_allclose(columns.dot(H), X.T @ H)
 
 
 def test_columns_when_dense_then_are_centred_even_if_absent():
     columns = local(dense=[2, 4], means=[5.0, 1.0])
     assert columns.keys.tolist() == [0, 1, 2, 3, 4, 5, 6]
-    np.testing.assert_allclose(columns.dot_at(np.array([2, 4, 6]), H), [(X[:, 2] - 5) @ H, -H.sum(), X[:, 5] @ H])
+    np.testing.assert_allclose(columns.dot_some(np.array([2, 4, 6]), H), [(X[:, 2] - 5) @ H, -H.sum(), X[:, 5] @ H])
 
 
 def test_columns_when_added_then_rows_get_their_multiples():
@@ -54,8 +47,8 @@ def test_columns_when_added_then_rows_get_their_multiples():
 
 @pytest.mark.parametrize("dense", [2.0, 0.0])
 def test_products_when_weighted_then_are_numpys(dense, monkeypatch):
-    monkeypatch.setattr(columns_module, "DENSE_PRODUCTS", dense)
-    monkeypatch.setattr(columns_module, "MANY", 1)
+    monkeypatch.setattr(coordinates, "DENSE_PRODUCTS", dense)
+    monkeypatch.setattr(coordinates, "MANY", 1)
     of, at = np.array([5, 0, 4, 2]), [4, 0, 2]
     found = local().products(of, 2, H)
     expected = X[:, at].T @ (X[:, at] * H[:, None])
@@ -66,8 +59,8 @@ def test_products_when_weighted_then_are_numpys(dense, monkeypatch):
 
 def test_products_when_extended_then_are_those_of_all():
     columns, first, both = local(), np.array([3, 1]), np.array([6, 0, 3, 1])
-    start = NO_PRODUCTS.extended(first, columns.products(first, 2, H), columns.dot_at(first, H), H.sum())
-    made = start.extended(both, columns.products(both, 2, H), columns.dot_at(both, H), H.sum())
+    start = NO_PRODUCTS.extended(first, columns.products(first, 2, H), columns.dot_some(first, H), H.sum())
+    made = start.extended(both, columns.products(both, 2, H), columns.dot_some(both, H), H.sum())
     x = X[:, [5, 0, 3, 1]]
     x = x - H @ x / H.sum()
     np.testing.assert_allclose(made.gram, x.T @ (x * H[:, None]), atol=1e-12)
@@ -77,7 +70,7 @@ def test_products_when_extended_then_are_those_of_all():
 def of_block(curved):
     """Products of six columns, and a gradient, with or without an intercept."""
     columns, all_of = local(), np.array([0, 1, 2, 3, 5, 6])
-    sums = columns.dot_at(all_of, H)
+    sums = columns.dot_some(all_of, H)
     products = NO_PRODUCTS.extended(all_of, columns.products(all_of, 6, H), sums, curved)
     return products, X.T @ (H * np.sin(np.arange(40)))
 
@@ -103,7 +96,7 @@ def test_block_when_minimised_then_conditions_hold(curved, l2):
 def test_block_when_columns_are_equal_then_minimum_is_found():
     x = np.repeat(X[:, :1], 3, axis=1)
     columns, of = LocalColumns.of(Rows(sp.csr_array(x)).localize(), NONE, np.empty(0)), np.arange(3)
-    products = NO_PRODUCTS.extended(of, columns.products(of, 3, np.ones(40)), columns.dot_at(of, np.ones(40)), 0.0)
+    products = NO_PRODUCTS.extended(of, columns.products(of, 3, np.ones(40)), columns.dot_some(of, np.ones(40)), 0.0)
     y = X[:, 0] + X[:, 1]
     found = minimise(products, x.T @ y, np.zeros(3), (0.0, 0.0), Strengths(2.0, 0.0), 0.0)
     alone = (X[:, 0] @ y - 2.0) / (X[:, 0] @ X[:, 0])
@@ -153,7 +146,7 @@ def test_bound_when_at_the_minimum_then_is_the_objective():
 def test_support_when_replaced_then_zeros_are_dropped():
     made = NO_SUPPORT.replaced(np.array([7, 2]), np.array([1.0, 3.0])).replaced(np.array([2, 9]), np.array([0.0, 4.0]))
     assert made.columns.tolist() == [7, 9]
-    assert made.at(np.array([9, 2, 7, 100])).tolist() == [4.0, 0.0, 1.0, 0.0]
+    assert made.weights(np.array([9, 2, 7, 100])).tolist() == [4.0, 0.0, 1.0, 0.0]
 
 
 def test_path_when_resolved_then_ratios_are_equal():

@@ -19,12 +19,12 @@ from ps2.algorithms.frame.journal import Journal
 from ps2.algorithms.frame.settings import with_values
 from ps2.algorithms.linear import trainer as linear
 from ps2.algorithms.linear.parameters import Space
+from ps2.algorithms.linear.plan import Problem
 from ps2.algorithms.linear.preparation import END
-from ps2.algorithms.linear.problem import Problem
 from ps2.algorithms.metric import program as metric
 from ps2.algorithms.metric.plan import MetricPlan
+from ps2.algorithms.metric.program import FIRST_STEP
 from ps2.algorithms.metric.settings import MetricSettings
-from ps2.algorithms.metric.worker import FIRST_STEP
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Facts

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from ps2.algorithms.linear.losses.choice import loss_of
-from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.losses import loss_of
+from ps2.algorithms.linear.plan import Problem
 from ps2.algorithms.training.table import Facts
 from ps2.data.rows import LocalRows
 from ps2.errors import ConfigError
@@ -104,7 +104,7 @@ BEGINNING = loss_of(Problem("fmSquared", 10**6, 1 + 8, init_std=0.5))
 
 
 def test_initial_values_when_many_keys_then_normal_and_linear_0():
-    first = BEGINNING.beginning(np.arange(5000), 7).reshape(5000, 9)
+    first = BEGINNING.initial_weights(np.arange(5000), 7).reshape(5000, 9)
     assert not first[:, 0].any()
     factors = first[:, 1:] / 0.5
     shares = [(np.abs(factors) < bound).mean() for bound in (1, 2, 3)]
@@ -116,13 +116,13 @@ def test_initial_values_when_many_keys_then_normal_and_linear_0():
 
 def test_initial_values_when_other_worker_asks_some_then_same():
     keys = np.array([3, 77, 999_999])
-    some = BEGINNING.beginning(keys[1:], 7)
-    np.testing.assert_array_equal(BEGINNING.beginning(keys, 7)[9:], some)
+    some = BEGINNING.initial_weights(keys[1:], 7)
+    np.testing.assert_array_equal(BEGINNING.initial_weights(keys, 7)[9:], some)
 
 
 @pytest.mark.parametrize("seed", [8, -1, 2**63])
 def test_initial_values_when_seed_differs_then_factors_differ(seed):
-    one, other = BEGINNING.beginning(np.arange(50), 7), BEGINNING.beginning(np.arange(50), seed)
+    one, other = BEGINNING.initial_weights(np.arange(50), 7), BEGINNING.initial_weights(np.arange(50), seed)
     assert not np.intersect1d(one[one != 0], other).size
 
 

@@ -43,7 +43,7 @@ print(*{{*{OTHERS}}} & set(sys.modules) - loaded)
 # What tasks unpickle of three families. pyspark.ml imports pandas.
 WORKER_SCRIPT = """
 import sys
-import ps2.algorithms.linear.local, ps2.algorithms.trees.local_worker, ps2.algorithms.embeddings.sentence_frame
+import ps2.algorithms.linear.trainer, ps2.algorithms.trees.local_worker, ps2.algorithms.embeddings.sentence_frame
 print(*{"pandas", "pyspark.ml"} & set(sys.modules))
 """
 

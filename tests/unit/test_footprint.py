@@ -7,7 +7,7 @@ from training import change_plan, plan_of
 
 from ps2.algorithms.linear.footprint import ROWS, check_features, check_fleet, fleet_bytes, rows_of, worker_bytes
 from ps2.algorithms.linear.parameters import SPARSE_FROM
-from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.plan import Problem
 from ps2.algorithms.linear.trainer import SOLVERS
 from ps2.errors import LimitError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ps2.algorithms.linear.solvers.history import History
+from ps2.algorithms.linear.solvers.descent import History
 
 DIM, SIZE = 12, 4
 

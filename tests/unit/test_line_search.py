@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from ps2.algorithms.linear.solvers.line_search import CURVATURE, MAX_EVALUATIONS, SUFFICIENT, LineSearch
+from ps2.algorithms.linear.solvers.descent import CURVATURE, MAX_EVALUATIONS, SUFFICIENT, LineSearch
 
 FUNCTIONS = {
     "parabola": (lambda t: (t - 1) ** 2, lambda t: 2 * (t - 1)),

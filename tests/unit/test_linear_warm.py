@@ -8,11 +8,11 @@ import pytest
 import scipy.sparse as sp
 from compiled_kernels import compiled
 
-from ps2.algorithms.linear.losses import factorization_kernels, margin_kernels, softmax_kernels, warm
-from ps2.algorithms.linear.losses.choice import loss_of
-from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear import loss_kernels, warm
+from ps2.algorithms.linear.losses import loss_of
+from ps2.algorithms.linear.plan import Problem
 
-MODULES = (factorization_kernels, margin_kernels, softmax_kernels)
+MODULES = (loss_kernels,)
 
 
 @pytest.mark.parametrize("loss", ["huber", "softmax", "fmLogistic"])

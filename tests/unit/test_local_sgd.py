@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from ps2.algorithms.linear.local_sgd import LocalSteps, local_sgd
-from ps2.algorithms.linear.losses.choice import loss_of
-from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.losses import loss_of
+from ps2.algorithms.linear.plan import Problem
+from ps2.algorithms.linear.solvers.averaging import LocalSteps, local_sgd
 from ps2.data.rows import LocalRows
 from ps2.errors import ConfigError, OutOfRangeError, ShapeError
 

@@ -10,8 +10,8 @@ import pytest
 import scipy.optimize
 import scipy.sparse as sp
 
-from ps2.algorithms.linear.losses.choice import loss_of
-from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.losses import loss_of
+from ps2.algorithms.linear.plan import Problem
 from ps2.algorithms.training.table import Facts
 from ps2.data.rows import LocalRows
 from ps2.errors import ConfigError, ShapeError

@@ -10,8 +10,7 @@ import scipy.sparse as sp
 
 from ps2.algorithms import Metric
 from ps2.algorithms.frame.settings import with_values
-from ps2.algorithms.metric.objective import evaluate, objective
-from ps2.algorithms.metric.pairs import drawn_pairs, given_pairs
+from ps2.algorithms.metric.pairs import drawn_pairs, evaluate, given_pairs, objective
 from ps2.algorithms.metric.plan import MetricPlan
 from ps2.algorithms.metric.program import train
 from ps2.algorithms.metric.settings import MetricSettings

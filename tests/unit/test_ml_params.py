@@ -32,7 +32,7 @@ from ps2.algorithms import (
     OnlineLogisticRegressionModel,
     Word2Vec,
 )
-from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.plan import Problem
 from ps2.errors import ConfigError
 
 # Of each estimator, its params whose values are names, and one.

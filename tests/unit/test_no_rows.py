@@ -37,7 +37,7 @@ from ps2.algorithms import (
     Word2VecModel,
 )
 from ps2.algorithms.linear.model import head_of
-from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.plan import Problem
 from ps2.algorithms.linear.weights import KeyedWeights, Weights
 from ps2.algorithms.trees.tree import Forest
 from ps2.mlflow.predicting import FeaturePredictor, PairPredictor, RatingPredictor, WordPredictor

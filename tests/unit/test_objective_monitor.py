@@ -7,9 +7,9 @@ import logging
 import pytest
 from training import plan_of
 
-from ps2.algorithms.linear.losses.choice import loss_of
-from ps2.algorithms.linear.problem import Problem
-from ps2.algorithms.linear.solvers.objective_monitor import ObjectiveMonitor
+from ps2.algorithms.linear.losses import loss_of
+from ps2.algorithms.linear.plan import Problem
+from ps2.algorithms.linear.solvers.monitors import ObjectiveMonitor
 from ps2.algorithms.linear.solvers.solver import SolverContext
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.record import Record

@@ -26,7 +26,7 @@ from ps2.algorithms import (
     RandomForestRegressionModel,
 )
 from ps2.algorithms.frame.heads import predicted
-from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.plan import Problem
 from ps2.algorithms.linear.weights import Weights
 from ps2.algorithms.metric.model import Metric
 from ps2.algorithms.trees.forests.random_forest import RandomForest

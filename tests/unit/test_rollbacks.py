@@ -26,7 +26,7 @@ from trainings import LINEAR, TRAININGS, Call, Result
 
 from ps2.algorithms import FMRegressor
 from ps2.algorithms.deep.settings import ClickSettings, TowerSettings
-from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.plan import Problem
 from ps2.algorithms.training.faults import ColumnNames
 
 UNLABELLED, WEIGHTED = ColumnNames(label=None), ColumnNames(label=None, weight="w")

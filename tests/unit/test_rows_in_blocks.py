@@ -7,8 +7,8 @@ import pytest
 import scipy.sparse as sp
 from training import plan_of
 
-from ps2.algorithms.linear.losses.choice import loss_of
-from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.losses import loss_of
+from ps2.algorithms.linear.plan import Problem
 from ps2.algorithms.linear.scaling import column_sums, scaled, shrinking, squared_distances
 from ps2.algorithms.linear.solvers.least_squares import products, slopes
 from ps2.algorithms.linear.solvers.solver import Data

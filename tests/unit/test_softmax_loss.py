@@ -9,8 +9,8 @@ import pytest
 import scipy.sparse as sp
 import scipy.special
 
-from ps2.algorithms.linear.losses.choice import loss_of
-from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.losses import loss_of
+from ps2.algorithms.linear.plan import Problem
 from ps2.algorithms.training.table import Facts
 from ps2.data.rows import LocalRows
 from ps2.errors import ConfigError, OutOfRangeError, ShapeError

@@ -244,8 +244,8 @@ def test_file_when_process_is_killed_then_disk_is_free_again(tmp_path):
 READS = """
 import resource, sys
 import numpy as np, psutil, pyarrow as pa
-from ps2.algorithms.linear.losses.choice import loss_of
-from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.losses import loss_of
+from ps2.algorithms.linear.plan import Problem
 from ps2.algorithms.training.faults import ColumnNames, Form
 from ps2.algorithms.training.reading import read_kept
 from ps2.data.row_spill import keep_batches

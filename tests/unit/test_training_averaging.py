@@ -9,9 +9,9 @@ import pytest
 from scipy.special import expit
 from training import Rows, fit, logistic_gradient, make, objective, plan_of
 
-from ps2.algorithms.linear.losses.choice import loss_of
+from ps2.algorithms.linear.losses import loss_of
+from ps2.algorithms.linear.plan import Problem
 from ps2.algorithms.linear.preparation import END
-from ps2.algorithms.linear.problem import Problem
 from ps2.algorithms.linear.solvers.averaging import MIN_FALL
 from ps2.errors import ConfigError
 

@@ -8,7 +8,7 @@ from array_fits import fit_arrays
 from training import change_plan, fit, make, plan_of
 
 from ps2.algorithms import LogisticRegression
-from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.plan import Problem
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.errors import ConfigError
 

@@ -9,7 +9,7 @@ import pytest
 from training import Rows, fit, make, minimum, objective, plan_of
 
 from ps2.algorithms.linear.parameters import SPARSE_FROM
-from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.plan import Problem
 from ps2.errors import InputError
 
 OPTIONS = plan_of(maxIter=200, tol=1e-10)

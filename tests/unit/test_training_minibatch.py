@@ -10,7 +10,7 @@ from plain_steps import STEPS, expected, minibatches
 from training import COLUMNS, Rows, fit, make, minimum, objective
 
 from ps2.algorithms.linear.parameters import SPARSE_FROM
-from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.plan import Problem
 from ps2.ops.all import optimizer_steps
 
 BOTH = {"l1": 0.02, "l2": 0.1}

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from training import change_plan, fit, make, objective, plan_of
 
-from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.plan import Problem
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.errors import DivergedError, InputError
 

@@ -13,8 +13,7 @@ from training import Rows, change_plan, fit, minimum, objective, plan_of
 
 from ps2.algorithms import LinearRegression, LinearSVC, LogisticRegression
 from ps2.algorithms.linear.parameters import SPARSE_FROM
-from ps2.algorithms.linear.plan import SCHEDULES
-from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.plan import SCHEDULES, Problem
 from ps2.algorithms.linear.settings import PathSettings
 from ps2.algorithms.linear.solvers import sap
 from ps2.errors import ConfigError, InputError

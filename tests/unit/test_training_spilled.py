@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from training import change_plan, fit, make, plan_of
 
-from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.plan import Problem
 
 TRAININGS = {
     "l-bfgs": plan_of(maxIter=6),

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ps2.algorithms.linear.validation import Validation
+from ps2.algorithms.linear.solvers.monitors import Validation
 
 
 class Model:

@@ -12,7 +12,7 @@ from pyspark.ml.regression import Regressor
 
 from ps2.algorithms.frame.models import check_thresholds
 from ps2.algorithms.frame.tables import Survey
-from ps2.algorithms.linear.fit import LinearEstimator
+from ps2.algorithms.linear.fit import LinearEstimator, choose_solver
 from ps2.algorithms.linear.fit_path import PathEstimator
 from ps2.algorithms.linear.models import (
     FMClassificationModel,
@@ -21,9 +21,8 @@ from ps2.algorithms.linear.models import (
     LinearSVCModel,
     LogisticRegressionModel,
 )
-from ps2.algorithms.linear.parameters import SPARSE_FROM
-from ps2.algorithms.linear.plan import Bounds, LinearPlan
-from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.parameters import SPARSE_FROM, is_small
+from ps2.algorithms.linear.plan import Bounds, LinearPlan, Problem
 from ps2.algorithms.linear.settings import (
     MAX_FEATURES,
     REGRESSION_LOSSES,
@@ -34,7 +33,6 @@ from ps2.algorithms.linear.settings import (
     LinearSVCSettings,
     LogisticRegressionSettings,
 )
-from ps2.algorithms.linear.solver_choice import choose_solver
 from ps2.algorithms.linear.solvers.averaging import refused
 from ps2.algorithms.linear.weights import Weights
 from ps2.array_types import Float64s
@@ -109,22 +107,14 @@ class LogisticRegression(LogisticRegressionSettings, PathEstimator, Probabilisti
                 "factors: 'always' is for the multinomial model: the gradient of a binomial one has fewer numbers than "
                 "its factors"
             )
-        l1, l2 = self._strengths()
-        return Problem(
-            loss="softmax" if multinomial else "logistic",
-            dim=survey.dim,
-            width=classes if multinomial else 1,
-            fit_intercept=self.getFitIntercept(),
-            l1=l1,
-            l2=l2,
-            standardize=self.getStandardization(),
-        )
+        problem = super()._problem(survey)
+        return replace(problem, loss="softmax", width=classes) if multinomial else problem
 
     def _complete(self, plan: LinearPlan, problem: Problem) -> LinearPlan:
-        return replace(plan, bounds=bounds_of(self, problem)) if self._bounds else plan
+        return replace(plan, bounds=read_bounds(self, problem)) if self._bounds else plan
 
     def _trivial_weights(self, problem: Problem, survey: Survey) -> Weights | None:
-        """Return infinite intercepts for rows of a single class, as pyspark.ml does; 0 if there is only one class."""
+        """Return infinite intercepts for rows of a single class, as pyspark.ml; 0 if labels have a single class."""
         classes = np.flatnonzero(survey.facts.class_weights)
         is_sole = problem.loss == "softmax" and problem.width == 1
         if not is_sole and (len(classes) > 1 or not problem.fit_intercept or self._bounds):
@@ -165,13 +155,7 @@ class LinearSVC(LinearSVCSettings, LinearEstimator, Classifier["LinearSVCModel"]
     _MODEL = LinearSVCModel
 
     def _problem(self, survey: Survey) -> Problem:
-        return Problem(
-            loss=self.getLoss(),  # type: ignore[arg-type]
-            dim=survey.dim,
-            fit_intercept=self.getFitIntercept(),
-            l2=self.getRegParam(),
-            standardize=self.getStandardization(),
-        )
+        return replace(super()._problem(survey), loss=self.getLoss())  # type: ignore[arg-type]
 
 
 class LinearRegression(LinearRegressionSettings, PathEstimator, Regressor["LinearRegressionModel"]):
@@ -210,41 +194,23 @@ class LinearRegression(LinearRegressionSettings, PathEstimator, Regressor["Linea
         return plan
 
     def _problem(self, survey: Survey) -> Problem:
-        l1, l2 = self._strengths()
-        if self.getLoss() == "squaredError":
-            l2 /= _label_scale(survey)
-        return Problem(
-            loss=REGRESSION_LOSSES[self.getLoss()],
-            dim=survey.dim,
-            fit_intercept=self.getFitIntercept(),
-            l1=l1,
-            l2=l2,
-            standardize=self.getStandardization(),
-            epsilon=self.getEpsilon(),
-        )
-
-
-def _label_scale(survey: Survey) -> float:
-    """Return the divisor of labels in pyspark.ml.
-
-    It minimises 1/2 |x w' - y / s|^2 + r (a |w'|_1 + (1 - a) / 2 |w'|^2) / s with w' = w / s; times s^2 that is
-    1/2 |x w - y|^2 + r a |w|_1 + (1 - a) r / (2 s) |w|^2: the L2 penalty is divided by s, the L1 penalty is not.
-    """
-    return survey.facts.label_std or abs(survey.facts.label_mean) or 1.0
+        problem = replace(super()._problem(survey), loss=REGRESSION_LOSSES[self.getLoss()], epsilon=self.getEpsilon())
+        if self.getLoss() != "squaredError":
+            return problem
+        # pyspark.ml divides labels by s. It minimises 1/2 |x w' - y / s|^2 + r (a |w'|_1 + (1 - a) / 2 |w'|^2) / s with
+        # w' = w / s; times s^2 that is 1/2 |x w - y|^2 + r a |w|_1 + (1 - a) r / (2 s) |w|^2.
+        scale = survey.facts.label_std or abs(survey.facts.label_mean) or 1.0
+        return replace(problem, l2=problem.l2 / scale)
 
 
 class MachineEstimator(FactorizationSettings, LinearEstimator):
     """Base class of the estimators of factorization machines."""
 
     def _problem(self, survey: Survey) -> Problem:
-        return Problem(
-            loss=self._LOSSES[0],
-            dim=survey.dim,
+        return replace(
+            super()._problem(survey),
             width=1 + self.getFactorSize(),
-            fit_intercept=self.getFitIntercept(),
             fit_linear=self.getFitLinear(),
-            l2=self.getRegParam(),
-            standardize=False,
             init_std=self.getInitStd(),
         )
 
@@ -283,35 +249,32 @@ class FMRegressor(FMRegressorSettings, MachineEstimator, Regressor["FMRegression
     _MODEL = FMRegressionModel
 
 
-def bounds_of(params: Any, problem: Problem) -> Bounds:
-    """Return the bounds that are set, infinite where there is none.
-
-    Raises:
-        ConfigError: they are of another shape than the coefficients, not numbers, or a lower one is above an upper one.
-    """
-    if problem.size >= SPARSE_FROM:
+def read_bounds(params: Any, problem: Problem) -> Bounds:
+    """Return the bounds, infinite where none is set; raise ConfigError if they have another shape or are no ranges."""
+    if not is_small(problem):
         raise ConfigError(f"bounds: expected fewer than {SPARSE_FROM:,} coefficients, got {problem.size:,}")
     lower, upper = (
-        _bound_of(params, name, (problem.width, problem.dim), sign).T
+        _read_bound(params, name, (problem.width, problem.dim), sign).T
         for name, sign in zip(COEFFICIENT_BOUNDS, (-1, 1), strict=True)
     )
     lower_biases, upper_biases = (
-        _bound_of(params, name, (problem.biases,), sign) for name, sign in zip(INTERCEPT_BOUNDS, (-1, 1), strict=True)
+        _read_bound(params, name, (problem.biases,), sign) for name, sign in zip(INTERCEPT_BOUNDS, (-1, 1), strict=True)
     )
     for names, low, high in ((COEFFICIENT_BOUNDS, lower, upper), (INTERCEPT_BOUNDS, lower_biases, upper_biases)):
-        wrong = np.argwhere(low > high)
-        if len(wrong):
-            index = tuple(wrong[0])
+        crossed = np.argwhere(low > high)
+        if len(crossed):
+            index = tuple(crossed[0])
             raise ConfigError(f"{names[0]}: expected none above {names[1]}, got {low[index]:g} above {high[index]:g}")
     return Bounds(lower, upper, lower_biases, upper_biases)
 
 
-def _bound_of(params: Any, name: str, shape: tuple[int, ...], sign: int) -> Float64s:
+def _read_bound(params: Any, name: str, shape: tuple[int, ...], sign: int) -> Float64s:
     if not params.isSet(name):
         return np.full(shape, sign * np.inf)
     values = np.asarray(params.getOrDefault(name).toArray(), np.float64)
     if values.shape != shape:
-        raise ConfigError(f"{name}: expected {_sized(shape)}, one {_meaning(shape)}, got {_sized(values.shape)}")
+        meaning = "for each class (binomial: 1)" + (" and feature" if len(shape) == 2 else "")
+        raise ConfigError(f"{name}: expected {_sized(shape)}, one {meaning}, got {_sized(values.shape)}")
     if np.isnan(values).any():
         raise ConfigError(f"{name}: expected numbers, got nan")
     return values
@@ -319,7 +282,3 @@ def _bound_of(params: Any, name: str, shape: tuple[int, ...], sign: int) -> Floa
 
 def _sized(shape: tuple[int, ...]) -> str:
     return f"{shape[0]} x {shape[1]}" if len(shape) == 2 else f"{shape[0]} of them"
-
-
-def _meaning(shape: tuple[int, ...]) -> str:
-    return "for each class (binomial: 1) and feature" if len(shape) == 2 else "for each class (binomial: 1)"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -16,41 +15,47 @@ from ps2.algorithms.frame.labels import Labels
 from ps2.algorithms.frame.placement import Work
 from ps2.algorithms.frame.retry import retry_after_server_loss
 from ps2.algorithms.frame.shared_settings import ViaSettings
-from ps2.algorithms.frame.tables import (
-    SMALL_BYTES,
-    Survey,
-    check_columns,
-    field,
-    known_dim,
-    survey_of,
-)
+from ps2.algorithms.frame.tables import SMALL_BYTES, Survey, check_columns, field, known_dim, survey_of
 from ps2.algorithms.linear import weights as model_weights
-from ps2.algorithms.linear.local import AfterSurvey, Task, train_locally
-from ps2.algorithms.linear.losses.choice import loss_of
+from ps2.algorithms.linear.losses import loss_of
 from ps2.algorithms.linear.models import WeightsModel, start_of, weights_of
-from ps2.algorithms.linear.plan import LinearPlan
-from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.plan import LinearPlan, Problem
 from ps2.algorithms.linear.program import form_of
-from ps2.algorithms.linear.settings import TAKES, LossName, SolverSettings, When
-from ps2.algorithms.linear.solver_choice import check_initial_model, check_solver, choose_solver
+from ps2.algorithms.linear.settings import TAKES, LossName, SolverName, SolverSettings, When
 from ps2.algorithms.linear.solvers import averaging
+from ps2.algorithms.linear.solvers.optimizer import lazy_optimizers, step_of
 from ps2.algorithms.linear.solvers.sap import check_problem
-from ps2.algorithms.linear.trainer import train
+from ps2.algorithms.linear.trainer import AfterSurvey, Task, train_locally, train_weights
 from ps2.algorithms.linear.weights import Weights
 from ps2.algorithms.training.faults import ColumnNames, Form
 from ps2.algorithms.training.record import Placement, StepReport, TrainingHistory
 from ps2.algorithms.training.run import SurveyedTraining
 from ps2.coordinator.context import PS2Context
 from ps2.errors import ConfigError
+from ps2.ops.all import optimizer_steps
 from ps2.run.message import STOP, Message, Stop
 from ps2.run.spark.backend_lookup import backend_of
 
-# The maximum bytes of Arrow batches of a table that Spark estimates to be small, in units of ``SMALL_BYTES``.
+# The maximum size of the Arrow batches of a table that Spark estimates to be small, in units of ``SMALL_BYTES``.
 MAX_SMALL = 4
 # Seconds that one clock computes with a stored value, for each weight of a feature (decision 57).
 VALUE_S = 4e-9
 # Solvers whose gradients may travel as sufficient factors.
 TAKES_FACTORS = tuple(solver for solver, names in TAKES.items() if "factors" in names)
+# The parameters that not every solver takes.
+SPECIAL = sorted({name for names in TAKES.values() for name in names})
+# Values of ``solver`` that stand for a solver and an optimizer; None: that of ``optimizer``.
+STANDS_FOR: dict[Any, tuple[SolverName, str | None]] = {
+    "auto": ("l-bfgs", None),
+    "adamW": ("minibatch", "adamW"),
+    "gd": ("minibatch", "gd"),
+}
+TAKES_L1 = ("l-bfgs", "normal", "minibatch", "ma-sgd", "sap")
+# Why a solver cannot begin with a model.
+NO_INITIAL_MODEL = {
+    "normal": "computes the minimum at once",
+    "sap": "begins with the model of all zeros, as its paths do",
+}
 # The history of a model that follows from the survey; pyspark.ml's has the same objective.
 NO_TRAINING = TrainingHistory([0.0], [], [], 0, 0, 0, "nothing was to be trained")
 
@@ -73,9 +78,17 @@ class LinearEstimator(SolverSettings, ViaSettings, HasInitialModel, FleetEstimat
             )
         return weights
 
-    @abstractmethod
     def _problem(self, survey: Survey) -> Problem:
         """Return the objective for a table."""
+        l1, l2 = self._strengths()
+        return Problem(
+            loss=self._LOSSES[0],
+            dim=survey.dim,
+            fit_intercept=self.getFitIntercept(),
+            l1=l1,
+            l2=l2,
+            standardize=self.hasParam("standardization") and self.getOrDefault("standardization"),
+        )
 
     def _complete(self, plan: LinearPlan, problem: Problem) -> LinearPlan:
         """Return the plan for a surveyed table."""
@@ -117,7 +130,8 @@ class LinearEstimator(SolverSettings, ViaSettings, HasInitialModel, FleetEstimat
         if not is_local or not is_plain or self._why_durable():
             return super()._survey_and_train(plan, dataset)
         attempt = _OneJob(self, plan, dataset, columns)
-        if attempt.bytes > SMALL_BYTES:
+        frame = attempt.table.frame
+        if backend_of(frame).estimated_bytes(frame) > SMALL_BYTES:
             return super()._survey_and_train(plan, dataset)
         trained = retry_after_server_loss(attempt.run)
         if trained is not None:
@@ -131,14 +145,12 @@ class LinearEstimator(SolverSettings, ViaSettings, HasInitialModel, FleetEstimat
         problem, plan = self._objective(plan, survey)
         weights, history = self._trivial_weights(problem, survey), NO_TRAINING
         if weights is None:
-            placement = self._place(work_of(problem, plan, survey), dealer)
+            placement = self._place(estimate_work(problem, plan, survey), dealer)
             table = dealer(placement.workers)
 
             def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> tuple[Weights, TrainingHistory]:
-                if placement.via == "local":
-                    return train_locally(ps, table, problem, plan, survey.facts, on_step)
-                trained = train(ps, table, problem, plan, survey.facts, on_step)
-                return Weights.of(problem, trained.weight, trained.biases), trained.history
+                training = train_locally if placement.via == "local" else train_weights
+                return training(ps, table, problem, plan, survey.facts, on_step)
 
             weights, history = self._train_in_context(table, plan.settings.maxIter, run)
             history = replace(history, placement=placement)
@@ -158,7 +170,7 @@ class LinearEstimator(SolverSettings, ViaSettings, HasInitialModel, FleetEstimat
         return problem, plan
 
 
-def work_of(problem: Problem, plan: LinearPlan, survey: Survey) -> Work:
+def estimate_work(problem: Problem, plan: LinearPlan, survey: Survey) -> Work:
     """Return the work of a training, for the cost model."""
     why_servers = ""
     if plan.staleness != 0:
@@ -169,9 +181,9 @@ def work_of(problem: Problem, plan: LinearPlan, survey: Survey) -> Work:
 
 
 def _with_storage(plan: LinearPlan, problem: Problem, survey: Survey) -> LinearPlan:
-    """Return a plan by which vectors of a multinomial model hold all columns if the rows use most features.
+    """Let vectors of a multinomial model hold all columns if the rows use most features.
 
-    Then the columns of a feature lie on one server, as sufficient factors need it.
+    Then the columns of a feature are on one server, which sufficient factors need.
     """
     if problem.loss != "softmax" or plan.solver not in TAKES_FACTORS:
         return plan
@@ -183,32 +195,27 @@ class _OneJob:
     """A fit in one Spark job: the worker surveys its rows, and waits for the driver's plan.
 
     Attributes:
-        survey: the survey; None: it has not ended, or rows have faults, or they are more than Spark expected.
+        survey: the survey; None: it has not ended, or rows have faults, or there are more than Spark expected.
     """
 
     def __init__(self, estimator: LinearEstimator, plan: LinearPlan, dataset: DataFrame, columns: ColumnNames):
         self._estimator, self._plan, self._dataset, self._columns = estimator, plan, dataset, columns
         assert columns.label is not None
-        self._table = together(dataset, columns, PART_COLUMN)
+        self.table = together(dataset, columns, PART_COLUMN)
         self._labels = Labels(columns.label, estimator._CLASSES, field(dataset, columns.label))
         self.survey: Survey | None = None
         self._trivial_weights: Weights | None = None
         self._placement: Placement | None = None
 
     @property
-    def bytes(self) -> int:
-        """The size of the rows, as Spark estimates it."""
-        return backend_of(self._table.frame).estimated_bytes(self._table.frame)
-
-    @property
     def dealer(self) -> Dealer:
-        """Brings the rows of the surveyed table to the workers."""
+        """The dealer of the surveyed table's rows."""
         assert self.survey is not None
         return Dealer(self._dataset, self._columns, self.survey, self._estimator._requested_workers)
 
     def run(self) -> tuple[Weights, TrainingHistory] | None:
         """Return the trained weights; None: one worker is too few, or Spark has to survey the table."""
-        columns, labels, table = self._columns, self._labels, self._table
+        columns, labels, table = self._columns, self._labels, self.table
         form = Form(known_dim(self._dataset, columns.features))
         read = ReadAndSurvey(columns, form, labels.classes, labels.most, MAX_SMALL * SMALL_BYTES)
 
@@ -230,12 +237,107 @@ class _OneJob:
         self.survey = survey = survey_of(
             self._dataset, self._columns, self._labels, groups, rows.dim, rows.shift, rows.unit
         )
-        estimator = self._estimator
-        problem, plan = estimator._objective(self._plan, survey)
-        self._trivial_weights = estimator._trivial_weights(problem, survey)
+        problem, plan = self._estimator._objective(self._plan, survey)
+        self._trivial_weights = self._estimator._trivial_weights(problem, survey)
         if self._trivial_weights is not None:
             return STOP
-        self._placement = estimator._place(work_of(problem, plan, survey), self.dealer)
+        self._placement = self._estimator._place(estimate_work(problem, plan, survey), self.dealer)
         if self._placement.via != "local" or form_of(problem).dtype != Form().dtype:
             return STOP
         return Task(problem, plan, survey.facts).message()
+
+
+# -- solvers, optimizers, and the parameters that they take ------------------------------------------------------------
+
+
+def choose_solver(params: Any) -> tuple[SolverName, str]:
+    """Return an estimator's solver and optimizer; raise ConfigError if they contradict each other."""
+    name, optimizer = params.getSolver(), params.getOptimizer()
+    solver, its_optimizer = STANDS_FOR.get(name, (name, None))
+    if params.isSet("optimizer"):
+        if not params.isSet("solver") or name == "auto":
+            return "minibatch", optimizer
+        if its_optimizer not in (None, optimizer):
+            raise ConfigError(
+                f"optimizer: solver {name!r} has an update rule of its own, got {optimizer!r}; 'minibatch' takes it"
+            )
+    return solver, its_optimizer or optimizer
+
+
+def check_solver(params: Any, solver: SolverName, optimizer: str, l1: float) -> None:
+    """Raise ConfigError if a solver does not take the estimator's params, or an L1 penalty of strength ``l1``."""
+    for name in SPECIAL:
+        if name in TAKES.get(solver, ()) or not params.hasParam(name) or not params.isSet(name):
+            continue
+        if _differs(params, name):
+            takers = ", ".join(repr(taker) for taker, names in TAKES.items() if name in names)
+            raise ConfigError(f"{name}: solver {params.getSolver()!r} does not take it, only {takers}")
+    if l1 > 0 and solver not in TAKES_L1:
+        raise ConfigError(
+            f"elasticNetParam: solver {solver!r} takes L2 penalties only, got {params.getElasticNetParam():g}; "
+            f"{', '.join(map(repr, TAKES_L1))} take both"
+        )
+    if params.getLazy():
+        _check_lazy(optimizer, params.getRegParam())
+    _check_local_steps(params)
+    if solver == "sap":
+        _check_coordinates(params, l1)
+
+
+def check_initial_model(solver: str, optimizer: str) -> None:
+    """Raise ConfigError if a solver cannot begin with a model."""
+    if solver in NO_INITIAL_MODEL:
+        raise ConfigError(
+            f"initialModel: solver {solver!r} {NO_INITIAL_MODEL[solver]}, and takes none; 'l-bfgs' takes it"
+        )
+    if solver == "minibatch" and _follows_from_sums(optimizer):
+        raise ConfigError(
+            f"initialModel: the weights of optimizer {optimizer!r} follow from sums of gradients, which a "
+            "model does not have; 'adagrad' takes it"
+        )
+
+
+def _follows_from_sums(optimizer: str) -> bool:
+    """Return whether weights follow from sums over all steps, as FTRL's do."""
+    declared = step_of(optimizer).optimizer
+    return declared is not None and declared.catch_up is not None
+
+
+def _check_lazy(optimizer: str, penalty: float) -> None:
+    if penalty > 0 and not _follows_from_sums(optimizer):
+        takers = ", ".join(repr(name) for name in optimizer_steps() if _follows_from_sums(name))
+        raise ConfigError(
+            f"lazy: with a penalty, which changes all weights in each step, only optimizer {takers} takes it, "
+            f"got {optimizer!r} with regParam {penalty:g}"
+        )
+    if "lazy" not in step_of(optimizer).params:
+        takers = ", ".join(map(repr, lazy_optimizers()))
+        raise ConfigError(f"lazy: optimizer {optimizer!r} does not take it, only {takers}")
+
+
+def _check_local_steps(params: Any) -> None:
+    """Raise ConfigError for params of local steps without effect."""
+    if _differs(params, "momentum") and not params.getAdaptiveMomentum():
+        raise ConfigError(f"momentum: adaptiveMomentum=False has none, got {params.getMomentum():g}")
+    if params.getLocalSearch() == "never":
+        for name in ("momentum", "adaptiveMomentum", "localSteps"):
+            if _differs(params, name):
+                value = params.getOrDefault(name)
+                raise ConfigError(f"{name}: localSearch='never' takes no local steps, got {value}")
+
+
+def _check_coordinates(params: Any, l1: float) -> None:
+    """Raise ConfigError for params that do not go with solver "sap"."""
+    if l1 <= 0:
+        raise ConfigError(
+            "solver: 'sap' is for L1 penalties: expected regParam and elasticNetParam above 0, got "
+            f"{params.getRegParam():g} and {params.getElasticNetParam():g}; 'l-bfgs' takes L2 penalties alone, and none"
+        )
+    if params.isSet("validationIndicatorCol"):
+        raise ConfigError("validationIndicatorCol: solver 'sap' takes no steps that it could judge")
+
+
+def _differs(params: Any, name: str) -> bool:
+    """Return whether a param has another value than its default."""
+    param = params.getParam(name)
+    return bool(params.getOrDefault(param) != params._defaultParamMap.get(param))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, overload
 
 import numpy as np
@@ -15,8 +15,7 @@ from pyspark.sql import DataFrame
 from ps2.algorithms.frame.retry import retry_after_server_loss
 from ps2.algorithms.frame.tables import Survey
 from ps2.algorithms.linear.fit import NO_TRAINING, LinearEstimator
-from ps2.algorithms.linear.plan import LinearPlan, PathPoint
-from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.plan import LinearPlan, PathPoint, Problem
 from ps2.algorithms.linear.settings import ElasticNetSettings, PathSettings
 from ps2.algorithms.linear.solvers.sap import check_problem
 from ps2.algorithms.linear.trainer import train
@@ -57,12 +56,6 @@ class ModelPath(Sequence[Any]):
         return self._make(self._points[number])
 
 
-@dataclass(frozen=True, eq=False)
-class _Path:
-    problem: Problem
-    points: tuple[PathPoint, ...]
-
-
 class PathEstimator(ElasticNetSettings, LinearEstimator):
     """An estimator with ``fitPath``."""
 
@@ -87,8 +80,11 @@ class PathEstimator(ElasticNetSettings, LinearEstimator):
         Raises:
             ConfigError: the estimator has another solver, or no L1 penalty.
         """
+        solver: str = self.getOrDefault("solver")
+        if solver not in ("auto", "sap"):
+            raise ConfigError(f"solver: fitPath trains with 'sap', got {solver!r}")
         # A strength is a factor of the penalties of regParam 1.
-        unit = self.copy({self.regParam: 1.0, self.getParam("solver"): self._solver_of_path()})
+        unit = self.copy({self.regParam: 1.0, self.getParam("solver"): "sap"})
         for param in (unit.lambdaPath, unit.lambdaCount, unit.lambdaRatio):
             unit.clear(param)
         self._check_frame(dataset)
@@ -96,17 +92,17 @@ class PathEstimator(ElasticNetSettings, LinearEstimator):
         unit._check()
         plan = replace(unit._plan(), path=self._values(PathSettings))
         survey, dealer = unit._survey_and_deal(dataset)
-        trained: _Path = retry_after_server_loss(lambda: unit._path(plan, survey, dealer))
+        problem = unit._problem(survey)
+        points: tuple[PathPoint, ...] = retry_after_server_loss(lambda: unit._path(problem, plan, survey, dealer))
 
         def make(point: PathPoint) -> Any:
-            weight = np.zeros((trained.problem.dim, 1))
+            weight = np.zeros((problem.dim, 1))
             weight[point.columns, 0] = point.w
-            problem = trained.problem
             scaled = replace(problem, l1=problem.l1 * point.strength, l2=problem.l2 * point.strength)
             model = unit._model(Weights(scaled, weight, np.array([point.bias])))
             return unit._finish_model(model, dataset, point.history)._set(regParam=point.strength)
 
-        return ModelPath(trained.points, make)
+        return ModelPath(points, make)
 
     def fitMultiple(self, dataset: DataFrame, paramMaps: Sequence[ParamMap]) -> Iterator[tuple[int, Any]]:
         """Train a model for each map; with solver "sap", maps of ``regParam`` alone are one path.
@@ -123,21 +119,16 @@ class PathEstimator(ElasticNetSettings, LinearEstimator):
         return iter([(number, models[strength]) for number, strength in enumerate(strengths)])
 
     def _strengths_of(self, maps: Sequence[ParamMap]) -> list[float]:
-        """Return the values of ``regParam`` if the maps have nothing else and are a path; else none."""
+        """Return the values of ``regParam`` if the maps have nothing else and are a path; else an empty list."""
         names = {param.name for each in maps for param in each}
         if self.getOrDefault("solver") != "sap" or self.isSet("lambdaPath") or names != {"regParam"} or not all(maps):
             return []
         strengths = [float(value) for each in maps for value in each.values()]
         return strengths if min(strengths) > 0 and max(strengths) < math.inf else []
 
-    def _solver_of_path(self) -> str:
-        solver: str = self.getOrDefault("solver")
-        if solver not in ("auto", "sap"):
-            raise ConfigError(f"solver: fitPath trains with 'sap', got {solver!r}")
-        return "sap"
-
-    def _path(self, plan: LinearPlan, survey: Survey, dealer: Callable[[], Table]) -> _Path:
-        problem = self._problem(survey)
+    def _path(
+        self, problem: Problem, plan: LinearPlan, survey: Survey, dealer: Callable[[], Table]
+    ) -> tuple[PathPoint, ...]:
         check_problem(problem)
         weights, path = self._trivial_weights(problem, survey), plan.path
         assert path is not None
@@ -145,14 +136,14 @@ class PathEstimator(ElasticNetSettings, LinearEstimator):
             if not path.lambdaPath:
                 raise InputError("lambdaPath: expected values, as all models of rows of one class are the same")
             bias = float(weights.biases[0])
-            none = np.empty(0, np.int64), np.empty(0)
-            return _Path(problem, tuple(PathPoint(one, *none, bias, NO_TRAINING) for one in path.lambdaPath))
+            zeros = np.empty(0, np.int64), np.empty(0)
+            return tuple(PathPoint(strength, *zeros, bias, NO_TRAINING) for strength in path.lambdaPath)
         table = dealer()
 
-        def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> _Path:
+        def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> tuple[PathPoint, ...]:
             trained = train(ps, table, problem, plan, survey.facts, on_step)
             trained.weight.free()
-            return _Path(problem, trained.path)
+            return trained.path
 
         models = len(path.lambdaPath or ()) or path.lambdaCount
         return self._train_in_context(table, plan.settings.maxIter * models, run)

@@ -1,7 +1,7 @@
 """The minimum memory of a training, checked before it begins. Pure.
 
-Vectors of many columns hold only the columns that the rows use, and these are not known before the rows are read. Then
-the driver counts one feature, and each worker counts its own once it has read its rows.
+Sparse vectors hold only the columns that the rows use, which are known once the rows are read. So the driver counts one
+feature of them, and each worker counts its own features.
 """
 
 from __future__ import annotations
@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ps2.algorithms.frame.memory import check_servers, check_worker
-from ps2.algorithms.linear.parameters import SPARSE_FROM
-from ps2.algorithms.linear.plan import LinearPlan
-from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.parameters import is_small
+from ps2.algorithms.linear.plan import LinearPlan, Problem
 from ps2.algorithms.linear.settings import SolverName
-from ps2.algorithms.linear.solvers.history import PAIRS
+from ps2.algorithms.linear.solvers.descent import PAIRS
 from ps2.algorithms.linear.solvers.least_squares import packed_size
 from ps2.algorithms.linear.solvers.optimizer import states_of
 
@@ -25,14 +24,9 @@ COLUMN_BYTES = 8
 KEY_BYTES = 8
 
 
-def is_small(problem: Problem) -> bool:
-    """Return whether vectors are of float64, and hold all columns; else they are of float32."""
-    return problem.size < SPARSE_FROM
-
-
 def feature_vectors(problem: Problem) -> int:
-    """Return the number of vectors of sums that the features' scales are computed from."""
-    # Squares of float32 values are within float64's range.
+    """Return the number of vectors of sums for the features' scales."""
+    # Squares of float32 values do not overflow float64.
     return 4 if is_small(problem) else 3
 
 
@@ -58,12 +52,11 @@ def worker_bytes(problem: Problem, plan: LinearPlan, features: int) -> int:
 
 
 def _products_bytes(problem: Problem, plan: LinearPlan) -> int:
-    """Return the bytes of the products of all pairs of features, if the solver needs these."""
     return 8 * packed_size(problem.dim) if plan.solver == "normal" else 0
 
 
 def check_fleet(problem: Problem, plan: LinearPlan, servers: Sequence[tuple[int, int]]) -> None:
-    """Raise LimitError if the vectors of a training cannot fit servers; see ``check_servers``."""
+    """Raise LimitError if the vectors of a training cannot fit servers (``check_servers``)."""
     vectors = f"solver {plan.solver!r} keeps up to {rows_of(plan)} vectors of them, at least"
     check_servers(f"{_weights_of(problem)}: {vectors}", fleet_bytes(problem, plan), servers)
 

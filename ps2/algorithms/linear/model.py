@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict, fields
 from typing import Any
 
+import numpy as np
 import scipy.sparse as sp
 
-from ps2.algorithms.frame.array_files import KEY, load_metadata
+from ps2.algorithms.frame.array_files import KEY, load_metadata, read_array, reading, write_arrays
 from ps2.algorithms.frame.heads import ClassHead, ValueHead
 from ps2.algorithms.frame.row_matrices import finite_rows
-from ps2.algorithms.linear.files import read_without_servers
-from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.plan import Problem
 from ps2.algorithms.linear.settings import threshold_of
 from ps2.algorithms.linear.weights import KeyedWeights, Weights
 from ps2.array_types import Float64s
-from ps2.errors import UsageError
+from ps2.client.dcv import DCV
+from ps2.coordinator.context import PS2Context
+from ps2.errors import CheckpointCorruptError, StoppedError, UsageError
+from ps2.storage.folders import read_manifest
+from ps2.storage.saved_arrays import load_numpy
 
 Head = ClassHead | ValueHead
+FORMAT = "ps2.model.v1"
 
 
 class _Predictor:
@@ -168,3 +174,76 @@ def head_of(problem: Problem, params: Mapping[str, Any]) -> Head:
         threshold = threshold_of(thresholds) if thresholds else params.get("threshold", 0.5)
         return ClassHead(2, "logistic", threshold=threshold)
     return ClassHead(2, None, threshold=params.get("threshold", 0.0))
+
+
+# -- files: ``biases.npy``, and ``weight.npy``, shape (dim, width), or a vector that servers saved, ``weight`` ---------
+
+
+def write_weights(url: str, weights: Weights) -> dict[str, Any]:
+    """Write a model; return its entries for the metadata."""
+    arrays = {"biases.npy": weights.biases}
+    if not isinstance(weights.weight, DCV):
+        arrays["weight.npy"] = weights.weight
+    files = write_arrays(url, arrays)
+    if isinstance(weights.weight, DCV):
+        weights.weight.save(f"{url}/weight")
+    return {"format": FORMAT, "problem": asdict(weights.problem), "files": files}
+
+
+def read_weights(path: str, url: str, content: Any) -> Weights:
+    """Read a model.
+
+    Raises:
+        UsageError: the version of the format is unknown.
+        CheckpointCorruptError: the files do not match the metadata.
+        StoppedError: its weights belong on servers, and no PS2Context is active.
+    """
+    problem, weight, biases = _read_arrays(path, url, content)
+    if weight is not None:
+        return Weights(problem, weight, biases)
+    if PS2Context.getActive() is None:
+        raise StoppedError(
+            f"{path}: the model has {problem.size:,} weights, which belong on servers; start them with "
+            "PS2Context.getOrCreate(spark) first"
+        )
+    vector = DCV.load(f"{url}/weight")
+    _check_size(path, problem, vector.dim)
+    return Weights(problem, vector, biases)
+
+
+def read_without_servers(path: str, url: str, content: Any) -> Weights | KeyedWeights:
+    """Read a model's weights as arrays, also those that servers wrote; raises like ``read_weights``."""
+    problem, weight, biases = _read_arrays(path, url, content)
+    if weight is not None:
+        return Weights(problem, weight, biases)
+    folder = f"{url}/weight"
+    saved = load_numpy(folder)
+    if isinstance(saved, tuple):
+        keys, values = saved
+        _check_size(path, problem, read_manifest(folder).matrices[0].spec.dim)
+        return KeyedWeights(problem, keys, values, biases)
+    _check_size(path, problem, saved.size)
+    return Weights(problem, saved.reshape(problem.dim, problem.width), biases)
+
+
+def _read_arrays(path: str, url: str, content: Any) -> tuple[Problem, Float64s | None, Float64s]:
+    """Return the problem, the weights of a small model (else None), and the biases."""
+    with reading(path, content, FORMAT, "a model"):
+        problem = Problem(**{field.name: content["problem"][field.name] for field in fields(Problem)})
+        files = dict(content["files"])
+        biases = _read(path, url, "biases.npy", files, (problem.biases,))
+        if "weight.npy" in files:
+            return problem, _read(path, url, "weight.npy", files, (problem.dim, problem.width)), biases
+    return problem, None, biases
+
+
+def _check_size(path: str, problem: Problem, size: int) -> None:
+    if size != problem.size:
+        raise CheckpointCorruptError(f"{path}/weight: expected {problem.size} weights, got {size}")
+
+
+def _read(path: str, url: str, name: str, files: dict[str, Any], shape: tuple[int, ...]) -> Float64s:
+    array = read_array(url, name, files)
+    if array.shape != shape:
+        raise CheckpointCorruptError(f"{path}/{name}: expected shape {shape}, got {array.shape}")
+    return np.asarray(array, np.float64)

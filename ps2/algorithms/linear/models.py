@@ -16,9 +16,8 @@ from ps2.algorithms.frame.heads import ClassHead, ValueHead
 from ps2.algorithms.frame.model_files import ExportingWriter
 from ps2.algorithms.frame.models import ClassifyingModel, FleetModel, FleetRegressionModel, ProbabilityModel
 from ps2.algorithms.frame.summaries import RegressionSummary, RegressionTrainingSummary
-from ps2.algorithms.linear.files import read_weights, write_weights
-from ps2.algorithms.linear.plan import Start
-from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.model import read_weights, write_weights
+from ps2.algorithms.linear.plan import Problem, Start
 from ps2.algorithms.linear.settings import (
     FMClassifierSettings,
     FMRegressorSettings,
@@ -140,10 +139,8 @@ class LogisticRegressionModel(
         )
 
 
-class LinearSVCModel(LinearSVCSettings, WeightsModel, ClassifyingModel, ClassificationModel):
-    """A trained ``LinearSVC``."""
-
-    __module__ = "ps2.algorithms.classification"
+class _SingleOutputModel(WeightsModel):
+    """A linear model with one weight for each feature."""
 
     @property
     def coefficients(self) -> Vector:
@@ -154,6 +151,12 @@ class LinearSVCModel(LinearSVCSettings, WeightsModel, ClassifyingModel, Classifi
     def intercept(self) -> float:
         """Intercept."""
         return float(self._weights.biases[0])
+
+
+class LinearSVCModel(LinearSVCSettings, _SingleOutputModel, ClassifyingModel, ClassificationModel):
+    """A trained ``LinearSVC``."""
+
+    __module__ = "ps2.algorithms.classification"
 
     def _head(self) -> ClassHead:
         return ClassHead(2, None, threshold=self.getThreshold())
@@ -166,20 +169,12 @@ class LinearSVCModel(LinearSVCSettings, WeightsModel, ClassifyingModel, Classifi
         return self._as_pyspark(classification.LinearSVCModel, self.coefficients, self.intercept)
 
 
-class LinearRegressionModel(LinearRegressionSettings, WeightsModel, FleetRegressionModel, RegressionModel[Vector]):
+class LinearRegressionModel(
+    LinearRegressionSettings, _SingleOutputModel, FleetRegressionModel, RegressionModel[Vector]
+):
     """A trained ``LinearRegression``."""
 
     __module__ = "ps2.algorithms.regression"
-
-    @property
-    def coefficients(self) -> Vector:
-        """Weights of the features."""
-        return as_vector(self._weights.array("coefficients")[:, 0])
-
-    @property
-    def intercept(self) -> float:
-        """Intercept."""
-        return float(self._weights.biases[0])
 
     @property
     def scale(self) -> float:
@@ -272,13 +267,12 @@ def as_vector(values: Float64s) -> Vector:
 def as_matrix(rows: Float64s, is_row: bool = False) -> Matrix:
     """Return a matrix in the form of the fewest bytes, as pyspark.ml does: dense, or sparse by rows or by columns.
 
-    Args:
-        is_row: it is a single row, and stays one if it is sparse.
+    ``is_row``: the matrix is a single row, and stays one if it is sparse.
     """
     count, width = rows.shape
     entries = np.count_nonzero(rows)
     starts = (count if is_row else min(count, width)) + 1
-    # Of a double, and of an integer; there is more to a sparse matrix than to a dense one.
+    # A double has 8 bytes, an integer 4; a sparse matrix has 24 more than a dense one.
     if 8 * rows.size <= 12 * entries + 4 * starts + 24:
         return DenseMatrix(count, width, rows.reshape(-1), isTransposed=True)
     by_rows = is_row or count < width
@@ -289,7 +283,7 @@ def as_matrix(rows: Float64s, is_row: bool = False) -> Matrix:
 
 
 def weights_of(model: Any) -> Weights | None:
-    """Return the weights of a model of ours or of pyspark.ml, for unscaled features; None: it is no such model."""
+    """Return the weights of our or pyspark.ml's model, for unscaled features; None: it is another object."""
     if isinstance(model, WeightsModel):
         return model._weights
     if isinstance(model, classification.LogisticRegressionModel):
@@ -311,15 +305,9 @@ def weights_of(model: Any) -> Weights | None:
 
 
 def start_of(initial: Weights, problem: Problem, default_biases: Any) -> Start:
-    """Return the initial parameters of a training.
+    """Return the initial parameters of a training; raise ConfigError if the initial model does not fit the problem.
 
-    Args:
-        initial: the weights of the initial model.
-        default_biases: the biases of a training without one, for those that the initial model lacks: Huber's scale.
-
-    Raises:
-        ConfigError: the initial model has another number of features, classes or factors, intercepts where the training
-            has none, or numbers that are not finite.
+    ``default_biases`` are those without an initial model; Huber's scale is among them if the model has none.
     """
     other = initial.problem
     for what, expected, got in (

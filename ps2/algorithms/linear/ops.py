@@ -9,17 +9,10 @@ from typing import Annotated
 
 import numpy as np
 
-from ps2.algorithms.linear.schedule_kernels import (
-    BY_CHANGE,
-    DRAW_COST,
-    IN_TURN,
-    PREDICT_COST,
-    draw_keys,
-    predict_some,
-)
 from ps2.errors import ShapeError
+from ps2.ops.draws import GOLDEN, TO_UNIT, scrambled
 from ps2.ops.guards import check_same_width, readable
-from ps2.ops.kernels import Float64s, Int64s
+from ps2.ops.kernels import Float64s, Int64s, kernel
 from ps2.ops.operands import along
 from ps2.ops.parallel import over_blocks
 from ps2.ops.table import FLOATS, Array, Floats, Partition, Range, Row, op
@@ -30,20 +23,14 @@ ByOutput = Annotated[Float64s, along("")]
 
 @op(reduce="sum", dtypes=FLOATS)
 def shifts(weight: Row, center: Row, *, width: Width) -> ByOutput:
-    """Return of each output the sum over features of mean times weight, shape (width,)."""
+    """Return the sum over features of mean times weight for each output, shape (width,)."""
     check_same_width(weight, center)
     return (_by_feature(readable(weight), width) * _by_feature(readable(center), width)).sum(axis=0, dtype=np.float64)
 
 
 @op(writes=("gradient",), dtypes=FLOATS)
 def center_gradient(gradient: Row, center: Row, slopes: Floats, *, width: Width) -> None:
-    """Subtract from a gradient each feature's mean times the derivatives by the intercepts.
-
-    Args:
-        gradient: changed.
-        center: means.
-        slopes: float64, shape (width,): of each output.
-    """
+    """Subtract from a gradient each feature's mean times ``slopes``, shape (width,): the derivatives by intercepts."""
     check_same_width(gradient, center)
     if slopes.shape != (width,):
         raise ShapeError(f"slopes: expected shape ({width},), got {slopes.shape}")
@@ -54,52 +41,59 @@ def center_gradient(gradient: Row, center: Row, slopes: Floats, *, width: Width)
 def average(weight: Row, change: Row, factors: Floats, thresholds: Floats) -> None:
     """Set weights to the average of models that differ from them by L1 and L2 penalties, and by changes.
 
-    A worker's penalties make factor * sign(w) max(abs(w) - threshold, 0) of every weight w; its share of the average
-    is in the factor.
-
-    Args:
-        change: the workers' sum of what is more, at the columns of their rows.
-        factors, thresholds: float64, shape (n,): of groups of workers.
+    The penalties of a group of workers turn every weight w into factor * sign(w) max(abs(w) - threshold, 0); the share
+    of the average is in the factor. ``change`` is the sum of all workers' other changes.
     """
     check_same_width(weight, change)
     if factors.ndim != 1 or factors.shape != thresholds.shape:
         raise ShapeError(f"factors: expected shape {thresholds.shape}, as thresholds have, got {factors.shape}")
-    size, sign, found = np.abs(weight), np.sign(weight), np.zeros(weight.shape)
+    size, sign, average = np.abs(weight), np.sign(weight), np.zeros(weight.shape)
     for factor, threshold in zip(factors, thresholds, strict=True):
-        found += factor * np.maximum(size - threshold, 0.0)
-    weight[:] = sign * found + readable(change)
+        average += factor * np.maximum(size - threshold, 0.0)
+    weight[:] = sign * average + readable(change)
+
+
+def _by_feature(row: Array, width: int) -> Array:
+    if row.size % width:
+        raise ShapeError(f"width: expected a divisor of the {row.size} columns, got {width}")
+    return row.reshape(-1, width)
 
 
 # -- coordinate descent by schedule ------------------------------------------------------------------------------------
 
-Found = tuple[Annotated[Int64s, along("")], Annotated[Float64s, along("")]]
+# Schedules: draw by change; take the largest changes; draw uniformly; take one after the other.
+BY_CHANGE, LARGEST, UNIFORM, IN_TURN = range(4)
+# The cost of a column, in element additions.
+PREDICT_COST = 8
+DRAW_COST = 64
+ColumnsAndValues = tuple[Annotated[Int64s, along("")], Annotated[Float64s, along("")]]
 MEAN_UNITS = 2.0**24
-# Of a mean square: smaller variances are rounding.
+# Variances below this share of the mean square are rounding.
 LOST = 2.0**-40
 Schedule = Annotated[int, Range(at_least=BY_CHANGE, below=IN_TURN + 1)]
 Count = Annotated[int, Range(at_least=1)]
 
 
 @op(reduce="concat", dtypes=FLOATS)
-def dense_columns(share: Row, mean: Row, part: Partition, *, least: float) -> Found:
+def dense_columns(share: Row, mean: Row, part: Partition, *, least: float) -> ColumnsAndValues:
     """Return the columns whose share of the rows' weight is at least ``least``, and their means to 24 bits.
 
     The last bits of a mean depend on the order in which workers add to it; rounded means do not.
     """
     check_same_width(share, mean)
-    found = np.flatnonzero(readable(share) >= least)
-    significand, exponent = np.frexp(readable(mean)[found].astype(np.float64))
-    return found + part.begin, np.ldexp(np.round(significand * MEAN_UNITS) / MEAN_UNITS, exponent)
+    dense = np.flatnonzero(readable(share) >= least)
+    significand, exponent = np.frexp(readable(mean)[dense].astype(np.float64))
+    return dense + part.begin, np.ldexp(np.round(significand * MEAN_UNITS) / MEAN_UNITS, exponent)
 
 
 @op(writes=("square",), dtypes=FLOATS)
 def curvature(square: Row, mean: Row, *, factor: float, centred: bool) -> None:
-    """Make of columns' mean squares the second derivative of the loss: ``factor`` times them, or times variances.
+    """Turn columns' mean squares into second derivatives of the loss: ``factor`` times them, or times variances.
 
-    A variance that rounding would lose is a small part of the square: only a column of zeros has none.
+    A variance is at least a small share of the square, which rounding does not lose: 0 only for a column of zeros.
     """
     check_same_width(square, mean)
-    with np.errstate(over="ignore", invalid="ignore"):  # the caller looks for what is no number
+    with np.errstate(over="ignore", invalid="ignore"):  # the caller checks for NaN
         if centred:
             np.maximum(square - readable(mean) ** 2, LOST * square, out=square)
         square *= factor
@@ -109,28 +103,23 @@ def curvature(square: Row, mean: Row, *, factor: float, centred: bool) -> None:
 def predict_changes(
     change: Row, weight: Row, gradient: Row, curvature: Row, *, l1: float, l2: float, screen: float
 ) -> float:
-    """Set of each coordinate the change that a step along it would make, in the metric of its second derivative.
+    """Set each coordinate's change by the next step along it, in the metric of its second derivative.
 
-    Args:
-        change: overwritten.
-        gradient: of the loss, downhill.
-        screen: coordinates that are 0 change if their gradient is larger: l1, or less by the strong rule (Tibshirani
-            et al., 2012).
-
-    Returns:
-        max |gradient - l2 weight|, which is at most l1 at the minimum.
+    ``gradient`` has the negative derivatives of the loss. ``screen`` is the minimum gradient at which a weight of 0
+    changes: l1, or less by the strong rule (Tibshirani et al., 2012). Return max |gradient - l2 weight|, which is at
+    most l1 at the minimum.
     """
     check_same_width(change, weight, gradient, curvature)
     if not change.size:
         return 0.0
     rows = (change, readable(weight), readable(gradient), readable(curvature))
-    return float(max(over_blocks(predict_some, rows, l1, l2, screen, cost=PREDICT_COST)))
+    return float(max(over_blocks(predict_block, rows, l1, l2, screen, cost=PREDICT_COST)))
 
 
 @op(reduce="concat", dtypes=FLOATS)
 def draw_coordinates(
     change: Row, part: Partition, *, count: Count, seed: int, round: int, dim: Count, schedule: Schedule
-) -> Found:
+) -> ColumnsAndValues:
     """Return the shard's candidates for a set of ``count`` coordinates, and their keys: the largest keys are drawn.
 
     ``BY_CHANGE`` draws without replacement, with a probability in proportion to change^2 (Xing et al., 2016,
@@ -153,7 +142,49 @@ def draw_coordinates(
     return candidates + part.begin, keys[candidates]
 
 
-def _by_feature(row: Array, width: int) -> Array:
-    if row.size % width:
-        raise ShapeError(f"width: expected a divisor of the {row.size} columns, got {width}")
-    return row.reshape(-1, width)
+@kernel
+def predict_block(
+    change: Array, weight: Array, gradient: Array, curvature: Array, l1: float, l2: float, screen: float
+) -> float:
+    """Set the changes of ``predict_changes``; return its result."""
+    largest = 0.0
+    for j in range(change.size):
+        u, g, a = np.float64(weight[j]), np.float64(gradient[j]), np.float64(curvature[j])
+        largest = max(largest, abs(g - l2 * u))
+        bound = screen if u == 0.0 else l1
+        pulled = g + a * u
+        target = 0.0
+        if pulled > bound:
+            target = pulled - bound
+        elif pulled < -bound:
+            target = pulled + bound
+        change[j] = (target / (a + l2) - u) * np.sqrt(a + l2) if a + l2 > 0.0 else 0.0
+    return largest
+
+
+@kernel
+def draw_keys(
+    change: Array,
+    columns: Int64s,
+    keys: Float64s,
+    seed: np.uint64,
+    round: int,
+    sizes: tuple[int, int],
+    schedule: int,
+) -> None:
+    """Set the keys of ``draw_coordinates`` (-inf: never drawn); ``sizes`` are the numbers of columns and of draws."""
+    dim, count = sizes
+    state = scrambled(scrambled(seed) + np.uint64(round + 1) * GOLDEN)
+    for j in range(change.size):
+        square = np.float64(change[j]) * np.float64(change[j])
+        if schedule == IN_TURN:
+            keys[j] = -np.float64((columns[j] - round * count) % dim)
+        elif schedule in (UNIFORM, BY_CHANGE):
+            bits = scrambled(state + np.uint64(columns[j] + 1) * GOLDEN)
+            unit = (np.float64(bits >> np.uint64(11)) + 0.5) * TO_UNIT
+            if schedule == UNIFORM:
+                keys[j] = unit
+            else:
+                keys[j] = np.log(square) - np.log(-np.log(unit)) if square > 0.0 else -np.inf
+        else:
+            keys[j] = square if square > 0.0 else -np.inf

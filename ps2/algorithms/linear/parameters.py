@@ -1,4 +1,4 @@
-"""A model on the fleet: vectors of weights and of biases that are operated on together."""
+"""A model on the fleet: vectors of weights and of biases, the means of centred features, and a worker's access."""
 
 from __future__ import annotations
 
@@ -7,30 +7,29 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.plan import Problem
 from ps2.algorithms.training.checkpoint_names import UNNAMED, CheckpointNames
+from ps2.algorithms.training.sent_gradients import SentFactors, SentValues
 from ps2.array_types import Float64s, Int64s
+from ps2.client.batch import batch
 from ps2.client.dcv import DCV
 from ps2.client.handle import derive_all, free_all
-
-Array = npt.NDArray[Any]
+from ps2.ops.table import Array
 
 # From this many weights on, vectors are float32, and columns that the rows do not use take no memory, unless a plan
 # says otherwise (``all_columns``).
 SPARSE_FROM = 1 << 22
 
 
+def is_small(problem: Problem) -> bool:
+    """Return whether vectors hold float64 and all columns; else float32."""
+    return problem.size < SPARSE_FROM
+
+
 @dataclass(frozen=True, eq=False)
 class Parameters:
-    """A vector in the space of a problem's weights and biases; picklable.
-
-    Attributes:
-        weight: a vector of ``dim * width`` columns, feature by feature.
-        bias: a float64 vector of a few columns.
-        width: the number of weights of a feature.
-    """
+    """A vector in the space of a problem's ``dim * width`` weights, feature by feature, and biases; picklable."""
 
     weight: DCV
     bias: DCV
@@ -45,7 +44,6 @@ class Parameters:
             vector.zero()
 
     def copy(self, other: Parameters) -> None:
-        """Overwrite this one with the other."""
         for mine, its in zip(self.each, other.each, strict=True):
             mine.copy(its)
 
@@ -56,24 +54,17 @@ class Parameters:
 
 
 class Space:
-    """All vectors of one training; its weights are co-located, and so are its biases."""
+    """Makes the vectors of one training, of zeros; its weights are co-located, and so are its biases."""
 
     def __init__(
         self, problem: Problem, rows: int, names: CheckpointNames = UNNAMED, all_columns: bool = False
     ) -> None:
-        """Args:
-        rows: the number of vectors to reserve memory for.
-        names: the names of the vectors; a later driver asks for them in the same order.
-        all_columns: whether vectors hold all columns, however many there are.
-
-        Raises:
-            NotFoundError: a vector of an earlier driver is not there.
-        """
+        """Reserve memory for ``rows`` vectors. A later driver gives them the same ``names`` in the same order."""
         self._problem, self._names = problem, names
         self._bias = names.give(lambda name: DCV.dense(problem.biases, rows, "float64", name=name))
-        self._is_dense = all_columns or problem.size < SPARSE_FROM
+        self._is_dense = all_columns or is_small(problem)
         if self._is_dense:
-            dtype = "float64" if problem.size < SPARSE_FROM else "float32"
+            dtype = "float64" if is_small(problem) else "float32"
             self._weight = names.give(lambda name: DCV.dense(problem.size, rows, dtype, align=problem.width, name=name))
         else:
             self._weight = names.give(lambda name: DCV.sparse(problem.size, rows, "float32", name=name))
@@ -81,22 +72,21 @@ class Space:
         self._vectors = [self._bias, self._weight]
 
     def new(self) -> Parameters:
-        """Make zeros."""
         return self.several(1)[0]
 
     def several(self, count: int) -> list[Parameters]:
-        """Make several vectors of zeros by one call."""
+        """Make vectors of zeros by one call."""
         weights, biases = self._derive(self._weight, count), self._derive(self._bias, count)
         self._vectors += [*weights, *biases]
         return [Parameters(w, b, self._problem.width) for w, b in zip(weights, biases, strict=True)]
 
     def weight(self) -> DCV:
-        """Make zeros for weights alone."""
+        """Make a vector for weights alone."""
         self._vectors += self._derive(self._weight, 1)
         return self._vectors[-1]
 
     def features(self, count: int) -> list[DCV]:
-        """Make float64 zeros for features, co-located with each other alone."""
+        """Make float64 vectors of features, co-located with each other alone."""
         make = DCV.dense if self._is_dense else DCV.sparse
         first = self._names.give(lambda name: make(self._problem.dim, count, "float64", name=name))
         vectors = [first, *self._derive(first, count - 1)]
@@ -104,7 +94,7 @@ class Space:
         return vectors
 
     def small(self, columns: int) -> DCV:
-        """Make a short float64 vector of zeros."""
+        """Make a short float64 vector."""
         self._vectors.append(self._names.give(lambda name: DCV.dense(columns, 1, "float64", name=name)))
         return self._vectors[-1]
 
@@ -114,7 +104,6 @@ class Space:
         self._vectors = [] if keep is None else [keep]
 
     def _derive(self, vector: DCV, count: int) -> list[DCV]:
-        """Make zeros that are co-located with a vector."""
         if not self._names.prefix:
             return derive_all(vector, count)
         return [self._names.give(vector.derive) for _ in range(count)]
@@ -132,3 +121,85 @@ def columns_of(keys: Int64s, width: int) -> Int64s:
     if width == 1:
         return keys
     return (keys[:, None] * width + np.arange(width)).reshape(-1)
+
+
+@dataclass(frozen=True, eq=False)
+class Center:
+    """The means of the scaled features, on the fleet; picklable.
+
+    With them, a solver searches in the space of centred features. Its intercepts are b' = b + mean w. There, the
+    objective's curvature does not mix intercepts and weights, so features with large means converge as fast as others.
+    Workers keep the features as they are: they take b' and, for each of ``width`` outputs, the shift mean w.
+    """
+
+    means: DCV
+    width: int
+
+    def push(self, means: Array, keys: Int64s) -> None:
+        self.means.push(np.repeat(means, self.width), columns_of(keys, self.width))
+
+    def feature_means(self) -> Float64s:
+        return np.asarray(self.means.pull())[:: self.width]
+
+    def shifts(self, weight: DCV) -> Any:
+        """Return mean w of each output, float64 of shape (width,); within ``batch()``, a deferred result."""
+        return weight.zip(self.means).apply("linear.shifts", width=self.width)
+
+    def correct(self, gradient: Parameters, slopes: Float64s) -> None:
+        """Turn a gradient into that for centred features; ``slopes`` are the derivatives by the intercepts."""
+        gradient.weight.zip(self.means).apply("linear.center_gradient", slopes=slopes, width=self.width)
+
+    def uncenter(self, model: Parameters) -> None:
+        """Turn the intercepts into those of features that are not centred."""
+        model.bias.add(-np.asarray(self.shifts(model.weight)), np.arange(self.width))
+
+
+# The summed loss of no rows, and the sum of their weights.
+NOTHING = 0.0, 0.0
+
+
+class ModelView:
+    """One worker's access to a model, by one request per server each way, and to the driver."""
+
+    def __init__(self, worker: Any) -> None:
+        self._worker = worker
+        self.moved_bytes = 0  # since the last report
+
+    def pull(
+        self, model: Parameters, columns: Int64s, before: Callable[[Int64s], object] | None = None
+    ) -> tuple[Array, Float64s]:
+        """Return weights at columns, and biases; the calls of ``before`` travel in the same request, ahead of these."""
+        with batch():
+            if before is not None:
+                before(columns)
+            answers = [model.weight.pull(columns), model.bias.pull()]
+        w, b = (answer.result() for answer in answers)
+        self.moved_bytes += w.nbytes + b.nbytes
+        return w, b
+
+    def add(
+        self,
+        gradient: Parameters,
+        sent: SentValues | SentFactors,
+        db: Float64s,
+        after: Callable[[], object] | None = None,
+    ) -> None:
+        """Add to the gradient of weights and of biases; the calls of ``after`` travel in the same request, last."""
+        self.moved_bytes += sent.nbytes + db.nbytes
+        with batch():
+            sent.add_to(gradient.weight)
+            gradient.bias.add(db)
+            if after is not None:
+                after()
+
+    def report(
+        self,
+        loss: tuple[float, float] = NOTHING,
+        held: tuple[float, float] = NOTHING,
+        rows: int = 0,
+        **others: float | Array,
+    ) -> None:
+        """Report a clock to the driver: summed loss and weight, also of held-out rows, and the solver's own numbers."""
+        moved, self.moved_bytes = self.moved_bytes, 0
+        sums = {"loss": loss[0], "weight": loss[1], "held_loss": held[0], "held_weight": held[1], "rows": rows}
+        self._worker.report({**sums, "bytes": moved, **others})

@@ -1,4 +1,13 @@
-"""The plan of a training of a linear model or a factorization machine."""
+"""The objective and the plan of a training of a linear model or a factorization machine.
+
+A model is a vector of ``dim * width`` weights, feature by feature (a feature's ``width`` numbers are adjacent), and a
+short vector of biases, which no penalty touches. The objective is
+
+    sum_i c_i loss(x_i, y_i; w, b) / sum_i c_i + l1 |w|_1 + l2 / 2 |w|^2
+
+where c_i is the weight of row i, and w belongs to features that have been divided by their standard deviation if
+``standardize`` is set, as in pyspark.ml.
+"""
 
 from __future__ import annotations
 
@@ -8,30 +17,81 @@ from typing import Literal, cast, get_args
 import numpy as np
 
 from ps2.algorithms.frame.settings import Plan
-from ps2.algorithms.linear.problem import Problem
-from ps2.algorithms.linear.settings import NO_BOUND, PathSettings, SolverName, SolverSettings, When
+from ps2.algorithms.linear.settings import NO_BOUND, LossName, PathSettings, SolverName, SolverSettings, When
 from ps2.algorithms.training.record import TrainingHistory
 from ps2.array_types import Float64s, Int64s
 from ps2.client.dcv import DCV
 from ps2.data.spilling import Spill, SpillName
 from ps2.errors import ConfigError
 
-# How to choose coordinates, in the order of the operation's numbers: with probabilities by their changes; those of the
-# largest changes; at random; one after the other.
+# How to choose coordinates, in the order of the operation's numbers (``ops.py``).
 ScheduleName = Literal["sap", "greedy", "random", "cyclic"]
 SCHEDULES: tuple[ScheduleName, ...] = get_args(ScheduleName)
 # Solvers that read their rows block by block, so that these may be in a file.
 SPILLING: tuple[SolverName, ...] = ("l-bfgs", "normal", "minibatch", "ftsgd")
 
 
-@dataclass(frozen=True, eq=False)
-class Bounds:
-    """The ranges of the parameters, for unscaled features; infinite where there is no bound.
+@dataclass(frozen=True)
+class Problem:
+    """An objective.
 
     Attributes:
-        lower, upper: float64, shape (dim, width).
-        lower_biases, upper_biases: float64, shape (biases,).
+        loss: "logistic", "hinge" and "squaredHinge" take labels 0 and 1, "softmax" 0 to width - 1; "huber" is Owen's,
+            with a scale of its own (2007, as in pyspark.ml); "fmLogistic" and "fmSquared" are factorization machines'.
+        dim: the number of features.
+        width: the number of weights of a feature: 1; the number of classes ("softmax"); 1 + factors (factorization
+            machines: the linear weight first).
+        fit_intercept: whether the intercepts are trained; else they stay 0.
+        fit_linear: whether a factorization machine has linear weights.
+        l1: the strength of the L1 penalty, at least 0.
+        l2: the strength of the L2 penalty, at least 0.
+        standardize: whether features are divided by their standard deviations first.
+        epsilon: the residual, in scales, at which "huber" turns from quadratic to linear; above 1.
+        init_std: the standard deviation of a factorization machine's initial factors.
     """
+
+    loss: LossName
+    dim: int
+    width: int = 1
+    fit_intercept: bool = True
+    fit_linear: bool = True
+    l1: float = 0.0
+    l2: float = 0.0
+    standardize: bool = True
+    epsilon: float = 1.35
+    init_std: float = 0.01
+
+    @property
+    def biases(self) -> int:
+        """The number of biases: the intercepts; with "huber" also the logarithm of the scale, which comes last."""
+        return {"softmax": self.width, "huber": 2}.get(self.loss, 1)
+
+    @property
+    def outputs(self) -> int:
+        """The number of margins of a row, each with an intercept."""
+        return self.width if self.loss == "softmax" else 1
+
+    @property
+    def classes(self) -> int | None:
+        """The number of classes of the labels; None: they are numbers."""
+        return {"softmax": self.width, "logistic": 2, "hinge": 2, "squaredHinge": 2, "fmLogistic": 2}.get(self.loss)
+
+    @property
+    def size(self) -> int:
+        """The number of weights."""
+        return self.dim * self.width
+
+    @property
+    def curvature(self) -> float | None:
+        """The largest second derivative of the loss by a margin, or about that; None: margins are not linear."""
+        return {"logistic": 0.25, "softmax": 0.25, "squaredHinge": 2.0, "fmLogistic": None, "fmSquared": None}.get(
+            self.loss, 1.0
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Bounds:
+    """The ranges of weights, shape (dim, width), and of biases, for unscaled features; infinite: there is no bound."""
 
     lower: Float64s
     upper: Float64s
@@ -46,12 +106,7 @@ class Bounds:
 
 @dataclass(frozen=True, eq=False)
 class Start:
-    """The initial parameters of a training, for unscaled features.
-
-    Attributes:
-        weight: float64, shape (dim, width); or a vector of dim * width columns on the fleet, feature by feature.
-        biases: float64, shape (biases,).
-    """
+    """The initial weights and biases of a training, for unscaled features, in the form of ``Weights``."""
 
     weight: Float64s | DCV
     biases: Float64s
@@ -59,14 +114,12 @@ class Start:
 
 @dataclass(frozen=True, eq=False)
 class PathPoint:
-    """The model of one strength of a regularization path.
+    """The model of one strength of a regularization path, for unscaled features.
 
     Attributes:
         strength: the factor of the problem's penalties.
-        columns: int64, sorted: the features whose weights are not 0.
-        w: float64: these weights, for unscaled features.
-        bias: the intercept.
-        history: the history of the steps from the model before.
+        columns, w: the features whose weights are not 0, sorted, and these weights.
+        history: the steps from the model before.
     """
 
     strength: float
@@ -81,12 +134,9 @@ class LinearPlan(Plan[SolverSettings]):
     """A training of a model of weights and biases.
 
     Attributes:
-        solver: "l-bfgs" (OWL-QN where there is an L1 penalty), "normal" (equations, for the squared loss), "minibatch"
-            with an ``optimizer``, "ma-sgd", "ftsgd", or "sap" (coordinate descent; squared and logistic loss, L1).
-        optimizer: the operation that takes the steps of "minibatch" (``ps2.ops.all.optimizer_steps``); "adamW" and
-            "gd" are pyspark.ml's for factorization machines: they take L2 penalties alone, by which the intercept
-            decays too.
-        factors: whether gradients of the multinomial model travel as sufficient factors ("l-bfgs", "minibatch").
+        optimizer: the operation that takes the steps of "minibatch" (``ps2.ops.all.optimizer_steps``), or pyspark.ml's
+            "adamW" and "gd": they take L2 penalties alone, by which the intercept decays too.
+        factors: whether gradients of the multinomial model travel as sufficient factors.
         path: the strengths to train models of, one after the other ("sap"); None: that of the problem.
         schedule: how to choose coordinates ("sap").
         set_size: the minimum number of coordinates to choose at a time ("sap").

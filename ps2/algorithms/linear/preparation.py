@@ -13,13 +13,10 @@ from typing import Any
 import numpy as np
 
 from ps2.algorithms.frame.program import Task
-from ps2.algorithms.linear.centering import Center
 from ps2.algorithms.linear.footprint import feature_vectors
-from ps2.algorithms.linear.losses.loss import Loss
-from ps2.algorithms.linear.parameters import Parameters, columns_of
-from ps2.algorithms.linear.plan import Start
+from ps2.algorithms.linear.losses import Loss
+from ps2.algorithms.linear.parameters import Center, Parameters, columns_of
 from ps2.algorithms.linear.scaling import (
-    Array,
     column_sums,
     conditioning,
     deviations,
@@ -38,6 +35,7 @@ from ps2.client.batch import batch
 from ps2.client.dcv import DCV
 from ps2.data.spilled_rows import KeptRows
 from ps2.errors import InputError
+from ps2.ops.table import Array
 
 
 class PreparationTask(Task):
@@ -62,22 +60,19 @@ class SetScales(PreparationTask):
 PREPARATION = SumColumns(), SumSquares(), SetScales()
 # The run's clock with the solver's first task.
 END = FIRST_CLOCK + len(PREPARATION)
-# Weights of scaled features are multiplied by 1 / std in the end.
+# The largest factor times this is finite: the weights of scaled features are multiplied by their factors in the end.
 HEADROOM = 2.0**-30
 
 
 @dataclass(frozen=True, eq=False)
 class Preparation:
-    """Vectors that the workers fill; picklable.
+    """The vectors that the workers fill; picklable.
 
     Attributes:
         initial_model: the parameters before the first step.
-        sums: of each feature: its mean, the weight of rows that have it, squares about the mean, and, of float64 rows,
-            sizes; None: the features stay as they are.
-        scale: as in ``SolverContext``.
-        center: mean of each feature as it is scaled, if the solver wants that.
-        start: weights on the fleet to begin with, which workers copy at their own columns; None: there are none.
-        conditions: whether factors are to make training quick; else they are 1 / std, 0 where that is 0.
+        sums: vectors of features: the mean; the weight of rows that have it; squares about the mean; for float64 rows,
+            the size. None: features are not scaled.
+        start: the initial weights on the fleet, which workers copy at their own columns; None: there are none.
     """
 
     facts: Facts
@@ -93,29 +88,26 @@ class Preparation:
     @staticmethod
     def make(context: SolverContext) -> Preparation:
         """Make the vectors for a solver's context."""
-        space, start = context.space, context.start
-        sums = None if context.scale is None else space.features(feature_vectors(context.problem))
         return Preparation(
             context.facts,
             context.loss,
             context.plan.seed,
             context.initial_model,
-            sums,
+            None if context.scale is None else context.space.features(feature_vectors(context.problem)),
             context.scale,
             context.center,
-            start.weight if start is not None and isinstance(start.weight, DCV) else None,
+            context.start.weight if context.start is not None and isinstance(context.start.weight, DCV) else None,
             context.conditions,
         )
 
     def do(self, worker: Any, task: PreparationTask, rows: KeptRows) -> None:
         """Do a worker's share of a clock."""
-        if not isinstance(task, SetScales):
-            if self.sums is not None:
-                self._add_sums(task, rows)
-            return
-        unscalable = np.empty((0, 2)) if self.scale is None else self._set_scale(self.scale, rows.keys)
-        worker.report({"unscalable": unscalable}, merge="concat")
-        self._begin(rows.keys)
+        if isinstance(task, SetScales):
+            unscalable = np.empty((0, 2)) if self.scale is None else self._set_scale(self.scale, rows.keys)
+            worker.report({"unscalable": unscalable}, merge="concat")
+            self._set_initial_weights(rows.keys)
+        elif self.sums is not None:
+            self._add_sums(self.sums, task, rows)
 
     def data(self, reading: Reading | KeptReading) -> Data:
         """Return a worker's rows, scaled."""
@@ -125,46 +117,29 @@ class Preparation:
             rows, held = rows.mapped(scale), None if held is None else held.mapped(scale)
         return Data(rows, held, width)
 
-    def check_scales(self, unscalable: Float64s, columns: ColumnNames) -> None:
-        """Raise InputError if a feature cannot be divided by its standard deviation; for the driver.
-
-        Args:
-            unscalable: such features, and their deviations, shape (n, 2).
-        """
-        for feature, deviation in unscalable:
-            raise InputError(
-                f"{columns.shown('features')}: feature {feature:.0f} has a standard deviation of "
-                f"{deviation:g}, too small for weights to be numbers; scale the feature, or leave it out"
-            )
-
-    def _add_sums(self, task: PreparationTask, rows: KeptRows) -> None:
-        assert self.sums is not None
-        of_means, of_weights, of_squares, *of_sizes = self.sums
+    def _add_sums(self, vectors: list[DCV], task: PreparationTask, rows: KeptRows) -> None:
+        means, weights, squares, *sizes = vectors
         if isinstance(task, SumColumns):
             sums = column_sums(rows, self.facts)
             with batch():
-                of_means.add(sums.means, rows.keys)
-                of_weights.add(sums.weights, rows.keys)
-                for vector in of_sizes:
+                means.add(sums.means, rows.keys)
+                weights.add(sums.weights, rows.keys)
+                for vector in sizes:
                     vector.add(sums.sizes, rows.keys)
         else:
-            with batch():
-                answers = [vector.pull(rows.keys) for vector in (of_means, *of_sizes)]
-            mean, *sizes = (answer.result() for answer in answers)
-            of_squares.add(squared_distances(rows, mean, _shrinking(sizes, rows.keys)), rows.keys)
+            mean, *size = _pull([means, *sizes], rows.keys)
+            squares.add(squared_distances(rows, mean, _shrinking(size, rows.keys)), rows.keys)
 
     def _set_scale(self, scale: DCV, keys: Int64s) -> Float64s:
         """Set the scale of features; return the first that has none, and its standard deviation: shape (1 or 0, 2)."""
         assert self.sums is not None
-        with batch():
-            answers = [vector.pull(keys) for vector in self.sums]
-        mean, weights, squares, *sizes = (answer.result() for answer in answers)
+        mean, weights, squares, *sizes = _pull(self.sums, keys)
         h = _shrinking(sizes, keys)
         std = deviations(squares, weights, mean, h, self.facts)
         max_factor = np.finfo(scale.dtype).max * HEADROOM
         if self.conditions:
-            rest = mean if self.center is None else np.zeros(len(keys))
-            factors = np.minimum(conditioning(std, rest, h, self.loss.problem), max_factor)
+            uncentered_mean = mean if self.center is None else np.zeros(len(keys))
+            factors = np.minimum(conditioning(std, uncentered_mean, h, self.loss.problem), max_factor)
         else:
             factors = inverse(std, h)
         tiny = np.flatnonzero(factors > max_factor)
@@ -177,8 +152,8 @@ class Preparation:
             self.center.push(mean * factors, keys)
         return np.empty((0, 2))
 
-    def _begin(self, keys: Int64s) -> None:
-        weights, columns = self.loss.beginning(keys, self.seed), columns_of(keys, self.initial_model.width)
+    def _set_initial_weights(self, keys: Int64s) -> None:
+        weights, columns = self.loss.initial_weights(keys, self.seed), columns_of(keys, self.initial_model.width)
         if self.start is not None:
             weights = unscaled(np.asarray(self.start.pull(columns), np.float64), self.scale, columns)
         if weights is not None:
@@ -186,12 +161,19 @@ class Preparation:
             vector.push(weights.astype(vector.dtype), columns)
 
 
-def begin_with(start: Start, context: SolverContext) -> None:
-    """Let a training begin with a model's parameters; in the driver, when the factors of all columns are set.
+def check_scales(unscalable: Float64s, columns: ColumnNames) -> None:
+    """Raise InputError for the first of the ``unscalable`` features, shape (n, 2): number and standard deviation."""
+    for feature, deviation in unscalable:
+        raise InputError(
+            f"{columns.shown('features')}: feature {feature:.0f} has a standard deviation of "
+            f"{deviation:g}, too small for weights to be numbers; scale the feature, or leave it out"
+        )
 
-    Weights that are on the fleet were copied by the workers.
-    """
-    vector = context.initial_model.weight
+
+def push_start(context: SolverContext) -> None:
+    """Set the parameters to ``context.start``, after the factors. The workers have copied weights on the fleet."""
+    start, vector = context.start, context.initial_model.weight
+    assert start is not None
     if not isinstance(start.weight, DCV):
         weights = start.weight.reshape(-1)
         columns = np.flatnonzero(weights) if vector.isSparse else np.arange(len(weights))
@@ -200,11 +182,17 @@ def begin_with(start: Start, context: SolverContext) -> None:
 
 
 def unscaled(weights: Float64s, scale: DCV | None, columns: Int64s) -> Float64s:
-    """Return weights of features that are multiplied by ``scale``: 0 where that is 0, as these features have none."""
+    """Return weights divided by ``scale``; 0 where that is 0."""
     if scale is None:
         return weights
     factors = np.asarray(scale.pull(columns), np.float64)
     return np.divide(weights, factors, out=np.zeros(len(weights)), where=factors > 0.0)
+
+
+def _pull(vectors: list[DCV], keys: Int64s) -> list[Array]:
+    with batch():
+        answers = [vector.pull(keys) for vector in vectors]
+    return [answer.result() for answer in answers]
 
 
 def _shrinking(sizes: list[Array], keys: Int64s) -> Float64s:

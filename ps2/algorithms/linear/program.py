@@ -13,19 +13,18 @@ import numpy as np
 
 from ps2.algorithms.frame.program import Ask, DoTask, NextClock, Program, Steps, SummarizedTask, Task
 from ps2.algorithms.linear.footprint import check_features
-from ps2.algorithms.linear.parameters import SPARSE_FROM, Parameters
-from ps2.algorithms.linear.plan import LinearPlan, PathPoint
-from ps2.algorithms.linear.preparation import PREPARATION, Preparation, PreparationTask, begin_with
-from ps2.algorithms.linear.problem import Problem
-from ps2.algorithms.linear.solvers.objective_monitor import diverged
+from ps2.algorithms.linear.parameters import Parameters, is_small
+from ps2.algorithms.linear.plan import LinearPlan, PathPoint, Problem
+from ps2.algorithms.linear.preparation import PREPARATION, Preparation, PreparationTask, check_scales, push_start
+from ps2.algorithms.linear.solvers.monitors import ObjectiveMonitor, Validation, diverged
 from ps2.algorithms.linear.solvers.solver import Data, SolverContext
 from ps2.algorithms.training.faults import Form
 from ps2.algorithms.training.reading import KeptReading, Reading
 from ps2.algorithms.training.record import TrainingHistory
 from ps2.algorithms.training.sent_gradients import gradients_of
 from ps2.array_types import Float64s
+from ps2.client.batch import batch
 from ps2.client.dcv import DCV
-from ps2.data.rows import Float
 from ps2.server.memory import free_bytes
 
 NO_SHIFTS = np.empty(0)
@@ -40,7 +39,6 @@ class TrainedModel:
     Attributes:
         weight: the weights of the unscaled features, on the servers; the caller frees them.
         biases: float64, shape (biases,).
-        history: the training's history.
         path: the models of a path, one for each strength of the penalty ("sap").
     """
 
@@ -52,11 +50,7 @@ class TrainedModel:
 
 @dataclass(frozen=True, eq=False)
 class LinearWork:
-    """Makes a worker of its rows; picklable.
-
-    Attributes:
-        solver: makes a solver's worker of its scaled rows.
-    """
+    """Makes a worker of its rows; ``solver`` makes a solver's worker of its scaled rows. Picklable."""
 
     problem: Problem
     plan: LinearPlan
@@ -77,11 +71,7 @@ class LinearWork:
 
 
 class LinearProgram(Program[TrainedModel]):
-    """A solver.
-
-    Attributes:
-        model: the trained parameters; for L-BFGS, the trial point.
-    """
+    """A solver. ``model`` are the trained parameters; for L-BFGS, the trial point."""
 
     def __init__(self, context: SolverContext) -> None:
         super().__init__(context.plan, form_of(context.problem), context.record)
@@ -96,15 +86,11 @@ class LinearProgram(Program[TrainedModel]):
     # -- parts of algorithms -------------------------------------------------------------------------------------------
 
     def prepare(self, ask: Ask) -> Steps[Float64s]:
-        """Scale the features, and set the initial parameters.
-
-        Returns:
-            The shifts of the initial parameters (``Center``), if the solver subtracts means; else an empty array.
-        """
+        """Scale the features, and set the initial parameters; return their shifts (``Center``), empty without them."""
         ask(self._set_initial_biases)
         for task in PREPARATION:
             report = yield self._to_yield(task)
-        self._preparation.check_scales(report.unscalable, self.context.columns)
+        check_scales(report.unscalable, self.context.columns)
         shifts = ask(self._set_initial_parameters)
         ask.start_timer()
         return shifts
@@ -121,7 +107,7 @@ class LinearProgram(Program[TrainedModel]):
         context = self.context
         box, center, start = context.box, context.center, context.start
         if start is not None:
-            begin_with(start, context)
+            push_start(context)
         if box is not None:
             box.prepare(context.scale, self.model)
         if center is None or (box is None and start is None):
@@ -164,6 +150,54 @@ class LinearProgram(Program[TrainedModel]):
         self.context.space.free(keep=self._result)
 
 
+@dataclass(frozen=True)
+class Evaluate(Task):
+    """Report the loss of all rows after a number of steps."""
+
+    step: int
+
+
+class SteppingProgram(LinearProgram):
+    """A solver with a fixed number of steps. In a step's clock, workers also evaluate the model before the step."""
+
+    def __init__(
+        self,
+        context: SolverContext,
+        penalised: Callable[[Parameters], tuple[DCV, ...]] = lambda model: (model.weight,),
+    ) -> None:
+        super().__init__(context)
+        self.validation = Validation.make(context.plan, context.space, self.model, context.record.validation)
+        self.monitor = ObjectiveMonitor(context, penalised)
+
+    def step_or_evaluate(self, ask: Ask, step: int, task: Task) -> Steps[tuple[Any, bool]]:
+        """Let the workers do a step's task, or evaluate the last model; return their report, and whether it is that."""
+        is_last = self._is_last(ask, step)
+        report = yield from self.clock(Evaluate(step) if is_last else task)
+        if is_last and not self._is_last(ask, step):  # another driver wants more steps
+            report = yield from self.clock(task)
+            is_last = False
+        return report, is_last
+
+    def _is_last(self, ask: Ask, step: int) -> bool:
+        return step >= ask.setting(lambda: self.plan.settings.maxIter)
+
+    def record_objective(self, ask: Ask, step: int, report: Any, penalty: float, is_last: bool) -> bool:
+        """Record the objective before a step; return whether the training ends with this model."""
+        ask.record_objective(self.monitor.objective(step, report.loss, report.weight, penalty))
+        reason = self.validation.add_loss(ask, report, self.model) if self.plan.validate else ""
+        if not (reason or is_last):
+            return False
+        ask(self.monitor.end)
+        self.record.reason = reason
+        return True
+
+    def penalty(self) -> float:
+        """Return the model's penalties, from the servers."""
+        with batch():
+            penalty = self.monitor.penalty(self.model)
+        return penalty()
+
+
 def journal_settings(problem: Problem, plan: LinearPlan) -> dict[str, Any]:
     """Return the values that another driver must share."""
     settings = {name: getattr(problem, name) for name in PROBLEM_FIELDS}
@@ -177,5 +211,4 @@ def journal_settings(problem: Problem, plan: LinearPlan) -> dict[str, Any]:
 
 def form_of(problem: Problem) -> Form:
     """Return the form that rows must have."""
-    dtype: Float = "float64" if problem.size < SPARSE_FROM else "float32"
-    return Form(problem.dim, problem.classes, dtype)
+    return Form(problem.dim, problem.classes, "float64" if is_small(problem) else "float32")

@@ -1,42 +1,38 @@
 """Standard deviations of features as pyspark's Summarizer computes them, and rows divided by them.
 
-In two rounds, so that nothing cancels: the workers' sums give the mean of each feature, and with it the workers compute
-squared distances from it. A feature that a row does not hold is 0 in it; these zeros are never visited.
+There are two rounds, so that nothing cancels: the workers sum the mean of each feature, then squared distances from it.
+A feature that a row does not store is 0 there; these zeros are never visited.
 
-Squares of float64 values may leave its range. So each feature has a power of two h, and the second round is of value *
-h^2, which is below 1: the h follow from what the workers say of their largest values in the first round.
+Squares of float64 values may overflow. So each feature has a power of two h, which follows from its largest value in
+the first round. The second round sums distances of value * h^2, which is below 1.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
-from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.plan import Problem
 from ps2.algorithms.training.table import Facts
 from ps2.array_types import Float64s
 from ps2.data.rows import LocalRows
 from ps2.data.spilled_rows import KeptRows
 from ps2.errors import ShapeError
 from ps2.ops.kernels import kernel
-
-Array = npt.NDArray[Any]
+from ps2.ops.table import Array
 
 
 @dataclass(frozen=True, eq=False)
 class ColumnSums:
-    """Sums of the first round over some rows; those of several workers add up.
+    """The first round's sums over a worker's rows, float64, shape (k,); those of several workers add up.
 
     Attributes:
-        means: float64, shape (k,): of weight times value, divided by the weight of all rows: they add up to the mean.
-        weights: float64, shape (k,): of the weights of rows where the feature is not 0.
-        sizes: float64, shape (k,): the root of the largest absolute value. Their sum is at least that of all rows, and
-            at most the number of workers times it.
+        means: the sum of weight times value, divided by the weight of all rows.
+        weights: the weight of the rows where the feature is not 0.
+        sizes: the root of the largest absolute value; the workers' sum is an upper bound of that of all rows.
     """
 
     means: Float64s
@@ -54,20 +50,14 @@ def column_sums(rows: KeptRows, facts: Facts) -> ColumnSums:
 
 
 def shrinking(sizes: Array) -> Float64s:
-    """Return the power of two h of each feature, so that its values times h^2 are below 1 and no less than needed."""
+    """Return each feature's h: the largest power of two by which its values times h^2 are below 1."""
     return np.ldexp(1.0, -np.frexp(sizes)[1])
 
 
 def squared_distances(rows: KeptRows, mean: Array, h: Array) -> Float64s:
     """Sum the second round over a worker's rows: weight times ((value - mean) h^2)^2, where the value is not 0.
 
-    Args:
-        rows: of k keys.
-        mean: shape (k,): of each key, over all rows of all workers.
-        h: shape (k,).
-
-    Returns:
-        float64, shape (k,).
+    ``mean``, that of all workers' rows, ``h`` and the result have shape (k,).
     """
     _check_columns("mean", mean, rows)
     _check_columns("h", h, rows)
@@ -79,17 +69,9 @@ def squared_distances(rows: KeptRows, mean: Array, h: Array) -> Float64s:
 
 
 def deviations(squares: Array, weights: Array, mean: Array, h: Array, facts: Facts) -> Float64s:
-    """Return the standard deviation of each feature times h^2, unbiased for weighted rows.
+    """Return each feature's standard deviation times h^2, unbiased for weighted rows; 0 where it is rounding error.
 
-    Args:
-        squares: shape (k,): of the second round, over all workers.
-        weights: shape (k,): of the first round, over all workers.
-        mean: shape (k,).
-        h: shape (k,).
-        facts: weights of all rows.
-
-    Returns:
-        float64, shape (k,); 0 where there is nothing to divide by, or no more than sums of so many rows are rounded by.
+    ``squares``, ``weights`` and ``mean`` are the sums over all workers; all arrays have shape (k,).
     """
     mean = mean * h * h
     if not facts.weight > 0.0:
@@ -99,13 +81,13 @@ def deviations(squares: Array, weights: Array, mean: Array, h: Array, facts: Fac
         return np.zeros(len(squares))
     rounding = facts.rows * np.finfo(np.float64).eps
     absent = facts.weight - weights
-    of_zeros = np.where(absent > rounding * facts.weight, absent, 0.0) * mean**2
-    deviation = np.sqrt((squares + of_zeros) / denominator)
+    zeros = np.where(absent > rounding * facts.weight, absent, 0.0) * mean**2
+    deviation = np.sqrt((squares + zeros) / denominator)
     return np.where(deviation > rounding * np.abs(mean), deviation, 0.0)
 
 
 def inverse(deviation: Array, h: Array) -> Float64s:
-    """Return 1 / std by the deviations times h^2: 0 where that is 0, infinite where it is out of float64's range."""
+    """Return 1 / std from deviations times h^2: 0 where that is 0, infinite where it overflows."""
     inverses = np.zeros(len(deviation))
     np.divide(h, deviation, out=inverses, where=np.asarray(deviation) > 0.0)
     with np.errstate(over="ignore"):
@@ -113,13 +95,9 @@ def inverse(deviation: Array, h: Array) -> Float64s:
 
 
 def conditioning(deviation: Array, mean: Array, h: Array, problem: Problem) -> Float64s:
-    """Return the factors of features by which the objective is about as curved along each weight: Jacobi's.
+    """Return the factors of features by which the objective is about as curved along each weight (Jacobi).
 
-    Args:
-        deviation: times h^2.
-        mean: that the search does not take care of, shape (k,).
-        h: shape (k,).
-        problem: whose penalty is on the weights of features as they are given.
+    ``deviation`` is the standard deviation times h^2; ``mean`` is what the search does not subtract.
     """
     assert problem.curvature is not None
     size = np.hypot(deviation / h / h, mean) * math.sqrt(problem.curvature)
@@ -144,9 +122,9 @@ def _weights_of(rows: LocalRows) -> Float64s:
     return rows.weights
 
 
-def _check_columns(name: str, given: Array, rows: KeptRows) -> None:
-    if given.shape != (len(rows.keys),):
-        raise ShapeError(f"{name}: expected shape ({len(rows.keys)},), one for each key, got {given.shape}")
+def _check_columns(name: str, array: Array, rows: KeptRows) -> None:
+    if array.shape != (len(rows.keys),):
+        raise ShapeError(f"{name}: expected shape ({len(rows.keys)},), one for each key, got {array.shape}")
 
 
 @kernel

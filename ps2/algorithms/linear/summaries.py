@@ -82,9 +82,9 @@ class LinearRegressionSummary(RegressionSummary, regression.LinearRegressionSumm
     @property
     def r2adj(self) -> float:
         """Coefficient of determination, adjusted to the number of features."""
-        of_rows = self.numInstances - int(self._model.getFitIntercept())
+        num_rows = self.numInstances - int(self._model.getFitIntercept())
         with np.errstate(divide="ignore", invalid="ignore"):
-            return float(1.0 - np.divide((1.0 - self.r2) * of_rows, self.degreesOfFreedom))
+            return float(1.0 - np.divide((1.0 - self.r2) * num_rows, self.degreesOfFreedom))
 
     @property
     def devianceResiduals(self) -> list[float]:
@@ -117,8 +117,8 @@ class LinearRegressionSummary(RegressionSummary, regression.LinearRegressionSumm
         Raises:
             UnsupportedOperationException: (of pyspark) they are not known.
         """
-        of_t = -np.abs(self._statistics("p-value"))
-        return (2.0 * scipy.special.stdtr(self.degreesOfFreedom, of_t)).tolist()
+        negative_t = -np.abs(self._statistics("p-value"))
+        return (2.0 * scipy.special.stdtr(self.degreesOfFreedom, negative_t)).tolist()
 
     @property
     def _inverse_diagonal(self) -> tuple[float, ...]:

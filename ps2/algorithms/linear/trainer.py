@@ -1,20 +1,19 @@
-"""The training of a linear model: a program of one of the solvers."""
+"""The training of a linear model: a program of one of the solvers, on a fleet or in the process of the only worker."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ps2.algorithms.frame.journal import Journal
 from ps2.algorithms.frame.program import run_program
-from ps2.algorithms.linear.centering import Center
 from ps2.algorithms.linear.footprint import check_fleet, rows_of
-from ps2.algorithms.linear.losses.choice import loss_of
-from ps2.algorithms.linear.parameters import SPARSE_FROM, Space
-from ps2.algorithms.linear.plan import LinearPlan
-from ps2.algorithms.linear.problem import Problem
-from ps2.algorithms.linear.program import LinearProgram, TrainedModel, journal_settings
+from ps2.algorithms.linear.losses import loss_of
+from ps2.algorithms.linear.parameters import Center, Space, is_small
+from ps2.algorithms.linear.plan import Bounds, LinearPlan, Problem
+from ps2.algorithms.linear.program import LinearProgram, TrainedModel, form_of, journal_settings
+from ps2.algorithms.linear.settings import SolverSettings
 from ps2.algorithms.linear.solvers.averaging import Averaging
 from ps2.algorithms.linear.solvers.ftsgd import Ftsgd
 from ps2.algorithms.linear.solvers.lbfgs import Lbfgs
@@ -23,10 +22,17 @@ from ps2.algorithms.linear.solvers.normal import Normal
 from ps2.algorithms.linear.solvers.regions import Box
 from ps2.algorithms.linear.solvers.sap import Sap
 from ps2.algorithms.linear.solvers.solver import SolverContext
+from ps2.algorithms.linear.weights import Weights
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
-from ps2.algorithms.training.record import Record, StepReport
+from ps2.algorithms.training.only_worker import Outcome, result_of, train_in_process
+from ps2.algorithms.training.reading import KeptReading, Reading
+from ps2.algorithms.training.record import Record, StepReport, TrainingHistory
+from ps2.algorithms.training.run import Training, run_alone
 from ps2.algorithms.training.table import Facts, Table
+from ps2.data.rows import LocalRows
+from ps2.run.message import Message
 
+OnStep = Callable[[StepReport], None]
 SOLVERS: dict[str, Callable[[SolverContext], LinearProgram]] = {
     "l-bfgs": Lbfgs,
     "normal": Normal,
@@ -43,22 +49,14 @@ def train(
     problem: Problem,
     plan: LinearPlan,
     facts: Facts,
-    on_step: Callable[[StepReport], None] = lambda step: None,
+    on_step: OnStep = lambda step: None,
 ) -> TrainedModel:
-    """Train a model on the servers of a context.
-
-    Args:
-        ps: the PS2Context.
-        table: the rows.
-        problem: the objective.
-        plan: how to find its minimum.
-        facts: statistics of the rows' labels and weights.
-        on_step: called in the driver after each step.
+    """Train a model on the servers of the PS2Context ``ps``; call ``on_step`` in the driver after each step.
 
     Raises:
         ConfigError: the training in the checkpoint is another one.
         LimitError: the vectors cannot fit the servers, or a worker's share of them its machine.
-        InputError: a row cannot be used; says how many, and names one.
+        InputError: rows cannot be used; the message says how many, and names one.
         DivergedError: the step size is too large.
         SlotsError, WorkerError...: as ``ps.run`` raises.
     """
@@ -80,8 +78,8 @@ def train(
             table.workers,
             table.columns,
             space.weight() if plan.scales(problem) else None,
-            Center(space.weight(), problem.outputs) if _centers(problem, plan) else None,
-            None if plan.bounds is None else Box.make(plan.bounds, space),
+            Center(space.weight(), problem.outputs) if _subtracts_means(problem, plan) else None,
+            None if plan.bounds is None else Box(plan.bounds, *space.several(2)),
             plan.start,
         )
         return run_program(ps, SOLVERS[plan.solver](context), table, names)
@@ -91,14 +89,104 @@ def train(
         raise
 
 
-def _centers(problem: Problem, plan: LinearPlan) -> bool:
+def _subtracts_means(problem: Problem, plan: LinearPlan) -> bool:
     """Return whether the solver subtracts means; features of long sparse vectors have small ones."""
     if plan.solver == "normal":
         return problem.fit_intercept
-    return (
-        plan.solver == "l-bfgs"
-        and plan.scales(problem)
-        and problem.fit_intercept
-        and problem.size < SPARSE_FROM
-        and not (plan.bounds is not None and plan.bounds.are_on_biases)
+    has_bounded_bias = plan.bounds is not None and plan.bounds.are_on_biases
+    scales = plan.solver == "l-bfgs" and plan.scales(problem)
+    return scales and problem.fit_intercept and is_small(problem) and not has_bounded_bias
+
+
+def train_weights(
+    ps: Any, table: Table, problem: Problem, plan: LinearPlan, facts: Facts, on_step: OnStep
+) -> tuple[Weights, TrainingHistory]:
+    """Train as ``train`` does; return the weights, in the driver if they are few."""
+    model = train(ps, table, problem, plan, facts, on_step)
+    return Weights.of(problem, model.weight, model.biases), model.history
+
+
+# -- in the process of the only worker, which has all rows: the same programs, and no clock waits ----------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A training of the only worker."""
+
+    problem: Problem
+    plan: LinearPlan
+    facts: Facts
+
+    def message(self) -> Message:
+        """Return the task as plain data."""
+        assert self.plan.path is None
+        assert self.plan.start is None
+        plan = asdict(self.plan) | {"settings": vars(self.plan.settings)}
+        return Message(problem=asdict(self.problem), plan=plan, facts=asdict(self.facts))
+
+    @staticmethod
+    def of(message: Mapping[str, Any]) -> Task:
+        plan, facts = dict(message["plan"]), dict(message["facts"])
+        plan["settings"] = SolverSettings(**plan["settings"])
+        if plan["bounds"] is not None:
+            plan["bounds"] = Bounds(**plan["bounds"])
+        for name in ("class_weights", "label_range"):
+            facts[name] = tuple(facts[name])
+        return Task(Problem(**message["problem"]), LinearPlan(**plan), Facts(**facts))
+
+
+@dataclass(frozen=True, eq=False)
+class _Program:
+    table: Table
+    task: Task
+    servers: int
+
+    def __call__(self, worker: Any, reading: Reading | KeptReading) -> Outcome:
+        def run(ps: Any, on_step: OnStep) -> tuple[Weights, TrainingHistory]:
+            return train_weights(ps, self.table, self.task.problem, self.task.plan, self.task.facts, on_step)
+
+        return train_in_process(self.servers, reading, run)
+
+
+@dataclass(frozen=True, eq=False)
+class AfterSurvey:
+    """Trains with the rows that the worker has surveyed: the program of a ``SurveyedTraining``, for a ``Task``."""
+
+    table: Table
+    servers: int
+
+    def __call__(self, surveyed: tuple[Reading, Any], message: Mapping[str, Any]) -> Outcome:
+        task = Task.of(message)
+        task = replace(task, plan=task.plan.with_settings(spill="never"))
+        return _Program(self.table, task, self.servers)(None, _times(surveyed[0], task.facts.weight_unit))
+
+
+def _times(reading: Reading, unit: float) -> Reading:
+    """Multiply the rows' weights, as Spark does when it surveys the table."""
+    if unit == 1.0:
+        return reading
+
+    def multiplied(rows: LocalRows) -> LocalRows:
+        return rows if rows.weights is None else replace(rows, weights=rows.weights * unit)
+
+    held_out = None if reading.held_out is None else multiplied(reading.held_out)
+    return replace(reading, training=multiplied(reading.training), held_out=held_out)
+
+
+def train_locally(
+    ps: Any, table: Table, problem: Problem, plan: LinearPlan, facts: Facts, on_step: OnStep
+) -> tuple[Weights, TrainingHistory]:
+    """Train like ``train_weights`` in the process of the only worker; call ``on_step`` when the training has ended."""
+    # The rows are read before the training in the worker begins.
+    task = Task(problem, plan.with_settings(spill="never"), facts)
+    program = _Program(replace(table, frame=None), task, len(ps.servers))
+    record = Record(on_step)
+    training = Training(
+        *(table, form_of(problem), program),
+        staleness=plan.staleness,
+        seed=plan.seed,
+        spill=plan.spilling,
+        on_spilled=record.add_spilled,
     )
+    weights, history = result_of(run_alone(ps, training), on_step)
+    return weights, replace(history, spilled=record.spilled)

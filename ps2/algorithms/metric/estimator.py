@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from pyspark.ml import Estimator, Model
+from pyspark.ml.feature import VectorAssembler
+from pyspark.ml.functions import array_to_vector
 from pyspark.ml.linalg import DenseMatrix, DenseVector, Vector
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType
 
 from ps2.algorithms.frame.dealing import Dealer
 from ps2.algorithms.frame.estimator import FleetEstimator, Job
+from ps2.algorithms.frame.frames import unwrapped
 from ps2.algorithms.frame.heads import VectorHead
 from ps2.algorithms.frame.models import FeatureModel
 from ps2.algorithms.frame.predict import rows_of
-from ps2.algorithms.frame.tables import Survey, survey
+from ps2.algorithms.frame.tables import NO_ROWS, Survey, check_features, column, field, survey
 from ps2.algorithms.metric.model import Metric
-from ps2.algorithms.metric.pair_frame import joined
 from ps2.algorithms.metric.plan import MetricPlan
 from ps2.algorithms.metric.program import TrainedMetric, train
 from ps2.algorithms.metric.settings import MetricSettings
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.errors import ConfigError, InputError
+
+# The temporary columns of the two vectors of a pair.
+PARTS = ["first vector", "second vector"]
 
 
 class MetricLearning(MetricSettings, FleetEstimator, Estimator["MetricLearningModel"]):
@@ -58,12 +66,12 @@ class MetricLearning(MetricSettings, FleetEstimator, Estimator["MetricLearningMo
 
     def _survey(self, dataset: DataFrame, columns: ColumnNames) -> Survey:
         classes = 2 if self.isSet(self.otherCol) else 0
-        found = survey(dataset, columns, classes)
-        there = [number for number, weight in enumerate(found.facts.class_weights) if weight > 0]
-        if len(there) < 2:
+        table_survey = survey(dataset, columns, classes)
+        labels = [number for number, weight in enumerate(table_survey.facts.class_weights) if weight > 0]
+        if len(labels) < 2:
             kind = "both similar (1) and dissimilar (0) pairs" if classes else "rows of two classes at least"
-            raise InputError(f"column {columns.label!r}: expected {kind}, and all labels are {there[0]}")
-        return found
+            raise InputError(f"column {columns.label!r}: expected {kind}, and all labels are {labels[0]}")
+        return table_survey
 
     def _resolve(self, plan: MetricSettings, survey: Survey) -> MetricPlan:
         dim = survey.dim if plan.otherCol is None else survey.dim // 2
@@ -115,3 +123,61 @@ class MetricLearningModel(MetricSettings, FeatureModel, Model):
 
     def _outputs(self) -> list[tuple[str, str]]:
         return [(self.getOutputCol(), "raw")]
+
+
+# -- a DataFrame of pairs as one of rows: both vectors in one column ---------------------------------------------------
+
+
+def joined(frame: DataFrame, names: tuple[str, str], label: str) -> tuple[DataFrame, str]:
+    """Return labels and joined vectors, and the name of the vectors' column; one Spark job.
+
+    Raises:
+        InputError: a column is missing or of another type, holds null, or vectors differ in size.
+    """
+    for name in names:
+        check_features(frame, name)
+    field(frame, label)
+    size = _size(frame, names)
+    both = " and ".join(names)
+    described = {"ml_attr": {"num_attrs": size}}
+    parts = [_vectors(frame, name).alias(part, metadata=described) for name, part in zip(names, PARTS, strict=True)]
+    rows = frame.select(*parts, column(label).alias(label, metadata=field(frame, label).metadata))
+    assembler = VectorAssembler(inputCols=PARTS, outputCol=both, handleInvalid="keep")
+    # The workers report the rows with NaN.
+    return assembler.transform(rows).select(column(both), column(label)), both
+
+
+def _vectors(frame: DataFrame, name: str) -> Column:
+    value = column(name)
+    if not isinstance(field(frame, name).dataType, ArrayType):
+        return value
+    return array_to_vector(F.transform(value, lambda number: F.coalesce(number.cast("double"), F.lit(math.nan))))
+
+
+def _size(frame: DataFrame, names: tuple[str, str]) -> int:
+    """Return the size of all vectors."""
+    aggregates = [F.count(F.lit(1)).alias("rows")]
+    for number, name in enumerate(names):
+        value = column(name)
+        if isinstance(field(frame, name).dataType, ArrayType):
+            size = F.when(value.isNotNull(), F.size(value))
+        else:
+            parts = unwrapped(value)
+            size = F.when(parts.isNotNull(), F.coalesce(parts["size"], F.size(parts["values"])))
+        aggregates += [F.min(size).alias(f"min{number}"), F.max(size).alias(f"max{number}")]
+        aggregates.append(F.sum(F.when(size.isNull(), 1).otherwise(0)).alias(f"nulls{number}"))
+    stats = frame.agg(*aggregates).collect()[0]
+    if not stats["rows"]:
+        raise InputError(NO_ROWS)
+    for number, name in enumerate(names):
+        if stats[f"nulls{number}"]:
+            raise InputError(f"column {name!r}: expected vectors, got null in {stats[f'nulls{number}']} rows")
+        sizes = stats[f"min{number}"], stats[f"max{number}"]
+        if sizes[0] != sizes[1] or sizes[0] != stats["min0"]:
+            raise InputError(
+                f"column {name!r}: expected vectors of one size, that of {names[0]!r}, {stats['min0']}, got sizes "
+                f"{sizes[0]} to {sizes[1]}"
+            )
+    if not stats["min0"]:
+        raise InputError(f"column {names[0]!r}: expected features, got vectors of size 0")
+    return int(stats["min0"])

@@ -12,7 +12,7 @@ from ps2.algorithms.frame.row_matrices import finite_row_or_rows, finite_rows
 from ps2.array_types import Float64s
 from ps2.errors import LimitError, ShapeError
 
-# Features of ``matrix``: 2 GiB.
+# The maximum number of features of ``matrix``: 2 GiB.
 MAX_FEATURES = 1 << 14
 
 
@@ -71,11 +71,11 @@ class Metric(ArrayModel):
                 of them.
             InputError: a number is not finite.
         """
-        of_x, of_y = finite_row_or_rows("x", x, self.dim), finite_row_or_rows("y", y, self.dim)
-        if of_x.shape != of_y.shape:
-            raise ShapeError(f"expected as many rows of y as of x, got {of_y.shape[0]} and {of_x.shape[0]}")
+        left, right = finite_row_or_rows("x", x, self.dim), finite_row_or_rows("y", y, self.dim)
+        if left.shape != right.shape:
+            raise ShapeError(f"expected as many rows of y as of x, got {right.shape[0]} and {left.shape[0]}")
         # The difference is mapped: a large offset of all rows would take the digits of each one's image.
-        return np.asarray(np.linalg.norm(np.asarray((of_x - of_y) @ self.components.T), axis=1))
+        return np.asarray(np.linalg.norm(np.asarray((left - right) @ self.components.T), axis=1))
 
     def matrix(self) -> Float64s:
         """Return M = L'L, float64, shape (features, features): distances are sqrt((x - y)' M (x - y)).

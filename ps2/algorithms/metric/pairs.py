@@ -1,4 +1,12 @@
-"""A worker's pairs of rows: those given, or drawn from rows with labels. Pure."""
+"""A worker's pairs of rows, given or drawn from rows with labels, and their objective. Pure.
+
+The objective of a metric L (Xing et al., 2002, as in Petuum's distance metric learning) is
+
+    1/n (sum over similar pairs of |L d|^2  +  lambda sum over dissimilar pairs of max(0, 1 - |L d|^2))
+
+where d is the difference of a pair's vectors, and n the number of pairs. Its gradient by L is the sum over pairs of
+c (L d) d', with c = 2 for a similar pair, and -2 lambda for a dissimilar one with |L d| < 1: two short factors a pair.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +18,16 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from ps2.array_types import Int64s
+from ps2.array_types import Float64s, Int64s
 from ps2.data.rows import LocalRows, number_columns
+from ps2.errors import ShapeError
 
-Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 
-# Differences that are made at a time.
+# The maximum number of values of the differences in memory at a time.
 BLOCK_VALUES = 1 << 22
-# Differences of at most so many values are made once, and kept: 200 MB.
-MAX_KEPT_VALUES = 1 << 24
+# The maximum number of values of differences that stay in memory: 200 MB.
+MAX_CACHED_VALUES = 1 << 24
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +38,7 @@ class Pairs:
         x: scipy CSR, shape (n, k): rows, or differences of pairs if ``first`` is None.
         keys: int64, shape (k,): the feature of each column of x.
         similar: shape (pairs,).
-        first, second: rows of each pair, shape (pairs,).
+        first, second: the rows of each pair, shape (pairs,).
     """
 
     x: sp.csr_array
@@ -49,24 +57,24 @@ class Pairs:
         return sp.csr_array(self.x[self.first[numbers]] - self.x[self.second[numbers]])
 
     def subtracted(self) -> Pairs:
-        """Return the same pairs with all differences made, or these if that would take much memory."""
-        if self.first is None or len(self) * self._most_values > MAX_KEPT_VALUES:
+        """Return the same pairs with all differences computed, or these if that would take much memory."""
+        if self.first is None or len(self) * self._values_per_pair > MAX_CACHED_VALUES:
             return self
         return Pairs(self.differences(np.arange(len(self))), self.keys, self.similar)
 
     def blocks(self) -> Iterator[Int64s]:
         """Yield the numbers of all pairs, in blocks whose differences take little memory."""
-        step = max(1, BLOCK_VALUES // self._most_values)
+        step = max(1, BLOCK_VALUES // self._values_per_pair)
         for begin in range(0, len(self), step):
             yield np.arange(begin, min(begin + step, len(self)))
 
     @property
-    def _most_values(self) -> int:
-        """Stored values of a difference, about at most."""
+    def _values_per_pair(self) -> int:
+        """About the maximum number of stored values of a difference."""
         return 2 * max(1, self.x.nnz // max(self.x.shape[0], 1))
 
     def sample(self, fraction: float, rng: np.random.Generator) -> Int64s:
-        """Return the numbers of a minibatch: each pair with a probability; it may be empty."""
+        """Select each pair with a probability; return the numbers of the selected pairs."""
         if fraction == 1.0:
             return np.arange(len(self))
         count = rng.binomial(len(self), fraction)
@@ -74,12 +82,12 @@ class Pairs:
 
 
 def given_pairs(rows: LocalRows, dim: int) -> Pairs:
-    """Return pairs that a table holds: the first ``dim`` features of a row, and the others; label 1 is similar."""
+    """Return the pairs of a table: the first ``dim`` features of a row, and the others; label 1 is similar."""
     assert rows.y is not None
     keys = rows.keys[rows.x.indices]
-    of_second = keys >= dim
-    signed = np.where(of_second, -rows.x.data, rows.x.data)
-    used, inverse = number_columns(np.where(of_second, keys - dim, keys))
+    is_second = keys >= dim
+    signed = np.where(is_second, -rows.x.data, rows.x.data)
+    used, inverse = number_columns(np.where(is_second, keys - dim, keys))
     x = sp.csr_array((signed, inverse, rows.x.indptr), shape=(len(rows), len(used)))
     x.sum_duplicates()
     x.eliminate_zeros()
@@ -89,23 +97,54 @@ def given_pairs(rows: LocalRows, dim: int) -> Pairs:
 def drawn_pairs(rows: LocalRows, count: int, rng: np.random.Generator) -> Pairs:
     """Draw partners for each row among this worker's rows: ``count`` of its class, and as many of other classes.
 
-    A row that is alone in its class gets no similar partner, and one without rows of other classes no dissimilar one.
+    A row that is alone in its class gets no similar partner, and a row without rows of other classes no dissimilar one.
     """
     assert rows.y is not None
     order = np.argsort(rows.y, kind="stable")
     _, starts, sizes = np.unique(rows.y[order], return_index=True, return_counts=True)
     begin, size = np.repeat(starts, sizes), np.repeat(sizes, sizes)
-    at, n = np.arange(len(order)), len(order)
+    rows_in_order, n = np.arange(len(order)), len(order)
     firsts, seconds, similar = [], [], []
     for _ in range(count):
         has = size > 1
-        ahead = rng.integers(1, np.maximum(size, 2))
-        firsts.append(at[has])
-        seconds.append((begin + (at - begin + ahead) % size)[has])
+        offset = rng.integers(1, np.maximum(size, 2))
+        firsts.append(rows_in_order[has])
+        seconds.append((begin + (rows_in_order - begin + offset) % size)[has])
         has_other = size < n
         other = rng.integers(0, np.maximum(n - size, 1))
-        firsts.append(at[has_other])
+        firsts.append(rows_in_order[has_other])
         seconds.append(np.where(other >= begin, other + size, other)[has_other])
         similar += [np.ones(has.sum(), bool), np.zeros(has_other.sum(), bool)]
     first, second = order[np.concatenate(firsts)], order[np.concatenate(seconds)]
     return Pairs(rows.x, rows.keys, np.concatenate(similar), first, second)
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluated:
+    """The objective of some pairs, summed.
+
+    Attributes:
+        slopes: float64, shape (m, rank): c (L d) of each pair; 0 where a pair has no gradient.
+    """
+
+    loss: float
+    slopes: Float64s
+
+
+def evaluate(differences: Any, similar: Mask, columns: Any, dissimilar_weight: float) -> Evaluated:
+    """Compute the summed objective and the slopes of pairs' differences, sparse or dense; ``columns``: L transposed."""
+    if differences.shape != (len(similar), len(columns)):
+        raise ShapeError(f"differences: expected shape {(len(similar), len(columns))}, got {tuple(differences.shape)}")
+    mapped = np.asarray(differences @ columns, np.float64)
+    squares = np.einsum("ij,ij->i", mapped, mapped)
+    near = ~similar & (squares < 1.0)
+    loss = squares[similar].sum() + dissimilar_weight * (1.0 - squares[near]).sum()
+    factors = np.where(similar, 2.0, np.where(near, -2.0 * dissimilar_weight, 0.0))
+    return Evaluated(float(loss), factors[:, None] * mapped)
+
+
+def objective(components: Any, differences: Any, similar: Mask, dissimilar_weight: float = 1.0) -> float:
+    """Return the objective of L, shape (rank, features), for differences, shape (n, features), sparse or dense."""
+    x = differences if sp.issparse(differences) else np.asarray(differences)
+    evaluated = evaluate(x, np.asarray(similar, bool), np.asarray(components).T, dissimilar_weight)
+    return evaluated.loss / max(len(similar), 1)

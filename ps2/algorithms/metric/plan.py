@@ -10,7 +10,7 @@ from ps2.algorithms.metric.settings import MetricSettings
 from ps2.algorithms.training.faults import Form
 from ps2.errors import ConfigError, LimitError
 
-# The maximum of numbers in L, which the driver holds in the end.
+# The maximum number of numbers in L, which the driver holds in the end.
 MAX_NUMBERS = 1 << 26
 # From this many numbers on, servers and workers hold float32.
 MIN_FLOAT32_NUMBERS = 1 << 22
@@ -25,12 +25,7 @@ OTHER_CLOCKS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class MetricPlan(Plan[MetricSettings]):
-    """A training of a metric.
-
-    Attributes:
-        dim: the number of features of a row with a label, or of each vector of a pair.
-        classes: labels are integers below this.
-    """
+    """A training of a metric; ``dim``: the features of a row with a label, or of each vector of a pair."""
 
     dim: int
     classes: int
@@ -46,11 +41,7 @@ class MetricPlan(Plan[MetricSettings]):
         return self.settings.rank * self.dim
 
     def work(self, rows: int, cost: float) -> Work:
-        """Return the work of the training.
-
-        Args:
-            cost: the number of stored feature values plus the number of rows.
-        """
+        """Return the work of the training; ``cost``: the number of stored feature values plus the number of rows."""
         settings = self.settings
         values_per_row = VALUES_BY_PARTNER * settings.pairsPerRow if self.draws_pairs else 1
         value_s = VALUE_S * settings.rank * values_per_row * settings.miniBatchFraction

@@ -1,4 +1,4 @@
-"""Metric learning (``objective.py``) as a durable program: minibatches of pairs, and an optimizer on the servers."""
+"""Metric learning as a durable program: minibatches of pairs in workers, and an optimizer on the servers."""
 
 from __future__ import annotations
 
@@ -7,30 +7,24 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from ps2.algorithms.frame.program import Ask, Program, Steps, run_program
+from ps2.algorithms.frame.program import Ask, DoTask, Program, Steps, Task, run_program
 from ps2.algorithms.metric.model import Metric
+from ps2.algorithms.metric.pairs import Pairs, drawn_pairs, evaluate, given_pairs
 from ps2.algorithms.metric.plan import MetricPlan
-from ps2.algorithms.metric.worker import (
-    DISSIMILAR,
-    LARGEST,
-    SIMILAR,
-    SQUARES,
-    AddGradient,
-    Evaluate,
-    MetricWork,
-    Survey,
-)
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
+from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.training.record import Record, StepReport, TrainingHistory
-from ps2.algorithms.training.sent_gradients import gradients_of
+from ps2.algorithms.training.run import FIRST_CLOCK
+from ps2.algorithms.training.sent_gradients import FactorsName, FormChoice, SentFactors, SentValues, gradients_of
 from ps2.algorithms.training.table import Table
-from ps2.array_types import Float64s
+from ps2.array_types import Float64s, Int64s
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
+from ps2.data.rows import LocalRows, number_columns
 from ps2.errors import DivergedError, InputError
 
 log = logging.getLogger(__name__)
@@ -38,8 +32,36 @@ log = logging.getLogger(__name__)
 
 # Features are divided by their scale. A quotient by a smaller scale overflows.
 MIN_SCALE = 2.0**-1022
-# Growth of the objective that is divergence; that is worth a warning; the same for minibatches, which are samples.
+# The growth of the objective that counts as divergence; that is worth a warning; the latter for minibatches.
 DIVERGED, WORSE, WORSE_SAMPLE = 1000.0, 1.01, 2.0
+# The clock of the first step, unless another driver resumed a finished training. Random numbers depend on it.
+FIRST_STEP = FIRST_CLOCK + 1
+# Rows with at least this share of stored values travel as arrays: a stored value needs its column's number, too.
+DENSE_FROM = 0.8
+# The columns of the survey, which has a row for each worker: the numbers of pairs of each kind; the largest absolute
+# difference of two values; the sum of squared differences.
+SIMILAR, DISSIMILAR, LARGEST, SQUARES = range(4)
+
+
+@dataclass(frozen=True, eq=False)
+class Survey(Task):
+    """Report the number of pairs of each kind, and the size of their differences."""
+
+
+@dataclass(frozen=True, eq=False)
+class AddGradient(Task):
+    """Add the gradient of a minibatch to the servers'; ``scale`` divides features; there are ``pairs`` pairs."""
+
+    scale: float
+    pairs: float
+    step: int
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluate(Task):
+    """Report the loss of all pairs."""
+
+    scale: float
 
 
 @dataclass(frozen=True)
@@ -60,19 +82,6 @@ def train(
 
     With ``factors`` other than "auto", up to two workers and the same rows in each, results are the same to the bit on
     any number of servers.
-
-    Args:
-        ps: the PS2Context.
-        table: rows with labels, or pairs: see ``MetricPlan.draws_pairs``.
-        plan: the training.
-        on_step: called in the driver after each step.
-
-    Raises:
-        ConfigError, LimitError: the rank is too large.
-        InputError: a row cannot be used, there are no pairs of one kind, or differences cannot be scaled.
-        DivergedError: the step size is too large.
-        NotFoundError, ConfigError: the context was restored from a checkpoint of another training.
-        SlotsError, WorkerError...: as ``ps.run`` raises.
     """
     plan.check()
     names = CheckpointNames.of(plan.name, ps)
@@ -117,11 +126,7 @@ class MetricProgram(Program[TrainedMetric]):
             step += 1
 
     def _draw_metric(self, surveys: Float64s) -> tuple[float, float]:
-        """Draw an L whose mean squared length of L d is 1; return the divisor of features, and the number of pairs.
-
-        Args:
-            surveys: the workers' reports on their pairs, shape (workers, 4).
-        """
+        """Draw an L whose mean squared length of L d is 1; return the divisor of features, and the number of pairs."""
         similar, dissimilar = surveys[:, SIMILAR].sum(), surveys[:, DISSIMILAR].sum()
         for count, kind in ((similar, "similar"), (dissimilar, "dissimilar")):
             if not count:
@@ -168,11 +173,7 @@ class MetricProgram(Program[TrainedMetric]):
         return TrainedMetric(Metric(components), self.record.history())
 
     def _check_progress(self) -> None:
-        """Warn if the training has not improved L.
-
-        Raises:
-            DivergedError: the objective is far worse than at the beginning.
-        """
+        """Warn if the training has not improved L; raise DivergedError if the objective is far worse than at first."""
         plan = self.plan
         known = [value for value in self.record.objective if not math.isnan(value)]
         if not known:
@@ -195,3 +196,101 @@ class MetricProgram(Program[TrainedMetric]):
     def free(self) -> None:
         for vector in (*self._states, self.gradient, self.weight):
             vector.free()
+
+
+# -- the worker --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class MetricWork:
+    """Makes a worker of its rows; picklable. ``weight`` is L for scaled features: ``rank`` columns for each feature."""
+
+    plan: MetricPlan
+    weight: DCV
+    gradient: DCV
+
+    def __call__(self, reading: Reading) -> DoTask:
+        return _Work(self, reading.training).do
+
+
+class _Work:
+    def __init__(self, work: MetricWork, rows: LocalRows) -> None:
+        self.plan, self.weight, self.gradient = work.plan, work.weight, work.gradient
+        self._rows = rows
+        self._choice = FormChoice(cast(FactorsName, self.plan.settings.factors))
+        self._pairs: Pairs | None = None
+
+    def do(self, worker: Any, task: Any) -> None:
+        pairs = self._pairs = self._pairs or self._make_pairs(worker.rank)
+        match task:
+            case Survey():
+                worker.report({"surveys": _survey(pairs)}, merge="concat")
+            case AddGradient():
+                sequence = np.random.SeedSequence(self.plan.seed, spawn_key=(worker.rank, FIRST_STEP + task.step))
+                generator = np.random.Generator(np.random.Philox(sequence))
+                numbers = pairs.sample(self.plan.settings.miniBatchFraction, generator)
+                loss, moved_bytes = self._add_gradient(pairs, numbers, task.scale, task.pairs)
+                worker.report({"loss": loss, "pairs": len(numbers), "bytes": moved_bytes, **self._choice.reported()})
+            case Evaluate():
+                worker.report(self._evaluate(pairs, task.scale))
+
+    def _make_pairs(self, rank: int) -> Pairs:
+        plan, rows = self.plan, self._rows
+        if not plan.draws_pairs:
+            return given_pairs(rows, self.plan.dim).subtracted()
+        return drawn_pairs(rows, plan.settings.pairsPerRow, np.random.default_rng([plan.seed, rank])).subtracted()
+
+    def _add_gradient(self, pairs: Pairs, numbers: Int64s, scale: float, all_pairs: float) -> tuple[float, int]:
+        """Add the gradient of a minibatch; return its summed loss, and the moved bytes."""
+        if not len(numbers):
+            return 0.0, 0
+        rank = self.plan.settings.rank
+        x = pairs.differences(numbers)
+        used, inverse = number_columns(x.indices)
+        x = type(x)((x.data / scale, inverse, x.indptr), shape=(len(numbers), len(used)))
+        keys = pairs.keys[used]
+        columns = columns_of(keys, rank)
+        w = self.weight.pull(columns)
+        evaluated = evaluate(x, pairs.similar[numbers], w.reshape(len(keys), rank), self.plan.settings.dissimilarWeight)
+        active = np.flatnonzero(evaluated.slopes.any(axis=1))
+        if not len(active):
+            return evaluated.loss, w.nbytes
+        x, slopes = x[active], evaluated.slopes[active] / (self.plan.settings.miniBatchFraction * all_pairs)
+        if x.nnz >= DENSE_FROM * x.shape[0] * x.shape[1]:
+            x = x.toarray()
+        size = self._choice.factor_bytes(self.gradient, rank, x, keys)
+        sent: SentFactors | SentValues
+        if size is not None:
+            sent = SentFactors(slopes, x, keys, size)
+        else:
+            sent = SentValues(np.asarray(x.T @ slopes, self.gradient.dtype).reshape(-1), columns)
+        sent.add_to(self.gradient)
+        return evaluated.loss, w.nbytes + sent.nbytes
+
+    def _evaluate(self, pairs: Pairs, scale: float) -> dict[str, Any]:
+        rank, loss = self.plan.settings.rank, 0.0
+        w = self.weight.pull(columns_of(pairs.keys, rank))
+        columns = w.reshape(len(pairs.keys), rank).astype(np.float64) / scale
+        for numbers in pairs.blocks():
+            x, similar = pairs.differences(numbers), pairs.similar[numbers]
+            loss += evaluate(x, similar, columns, self.plan.settings.dissimilarWeight).loss
+        return {"loss": loss, "pairs": len(pairs), "bytes": w.nbytes}
+
+
+def columns_of(keys: Int64s, rank: int) -> Int64s:
+    """Return the columns of features' numbers of L, feature by feature."""
+    return (keys[:, None] * rank + np.arange(rank)).reshape(-1)
+
+
+def _survey(pairs: Pairs) -> Any:
+    """Return a row of the survey, whose sum of squares is in units of the squared largest difference."""
+    largest, squares = 0.0, 0.0
+    with np.errstate(over="ignore"):
+        for numbers in pairs.blocks():
+            values = np.abs(pairs.differences(numbers).data).astype(np.float64)
+            unit = max(largest, float(values.max(initial=0.0)))
+            if unit > 0.0 and np.isfinite(unit):
+                squares = squares * (largest / unit) ** 2 + float(((values / unit) ** 2).sum())
+            largest = unit
+    similar = int(pairs.similar.sum())
+    return np.array([[similar, len(pairs) - similar, largest, squares]], np.float64)

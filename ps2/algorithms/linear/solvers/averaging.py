@@ -18,31 +18,29 @@ from typing import Any
 import numpy as np
 
 from ps2.algorithms.frame.program import Ask, DoTask, Steps, Task
-from ps2.algorithms.linear.local_sgd import LocalSteps, local_sgd, takes
-from ps2.algorithms.linear.losses.loss import Loss
-from ps2.algorithms.linear.parameters import Parameters
-from ps2.algorithms.linear.plan import LinearPlan
-from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.loss_kernels import margin_slope, row_margin
+from ps2.algorithms.linear.losses import MARGIN_CODES, Loss, check_matrix, labels_and_weights
+from ps2.algorithms.linear.parameters import ModelView, Parameters
+from ps2.algorithms.linear.plan import LinearPlan, Problem
+from ps2.algorithms.linear.program import Evaluate, SteppingProgram
 from ps2.algorithms.linear.solvers.solver import Data, SolverContext
-from ps2.algorithms.linear.solvers.stepping import Evaluate, SteppingProgram
-from ps2.algorithms.linear.view import ModelView
 from ps2.algorithms.training.sent_gradients import SentValues
-from ps2.array_types import Float64s
+from ps2.array_types import Float64s, Int64s
 from ps2.client.batch import batch
-from ps2.errors import ConfigError
+from ps2.data.rows import LocalRows
+from ps2.errors import ConfigError, OutOfRangeError
+from ps2.ops.kernels import inline, kernel
+from ps2.ops.table import Array
 
 # The step size is halved if a step lowers the objective by less than this share of it.
 MIN_FALL = 1e-3
+# A smaller scale is multiplied into the weights: often enough to keep their digits, too seldom to cost anything.
+MIN_SCALE = 1e-6
 
 
 @dataclass(frozen=True)
 class PassLocally(Task):
-    """Pass over the rows in local steps from the averaged model, and add the model's change.
-
-    Attributes:
-        step: the number of averages so far.
-        step_size: the step size.
-    """
+    """Pass over the rows in local steps from the model after ``step`` averages, and add the model's change."""
 
     step: int
     step_size: float
@@ -66,7 +64,7 @@ class AveragingWork:
             if isinstance(task, Evaluate):
                 view.report(loss, held)
                 return
-            share, rng, rows = data.weight / self.weight, worker.rng(), data.whole
+            share, rng, rows = data.rows.weight / self.weight, worker.rng(), data.whole
             order = np.concatenate([rng.permutation(len(rows)) for _ in range(self.plan.settings.localPasses)])
             size = max(1, self.plan.settings.localBatchSize or len(rows))
             number = task.step * -(-len(order) // size)
@@ -98,11 +96,7 @@ def refused(got: str) -> ConfigError:
 
 
 class Averaging(SteppingProgram):
-    """Model averaging.
-
-    Raises:
-        ConfigError: the problem has a loss that is not for local steps, or a penalty that the solver does not take.
-    """
+    """Model averaging."""
 
     def __init__(self, context: SolverContext) -> None:
         check_problem(context.problem)
@@ -129,11 +123,7 @@ class Averaging(SteppingProgram):
         return bool(problem.l1 or not problem.l2) and after > (1.0 - MIN_FALL) * before
 
     def _average(self, shrinking: Float64s) -> None:
-        """Average the workers' models.
-
-        Args:
-            shrinking: shape (workers, 2): each worker's factor times its share of the rows, and its soft threshold.
-        """
+        """Average the models by each worker's factor times its share of the rows, and threshold: shape (workers, 2)."""
         factors, thresholds = shrinking.T
         with batch():
             if thresholds.any():
@@ -152,3 +142,171 @@ class Averaging(SteppingProgram):
     def solver_work(self) -> AveragingWork:
         context = self.context
         return AveragingWork(context.loss, self.plan, self.model, self._changes, context.facts.weight)
+
+
+# -- local steps -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LocalSteps:
+    """The steps of a pass.
+
+    Attributes:
+        batch: the number of rows that a step averages; 0, or more than there are: all rows, in one step.
+        step_size: the size of step 0; that of step t is step_size / (1 + step_size l2 t) (Bottou 2012, equation 13).
+        l2: the strength of the L2 penalty; a step shrinks the weights by 1 - (step size) l2.
+        first_step: the number of the first step, from 0.
+        l1: the strength of the L1 penalty; a step then brings weights nearer to 0 by (step size) l1, and not beyond.
+    """
+
+    batch: int
+    step_size: float
+    l2: float = 0.0
+    first_step: int = 0
+    l1: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class LocalModel:
+    """The result of a pass.
+
+    Attributes:
+        w: float64, shape (k,).
+        b: float64, shape (1,).
+        shrink, threshold: a weight v of a feature that no row uses becomes shrink soft(v, threshold).
+        next_step: the number of the next step.
+    """
+
+    w: Float64s
+    b: Float64s
+    shrink: float
+    next_step: int
+    threshold: float = 0.0
+
+    def unused(self, w: Array) -> Float64s:
+        """Return the weights after the pass of features that no row uses, from those before it."""
+        w = np.asarray(w, np.float64)
+        if self.threshold == 0.0:
+            return self.shrink * w
+        return self.shrink * np.sign(w) * np.maximum(np.abs(w) - self.threshold, 0.0)
+
+
+def takes(loss: str) -> bool:
+    """Return whether ``local_sgd`` takes a loss: a linear model's without a scale of its own."""
+    return loss in MARGIN_CODES and loss != "huber"
+
+
+def local_sgd(loss: Loss, rows: LocalRows, w: Array, b: Float64s, order: Int64s, steps: LocalSteps) -> LocalModel:
+    """Pass over rows in an order, in time that depends on their entries, not on how many weights the penalty shrinks.
+
+    ``order`` has the numbers of rows; some may be missing, others may repeat. Wrong arguments raise a ``UsageError``.
+    """
+    problem = loss.problem
+    if not takes(problem.loss):
+        raise ConfigError(f"local SGD: expected a linear model's loss other than huber, got {problem.loss!r}")
+    if steps.batch < 0 or not steps.step_size > 0.0 or min(steps.l1, steps.l2) < 0.0 or steps.first_step < 0:
+        raise ConfigError(f"local SGD: expected a positive step size, and no negative number, got {steps}")
+    check_matrix(problem, rows.x, w, b)
+    y, weights = labels_and_weights(rows)
+    order = np.asarray(order, np.int64)
+    if len(order) and not 0 <= order.min() <= order.max() < len(rows):
+        raise OutOfRangeError(f"order: expected rows in [0, {len(rows)}), got {order.min()} to {order.max()}")
+    batch = min(steps.batch or len(order), len(order)) or 1
+    u, intercept, x = w.astype(np.float64), b.astype(np.float64), rows.x
+    shrink, threshold = sgd_pass(
+        x.indptr, x.indices, x.data, y, weights, order, u, intercept, MARGIN_CODES[problem.loss],
+        problem.fit_intercept, batch, float(steps.step_size), float(steps.l1), float(steps.l2), steps.first_step,
+    )  # fmt: skip
+    return LocalModel(u, intercept, shrink, steps.first_step - (-len(order) // batch), threshold)
+
+
+@kernel
+def sgd_pass(  # noqa: PLR0913
+    indptr: Array,
+    columns: Array,
+    values: Array,
+    y: Float64s,
+    weights: Float64s,
+    order: Int64s,
+    u: Float64s,
+    b: Float64s,
+    code: int,
+    intercept: bool,
+    batch: int,
+    step_size: float,
+    l1: float,
+    l2: float,
+    first_step: int,
+) -> tuple[float, float]:
+    """Change ``u`` and ``b`` by a step for each ``batch`` rows; return ``LocalModel``'s shrink and threshold.
+
+    The weights are s u: then the shrinking of a step is one product, and a row costs only its entries (Bottou 2012,
+    section 5.1). A step's soft threshold eta l1 is eta l1 / abs(s) for u. Soft thresholds add up, so a weight takes
+    those that it has missed when a row uses it (Langford et al., 2009, section 4).
+    """
+    scale, shrink, threshold = 1.0, 1.0, 0.0
+    total = 0.0  # the sum of thresholds since the scale was last multiplied into the weights
+    applied = np.zeros(len(u) if l1 > 0.0 else 0)
+    slopes = np.empty(min(batch, len(order)))
+    step = first_step
+    for first in range(0, len(order), batch):
+        count = min(batch, len(order) - first)
+        eta = step_size / (1.0 + step_size * l2 * step)
+        batch_weight, slope_sum = 0.0, 0.0
+        for i in range(count):
+            row = order[first + i]
+            c = weights[row] if len(weights) else 1.0
+            slopes[i] = 0.0
+            if c == 0.0:
+                continue
+            if l1 > 0.0:
+                for position in range(indptr[row], indptr[row + 1]):
+                    k = columns[position]
+                    u[k] = soft(u[k], total - applied[k])
+                    applied[k] = total
+            margin = scale * row_margin(columns, values, indptr[row], indptr[row + 1], u) + b[0]
+            slopes[i] = c * margin_slope(code, margin, y[row])
+            slope_sum += slopes[i]
+            batch_weight += c
+        factor = 1.0 - eta * l2
+        shrink *= factor
+        scale *= factor
+        if abs(scale) < MIN_SCALE:
+            for k in range(len(u)):
+                if l1 > 0.0:
+                    u[k] = soft(u[k], total - applied[k])
+                    applied[k] = 0.0
+                u[k] *= scale
+            scale, total = 1.0, 0.0
+        step += 1
+        missed = eta * l1 / abs(scale) if l1 > 0.0 else 0.0
+        if l1 > 0.0:
+            threshold += eta * l1 / abs(shrink) if shrink != 0.0 else np.inf
+        if batch_weight == 0.0:
+            total += missed
+            continue
+        if intercept:
+            b[0] -= eta * slope_sum / batch_weight
+        for i in range(count):
+            if slopes[i] == 0.0:
+                continue
+            change = eta * slopes[i] / batch_weight / scale
+            row = order[first + i]
+            for position in range(indptr[row], indptr[row + 1]):
+                u[columns[position]] -= change * values[position]
+        total += missed
+    for k in range(len(u)):
+        if l1 > 0.0:
+            u[k] = soft(u[k], total - applied[k])
+        u[k] *= scale
+    return shrink, threshold
+
+
+@inline
+def soft(value: float, threshold: float) -> float:
+    """Return the value, nearer to 0 by the threshold, and no further than 0."""
+    if value > threshold:
+        return value - threshold
+    if value < -threshold:
+        return value + threshold
+    return 0.0

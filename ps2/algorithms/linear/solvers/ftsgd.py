@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -17,36 +18,32 @@ from typing import Any
 import numpy as np
 
 from ps2.algorithms.frame.program import Ask, DoTask, Steps, Task
-from ps2.algorithms.linear.ftsgd import LocalResult, cosine_of, descend, ftsgd, is_gaussian
-from ps2.algorithms.linear.losses.loss import Array, Loss
-from ps2.algorithms.linear.parameters import Parameters
+from ps2.algorithms.linear.losses import Loss
+from ps2.algorithms.linear.parameters import NOTHING, ModelView, Parameters
 from ps2.algorithms.linear.plan import LinearPlan
+from ps2.algorithms.linear.program import Evaluate, SteppingProgram
 from ps2.algorithms.linear.solvers.solver import Data, SolverContext
-from ps2.algorithms.linear.solvers.stepping import Evaluate, SteppingProgram
-from ps2.algorithms.linear.view import NOTHING, ModelView
 from ps2.algorithms.training.sent_gradients import SentValues
 from ps2.array_types import Float64s
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
-from ps2.errors import ConfigError
+from ps2.errors import ConfigError, ShapeError
+from ps2.ops.table import Array
 
 MIN_NORM = 1e-300
-
-
-def decayed(step_size: float, clock: int) -> float:
-    """Return the learning rate of MLlib's SGD in a clock, from 0 (FTSGD, equation 4)."""
-    return step_size / math.sqrt(clock + 1)
+# The 68-95-99.7 rule: this share of the similarities lies within this number of standard deviations.
+SHARE, DEVIATIONS = 0.997, 3.0
+# The maximum standard deviation of similarities, as a share of the mean.
+LARGEST_RATIO = 0.25
+# The relative difference that rounding may make between equal numbers.
+ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
 class SearchLocally(Task):
-    """Take local iterations from the averaged model, or add the gradient at it.
+    """Take local iterations from the averaged model, or add the gradient at it, if the training has fallen back.
 
-    Attributes:
-        step: the number of averages so far.
-        step_size: the learning rate of Algorithm 3.
-        falls_back: whether the training has fallen back to MLlib's SGD.
-        norm: the length of the first averaged model; only step 1 reads it.
+    ``norm`` is the length of the first averaged model; only step 1 reads it.
     """
 
     step: int
@@ -57,12 +54,9 @@ class SearchLocally(Task):
 
 @dataclass
 class _Memory:
-    """A worker's state from one step to the next; a rollback of the fleet does not change it.
+    """A worker's first local model, if it had rows, and the last gradient of its last step with local iterations.
 
-    Attributes:
-        first: its first local model; None: it had no row.
-        slope: the last gradient of the last step with local iterations.
-        step: the number of that step.
+    A rollback of the fleet does not change it.
     """
 
     first: Array | None = None
@@ -72,13 +66,7 @@ class _Memory:
 
 @dataclass(frozen=True, eq=False)
 class FtsgdWork:
-    """Makes a worker of its rows; picklable.
-
-    Attributes:
-        similarities: the similarity of each worker's first model to their average.
-        weight: the weight of all workers' rows.
-        memories: the states of this process's workers by rank.
-    """
+    """Makes a worker of its rows; ``weight`` is that of all rows, ``memories`` are by rank. Picklable."""
 
     loss: Loss
     plan: LinearPlan
@@ -99,9 +87,9 @@ class FtsgdWork:
             # The first gradient comes with the loss, if it is of all rows.
             loss = None if self.plan.settings.miniBatchFraction == 1.0 else self.loss.loss(data.rows, w, b)
             memory = self.memories.setdefault(worker.rank, _Memory())
-            begin, falls_back = np.concatenate([w, b]), task.falls_back
+            start, falls_back = np.concatenate([w, b]), task.falls_back
             if task.step == 1 and self.plan.settings.localSearch == "auto":
-                falls_back = not self._agree(worker, memory.first, begin, task.norm)
+                falls_back = not self._agree(worker, memory.first, start, task.norm)
             if falls_back:
                 rows = data.sample(self.plan.settings.miniBatchFraction, worker.rng())
                 gradient = self.loss.gradient(rows, w, b)  # the driver takes the step (Algorithm 1)
@@ -115,9 +103,9 @@ class FtsgdWork:
                     sampled=sampled,
                 )
                 return
-            share = data.weight / self.weight
+            share = data.rows.weight / self.weight
             shard = _Shard(self.loss, data, self.plan.settings.miniBatchFraction, worker.rng(), len(w))
-            local = self._search(shard, begin, memory.slope if memory.step == task.step - 1 else None, task)
+            local = self._search(shard, start, memory.slope if memory.step == task.step - 1 else None, task)
             memory.slope, memory.step = local.gradient, task.step
             if task.step == 0:
                 memory.first = local.w if share else None
@@ -133,23 +121,19 @@ class FtsgdWork:
 
         return do
 
-    def _search(self, shard: _Shard, begin: Float64s, slope: Float64s | None, task: SearchLocally) -> LocalResult:
-        """Take a clock's local iterations.
-
-        Args:
-            slope: the last gradient of the step before; None: it is not known.
-        """
+    def _search(self, shard: _Shard, start: Float64s, slope: Float64s | None, task: SearchLocally) -> LocalResult:
+        """Take a clock's local iterations; ``slope`` is the last gradient of the step before, if it is known."""
         plan, l2 = self.plan, self.loss.problem.l2
         # The driver raises an error if a model overflows.
         with np.errstate(over="ignore", invalid="ignore"):
             if plan.settings.adaptiveMomentum:
-                return ftsgd(shard, begin, slope, plan.settings.momentum, task.step_size, plan.settings.localSteps, l2)
-            return descend(shard, begin, decayed(plan.settings.stepSize, task.step), plan.settings.localSteps, l2)
+                return ftsgd(shard, start, slope, plan.settings.momentum, task.step_size, plan.settings.localSteps, l2)
+            return descend(shard, start, decayed(plan.settings.stepSize, task.step), plan.settings.localSteps, l2)
 
     def _agree(self, worker: Any, first: Array | None, average: Array, norm: float) -> bool:
         """Return whether the workers' first models allow local iterations."""
         with np.errstate(over="ignore", invalid="ignore"):
-            # An attempt that was started again knows no first model, and one without rows has none.
+            # A restarted worker does not know its first model, and a worker without rows has none.
             similarity = 1.0 if first is None else cosine_of(float(first @ average), float(np.linalg.norm(first)), norm)
         self.similarities.push(np.array([similarity]), np.array([worker.rank]))
         worker.barrier()
@@ -157,20 +141,12 @@ class FtsgdWork:
 
 
 class _Shard:
-    """Computes the mean gradient of a worker's minibatches, penalty included; counts rows.
-
-    Attributes:
-        first: the summed loss of the first minibatch, and the summed weight of its rows; None before it.
-    """
+    """Computes the mean gradient of a worker's minibatches, penalty included; counts rows."""
 
     def __init__(self, loss: Loss, data: Data, fraction: float, rng: np.random.Generator, weights: int) -> None:
-        self._loss = loss
-        self._data = data
-        self._fraction = fraction
-        self._rng = rng
-        self._weights = weights
+        self._loss, self._data, self._fraction, self._rng, self._weights = loss, data, fraction, rng, weights
         self.rows = 0
-        self.first: tuple[float, float] | None = None
+        self.first: tuple[float, float] | None = None  # the summed loss and weight of the first minibatch
 
     def __call__(self, model: Float64s) -> Float64s:
         rows = self._data.sample(self._fraction, self._rng)
@@ -225,3 +201,127 @@ class Ftsgd(SteppingProgram):
     def solver_work(self) -> FtsgdWork:
         weight = self.context.facts.weight
         return FtsgdWork(self.context.loss, self.plan, self.model, self._changes, self._similarities, weight)
+
+
+# -- local iterations --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class LocalResult:
+    """The result of local steps.
+
+    Attributes:
+        w: float64, shape (k,).
+        gradient: the last gradient.
+        oscillated: whether two consecutive gradients turned back, which ended the steps early.
+        shrink: the weight after the steps of a feature that has only a penalty, from a weight of 1.
+    """
+
+    w: Float64s
+    gradient: Float64s
+    oscillated: bool
+    momenta: list[float]
+    shrink: float = 1.0
+
+
+def ftsgd(  # noqa: PLR0913
+    gradient_of: Callable[[Float64s], Float64s],
+    w: Array,
+    old_gradient: Float64s | None,
+    alpha: float,
+    beta: float,
+    local_steps: int,
+    l2: float = 0.0,
+) -> LocalResult:
+    """Take local steps v = alpha (1 + cos) v + beta / 2 g, w = w - v, with v = 0 before (FTSGD, equation 6).
+
+    cos is that of the angle between a gradient and the one before it. The first time that it is negative, the momentum
+    alpha is 0 in that step; the second time in a row, the learning rate must be too large, and the steps end.
+
+    Args:
+        gradient_of: computes the gradient, penalty included, of rows that it chooses itself.
+        w: float32 or float64, shape (k,).
+        old_gradient: the last gradient of the call before; None: its angle is a right one.
+        alpha, beta: the momentum, and the learning rate.
+        local_steps: the maximum number of steps.
+    """
+    w, old = np.array(w, np.float64), old_gradient
+    velocity = np.zeros_like(w)
+    turned = False
+    momenta: list[float] = []
+    for _ in range(local_steps):
+        gradient = gradient_of(w)
+        similarity = 0.0 if old is None else cosine(old, gradient)
+        old = gradient
+        if similarity < 0.0 and turned:
+            return LocalResult(w, gradient, True, momenta, shrunk(momenta, beta / 2.0 * l2))
+        turned = similarity < 0.0
+        momentum = 0.0 if turned else alpha * (1.0 + similarity)
+        momenta.append(momentum)
+        velocity = momentum * velocity + beta / 2.0 * gradient
+        w -= velocity
+    return LocalResult(w, np.zeros_like(w) if old is None else old, False, momenta, shrunk(momenta, beta / 2.0 * l2))
+
+
+def descend(
+    gradient_of: Callable[[Float64s], Float64s], w: Array, rate: float, local_steps: int, l2: float = 0.0
+) -> LocalResult:
+    """Take local steps w = w - rate g, without momentum (FTSGD, Algorithm 2); see ``ftsgd``."""
+    w = np.array(w, np.float64)
+    gradient = np.zeros_like(w)
+    for _ in range(local_steps):
+        gradient = gradient_of(w)
+        w -= rate * gradient
+    momenta = [0.0] * local_steps
+    return LocalResult(w, gradient, False, momenta, shrunk(momenta, rate * l2))
+
+
+def decayed(step_size: float, clock: int) -> float:
+    """Return the learning rate of MLlib's SGD in a clock, from 0 (FTSGD, equation 4)."""
+    return step_size / math.sqrt(clock + 1)
+
+
+def shrunk(momenta: Sequence[float], rate: float) -> float:
+    """Return the factor by which steps shrink a weight with only a penalty; ``rate``: beta / 2 times its l2."""
+    scale, velocity = 1.0, 0.0
+    for momentum in momenta:
+        velocity = momentum * velocity + rate * scale
+        scale -= velocity
+    return scale
+
+
+def cosine(u: Array, v: Array) -> float:
+    """Return the cosine of the angle between two vectors (FTSGD, equation 3); 0 if one of them is 0."""
+    return cosine_of(float(np.dot(u, v)), float(np.linalg.norm(u)), float(np.linalg.norm(v)))
+
+
+def cosine_of(dot: float, norm_u: float, norm_v: float) -> float:
+    """Return the cosine from inner product and norms, in [-1, 1]; 0 if a vector is 0, NaN if one is too long."""
+    if norm_u == 0.0 or norm_v == 0.0:
+        return 0.0
+    if not math.isfinite(dot) or not math.isfinite(norm_u + norm_v):
+        return math.nan
+    return min(1.0, max(-1.0, dot / norm_u / norm_v))
+
+
+def is_gaussian(similarities: Array) -> bool:
+    """Return whether workers agree enough for several local steps (FTSGD's 68-95-99.7 rule, section III-B).
+
+    docs/decisions/0011 tells why this asks for two things: at least 99.7% of the values lie within 3 standard
+    deviations of the mean, and the standard deviation is at most a quarter of the mean's size. Values that are equal
+    but for rounding agree if they are not 0.
+
+    Args:
+        similarities: shape (workers,): the cosine between each worker's weights and the mean weights; NaN: no.
+    """
+    values = np.asarray(similarities, np.float64)
+    if values.ndim != 1 or not len(values):
+        raise ShapeError(f"similarities: expected shape (workers,), at least one, got {values.shape}")
+    if not np.isfinite(values).all():
+        return False
+    # With as many degrees of freedom as values (FTSGD, Table I).
+    mean, deviation = float(np.mean(values)), float(np.std(values))
+    if deviation <= ROUNDING * abs(mean):
+        return mean != 0.0
+    within = np.abs(values - mean) <= DEVIATIONS * deviation * (1.0 + ROUNDING)
+    return bool(np.mean(within) >= SHARE and deviation <= LARGEST_RATIO * abs(mean))

@@ -4,7 +4,7 @@ One evaluation of the objective is one clock: the workers pull the trial point a
 the gradient. The driver then sends each server two requests. The first returns all inner products that the history
 needs if the point is good. The second computes the next direction and trial point as combinations of vectors there.
 
-With a ``center`` (means of the features), it searches in the space of centred features (``centering``).
+With a ``center`` it searches in the space of centred features (``Center``).
 
 Without ``standardize``, features are scaled, too, so that the objective is about as curved along every weight. Then the
 penalties are on the weights times that scale.
@@ -21,16 +21,13 @@ from typing import Any
 import numpy as np
 
 from ps2.algorithms.frame.program import Ask, DoTask, Steps, Task
-from ps2.algorithms.linear.gradient_form import GradientForm
-from ps2.algorithms.linear.losses.loss import Loss
-from ps2.algorithms.linear.parameters import Parameters, gram
+from ps2.algorithms.linear.losses import Loss
+from ps2.algorithms.linear.parameters import ModelView, Parameters, gram
 from ps2.algorithms.linear.program import NO_SHIFTS, LinearProgram, TrainedModel
-from ps2.algorithms.linear.solvers.history import PAIRS, History
-from ps2.algorithms.linear.solvers.line_search import LineSearch
-from ps2.algorithms.linear.solvers.regions import Orthants, Region
-from ps2.algorithms.linear.solvers.solver import Data, SolverContext
-from ps2.algorithms.linear.validation import Validation
-from ps2.algorithms.linear.view import ModelView
+from ps2.algorithms.linear.solvers.descent import PAIRS, History, LineSearch
+from ps2.algorithms.linear.solvers.monitors import Validation, too_large
+from ps2.algorithms.linear.solvers.regions import Box, Orthants
+from ps2.algorithms.linear.solvers.solver import Data, GradientForm, SolverContext
 from ps2.algorithms.training.sent_gradients import FormChoice
 from ps2.array_types import Float64s
 from ps2.client.batch import batch
@@ -49,8 +46,7 @@ EVALUATIONS_PER_STEP = 3
 class Evaluate(Task):
     """Report the loss of all rows at the trial point, and add its gradient.
 
-    Attributes:
-        shifts: float64: workers subtract them from the first intercepts, which are those of centred features.
+    Workers subtract ``shifts`` from the first intercepts, which are those of centred features.
     """
 
     shifts: Float64s
@@ -83,11 +79,9 @@ class _Evaluation:
     """The evaluation of a trial point.
 
     Attributes:
-        value: the objective.
-        slope: its slope along the direction; 0 within a region.
+        slope: the slope of the objective along the direction; 0 within a region.
         decrease: the expected change of the objective; None: it follows from the slope.
-        products: float64, shape (3, 2 * PAIRS + 1): inner products for the history; 0 where a slot is free.
-        report: the workers' report.
+        products: shape (3, 2 * PAIRS + 1): inner products for the history; 0 where a slot is free.
     """
 
     value: float
@@ -115,7 +109,7 @@ class Lbfgs(LinearProgram):
         self._steps, self._changes = vectors[4 : 4 + PAIRS], vectors[4 + PAIRS :]
         scale = context.scale if context.conditions else None
         orthants = Orthants(context.problem.l1, scale, self._unscaled) if context.problem.l1 else None
-        self._region: Region | None = context.box or orthants
+        self._region: Box | Orthants | None = context.box or orthants
         if self._region is not None:
             self._pseudo, self._pseudo_at_trial = context.space.several(2)
         else:
@@ -152,14 +146,10 @@ class Lbfgs(LinearProgram):
         return self._validation.best
 
     def _search(self, ask: Ask, history: History, value: float, evaluations: Iterator[int]) -> Steps[_Evaluation | str]:
-        """Accept the last trial point. Evaluate points along a direction from it until one is good enough.
-
-        Args:
-            value: the objective at the last trial point.
-            evaluations: the remaining evaluations.
+        """Accept the last trial point, of objective ``value``. Evaluate points along a direction from it.
 
         Returns:
-            The good point, or the reason why there is none.
+            The first point that is good enough, or the reason why there is none.
         """
         search, shifts = self._choose_direction(ask, history, value, accept=True)
         for _ in evaluations:
@@ -184,9 +174,7 @@ class Lbfgs(LinearProgram):
     def _choose_direction(self, ask: Ask, history: History, value: float, accept: bool) -> tuple[LineSearch, Float64s]:
         """Choose a direction, and the first trial point along it; return the search, and the trial point's shifts.
 
-        Args:
-            value: the objective at the point.
-            accept: whether the last trial point becomes the point.
+        ``accept``: whether the last trial point becomes the point, whose objective is ``value``.
         """
         coefficients, slope = history.direction()
         if slope >= 0.0:  # by rounding, or because servers lost a part of the vectors
@@ -202,9 +190,7 @@ class Lbfgs(LinearProgram):
         """Return the reason to stop by the gradient and the last objectives, as in pyspark.ml; "": there is none."""
         plan, value = self.context.plan, trial.value
         if not math.isfinite(value):
-            raise InputError(
-                f"the objective is {value} before the first step: labels, weights or features are too large"
-            )
+            raise too_large(value)
         if not math.isfinite(trial.square):
             raise InputError(_too_steep(self._gradient_at_trial))
         # As if labels were of size 1: the tolerance must not depend on the unit of the labels.
@@ -223,14 +209,7 @@ class Lbfgs(LinearProgram):
     # -- on the servers ------------------------------------------------------------------------------------------------
 
     def _finish_gradient(self, loss: float, history: History) -> tuple[float, float, float | None, Float64s]:
-        """Finish the gradient at the trial point, and compute the inner products that are needed if it is good.
-
-        Args:
-            loss: the summed loss of all rows.
-
-        Returns:
-            Fields of ``_Evaluation``.
-        """
+        """Finish the gradient at the trial point; return the fields of ``_Evaluation`` from the summed loss."""
         context, problem = self.context, self.context.problem
         trial, gradient, pseudo = self._trial, self._gradient_at_trial, self._pseudo_at_trial
         mean = 1.0 / context.facts.weight
@@ -288,14 +267,11 @@ class Lbfgs(LinearProgram):
             self._pseudo.copy(self._pseudo_at_trial)
 
     def _move_trial(self, length: float, coefficients: Float64s | None = None, accept: bool = False) -> Float64s:
-        """Set the trial point to ``point + length * direction``, within the region if there is one.
+        """Set the trial point to ``point + length * direction``, within the region if there is one; return its shifts.
 
         Args:
             coefficients: the coefficients of a new direction; None: the direction stays.
             accept: whether the last trial point first becomes the point.
-
-        Returns:
-            The trial point's shifts.
         """
         trial, point, direction = self._trial, self._point, self._direction
         center = self.context.center

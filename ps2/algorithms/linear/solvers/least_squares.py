@@ -30,20 +30,14 @@ SINGULAR = 16 * np.finfo(np.float64).eps
 
 @dataclass(frozen=True, eq=False)
 class Products:
-    """Weighted sums over rows of products of features and labels, both less their means.
-
-    Attributes:
-        xx: float64, shape (k, k): products of features with each other.
-        xy: float64, shape (k,): products of features with the label.
-        yy: the squared label.
-    """
+    """Weighted sums over rows of products of k features x and the label y, all less their means."""
 
     xx: Float64s
     xy: Float64s
     yy: float
 
     def packed(self) -> Float64s:
-        """Return one array, shape (packed_size(k),); those of several workers add up."""
+        """Return one array of packed_size(k) numbers; those of several workers add up."""
         return np.concatenate([self.xx[_upper(len(self.xy))], self.xy, [self.yy]])
 
     @staticmethod
@@ -58,12 +52,9 @@ def packed_size(k: int) -> int:
 
 
 def products(rows: KeptRows, mean: Float64s, label_mean: float) -> Products:
-    """Sum over a worker's rows, block by block.
+    """Sum over a worker's rows, block by block; subtract the means of all workers' rows.
 
-    Args:
-        rows: with labels, of some keys; features have a standard deviation of about 1 over the rows of all workers.
-        mean: shape (k,): the means of all features, also of those that no row of the worker has.
-        label_mean: the mean of all rows' labels.
+    Features have a standard deviation of about 1 over the rows of all workers.
     """
     xx, xy, yy = np.zeros((len(mean), len(mean))), np.zeros(len(mean)), 0.0
     for block in rows.blocks():
@@ -92,12 +83,7 @@ def _add_products(rows: LocalRows, mean: Float64s, label_mean: float, xx: Float6
 
 @dataclass(frozen=True, eq=False)
 class _DenseColumns:
-    """Some features of a worker's rows less their means. As means are subtracted before sums, nothing cancels.
-
-    Attributes:
-        columns: int64, shape (m,): the features, ascending.
-        mean: shape (m,): their means.
-    """
+    """The columns of some ascending features less their means, which are subtracted before sums: nothing cancels."""
 
     rows: LocalRows
     columns: npt.NDArray[np.int64]
@@ -124,15 +110,11 @@ def slopes(rows: KeptRows, mean: Float64s, label_mean: float, w: Float64s) -> Fl
     """Sum over a worker's rows the features, less their means, times the residuals of weights: ``xy - xx w``.
 
     From products, that has only as many digits as ``xx w``; from rows, it has more.
-
-    Args:
-        rows, mean, label_mean: as for ``products``.
-        w: shape (k,).
     """
-    return sum((_slopes_of(block, mean, label_mean, w) for block in rows.blocks()), np.zeros(len(mean)))
+    return sum((_block_slopes(block, mean, label_mean, w) for block in rows.blocks()), np.zeros(len(mean)))
 
 
-def _slopes_of(rows: LocalRows, mean: Float64s, label_mean: float, w: Float64s) -> Float64s:
+def _block_slopes(rows: LocalRows, mean: Float64s, label_mean: float, w: Float64s) -> Float64s:
     assert rows.y is not None
     c = np.ones(len(rows)) if rows.weights is None else rows.weights
     sums, columns = np.zeros(len(mean)), np.flatnonzero(np.abs(mean) > SMALL_MEAN)
@@ -181,7 +163,6 @@ class Solution:
     """Weights that minimise 1/2 w' xx w - xy' w + l1' |w| + 1/2 l2' w^2.
 
     Attributes:
-        w: float64, shape (k,).
         factor: the Cholesky factor of xx + diag(l2), upper; None: the matrix is singular, or there is an L1 penalty.
         pivot: the smallest share of a feature's own product that the features before it do not explain. Weights have
             about as many digits as this share times 1e16.
@@ -194,11 +175,7 @@ class Solution:
     feature: int = 0
 
     def refined(self, residual: Float64s) -> Solution:
-        """Return better weights (the corrected seminormal equations: Björck 1987).
-
-        Args:
-            residual: shape (k,): ``xy - (xx + diag(l2)) w``, computed from rows (``slopes``).
-        """
+        """Return better weights by ``xy - (xx + diag(l2)) w`` (the corrected seminormal equations: Björck 1987)."""
         return replace(self, w=self.w + scipy.linalg.cho_solve((self.factor, False), residual))
 
     def inverse_diagonal(self) -> Float64s:
@@ -216,12 +193,7 @@ class Solution:
 def solve(sums: Products, l1: Float64s, l2: Float64s, steps: int, tol: float) -> Solution:
     """Solve the normal equations; if they are singular, for the shortest weights; with an L1 penalty by L-BFGS-B.
 
-    Args:
-        sums: the products of features of about the same size.
-        l1: shape (k,): strengths.
-        l2: shape (k,): strengths.
-        steps: maximum steps of L-BFGS-B.
-        tol: L-BFGS-B stops when the objective improves by less than this, relatively.
+    Features have about the same size. ``steps`` and ``tol`` are those of L-BFGS-B.
     """
     a, k = sums.xx + np.diag(l2), len(sums.xy)
     if l1.any():

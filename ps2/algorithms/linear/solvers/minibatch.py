@@ -14,15 +14,12 @@ from typing import Any
 import numpy as np
 
 from ps2.algorithms.frame.program import Ask, DoTask, Steps, Task
-from ps2.algorithms.linear.gradient_form import GradientForm
-from ps2.algorithms.linear.losses.loss import Loss
-from ps2.algorithms.linear.parameters import Parameters, columns_of
+from ps2.algorithms.linear.losses import Loss
+from ps2.algorithms.linear.parameters import NOTHING, ModelView, Parameters, columns_of
 from ps2.algorithms.linear.preparation import END, PREPARATION
-from ps2.algorithms.linear.program import LinearWork
-from ps2.algorithms.linear.solvers.optimizer import CatchUp, Optimizer
-from ps2.algorithms.linear.solvers.solver import Data, SolverContext
-from ps2.algorithms.linear.solvers.stepping import Evaluate, SteppingProgram
-from ps2.algorithms.linear.view import NOTHING, ModelView
+from ps2.algorithms.linear.program import Evaluate, LinearWork, SteppingProgram
+from ps2.algorithms.linear.solvers.optimizer import CatchUp, Optimizer, states_of
+from ps2.algorithms.linear.solvers.solver import Data, GradientForm, SolverContext
 from ps2.algorithms.training.run import FIRST_CLOCK, clocks_until_rollback
 from ps2.algorithms.training.sent_gradients import FormChoice
 from ps2.array_types import Float64s
@@ -31,11 +28,7 @@ from ps2.client.batch import batch
 
 @dataclass(frozen=True)
 class AddGradient(Task):
-    """Add the gradient of a minibatch.
-
-    Attributes:
-        step: the number of steps so far.
-    """
+    """Add the gradient of a minibatch after ``step`` steps."""
 
     step: int
 
@@ -45,11 +38,8 @@ class MinibatchWork:
     """Makes a worker of its rows; picklable.
 
     Attributes:
-        form: the form of gradients on the network.
-        optimizer: takes a step of the worker's own in each clock; None: the driver takes one step by all gradients.
+        optimizer: takes the worker's own step in each clock; None: the driver takes one step by all gradients.
         catch_up: brings the columns of a minibatch up to date before they are read; None: they always are.
-        fraction: the share of the rows in a minibatch.
-        scale: the factor of gradients.
         every: the number of clocks from one evaluation of the held-out rows to the next.
     """
 
@@ -89,11 +79,7 @@ class MinibatchWork:
 
 @dataclass(frozen=True, eq=False)
 class OwnSteps:
-    """The loop of a worker that may be ahead of others; picklable.
-
-    Attributes:
-        steps: the number of steps.
-    """
+    """The loop of a worker that may be ahead of others; picklable."""
 
     work: LinearWork
     steps: int
@@ -113,10 +99,12 @@ class Minibatch(SteppingProgram):
     """An optimizer's steps along gradients of minibatches."""
 
     def __init__(self, context: SolverContext) -> None:
-        self._gradient = context.space.new()
-        self._optimizer = Optimizer.make(context, context.initial_model, self._gradient)
+        model, plan, self._gradient = context.initial_model, context.plan, context.space.new()
+        states = {name: context.space.new() for name in states_of(plan.optimizer)}
+        steps_per_clock = 1 if plan.staleness == 0 else context.workers
+        self._optimizer = Optimizer(context.problem, plan, model, self._gradient, states, steps_per_clock)
         super().__init__(context, self._optimizer.decayed)
-        self._catch_up = self._optimizer.catching_up()
+        self._catch_up = self._optimizer.catch_up()
         self._every = math.ceil(1.0 / self.plan.settings.miniBatchFraction)
 
     def first_biases(self) -> Float64s:
@@ -140,11 +128,7 @@ class Minibatch(SteppingProgram):
             step += 1
 
     def _compute_penalty_and_step(self, step: int, is_last: bool, last_penalty: float) -> float:
-        """Return the penalty of the model after a number of steps; take the next step, unless rows are held out.
-
-        Args:
-            last_penalty: the penalty of the last model that was asked for.
-        """
+        """Return the model's penalty, or ``last_penalty`` if it is not due; take a step, unless rows are held out."""
         driver_steps = self.staleness == 0
         # A lazy step costs as much as its minibatch, so work on all columns is due once per pass over the rows.
         is_due = is_last or self._catch_up is None or step % self._every == 0

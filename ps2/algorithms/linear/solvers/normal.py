@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from ps2.algorithms.frame.program import Ask, DoTask, Steps, Task
-from ps2.algorithms.linear.centering import Center
-from ps2.algorithms.linear.parameters import Parameters
+from ps2.algorithms.linear.parameters import Center, ModelView, Parameters
 from ps2.algorithms.linear.program import LinearProgram
 from ps2.algorithms.linear.solvers.least_squares import (
     Products,
@@ -30,7 +29,6 @@ from ps2.algorithms.linear.solvers.least_squares import (
     solve,
 )
 from ps2.algorithms.linear.solvers.solver import Data, SolverContext
-from ps2.algorithms.linear.view import ModelView
 from ps2.array_types import Float64s
 from ps2.client.dcv import DCV
 
@@ -44,7 +42,6 @@ MAX_INVERSE_STD = 1e140
 MAX_CORRECTIONS = 4
 # A correction below this share of the weights is the last one.
 EXACT = 1e-10
-# Warnings.
 SHORTEST = (
     "feature %d is, to the precision of float64, a sum of multiples of others, so many weights are as good: they are "
     "the shortest ones"
@@ -63,15 +60,7 @@ class AddResiduals(Task):
 
 @dataclass(frozen=True, eq=False)
 class NormalWork:
-    """Makes a worker of its rows; picklable.
-
-    Attributes:
-        sums: the vector to which workers add products.
-        residuals: the vector to which workers add products of features and residuals.
-        model: the weights so far.
-        center: the means of the features; None: workers do not subtract them.
-        label_mean: the number that workers subtract from labels.
-    """
+    """Makes a worker of its rows, which subtracts means; picklable."""
 
     sums: DCV
     residuals: DCV
@@ -83,7 +72,7 @@ class NormalWork:
     def __call__(self, data: Data) -> DoTask:
         def add(worker: Any, task: AddProducts | AddResiduals) -> None:
             view = ModelView(worker)
-            mean = np.zeros(self.dim) if self.center is None else self.center.of_features()
+            mean = np.zeros(self.dim) if self.center is None else self.center.feature_means()
             w, _ = view.pull(self.model, np.arange(self.dim))
             if isinstance(task, AddProducts):
                 vector, values = self.sums, products(data.rows, mean, self.label_mean).packed()
@@ -98,13 +87,7 @@ class NormalWork:
 
 @dataclass(frozen=True, eq=False)
 class _Equations:
-    """The normal equations of the sums on the servers.
-
-    Attributes:
-        sums: the sums of products, divided by the weight of all rows.
-        l1, l2: the strengths of the penalties on each weight.
-        solution: the solution, as exact as the products allow.
-    """
+    """The normal equations of the servers' sums, divided by the weight of all rows, and their solution."""
 
     sums: Products
     l1: Float64s
@@ -167,12 +150,12 @@ class Normal(LinearProgram):
         """Set the intercept.
 
         Returns:
-            The objective of weights of 0 and of the solution; the smallest pivot, and its feature; the diagonal of the
-            inverse for unscaled features, and for the intercept: empty if it is not known.
+            The objectives of weights of 0 and of the solution; the smallest pivot, and its feature; the diagonal of the
+            inverse for unscaled features and the intercept, or an empty array.
         """
         context, equations, w = self.context, self._read_equations(), self.model.weight.pull()
         sums, solution, facts = equations.sums, equations.solution, context.facts
-        mean = np.zeros(len(w)) if context.center is None else context.center.of_features()
+        mean = np.zeros(len(w)) if context.center is None else context.center.feature_means()
         self.model.bias.push(np.array([self._label_mean - mean @ w]))
         diagonal = np.empty(0)
         if solution.factor is not None and facts.label_std > 0.0:

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ps2.algorithms.linear.parameters import Parameters
-from ps2.algorithms.linear.plan import LinearPlan
-from ps2.algorithms.linear.problem import Problem
-from ps2.algorithms.linear.solvers.solver import SolverContext
+from ps2.algorithms.linear.plan import LinearPlan, Problem
 from ps2.array_types import Int64s
 from ps2.client.dcv import DCV
 from ps2.ops.all import optimizer_steps
@@ -22,7 +20,7 @@ DECAYING = {"adamW": "adam", "gd": "sgd"}
 
 
 def step_of(name: str) -> Op:
-    """Return the operation that is the step of an optimizer."""
+    """Return the operation for the step of an optimizer."""
     return optimizer_steps()[DECAYING.get(name, name)]
 
 
@@ -31,7 +29,7 @@ def states_of(name: str) -> tuple[str, ...]:
     return step_of(name).reads[1:-1]
 
 
-def lazy_ones() -> list[str]:
+def lazy_optimizers() -> list[str]:
     """Return the optimizers whose step can skip columns where the gradient is 0."""
     return sorted(name for name, op in optimizer_steps().items() if "lazy" in op.params)
 
@@ -40,9 +38,8 @@ def lazy_ones() -> list[str]:
 class Optimizer:
     """Steps of one optimizer on the servers; picklable.
 
-    The operations declare the optimizers and their params. FTRL's penalties are no part of its steps: its weights
-    follow from sums over all steps (McMahan et al., 2013). "adamW" and "gd" let weights and intercept decay by the L2
-    penalty before the step, whatever the gradients were (Loshchilov & Hutter, 2019).
+    FTRL's penalties are no part of its steps: its weights follow from sums over all steps (McMahan et al., 2013).
+    "adamW" and "gd" let weights and intercept decay by the L2 penalty before the step (Loshchilov & Hutter, 2019).
 
     Under BSP the driver takes one step by the sum of all workers' gradients. Workers that may be ahead of each other
     (SSP, ASP) take steps of their own: each sees its own updates at once (Xing et al., 2016, section 3.2).
@@ -59,14 +56,6 @@ class Optimizer:
     gradient: Parameters
     states: Mapping[str, Parameters]
     steps_per_clock: int = 1
-
-    @staticmethod
-    def make(context: SolverContext, model: Parameters, gradient: Parameters) -> Optimizer:
-        """Make the vectors that the optimizer needs."""
-        plan = context.plan
-        states = {name: context.space.new() for name in states_of(plan.optimizer)}
-        steps = 1 if plan.staleness == 0 else context.workers
-        return Optimizer(context.problem, plan, model, gradient, states, steps)
 
     @property
     def follows_sums(self) -> bool:
@@ -87,8 +76,8 @@ class Optimizer:
         """Return the vectors of a model to which an L2 penalty applies."""
         return model.each if self.plan.optimizer in DECAYING else (model.weight,)
 
-    def catching_up(self) -> CatchUp | None:
-        """Return how to bring columns up to date before they are read; None: they always are."""
+    def catch_up(self) -> CatchUp | None:
+        """Return how to bring columns up to date before workers read them; None: they always are."""
         problem, declared = self.problem, self._declared
         if declared.catch_up is None or not self.plan.settings.lazy or not (problem.l1 or problem.l2):
             return None

@@ -1,41 +1,18 @@
 """The regions of steps of L-BFGS: the orthant of the point (OWL-QN: Andrew & Gao, 2007), or a box of bounds.
 
 In both, the direction follows from a pseudo-gradient, which is 0 where the objective cannot fall, and trial points are
-projected onto the region.
+projected onto the region. Methods are called within ``batch()``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
-from ps2.algorithms.linear.parameters import Parameters, Space
+from ps2.algorithms.linear.parameters import Parameters
 from ps2.algorithms.linear.plan import Bounds
 from ps2.client.dcv import DCV
-
-
-class Region(Protocol):
-    """A region; call its methods within ``batch()``."""
-
-    def set_pseudo_gradient(self, pseudo: Parameters, point: Parameters, gradient: Parameters) -> None:
-        """Set the pseudo-gradient at a point."""
-
-    def align(self, direction: Parameters, pseudo: Parameters) -> None:
-        """Project a direction onto the region near the point."""
-
-    def project(
-        self, trial: Parameters, point: Parameters, direction: Parameters, pseudo: Parameters, length: float
-    ) -> None:
-        """Project ``trial``, which is point + length * direction, onto the region."""
-
-    def project_curvature(self, step: Parameters, change: Parameters, pseudo: Parameters) -> None:
-        """Project the last step, and the gradient's change along it, onto the region, for its curvature.
-
-        Args:
-            pseudo: the pseudo-gradient after the step.
-        """
 
 
 @dataclass(frozen=True)
@@ -53,6 +30,7 @@ class Orthants:
     unscaled: DCV | None = None
 
     def set_pseudo_gradient(self, pseudo: Parameters, point: Parameters, gradient: Parameters) -> None:
+        """Set the pseudo-gradient at a point."""
         by_penalised = gradient.weight
         if self.scale is not None and self.unscaled is not None:
             by_penalised = self.unscaled.copy(gradient.weight).div(self.scale)
@@ -63,41 +41,29 @@ class Orthants:
         pseudo.bias.copy(gradient.bias)
 
     def align(self, direction: Parameters, pseudo: Parameters) -> None:
+        """Project a direction onto the region near the point."""
         direction.weight.zip(pseudo.weight).apply("align")
 
     def project(
         self, trial: Parameters, point: Parameters, direction: Parameters, pseudo: Parameters, length: float
     ) -> None:
+        """Project ``trial``, which is point + length * direction, onto the region."""
         trial.weight.zip(point.weight, direction.weight, pseudo.weight).apply("orthant_step", t=length)
 
     def project_curvature(self, step: Parameters, change: Parameters, pseudo: Parameters) -> None:
-        """Keep both, as Andrew & Gao do."""
+        """Project the last step, and the gradient's change, for the curvature: here, both stay (Andrew & Gao)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Box:
-    """The box between bounds.
-
-    Attributes:
-        bounds: the bounds of the weights of unscaled features.
-        lower, upper: the bounds of the weights of scaled features, on the servers.
-    """
+    """The box between bounds; ``lower`` and ``upper`` are those of the weights of scaled features, on the servers."""
 
     bounds: Bounds
     lower: Parameters
     upper: Parameters
 
-    @staticmethod
-    def make(bounds: Bounds, space: Space) -> Box:
-        return Box(bounds, *space.several(2))
-
     def prepare(self, scale: DCV | None, model: Parameters) -> None:
-        """Set the bounds, and clip a model to them.
-
-        Args:
-            scale: for each weight, the factor of its feature, 0 if the weight will be 0; None: features are unscaled.
-            model: the parameters to clip.
-        """
+        """Set the bounds, and clip a model to them; ``scale`` has each weight's factor, 0 if the weight will be 0."""
         bounds = self.bounds
         factors = np.ones(bounds.lower.size) if scale is None else scale.pull()
         is_free, divisors = factors == 0.0, np.where(factors == 0.0, 1.0, factors)

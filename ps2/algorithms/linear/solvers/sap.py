@@ -24,8 +24,7 @@ from typing import Any
 import numpy as np
 
 from ps2.algorithms.frame.program import Ask, Steps
-from ps2.algorithms.linear.coordinates.columns import DENSE
-from ps2.algorithms.linear.coordinates.subproblem import (
+from ps2.algorithms.linear.coordinates import (
     NO_COLUMNS,
     NO_PRODUCTS,
     NO_SUPPORT,
@@ -35,11 +34,11 @@ from ps2.algorithms.linear.coordinates.subproblem import (
     lower_bound,
     minimise,
 )
-from ps2.algorithms.linear.parameters import SPARSE_FROM
-from ps2.algorithms.linear.plan import SCHEDULES, PathPoint
-from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.parameters import SPARSE_FROM, is_small
+from ps2.algorithms.linear.plan import SCHEDULES, PathPoint, Problem
 from ps2.algorithms.linear.program import LinearProgram, TrainedModel
 from ps2.algorithms.linear.settings import PathSettings
+from ps2.algorithms.linear.solvers.monitors import too_large
 from ps2.algorithms.linear.solvers.sap_worker import (
     AddGradients,
     ColumnVectors,
@@ -58,9 +57,8 @@ from ps2.errors import ConfigError, InputError
 MAX_NEW, MAX_CACHED, MAX_PRODUCTS = 1024, 4096, 6 << 20
 # The same for the logistic loss, whose products are all new. So a set has the whole support if it fits.
 MAX_NEW_LOGISTIC = 2048
-# A round ends when a sweep changes gradients by less than this share of the gap, or of its tolerance, relatively; or by
-# so little that it is rounding.
-INEXACT, OF_TOLERANCE, EXACT = 1e-2, 0.1, 1e-12
+# A round ends when a sweep changes gradients by less than this share of the gap, or of its tolerance, or by rounding.
+INEXACT, TOLERANCE_SHARE, EXACT = 1e-2, 0.1, 1e-12
 # Maximum steps along one set of the logistic loss, and the share of the gap that a step must gain before another one.
 MAX_REPEATS, MIN_GAIN = 8, 0.05
 # The share of the expected decrease that a step must reach (Tseng and Yun, 2009); the lengths of one clock after the
@@ -87,7 +85,7 @@ def check_problem(problem: Problem) -> None:
         )
     if not problem.l1 > 0.0:
         raise ConfigError(f"solver: 'sap' is for L1 penalties, got l1={problem.l1:g}")
-    if problem.size >= SPARSE_FROM:
+    if not is_small(problem):
         raise ConfigError(f"solver: 'sap' takes fewer than {SPARSE_FROM:,} features, got {problem.size:,}")
 
 
@@ -115,13 +113,10 @@ class _Fit:
     """The model as it is trained, strength by strength.
 
     Attributes:
-        bias: the intercept, where dense features have their means.
-        strengths: the strengths of the penalties.
-        support: the weights that are not 0.
-        value: the objective.
+        bias: the intercept for centred dense features.
         gap, value_at_pass: the duality gap and the objective at the last pass.
         steps: the number of steps for these strengths.
-        rounds: the number of further sets before the next pass.
+        rounds: the number of sets before the next pass.
         sets: the number of sets so far.
         cached: the features with cached products.
         move: the last change, which the workers do not know yet.
@@ -140,12 +135,10 @@ class _Fit:
     move: _Move = NO_MOVE
 
     def begin(self, strengths: Strengths) -> None:
-        """Begin with the next strengths of the path."""
         self.strengths, self.steps, self.rounds, self.gap, self.value_at_pass = strengths, 0, 0, math.inf, math.inf
 
     def take(self, move: _Move, value: float) -> None:
-        """Take a step."""
-        self.support = self.support.replaced(move.columns, self.support.at(move.columns) + move.changes)
+        self.support = self.support.replaced(move.columns, self.support.weights(move.columns) + move.changes)
         self.bias, self.value, self.steps, self.move = self.bias + move.intercept, value, self.steps + 1, move
 
     @property
@@ -155,11 +148,7 @@ class _Fit:
 
 
 def strengths_of(path: PathSettings, max_strength: float) -> tuple[float, ...]:
-    """Return the strengths of a path, as factors of the problem's penalties.
-
-    Args:
-        max_strength: the smallest strength whose model is all zeros.
-    """
+    """Return a path's strengths, as factors of the problem's penalties; ``max_strength`` makes all weights 0."""
     if path.lambdaPath:
         return tuple(path.lambdaPath)
     shares = path.lambdaRatio ** (np.arange(path.lambdaCount) / max(path.lambdaCount - 1, 1))
@@ -202,7 +191,7 @@ class Sap(LinearProgram):
                     break
                 yield from self._minimise_along_sets(ask, fit, task)
                 report, loss = yield from self._pass_over_columns(ask, fit)
-            intercept = fit.bias - float(means @ fit.support.at(dense))
+            intercept = fit.bias - float(means @ fit.support.weights(dense))
             history = self._history_since(first_step, first_value, reason or NO_PROGRESS)
             points.append(self._path_point(ask, fit, factor, intercept, history))
         self.record.reason = points[-1].history.reason
@@ -215,9 +204,7 @@ class Sap(LinearProgram):
         fit.move = NO_MOVE
         loss = float(report.loss) / self.context.facts.weight
         if not math.isfinite(loss):
-            raise InputError(
-                f"the objective is {loss} before the first step: labels, weights or features are too large"
-            )
+            raise too_large(loss)
         return report, loss
 
     def _minimise_along_sets(self, ask: Ask, fit: _Fit, task: ComputeBlock | None) -> Steps[None]:
@@ -250,11 +237,10 @@ class Sap(LinearProgram):
     def _search(self, fit: _Fit, direction: _Move, expected: float) -> Steps[tuple[_Move, float]]:
         """Find the longest step along a direction that lowers the objective enough; return it, and the objective.
 
-        Args:
-            expected: the decrease of the objective along the direction, to first order.
+        ``expected`` is the decrease of the objective along the direction, to first order.
         """
         lengths, support = np.ones(1), fit.support
-        w = support.at(direction.columns)
+        w = support.weights(direction.columns)
         while expected > 0.0:
             changes = direction.columns, direction.changes, direction.intercept
             task = TryLengths(NO_COLUMNS, NO_VALUES, fit.bias, *changes, lengths)
@@ -274,9 +260,7 @@ class Sap(LinearProgram):
     def _describe(self) -> tuple[Int64s, Float64s, float]:
         """Bound the second derivatives; return the features that are dense, their means, and the first intercept."""
         vectors, problem = self._vectors, self.context.problem
-        dense, means = NO_COLUMNS, NO_VALUES
-        if problem.fit_intercept:
-            dense, means = vectors.share.zip(vectors.mean).apply("linear.dense_columns", least=DENSE)
+        dense, means = vectors.dense_means(problem)
         vectors.curvature.zip(vectors.mean).apply(
             "linear.curvature", factor=CURVATURE[problem.loss], centred=problem.fit_intercept
         )
@@ -297,19 +281,14 @@ class Sap(LinearProgram):
     def _predict_changes(self, strengths: Strengths, screen: float) -> float:
         """Let the servers predict the next step of each coordinate; return max |gradient - l2 w|.
 
-        Args:
-            screen: the minimum gradient at which a weight of 0 takes part.
+        ``screen`` is the minimum gradient at which a weight of 0 takes part.
         """
         vectors = self._vectors
         rows = vectors.change.zip(self.model.weight, vectors.gradient, vectors.curvature)
         return float(rows.apply("linear.predict_changes", l1=strengths.l1, l2=strengths.l2, screen=screen))
 
     def _update_gap(self, fit: _Fit, report: Any, loss: float, max_gradient: float, initial_loss: float) -> str:
-        """Compute objective and duality gap at a pass; return the reason to end with these strengths, "" to continue.
-
-        Args:
-            max_gradient: max |gradient - l2 w|.
-        """
+        """Compute objective and duality gap at a pass; return the reason to end these strengths, or an empty string."""
         plan, w = self.plan, fit.support.w
         dual = float(report.dual) / self.context.facts.weight
         value = loss + fit.strengths.of(w)
@@ -333,14 +312,13 @@ class Sap(LinearProgram):
         return down * down / curved if self.context.problem.fit_intercept and curved > 0.0 else 0.0
 
     def _history_since(self, step: int, value: float, reason: str) -> TrainingHistory:
-        """Return the history of the steps from one on, before which the objective was ``value``."""
+        """Return the history since a step, before which the objective was ``value``."""
         record = self.record
         seconds = list(record.seconds[step:])
         objective = [value, *record.objective[len(record.objective) - len(seconds) :]] if seconds else [value]
         return TrainingHistory(objective, seconds, [], len(seconds), record.rows, record.bytes, reason)
 
     def _path_point(self, ask: Ask, fit: _Fit, factor: float, intercept: float, history: TrainingHistory) -> PathPoint:
-        """Return the model of a factor of the strengths."""
         w, columns, scale = fit.support.w, fit.support.columns, self.context.scale
         if scale is not None:
             w = w * ask(lambda: scale.pull(columns))
@@ -362,15 +340,15 @@ class Sap(LinearProgram):
         count, limit = self.plan.set_size, MAX_NEW if self._is_squared else MAX_NEW_LOGISTIC
         if self._by_change:
             count = min(max(count, len(support)), limit)
-        drawn, rounds = ask(partial(self._draw_columns, count, fit.sets)), max(fit.rounds - 1, 0)
+        columns, rounds = ask(partial(self._draw_columns, count, fit.sets)), max(fit.rounds - 1, 0)
         if not self._by_change:
-            block, cached = drawn, NO_COLUMNS
+            block, cached = columns, NO_COLUMNS
             rounds = fit.rounds - 1 if fit.rounds else -(-dim // count) - 1
         else:
-            new = drawn[~np.isin(drawn, cached)] if self._is_squared else np.union1d(drawn, support)
+            new = columns[~np.isin(columns, cached)] if self._is_squared else np.union1d(columns, support)
             size = len(new) + len(cached)
             if len(new) > limit or size > MAX_CACHED or len(new) * size > MAX_PRODUCTS:
-                new, cached = np.union1d(drawn, support), NO_COLUMNS
+                new, cached = np.union1d(columns, support), NO_COLUMNS
             if len(new) > limit:  # the model is too large for one set
                 new = ask(partial(self._draw_columns, limit, fit.sets))
                 changing = ask(lambda: int(self._vectors.change.nnz()))
@@ -404,8 +382,8 @@ class Sap(LinearProgram):
         curved = float(report.curved) if self.context.problem.fit_intercept else 0.0
         products = cached.extended(task.block, report.products, report.entries, curved)
         self._products = products if self._caches_products(fit) else NO_PRODUCTS
-        w, strengths = fit.support.at(task.block), fit.strengths
-        tol = max(INEXACT * fit.gap / fit.value, OF_TOLERANCE * self.plan.settings.tol, EXACT) * strengths.l1
+        w, strengths = fit.support.weights(task.block), fit.strengths
+        tol = max(INEXACT * fit.gap / fit.value, TOLERANCE_SHARE * self.plan.settings.tol, EXACT) * strengths.l1
         step = minimise(products, report.gradient, w, (float(report.down), curved), strengths, tol)
         expected = float(report.gradient @ step.change) + float(report.down) * step.intercept
         expected += strengths.of(w) - strengths.of(step.w)
@@ -421,7 +399,7 @@ class Sap(LinearProgram):
         """Set the weights that have changed, and the intercept."""
         columns, _ = fit.move.changed
         with batch():
-            self.model.weight.push(fit.support.at(columns), columns)
+            self.model.weight.push(fit.support.weights(columns), columns)
             self.model.bias.push(np.array([fit.bias]))
 
     def _push_changes(self, fit: _Fit) -> None:

@@ -12,21 +12,19 @@ from typing import Any
 import numpy as np
 
 from ps2.algorithms.frame.program import DoTask, Task
-from ps2.algorithms.linear.coordinates.columns import DENSE, LocalColumns
-from ps2.algorithms.linear.coordinates.kernels import describe_columns, slopes
-from ps2.algorithms.linear.coordinates.subproblem import NO_COLUMNS, NO_VALUES
-from ps2.algorithms.linear.losses.loss import Array
-from ps2.algorithms.linear.losses.margin import CODES
-from ps2.algorithms.linear.losses.margin_kernels import summed_loss
-from ps2.algorithms.linear.parameters import Parameters
-from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.coordinate_kernels import describe_columns, slopes
+from ps2.algorithms.linear.coordinates import DENSE, NO_COLUMNS, NO_VALUES, LocalColumns
+from ps2.algorithms.linear.loss_kernels import summed_loss
+from ps2.algorithms.linear.losses import MARGIN_CODES
+from ps2.algorithms.linear.parameters import ModelView, Parameters
+from ps2.algorithms.linear.plan import Problem
 from ps2.algorithms.linear.solvers.solver import Data
-from ps2.algorithms.linear.view import ModelView
 from ps2.algorithms.training.table import Facts
 from ps2.array_types import Float64s, Int64s
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
 from ps2.data.rows import LocalRows
+from ps2.ops.table import Array
 
 
 @dataclass(frozen=True)
@@ -36,12 +34,7 @@ class Describe(Task):
 
 @dataclass(frozen=True, eq=False)
 class MarginTask(Task):
-    """A computation from the margins after a change of the model.
-
-    Attributes:
-        columns, changes: the features whose weights have changed, and the changes.
-        bias: the intercept after the change.
-    """
+    """A computation from the margins after changes of the weights of some columns; ``bias``: the new intercept."""
 
     columns: Int64s
     changes: Float64s
@@ -55,12 +48,7 @@ class AddGradients(MarginTask):
 
 @dataclass(frozen=True, eq=False)
 class ComputeBlock(MarginTask):
-    """Report the gradient and products of some features.
-
-    Attributes:
-        block: the features.
-        new: the number of features, from the first on, whose products with all are reported.
-    """
+    """Report the gradient of a block of features, and the products of the first ``new`` ones with all."""
 
     block: Int64s
     new: int
@@ -68,13 +56,7 @@ class ComputeBlock(MarginTask):
 
 @dataclass(frozen=True, eq=False)
 class TryLengths(MarginTask):
-    """Report the losses of steps along a direction.
-
-    Attributes:
-        direction, slopes: the features, and the changes of their weights at a step of length 1.
-        bias_slope: the change of the intercept at a step of length 1.
-        lengths: the lengths of the steps.
-    """
+    """Report the losses of steps along the features of a direction; slopes are the changes at a step of length 1."""
 
     direction: Int64s
     slopes: Float64s
@@ -99,6 +81,13 @@ class ColumnVectors:
     curvature: DCV
     gradient: DCV
     change: DCV
+
+    def dense_means(self, problem: Problem) -> tuple[Int64s, Float64s]:
+        """Return the features to centre, and their means; none without an intercept."""
+        if not problem.fit_intercept:
+            return NO_COLUMNS, NO_VALUES
+        dense: tuple[Int64s, Float64s] = self.share.zip(self.mean).apply("linear.dense_columns", least=DENSE)
+        return dense
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,17 +141,14 @@ class _Work:
         view.report()
 
     def _make_margins(self, view: ModelView) -> LocalColumns:
-        dense, means = NO_COLUMNS, NO_VALUES
-        if self._problem.fit_intercept:
-            dense, means = self._vectors.share.zip(self._vectors.mean).apply("linear.dense_columns", least=DENSE)
-        columns = LocalColumns.of(self._rows, dense, means)
+        columns = LocalColumns.of(self._rows, *self._vectors.dense_means(self._problem))
         w, _ = view.pull(self._model, columns.keys)
         used = np.flatnonzero(w)
         columns.add_to(self._z, columns.keys[used], w[used])
         return columns
 
     def _try_lengths(self, task: TryLengths, columns: LocalColumns, view: ModelView) -> None:
-        slope, code = np.full(len(self._rows), task.bias_slope), CODES[self._problem.loss]
+        slope, code = np.full(len(self._rows), task.bias_slope), MARGIN_CODES[self._problem.loss]
         columns.add_to(slope, task.direction, task.slopes)
         losses = np.zeros((len(task.lengths), 2))
         for length, sums in zip(task.lengths, losses, strict=True):
@@ -172,13 +158,20 @@ class _Work:
     def _differentiate(self, task: MarginTask, columns: LocalColumns, view: ModelView) -> None:
         center = self._facts.label_mean if self._problem.fit_intercept else 0.0
         loss, dual = slopes(
-            *(CODES[self._problem.loss], self._z + task.bias, self._y, self._weights, center, 1.0 / self._facts.weight),
+            *(
+                MARGIN_CODES[self._problem.loss],
+                self._z + task.bias,
+                self._y,
+                self._weights,
+                center,
+                1.0 / self._facts.weight,
+            ),
             *(self._slope, self._curvature),
         )
         rows, report = 0, dict[str, Any](dual=dual, down=self._slope.sum(), curved=self._curvature.sum())
         if isinstance(task, ComputeBlock):
-            report["gradient"] = columns.dot_at(task.block, self._slope)
-            report["entries"] = columns.dot_at(task.block, self._curvature)
+            report["gradient"] = columns.dot_some(task.block, self._slope)
+            report["entries"] = columns.dot_some(task.block, self._curvature)
             report["products"] = columns.products(task.block, task.new, self._curvature)
             view.moved_bytes += report["products"].nbytes + report["gradient"].nbytes + report["entries"].nbytes
         else:

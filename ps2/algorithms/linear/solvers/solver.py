@@ -1,40 +1,34 @@
-"""The input of a solver: the rows of a worker, and the context in the driver."""
+"""The input of a solver: the rows of a worker and the form of their gradients, and the context in the driver."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from ps2.algorithms.linear.centering import Center
-from ps2.algorithms.linear.losses.loss import Array, Loss
-from ps2.algorithms.linear.parameters import Parameters, Space, columns_of
-from ps2.algorithms.linear.plan import LinearPlan, Start
-from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.losses import Evaluated, FactoredGradient, Loss, SoftmaxLoss
+from ps2.algorithms.linear.parameters import NOTHING, Center, Parameters, Space, columns_of
+from ps2.algorithms.linear.plan import LinearPlan, Problem, Start
 from ps2.algorithms.linear.solvers.regions import Box
-from ps2.algorithms.linear.view import NOTHING
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.record import Record
+from ps2.algorithms.training.sent_gradients import FormChoice, SentFactors, SentValues
 from ps2.algorithms.training.table import Facts
 from ps2.array_types import Float64s, Int64s
 from ps2.client.dcv import DCV
 from ps2.data.rows import LocalRows
 from ps2.data.spilled_rows import KeptRows
+from ps2.ops.table import Array
 
-# Maximum random numbers in memory at a time.
+# The maximum number of random numbers in memory at a time.
 DRAWS = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """A worker's rows.
-
-    Attributes:
-        rows: the rows to train on.
-        held: the held-out rows, with the same keys; None: there are none.
-        width: number of weights of a feature.
-    """
+    """A worker's rows to train on, and its held-out rows, with the same keys, if there are any."""
 
     rows: KeptRows
     held: KeptRows | None = None
@@ -44,11 +38,6 @@ class Data:
     def columns(self) -> Int64s:
         """The columns of the weights of the rows' features."""
         return columns_of(self.rows.keys, self.width)
-
-    @property
-    def weight(self) -> float:
-        """The sum of the weights of the rows to train on."""
-        return self.rows.weight
 
     @property
     def whole(self) -> LocalRows:
@@ -65,8 +54,33 @@ class Data:
         if fraction == 1.0:
             return self.rows
         begins = range(0, len(self.rows), DRAWS)
-        drawn = [np.flatnonzero(rng.random(min(DRAWS, len(self.rows) - begin)) < fraction) + begin for begin in begins]
-        return self.rows.chosen(np.concatenate([np.empty(0, np.int64), *drawn]))
+        parts = [np.flatnonzero(rng.random(min(DRAWS, len(self.rows) - begin)) < fraction) + begin for begin in begins]
+        return self.rows.chosen(np.concatenate([np.empty(0, np.int64), *parts]))
+
+
+@dataclass(frozen=True, eq=False)
+class GradientForm:
+    """Computes a worker's gradients, in the form that takes fewer bytes or is chosen; picklable."""
+
+    loss: Loss
+    choice: FormChoice
+
+    def gradient(
+        self, vector: DCV, rows: KeptRows, w: Array, b: Float64s, columns: Int64s, scale: float = 1.0
+    ) -> tuple[Evaluated | FactoredGradient, SentValues | SentFactors]:
+        """Return loss and gradient, and the gradient times ``scale`` in the form in which it travels to ``vector``.
+
+        The gradient of rows in a file travels by value: factors would be as large as the rows.
+        """
+        loss = self.loss
+        if isinstance(loss, SoftmaxLoss) and not vector.isSparse and isinstance(rows, LocalRows):
+            x = rows.x.toarray() if rows.x.nnz == math.prod(rows.x.shape) else rows.x
+            size = self.choice.factor_bytes(vector, loss.problem.width, x, rows.keys)
+            if size is not None:
+                factors = loss.factors(rows, w, b)
+                return factors, SentFactors(factors.slopes * scale, x, rows.keys, size)
+        evaluated = loss.gradient(rows, w, b)
+        return evaluated, SentValues(evaluated.dw * scale, columns)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,17 +88,13 @@ class SolverContext:
     """The context of a solver in the driver.
 
     Attributes:
-        space: makes vectors.
         initial_model: the parameters before the first step.
-        record: the history of the training so far.
-        workers: the number of workers.
-        columns: the names of the table's columns.
         scale: for each weight, the factor of its feature in all rows; weights are multiplied by it in the end. None:
             rows are not scaled.
-        box: the bounds of the parameters; None: there are none.
-        start: the model of an earlier training, whose gradient is small, and so is a good first step. None: the loss
-            has initial parameters.
         center: the means of the scaled features, which the solver subtracts; None: it subtracts none.
+        box: the bounds of the parameters; None: there are none.
+        start: the initial model. Its gradient is small, and so is a good first step. None: the loss has initial
+            parameters.
     """
 
     problem: Problem

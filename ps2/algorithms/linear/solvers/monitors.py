@@ -1,4 +1,4 @@
-"""The objective of each step's model, penalties included, and whether the training diverges.
+"""Checks of each step's model: its objective, penalties included, and the loss of held-out rows.
 
 In a step, workers compute the loss of the model before the step. So the last clock of a solver evaluates the last
 model, and takes no step.
@@ -9,11 +9,14 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from ps2.algorithms.linear.parameters import Parameters
+from ps2.algorithms.frame.program import Ask
+from ps2.algorithms.linear.parameters import Parameters, Space
 from ps2.algorithms.linear.plan import LinearPlan
 from ps2.algorithms.linear.solvers.solver import SolverContext
+from ps2.client.batch import batch
 from ps2.errors import DivergedError, InputError
 
 log = logging.getLogger(__name__)
@@ -24,57 +27,41 @@ DIVERGED = 1000.0
 WORSE, WORSE_THAN_SAMPLE = 1.01, 2.0
 # Objectives below this share of the largest squared label (classes: of 1) are rounding.
 ROUNDING = 1e-9
+# The minimum of a held-out loss in relative improvements.
+MIN_LOSS = 0.01
 
 
 class ObjectiveMonitor:
-    """The objective from clock to clock."""
+    """The objective from clock to clock; ``penalised`` returns a model's vectors to which the L2 penalty applies."""
 
     def __init__(
         self, context: SolverContext, penalised: Callable[[Parameters], tuple[Any, ...]] = lambda model: (model.weight,)
     ):
-        """Args:
-        penalised: returns the vectors of a model to which the L2 penalty applies.
-        """
         self._context, self._penalised = context, penalised
         labels = context.facts.label_range if context.problem.classes is None else (0.0, 1.0)
         size = max(abs(labels[0]), abs(labels[1]))
         self._rounding = ROUNDING * size * size
 
     def penalty(self, model: Parameters) -> Callable[[], float]:
-        """Request the penalties of a model within ``batch()``; the returned function returns them after it."""
+        """Request the penalties of a model within ``batch()``; return a function that returns them after it."""
         l1, l2 = self._context.problem.l1, self._context.problem.l2
         sizes: list[tuple[float, Any]] = [(l1, model.weight.norm1())] if l1 else []
         squares: list[tuple[float, Any]] = [(l2 / 2.0, v.dot(v)) for v in self._penalised(model)] if l2 else []
         return lambda: sum(strength * size.result() for strength, size in [*sizes, *squares])
 
     def objective(self, step: int, loss: float, weight: float, penalty: float) -> float:
-        """Return the objective of the model after a number of steps.
-
-        Args:
-            loss: the weighted sum of the rows' losses.
-            weight: the sum of their weights; 0: there was no row, and the objective is NaN.
-
-        Raises:
-            DivergedError: it is not finite.
-            InputError: it is not finite before the first step.
-        """
+        """Return the objective of the model after a number of steps; NaN without rows. Raise if it is not finite."""
         value = loss / weight + penalty if weight else math.nan
         if weight and not math.isfinite(value):
             if step == 0:
-                raise InputError(
-                    f"the objective is {value} before the first step: labels, weights or features are too large"
-                )
+                raise too_large(value)
             raise diverged(
                 self._context, f"after step {step} the objective is {value}, and it was {self._first:g} before"
             )
         return value
 
     def end(self) -> None:
-        """Warn if the objective of the last model is worse than that of the first one.
-
-        Raises:
-            DivergedError: it is far worse.
-        """
+        """Warn if the last objective is worse than the first one; raise DivergedError if it is far worse."""
         first, last = self._first, self._context.record.objective[-1]
         before = max(first, self._rounding)
         message = f"the objective has grown from {first:g} to {last:g}"
@@ -87,8 +74,13 @@ class ObjectiveMonitor:
 
     @property
     def _first(self) -> float:
-        """The first objective that is known."""
+        """The first objective that is not NaN."""
         return next((value for value in self._context.record.objective if not math.isnan(value)), math.nan)
+
+
+def too_large(objective: float) -> InputError:
+    """Return the error of an objective that is not finite before the first step."""
+    return InputError(f"the objective is {objective} before the first step: labels, weights or features are too large")
 
 
 def diverged(context: SolverContext, cause: str) -> DivergedError:
@@ -107,3 +99,39 @@ def _advice(context: SolverContext) -> str:
     if context.problem.l2:
         advice += f", or for regParam (an L2 penalty of {context.problem.l2:g})"
     return f"{advice}: take a smaller one, or scale them"
+
+
+class Validation:
+    """Early stopping by the losses of held-out rows, as with pyspark.ml's validationTol; copies the best model.
+
+    ``losses`` are those so far; the list grows.
+    """
+
+    def __init__(self, tol: float, model: Parameters, best: Parameters, losses: list[float]) -> None:
+        self._tol, self._model, self._best, self._losses = tol, model, best, losses
+
+    @staticmethod
+    def make(plan: LinearPlan, space: Space, model: Parameters, losses: list[float]) -> Validation:
+        best = space.new() if plan.validate else model
+        return Validation(plan.validation_tol, model, best, losses)
+
+    @property
+    def best(self) -> Parameters:
+        """The model with the smallest held-out loss; without held-out rows the trained model."""
+        return self._best if self._losses else self._model
+
+    def add_loss(self, ask: Ask, report: Any, model: Parameters) -> str:
+        """Add a model's loss, if the report has one; copy the best model. Return the reason to stop; "": none."""
+        if not report.held_weight:
+            return ""
+        loss, min_loss = float(report.held_loss / report.held_weight), min(self._losses, default=math.inf)
+        self._losses.append(loss)
+        return ask(partial(self._copy_if_best, loss, min_loss, model))
+
+    def _copy_if_best(self, loss: float, min_loss: float, model: Parameters) -> str:
+        if loss < min_loss:
+            with batch():
+                self._best.copy(model)
+        if min_loss - loss < self._tol * max(loss, MIN_LOSS):
+            return "the loss of the rows held out does not get better any more"
+        return ""

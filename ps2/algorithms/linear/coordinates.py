@@ -1,0 +1,237 @@
+"""Coordinate descent: a worker's rows by column, and the objective along a block of coordinates. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from ps2.algorithms.linear.coordinate_kernels import (
+    add_columns,
+    add_products,
+    all_columns_dot,
+    by_column,
+    columns_dot,
+    descend,
+    select_columns,
+)
+from ps2.array_types import Float64s, Int64s
+from ps2.data.rows import LocalRows
+
+# A column with at least this share of the rows' weight is centred.
+DENSE = 0.5
+# BLAS multiplies at least this many columns as dense blocks, if more than this share of their entries is stored.
+MANY, DENSE_PRODUCTS = 32, 0.25
+# The numbers in a dense block of rows.
+BLOCK_ENTRIES = 1 << 22
+MAX_SWEEPS = 10_000
+NO_COLUMNS = np.empty(0, np.int64)
+NO_VALUES = np.empty(0)
+
+
+@dataclass(frozen=True, eq=False)
+class LocalColumns:
+    """The columns of a worker's n rows: sorted keys, and each entry's row and value, from ``starts[column]`` on."""
+
+    keys: Int64s
+    n: int
+    starts: Int64s
+    rows: npt.NDArray[np.int32]
+    values: Float64s
+
+    @staticmethod
+    def of(rows: LocalRows, dense: Int64s, means: Float64s) -> LocalColumns:
+        """Return the columns of rows; subtract ``means`` from the ``dense`` features, whose products would cancel.
+
+        ``dense`` is sorted; the worker's rows may lack some of these features.
+        """
+        absent = dense[_slots(rows.keys, dense) < 0]
+        keys = np.insert(rows.keys, np.searchsorted(rows.keys, absent), absent)
+        shifts = np.full(len(keys), np.nan)
+        shifts[np.searchsorted(keys, dense)] = means
+        x = rows.x
+        starts, entry_rows, values = by_column(x.indptr, x.indices, x.data, np.searchsorted(keys, rows.keys), shifts)
+        return LocalColumns(keys, len(rows), starts, entry_rows, values)
+
+    def slots(self, features: Int64s) -> Int64s:
+        """Return the indices of features in ``keys``; -1 where the rows lack one."""
+        return _slots(self.keys, features)
+
+    def dot(self, s: Float64s) -> Float64s:
+        """Return the inner products of all columns with a vector of rows, shape (k,)."""
+        out = np.empty(len(self.keys))
+        all_columns_dot(self.starts, self.rows, self.values, s, out)
+        return out
+
+    def dot_some(self, features: Int64s, s: Float64s) -> Float64s:
+        """Return the inner products of some features with a vector of rows."""
+        out = np.empty(len(features))
+        columns_dot(self.starts, self.rows, self.values, self.slots(features), s, out)
+        return out
+
+    def add_to(self, z: Float64s, features: Int64s, factors: Float64s) -> None:
+        """Add features times factors to a vector of rows."""
+        # A message's arrays are read-only: a copy is not, and the kernel is compiled once.
+        add_columns(self.starts, self.rows, self.values, self.slots(features), np.array(factors, np.float64), z)
+
+    def products(self, features: Int64s, new: int, h: Float64s) -> Float64s:
+        """Return each of the first ``new`` features times itself and those after it, with rows of weights ``h``.
+
+        The result has shape (new, len(features)); below the diagonal it is undefined.
+        """
+        n, k = self.n, len(features)
+        begins, indices, values = select_columns(self.starts, self.rows, self.values, self.slots(features), n)
+        products = np.zeros((new, k))
+        if new < MANY or len(values) <= DENSE_PRODUCTS * n * k:
+            add_products(begins, indices, values, h, new, products)
+            return products
+        by_rows = sp.csr_array((values, indices, begins), shape=(n, k))
+        step = max(1, BLOCK_ENTRIES // k)
+        for begin in range(0, n, step):
+            block = by_rows[begin : begin + step].toarray()
+            products += (block[:, :new] * h[begin : begin + step, None]).T @ block
+        return products
+
+
+def _slots(keys: Int64s, features: Int64s) -> Int64s:
+    """Return the indices of features in sorted keys; -1 where there is none."""
+    if not len(keys):
+        return np.full(len(features), -1)
+    slots = np.minimum(np.searchsorted(keys, features), len(keys) - 1)
+    return np.where(keys[slots] == features, slots, -1)
+
+
+@dataclass(frozen=True, eq=False)
+class Products:
+    """The second derivatives ``gram`` of the loss by the weights of k features, at the best intercept.
+
+    ``sums`` are the sums of the features' entries, weighted as in ``gram``.
+    """
+
+    columns: Int64s
+    gram: Float64s
+    sums: Float64s
+
+    def extended(self, columns: Int64s, products: Float64s, sums: Float64s, weight: float) -> Products:
+        """Return the products of all ``columns``: new ones first, then ``self.columns``.
+
+        ``products`` are the workers' ``LocalColumns.products``; ``sums`` are the sums of entries times the rows' second
+        derivatives, and ``weight`` is the sum of the latter; 0: there is no intercept.
+        """
+        new = len(columns) - len(self.columns)
+        upper = products.copy()
+        if weight > 0.0:
+            upper -= np.outer(sums[:new], sums) / weight
+        gram = np.empty((len(columns), len(columns)))
+        gram[new:, new:] = self.gram
+        gram[:new] = upper
+        gram[new:, :new] = upper[:, new:].T
+        below = np.tril_indices(new, -1)
+        gram[below] = upper[:, :new].T[below]
+        return Products(columns, gram, sums)
+
+    def last(self, columns: Int64s) -> Products | None:
+        """Return the products of the last features; None: ``columns`` are others."""
+        first = len(self.columns) - len(columns)
+        if first < 0 or not np.array_equal(self.columns[first:], columns):
+            return None
+        return Products(self.columns[first:], self.gram[first:, first:], self.sums[first:])
+
+
+NO_PRODUCTS = Products(NO_COLUMNS, np.empty((0, 0)), NO_VALUES)
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """A step along a block of k coordinates: the new weights, the changes, and the decrease of the objective."""
+
+    w: Float64s
+    change: Float64s
+    intercept: float
+    decrease: float
+    sweeps: int
+
+
+@dataclass(frozen=True)
+class Strengths:
+    """The strengths of the penalties ``l1 |w|_1 + l2 / 2 |w|^2``."""
+
+    l1: float
+    l2: float
+
+    def of(self, w: Float64s) -> float:
+        """Return the penalties of weights."""
+        return float(self.l1 * np.abs(w).sum() + 0.5 * self.l2 * (w @ w))
+
+
+def minimise(
+    products: Products,
+    gradient: Float64s,
+    w: Float64s,
+    intercept: tuple[float, float],
+    strengths: Strengths,
+    tol: float,
+) -> Step:
+    """Minimise along a block by cyclic coordinate descent on its products (Friedman, Hastie and Tibshirani, 2010).
+
+    Args:
+        gradient: shape (k,): the loss's negative derivatives by the weights.
+        w: shape (k,): the weights before the step.
+        intercept: the negative derivative by the intercept, and the second one, which is 0 without an intercept.
+        tol: stop when a sweep changes no weight by more than this, times its second derivative.
+    """
+    down, curved = intercept
+    new_w, q = w.copy(), gradient.copy()
+    if curved > 0.0:
+        q -= products.sums * (down / curved)
+    decrease, sweeps = descend(products.gram, q, new_w, strengths.l1, strengths.l2, tol, MAX_SWEEPS)
+    change = new_w - w
+    if curved <= 0.0:
+        return Step(new_w, change, 0.0, decrease, sweeps)
+    step = (down - float(products.sums @ change)) / curved
+    return Step(new_w, change, step, decrease + 0.5 * down * down / curved, sweeps)
+
+
+@dataclass(frozen=True, eq=False)
+class Support:
+    """The weights that are not 0: sorted columns, int64, and their weights, float64."""
+
+    columns: Int64s
+    w: Float64s
+
+    def weights(self, columns: Int64s) -> Float64s:
+        """Return the weights of any columns."""
+        if not len(self.columns):
+            return np.zeros(len(columns))
+        if not len(self.columns):
+            return np.zeros(len(columns))
+        slots = _slots(self.columns, columns)
+        return np.where(slots >= 0, self.w[slots], 0.0)
+
+    def replaced(self, columns: Int64s, w: Float64s) -> Support:
+        """Return the support after the weights of some columns have changed."""
+        others, nonzero = ~np.isin(self.columns, columns), w != 0.0
+        union = np.concatenate([self.columns[others], columns[nonzero]])
+        order = np.argsort(union)
+        return Support(union[order], np.concatenate([self.w[others], w[nonzero]])[order])
+
+
+NO_SUPPORT = Support(NO_COLUMNS, NO_VALUES)
+
+
+def lower_bound(dual: float, loss: float | None, max_gradient: float, square: float, strengths: Strengths) -> float:
+    """Return a lower bound of the objective: its dual at the residuals, scaled so that it is feasible.
+
+    The L2 penalty counts as more rows of the squared loss. An intercept must be at its minimum.
+
+    Args:
+        dual: the mean dual value of the rows (``slopes``).
+        loss: the mean squared loss; None: another loss, whose dual is concave and 0 at 0.
+        max_gradient: max |gradient - l2 w|.
+        square: |w|^2.
+    """
+    scale = min(1.0, strengths.l1 / max_gradient) if max_gradient > 0.0 else 1.0
+    bound = scale * dual - 0.5 * strengths.l2 * scale * scale * square
+    return bound if loss is None else bound - scale * scale * loss
