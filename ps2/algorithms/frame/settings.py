@@ -372,8 +372,8 @@ class Plan(Generic[N]):
 
     @property
     def seed(self) -> int:
-        """The seed, not negative; pyspark.ml's default is a hash, of either sign."""
-        return int(getattr(self.settings, "seed")) % 2**63  # noqa: B009 - a family declares it
+        """The seed, not negative; pyspark.ml's default is a hash, of either sign. 0: the family has none."""
+        return int(getattr(self.settings, "seed", 0)) % 2**63
 
     def with_settings(self: P, **values: Any) -> P:
         """Return the plan with other values of some settings."""
