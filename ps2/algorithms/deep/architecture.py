@@ -42,9 +42,9 @@ class Layer:
     def initial(self, rng: np.random.Generator) -> Float32s:
         """Return initial weights: Glorot's uniform distribution (Glorot & Bengio, 2010, Equation 16), biases 0."""
         bound = math.sqrt(6.0 / (self.inputs + self.outputs))
-        made = np.zeros(self.shape, np.float32)
-        made[:-1] = rng.uniform(-bound, bound, (self.inputs, self.outputs))
-        return made
+        weights = np.zeros(self.shape, np.float32)
+        weights[:-1] = rng.uniform(-bound, bound, (self.inputs, self.outputs))
+        return weights
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,11 @@ class Architecture:
         return self.kind == "two-tower"
 
     @property
+    def has_pairs(self) -> bool:
+        """Whether the margin has the inner products of all pairs of a row's vectors."""
+        return self.kind == "deepfm"
+
+    @property
     def first(self) -> int:
         """Place of the vector in a key's block: 1, after the linear weight; 0 for towers, which have none."""
         return 0 if self.has_towers else 1
@@ -126,9 +131,9 @@ class Architecture:
         return {**asdict(self), "hidden": list(self.hidden)}
 
     @staticmethod
-    def from_json(found: dict[str, Any]) -> Architecture:
+    def from_json(content: dict[str, Any]) -> Architecture:
         """Return the architecture that ``to_json`` described."""
-        return Architecture(**{**found, "hidden": tuple(found["hidden"])})
+        return Architecture(**content)
 
 
 def _stack(name: str, inputs: int, sizes: tuple[int, ...]) -> tuple[Layer, ...]:

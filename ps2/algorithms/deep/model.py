@@ -10,19 +10,115 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ps2.algorithms.deep.architecture import Architecture
-from ps2.algorithms.deep.network import Pass, tower
-from ps2.algorithms.deep.rows import batch_of
+from ps2.algorithms.deep.architecture import Architecture, Layer
+from ps2.algorithms.deep.network import Pass, batch_of, tower
 from ps2.algorithms.deep.scoring import check_fields, check_margins
-from ps2.algorithms.deep.shared_layers import SAVED, SharedLayers
 from ps2.algorithms.frame.array_files import read_array, reading, write_arrays
 from ps2.array_types import Float32s, Float64s
+from ps2.client.batch import batch
+from ps2.client.dcv import DCV
+from ps2.client.embedding_optimizers import LARGEST_SQUARED
 from ps2.client.embedding_table import EmbeddingTable
+from ps2.client.matrix import DCVMatrix
 from ps2.data.hashing import FieldHasher
 from ps2.data.key_rows import KeyRows
+from ps2.errors import OutOfRangeError
 
+# Rows of a layer's matrix, and how many there are: see ps2.algorithms.deep.ops.
+WEIGHT, GRADIENT, ROWS = 0, 3, 5
+# The rows that files hold: all except the gradient.
+SAVED = (0, 1, 2, 4)
 FORMAT = "ps2.deep.v1"
 TABLE = "table"
+
+
+@dataclass(frozen=True, eq=False)
+class SharedLayers:
+    """Handles to the layers on the servers; picklable. A layer is a matrix, so that its gradient can leave alone.
+
+    Attributes:
+        layers: names and shapes of the layers.
+        matrices: the matrix of each layer, with five rows.
+    """
+
+    layers: tuple[Layer, ...]
+    matrices: tuple[DCVMatrix, ...]
+
+    @staticmethod
+    def new(architecture: Architecture, weights: Sequence[Float32s], name: str) -> SharedLayers:
+        """Put layers on the servers of the active context, with initial weights."""
+        layers = architecture.layers()
+        vectors = [DCV.dense(layer.size, ROWS, name=f"{name}/{layer.name}") for layer in layers]
+        shared = SharedLayers(layers, tuple(vector.matrix() for vector in vectors))
+        shared._push([WEIGHT], weights)
+        return shared
+
+    @staticmethod
+    def existing(architecture: Architecture, ps: Any, name: str) -> SharedLayers:
+        """Return layers that the fleet of a context has by that name; NotFoundError: it has none."""
+        layers = architecture.layers()
+        return SharedLayers(layers, tuple(ps.vector(f"{name}/{layer.name}").matrix() for layer in layers))
+
+    def pull(self) -> list[Float32s]:
+        """Read all weights, in the order of ``layers``: one request per server."""
+        return [rows[0] for rows in self._pull([WEIGHT])]
+
+    def state(self) -> list[Float32s]:
+        """Read the weights and the optimizer's state of each layer, shape (4, inputs + 1, outputs)."""
+        return self._pull(SAVED)
+
+    def put_state(self, state: Sequence[Float32s]) -> None:
+        """Overwrite what ``state`` reads."""
+        self._push(SAVED, state)
+
+    def add(self, number: int, gradient: Float32s) -> None:
+        """Add a worker's gradient of a layer to the sum on the servers; return while it travels.
+
+        Raises:
+            OutOfRangeError: a number of the gradient is NaN, or too large for the optimizer.
+        """
+        self._check(number, gradient)
+        self.matrices[number].add([GRADIENT], gradient.reshape(1, -1), wait=False)
+
+    def step_with(self, number: int, gradient: Float32s, lr: float, decay: float) -> None:
+        """Take a step of a layer with one worker's gradient, like ``add``; ``decay`` is that of the weights."""
+        self._check(number, gradient)
+        self.matrices[number].apply(
+            "deep.step_of_gradient", wait=False, gradient=gradient.reshape(-1), lr=lr, decay=decay
+        )
+
+    def step(self, lr: float, decay: float) -> None:
+        """Take a step of all layers with the sums of the workers' gradients."""
+        with batch():
+            for matrix in self.matrices:
+                matrix.apply("deep.step_of_sum", lr=lr, decay=decay)
+
+    def forget_gradients(self) -> None:
+        """Set the sums of gradients to 0: a training that ended early may have left parts of a step."""
+        self._push([GRADIENT], [np.zeros(layer.size, np.float32) for layer in self.layers])
+
+    def free(self) -> None:
+        """Free the layers on the servers."""
+        for matrix in self.matrices:
+            matrix.free()
+
+    def _push(self, rows: Sequence[int], values: Sequence[Float32s]) -> None:
+        with batch():
+            for matrix, layer_values in zip(self.matrices, values, strict=True):
+                matrix.push(rows, layer_values.reshape(len(rows), -1))
+
+    def _pull(self, rows: Sequence[int]) -> list[Float32s]:
+        with batch():
+            futures = [matrix.pull(rows) for matrix in self.matrices]
+        return [future.result().reshape(-1, *layer.shape) for future, layer in zip(futures, self.layers, strict=True)]
+
+    def _check(self, number: int, gradient: Float32s) -> None:
+        fits = np.abs(gradient) <= LARGEST_SQUARED
+        if not fits.all():
+            raise OutOfRangeError(
+                f"layer {self.layers[number].name!r}: expected gradients of at most {LARGEST_SQUARED:g}, whose squares "
+                f"are added up, got {gradient[~fits][0]}: scale the numbers of the rows, or lower the learning rates"
+            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,11 +154,6 @@ class DeepModel:
         table = EmbeddingTable(**settings, name=name)
         layers = SharedLayers.new(architecture, architecture.initial(seed), name)
         return DeepModel(architecture, hasher, layers, table, name)
-
-    @property
-    def parts(self) -> tuple[Architecture, SharedLayers, EmbeddingTable]:
-        """What a training changes."""
-        return self.architecture, self.layers, self.table
 
     def predictor(self) -> DeepPredictor:
         """Return a predictor for tasks, with the layers as they are now."""

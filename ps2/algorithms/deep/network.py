@@ -5,7 +5,7 @@ Sizes: n rows with u distinct keys. A key's block has ``architecture.width`` num
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +14,9 @@ import numpy.typing as npt
 from scipy.special import expit
 
 from ps2.algorithms.deep.architecture import Architecture
-from ps2.algorithms.deep.kernels import embed, embed_slopes
-from ps2.algorithms.deep.layers import OnLayer, Stack
+from ps2.algorithms.deep.kernels import activate, activate_slopes, embed, embed_slopes
 from ps2.array_types import Int64s
+from ps2.data.key_rows import KeyRows
 
 Array = npt.NDArray[Any]
 
@@ -44,6 +44,64 @@ class Batch:
         return len(self.indptr) - 1
 
 
+# Up to this many rows are multiplied one by one, each in one thread. Threads of BLAS wait for one another: on a busy
+# machine, a product of 8 rows that takes 0.2 ms took 30 ms.
+SINGLE_ROWS = 16
+# Called with a layer's number and its gradient, as soon as that is computed: the top layer's first.
+OnLayer = Callable[[int, Array], None]
+
+
+class Stack:
+    """Layers on top of each other; the last one has no activation.
+
+    Each layer is an array of shape (inputs + 1, outputs), whose last row is the bias.
+    """
+
+    def __init__(
+        self, layers: Sequence[Array], dropout: float = 0.0, seed: int | None = None, first_number: int = 0
+    ) -> None:
+        """Take weights, which are only read, and the seed of dropout; None: nothing is dropped."""
+        self._layers, self._first_number = layers, first_number
+        self._keep = 1.0 if seed is None else 1.0 - dropout
+        self._seed = seed or 0
+        self._inputs: list[Array] = []
+
+    def forward(self, x: Array) -> Array:
+        """Return the outputs of n rows, shape (n, outputs of the last layer); keep what ``backward`` needs.
+
+        Args:
+            x: shape (n, inputs of the first layer).
+        """
+        self._inputs = []
+        for number, layer in enumerate(self._layers):
+            self._inputs.append(x)
+            z = (x[:, None] @ layer[:-1])[:, 0] if len(x) <= SINGLE_ROWS else x @ layer[:-1]
+            if number == len(self._layers) - 1:
+                z += layer[-1]
+            else:
+                activate(z, layer[-1], self._keep, (self._seed * 64 + number) << 32 & (2**63 - 1))
+            x = z
+        return x
+
+    def backward(self, slopes: Array, on_layer: OnLayer) -> Array:
+        """Return the derivative of the loss by the inputs, shape (n, inputs).
+
+        Args:
+            slopes: the derivative of the loss by the outputs; overwritten.
+            on_layer: called with each layer's gradient, the top layer's first. It may keep the array.
+        """
+        for number in reversed(range(len(self._layers))):
+            layer, x = self._layers[number], self._inputs[number]
+            gradient = np.empty(layer.shape, layer.dtype)
+            np.matmul(x.T, slopes, out=gradient[:-1])
+            gradient[-1] = slopes.sum(axis=0)
+            on_layer(self._first_number + number, gradient)
+            slopes = slopes @ layer[:-1].T
+            if number:
+                activate_slopes(x, self._keep, slopes)
+        return slopes
+
+
 class Pass:
     """A forward and backward pass of a batch: ``margins`` and ``slopes_back``, or ``towers`` and ``towers_back``."""
 
@@ -68,7 +126,7 @@ class Pass:
             half, cut = len(architecture.hidden), architecture.deep * architecture.k
             self._cut = cut
             left = Stack(layers[:half], dropout, seed), self._inputs[:, :cut]
-            right = Stack(layers[half:], dropout, None if seed is None else seed + 1), self._inputs[:, cut:]
+            right = Stack(layers[half:], dropout, None if seed is None else seed + 1, half), self._inputs[:, cut:]
             self._stacks: tuple[tuple[Stack, Array], ...] = (left, right)
         else:
             self._stacks = ((Stack(layers, dropout, seed), self._inputs),)
@@ -81,7 +139,7 @@ class Pass:
             return np.einsum("ij,ij->i", left, right) / left.dtype.type(self._architecture.temperature)
         stack, inputs = self._stacks[0]
         margins = stack.forward(inputs)[:, 0] + self._linear
-        if self._has_pairs:
+        if self._architecture.has_pairs:
             margins += self._pairs
         return margins
 
@@ -112,24 +170,19 @@ class Pass:
             on_layer: as for ``slopes_back``.
         """
         below = np.empty_like(self._inputs)
-        half = len(self._architecture.hidden)
         for number, (slopes, part) in enumerate(((left, slice(0, self._cut)), (right, slice(self._cut, None)))):
             unit, length = self._units[number]
             along = np.einsum("ij,ij->i", slopes, unit)[:, None]
             stack = self._stacks[number][0]
-            below[:, part] = stack.backward((slopes - along * unit) / length, _shifted(on_layer, number * half))
+            below[:, part] = stack.backward((slopes - along * unit) / length, on_layer)
         return self._to_blocks(np.zeros(len(self._batch), self._table.dtype), below)
-
-    @property
-    def _has_pairs(self) -> bool:
-        return self._architecture.kind == "deepfm"
 
     def _to_blocks(self, slopes: Array, below: Array) -> Array:
         batch, sizes = self._batch, self._architecture
         gradient = np.zeros_like(self._table)
         rows = batch.indptr, batch.inverse, batch.field, batch.x, self._table
         slopes = np.ascontiguousarray(slopes)
-        embed_slopes(*rows, sizes.first, sizes.input_fields, slopes, self._sums, below, self._has_pairs, gradient)
+        embed_slopes(*rows, sizes.first, sizes.input_fields, slopes, self._sums, below, sizes.has_pairs, gradient)
         return gradient
 
 
@@ -148,6 +201,12 @@ def tower(architecture: Architecture, layers: Sequence[Array], right: bool, batc
     unused = np.empty(n, table.dtype), np.empty((n, k), table.dtype), np.empty(n, table.dtype)
     embed(batch.indptr, batch.inverse, batch.field, batch.x, table, 0, fields, *unused, inputs)
     return _unit(Stack(layers[half:] if right else layers[:half]).forward(inputs))[0]
+
+
+def batch_of(rows: KeyRows) -> tuple[Batch, Int64s]:
+    """Return rows as a batch, and their distinct keys: int64 of shape (u,), in the order of their first appearance."""
+    keys, inverse = rows.numbered()
+    return Batch(rows.indptr, inverse.astype(np.int32, copy=False), rows.fields, rows.values), keys
 
 
 def logistic_loss(margins: Array, labels: Array, weights: Array | None, divisor: float = 1.0) -> tuple[float, Array]:
@@ -181,23 +240,9 @@ class PositivePairs:
     weights: Array | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class SoftmaxLoss:
-    """The result of ``softmax_loss``.
-
-    Attributes:
-        loss: the summed loss of the batch.
-        left, right: its derivatives by the towers' vectors, divided by ``divisor``.
-    """
-
-    loss: float
-    left: Array
-    right: Array
-
-
 def softmax_loss(
     left: Array, right: Array, pairs: PositivePairs, temperature: float, divisor: float = 1.0
-) -> SoftmaxLoss:
+) -> tuple[float, Array, Array]:
     """Return the sampled softmax loss whose negatives are the batch's other items (Yi et al., 2019, Equations 4 to 6).
 
     Args:
@@ -221,12 +266,7 @@ def softmax_loss(
     if pairs.weights is not None:
         losses, scale = losses * pairs.weights, pairs.weights / divisor / temperature
     z *= scale[:, None].astype(z.dtype)
-    return SoftmaxLoss(float(losses.sum(dtype=np.float64)), z @ right, z.T @ left)
-
-
-def _shifted(on_layer: OnLayer, begin: int) -> OnLayer:
-    """Return a function that calls ``on_layer`` with layer numbers raised by ``begin``."""
-    return lambda number, gradient: on_layer(begin + number, gradient)
+    return float(losses.sum(dtype=np.float64)), z @ right, z.T @ left
 
 
 def _unit(vectors: Array) -> tuple[Array, Array]:

@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.deep.architecture import Architecture
-from ps2.algorithms.deep.network import Pass
-from ps2.algorithms.deep.rows import batch_of
+from ps2.algorithms.deep.network import Pass, batch_of
 from ps2.array_types import Float64s
 from ps2.data.key_rows import KeyRows
 from ps2.errors import InputError, ShapeError
@@ -66,6 +65,7 @@ def check_margins(margins: Array) -> None:
 
 
 def _checked(dense: Mapping[str, Array], name: str, shape: tuple[int, int]) -> Array:
+    """Return a layer; raise ShapeError if it is missing or has another shape."""
     if name not in dense or dense[name].shape != shape:
         got = f"shape {dense[name].shape}" if name in dense else f"{', '.join(sorted(dense)) or 'no arrays'}"
         raise ShapeError(f"layer {name!r}: expected shape {shape}, got {got}")

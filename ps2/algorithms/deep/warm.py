@@ -7,7 +7,7 @@ import numpy as np
 from ps2.algorithms.deep.architecture import KINDS, Architecture
 from ps2.algorithms.deep.network import Pass, logistic_loss
 from ps2.algorithms.deep.ops import step_of_gradient, step_of_sum
-from ps2.algorithms.deep.rows import DeepRows
+from ps2.algorithms.deep.worker import DeepRows
 from ps2.data.key_rows import KeyRows
 
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from ps2.algorithms.online import kernels
 from ps2.algorithms.online.plan import INTERCEPT, OnlinePlan
+from ps2.algorithms.online.scoring import BIAS
 from ps2.algorithms.training.streams.key_time import advance_keys
 from ps2.algorithms.training.streams.labelled_rows import LabelledRows
 from ps2.array_types import Float32s, Float64s, Int32s, Int64s
 from ps2.client.embedding_optimizers import LARGEST_SQUARED
 from ps2.client.embedding_table import EmbeddingTable
+from ps2.data.hashing import FieldHasher
 from ps2.data.key_rows import KeyRows
 from ps2.errors import InputError
 from ps2.ops.guards import readable
@@ -122,3 +127,60 @@ def numbered(rows: KeyRows, intercept: bool) -> NumberedRows:
     bounds, numbers, values = kernels.merge_pairs(*given, len(keys), intercept)
     all_keys = np.append(keys, INTERCEPT) if intercept else keys
     return NumberedRows(readable(bounds), readable(numbers), readable(values), all_keys)
+
+
+# Folder of the table in the folder of a saved model.
+TABLE = "table"
+
+
+@dataclass(frozen=True, eq=False)
+class LiveModel:
+    """The parts of an online model on the servers.
+
+    Attributes:
+        name: name of the table's matrix on the fleet.
+        table: the weights, with the state of their optimizer.
+    """
+
+    name: str
+    settings: OnlinePlan
+    table: EmbeddingTable
+    hasher: FieldHasher
+
+    def predictor(self) -> OnlineProgram:
+        """Return the tasks' program."""
+        return OnlineProgram(self.settings, self.table)
+
+    @property
+    def intercept(self) -> float:
+        """The intercept; 0 for a model without one."""
+        return float(self.table.pull(np.array([INTERCEPT]))[0, 0]) if self.settings.intercept else 0.0
+
+    def export(self, path: str, since: Any = None) -> Any:
+        """Write the weights for ``ps2.serving.Scorer``; see ``EmbeddingTable.export``."""
+        kind, dense = self.settings.kind, {BIAS: np.array([self.intercept])}
+        hasher = self.hasher.to_json()
+        return self.table.export(path, since, kind=kind, config={"kind": kind}, hasher=hasher, dense=dense)
+
+    def free(self) -> None:
+        """Free the weights on the servers."""
+        self.table.free()
+
+    def write(self, url: str) -> dict[str, Any]:
+        """Write the weights with their optimizer's state; return the model's entry in the metadata."""
+        self.table.save(f"{url}/{TABLE}")
+        return {**self.settings.to_json(), "hasher": self.hasher.to_json()}
+
+    @staticmethod
+    def read(url: str, content: Mapping[str, Any]) -> LiveModel:
+        """Create a model on the servers of the active context from what ``write`` wrote."""
+        settings = dict(content)
+        hasher = FieldHasher.from_json(settings.pop("hasher"))
+        name = new_name()
+        table = EmbeddingTable.load(f"{url}/{TABLE}", name)
+        return LiveModel(name, OnlinePlan.from_json(settings), table, hasher)
+
+
+def new_name() -> str:
+    """Return a name that no other model on a fleet has."""
+    return f"online-{uuid.uuid4().hex[:12]}"
