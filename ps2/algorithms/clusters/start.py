@@ -23,11 +23,6 @@ CLOSE, BLOCK_NUMBERS = 1e-6, 1 << 22
 def plus_plus(x: sp.csr_array, weights: Float64s, count: int, seed: int) -> Int64s:
     """Choose rows by weighted k-means++ (Arthur and Vassilvitskii, 2007).
 
-    Args:
-        x: candidates.
-        weights: the weight of each one, not negative.
-        count: number of rows to choose.
-
     Returns:
         The rows in the order in which they were chosen; fewer than ``count`` if no other different row has a weight.
     """

@@ -20,12 +20,7 @@ DEEP = "deep"
 
 @dataclass(frozen=True)
 class Layer:
-    """A fully connected layer. Its weights are an array of shape (inputs + 1, outputs), whose last row is the bias.
-
-    Attributes:
-        name: such as "deep0".
-        inputs, outputs: numbers of inputs and outputs.
-    """
+    """A fully connected layer. Its weights are an array of shape (inputs + 1, outputs), whose last row is the bias."""
 
     name: str
     inputs: int
@@ -60,9 +55,6 @@ class Architecture:
         hidden: sizes of the hidden layers; for "two-tower", the last one is the size of both towers' vectors.
         dropout: share of a hidden layer's outputs that training drops, in [0, 1).
         temperature: number that divides the cosine of the two towers' vectors.
-
-    Raises:
-        ConfigError: a size is not positive, or they contradict each other.
     """
 
     kind: KindName
@@ -100,12 +92,12 @@ class Architecture:
 
     @property
     def first(self) -> int:
-        """Place of the vector in a key's block: 1, after the linear weight; 0 for towers, which have none."""
+        """The position of the vector in a key's block: 1, after the linear weight; 0 for towers, which have none."""
         return 0 if self.has_towers else 1
 
     @property
     def width(self) -> int:
-        """How many numbers of a key's block are weights of the model."""
+        """The number of weights in a key's block."""
         return self.k + self.first
 
     @property

@@ -234,17 +234,11 @@ class LabelSurvey:
 
     @property
     def rows(self) -> int:
-        """Number of rows."""
         return sum(load.rows for load in self.loads.values())
 
 
 def survey_labels(frame: DataFrame, label: str | None, weight: str | None, time: str | None = None) -> LabelSurvey:
     """Count rows and sum weights; check that labels are 0 or 1, weights finite and not negative, and times finite.
-
-    Args:
-        label: name of the column of labels; None: there are no labels.
-        weight: name of the column of weights; None: all rows weigh 1.
-        time: name of the column of times; None: rows have no times.
 
     Raises:
         InputError: there are no rows; or a column is missing, has another type, or has other values: the message says

@@ -41,13 +41,13 @@ def embed(
     """Compute what rows' embeddings give to the parts of a model; all outputs are written.
 
     Args:
-        first: where vectors begin in a block: 1 if the first column is a linear weight, else 0.
+        first: position of the vector in a block: 1 if the first column is a linear weight, else 0.
         deep: fields below this one are inputs of the layers.
-        linear: of each row, the sum of x w, shape (n,); 0 without linear weights.
-        sums: of each row, the sum of x v, shape (n, k).
-        pairs: of each row, the sum over pairs of distinct keys of <v_i, v_j> x_i x_j, shape (n,) (Rendle, 2010,
-            Lemma 3.1); the x of a key that comes several times in a row is the sum of its values.
-        inputs: of each row, the sum of x v in each deep field, shape (n, deep * k).
+        linear: the sum of x w of each row, shape (n,); 0 without linear weights.
+        sums: the sum of x v of each row, shape (n, k).
+        pairs: the sum over pairs of distinct keys of <v_i, v_j> x_i x_j, shape (n,) (Rendle, 2010, Lemma 3.1); the x
+            of a key that comes several times in a row is the sum of its values.
+        inputs: the sum of x v in each deep field, shape (n, deep * k).
     """
     k, zero = table.shape[1] - first, table.dtype.type(0)
     squares, x_of = np.empty(k, table.dtype), np.zeros(len(table), table.dtype)
@@ -81,13 +81,12 @@ def embed_slopes(
     indptr: Int64s, inverse: Int32s, field: Int32s, x: Array, table: Array, first: int, deep: int,
     slopes: Array, sums: Array, of_inputs: Array, has_pairs: bool, gradient: Array,
 ) -> None:  # fmt: skip
-    """Add the gradients of the blocks of all keys; arguments as of ``embed``.
+    """Add the gradients of the blocks of all keys to ``gradient``; arguments as of ``embed``.
 
     Args:
         slopes: the loss's derivative by each row's margin, shape (n,).
         of_inputs: the loss's derivative by the layers' inputs, shape (n, deep * k).
         has_pairs: whether the margin has the term of pairs.
-        gradient: shape of the table; added to.
     """
     k, x_of = table.shape[1] - first, np.zeros(len(table), table.dtype)
     for i in range(len(indptr) - 1):
@@ -109,12 +108,11 @@ def embed_slopes(
 
 @kernel
 def activate(z: Array, bias: Array, keep: float, seed: int) -> None:
-    """Replace z by dropout(max(z + bias, 0)), in place.
+    """Replace z, shape (n, outputs), by dropout(max(z + bias, 0)), in place.
 
     Args:
-        z: shape (n, outputs).
         keep: share of elements that dropout keeps, which are divided by it; 1: all.
-        seed: of dropout; an element's fate depends on it and the element's place only.
+        seed: seed of dropout; whether an element stays depends on the seed and its position only.
     """
     n, m = z.shape
     scale, zero = z.dtype.type(1.0 / keep), z.dtype.type(0)
@@ -185,8 +183,7 @@ def gather_rows(
 def number_keys(inverse: Int32s, marks: Int32s) -> Int64s:
     """Replace numbers of a worker's keys by numbers of the distinct ones, in place; return these, sorted.
 
-    Args:
-        marks: -1 for each of the worker's keys, before and after.
+    ``marks`` is -1 for each of the worker's keys, before and after.
     """
     found = np.empty(min(len(inverse), len(marks)), np.int64)
     count = 0

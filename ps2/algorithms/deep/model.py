@@ -123,15 +123,7 @@ class SharedLayers:
 
 @dataclass(frozen=True, eq=False)
 class DeepModel:
-    """A model on the servers of the active context.
-
-    Attributes:
-        architecture: kind and sizes.
-        hasher: makes keys from columns.
-        layers: the layers on the servers.
-        table: the embeddings.
-        name: name by which a later driver finds the table and the layers on the fleet.
-    """
+    """A model on the servers of the active context. A later driver finds the table and the layers by its name."""
 
     architecture: Architecture
     hasher: FieldHasher
@@ -147,7 +139,6 @@ class DeepModel:
 
         Args:
             settings: arguments of the ``EmbeddingTable``.
-            seed: seed of the layers' initial weights.
             name: name of the table and the layers; "": a name that no other model has.
         """
         name = name or new_name(architecture)
@@ -184,18 +175,7 @@ class DeepModel:
 
     @staticmethod
     def read(path: str, url: str, content: Any) -> DeepModel:
-        """Create a model on the servers of the active context from what ``write`` wrote.
-
-        Args:
-            path: the path that the user gave, for messages.
-            url: the folder of the files.
-            content: what ``write`` returned.
-
-        Raises:
-            UsageError: the model has another format.
-            CheckpointCorruptError: the files are not as they were written.
-            StoppedError: no PS2Context is active.
-        """
+        """Create a model on the servers of the active context from what ``write`` wrote; ``path`` is for messages."""
         with reading(path, content, FORMAT, "a deep model"):
             architecture = Architecture.from_json(content["architecture"])
             hasher = FieldHasher.from_json(content["hasher"])
@@ -219,12 +199,7 @@ def new_name(architecture: Architecture) -> str:
 
 @dataclass(frozen=True, eq=False)
 class DeepPredictor:
-    """Predicts rows in a task; picklable. It pulls each distinct key of a batch once.
-
-    Attributes:
-        architecture, hasher, table: as for ``DeepModel``.
-        weights: weights of the layers, in the order of ``Architecture.layers``.
-    """
+    """Predicts rows in a task; picklable. It pulls each distinct key of a batch once."""
 
     architecture: Architecture
     hasher: FieldHasher
@@ -232,11 +207,7 @@ class DeepPredictor:
     weights: Sequence[Float32s]
 
     def margins(self, rows: KeyRows) -> Float64s:
-        """Return the margin of each row, float64 of shape (n,); for two towers, their cosine.
-
-        Raises:
-            InputError: a margin is not finite.
-        """
+        """Return the margin of each row, float64 of shape (n,); for two towers, their cosine."""
         if not len(rows):
             return np.zeros(0)
         check_fields(rows, self.architecture.fields)

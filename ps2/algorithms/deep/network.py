@@ -52,10 +52,7 @@ OnLayer = Callable[[int, Array], None]
 
 
 class Stack:
-    """Layers on top of each other; the last one has no activation.
-
-    Each layer is an array of shape (inputs + 1, outputs), whose last row is the bias.
-    """
+    """Layers on top of each other, each with its bias as its last row; the last one has no activation."""
 
     def __init__(
         self, layers: Sequence[Array], dropout: float = 0.0, seed: int | None = None, first_number: int = 0
@@ -67,11 +64,7 @@ class Stack:
         self._inputs: list[Array] = []
 
     def forward(self, x: Array) -> Array:
-        """Return the outputs of n rows, shape (n, outputs of the last layer); keep what ``backward`` needs.
-
-        Args:
-            x: shape (n, inputs of the first layer).
-        """
+        """Return the outputs of n rows, shape (n, outputs of the last layer); keep what ``backward`` needs."""
         self._inputs = []
         for number, layer in enumerate(self._layers):
             self._inputs.append(x)
@@ -108,12 +101,8 @@ class Pass:
     def __init__(
         self, architecture: Architecture, layers: Sequence[Array], batch: Batch, table: Array, seed: int | None = None
     ) -> None:
-        """
-        Args:
-            layers: weights of all layers, in the order of ``Architecture.layers``.
-            table: blocks of the batch's distinct keys, shape (u, width).
-            seed: seed of dropout; None: nothing is dropped.
-        """
+        """Embed a batch. ``table`` has the blocks of its distinct keys, shape (u, width); seed None: nothing is
+        dropped."""
         self._architecture, self._batch, self._table = architecture, batch, table
         sizes, dtype, n = architecture, table.dtype, len(batch)
         self._linear, self._pairs = np.empty(n, dtype), np.empty(n, dtype)
@@ -149,12 +138,8 @@ class Pass:
         return self._units[0][0], self._units[1][0]
 
     def slopes_back(self, slopes: Array, on_layer: OnLayer) -> Array:
-        """Return the gradient of the loss by the blocks, in the shape of the table.
-
-        Args:
-            slopes: the derivative of the loss by each margin, shape (n,).
-            on_layer: called with each layer's gradient as soon as it is computed.
-        """
+        """Return the gradient of the loss by the blocks, in the shape of the table; ``slopes`` are those of the
+        margins."""
         if self._architecture.has_towers:
             (left, _), (right, _) = self._units
             each = slopes[:, None] / left.dtype.type(self._architecture.temperature)
@@ -163,12 +148,7 @@ class Pass:
         return self._to_blocks(slopes, stack.backward(slopes[:, None].copy(), on_layer))
 
     def towers_back(self, left: Array, right: Array, on_layer: OnLayer) -> Array:
-        """Return the gradient of the loss by the blocks, in the shape of the table.
-
-        Args:
-            left, right: the derivatives of the loss by the towers' vectors, shape (n, size of the last layer).
-            on_layer: as for ``slopes_back``.
-        """
+        """Return the gradient of the loss by the blocks, from the derivatives by the towers' vectors."""
         below = np.empty_like(self._inputs)
         for number, (slopes, part) in enumerate(((left, slice(0, self._cut)), (right, slice(self._cut, None)))):
             unit, length = self._units[number]
@@ -187,14 +167,8 @@ class Pass:
 
 
 def tower(architecture: Architecture, layers: Sequence[Array], right: bool, batch: Batch, table: Array) -> Array:
-    """Return the vectors of one tower, for rows that have only its fields: shape (n, size of the last layer).
-
-    Args:
-        layers: weights of the layers of both towers.
-        right: True: the right tower (items); False: the left one (users).
-        batch: rows whose fields are numbered from 0.
-        table: blocks of the batch's distinct keys, shape (u, width).
-    """
+    """Return the vectors of one tower, for rows that have only its fields, numbered from 0: shape (n, last layer's
+    size)."""
     half, k, n = len(architecture.hidden), architecture.k, len(batch)
     fields = architecture.fields - architecture.deep if right else architecture.deep
     inputs = np.empty((n, fields * k), table.dtype)
@@ -212,11 +186,7 @@ def batch_of(rows: KeyRows) -> tuple[Batch, Int64s]:
 def logistic_loss(margins: Array, labels: Array, weights: Array | None, divisor: float = 1.0) -> tuple[float, Array]:
     """Return the summed logistic loss, and its derivative by each margin, divided by ``divisor``, shape (n,).
 
-    Args:
-        margins: shape (n,).
-        labels: 0 or 1, shape (n,).
-        weights: weights of the rows, shape (n,); None: all rows weigh 1.
-        divisor: divides the derivatives, in float64, because weights may have any size.
+    The division is in float64, because weights may have any size.
     """
     z = margins.astype(np.float64)
     losses, slopes = np.logaddexp(0.0, z) - labels * z, expit(z) - labels
@@ -247,8 +217,10 @@ def softmax_loss(
 
     Args:
         left, right: the towers' vectors, of length 1, shape (n, d).
-        temperature: number that divides inner products.
         divisor: divides the derivatives, in float64, because weights may have any size.
+
+    Returns:
+        The summed loss of the batch, and its derivatives by the towers' vectors, divided by ``divisor``.
     """
     z = (left @ right.T) / left.dtype.type(temperature)
     z -= pairs.log_shares.astype(z.dtype)

@@ -100,11 +100,7 @@ class DeepTable:
     """Rows to train on, with one rdd_partition for each worker.
 
     Attributes:
-        frame: the DataFrame.
-        hasher: makes keys from the DataFrame's columns.
         label, weight: the names of columns; ``weight`` None: all rows weigh 1.
-        workers: the number of workers, and of rdd_partitions.
-        rows: the number of rows.
         total: the sum of the rows' weights.
         newest_s: the largest time of a row, in seconds; minus infinity without times.
     """
@@ -129,9 +125,6 @@ class Resumable:
     @staticmethod
     def of(name: str, ps: Any, table: DeepTable, plan: DeepPlan, model: Mapping[str, Any]) -> Resumable:
         """Return the training of this name; "": no other driver may resume it.
-
-        Args:
-            model: the settings of the model, as JSON holds them.
 
         Raises:
             NotFoundError: the context was restored, and has no such training.
@@ -163,7 +156,6 @@ def train(
         DivergedError: the loss is not finite, because a learning rate or a number of the rows is too large. The step
             with that loss is not taken.
         InputError: a row cannot be used, or a gradient is too large for its optimizer.
-        SlotsError, WorkerError...: as ``ps.run`` raises.
     """
     plan.check(model.architecture.has_towers)
     settings = plan.settings

@@ -22,7 +22,6 @@ def score(config: dict[str, Any], rows: KeyRows, embeddings: Array, dense: Mappi
 
     Args:
         config: JSON data whose "architecture" is from ``Architecture.to_json``.
-        rows: the rows.
         embeddings: the weights of each pair's key, float32 of shape (pairs, k + 1); for two towers (pairs, k).
         dense: the layers by name, each of shape (inputs + 1, outputs).
 

@@ -118,14 +118,11 @@ class Learner:
         """Take one step with some rows; return their summed loss. If the loss is not finite, nothing is sent.
 
         Args:
-            rows: the rows, at least one.
             items: ``DeepRows.items``, for the loss "softmax"; else None.
             mean: the number that divides the summed gradient.
-            seed: the seed of dropout.
 
         Raises:
-            InputError: a gradient is not finite, or too large for its optimizer. Layers above that one may have taken
-                the step.
+            InputError: a gradient is not finite, or too large for its optimizer. Layers above may have taken the step.
         """
         weights, table = self.layers.pull(), self.table.pullDistinct(rows.keys)
         forward = Pass(self.architecture, weights, rows.batch, table, seed)
@@ -142,8 +139,7 @@ class Learner:
     def learn(self, rows: LabelledRows) -> Float64s:
         """Predict rows of a stream, then take one step with them; return the margins before it, float64 of shape (n,).
 
-        Raises:
-            InputError: a margin is not finite; nothing has been sent then.
+        If a margin is not finite, InputError is raised, and nothing has been sent.
         """
         check_fields(rows.rows, self.architecture.fields)
         batch, keys = batch_of(rows.rows)

@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from ps2.algorithms.dictionary.coding import code, exponent_of, shifted
+from ps2.algorithms.dictionary.descent import code
 from ps2.algorithms.frame.array_files import ArrayModel, read_array, reading, write_arrays
 from ps2.algorithms.frame.given_rows import finite_row_or_rows, finite_rows
+from ps2.algorithms.frame.powers_of_two import exponent_of, shifted
 from ps2.errors import CheckpointCorruptError, ConfigError, InputError, ShapeError, UsageError
 from ps2.ops.kernels import Float64s
 
@@ -132,7 +133,7 @@ class SparseCoder(ArrayModel):
     def _coded(self, x: Any) -> tuple[sp.csr_array, Float64s, int]:
         """Return codes and losses, and the power of two that rows and codes are divided by."""
         rows = sp.csr_array(finite_row_or_rows("x", x, self.dim))
-        exponent = exponent_of(float(np.abs(rows.data).max(initial=0.0)))
+        exponent = exponent_of(rows.data)
         data = shifted(rows.data, -exponent)
         scaled = sp.csr_array((data, rows.indices, rows.indptr), shape=rows.shape)
         penalty = float(shifted(self.penalty, -exponent))

@@ -131,6 +131,5 @@ class OnlinePlan:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> OnlinePlan:
-        """Read what ``to_json`` returned."""
         others = {name: value for name, value in content.items() if name != "life"}
         return cls(**others, key_arguments=content.get("life", {}))

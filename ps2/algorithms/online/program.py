@@ -25,13 +25,11 @@ from ps2.ops.guards import readable
 
 @dataclass(frozen=True)
 class NumberedRows:
-    """Rows of (key, value) pairs whose keys are given as numbers of distinct keys. A row has a key once.
+    """Rows of (key, value) pairs whose keys are numbers of the distinct ``keys``. A row has a key once.
 
     Attributes:
         indptr: int64 of shape (n + 1,): bounds of the rows.
-        inverse: int32 of shape (pairs,): the place of each pair's key in ``keys``.
-        values: float32 of shape (pairs,).
-        keys: int64, distinct.
+        inverse: int32 of shape (pairs,): the position of each pair's key in ``keys``.
     """
 
     indptr: Int64s
@@ -42,12 +40,7 @@ class NumberedRows:
 
 @dataclass(frozen=True)
 class OnlineProgram:
-    """The tasks' program of ``OnlineLogisticRegression`` and ``OnlineFM``; picklable.
-
-    Attributes:
-        settings: settings of the model.
-        table: its weights on the servers.
-    """
+    """The tasks' program of ``OnlineLogisticRegression`` and ``OnlineFM``; picklable."""
 
     settings: OnlinePlan
     table: EmbeddingTable
@@ -55,8 +48,7 @@ class OnlineProgram:
     def learn(self, found: LabelledRows) -> Float64s:
         """Predict each row, then learn from it; return the margins before learning, float64 of shape (n,).
 
-        Raises:
-            InputError: a margin is not finite, or a gradient is too large; nothing has been sent then.
+        If a margin is not finite, or a gradient is too large, InputError is raised, and nothing has been sent.
         """
         rows = numbered(found.rows, self.settings.intercept)
         given = rows.indptr, rows.inverse, rows.values, readable(found.labels), readable(found.weights)
@@ -115,10 +107,7 @@ def check_changes(changes: Float32s, keys: Int64s) -> None:
 def numbered(rows: KeyRows, intercept: bool) -> NumberedRows:
     """Number the keys of rows, and add up the values of a key that a row has several times.
 
-    With an intercept, each row gets one more pair at its end.
-
-    Raises:
-        InputError: a row has the key of the intercept, 2**63 - 1.
+    With an intercept, whose key no row may have, each row gets one more pair at its end.
     """
     keys, inverse = rows.numbered()
     if (keys == INTERCEPT).any():

@@ -19,8 +19,6 @@ def score(config: Mapping[str, Any], rows: Any, embeddings: Float32s, dense: Map
     """Return the probability of label 1 for each row: float64 of shape (n,).
 
     Args:
-        config: the export's config, which is not used.
-        rows: the rows, ``KeyRows``.
         embeddings: the weights of each pair's key, the linear weight first: float32 of shape (pairs, k).
         dense: arrays by name: "bias" is the intercept, of shape (1,).
     """
