@@ -143,7 +143,7 @@ def test_compact_when_a_delta_comes_meanwhile_then_it_stays(tmp_path, monkeypatc
         export(tmp_path, [1], since="last")
         return loading.load(*arguments)
 
-    monkeypatch.setattr("ps2.serving.compaction.load", replaced)
+    monkeypatch.setattr("ps2.serving.loading.load", replaced)
     with pytest.raises(RecoveryError, match="another program has exported to this folder meanwhile"):
         compact(str(tmp_path))
     assert Scorer(str(tmp_path)).lookUp([1])[1].all()

@@ -106,8 +106,8 @@ class KMeansClusters(ArrayModel):
         InputError: a number of a centre is not finite.
         ConfigError: the distance is unknown.
         """
-        given = given_rows("centres", centres)
-        self.centres: Array = np.ascontiguousarray(given, np.float32 if given.dtype == np.float32 else np.float64)
+        matrix = given_rows("centres", centres)
+        self.centres: Array = np.ascontiguousarray(matrix, np.float32 if matrix.dtype == np.float32 else np.float64)
         if not self.centres.shape[0]:
             raise ShapeError(f"centres: expected shape (clusters, features), got {self.centres.shape}")
         if not np.isfinite(self.centres).all():
@@ -179,12 +179,12 @@ class KMeansClusters(ArrayModel):
             weights: shape (n,), finite, not negative; None: all weigh 1.
         """
         _, distances, exponent = self._nearest(x)
-        given = np.ones(len(distances)) if weights is None else as_array("weights", weights).astype(np.float64)
-        if given.shape != distances.shape:
-            raise InputError(f"weights: expected shape {distances.shape}, got {given.shape}")
-        if not ((given >= 0) & (given < np.inf)).all():
+        row_weights = np.ones(len(distances)) if weights is None else as_array("weights", weights).astype(np.float64)
+        if row_weights.shape != distances.shape:
+            raise InputError(f"weights: expected shape {distances.shape}, got {row_weights.shape}")
+        if not ((row_weights >= 0) & (row_weights < np.inf)).all():
             raise InputError("weights: expected finite numbers that are not negative")
-        total = sum(kernels.total(readable(distances), readable(given)))
+        total = sum(kernels.total(readable(distances), readable(row_weights)))
         return float(shifted(np.array(total), 2 * exponent)) / (2.0 if self.distance == "cosine" else 1.0)
 
     def margins(self, x: sp.csr_array) -> Float64s:

@@ -75,13 +75,7 @@ class KMeansPlan(Plan[KMeansSettings]):
 
 @dataclass(frozen=True, eq=False)
 class FittedClusters:
-    """The result of a training.
-
-    Attributes:
-        centres: float32 or float64, shape (clusters, dim).
-        sizes: the number of rows in each cluster.
-        history: the training's history; the objective is the cost.
-    """
+    """The result of a training: centres, shape (clusters, dim), and the number of rows in each cluster."""
 
     centres: npt.NDArray[Any]
     sizes: Int64s

@@ -15,11 +15,11 @@ import numpy.typing as npt
 
 from ps2.algorithms.clusters import start
 from ps2.algorithms.clusters.plan import WORDS, FittedClusters, KMeansPlan
+from ps2.algorithms.clusters.start import PackedRows
 from ps2.algorithms.clusters.worker import (
     Assign,
     ClusteringWorker,
     CollectDraw,
-    PackedRows,
     PlaceCentres,
     RankRows,
     Scale,

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from ps2.algorithms.clusters import kernels, start
 from ps2.algorithms.clusters.model import Points
 from ps2.algorithms.clusters.plan import KMeansPlan
+from ps2.algorithms.clusters.start import PackedRows
 from ps2.algorithms.frame.memory import check_worker
 from ps2.algorithms.frame.powers_of_two import shifted
 from ps2.algorithms.frame.program import Task
@@ -30,9 +31,6 @@ from ps2.ops.kernels import Float64s, Int64s
 from ps2.server.memory import free_bytes
 
 Array = npt.NDArray[Any]
-
-# Rows as plain data: see ``start.packed``.
-PackedRows = dict[str, Array]
 
 # Binary digits of a sum of all rows, and of a weight among them.
 DIGITS = 51
@@ -96,8 +94,7 @@ class Survey(Task):
 
 @dataclass(frozen=True, eq=False)
 class RankRows(Task):
-    """Rank the rows for a draw: report the ranks and hashes of the first ones. ``candidates`` come from the draws
-    before."""
+    """Rank the rows for a draw: report the ranks and hashes of the first ones. The candidates are of earlier draws."""
 
     scale: Scale
     draw: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from pyspark.sql import Column, DataFrame
@@ -171,15 +171,15 @@ class DeepEstimator(DeepSettings, KeyedEstimator):
         label, weight = self._label(), self._weight()
         check_label_is_apart(label, hasher.columns)
         check_workers(spark, self._requested_workers)
-        survey = survey_labels(dataset, label, weight, self._time())
+        loads, total, newest_s = survey_labels(dataset, label, weight, self._time())
+        num_rows = sum(load.rows for load in loads.values())
         # A column of weights may be a key column, too.
         columns = [column(name) for name in dict.fromkeys([*hasher.columns, label, weight]) if name is not None]
         if label is None:
             columns.append(F.lit(1.0).alias(POSITIVE))
-        workers = min(self._requested_workers or spark.total_slots(), survey.rows)
-        rows = deal_rows(dataset.select(*columns), survey.loads, workers, F.lit(1.0))
-        counts = survey.rows, survey.weight, survey.newest_s
-        return DeepTable(rows, hasher, label or POSITIVE, weight, workers, *counts)
+        workers = min(self._requested_workers or spark.total_slots(), num_rows)
+        rows = deal_rows(dataset.select(*columns), loads, workers, F.lit(1.0))
+        return DeepTable(rows, hasher, label or POSITIVE, weight, workers, num_rows, total, newest_s)
 
 
 class DeepFittedModel(DeepSettings, KeyedModel):
@@ -218,61 +218,48 @@ def table_arguments(params: Any, architecture: Architecture) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
-class LabelSurvey:
-    """The result of ``survey_labels``.
-
-    Attributes:
-        loads: the rows of each rdd_partition that has any, by its number.
-        weight: sum of the weights of all rows.
-        newest_s: the largest time of a row, in seconds; minus infinity without times.
-    """
-
-    loads: dict[int, Load]
-    weight: float
-    newest_s: float = NEVER
-
-    @property
-    def rows(self) -> int:
-        return sum(load.rows for load in self.loads.values())
-
-
-def survey_labels(frame: DataFrame, label: str | None, weight: str | None, time: str | None = None) -> LabelSurvey:
+def survey_labels(
+    frame: DataFrame, label: str | None, weight: str | None, time: str | None
+) -> tuple[dict[int, Load], float, float]:
     """Count rows and sum weights; check that labels are 0 or 1, weights finite and not negative, and times finite.
+
+    Returns:
+        The rows of each rdd_partition that has any, by its number; the sum of the weights of all rows; and the largest
+        time of a row, in seconds, minus infinity without times.
 
     Raises:
         InputError: there are no rows; or a column is missing, has another type, or has other values: the message says
             in how many rows, and names one value.
     """
-    chosen, asked = [F.spark_partition_id().alias(PART)], sums_of(F.lit(1.0))
+    columns, aggregates = [F.spark_partition_id().alias(PART)], sums_of(F.lit(1.0))
     if label is not None:
-        chosen.append(_number(frame, label, "labels").alias("y"))
-        asked += _faults("y", F.col("y").isNull() | ~F.col("y").isin(0.0, 1.0))
+        columns.append(_number(frame, label, "labels").alias("y"))
+        aggregates += _faults("y", F.col("y").isNull() | ~F.col("y").isin(0.0, 1.0))
     if weight is not None:
         w = F.col("w")
-        chosen.append(_number(frame, weight, "weights").alias("w"))
+        columns.append(_number(frame, weight, "weights").alias("w"))
         bad = w.isNull() | F.isnan(w) | (w < 0) | (w == float("inf"))
-        asked += [*_faults("w", bad), F.sum(w).alias("total")]
+        aggregates += [*_faults("w", bad), F.sum(w).alias("total")]
     if time is not None:
-        chosen.append(_seconds(frame, time).alias("t"))
+        columns.append(_seconds(frame, time).alias("t"))
         seconds = F.col("t")
-        asked += [*_faults("t", seconds.isNull() | ~(F.abs(seconds) < float("inf"))), F.max(seconds).alias("newest")]
-    found = in_one_partition_if_small(frame.select(*chosen)).groupBy(PART).agg(*asked).collect()
-    if not found:
+        bad = seconds.isNull() | ~(F.abs(seconds) < float("inf"))
+        aggregates += [*_faults("t", bad), F.max(seconds).alias("newest")]
+    groups = in_one_partition_if_small(frame.select(*columns)).groupBy(PART).agg(*aggregates).collect()
+    if not groups:
         raise InputError(NO_ROWS)
     for value, name, expected in (
         ("y", label, "labels 0 or 1"),
         ("w", weight, "finite weights that are not negative"),
         ("t", time, "finite times"),
     ):
-        if name is not None and (wrong := [row for row in found if row[f"{value}_wrong"]]):
+        if name is not None and (wrong := [row for row in groups if row[f"{value}_wrong"]]):
             count, shown = sum(row[f"{value}_wrong"] for row in wrong), wrong[0][f"{value}_shown"]
             raise InputError(f"column {name!r}: expected {expected}, got {shown} in {count:,} rows")
-    loads = loads_of(found)
-    total = float(sum(row["rows" if weight is None else "total"] for row in found))
+    total = float(sum(row["rows" if weight is None else "total"] for row in groups))
     if not 0 < total < math.inf:
         raise InputError(f"column {weight!r}: expected weights whose sum is finite and above 0, got {total:g}")
-    return LabelSurvey(loads, total, NEVER if time is None else max(row["newest"] for row in found))
+    return loads_of(groups), total, NEVER if time is None else max(row["newest"] for row in groups)
 
 
 def _number(frame: DataFrame, name: str, role: str) -> Column:

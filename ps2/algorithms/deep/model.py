@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from ps2.algorithms.deep.architecture import Architecture, Layer
-from ps2.algorithms.deep.network import Pass, batch_of, tower
-from ps2.algorithms.deep.scoring import check_fields, check_margins
+from ps2.algorithms.deep.network import batch_of, tower
+from ps2.algorithms.deep.scoring import check_fields, check_margins, margins_of
 from ps2.algorithms.frame.array_files import read_array, reading, write_arrays
 from ps2.array_types import Float32s, Float64s
 from ps2.client.batch import batch
@@ -211,11 +211,8 @@ class DeepPredictor:
         if not len(rows):
             return np.zeros(0)
         check_fields(rows, self.architecture.fields)
-        made, keys = batch_of(rows)
-        found = Pass(self.architecture, self.weights, made, self.table.pullDistinct(keys)).margins()
-        check_margins(found)
-        margins: Float64s = found.astype(np.float64)
-        return margins * self.architecture.temperature if self.architecture.has_towers else margins
+        batch, keys = batch_of(rows)
+        return margins_of(self.architecture, self.weights, batch, self.table.pullDistinct(keys))
 
     def tower(self, batch: pa.RecordBatch, right: bool) -> Float32s:
         """Return the vectors of one tower, float32 of shape (n, size), for rows that have the tower's columns."""
@@ -224,7 +221,7 @@ class DeepPredictor:
         fields = tuple(
             field for field, first in zip(self.hasher.fields, firsts, strict=True) if (first >= sizes.deep) == right
         )
-        made, keys = batch_of(replace(self.hasher, fields=fields).rows(batch))
-        vectors = tower(sizes, self.weights, right, made, self.table.pullDistinct(keys))
+        rows, keys = batch_of(replace(self.hasher, fields=fields).rows(batch))
+        vectors = tower(sizes, self.weights, right, rows, self.table.pullDistinct(keys))
         check_margins(vectors.sum(axis=1))
         return vectors

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.deep.architecture import Architecture
-from ps2.algorithms.deep.network import Pass, batch_of
+from ps2.algorithms.deep.network import Batch, Pass, batch_of
 from ps2.array_types import Float64s
 from ps2.data.key_rows import KeyRows
 from ps2.errors import InputError, ShapeError
@@ -36,15 +36,21 @@ def score(config: dict[str, Any], rows: KeyRows, embeddings: Array, dense: Mappi
         raise ShapeError(f"embeddings: expected shape {expected}, got {embeddings.shape}")
     check_fields(rows, architecture.fields)
     batch, keys = batch_of(rows)
-    of_keys = np.empty((len(keys), architecture.width), np.float32)
-    of_keys[batch.inverse] = embeddings
-    found = Pass(architecture, layers, batch, of_keys).margins()
-    check_margins(found)
-    margins = found.astype(np.float64)
+    table = np.empty((len(keys), architecture.width), np.float32)
+    table[batch.inverse] = embeddings
+    margins = margins_of(architecture, layers, batch, table)
     if architecture.has_towers:
-        return np.asarray(margins * architecture.temperature)
+        return margins
     with np.errstate(over="ignore"):
         return np.asarray(1.0 / (1.0 + np.exp(-margins)))
+
+
+def margins_of(architecture: Architecture, layers: Sequence[Array], batch: Batch, table: Array) -> Float64s:
+    """Return the margins of a batch as float64; for two towers, their cosine. InputError: one is not finite."""
+    margins = Pass(architecture, layers, batch, table).margins()
+    check_margins(margins)
+    cosine_scale = architecture.temperature if architecture.has_towers else 1.0
+    return np.asarray(margins.astype(np.float64) * cosine_scale)
 
 
 def check_fields(rows: KeyRows, fields: int) -> None:

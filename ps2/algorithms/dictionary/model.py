@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from ps2.algorithms.dictionary.descent import code
 from ps2.algorithms.frame.array_files import ArrayModel, read_array, reading, write_arrays
 from ps2.algorithms.frame.given_rows import finite_row_or_rows, finite_rows
-from ps2.algorithms.frame.powers_of_two import exponent_of, shifted
+from ps2.algorithms.frame.powers_of_two import exponent_of, scaled_rows, shifted
 from ps2.errors import CheckpointCorruptError, ConfigError, InputError, ShapeError, UsageError
 from ps2.ops.kernels import Float64s
 
@@ -134,7 +134,5 @@ class SparseCoder(ArrayModel):
         """Return codes and losses, and the power of two that rows and codes are divided by."""
         rows = sp.csr_array(finite_row_or_rows("x", x, self.dim))
         exponent = exponent_of(rows.data)
-        data = shifted(rows.data, -exponent)
-        scaled = sp.csr_array((data, rows.indices, rows.indptr), shape=rows.shape)
         penalty = float(shifted(self.penalty, -exponent))
-        return *code(scaled, *self._products, penalty, self.positive), exponent
+        return *code(scaled_rows(rows, exponent), *self._products, penalty, self.positive), exponent

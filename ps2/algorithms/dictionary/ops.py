@@ -40,12 +40,12 @@ def products(m: Blocks, sums: Blocks) -> Pairs:
     atoms, sums = readable(m), readable(sums)
 
     def of_tiles(starts: Int64s) -> Float64s:
-        found = np.zeros((4, m.shape[1], m.shape[1]))
+        totals = np.zeros((4, m.shape[1], m.shape[1]))
         for begin in starts:
             of_sums = sums[begin : begin + TILE]
-            add_exactly(found[:2], _products(atoms[begin : begin + TILE], of_sums))
-            add_exactly(found[2:], _products(of_sums, of_sums))
-        return found
+            add_exactly(totals[:2], _products(atoms[begin : begin + TILE], of_sums))
+            add_exactly(totals[2:], _products(of_sums, of_sums))
+        return totals
 
     return _over_tiles(of_tiles, m)
 
@@ -62,26 +62,26 @@ def combine(m: Blocks, sums: Blocks, of_atoms: ByPair, of_sums: ByPair) -> Pairs
     by_atom, by_sum = readable(of_atoms.T), readable(of_sums.T)
 
     def of_tiles(starts: Int64s) -> Float64s:
-        found = np.zeros((2, m.shape[1], m.shape[1]))
+        totals = np.zeros((2, m.shape[1], m.shape[1]))
         for begin in starts:
             tile = slice(begin, begin + TILE)
             following = _combined(readable(m[tile]), readable(sums[tile]), by_atom, by_sum)
             m[tile], sums[tile] = following, 0.0
             following = readable(following)
-            add_exactly(found, _products(following, following))
-        return found
+            add_exactly(totals, _products(following, following))
+        return totals
 
     return _over_tiles(of_tiles, m)
 
 
 def _over_tiles(of_tiles: Callable[[Int64s], Float64s], m: Array) -> Float64s:
-    """Return the sum of what a function finds for tiles, given by their first features, on all cores."""
+    """Return the sum of what a function returns for tiles, by their first features, on all cores."""
     starts, square = np.arange(0, m.shape[0], TILE), m.shape[1] ** 2
     # Each part has sums of its own.
     groups = np.array_split(starts, max(1, min(cores(), PARTS_NUMBERS // square)))
     numbers = np.arange(len(groups))
-    given = over_blocks(lambda some: [of_tiles(groups[i]) for i in some], (numbers,), cost=m.shape[0] * square)
-    parts = [part for of_block in given for part in of_block]
+    blocks = over_blocks(lambda some: [of_tiles(groups[i]) for i in some], (numbers,), cost=m.shape[0] * square)
+    parts = [part for block in blocks for part in block]
     shape = -1, 2, *parts[0].shape[1:]
     for part in parts[1:]:
         add_sums(parts[0].reshape(shape), part.reshape(shape))

@@ -17,7 +17,7 @@ from ps2.algorithms.dictionary import kernels
 from ps2.algorithms.dictionary.descent import code
 from ps2.algorithms.dictionary.plan import NUMBER_BYTES, DictionaryPlan
 from ps2.algorithms.frame.memory import check_worker
-from ps2.algorithms.frame.powers_of_two import shifted
+from ps2.algorithms.frame.powers_of_two import scaled_rows, shifted
 from ps2.algorithms.frame.program import Task
 from ps2.algorithms.training import row_draws
 from ps2.algorithms.training.reading import Reading
@@ -153,9 +153,7 @@ class DictionaryWorker:
     def _compute_codes(self, scale: Scale) -> tuple[sp.csr_array, Float64s, int]:
         """Return the codes of all rows by the dictionary on the servers, their losses, and the moved bytes."""
         if self._x is None:
-            x = self._rows.x
-            data = shifted(x.data, -scale.exponent)
-            self._x = sp.csr_array((data, x.indices, x.indptr), shape=x.shape)
+            self._x = scaled_rows(self._rows.x, scale.exponent)
         moved_bytes = 0
         if self._coded is None:
             with batch():

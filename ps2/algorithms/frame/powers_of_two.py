@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 
 # Exponents of the largest value beyond which squares may leave the range of float32.
 MAX_EXPONENT = 50
@@ -22,3 +23,8 @@ def shifted(values: Any, exponent: Any) -> Any:
     """Return numbers times powers of two."""
     with np.errstate(over="ignore", under="ignore"):
         return np.ldexp(values, exponent) if np.any(exponent) else values
+
+
+def scaled_rows(x: sp.csr_array, exponent: int) -> sp.csr_array:
+    """Return rows whose values are divided by a power of two; the arrays of columns are shared."""
+    return sp.csr_array((shifted(x.data, -exponent), x.indices, x.indptr), shape=x.shape)

@@ -45,18 +45,18 @@ class OnlineProgram:
     settings: OnlinePlan
     table: EmbeddingTable
 
-    def learn(self, found: LabelledRows) -> Float64s:
+    def learn(self, labelled: LabelledRows) -> Float64s:
         """Predict each row, then learn from it; return the margins before learning, float64 of shape (n,).
 
         If a margin is not finite, or a gradient is too large, InputError is raised, and nothing has been sent.
         """
-        rows = numbered(found.rows, self.settings.intercept)
-        given = rows.indptr, rows.inverse, rows.values, readable(found.labels), readable(found.weights)
-        margins = np.empty(len(found.labels))
+        rows = numbered(labelled.rows, self.settings.intercept)
+        entries = rows.indptr, rows.inverse, rows.values, readable(labelled.labels), readable(labelled.weights)
+        margins = np.empty(len(labelled.labels))
         k, tail = self.settings.k, int(self.settings.intercept)
         if not self.settings.local_steps:
             gradients = np.zeros((len(rows.keys), k), np.float32)
-            kernels.sum_gradients(*given, readable(self.table.pullDistinct(rows.keys)), gradients, tail, margins)
+            kernels.sum_gradients(*entries, readable(self.table.pullDistinct(rows.keys)), gradients, tail, margins)
             check_margins(margins)
             self.table.pushDistinct(rows.keys, gradients, wait=False)
             return margins
@@ -64,7 +64,7 @@ class OnlineProgram:
         blocks = matrix.pull(columns=rows.keys)
         changes = np.zeros((len(rows.keys), 2 * k), np.float32)
         is_ftrl = self.settings.is_ftrl
-        kernels.learn_rows(*given, readable(blocks), changes, tail, is_ftrl, self.settings.rates, margins)
+        kernels.learn_rows(*entries, readable(blocks), changes, tail, is_ftrl, self.settings.rates, margins)
         check_margins(margins)
         check_changes(changes, rows.keys)
         ftrl = {name: getattr(self.settings, name) for name in ("alpha", "beta", "l1", "l2")}
@@ -75,10 +75,10 @@ class OnlineProgram:
         """Advance the time of the keys, as ``advance_keys`` does."""
         advance_keys(self.table, now_s)
 
-    def margins(self, given: KeyRows) -> Float64s:
+    def margins(self, key_rows: KeyRows) -> Float64s:
         """Return the margins of rows, float64 of shape (n,), without learning from them."""
-        rows = numbered(given, self.settings.intercept)
-        margins = np.empty(len(given))
+        rows = numbered(key_rows, self.settings.intercept)
+        margins = np.empty(len(key_rows))
         pulled = readable(self.table.pullDistinct(rows.keys))
         kernels.predict_rows(rows.indptr, rows.inverse, rows.values, pulled, int(self.settings.intercept), margins)
         return margins
@@ -112,8 +112,8 @@ def numbered(rows: KeyRows, intercept: bool) -> NumberedRows:
     keys, inverse = rows.numbered()
     if (keys == INTERCEPT).any():
         raise InputError(f"keys: expected keys below 2**63 - 1, which is the intercept's, got {INTERCEPT}")
-    given = readable(rows.indptr), readable(inverse), readable(rows.values)
-    bounds, numbers, values = kernels.merge_pairs(*given, len(keys), intercept)
+    entries = readable(rows.indptr), readable(inverse), readable(rows.values)
+    bounds, numbers, values = kernels.merge_pairs(*entries, len(keys), intercept)
     all_keys = np.append(keys, INTERCEPT) if intercept else keys
     return NumberedRows(readable(bounds), readable(numbers), readable(values), all_keys)
 
@@ -124,12 +124,7 @@ TABLE = "table"
 
 @dataclass(frozen=True, eq=False)
 class LiveModel:
-    """The parts of an online model on the servers.
-
-    Attributes:
-        name: name of the table's matrix on the fleet.
-        table: the weights, with the state of their optimizer.
-    """
+    """An online model on the servers; ``name`` is that of its table's matrix on the fleet."""
 
     name: str
     settings: OnlinePlan
