@@ -38,7 +38,7 @@ from ps2.algorithms.linear.settings import PathSettings
 from ps2.algorithms.metric import program as metric
 from ps2.algorithms.metric.plan import MetricPlan
 from ps2.algorithms.metric.settings import MetricSettings
-from ps2.algorithms.online import models as online
+from ps2.algorithms.online import program as online
 from ps2.algorithms.online.program import OnlineProgram
 from ps2.algorithms.topics import sampling as topics
 from ps2.algorithms.topics.online import train_online

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.dummy import DummyProcess
 from queue import SimpleQueue
@@ -208,7 +209,7 @@ class _LoggedFit:
 
     def _log_end(self, model: Any, seconds: float) -> None:
         values = {"fit_seconds": seconds}
-        history = None if model is None else _history(model)
+        history: TrainingHistory | None = model.summary.history if getattr(model, "hasSummary", False) else None
         if history is not None:
             values.update(_figures(history))
             if len(history.objective) > history.steps:
@@ -218,26 +219,13 @@ class _LoggedFit:
         self._flush()
         if history is not None:
             self._tracking.set_tag(self._active_run_id, f"{self._prefix}reason", history.reason)
-            self._plot(model)
-
-    def _plot(self, model: Any) -> None:
-        try:
-            figure = model.summary.plot().figure
-        except ConfigError:  # no matplotlib, or no step to draw
-            return
-        self._tracking.log_figure(self._active_run_id, figure, f"{self._prefix}loss.png")
+            with suppress(ConfigError):  # no matplotlib, or no step to draw
+                figure = model.summary.plot().figure
+                self._tracking.log_figure(self._active_run_id, figure, f"{self._prefix}loss.png")
 
     def _metrics(self, values: Mapping[str, float], step: int) -> list[Metric]:
         now_ms = int(time.time() * 1000)
         return [Metric(self._prefix + name, float(value), now_ms, step) for name, value in values.items()]
-
-
-def _history(model: Any) -> TrainingHistory | None:
-    """Return the history of a model's training; None if it has none."""
-    if not getattr(model, "hasSummary", False):
-        return None
-    history: TrainingHistory = model.summary.history
-    return history
 
 
 def _figures(history: TrainingHistory) -> dict[str, float]:

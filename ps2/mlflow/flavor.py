@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import tempfile
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -178,14 +179,8 @@ def load_model(model_uri: str, dst_path: str | None = None) -> Any:
     return read_local_model(getattr(import_module(module), name), str(folder / content["data"]))
 
 
-class _Flavor:
-    """The flavour for ``Model.log``."""
-
-    save_model = staticmethod(save_model)
-
-
-# The name that MLflow shows.
-_Flavor.__name__ = FLAVOR
+# The flavour for ``Model.log``, by the name that MLflow shows.
+_Flavor = type(FLAVOR, (), {"save_model": staticmethod(save_model)})
 
 
 def _scoring(model: Any) -> Scoring:
@@ -224,26 +219,24 @@ def _write(model: Any, scoring: Scoring, folder: Path, shared: str | None) -> No
             ) from error
 
 
-class _reachable:
-    """A folder that servers write to: the local one, or one in ``shared`` whose content goes to the local one."""
-
-    def __init__(self, folder: Path, shared: str | None) -> None:
-        self._folder = folder
-        self._shared = None if shared is None else f"{shared.rstrip('/')}/ps2-mlflow-{uuid.uuid4().hex[:12]}"
-
-    def __enter__(self) -> str:
-        return str(self._folder) if self._shared is None else self._shared
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if self._shared is None:
-            return
-        fs, root = resolve_url(self._shared, "sharedDir")
+@contextmanager
+def _reachable(folder: Path, shared: str | None) -> Iterator[str]:
+    """Yield the folder that servers write to: the local one, or one in ``shared`` that is moved to the local one."""
+    if shared is None:
+        yield str(folder)
+        return
+    url = f"{shared.rstrip('/')}/ps2-mlflow-{uuid.uuid4().hex[:12]}"
+    is_written = False
+    try:
+        yield url
+        is_written = True
+    finally:
+        fs, root = resolve_url(url, "sharedDir")
         with reported(root, "moving the model"):
-            if kind is None:
-                for name in fs.find(root):  # fs.get would take names as patterns
-                    target = self._folder / name.removeprefix(root).lstrip("/")
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    fs.get_file(name, str(target))
+            for name in fs.find(root) if is_written else ():  # fs.get would take names as patterns
+                target = folder / name.removeprefix(root).lstrip("/")
+                target.parent.mkdir(parents=True, exist_ok=True)
+                fs.get_file(name, str(target))
             if fs.exists(root):
                 remove_folder(fs, root)
 

@@ -7,6 +7,9 @@ the Spark-free model or ``ps2.serving.Scorer``.
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -27,11 +30,110 @@ from ps2.algorithms.frame.scoring import (
     from_json,
     to_json,
 )
-from ps2.data.columns import read_features, read_numbers
+from ps2.data.columns import VECTOR, VECTORS, as_arrow, listed, read_features, read_numbers
 from ps2.data.names import are_strings
+from ps2.data.plain_arrays import as_array, as_numbers
 from ps2.errors import CheckpointCorruptError, InputError, LimitError, UsageError
-from ps2.mlflow.columns import check_columns, no_nulls, plain_column, vector_column
 from ps2.server.memory import available_bytes
+
+_STRUCT = pa.struct(
+    [
+        ("type", pa.int8()),
+        ("size", pa.int32()),
+        ("indices", pa.list_(pa.int32())),
+        ("values", pa.list_(pa.float64())),
+    ]
+)
+DENSE = 1
+
+
+def check_columns(frame: Any, names: Sequence[str]) -> None:
+    """Raise InputError unless ``frame`` is a pandas DataFrame with these columns, each once."""
+    if not isinstance(frame, pd.DataFrame):
+        raise InputError(f"expected a pandas DataFrame with columns {listed(names)}, got {type(frame).__name__}")
+    counts = Counter(map(str, frame.columns))
+    for name in names:
+        if name not in counts:
+            raise InputError(f"there is no column {name!r}; there are: {listed(list(map(str, frame.columns)))}")
+        if counts[name] > 1:
+            raise InputError(f"column {name!r}: expected one column of that name, got {counts[name]}")
+
+
+def _named(frame: pd.DataFrame, name: str) -> pd.Series:
+    """Return a column; pandas may have a number as its name, as for columns of an array."""
+    if name in frame.columns:
+        return frame[name]
+    return frame.iloc[:, list(map(str, frame.columns)).index(name)]
+
+
+def vector_column(frame: pd.DataFrame, name: str) -> pa.Array:
+    """Return a column of vectors, in any form, as lists of float64 or structs, null where there is none."""
+    cells = [
+        None if cell is pd.NA or (isinstance(cell, float) and cell != cell) else cell for cell in _named(frame, name)
+    ]
+    try:
+        if any(hasattr(cell, "indices") or sp.issparse(cell) or isinstance(cell, dict) for cell in cells):
+            return pa.array([None if cell is None else _as_struct(cell) for cell in cells], _STRUCT)
+        return pa.array([None if cell is None else _as_array(cell) for cell in cells], pa.list_(pa.float64()))
+    except (pa.ArrowException, TypeError, ValueError, KeyError) as error:
+        row = next(number for number, cell in enumerate(cells) if not _is_vector(cell))
+        raise InputError(f"column {name!r}, row {row}: expected {VECTORS}, got {cells[row]!r:.80}") from error
+
+
+def plain_column(frame: pd.DataFrame, name: str, kind: pa.DataType | None = None) -> pa.Array:
+    """Return a column as an Arrow array of type ``kind``; None: that of the values. A missing value is null, or NaN."""
+    values = _named(frame, name)
+    if kind is not None and pa.types.is_list(kind):  # Arrow would take a string for a list of its letters
+        for row, cell in enumerate(values):
+            if isinstance(cell, (str, bytes)):
+                raise InputError(f"column {name!r}, row {row}: expected a list, got {cell!r:.80}")
+    try:
+        array = as_arrow(values, kind, from_pandas=values.dtype.kind != "f")
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        expected = "values of one type" if kind is None else f"values of type {kind}"
+        raise InputError(f"column {name!r}: expected {expected}: {error}") from error
+    return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+
+
+def no_nulls(column: pa.Array, name: str, expected: str) -> pa.Array:
+    """Return a column; raise InputError if a value is null."""
+    if column.null_count:
+        row = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
+        raise InputError(f"column {name!r}, row {row}: expected {expected}, got null")
+    return column
+
+
+def _as_array(cell: Any) -> Any:
+    values = as_array("features", cell.toArray() if hasattr(cell, "toArray") else cell)
+    if values.ndim != 1 or isinstance(cell, (str, bytes)):
+        raise TypeError("no vector")
+    if values.dtype == object:  # None within a list is a missing value
+        return [None if value != value else value for value in as_numbers(values).tolist()]
+    return as_numbers(values).astype(np.float64)
+
+
+def _as_struct(cell: Any) -> dict[str, Any]:
+    if isinstance(cell, dict):
+        if set(cell) != VECTOR:
+            raise KeyError(f"expected {sorted(VECTOR)}")
+        return cell
+    if sp.issparse(cell):
+        row = as_rows("features", cell.reshape(1, -1))
+        return {"type": 0, "size": row.shape[1], "indices": row.indices, "values": row.data}
+    if not hasattr(cell, "indices"):
+        return {"type": DENSE, "size": None, "indices": None, "values": _as_array(cell)}
+    return {"type": 0, "size": cell.size, "indices": np.asarray(cell.indices), "values": np.asarray(cell.values)}
+
+
+def _is_vector(cell: Any) -> bool:
+    if cell is None:
+        return True
+    try:
+        pa.array([_as_struct(cell)], _STRUCT)
+    except (pa.ArrowException, TypeError, ValueError, KeyError):
+        return False
+    return True
+
 
 if TYPE_CHECKING:
     from ps2.algorithms.embeddings.model import Embedding
@@ -47,7 +149,11 @@ class Predictor(Protocol):
     """A model of MLflow's pyfunc flavour."""
 
     def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> pd.DataFrame:
-        """Return the columns that ``transform`` adds, for each row of a pandas DataFrame."""
+        """Return the columns that ``transform`` adds, for each row of a pandas DataFrame; ``params`` is not used.
+
+        Raises:
+            InputError, ShapeError, DTypeError: the input lacks a column, or a value is wrong; the message names it.
+        """
 
 
 def write_scoring(folder: Path, scoring: Scoring) -> None:
@@ -85,25 +191,18 @@ def _load_pyfunc(path: str) -> Predictor:
     return FeaturePredictor(scoring, loaded if scoring.rounds is None else loaded.first(scoring.rounds))
 
 
+@dataclass(frozen=True, eq=False)
 class FeaturePredictor:
-    """Scores vectors of features: linear models, factorization machines, trees, clusters, topics, metrics and codes."""
+    """Scores vectors of features: linear models, factorization machines, trees, clusters, topics, metrics and codes.
 
-    def __init__(self, scoring: FeatureScoring, fitted: Any) -> None:
-        self._scoring = scoring
-        self._fitted = fitted
+    If the features are one column, it also takes rows as an array or scipy CSR, shape (n, features).
+    """
+
+    scoring: FeatureScoring
+    fitted: Any
 
     def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> pd.DataFrame:
-        """Return the columns that ``transform`` adds.
-
-        Args:
-            model_input: a pandas DataFrame with the columns of features; or, if the features are one column, rows as an
-                array or scipy CSR, shape (n, features).
-            params: not used.
-
-        Raises:
-            InputError, ShapeError, DTypeError: the input lacks a column, or a value is wrong; the message names it.
-        """
-        scoring = self._scoring
+        scoring = self.scoring
         is_matrix = isinstance(model_input, np.ndarray) or sp.issparse(model_input)
         if is_matrix and isinstance(scoring.features, str) and scoring.margin is None:
             rows = as_rows if scoring.missing else finite_rows
@@ -117,7 +216,7 @@ class FeaturePredictor:
         return self._outputs(self._rows(model_input), starts, model_input.index)
 
     def _rows(self, frame: pd.DataFrame) -> sp.csr_array:
-        scoring, names = self._scoring, self._scoring.features
+        scoring, names = self.scoring, self.scoring.features
         if isinstance(names, str):
             batch = pa.record_batch([vector_column(frame, names)], [names])
         else:
@@ -127,40 +226,39 @@ class FeaturePredictor:
         return sp.csr_array((features.values, features.columns, indptr), shape=(len(frame), scoring.dim))
 
     def _outputs(self, x: Any, starts: Any, index: Any) -> pd.DataFrame:
-        scoring = self._scoring
+        scoring = self.scoring
         kinds = {kind for _, kind in scoring.outputs}
-        predictions = predicted(self._fitted, scoring.head, x, starts, kinds & {"leaf", "contrib"})
+        predictions = predicted(self.fitted, scoring.head, x, starts, kinds & {"leaf", "contrib"})
         if isinstance(scoring.head, ClusterHead):
             predictions["prediction"] = predictions["prediction"].astype(np.int32)
-        columns = {name: _cells(predictions[kind]) for name, kind in scoring.outputs}
+        values = {name: predictions[kind] for name, kind in scoring.outputs}
+        columns = {name: column if column.ndim == 1 else list(column) for name, column in values.items()}
         return pd.DataFrame(columns, index=index)
 
 
+@dataclass(frozen=True, eq=False)
 class WordPredictor:
     """Means of the vectors of words."""
 
-    def __init__(self, scoring: WordScoring, embedding: Embedding) -> None:
-        self._scoring = scoring
-        self._embedding = embedding
+    scoring: WordScoring
+    embedding: Embedding
 
     def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> pd.DataFrame:
-        """Return the mean vector of each list of words; InputError names a column that is missing or wrong."""
-        name = self._scoring.column
+        name = self.scoring.column
         check_columns(model_input, [name])
         words = no_nulls(plain_column(model_input, name, pa.list_(pa.string())), name, "a list of strings")
-        return pd.DataFrame({self._scoring.output: list(self._embedding.means(words))}, index=model_input.index)
+        return pd.DataFrame({self.scoring.output: list(self.embedding.means(words))}, index=model_input.index)
 
 
+@dataclass(frozen=True, eq=False)
 class PairPredictor:
     """Scores of pairs of vertices: NaN if one has no vector."""
 
-    def __init__(self, scoring: PairScoring, embedding: Embedding) -> None:
-        self._scoring = scoring
-        self._embedding = embedding
+    scoring: PairScoring
+    embedding: Embedding
 
     def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> pd.DataFrame:
-        """Return the score of each pair; InputError names a column that is missing or wrong."""
-        scoring, names = self._scoring, self._embedding.names
+        scoring, names = self.scoring, self.embedding.names
         check_columns(model_input, (scoring.first, scoring.second))
         ends = [_id_column(model_input, name, names.are_integers) for name in (scoring.first, scoring.second)]
         filler = 0 if names.are_integers else ""
@@ -169,20 +267,19 @@ class PairPredictor:
         for ids in ends:
             is_known &= ids.is_valid().to_numpy(zero_copy_only=False)
         scores = np.full(len(is_known), np.nan)
-        scores[is_known] = self._embedding.expected(first[is_known], second[is_known], scoring.directed)
+        scores[is_known] = self.embedding.expected(first[is_known], second[is_known], scoring.directed)
         return pd.DataFrame({scoring.output: scores}, index=model_input.index)
 
 
+@dataclass(frozen=True, eq=False)
 class RatingPredictor:
-    """Ratings of pairs of users and items: NaN if one is unknown."""
+    """Ratings of pairs of users and items, float32: NaN if one is unknown."""
 
-    def __init__(self, scoring: PairScoring, factors: MatrixFactors) -> None:
-        self._scoring = scoring
-        self._factors = factors
+    scoring: PairScoring
+    factors: MatrixFactors
 
     def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> pd.DataFrame:
-        """Return the rating of each pair, float32; InputError names a column that is missing or wrong."""
-        scoring, factors = self._scoring, self._factors
+        scoring, factors = self.scoring, self.factors
         check_columns(model_input, (scoring.first, scoring.second))
         ends = []
         for name, side in ((scoring.first, factors.user), (scoring.second, factors.item)):
@@ -190,20 +287,19 @@ class RatingPredictor:
         return pd.DataFrame({scoring.output: factors.predict(*ends)}, index=model_input.index)
 
 
+@dataclass(frozen=True, eq=False)
 class KeyPredictor:
     """Scores rows of hashed keys with an export."""
 
-    def __init__(self, scoring: KeyScoring, scorer: Scorer) -> None:
-        self._scoring = scoring
-        self._scorer = scorer
+    scoring: KeyScoring
+    scorer: Scorer
 
     def predict(self, model_input: Any, params: dict[str, Any] | None = None) -> pd.DataFrame:
-        """Return predictions and probabilities; InputError names a column that is missing or wrong."""
-        scoring = self._scoring
+        scoring = self.scoring
         check_columns(model_input, scoring.columns)
         names = list(scoring.columns)
         batch = pa.record_batch([plain_column(model_input, name) for name in names], names)
-        scores = self._scorer.score(batch)
+        scores = self.scorer.score(batch)
         columns: dict[str, Any] = {}
         if scoring.prediction:
             is_above = scoring.threshold is not None
@@ -222,10 +318,6 @@ def _id_column(frame: pd.DataFrame, name: str, are_integers: bool) -> pa.Array:
         expected = "integers" if are_integers else "strings"
         raise InputError(f"column {name!r}: expected ids, {expected}, got {ids.type}")
     return ids
-
-
-def _cells(values: Any) -> Any:
-    return values if values.ndim == 1 else list(values)
 
 
 def output_types(scoring: Scoring) -> dict[str, str]:

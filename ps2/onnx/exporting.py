@@ -18,8 +18,7 @@ from ps2.algorithms.trees.model import GBTModel
 from ps2.algorithms.trees.tree import leaf_tree
 from ps2.errors import UsageError
 from ps2.onnx.checking import check_scores
-from ps2.onnx.graph import FEATURES, Graph
-from ps2.onnx.trees import add_trees
+from ps2.onnx.graph import FEATURES, Graph, add_trees
 from ps2.storage.files import resolve_url, write_whole
 from ps2.version import __version__
 
@@ -144,9 +143,6 @@ def add_head(graph: Graph, head: object, margins: str, unusable: str | None) -> 
         margins: the margins, shape (n, outputs).
         unusable: shape (n, 1), 0 or, for rows that ``transform`` refuses, NaN, which makes their predictions NaN; None:
             there are no such rows.
-
-    Raises:
-        UsageError: the head has no counterpart in ONNX here.
     """
     if isinstance(head, ValueHead):
         raw = graph.node("Exp", margins) if head.link == "exp" else margins

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+from ps2.algorithms.trees.tree import LEAF, Tree
+from ps2.array_types import Float64s
+from ps2.errors import UsageError
 
 # The versions of the operators, and the form of the file that runtimes of the same time read.
 OPSET, ML_OPSET, IR_VERSION = 18, 5, 10
@@ -56,3 +61,133 @@ class Graph:
         )
         helper.set_model_props(model, metadata)
         return model
+
+
+# Modes of nodes.
+LEQ, MEMBER = 0, 6
+SUM, NO_TRANSFORM = 1, 0
+
+
+@dataclass
+class _Ensemble:
+    """The attributes of the operator while trees are added. A node's true branch is its first child."""
+
+    roots: list[int] = field(default_factory=list)
+    features: list[int] = field(default_factory=list)
+    modes: list[int] = field(default_factory=list)
+    splits: list[float] = field(default_factory=list)
+    children: tuple[list[int], list[int]] = field(default_factory=lambda: ([], []))
+    leafs: tuple[list[int], list[int]] = field(default_factory=lambda: ([], []))
+    missing: list[int] = field(default_factory=list)
+    members: list[float] = field(default_factory=list)
+    targets: list[int] = field(default_factory=list)
+    weights: list[float] = field(default_factory=list)
+
+    def add(self, tree: Tree, values: Float64s, target: int) -> None:
+        """Add a tree whose leaves add ``values``, by node, to a target."""
+        self.roots.append(len(self.features))
+        inner = np.flatnonzero(tree.feature != LEAF)
+        # ONNX Runtime before 1.30 takes a root whose branches have one number, of a leaf or a node, for a leaf itself.
+        if not len(inner):  # the operator needs at least one node
+            self._node(0, LEQ, 0.0, False)
+            self._link(0, [True, True], [self._leaf(float(values[0]), target) for _ in range(2)])
+            return
+        first = len(self.features)
+        positions = {int(node): first + index for index, node in enumerate(inner)}
+        for node in inner.tolist():
+            children = [int(tree.left[node]), int(tree.right[node])]
+            if self._split(tree, node):
+                children.reverse()
+            are_leaves = [bool(tree.feature[child] == LEAF) for child in children]
+            ends = [
+                self._leaf(float(values[child]), target) if is_leaf else positions[child]
+                for child, is_leaf in zip(children, are_leaves, strict=True)
+            ]
+            if ends[0] == ends[1]:  # a leaf and a node: another leaf, and nothing leads to the first
+                leaf = are_leaves.index(True)
+                ends[leaf] = self._leaf(float(values[children[leaf]]), target)
+            self._link(node, are_leaves, ends)
+
+    def _split(self, tree: Tree, node: int) -> bool:
+        """Add a node's split; return whether its true branch is the right child."""
+        feature, flags, to_left = int(tree.feature[node]), tree.set_of(node), bool(tree.default_left[node])
+        if not len(flags):
+            self._node(feature, LEQ, float(tree.threshold[node]), to_left)
+            return False
+        # Categories beyond the set, and missing ones, go to the default side, which is the false branch.
+        members = np.flatnonzero(~flags if to_left else flags)
+        if len(members):
+            self._node(feature, MEMBER, 0.0, False)
+            self.members += [*members.astype(float).tolist(), np.nan]
+        else:
+            self._node(feature, LEQ, -np.inf, False)
+        return to_left
+
+    def _node(self, feature: int, mode: int, split: float, missing: bool) -> None:
+        self.features.append(feature)
+        self.modes.append(mode)
+        self.splits.append(split)
+        self.missing.append(int(missing))
+
+    def _link(self, node: int, are_leaves: Sequence[bool], ends: Sequence[int]) -> None:
+        for branch in range(2):
+            self.leafs[branch].append(int(are_leaves[branch]))
+            self.children[branch].append(ends[branch])
+
+    def _leaf(self, value: float, target: int) -> int:
+        self.targets.append(target)
+        self.weights.append(value)
+        return len(self.weights) - 1
+
+
+def add_trees(graph: Graph, trees: Sequence[Tree], values: Sequence[Sequence[Float64s]], targets: int) -> str:
+    """Add trees; return the name of the sums of their leaves' values, shape (n, targets).
+
+    ``values`` has for each tree and each of its targets the nodes' values, shape (nodes,); a tree with values for one
+    target adds to ``tree % targets``.
+    """
+    features, ensemble = _with_whole_categories(graph, trees), _Ensemble()
+    for number, (tree, target_values) in enumerate(zip(trees, values, strict=True)):
+        for target, node_values in enumerate(target_values):
+            ensemble.add(tree, node_values, target if len(target_values) == targets else number % targets)
+    attributes = {}
+    if ensemble.members:
+        attributes["membership_values"] = numpy_helper.from_array(np.array(ensemble.members), "membership_values")
+    return graph.node(
+        "TreeEnsemble",
+        features,
+        domain=ML,
+        n_targets=targets,
+        aggregate_function=SUM,
+        post_transform=NO_TRANSFORM,
+        tree_roots=ensemble.roots,
+        nodes_featureids=ensemble.features,
+        nodes_modes=numpy_helper.from_array(np.array(ensemble.modes, np.uint8), "nodes_modes"),
+        nodes_splits=numpy_helper.from_array(np.array(ensemble.splits), "nodes_splits"),
+        nodes_truenodeids=ensemble.children[0],
+        nodes_trueleafs=ensemble.leafs[0],
+        nodes_falsenodeids=ensemble.children[1],
+        nodes_falseleafs=ensemble.leafs[1],
+        nodes_missing_value_tracks_true=ensemble.missing,
+        leaf_targetids=ensemble.targets,
+        leaf_weights=numpy_helper.from_array(np.array(ensemble.weights), "leaf_weights"),
+        **attributes,
+    )
+
+
+def _with_whole_categories(graph: Graph, trees: Sequence[Tree]) -> str:
+    """Return the features with NaN for 2.5 as a category, for example, which ONNX Runtime would take for category 2."""
+    is_set, is_cut = (np.zeros(graph.dim, np.bool_) for _ in range(2))
+    for tree in trees:
+        has_set = np.diff(tree.set_begin) > 0
+        is_set[tree.feature[has_set]] = True
+        is_cut[tree.feature[~has_set & (tree.feature != LEAF)]] = True
+    if (is_set & is_cut).any():
+        raise UsageError(
+            f"export: feature {np.argmax(is_set & is_cut)} is split by thresholds and by sets of categories"
+        )
+    if not is_set.any():
+        return FEATURES
+    whole = graph.node("Equal", FEATURES, graph.node("Floor", FEATURES))
+    is_usable = graph.node("Or", whole, graph.constant(~is_set[None], np.bool_))
+    return graph.node("Where", is_usable, FEATURES, graph.constant([np.nan]))

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from ps2.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from ps2.serving.compaction import compact
+    from ps2.serving.loading import compact
     from ps2.serving.scorer import Scorer
 
-_HOME = {"Scorer": "ps2.serving.scorer", "compact": "ps2.serving.compaction"}
+_HOME = {"Scorer": "ps2.serving.scorer", "compact": "ps2.serving.loading"}
 
 __all__ = ["Scorer", "compact"]
 

@@ -238,12 +238,8 @@ class ScoringService:
 
 
 def listen(host: str, ports: range, tokens: TokenFile | None) -> socket.socket:
-    """Listen at the first free port.
-
-    Raises:
-        ConfigError: the host is not loopback, and there is no token.
-        LaunchError: no port is free, or the host is not this machine's.
-    """
+    """Listen at the first free port; raise ConfigError if others reach the host without a token, LaunchError if none is
+    free."""
     if tokens is None and not is_loopback(host):
         raise ConfigError(f"{host} can be reached by other hosts: give --token-file, or listen at {LOOPBACK}")
     try:
@@ -257,10 +253,7 @@ def http_server(service: ScoringService, keep_alive_s: int, certificate: tuple[s
 
     Args:
         keep_alive_s: a connection without a further request is closed after this time.
-        certificate: files of a certificate and its key (PEM), for HTTPS.
-
-    Raises:
-        ConfigError: the certificate cannot be used.
+        certificate: files of a certificate and its key (PEM), for HTTPS; ConfigError: they cannot be used.
     """
     cert, key = certificate or (None, None)
     config = uvicorn.Config(

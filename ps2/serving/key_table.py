@@ -147,22 +147,12 @@ class KeyTable:
         return self.keys.nbytes + self.values.nbytes + self.gone.nbytes + self.starts.nbytes
 
     def look_up(self, wanted: Int64s, known: Bytes, out: Float32s) -> None:
-        """Write the values of keys whose ``known`` is UNKNOWN, and what is known of them now.
-
-        Args:
-            wanted: int64 of shape (m,), any order, read-only.
-            known: uint8 of shape (m,).
-            out: float32 of shape (m, width).
-        """
+        """Write the values of keys whose ``known`` is UNKNOWN, and what is known of them now."""
         _look_up(self.keys, self.starts, self.shift, self.values, self.gone, wanted, known, out)
 
 
 def key_table(keys: Int64s, values: Float32s, gone: Bytes | None = None, where: str = "keys") -> KeyTable:
-    """Return the table of at least one key.
-
-    Raises:
-        CheckpointCorruptError: the keys do not ascend, or one is negative.
-    """
+    """Return the table of at least one key; CheckpointCorruptError: the keys do not ascend, or one is negative."""
     span, shift = int(keys[-1]) - int(keys[0]), 0
     while span >> shift > max(len(keys) // BUCKET_KEYS, 1):
         shift += 1
@@ -174,11 +164,11 @@ def key_table(keys: Int64s, values: Float32s, gone: Bytes | None = None, where: 
     return KeyTable(keys, readable(values), readable(gone), readable(starts), shift)
 
 
-def found_in(keys: Int64s, wanted: Int64s) -> npt.NDArray[np.bool_]:
-    """Return for each wanted key whether it is one of the keys, which ascend."""
-    at = np.searchsorted(keys, wanted)
-    at[at == len(keys)] = 0
-    return keys[at] == wanted if len(keys) else np.zeros(len(wanted), np.bool_)
+def are_in(keys: Int64s, candidates: Int64s) -> npt.NDArray[np.bool_]:
+    """Return for each candidate whether it is one of the keys, which ascend."""
+    positions = np.searchsorted(keys, candidates)
+    positions[positions == len(keys)] = 0
+    return keys[positions] == candidates if len(keys) else np.zeros(len(candidates), np.bool_)
 
 
 def with_removed(keys: Int64s, values: Float32s, removed: Int64s, where: str) -> KeyTable | None:
@@ -189,11 +179,9 @@ def with_removed(keys: Int64s, values: Float32s, removed: Int64s, where: str) ->
     return _merged((removed, np.empty((0, values.shape[1]), np.float32), gone), (keys, values, _NONE_GONE), where)
 
 
-def merged(older: KeyTable | None, newer: KeyTable | None) -> KeyTable | None:
+def merged(older: KeyTable, newer: KeyTable) -> KeyTable:
     """Return the table that holds for each key what the newer one says, else the older one."""
-    if older is None or newer is None:
-        return newer if older is None else older
-    return _merged_tables(older, newer)
+    return _merged((older.keys, older.values, older.gone), (newer.keys, newer.values, newer.gone), "keys")
 
 
 def stacked(tables: Sequence[KeyTable], newer: KeyTable | None) -> tuple[KeyTable, ...]:
@@ -201,9 +189,6 @@ def stacked(tables: Sequence[KeyTable], newer: KeyTable | None) -> tuple[KeyTabl
 
     A table is merged into the newer one unless it is much larger. So a refresh takes no longer the more deltas came
     before, and there are few tables to look into.
-
-    Args:
-        tables: what this returned before.
     """
     if newer is None:
         return tuple(tables)
@@ -211,27 +196,23 @@ def stacked(tables: Sequence[KeyTable], newer: KeyTable | None) -> tuple[KeyTabl
     for older in tables:
         if len(older) > MERGED_RATIO * len(newer) or older.nbytes > MERGED_BYTES:
             break
-        newer, count = _merged_tables(older, newer), count + 1
+        newer, count = merged(older, newer), count + 1
     return newer, *tables[count:]
 
 
 def merged_all(tables: Sequence[KeyTable | None]) -> KeyTable | None:
     """Merge tables, of which later ones are newer: neighbours first, so that many small ones take no long time."""
-    tables = list(tables)
-    while len(tables) > 1:
-        pairs = zip_longest(tables[::2], tables[1::2])
-        tables = [merged(older, newer) for older, newer in pairs]
-    return tables[0] if tables else None
+    filled = [table for table in tables if table is not None]
+    while len(filled) > 1:
+        pairs = zip_longest(filled[::2], filled[1::2])
+        filled = [older if newer is None else merged(older, newer) for older, newer in pairs]
+    return filled[0] if filled else None
 
 
 def warm() -> None:
     """Compile all kernels of tables, or read them from the cache: the first refresh must not do so beside scores."""
     one = key_table(np.zeros(1, np.int64), np.zeros((1, 1), np.float32))
-    _merged_tables(one, one).look_up(readable(one.keys), np.zeros(1, np.uint8), np.zeros((1, 1), np.float32))
-
-
-def _merged_tables(older: KeyTable, newer: KeyTable) -> KeyTable:
-    return _merged((older.keys, older.values, older.gone), (newer.keys, newer.values, newer.gone), "keys")
+    merged(one, one).look_up(readable(one.keys), np.zeros(1, np.uint8), np.zeros((1, 1), np.float32))
 
 
 def _merged(older: Columns, newer: Columns, where: str) -> KeyTable:

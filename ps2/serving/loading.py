@@ -21,9 +21,11 @@ from fsspec.implementations.local import LocalFileSystem
 
 from ps2.array_types import Float32s, Int64s
 from ps2.errors import CheckpointCorruptError, SpillError, UsageError
-from ps2.serving.key_table import UNKNOWN, KeyTable, key_table, merged_all, stacked, with_removed
+from ps2.ops.guards import readable
+from ps2.serving.key_table import PRESENT, UNKNOWN, KeyTable, are_in, key_table, merged_all, stacked, with_removed
 from ps2.storage.arrays import read_npy_header
-from ps2.storage.exports import Description, ExportEntry, ExportManifest, KeyFiles
+from ps2.storage.export_writing import Content, Export, write_export
+from ps2.storage.exports import Description, ExportEntry, ExportManifest, KeyFiles, read_manifest
 from ps2.storage.files import reported, resolve_url
 from ps2.storage.manifest import SavedFile
 from ps2.storage.shard_files import checked
@@ -60,7 +62,6 @@ class LoadedExport:
     """The arrays of an export. They do not change, so threads read them without a lock.
 
     Attributes:
-        manifest: the manifest of the export.
         base: one table for each part of the base, which maps its files; in ascending order of their keys.
         changes: tables of the deltas, the newest first; most are merged, in memory.
         dense: by name, arrays that each export writes whole; the newest export's.
@@ -76,10 +77,7 @@ class LoadedExport:
         return self.manifest.description
 
     def look_up(self, keys: Int64s) -> tuple[Float32s, npt.NDArray[np.uint8]]:
-        """Look up the values of keys.
-
-        Args:
-            keys: int64 of shape (m,), any order, read-only and contiguous.
+        """Look up the values of keys, int64 of shape (m,), any order, read-only and contiguous.
 
         Returns:
             The values, float32 of shape (m, width), 0 for keys that are not PRESENT; and for each key UNKNOWN, PRESENT
@@ -96,8 +94,6 @@ def load(url: str, manifest: ExportManifest, before: LoadedExport | None, cache:
     """Read the files that a manifest names, except those that ``before`` holds already.
 
     Args:
-        url: folder of the export.
-        manifest: its manifest.
         before: an export of the same folder that is loaded; None: read all files.
         cache: local folder for copies of remote files, which have no name there; None: the system's temporary folder.
 
@@ -207,11 +203,7 @@ _HOME = {
 
 
 def score_of(kind: str) -> Score | None:
-    """Return the function that scores rows of a kind of model; None for a table.
-
-    Raises:
-        UsageError: this version does not know the kind.
-    """
+    """Return the function that scores rows of a kind of model; None for a table. UsageError: the kind is unknown."""
     if kind == TABLE:
         return None
     if kind not in _HOME:
@@ -219,3 +211,36 @@ def score_of(kind: str) -> Score | None:
     scoring: Any = import_module(_HOME[kind])
     score: Score = scoring.score
     return score
+
+
+def compact(path: str, cacheDir: str | None = None) -> Export:
+    """Write a new base with the keys and values that the base and the deltas of a folder hold together.
+
+    Scorers load it faster, and values that deltas have replaced take no more space. The next
+    ``export(path, since="last")`` is a delta to the new base. No program may export to the folder meanwhile.
+
+    Args:
+        path: the folder of the export, or any fsspec URL of one.
+        cacheDir: the ``cacheDir`` of ``Scorer``.
+
+    Raises:
+        CheckpointMissingError: there is no export at this path.
+        CheckpointCorruptError: a file does not match the manifest.
+        RecoveryError: the file system fails, or another program has exported meanwhile; the folder stays as it was.
+    """
+    manifest = read_manifest(path)
+    loaded = load(path, manifest, None, cacheDir)
+    keys = np.concatenate([np.empty(0, np.int64), *(table.keys for table in loaded.base)])
+    if (changes := merged_all(loaded.changes[::-1])) is not None:
+        present = changes.keys[changes.gone == 0] if changes.gone.size else changes.keys
+        unchanged = keys[~are_in(changes.keys, keys)]
+        keys = np.sort(np.concatenate([unchanged, present]), kind="stable")  # a merge of two ascending runs
+
+    def read(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        values, states = loaded.look_up(readable(keys))
+        assert (states == PRESENT).all()
+        return values
+
+    dense: dict[str, npt.NDArray[Any]] = dict(loaded.dense)
+    content = Content(keys, read, dense=dense, source=manifest.newest.source)
+    return write_export(path, manifest.description, content, replaces=manifest)

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from ps2.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from ps2.torch.bags import Bags
+    from ps2.torch.columns import Bags
     from ps2.torch.embedding import RemoteEmbedding
     from ps2.torch.estimator import TorchEstimator, TorchModel
     from ps2.torch.optimizer import RemoteOptimizer
 
 _HOME = {
-    "Bags": "ps2.torch.bags",
+    "Bags": "ps2.torch.columns",
     "RemoteEmbedding": "ps2.torch.embedding",
     "RemoteOptimizer": "ps2.torch.optimizer",
     "TorchEstimator": "ps2.torch.estimator",

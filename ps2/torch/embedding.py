@@ -15,7 +15,7 @@ from ps2.ops.distinct import number_distinct, sum_rows
 from ps2.ops.guards import readable
 from ps2.ops.table import Array
 from ps2.torch.bag_kernels import add_bag_gradients
-from ps2.torch.bags import Bags
+from ps2.torch.columns import Bags
 
 Mode = Literal["none", "sum", "mean"]
 
@@ -155,9 +155,7 @@ class _Batch:
     def sums(self, gradients: Array, mode: Mode, offsets: Any) -> Array:
         """Return the summed gradient of each distinct key: float32 of shape (u, k).
 
-        Args:
-            gradients: float32 of shape ``keys.shape + (k,)`` for mode "none", else (bags, k).
-            offsets: the ``offsets`` of ``RemoteEmbedding.forward``.
+        ``gradients`` have the shape ``keys.shape + (k,)`` for mode "none", else (bags, k).
         """
         gradients, inverse = readable(gradients), readable(self.inverse.reshape(-1).numpy())
         k = gradients.shape[-1]

@@ -12,7 +12,7 @@ import torch
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
 from ps2.errors import ConfigError, DivergedError, DTypeError, ShapeError, UsageError
-from ps2.torch.steps import STEPS
+from ps2.torch.settings import STEPS
 
 DTYPES = {torch.float32: "float32", torch.float64: "float64"}
 WEIGHT = "weight"

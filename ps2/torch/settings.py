@@ -6,7 +6,14 @@ from collections.abc import Sequence
 
 from ps2.algorithms.frame.settings import Flexible, Setting, getter, param, setter
 from ps2.algorithms.frame.shared_settings import FleetSettings
-from ps2.torch.steps import STEPS
+
+# For each optimizer: its server operation, the names of its state vectors, and the names of its scalars except lr.
+STEPS = {
+    "sgd": ("sgd_step", (), ()),
+    "momentum": ("momentum_step", ("velocity",), ("momentum",)),
+    "adagrad": ("adagrad_step", ("square",), ("eps",)),
+    "adam": ("adam_step", ("velocity", "square", "count"), ("beta1", "beta2", "eps")),
+}
 
 
 class TorchSettings(FleetSettings):

@@ -32,7 +32,6 @@ class TorchOptions:
         ragged: names of those inputs whose arrays have any lengths.
         label: name of the column that the loss gets.
         batch: the maximum number of rows of a minibatch.
-        epochs: the number of times that each row is used.
         staleness: the number of clocks that a worker may be ahead of the slowest one.
         seed: seed of the order of rows and of dropout, in [0, 2**63).
         threads: torch's threads in each worker.
@@ -73,13 +72,6 @@ def train(
 ) -> TrainedModule:
     """Train a module on the servers of a context.
 
-    Args:
-        ps: the context.
-        frame: DataFrame with the columns that the options name.
-        workers: number of workers; None: one for each rdd_partition.
-        program: the module, its optimizer and its loss.
-        on_step: called in the driver after each clock.
-
     Raises:
         InputError: a row cannot be used.
         DivergedError: the loss is not finite.
@@ -111,10 +103,8 @@ class ModuleProgram:
     """The worker's program; picklable.
 
     Attributes:
-        module: the user's module.
-        optimizer: optimizer of its dense parameters; None: it has no dense parameters.
+        optimizer: optimizer of the module's dense parameters; None: it has no dense parameters.
         loss: called with the module's output and the labels; returns the mean loss of the rows.
-        options: the options of the training.
     """
 
     module: Any
@@ -173,11 +163,7 @@ class ModuleProgram:
 
 
 def output_width(output: Any, rows: int) -> int | None:
-    """Return w for an output of shape (rows, w), and None for one of shape (rows,).
-
-    Raises:
-        InputError: the output is not a tensor of one of these shapes.
-    """
+    """Return w for an output of shape (rows, w), None for one of shape (rows,); InputError: it is another one."""
     if not isinstance(output, torch.Tensor) or output.dim() not in (1, 2) or len(output) != rows:
         got = f"shape {tuple(output.shape)}" if isinstance(output, torch.Tensor) else type(output).__name__
         raise InputError(f"modelFn: expected a module that returns shape ({rows},) or ({rows}, width), got {got}")

@@ -13,7 +13,7 @@ from pyspark.ml.linalg import Vectors
 
 from ps2 import PS2Context
 from ps2.algorithms import LogisticRegression
-from ps2.cli.training.group import train
+from ps2.cli.main import train
 from ps2.ops.modules import load_modules
 
 REPO = Path(__file__).parents[2]
@@ -56,7 +56,7 @@ def test_family_when_trained_then_its_model_is_pysparks(ps, counts, tmp_path):
 
 
 def test_family_when_its_command_runs_then_model_is_saved(run_train, serving, token_file, counts, tmp_path):
-    from tests.kernels.naive_bayes.command import naive_bayes
+    from tests.kernels.naive_bayes.command import NaiveBayesCommand
     from tests.kernels.naive_bayes.program import ClassProbabilities
 
     lines = [
@@ -68,7 +68,7 @@ def test_family_when_its_command_runs_then_model_is_saved(run_train, serving, to
     options = ["--input", tmp_path / "rows", "--smoothing", 2, "--output", tmp_path / "model"]
     with (
         serving(token_file, "--ops", f"{FAMILY}.ops") as server,
-        mock.patch.dict(train.commands, {"naive-bayes": naive_bayes}),
+        mock.patch.dict(train.commands, {"naive-bayes": NaiveBayesCommand.command()}),
     ):
         code, stdout, stderr = run_train("naive-bayes", *options, fleet=server)
     assert (code, stderr) == (0, "")

@@ -42,7 +42,7 @@ def learn(ps, model, columns, workers=2, cls=ClickSettings, **settings):
     shards = [table.take(np.arange(rank, len(table), workers)).to_batches() for rank in range(workers)]
     dealt = DeepTable(shards, model.hasher, "label", None, workers, len(table), float(len(table)))
     plan = DeepPlan(settings=cls(**{"maxIter": 1, "batchSize": 200, "stepSize": 0.01, **settings}))
-    return train(ps, dealt, model.parts, plan)
+    return train(ps, dealt, model, plan)
 
 
 def test_training_when_it_fails_then_the_next_is_sound(ps):

@@ -8,17 +8,15 @@ import numpy as np
 import pytest
 from compiled_kernels import compiled
 
-from ps2.algorithms.deep import kernels, row_kernels, warm
+from ps2.algorithms.deep import kernels, warm
 from ps2.algorithms.deep.architecture import Architecture
-from ps2.algorithms.deep.network import Pass
+from ps2.algorithms.deep.model import SharedLayers
+from ps2.algorithms.deep.network import Pass, batch_of
 from ps2.algorithms.deep.ops import GRADIENT, SQUARE, STEPS, VELOCITY, WEIGHT, step_of_gradient, step_of_sum
 from ps2.algorithms.deep.plan import DeepPlan
-from ps2.algorithms.deep.rows import DeepRows, batch_of
 from ps2.algorithms.deep.scoring import score
 from ps2.algorithms.deep.settings import DeepSettings
-from ps2.algorithms.deep.shared_layers import LayerStep, SharedLayers
-from ps2.algorithms.deep.stream import DeepStreamProgram
-from ps2.algorithms.deep.worker import Learner, Schedule
+from ps2.algorithms.deep.worker import DeepRows, Learner
 from ps2.algorithms.training.streams.labelled_rows import LabelledRows
 from ps2.data.key_rows import KeyRows
 from ps2.errors import InputError, OutOfRangeError, ShapeError
@@ -59,8 +57,8 @@ def test_items_when_keys_are_equal_then_share_is_counted():
 @pytest.mark.parametrize(("rows", "steps"), [(10, 3), (2, 5), (7, 7)])
 def test_plan_when_rows_are_cut_then_each_is_in_one_step(rows, steps):
     """The steps of an epoch take each of a worker's rows once."""
-    plan = Schedule(1, steps, float(rows))
-    assert [i for step in range(steps) for i in range(rows)[plan.part(rows, step)]] == list(range(rows))
+    plan = DeepPlan(settings=DeepSettings(), steps=steps)
+    assert [i for step in range(steps) for i in range(rows)[plan.rows_of(rows, step)]] == list(range(rows))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -139,12 +137,12 @@ def test_learn_when_a_value_is_huge_then_nothing_is_sent():
     """The loss is no number; the driver hears of it, and the model stays as it was."""
     model = RefusesSteps(OF_HUGE)
     learner = Learner(OF_HUGE, DeepPlan(settings=DeepSettings()), model, model)
-    assert np.isnan(learner.learn(DeepRows(HUGE, np.ones(1)).take(np.arange(1)), None, 1.0, 0))
+    assert np.isnan(learner.take_step(DeepRows(HUGE, np.ones(1)).take(np.arange(1)), None, 1.0, 0))
 
 
 def test_stream_when_a_value_is_huge_then_nothing_is_sent():
     model = RefusesSteps(OF_HUGE)
-    program = DeepStreamProgram(OF_HUGE, DeepPlan(settings=DeepSettings()), model, model)
+    program = Learner(OF_HUGE, DeepPlan(settings=DeepSettings()), model, model)
     with pytest.raises(InputError, match=r"expected numbers whose products .* got a margin of nan"):
         program.learn(LabelledRows(HUGE, np.ones(1, np.float32)))
 
@@ -163,17 +161,17 @@ def test_layers_when_a_gradient_is_huge_then_it_is_refused(number, way):
     gradient = np.zeros(OF_HUGE.layers()[1].shape, np.float32)
     gradient[1] = number
     with pytest.raises(OutOfRangeError, match=r"layer 'deep1': expected gradients of at most 1e\+15"):
-        layers.add(1, gradient) if way == "add" else layers.step_with(1, gradient, LayerStep(0.1))
+        layers.add(1, gradient) if way == "add" else layers.step_with(1, gradient, 0.1, 0.0)
 
 
 def test_pass_when_warm_then_compiles_nothing():
     """What is compiled ahead is all that trainings and scores take."""
     warm.warm()
-    before = compiled((kernels, row_kernels))
+    before = compiled((kernels,))
     held, architecture = DeepRows(_rows(), np.zeros(30)), Architecture("deepfm", 4, 3, 2, (5, 3), 0.5)
     part = held.take(np.arange(4))
     blocks = np.zeros((len(part.keys), 5), np.float32)
     one = Pass(architecture, architecture.initial(0), part.batch, blocks, 1)
     one.slopes_back(one.margins(), lambda number, gradient: None)
     held.items(0, 1)
-    assert compiled((kernels, row_kernels)) == before
+    assert compiled((kernels,)) == before

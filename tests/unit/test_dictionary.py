@@ -8,11 +8,12 @@ import scipy.sparse as sp
 
 from ps2.algorithms import SparseCoder
 from ps2.algorithms.dictionary import ops, program, worker
+from ps2.algorithms.dictionary.descent import SWEEPS, Products, update
 from ps2.algorithms.dictionary.plan import DictionaryPlan
 from ps2.algorithms.dictionary.settings import DictionarySettings
-from ps2.algorithms.dictionary.updates import SWEEPS, Products, update
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.errors import ConfigError, InputError, LimitError, ShapeError
+from ps2.ops.exact_sums import sum_of_shards
 from tests.in_process import ArrayTable, training_context
 
 ATOMS, PENALTY, PASSES = 12, 1.0, 15
@@ -104,19 +105,17 @@ def test_fit_when_fleets_differ_then_dictionary_is_the_same(positive):
 
 
 def test_fit_when_workers_start_again_then_is_the_same(monkeypatch):
-    class StartsAgain(worker.DictionaryWork):
-        """Its worker knows nothing of the clocks before."""
+    class StartsAgain:
+        """It knows nothing of the clocks before."""
 
-        def __call__(self, reading):
-            make = super().__call__
+        def __init__(self, *arguments):
+            self._arguments = arguments
 
-            def do(task_worker, task):
-                make(reading)(task_worker, task)
-
-            return do
+        def __call__(self, task_worker, task):
+            worker.DictionaryWorker(*self._arguments)(task_worker, task)
 
     expected = trained(digits(60), maxIter=4)
-    monkeypatch.setattr(program, "DictionaryWork", StartsAgain)
+    monkeypatch.setattr(program, "DictionaryWorker", StartsAgain)
     np.testing.assert_array_equal(trained(digits(60), maxIter=4).dictionary, expected.dictionary)
 
 
@@ -185,14 +184,14 @@ def test_operations_when_cut_into_shards_then_sums_are_the_same():
     atoms, sums = rng.normal(size=(600, 4)), rng.normal(size=(600, 4))
     parts = [(atoms[:512].copy(), sums[:512].copy()), (atoms[512:].copy(), sums[512:].copy())]
     of_shards = np.concatenate([ops.products(*part) for part in parts])
-    found = ops.folded(of_shards, 2)
-    np.testing.assert_array_equal(found, ops.folded(ops.products(atoms, sums), 2))
+    found = sum_of_shards(of_shards, 2)
+    np.testing.assert_array_equal(found, sum_of_shards(ops.products(atoms, sums), 2))
     np.testing.assert_allclose(found, [atoms.T @ sums, sums.T @ sums], rtol=1e-12)
     a, b = rng.normal(size=(4, 4)), rng.normal(size=(4, 4))
     expected = atoms @ a.T + sums @ b.T
     found = np.concatenate([ops.combine(*part, a, b) for part in parts])
     np.testing.assert_allclose(np.concatenate([part[0] for part in parts]), expected, rtol=1e-12)
-    np.testing.assert_array_equal(ops.folded(found, 1)[0], ops.folded(ops.combine(atoms, sums, a, b), 1)[0])
+    np.testing.assert_array_equal(sum_of_shards(found, 1)[0], sum_of_shards(ops.combine(atoms, sums, a, b), 1)[0])
     assert not sums.any()
 
 

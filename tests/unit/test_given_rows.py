@@ -18,8 +18,7 @@ from ps2.algorithms.frame.predict import rows_of
 from ps2.algorithms.frame.row_matrices import as_rows, finite_row_or_rows, finite_rows
 from ps2.data.key_rows import KeyRows
 from ps2.errors import ConfigError, DTypeError, InputError, ShapeError, UsageError
-from ps2.mlflow.columns import check_columns, plain_column, vector_column
-from ps2.mlflow.predicting import RatingPredictor
+from ps2.mlflow.predicting import RatingPredictor, check_columns, plain_column, vector_column
 from ps2.run.pandas_rows import PandasRows
 
 

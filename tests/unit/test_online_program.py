@@ -8,7 +8,7 @@ import pytest
 from ps2.algorithms.deep.architecture import Architecture
 from ps2.algorithms.deep.plan import DeepPlan
 from ps2.algorithms.deep.settings import DeepSettings
-from ps2.algorithms.deep.stream import DeepStreamProgram
+from ps2.algorithms.deep.worker import Learner
 from ps2.algorithms.online.plan import INTERCEPT, OnlinePlan
 from ps2.algorithms.online.program import OnlineProgram
 from ps2.algorithms.online.scoring import BIAS, score
@@ -19,9 +19,7 @@ from ps2.data.key_rows import KeyRows
 
 PROGRAMS = {
     "online": lambda table: OnlineProgram(OnlinePlan(), table),
-    "deep": lambda table: DeepStreamProgram(
-        Architecture("deepfm", 2, 2, 2, (3,)), DeepPlan(settings=DeepSettings()), (), table
-    ),
+    "deep": lambda table: Learner(Architecture("deepfm", 2, 2, 2, (3,)), DeepPlan(settings=DeepSettings()), (), table),
 }
 
 

@@ -138,12 +138,13 @@ def test_compacted_export_then_as_before_and_deltas_go_on(tmp_path):
 
 def test_compact_when_a_delta_comes_meanwhile_then_it_stays(tmp_path, monkeypatch):
     export(tmp_path, KEYS)
+    load = loading.load
 
     def replaced(*arguments):
         export(tmp_path, [1], since="last")
-        return loading.load(*arguments)
+        return load(*arguments)
 
-    monkeypatch.setattr("ps2.serving.compaction.load", replaced)
+    monkeypatch.setattr("ps2.serving.loading.load", replaced)
     with pytest.raises(RecoveryError, match="another program has exported to this folder meanwhile"):
         compact(str(tmp_path))
     assert Scorer(str(tmp_path)).lookUp([1])[1].all()

@@ -60,12 +60,12 @@ def nearest_sparse(
     """Find the nearest centre of each row.
 
     Args:
-        centres: of the rows' dtype, shape (columns, clusters).
+        centres: array of the rows' dtype, shape (columns, clusters).
         norms, roots: squared lengths of the whole centres, and their roots.
-        epsilon: of the dtype.
+        epsilon: the dtype's.
         dim: number of all columns; a row that has them all needs no length of a centre.
-        assigned, distances: of each row, the number of the nearest centre, the first of several, and its squared
-            distance; written.
+        assigned, distances: the number of each row's nearest centre, the first of several, and its squared distance;
+            written.
     """
     count = centres.shape[1]
     products, low = np.empty(count, centres.dtype), np.empty(count)
@@ -122,13 +122,11 @@ def nearest_dense(
     assigned: Int64s,
     distances: Float64s,
 ) -> None:
-    """Find the nearest centre of each row that has all columns.
+    """Find the nearest centre of each row that has all columns; other arguments are those of ``nearest_sparse``.
 
     Args:
-        x: shape (n, columns).
-        products: of rows and centres, in any order of addition, shape (n, clusters).
+        products: products of rows and centres, in any order of addition, shape (n, clusters).
         centres: shape (clusters, columns).
-        norms, roots, epsilon, assigned, distances: as ``nearest_sparse`` takes them.
     """
     low = np.empty(len(norms))
     width = x.shape[1]
@@ -167,9 +165,7 @@ def sum_rows(
 ) -> None:
     """Add each row times its weight, in whole units of its columns, to the sums of its cluster.
 
-    Args:
-        units: of each column, a power of two.
-        sums: shape (columns, clusters); changed.
+    ``units`` has a power of two for each column, and ``sums`` has the shape (columns, clusters).
     """
     for i in range(len(indptr) - 1):
         for p in range(indptr[i], indptr[i + 1]):
@@ -194,8 +190,8 @@ def sum_columns(
 
     Args:
         starts, rows, data: the rows' matrix, column by column.
-        sizes: of each column, how many sums it has; written.
-        clusters, values: of each sum, its cluster, and the sum; written.
+        sizes: the number of sums of each column; written.
+        clusters, values: the cluster of each sum, and the sum; written.
         count: number of clusters.
     """
     sums, met = np.zeros(count), np.zeros(count, np.bool_)

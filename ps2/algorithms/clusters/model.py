@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -10,8 +11,8 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from ps2.algorithms.clusters import kernels
-from ps2.algorithms.clusters.assigning import Points, exponent_of, shifted, squared_lengths
 from ps2.algorithms.frame.array_files import ArrayModel, ModelFiles
+from ps2.algorithms.frame.powers_of_two import exponent_of, shifted
 from ps2.algorithms.frame.row_matrices import as_rows, finite_rows
 from ps2.data.plain_arrays import as_array
 from ps2.errors import ConfigError, InputError, ShapeError
@@ -21,6 +22,64 @@ from ps2.ops.kernels import Float64s, Int64s
 Array = npt.NDArray[Any]
 
 DISTANCES = ("euclidean", "cosine")
+# Numbers of the products of rows and centres that are in memory at a time.
+PRODUCTS = 1 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class Points:
+    """Rows of one dtype.
+
+    Attributes:
+        x: shape (n, columns).
+        dim: number of all features, of which the columns are some.
+        table: the same as an array, if each row has all features; None: they are sparse.
+    """
+
+    x: sp.csr_array
+    dim: int
+    table: Array | None
+
+    @staticmethod
+    def of(x: sp.csr_array, dim: int) -> Points:
+        """Make points of a matrix, whose arrays are used as they are."""
+        rows, columns = x.shape
+        is_full = columns == dim and x.nnz == rows * dim and bool((np.diff(x.indptr) == dim).all())
+        if is_full and rows and bool((x.indices.reshape(rows, dim) == np.arange(dim)).all()):
+            return Points(x, dim, readable(x.data.reshape(rows, dim)))
+        return Points(x, dim, None)
+
+    def __len__(self) -> int:
+        return int(self.x.shape[0])
+
+    def nearest(self, centres: Array, norms: Float64s) -> tuple[Int64s, Float64s]:
+        """Return the number of the nearest centre of each row, and its squared distance; of several, the first one.
+
+        Args:
+            centres: array of the rows' dtype, shape (columns, clusters), C-contiguous.
+            norms: squared lengths of the whole centres.
+        """
+        assigned, distances = np.empty(len(self), np.int64), np.empty(len(self))
+        epsilon = float(np.finfo(centres.dtype).eps)
+        norms = readable(norms)
+        roots = readable(np.sqrt(norms))
+        if self.table is None:
+            entries = readable(self.x.indptr), readable(self.x.indices), readable(self.x.data)
+            kernels.nearest_sparse(*entries, readable(centres), norms, roots, epsilon, self.dim, assigned, distances)
+            return assigned, distances
+        by_cluster = readable(centres.T)
+        step = max(1, PRODUCTS // max(1, centres.shape[1]))
+        for begin in range(0, len(self), step):
+            some = slice(begin, begin + step)
+            x = readable(self.table[some])
+            products = readable(x @ centres)
+            kernels.nearest_dense(x, products, by_cluster, norms, roots, epsilon, assigned[some], distances[some])
+        return assigned, distances
+
+
+def squared_lengths(centres: Array) -> Float64s:
+    """Return the squared lengths of centres, float64; shape (columns, clusters) is that of ``Points.nearest``."""
+    return np.einsum("fc,fc->c", centres, centres, dtype=np.float64)
 
 
 class KMeansClusters(ArrayModel):
@@ -45,8 +104,8 @@ class KMeansClusters(ArrayModel):
         InputError: a number of a centre is not finite.
         ConfigError: the distance is unknown.
         """
-        given = as_rows("centres", centres)
-        self.centres: Array = np.ascontiguousarray(given, np.float32 if given.dtype == np.float32 else np.float64)
+        matrix = as_rows("centres", centres)
+        self.centres: Array = np.ascontiguousarray(matrix, np.float32 if matrix.dtype == np.float32 else np.float64)
         if not self.centres.shape[0]:
             raise ShapeError(f"centres: expected shape (clusters, features), got {self.centres.shape}")
         if not np.isfinite(self.centres).all():
@@ -94,12 +153,12 @@ class KMeansClusters(ArrayModel):
             weights: shape (n,), finite, not negative; None: all weigh 1.
         """
         _, distances, exponent = self._nearest(x)
-        given = np.ones(len(distances)) if weights is None else as_array("weights", weights).astype(np.float64)
-        if given.shape != distances.shape:
-            raise InputError(f"weights: expected shape {distances.shape}, got {given.shape}")
-        if not ((given >= 0) & (given < np.inf)).all():
+        row_weights = np.ones(len(distances)) if weights is None else as_array("weights", weights).astype(np.float64)
+        if row_weights.shape != distances.shape:
+            raise InputError(f"weights: expected shape {distances.shape}, got {row_weights.shape}")
+        if not ((row_weights >= 0) & (row_weights < np.inf)).all():
             raise InputError("weights: expected finite numbers that are not negative")
-        total = sum(kernels.total(readable(distances), readable(given)))
+        total = sum(kernels.total(readable(distances), readable(row_weights)))
         return float(shifted(np.array(total), 2 * exponent)) / (2.0 if self.distance == "cosine" else 1.0)
 
     def margins(self, x: sp.csr_array) -> Float64s:

@@ -63,11 +63,7 @@ class KMeansPlan(Plan[KMeansSettings]):
         return self.numbers * each + SUM_BYTES * (NUMBERS_PER_FEATURE * self.dim + 2 * self.clusters)
 
     def work(self, rows: int, cost: float) -> Work:
-        """Return the work of the training.
-
-        Args:
-            cost: the number of stored feature values plus the number of rows.
-        """
+        """Return the work of the training; ``cost`` is the number of stored feature values plus the number of rows."""
         clocks = self.settings.maxIter + 2 * self.settings.initSteps + OTHER_CLOCKS
         value_s, cluster_s = DENSE_S if cost >= rows * (self.dim + 1) else SPARSE_S
         return Work.of_clocks(cost, self.numbers, clocks, value_s + cluster_s * self.clusters)
@@ -79,13 +75,7 @@ class KMeansPlan(Plan[KMeansSettings]):
 
 @dataclass(frozen=True, eq=False)
 class FittedClusters:
-    """The result of a training.
-
-    Attributes:
-        centres: float32 or float64, shape (clusters, dim).
-        sizes: the number of rows in each cluster.
-        history: the training's history; the objective is the cost.
-    """
+    """The result of a training: centres, shape (clusters, dim), and the number of rows in each cluster."""
 
     centres: npt.NDArray[Any]
     sizes: Int64s

@@ -14,14 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.clusters import start
-from ps2.algorithms.clusters.assigning import exponent_of, shifted
-from ps2.algorithms.clusters.ops import LENGTH, LENGTH_REST, MOVED, MOVED_REST, add_exactly
 from ps2.algorithms.clusters.plan import WORDS, FittedClusters, KMeansPlan
+from ps2.algorithms.clusters.start import PackedRows
 from ps2.algorithms.clusters.worker import (
     Assign,
-    ClusteringWork,
+    ClusteringWorker,
     CollectDraw,
-    PackedRows,
     PlaceCentres,
     RankRows,
     Scale,
@@ -31,14 +29,17 @@ from ps2.algorithms.clusters.worker import (
     draw_size,
 )
 from ps2.algorithms.frame.memory import check_servers
+from ps2.algorithms.frame.powers_of_two import exponent_of, shifted
 from ps2.algorithms.frame.program import Ask, Program, Steps, run_program
 from ps2.algorithms.training import row_draws
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.faults import ColumnNames
+from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.training.record import Record, StepReport
 from ps2.algorithms.training.table import Table
 from ps2.client.dcv import DCV
 from ps2.errors import InputError, LimitError
+from ps2.ops.exact_sums import sum_of_shards
 from ps2.ops.kernels import Float64s
 from ps2.protocol.plain_data import LIMIT_BYTES
 
@@ -51,21 +52,7 @@ MAX_MESSAGE_SHARE = 0.9
 def train(
     ps: Any, table: Table, plan: KMeansPlan, on_step: Callable[[StepReport], None] = lambda step: None
 ) -> FittedClusters:
-    """Find clusters, with their centres on the servers; in a restored context, continue.
-
-    Args:
-        ps: the PS2Context.
-        table: rows.
-        plan: the training.
-        on_step: called in the driver after each iteration.
-
-    Raises:
-        LimitError: centres do not fit on the servers or in a worker, or candidates of the start in a message.
-        NotFoundError, ConfigError: the context was restored from a checkpoint without a training of this name, or with
-            another one.
-        InputError: rows cannot be used; says how many, and names one.
-        SlotsError, WorkerError...: as ``ps.run`` raises.
-    """
+    """Find clusters, with their centres on the servers; in a restored context, continue."""
     names = CheckpointNames.of(plan.name, ps)
     if not names.begun:
         what = f"k={plan.clusters:,} and {plan.dim:,} features make {plan.numbers:,} numbers of centres, which"
@@ -178,8 +165,7 @@ class KMeansProgram(Program[FittedClusters]):
 
     def _compute_norms(self) -> None:
         """Compute the squared lengths of the centres."""
-        lengths = _sum_of_shards(self._vectors.centres.apply("clusters.squares"), 2)
-        self._vectors.norms.push(lengths[0] + lengths[1])
+        self._vectors.norms.push(sum_of_shards(self._vectors.centres.apply("clusters.squares"), 1)[0])
 
     def _cost(self, parts: Float64s, scale: Scale) -> float:
         """Return the sum of squared distances, or of cosine distances, from the workers' parts."""
@@ -197,12 +183,13 @@ class KMeansProgram(Program[FittedClusters]):
         vectors = self._vectors
         divisors: Float64s = vectors.counts.pull()
         if self.plan.settings.distanceMeasure == "cosine":
-            lengths = _sum_of_shards(vectors.sums.apply("clusters.squares"), 2)
-            divisors = np.where(divisors > 0, np.sqrt(lengths[0] + lengths[1]), 0.0)
-        sums = _sum_of_shards(vectors.centres.apply("clusters.move", sums=vectors.sums, divisors=divisors), 4)
-        vectors.norms.push(sums[LENGTH] + sums[LENGTH_REST])
+            squares = sum_of_shards(vectors.sums.apply("clusters.squares"), 1)[0]
+            divisors = np.where(divisors > 0, np.sqrt(squares), 0.0)
+        of_shards = vectors.centres.apply("clusters.move", sums=vectors.sums, divisors=divisors)
+        norms, squared_moves = sum_of_shards(of_shards, 2)
+        vectors.norms.push(norms)
         vectors.counts.zero()
-        return float((sums[MOVED] + sums[MOVED_REST]).max())
+        return float(squared_moves.max())
 
     def _is_within_tolerance(self, squared_move: float, scale: Scale) -> bool:
         limit = self.plan.settings.tol
@@ -212,8 +199,8 @@ class KMeansProgram(Program[FittedClusters]):
 
     # -- what the frame calls ------------------------------------------------------------------------------------------
 
-    def worker(self) -> ClusteringWork:
-        return ClusteringWork(self.plan, self._vectors)
+    def worker(self) -> Callable[[Reading], ClusteringWorker]:
+        return partial(ClusteringWorker, self.plan, self._vectors)
 
     def result(self, returned: tuple[Scale, Any]) -> FittedClusters:
         (scale, sizes), plan = returned, self.plan
@@ -236,17 +223,3 @@ def _last_rank(count: int, report: Any) -> float:
     """Return the rank of the last row that a draw takes; -1: it takes none."""
     first = row_draws.smallest(report.ranks, report.ids, count)
     return float(report.ranks[first[-1]]) if len(first) else -1.0
-
-
-def _sum_of_shards(results: Float64s, rows: int) -> Float64s:
-    """Return the sum of what shards returned, one after the other. Rows come in pairs: a sum, and what rounding lost.
-
-    Args:
-        rows: number of rows of each shard's result.
-    """
-    total = np.zeros((rows, results.shape[1]))
-    for part in results.reshape(-1, rows, results.shape[1]):
-        for row in range(0, rows, 2):
-            add_exactly(total[row], total[row + 1], part[row])
-            total[row + 1] += part[row + 1]
-    return total

@@ -15,6 +15,9 @@ import scipy.sparse as sp
 from ps2.algorithms.training.row_draws import MODULUS, UInt64s
 from ps2.ops.kernels import Float64s, Int64s
 
+# Rows as plain data, which can be joined.
+PackedRows = dict[str, npt.NDArray[Any]]
+
 # Squared distances below this share of the squared lengths have lost too many digits: differences are squared instead;
 # the maximum number of differences in memory.
 CLOSE, BLOCK_NUMBERS = 1e-6, 1 << 22
@@ -22,11 +25,6 @@ CLOSE, BLOCK_NUMBERS = 1e-6, 1 << 22
 
 def plus_plus(x: sp.csr_array, weights: Float64s, count: int, seed: int) -> Int64s:
     """Choose rows by weighted k-means++ (Arthur and Vassilvitskii, 2007).
-
-    Args:
-        x: candidates.
-        weights: the weight of each one, not negative.
-        count: number of rows to choose.
 
     Returns:
         The rows in the order in which they were chosen; fewer than ``count`` if no other different row has a weight.
@@ -57,36 +55,28 @@ def plus_plus(x: sp.csr_array, weights: Float64s, count: int, seed: int) -> Int6
     return chosen
 
 
-def packed(x: sp.csr_array, keys: Int64s, ids: UInt64s) -> dict[str, npt.NDArray[Any]]:
-    """Return rows as plain data, which can be joined: see ``unpacked``."""
+def packed(x: sp.csr_array, keys: Int64s, ids: UInt64s) -> PackedRows:
+    """Return rows as plain data; see ``unpacked``."""
     sizes = np.diff(x.indptr).astype(np.int64)
     return {"sizes": sizes, "columns": keys[x.indices], "values": x.data, "ids": ids}
 
 
-def unpacked(rows: dict[str, npt.NDArray[Any]], dim: int) -> sp.csr_array:
+def unpacked(rows: PackedRows, dim: int) -> sp.csr_array:
     """Return the rows of ``packed``, in the columns of all features."""
     starts = np.concatenate([[0], np.cumsum(rows["sizes"])])
     return sp.csr_array((rows["values"], rows["columns"], starts), shape=(len(rows["sizes"]), dim))
 
 
-def without_repeats(rows: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+def without_repeats(rows: PackedRows) -> PackedRows:
     """Return packed rows of several workers by ascending hash, each once."""
     _, first = np.unique(rows["ids"], return_index=True)
-    return _chosen(rows, first)
-
-
-def _chosen(rows: dict[str, npt.NDArray[Any]], numbers: Int64s) -> dict[str, npt.NDArray[Any]]:
     starts = np.concatenate([[0], np.cumsum(rows["sizes"])])
-    sizes = rows["sizes"][numbers]
-    entries = np.repeat(starts[numbers] - np.concatenate([[0], np.cumsum(sizes)[:-1]]), sizes) + np.arange(sizes.sum())
-    return {
-        "sizes": sizes,
-        "columns": rows["columns"][entries],
-        "values": rows["values"][entries],
-        "ids": rows["ids"][numbers],
-    }
+    sizes = rows["sizes"][first]
+    entries = np.repeat(starts[first] - np.concatenate([[0], np.cumsum(sizes)[:-1]]), sizes) + np.arange(sizes.sum())
+    columns, values = rows["columns"][entries], rows["values"][entries]
+    return {"sizes": sizes, "columns": columns, "values": values, "ids": rows["ids"][first]}
 
 
-def joined(rows: list[dict[str, npt.NDArray[Any]]]) -> dict[str, npt.NDArray[Any]]:
+def joined(rows: list[PackedRows]) -> PackedRows:
     """Return packed rows one after the other."""
     return {name: np.concatenate([part[name] for part in rows]) for name in rows[0]}

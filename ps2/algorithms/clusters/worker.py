@@ -13,10 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.clusters import kernels, start
-from ps2.algorithms.clusters.assigning import Points, shifted
+from ps2.algorithms.clusters.model import Points
 from ps2.algorithms.clusters.plan import KMeansPlan
+from ps2.algorithms.clusters.start import PackedRows
 from ps2.algorithms.frame.memory import check_worker
-from ps2.algorithms.frame.program import DoTask, Task
+from ps2.algorithms.frame.powers_of_two import shifted
+from ps2.algorithms.frame.program import Task
 from ps2.algorithms.training import row_draws
 from ps2.algorithms.training.reading import Reading
 from ps2.client.batch import batch
@@ -29,9 +31,6 @@ from ps2.ops.kernels import Float64s, Int64s
 from ps2.server.memory import free_bytes
 
 Array = npt.NDArray[Any]
-
-# Rows as plain data: see ``start.packed``.
-PackedRows = dict[str, Array]
 
 # Binary digits of a sum of all rows, and of a weight among them.
 DIGITS = 51
@@ -95,11 +94,7 @@ class Survey(Task):
 
 @dataclass(frozen=True, eq=False)
 class RankRows(Task):
-    """Rank the rows for a draw: report the ranks and hashes of the first ones.
-
-    Attributes:
-        candidates: packed rows of the draws before; None: there were none.
-    """
+    """Rank the rows for a draw: report the ranks and hashes of the first ones. The candidates are of earlier draws."""
 
     scale: Scale
     draw: int
@@ -143,22 +138,13 @@ class Assign(Task):
 # -- work --------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class ClusteringWork:
-    """Makes a worker of its rows; picklable."""
+class ClusteringWorker:
+    """Does tasks with the rows of a worker."""
 
-    plan: KMeansPlan
-    vectors: ServerVectors
-
-    def __call__(self, reading: Reading) -> DoTask:
-        clusters, features = self.plan.clusters, len(reading.training.keys)
-        what = f"k={clusters:,}: the rows of one worker use {features:,} features, at which the centres take"
-        check_worker(what, self.plan.worker_bytes(features), free_bytes())
-        return _Work(self.plan, self.vectors, reading.training).do
-
-
-class _Work:
-    def __init__(self, plan: KMeansPlan, vectors: ServerVectors, rows: LocalRows) -> None:
+    def __init__(self, plan: KMeansPlan, vectors: ServerVectors, reading: Reading) -> None:
+        rows = reading.training
+        what = f"k={plan.clusters:,}: the rows of one worker use {len(rows.keys):,} features, at which the centres take"
+        check_worker(what, plan.worker_bytes(len(rows.keys)), free_bytes())
         self._plan, self._vectors, self._rows = plan, vectors, rows
         self._without_length = 0
         if plan.settings.distanceMeasure == "cosine":
@@ -173,7 +159,7 @@ class _Work:
         self._num_candidates = 0  # ``_nearest`` is each row's nearest one of these
         self._nearest, self._distances = np.zeros(len(rows), np.int64), np.full(len(rows), np.inf)
 
-    def do(self, worker: Any, task: Any) -> None:
+    def __call__(self, worker: Any, task: Any) -> None:
         if isinstance(task, Survey):
             self._survey(worker)
             return

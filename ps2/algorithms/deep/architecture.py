@@ -20,12 +20,7 @@ DEEP = "deep"
 
 @dataclass(frozen=True)
 class Layer:
-    """A fully connected layer. Its weights are an array of shape (inputs + 1, outputs), whose last row is the bias.
-
-    Attributes:
-        name: such as "deep0".
-        inputs, outputs: numbers of inputs and outputs.
-    """
+    """A fully connected layer. Its weights are an array of shape (inputs + 1, outputs), whose last row is the bias."""
 
     name: str
     inputs: int
@@ -42,9 +37,9 @@ class Layer:
     def initial(self, rng: np.random.Generator) -> Float32s:
         """Return initial weights: Glorot's uniform distribution (Glorot & Bengio, 2010, Equation 16), biases 0."""
         bound = math.sqrt(6.0 / (self.inputs + self.outputs))
-        made = np.zeros(self.shape, np.float32)
-        made[:-1] = rng.uniform(-bound, bound, (self.inputs, self.outputs))
-        return made
+        weights = np.zeros(self.shape, np.float32)
+        weights[:-1] = rng.uniform(-bound, bound, (self.inputs, self.outputs))
+        return weights
 
 
 @dataclass(frozen=True)
@@ -60,9 +55,6 @@ class Architecture:
         hidden: sizes of the hidden layers; for "two-tower", the last one is the size of both towers' vectors.
         dropout: share of a hidden layer's outputs that training drops, in [0, 1).
         temperature: number that divides the cosine of the two towers' vectors.
-
-    Raises:
-        ConfigError: a size is not positive, or they contradict each other.
     """
 
     kind: KindName
@@ -94,13 +86,18 @@ class Architecture:
         return self.kind == "two-tower"
 
     @property
+    def has_pairs(self) -> bool:
+        """Whether the margin has the inner products of all pairs of a row's vectors."""
+        return self.kind == "deepfm"
+
+    @property
     def first(self) -> int:
-        """Place of the vector in a key's block: 1, after the linear weight; 0 for towers, which have none."""
+        """The position of the vector in a key's block: 1, after the linear weight; 0 for towers, which have none."""
         return 0 if self.has_towers else 1
 
     @property
     def width(self) -> int:
-        """How many numbers of a key's block are weights of the model."""
+        """The number of weights in a key's block."""
         return self.k + self.first
 
     @property
@@ -126,9 +123,9 @@ class Architecture:
         return {**asdict(self), "hidden": list(self.hidden)}
 
     @staticmethod
-    def from_json(found: dict[str, Any]) -> Architecture:
+    def from_json(content: dict[str, Any]) -> Architecture:
         """Return the architecture that ``to_json`` described."""
-        return Architecture(**{**found, "hidden": tuple(found["hidden"])})
+        return Architecture(**content)
 
 
 def _stack(name: str, inputs: int, sizes: tuple[int, ...]) -> tuple[Layer, ...]:

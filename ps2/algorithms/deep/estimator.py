@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -16,9 +16,9 @@ from ps2.algorithms.deep.architecture import Architecture, KindName
 from ps2.algorithms.deep.estimator_frame import DeepEstimator, DeepFittedModel
 from ps2.algorithms.deep.settings import ClickSettings, TowerSettings
 from ps2.algorithms.frame.frames import check_frame
-from ps2.algorithms.frame.key_predictions import with_class_predictions, with_key_predictions
+from ps2.algorithms.frame.key_predictions import with_key_predictions
+from ps2.algorithms.frame.keyed_models import KeyedClassModel
 from ps2.algorithms.frame.scoring import KeyScoring
-from ps2.array_types import Float32s
 from ps2.data.columns import listed
 from ps2.data.hashing import Field, FieldHasher
 from ps2.errors import ConfigError, InputError
@@ -26,19 +26,11 @@ from ps2.run.spark.backend_lookup import with_python
 from ps2.run.spark.frames import map_in_arrow
 
 
-class _ClickModel(ClickSettings, DeepFittedModel, Model):
+class _ClickModel(ClickSettings, DeepFittedModel, KeyedClassModel, Model):
     @property
     def numClasses(self) -> int:
         """2: labels are 0 and 1."""
         return 2
-
-    def _transform(self, dataset: DataFrame) -> DataFrame:
-        return with_class_predictions(dataset, self.fitted.hasher, self._predictor().margins, self)
-
-    def scoring(self) -> KeyScoring:
-        """Return how ``transform`` scores rows, as plain data, for scorers of an export without Spark and servers."""
-        names = self.getPredictionCol(), self.getProbabilityCol()
-        return KeyScoring(tuple(self.fitted.hasher.columns), *names, self.getThreshold())
 
 
 class _ClickEstimator(ClickSettings, DeepEstimator):
@@ -165,8 +157,9 @@ class TwoTowerModel(TowerSettings, DeepFittedModel, Model):
     __module__ = "ps2.algorithms.recommendation"
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
+        self._check_fleet()
         names = [(self.getPredictionCol(), "prediction")]
-        return with_key_predictions(dataset, self.fitted.hasher, self._predictor().margins, None, names)
+        return with_key_predictions(dataset, self.fitted.hasher, self.fitted.predictor().margins, None, names)
 
     def scoring(self) -> KeyScoring:
         """Return how ``transform`` scores rows, as plain data, for scorers of an export without Spark and servers."""
@@ -184,24 +177,20 @@ class TwoTowerModel(TowerSettings, DeepFittedModel, Model):
         check_frame(dataset)
         if name in dataset.columns:
             raise InputError(f"column {name!r}: it is there already; choose another name for the vectors")
-        predictor = self._predictor()
-        added = StructField(name, ArrayType(FloatType(), False), False)
-        schema = StructType([*dataset.schema.fields, added])
-        whole: DataFrame = map_in_arrow(
-            with_python(dataset), _adding(lambda batch: predictor.tower(batch, right), name), schema
-        )
-        return whole
+        self._check_fleet()
+        predictor = self.fitted.predictor()
 
+        def add_vectors(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                vectors = predictor.tower(batch, right)
+                ends = pa.array(np.arange(len(vectors) + 1, dtype=np.int32) * vectors.shape[1])
+                lists = pa.ListArray.from_arrays(ends, pa.array(vectors.reshape(-1)))
+                yield pa.RecordBatch.from_arrays([*batch.columns, lists], names=[*batch.schema.names, name])
 
-def _adding(vectors_of: Callable[[pa.RecordBatch], Float32s], name: str) -> Any:
-    def added(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            vectors = vectors_of(batch)
-            ends = pa.array(np.arange(len(vectors) + 1, dtype=np.int32) * vectors.shape[1])
-            lists = pa.ListArray.from_arrays(ends, pa.array(vectors.reshape(-1)))
-            yield pa.RecordBatch.from_arrays([*batch.columns, lists], names=[*batch.schema.names, name])
-
-    return added
+        column = StructField(name, ArrayType(FloatType(), False), False)
+        schema = StructType([*dataset.schema.fields, column])
+        with_vectors: DataFrame = map_in_arrow(with_python(dataset), add_vectors, schema)
+        return with_vectors
 
 
 DeepFM._MODEL, WideAndDeep._MODEL, TwoTower._MODEL = DeepFMModel, WideAndDeepModel, TwoTowerModel

@@ -2,43 +2,48 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import TimestampNTZType
 
 from ps2.algorithms.deep.architecture import Architecture
-from ps2.algorithms.deep.label_survey_frame import survey_labels
-from ps2.algorithms.deep.model import DeepModel, DeepPredictor
+from ps2.algorithms.deep.model import DeepModel, SharedLayers
 from ps2.algorithms.deep.plan import DeepPlan
 from ps2.algorithms.deep.program import DeepTable, Resumable, train
 from ps2.algorithms.deep.settings import DeepSettings
-from ps2.algorithms.deep.shared_layers import SharedLayers
-from ps2.algorithms.deep.stream import DeepStreamProgram
+from ps2.algorithms.deep.worker import Learner
 from ps2.algorithms.frame.dealing import check_workers, deal_rows
-from ps2.algorithms.frame.frames import spark_calls
-from ps2.algorithms.frame.key_hasher import KeyParams
+from ps2.algorithms.frame.keyed_models import KeyedEstimator, KeyedModel
 from ps2.algorithms.frame.memory import freed_on_failure
-from ps2.algorithms.frame.models import FittedModel
 from ps2.algorithms.frame.retry import retry_after_server_loss
 from ps2.algorithms.frame.settings import with_values
-from ps2.algorithms.frame.streams import MANAGED_KEYS, StreamEstimator
-from ps2.algorithms.frame.tables import check_label_is_apart, column
+from ps2.algorithms.frame.streams import MANAGED_KEYS
+from ps2.algorithms.frame.tables import (
+    NO_ROWS,
+    check_label_is_apart,
+    check_numbers,
+    check_times,
+    column,
+    field,
+    in_one_partition_if_small,
+)
 from ps2.algorithms.training.faults import ColumnNames
-from ps2.algorithms.training.observing import watched_fit
 from ps2.algorithms.training.record import StepReport, TrainingHistory
+from ps2.algorithms.training.streams.labelled_rows import NEVER
 from ps2.algorithms.training.streams.start import ModelFactory
-from ps2.algorithms.training.streams.task import check_clock
-from ps2.algorithms.training.table import Table
+from ps2.algorithms.training.table import PART, Load, Table, loads_of, quoted, sums_of
 from ps2.client.embedding_settings import TableOptimizer, TableSettings
 from ps2.client.embedding_table import EmbeddingTable
 from ps2.coordinator.context import PS2Context
 from ps2.coordinator.training_host import training_host
 from ps2.data.hashing import FieldHasher
-from ps2.errors import ConfigError, StoppedError
+from ps2.errors import ConfigError, InputError
 from ps2.run.spark.backend_lookup import backend_of
 
 # The names of the learning rate of each optimizer of a table.
@@ -47,15 +52,16 @@ RATES = {"ftrl+adagrad": ("lr", "alpha"), "ftrl": ("alpha",)}
 TABLE_ARGUMENTS = ("k", "optimizer", "zeroColumns", "init", "initScale", "seed", "clock", *MANAGED_KEYS)
 # The column of labels of positive pairs, which have none.
 POSITIVE = "ps2 positive"
+# Parts of an architecture that a model keeps.
+ARCHITECTURE_PARTS = ("k", "fields", "deep", "hidden", "temperature")
 # Params that do not change in the life of a table.
 TABLE_PARAMS = ("embeddingStepSize", "regParam", "initStd", *MANAGED_KEYS)
 
 
-class DeepEstimator(DeepSettings, StreamEstimator):
+class DeepEstimator(DeepSettings, KeyedEstimator):
     """Base class of deep estimators."""
 
     _SETTINGS: ClassVar[type[DeepSettings]]
-    _MODEL: ClassVar[type[DeepFittedModel]]
 
     def _arranged(self, hasher: FieldHasher) -> FieldHasher:
         """Return a hasher with its fields in the order that the architecture needs."""
@@ -70,41 +76,21 @@ class DeepEstimator(DeepSettings, StreamEstimator):
         return self.getLabelCol()
 
     def _train_on(self, dataset: DataFrame) -> tuple[DeepFittedModel, TrainingHistory]:
-        return self._new_model(self._table(dataset, self._arranged(self._hasher(dataset))), self.getMaxIter())
+        return self._new_model(self._table(dataset), self.getMaxIter())
 
     def _new_model(self, table: DeepTable, epochs: int) -> tuple[DeepFittedModel, TrainingHistory]:
-        fitted, history = retry_after_server_loss(lambda: self._trained_on(table, None, epochs))
+        fitted, history = retry_after_server_loss(lambda: self._train(table, None, epochs))
         return self._MODEL._of(fitted), history
 
-    def partialFit(self, dataset: DataFrame, model: DeepFittedModel | None = None) -> Any:
-        """Learn from rows once; return the model.
-
-        Args:
-            model: of this kind of estimator, which goes on learning on the servers, with this estimator's batches and
-                the layers' rate; None: begin a new one.
-
-        Raises:
-            ConfigError: the model is of another kind, or has other keys, sizes or another optimizer.
-            InputError: rows cannot be used.
-            UsageError: the model learns from a stream.
-        """
-        with watched_fit(self) as made, spark_calls(dataset):
-            learned = self._partly_fitted(dataset, model)
-            made(learned)
-            return learned
-
-    def _partly_fitted(self, dataset: DataFrame, model: DeepFittedModel | None) -> Any:
-        self._check_frame(dataset)
-        self._check()
-        hasher = self._arranged(self._hasher(dataset))
-        table = self._table(dataset, hasher)
+    def _learn_once(self, dataset: DataFrame, model: Any) -> Any:
+        table = self._table(dataset)
         if model is None:
             fitted, history = self._new_model(table, 1)
             return self._finish_model(fitted, dataset, history)
-        self._check_model(model, hasher)
+        self._check_model(model, table.hasher)
         # Dropout is this estimator's.
-        own = replace(model.fitted, architecture=self._architecture(hasher))
-        _, history = self._trained_on(table, own, 1)
+        own = replace(model.fitted, architecture=self._architecture(table.hasher))
+        _, history = self._train(table, own, 1)
         model._remember(dataset, history)
         return model
 
@@ -112,14 +98,10 @@ class DeepEstimator(DeepSettings, StreamEstimator):
         if self._label() is None:
             raise ConfigError("loss: fitStream needs 'logistic', as its rows have labels, got 'softmax'")
         hasher = self._arranged(self._hasher(frame))
-        reader, architecture, plan = (
-            self._reader(frame, hasher),
-            self._architecture(hasher),
-            DeepPlan(settings=self._values(self._SETTINGS)),
-        )
+        reader, architecture = self._reader(frame, hasher), self._architecture(hasher)
+        plan = DeepPlan(settings=self._values(self._SETTINGS))
         if given is not None:
             self._check_model(given, hasher)
-
         return ModelFactory(
             architecture.kind,
             {
@@ -130,78 +112,76 @@ class DeepEstimator(DeepSettings, StreamEstimator):
             },
             lambda name: self._finish_model(self._MODEL._of(self._begin(hasher, name))),
             lambda name, ps: self._finish_model(self._MODEL._of(self._existing(hasher, name, ps))),
-            lambda made: DeepStreamProgram(architecture, plan, made.fitted.layers, made.fitted.table),
+            lambda model: Learner(architecture, plan, model.fitted.layers, model.table),
             reader,
         )
 
-    def _begin(self, hasher: FieldHasher, name: str = "") -> DeepModel:
+    def _begin(self, hasher: FieldHasher, name: str) -> DeepModel:
         """Put a new model on the servers of the active context."""
         architecture = self._architecture(hasher)
-        arguments = table_arguments(self, architecture)
-        return DeepModel.new(architecture, hasher, arguments, self._seed, name)
+        return DeepModel.new(architecture, hasher, table_arguments(self, architecture), self._seed, name)
 
     def _existing(self, hasher: FieldHasher, name: str, ps: PS2Context) -> DeepModel:
         """Return the model of that name, which the fleet of a context has."""
         architecture = self._architecture(hasher)
-        table = EmbeddingTable.existing(ps.vector(name).matrix(), table_settings(table_arguments(self, architecture)))
+        arguments = table_arguments(self, architecture)
+        rates = {key: value for key, value in arguments.items() if key not in TABLE_ARGUMENTS}
+        optimizer = TableOptimizer.of(arguments["optimizer"], architecture.width, architecture.first, rates)
+        settings = TableSettings(optimizer, zero_columns=architecture.first)
+        table = EmbeddingTable.existing(ps.vector(name).matrix(), settings)
         return DeepModel(architecture, hasher, SharedLayers.existing(architecture, ps, name), table, name)
 
-    def _check_model(self, model: Any, hasher: FieldHasher) -> None:
-        if not isinstance(model, self._MODEL):
-            raise ConfigError(f"model: expected a {self._MODEL.__name__}, got {type(model).__name__}")
-        names = ("k", "fields", "deep", "hidden", "temperature")
-        sizes = model.fitted.architecture, self._architecture(hasher)
-        have, want = ({name: getattr(one, name) for name in names} for one in sizes)
-        have, want = have | {"optimizer": model.table.optimizer}, want | {"optimizer": self.getOptimizer()}
-        for name in have:
-            if have[name] != want[name]:
-                raise ConfigError(f"model: {name}: expected {have[name]}, as the model has, got {want[name]}")
+    def _check_settings(self, model: DeepFittedModel, hasher: FieldHasher) -> None:
+        own, other = self._architecture(hasher), model.fitted.architecture
+        pairs = {name: (getattr(own, name), getattr(other, name)) for name in ARCHITECTURE_PARTS}
+        pairs["optimizer"] = self.getOptimizer(), model.table.optimizer
+        for name, (value, expected) in pairs.items():
+            if value != expected:
+                raise ConfigError(f"model: {name}: expected {expected}, as the model has, got {value}")
         for name in TABLE_PARAMS:
-            mine, its = (one.getOrDefault(name) if one.isDefined(name) else None for one in (self, model))
-            if self.isSet(name) and mine != its:
-                raise ConfigError(f"{name}: expected {its}, as the model has, whose table stays, got {mine}")
-        check_clock(model.table, self._time())
-        if model.fitted.hasher != hasher:
-            raise ConfigError("model: expected the columns of keys that the model has, in the same order")
+            value, expected = (one.getOrDefault(name) if one.isDefined(name) else None for one in (self, model))
+            if self.isSet(name) and value != expected:
+                raise ConfigError(f"{name}: expected {expected}, as the model has, whose table stays, got {value}")
 
-    def _trained_on(self, table: DeepTable, model: DeepModel | None, epochs: int) -> tuple[DeepModel, TrainingHistory]:
-        """Train a model, a new one if none is given, or go on with that of a restored context."""
+    def _train(self, table: DeepTable, model: DeepModel | None, epochs: int) -> tuple[DeepModel, TrainingHistory]:
+        """Train a model, a new one if there is none, or go on with that of a restored context."""
         plan = DeepPlan(settings=with_values(self._values(self._SETTINGS), maxIter=epochs))
 
         def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> tuple[DeepModel, TrainingHistory]:
             if model is not None:
                 training_host(ps).streams.check_free(model.name)
-                return model, train(ps, table, model.parts, plan, on_step)
+                return model, train(ps, table, model, plan, on_step)
             hasher, name = table.hasher, f"{self._name}/0" if self._name else ""
             architecture = self._architecture(hasher)
             settings = {**table_arguments(self, architecture), **architecture.to_json()}
             training = Resumable.of(self._name, ps, table, plan, settings)
-            made = self._existing(hasher, name, ps) if training.names.begun else self._begin(hasher, name)
-            with freed_on_failure(made):
-                return made, train(ps, table, made.parts, plan, on_step, training)
+            new = self._existing(hasher, name, ps) if training.names.begun else self._begin(hasher, name)
+            with freed_on_failure(new):
+                return new, train(ps, table, new, plan, on_step, training)
 
         columns = ColumnNames((), table.label, table.weight)
         return self._train_in_context(Table(table.frame, columns, table.workers), epochs, run)
 
-    def _table(self, dataset: DataFrame, hasher: FieldHasher) -> DeepTable:
+    def _table(self, dataset: DataFrame) -> DeepTable:
         """Check labels and weights in a Spark job; return the columns that a training needs, dealt out to workers."""
+        hasher = self._arranged(self._hasher(dataset))
         spark = backend_of(dataset)
         label, weight = self._label(), self._weight()
         check_label_is_apart(label, hasher.columns)
         check_workers(spark, self._requested_workers)
-        found = survey_labels(dataset, label, weight, self._time())
+        loads, total, newest_s = survey_labels(dataset, label, weight, self._time())
+        num_rows = sum(load.rows for load in loads.values())
         # A column of weights may be a key column, too.
-        given = [column(name) for name in dict.fromkeys([*hasher.columns, label, weight]) if name is not None]
+        columns = [column(name) for name in dict.fromkeys([*hasher.columns, label, weight]) if name is not None]
         if label is None:
-            given.append(F.lit(1.0).alias(POSITIVE))
-        workers = min(self._requested_workers or spark.total_slots(), found.rows)
-        rows = deal_rows(dataset.select(*given), found.loads, workers, F.lit(1.0))
-        counts = found.rows, found.weight, found.newest_s
-        return DeepTable(rows, hasher, label or POSITIVE, weight, workers, *counts)
+            columns.append(F.lit(1.0).alias(POSITIVE))
+        workers = min(self._requested_workers or spark.total_slots(), num_rows)
+        rows = deal_rows(dataset.select(*columns), loads, workers, F.lit(1.0))
+        return DeepTable(rows, hasher, label or POSITIVE, weight, workers, num_rows, total, newest_s)
 
 
-class DeepFittedModel(DeepSettings, KeyParams, FittedModel):
-    """Base class of trained deep models. Embeddings and layers lie on the servers, until ``free()``."""
+class DeepFittedModel(DeepSettings, KeyedModel):
+    """Base class of trained deep models."""
 
     def __repr__(self) -> str:
         sizes = self.fitted.architecture
@@ -210,39 +190,8 @@ class DeepFittedModel(DeepSettings, KeyParams, FittedModel):
     @property
     def fitted(self) -> DeepModel:
         """The model on the servers: its architecture, ``EmbeddingTable`` and layers."""
-        found: DeepModel = self._fitted
-        return found
-
-    @property
-    def name(self) -> str:
-        """Name of the model on the fleet."""
-        return self.fitted.name
-
-    @property
-    def table(self) -> EmbeddingTable:
-        """The embeddings: pull and push work on them as on any table."""
-        return self.fitted.table
-
-    def export(self, path: str, since: Any = None) -> Any:
-        """Write the model to a folder, which ``ps2.serving.Scorer`` reads without Spark and servers.
-
-        Args:
-            path: a folder, or any fsspec URL.
-            since: an earlier export, its number, or "last": only keys that changed since are written.
-
-        Raises:
-            RecoveryError: the file system refuses; the export before stays.
-        """
-        return self.fitted.export(path, since)
-
-    def free(self) -> None:
-        """Free the model on the servers; it cannot be used any more."""
-        self.fitted.free()
-
-    def _predictor(self) -> DeepPredictor:
-        if PS2Context.getActive() is None:
-            raise StoppedError(f"{self!r}: its fleet was stopped; an export scores without one (ps2.serving.Scorer)")
-        return self.fitted.predictor()
+        fitted: DeepModel = self._fitted
+        return fitted
 
     @classmethod
     def _read_content(cls, path: str, url: str, content: Any) -> DeepModel:
@@ -267,9 +216,71 @@ def table_arguments(params: Any, architecture: Architecture) -> dict[str, Any]:
     }
 
 
-def table_settings(arguments: Mapping[str, Any]) -> TableSettings:
-    """Return the settings of the table that these arguments make."""
-    rates = {name: value for name, value in arguments.items() if name not in TABLE_ARGUMENTS}
-    zeros = arguments["zeroColumns"]
-    steps = TableOptimizer.of(arguments["optimizer"], arguments["k"], zeros, rates)
-    return TableSettings(steps, zero_columns=zeros)
+def survey_labels(
+    frame: DataFrame, label: str | None, weight: str | None, time: str | None
+) -> tuple[dict[int, Load], float, float]:
+    """Count rows and sum weights; check that labels are 0 or 1, weights finite and not negative, and times finite.
+
+    Returns:
+        The rows of each rdd_partition that has any, by its number; the sum of the weights of all rows; and the largest
+        time of a row, in seconds, minus infinity without times.
+
+    Raises:
+        InputError: there are no rows; or a column is missing, has another type, or has other values: the message says
+            in how many rows, and names one value.
+    """
+    columns, aggregates = [F.spark_partition_id().alias(PART)], sums_of(F.lit(1.0))
+    if label is not None:
+        columns.append(_number(frame, label, "labels").alias("y"))
+        aggregates += _faults("y", F.col("y").isNull() | ~F.col("y").isin(0.0, 1.0))
+    if weight is not None:
+        w = F.col("w")
+        columns.append(_number(frame, weight, "weights").alias("w"))
+        bad = w.isNull() | F.isnan(w) | (w < 0) | (w == float("inf"))
+        aggregates += [*_faults("w", bad), F.sum(w).alias("total")]
+    if time is not None:
+        columns.append(_seconds(frame, time).alias("t"))
+        seconds = F.col("t")
+        bad = seconds.isNull() | ~(F.abs(seconds) < float("inf"))
+        aggregates += [*_faults("t", bad), F.max(seconds).alias("newest")]
+    groups = in_one_partition_if_small(frame.select(*columns)).groupBy(PART).agg(*aggregates).collect()
+    if not groups:
+        raise InputError(NO_ROWS)
+    for value, name, expected in (
+        ("y", label, "labels 0 or 1"),
+        ("w", weight, "finite weights that are not negative"),
+        ("t", time, "finite times"),
+    ):
+        if name is not None and (wrong := [row for row in groups if row[f"{value}_wrong"]]):
+            count, shown = sum(row[f"{value}_wrong"] for row in wrong), wrong[0][f"{value}_shown"]
+            raise InputError(f"column {name!r}: expected {expected}, got {shown} in {count:,} rows")
+    total = float(sum(row["rows" if weight is None else "total"] for row in groups))
+    if not 0 < total < math.inf:
+        raise InputError(f"column {weight!r}: expected weights whose sum is finite and above 0, got {total:g}")
+    return loads_of(groups), total, NEVER if time is None else max(row["newest"] for row in groups)
+
+
+def _number(frame: DataFrame, name: str, role: str) -> Column:
+    check_numbers(frame, name, role)
+    return column(name).cast("double")
+
+
+def _seconds(frame: DataFrame, name: str) -> Column:
+    """Return a column of times as seconds, the numbers that ``read_times`` returns."""
+    check_times(frame, name)
+    if isinstance(field(frame, name).dataType, TimestampNTZType):
+        t = quoted(name)
+        return F.expr(
+            f"(unix_date(cast({t} as date)) * 86400000000L + hour({t}) * 3600000000L + minute({t}) * 60000000L"
+            f" + cast(extract(second from {t}) * 1000000 as bigint)) / 1e6d"
+        )
+    return column(name).cast("double")
+
+
+def _faults(name: str, bad: Column) -> list[Column]:
+    """Return aggregates of a column: how many rows are wrong, and one of their values."""
+    shown = F.coalesce(F.col(name).cast("string"), F.lit("null"))
+    return [
+        F.count(F.when(bad, 1)).alias(f"{name}_wrong"),
+        F.first(F.when(bad, shown), ignorenulls=True).alias(f"{name}_shown"),
+    ]

@@ -41,13 +41,13 @@ def embed(
     """Compute what rows' embeddings give to the parts of a model; all outputs are written.
 
     Args:
-        first: where vectors begin in a block: 1 if the first column is a linear weight, else 0.
+        first: position of the vector in a block: 1 if the first column is a linear weight, else 0.
         deep: fields below this one are inputs of the layers.
-        linear: of each row, the sum of x w, shape (n,); 0 without linear weights.
-        sums: of each row, the sum of x v, shape (n, k).
-        pairs: of each row, the sum over pairs of distinct keys of <v_i, v_j> x_i x_j, shape (n,) (Rendle, 2010,
-            Lemma 3.1); the x of a key that comes several times in a row is the sum of its values.
-        inputs: of each row, the sum of x v in each deep field, shape (n, deep * k).
+        linear: the sum of x w of each row, shape (n,); 0 without linear weights.
+        sums: the sum of x v of each row, shape (n, k).
+        pairs: the sum over pairs of distinct keys of <v_i, v_j> x_i x_j, shape (n,) (Rendle, 2010, Lemma 3.1); the x
+            of a key that comes several times in a row is the sum of its values.
+        inputs: the sum of x v in each deep field, shape (n, deep * k).
     """
     k, zero = table.shape[1] - first, table.dtype.type(0)
     squares, x_of = np.empty(k, table.dtype), np.zeros(len(table), table.dtype)
@@ -81,13 +81,12 @@ def embed_slopes(
     indptr: Int64s, inverse: Int32s, field: Int32s, x: Array, table: Array, first: int, deep: int,
     slopes: Array, sums: Array, of_inputs: Array, has_pairs: bool, gradient: Array,
 ) -> None:  # fmt: skip
-    """Add the gradients of the blocks of all keys; arguments as of ``embed``.
+    """Add the gradients of the blocks of all keys to ``gradient``; arguments as of ``embed``.
 
     Args:
         slopes: the loss's derivative by each row's margin, shape (n,).
         of_inputs: the loss's derivative by the layers' inputs, shape (n, deep * k).
         has_pairs: whether the margin has the term of pairs.
-        gradient: shape of the table; added to.
     """
     k, x_of = table.shape[1] - first, np.zeros(len(table), table.dtype)
     for i in range(len(indptr) - 1):
@@ -109,12 +108,11 @@ def embed_slopes(
 
 @kernel
 def activate(z: Array, bias: Array, keep: float, seed: int) -> None:
-    """Replace z by dropout(max(z + bias, 0)), in place.
+    """Replace z, shape (n, outputs), by dropout(max(z + bias, 0)), in place.
 
     Args:
-        z: shape (n, outputs).
         keep: share of elements that dropout keeps, which are divided by it; 1: all.
-        seed: of dropout; an element's fate depends on it and the element's place only.
+        seed: seed of dropout; whether an element stays depends on the seed and its position only.
     """
     n, m = z.shape
     scale, zero = z.dtype.type(1.0 / keep), z.dtype.type(0)
@@ -158,3 +156,48 @@ def row_hashes(indptr: Int64s, keys: Int64s, field: Int32s, begin: int, end: int
                 total += scrambled((np.uint64(keys[p]) ^ np.uint64(field[p]) << np.uint64(48)) * GOLDEN)
         found[i] = np.int64(total)
     return found
+
+
+@kernel
+def gather_rows(
+    indptr: Int64s, inverse: Int32s, field: Int32s, x: Array, numbers: Int64s
+) -> tuple[Int64s, Int32s, Int32s, Array]:
+    """Return some rows: their indptr, inverse, fields and values."""
+    ends = np.empty(len(numbers) + 1, np.int64)
+    ends[0] = 0
+    for i in range(len(numbers)):
+        row = numbers[i]
+        ends[i + 1] = ends[i] + indptr[row + 1] - indptr[row]
+    count = ends[-1]
+    taken, fields, values = np.empty(count, np.int32), np.empty(count, np.int32), np.empty(count, x.dtype)
+    for i in range(len(numbers)):
+        begin, at = indptr[numbers[i]], ends[i]
+        for p in range(ends[i + 1] - at):
+            taken[at + p] = inverse[begin + p]
+            fields[at + p] = field[begin + p]
+            values[at + p] = x[begin + p]
+    return ends, taken, fields, values
+
+
+@kernel
+def number_keys(inverse: Int32s, marks: Int32s) -> Int64s:
+    """Replace numbers of a worker's keys by numbers of the distinct ones, in place; return these, sorted.
+
+    ``marks`` is -1 for each of the worker's keys, before and after.
+    """
+    found = np.empty(min(len(inverse), len(marks)), np.int64)
+    count = 0
+    for p in range(len(inverse)):
+        key = inverse[p]
+        if marks[key] < 0:
+            marks[key] = 0
+            found[count] = key
+            count += 1
+    distinct = np.sort(found[:count])
+    for n in range(count):
+        marks[distinct[n]] = n
+    for p in range(len(inverse)):
+        inverse[p] = marks[inverse[p]]
+    for n in range(count):
+        marks[distinct[n]] = -1
+    return distinct

@@ -10,32 +10,120 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ps2.algorithms.deep.architecture import Architecture
-from ps2.algorithms.deep.network import Pass, tower
-from ps2.algorithms.deep.rows import batch_of
-from ps2.algorithms.deep.scoring import check_fields, check_margins
-from ps2.algorithms.deep.shared_layers import SAVED, SharedLayers
+from ps2.algorithms.deep.architecture import Architecture, Layer
+from ps2.algorithms.deep.network import batch_of, tower
+from ps2.algorithms.deep.scoring import check_fields, check_margins, margins_of
 from ps2.algorithms.frame.array_files import read_array, reading, write_arrays
 from ps2.array_types import Float32s, Float64s
+from ps2.client.batch import batch
+from ps2.client.dcv import DCV
+from ps2.client.embedding_settings import LARGEST_SQUARED
 from ps2.client.embedding_table import EmbeddingTable
+from ps2.client.matrix import DCVMatrix
 from ps2.data.hashing import FieldHasher
 from ps2.data.key_rows import KeyRows
+from ps2.errors import OutOfRangeError
 
+# Rows of a layer's matrix, and how many there are: see ps2.algorithms.deep.ops.
+WEIGHT, GRADIENT, ROWS = 0, 3, 5
+# The rows that files hold: all except the gradient.
+SAVED = (0, 1, 2, 4)
 FORMAT = "ps2.deep.v1"
 TABLE = "table"
 
 
 @dataclass(frozen=True, eq=False)
-class DeepModel:
-    """A model on the servers of the active context.
+class SharedLayers:
+    """Handles to the layers on the servers; picklable. A layer is a matrix, so that its gradient can leave alone.
 
     Attributes:
-        architecture: kind and sizes.
-        hasher: makes keys from columns.
-        layers: the layers on the servers.
-        table: the embeddings.
-        name: name by which a later driver finds the table and the layers on the fleet.
+        layers: names and shapes of the layers.
+        matrices: the matrix of each layer, with five rows.
     """
+
+    layers: tuple[Layer, ...]
+    matrices: tuple[DCVMatrix, ...]
+
+    @staticmethod
+    def new(architecture: Architecture, weights: Sequence[Float32s], name: str) -> SharedLayers:
+        """Put layers on the servers of the active context, with initial weights."""
+        layers = architecture.layers()
+        vectors = [DCV.dense(layer.size, ROWS, name=f"{name}/{layer.name}") for layer in layers]
+        shared = SharedLayers(layers, tuple(vector.matrix() for vector in vectors))
+        shared._push([WEIGHT], weights)
+        return shared
+
+    @staticmethod
+    def existing(architecture: Architecture, ps: Any, name: str) -> SharedLayers:
+        """Return layers that the fleet of a context has by that name; NotFoundError: it has none."""
+        layers = architecture.layers()
+        return SharedLayers(layers, tuple(ps.vector(f"{name}/{layer.name}").matrix() for layer in layers))
+
+    def pull(self) -> list[Float32s]:
+        """Read all weights, in the order of ``layers``: one request per server."""
+        return [rows[0] for rows in self._pull([WEIGHT])]
+
+    def state(self) -> list[Float32s]:
+        """Read the weights and the optimizer's state of each layer, shape (4, inputs + 1, outputs)."""
+        return self._pull(SAVED)
+
+    def put_state(self, state: Sequence[Float32s]) -> None:
+        """Overwrite what ``state`` reads."""
+        self._push(SAVED, state)
+
+    def add(self, number: int, gradient: Float32s) -> None:
+        """Add a worker's gradient of a layer to the sum on the servers; return while it travels.
+
+        Raises:
+            OutOfRangeError: a number of the gradient is NaN, or too large for the optimizer.
+        """
+        self._check(number, gradient)
+        self.matrices[number].add([GRADIENT], gradient.reshape(1, -1), wait=False)
+
+    def step_with(self, number: int, gradient: Float32s, lr: float, decay: float) -> None:
+        """Take a step of a layer with one worker's gradient, like ``add``; ``decay`` is that of the weights."""
+        self._check(number, gradient)
+        self.matrices[number].apply(
+            "deep.step_of_gradient", wait=False, gradient=gradient.reshape(-1), lr=lr, decay=decay
+        )
+
+    def step(self, lr: float, decay: float) -> None:
+        """Take a step of all layers with the sums of the workers' gradients."""
+        with batch():
+            for matrix in self.matrices:
+                matrix.apply("deep.step_of_sum", lr=lr, decay=decay)
+
+    def forget_gradients(self) -> None:
+        """Set the sums of gradients to 0: a training that ended early may have left parts of a step."""
+        self._push([GRADIENT], [np.zeros(layer.size, np.float32) for layer in self.layers])
+
+    def free(self) -> None:
+        """Free the layers on the servers."""
+        for matrix in self.matrices:
+            matrix.free()
+
+    def _push(self, rows: Sequence[int], values: Sequence[Float32s]) -> None:
+        with batch():
+            for matrix, layer_values in zip(self.matrices, values, strict=True):
+                matrix.push(rows, layer_values.reshape(len(rows), -1))
+
+    def _pull(self, rows: Sequence[int]) -> list[Float32s]:
+        with batch():
+            futures = [matrix.pull(rows) for matrix in self.matrices]
+        return [future.result().reshape(-1, *layer.shape) for future, layer in zip(futures, self.layers, strict=True)]
+
+    def _check(self, number: int, gradient: Float32s) -> None:
+        fits = np.abs(gradient) <= LARGEST_SQUARED
+        if not fits.all():
+            raise OutOfRangeError(
+                f"layer {self.layers[number].name!r}: expected gradients of at most {LARGEST_SQUARED:g}, whose squares "
+                f"are added up, got {gradient[~fits][0]}: scale the numbers of the rows, or lower the learning rates"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class DeepModel:
+    """A model on the servers of the active context. A later driver finds the table and the layers by its name."""
 
     architecture: Architecture
     hasher: FieldHasher
@@ -51,18 +139,12 @@ class DeepModel:
 
         Args:
             settings: arguments of the ``EmbeddingTable``.
-            seed: seed of the layers' initial weights.
             name: name of the table and the layers; "": a name that no other model has.
         """
         name = name or new_name(architecture)
         table = EmbeddingTable(**settings, name=name)
         layers = SharedLayers.new(architecture, architecture.initial(seed), name)
         return DeepModel(architecture, hasher, layers, table, name)
-
-    @property
-    def parts(self) -> tuple[Architecture, SharedLayers, EmbeddingTable]:
-        """What a training changes."""
-        return self.architecture, self.layers, self.table
 
     def predictor(self) -> DeepPredictor:
         """Return a predictor for tasks, with the layers as they are now."""
@@ -93,18 +175,7 @@ class DeepModel:
 
     @staticmethod
     def read(path: str, url: str, content: Any) -> DeepModel:
-        """Create a model on the servers of the active context from what ``write`` wrote.
-
-        Args:
-            path: the path that the user gave, for messages.
-            url: the folder of the files.
-            content: what ``write`` returned.
-
-        Raises:
-            UsageError: the model has another format.
-            CheckpointCorruptError: the files are not as they were written.
-            StoppedError: no PS2Context is active.
-        """
+        """Create a model on the servers of the active context from what ``write`` wrote; ``path`` is for messages."""
         with reading(path, content, FORMAT, "a deep model"):
             architecture = Architecture.from_json(content["architecture"])
             hasher = FieldHasher.from_json(content["hasher"])
@@ -128,12 +199,7 @@ def new_name(architecture: Architecture) -> str:
 
 @dataclass(frozen=True, eq=False)
 class DeepPredictor:
-    """Predicts rows in a task; picklable. It pulls each distinct key of a batch once.
-
-    Attributes:
-        architecture, hasher, table: as for ``DeepModel``.
-        weights: weights of the layers, in the order of ``Architecture.layers``.
-    """
+    """Predicts rows in a task; picklable. It pulls each distinct key of a batch once."""
 
     architecture: Architecture
     hasher: FieldHasher
@@ -141,19 +207,12 @@ class DeepPredictor:
     weights: Sequence[Float32s]
 
     def margins(self, rows: KeyRows) -> Float64s:
-        """Return the margin of each row, float64 of shape (n,); for two towers, their cosine.
-
-        Raises:
-            InputError: a margin is not finite.
-        """
+        """Return the margin of each row, float64 of shape (n,); for two towers, their cosine."""
         if not len(rows):
             return np.zeros(0)
         check_fields(rows, self.architecture.fields)
-        made, keys = batch_of(rows)
-        found = Pass(self.architecture, self.weights, made, self.table.pullDistinct(keys)).margins()
-        check_margins(found)
-        margins: Float64s = found.astype(np.float64)
-        return margins * self.architecture.temperature if self.architecture.has_towers else margins
+        batch, keys = batch_of(rows)
+        return margins_of(self.architecture, self.weights, batch, self.table.pullDistinct(keys))
 
     def tower(self, batch: pa.RecordBatch, right: bool) -> Float32s:
         """Return the vectors of one tower, float32 of shape (n, size), for rows that have the tower's columns."""
@@ -162,7 +221,7 @@ class DeepPredictor:
         fields = tuple(
             field for field, first in zip(self.hasher.fields, firsts, strict=True) if (first >= sizes.deep) == right
         )
-        made, keys = batch_of(replace(self.hasher, fields=fields).rows(batch))
-        vectors = tower(sizes, self.weights, right, made, self.table.pullDistinct(keys))
+        rows, keys = batch_of(replace(self.hasher, fields=fields).rows(batch))
+        vectors = tower(sizes, self.weights, right, rows, self.table.pullDistinct(keys))
         check_margins(vectors.sum(axis=1))
         return vectors

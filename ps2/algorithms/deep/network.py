@@ -5,7 +5,7 @@ Sizes: n rows with u distinct keys. A key's block has ``architecture.width`` num
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +14,9 @@ import numpy.typing as npt
 from scipy.special import expit
 
 from ps2.algorithms.deep.architecture import Architecture
-from ps2.algorithms.deep.kernels import embed, embed_slopes
-from ps2.algorithms.deep.layers import OnLayer, Stack
+from ps2.algorithms.deep.kernels import activate, activate_slopes, embed, embed_slopes
 from ps2.array_types import Int64s
+from ps2.data.key_rows import KeyRows
 
 Array = npt.NDArray[Any]
 
@@ -44,18 +44,65 @@ class Batch:
         return len(self.indptr) - 1
 
 
+# Up to this many rows are multiplied one by one, each in one thread. Threads of BLAS wait for one another: on a busy
+# machine, a product of 8 rows that takes 0.2 ms took 30 ms.
+SINGLE_ROWS = 16
+# Called with a layer's number and its gradient, as soon as that is computed: the top layer's first.
+OnLayer = Callable[[int, Array], None]
+
+
+class Stack:
+    """Layers on top of each other, each with its bias as its last row; the last one has no activation."""
+
+    def __init__(
+        self, layers: Sequence[Array], dropout: float = 0.0, seed: int | None = None, first_number: int = 0
+    ) -> None:
+        """Take weights, which are only read, and the seed of dropout; None: nothing is dropped."""
+        self._layers, self._first_number = layers, first_number
+        self._keep = 1.0 if seed is None else 1.0 - dropout
+        self._seed = seed or 0
+        self._inputs: list[Array] = []
+
+    def forward(self, x: Array) -> Array:
+        """Return the outputs of n rows, shape (n, outputs of the last layer); keep what ``backward`` needs."""
+        self._inputs = []
+        for number, layer in enumerate(self._layers):
+            self._inputs.append(x)
+            z = (x[:, None] @ layer[:-1])[:, 0] if len(x) <= SINGLE_ROWS else x @ layer[:-1]
+            if number == len(self._layers) - 1:
+                z += layer[-1]
+            else:
+                activate(z, layer[-1], self._keep, (self._seed * 64 + number) << 32 & (2**63 - 1))
+            x = z
+        return x
+
+    def backward(self, slopes: Array, on_layer: OnLayer) -> Array:
+        """Return the derivative of the loss by the inputs, shape (n, inputs).
+
+        Args:
+            slopes: the derivative of the loss by the outputs; overwritten.
+            on_layer: called with each layer's gradient, the top layer's first. It may keep the array.
+        """
+        for number in reversed(range(len(self._layers))):
+            layer, x = self._layers[number], self._inputs[number]
+            gradient = np.empty(layer.shape, layer.dtype)
+            np.matmul(x.T, slopes, out=gradient[:-1])
+            gradient[-1] = slopes.sum(axis=0)
+            on_layer(self._first_number + number, gradient)
+            slopes = slopes @ layer[:-1].T
+            if number:
+                activate_slopes(x, self._keep, slopes)
+        return slopes
+
+
 class Pass:
     """A forward and backward pass of a batch: ``margins`` and ``slopes_back``, or ``towers`` and ``towers_back``."""
 
     def __init__(
         self, architecture: Architecture, layers: Sequence[Array], batch: Batch, table: Array, seed: int | None = None
     ) -> None:
-        """
-        Args:
-            layers: weights of all layers, in the order of ``Architecture.layers``.
-            table: blocks of the batch's distinct keys, shape (u, width).
-            seed: seed of dropout; None: nothing is dropped.
-        """
+        """Embed a batch. ``table`` has the blocks of its distinct keys, shape (u, width); seed None: nothing is
+        dropped."""
         self._architecture, self._batch, self._table = architecture, batch, table
         sizes, dtype, n = architecture, table.dtype, len(batch)
         self._linear, self._pairs = np.empty(n, dtype), np.empty(n, dtype)
@@ -68,7 +115,7 @@ class Pass:
             half, cut = len(architecture.hidden), architecture.deep * architecture.k
             self._cut = cut
             left = Stack(layers[:half], dropout, seed), self._inputs[:, :cut]
-            right = Stack(layers[half:], dropout, None if seed is None else seed + 1), self._inputs[:, cut:]
+            right = Stack(layers[half:], dropout, None if seed is None else seed + 1, half), self._inputs[:, cut:]
             self._stacks: tuple[tuple[Stack, Array], ...] = (left, right)
         else:
             self._stacks = ((Stack(layers, dropout, seed), self._inputs),)
@@ -81,7 +128,7 @@ class Pass:
             return np.einsum("ij,ij->i", left, right) / left.dtype.type(self._architecture.temperature)
         stack, inputs = self._stacks[0]
         margins = stack.forward(inputs)[:, 0] + self._linear
-        if self._has_pairs:
+        if self._architecture.has_pairs:
             margins += self._pairs
         return margins
 
@@ -91,12 +138,8 @@ class Pass:
         return self._units[0][0], self._units[1][0]
 
     def slopes_back(self, slopes: Array, on_layer: OnLayer) -> Array:
-        """Return the gradient of the loss by the blocks, in the shape of the table.
-
-        Args:
-            slopes: the derivative of the loss by each margin, shape (n,).
-            on_layer: called with each layer's gradient as soon as it is computed.
-        """
+        """Return the gradient of the loss by the blocks, in the shape of the table; ``slopes`` are those of the
+        margins."""
         if self._architecture.has_towers:
             (left, _), (right, _) = self._units
             each = slopes[:, None] / left.dtype.type(self._architecture.temperature)
@@ -105,43 +148,27 @@ class Pass:
         return self._to_blocks(slopes, stack.backward(slopes[:, None].copy(), on_layer))
 
     def towers_back(self, left: Array, right: Array, on_layer: OnLayer) -> Array:
-        """Return the gradient of the loss by the blocks, in the shape of the table.
-
-        Args:
-            left, right: the derivatives of the loss by the towers' vectors, shape (n, size of the last layer).
-            on_layer: as for ``slopes_back``.
-        """
+        """Return the gradient of the loss by the blocks, from the derivatives by the towers' vectors."""
         below = np.empty_like(self._inputs)
-        half = len(self._architecture.hidden)
         for number, (slopes, part) in enumerate(((left, slice(0, self._cut)), (right, slice(self._cut, None)))):
             unit, length = self._units[number]
             along = np.einsum("ij,ij->i", slopes, unit)[:, None]
             stack = self._stacks[number][0]
-            below[:, part] = stack.backward((slopes - along * unit) / length, _shifted(on_layer, number * half))
+            below[:, part] = stack.backward((slopes - along * unit) / length, on_layer)
         return self._to_blocks(np.zeros(len(self._batch), self._table.dtype), below)
-
-    @property
-    def _has_pairs(self) -> bool:
-        return self._architecture.kind == "deepfm"
 
     def _to_blocks(self, slopes: Array, below: Array) -> Array:
         batch, sizes = self._batch, self._architecture
         gradient = np.zeros_like(self._table)
         rows = batch.indptr, batch.inverse, batch.field, batch.x, self._table
         slopes = np.ascontiguousarray(slopes)
-        embed_slopes(*rows, sizes.first, sizes.input_fields, slopes, self._sums, below, self._has_pairs, gradient)
+        embed_slopes(*rows, sizes.first, sizes.input_fields, slopes, self._sums, below, sizes.has_pairs, gradient)
         return gradient
 
 
 def tower(architecture: Architecture, layers: Sequence[Array], right: bool, batch: Batch, table: Array) -> Array:
-    """Return the vectors of one tower, for rows that have only its fields: shape (n, size of the last layer).
-
-    Args:
-        layers: weights of the layers of both towers.
-        right: True: the right tower (items); False: the left one (users).
-        batch: rows whose fields are numbered from 0.
-        table: blocks of the batch's distinct keys, shape (u, width).
-    """
+    """Return the vectors of one tower, for rows that have only its fields, numbered from 0: shape (n, last layer's
+    size)."""
     half, k, n = len(architecture.hidden), architecture.k, len(batch)
     fields = architecture.fields - architecture.deep if right else architecture.deep
     inputs = np.empty((n, fields * k), table.dtype)
@@ -150,14 +177,16 @@ def tower(architecture: Architecture, layers: Sequence[Array], right: bool, batc
     return _unit(Stack(layers[half:] if right else layers[:half]).forward(inputs))[0]
 
 
+def batch_of(rows: KeyRows) -> tuple[Batch, Int64s]:
+    """Return rows as a batch, and their distinct keys: int64 of shape (u,), in the order of their first appearance."""
+    keys, inverse = rows.numbered()
+    return Batch(rows.indptr, inverse.astype(np.int32, copy=False), rows.fields, rows.values), keys
+
+
 def logistic_loss(margins: Array, labels: Array, weights: Array | None, divisor: float = 1.0) -> tuple[float, Array]:
     """Return the summed logistic loss, and its derivative by each margin, divided by ``divisor``, shape (n,).
 
-    Args:
-        margins: shape (n,).
-        labels: 0 or 1, shape (n,).
-        weights: weights of the rows, shape (n,); None: all rows weigh 1.
-        divisor: divides the derivatives, in float64, because weights may have any size.
+    The division is in float64, because weights may have any size.
     """
     z = margins.astype(np.float64)
     losses, slopes = np.logaddexp(0.0, z) - labels * z, expit(z) - labels
@@ -181,29 +210,17 @@ class PositivePairs:
     weights: Array | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class SoftmaxLoss:
-    """The result of ``softmax_loss``.
-
-    Attributes:
-        loss: the summed loss of the batch.
-        left, right: its derivatives by the towers' vectors, divided by ``divisor``.
-    """
-
-    loss: float
-    left: Array
-    right: Array
-
-
 def softmax_loss(
     left: Array, right: Array, pairs: PositivePairs, temperature: float, divisor: float = 1.0
-) -> SoftmaxLoss:
+) -> tuple[float, Array, Array]:
     """Return the sampled softmax loss whose negatives are the batch's other items (Yi et al., 2019, Equations 4 to 6).
 
     Args:
         left, right: the towers' vectors, of length 1, shape (n, d).
-        temperature: number that divides inner products.
         divisor: divides the derivatives, in float64, because weights may have any size.
+
+    Returns:
+        The summed loss of the batch, and its derivatives by the towers' vectors, divided by ``divisor``.
     """
     z = (left @ right.T) / left.dtype.type(temperature)
     z -= pairs.log_shares.astype(z.dtype)
@@ -221,12 +238,7 @@ def softmax_loss(
     if pairs.weights is not None:
         losses, scale = losses * pairs.weights, pairs.weights / divisor / temperature
     z *= scale[:, None].astype(z.dtype)
-    return SoftmaxLoss(float(losses.sum(dtype=np.float64)), z @ right, z.T @ left)
-
-
-def _shifted(on_layer: OnLayer, begin: int) -> OnLayer:
-    """Return a function that calls ``on_layer`` with layer numbers raised by ``begin``."""
-    return lambda number, gradient: on_layer(begin + number, gradient)
+    return float(losses.sum(dtype=np.float64)), z @ right, z.T @ left
 
 
 def _unit(vectors: Array) -> tuple[Array, Array]:

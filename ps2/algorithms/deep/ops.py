@@ -43,11 +43,8 @@ def step_of_sum(
     """Take a step of Adam (Kingma & Ba, 2015) with the summed gradient, and set that to 0.
 
     Args:
-        layer: shape (5, width).
-        lr: the learning rate.
-        beta1, beta2: decay of the gradients' mean, and of the squares' mean.
         eps: added outside the root.
-        decay: of the weights, times lr (Loshchilov & Hutter, 2019, Algorithm 2).
+        decay: decay of the weights, times lr (Loshchilov & Hutter, 2019, Algorithm 2).
     """
     _step(layer, layer[GRADIENT], (lr, beta1, beta2, eps), decay)
     layer[GRADIENT] = 0

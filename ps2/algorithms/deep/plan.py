@@ -17,15 +17,21 @@ class DeepPlan(Plan[DeepSettings]):
     when its batch begins; weights that were read ahead would lack its own last step.
 
     Attributes:
-        overlap: whether gradients leave as soon as they are computed. False waits for each one (for measurements).
+        steps: the number of steps in each epoch; each worker uses an equal share of its rows in each.
+        weight: the sum of the weights of all rows.
     """
 
-    overlap: bool = True
+    steps: int = 1
+    weight: float = 1.0
 
     @property
     def loss(self) -> str:
         """The loss: "logistic", or "softmax" over the items of a batch (two towers)."""
         return getattr(self.settings, "loss", "logistic")
+
+    def rows_of(self, count: int, step: int) -> slice:
+        """Return the slice of a worker's ``count`` rows, in the order of the epoch, that a step uses."""
+        return slice(count * step // self.steps, count * (step + 1) // self.steps)
 
     def check(self, has_towers: bool) -> None:
         """Raise ConfigError if the loss does not fit the model."""

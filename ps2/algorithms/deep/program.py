@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from ps2.algorithms.deep.architecture import Architecture
+from ps2.algorithms.deep.model import DeepModel
 from ps2.algorithms.deep.plan import DeepPlan
-from ps2.algorithms.deep.rows import DeepRows
-from ps2.algorithms.deep.shared_layers import LayerStep, SharedLayers
-from ps2.algorithms.deep.worker import DeepLoop, Learner, Schedule
+from ps2.algorithms.deep.worker import DeepRows, Learner
 from ps2.algorithms.frame.journal import Journal
 from ps2.algorithms.frame.program import Ask, NextClock, Program, Steps, run_program
 from ps2.algorithms.training.checkpoint_names import UNNAMED, CheckpointNames
@@ -33,6 +31,8 @@ from ps2.data.key_rows import KeyRows
 from ps2.errors import DivergedError
 
 WORDS = Words("epoch", "loss")
+# Parts of a plan that another driver may have otherwise, or that follow from the rows.
+UNDECISIVE = ("maxIter", "name", "steps", "weight")
 
 
 class DeepProgram(Program[TrainingHistory]):
@@ -42,9 +42,9 @@ class DeepProgram(Program[TrainingHistory]):
 
     first_clock = 0
 
-    def __init__(self, learner: Learner, schedule: Schedule, record: Record, training: Resumable) -> None:
+    def __init__(self, learner: Learner, record: Record, settings: dict[str, Any]) -> None:
         super().__init__(learner.plan, None, record)
-        self._learner, self._plan, self._training = learner, schedule, training
+        self._learner, self._settings = learner, settings
         self.staleness = learner.plan.settings.staleness
 
     # -- the algorithm -------------------------------------------------------------------------------------------------
@@ -59,14 +59,14 @@ class DeepProgram(Program[TrainingHistory]):
 
     def _epoch(self, epoch: int) -> Steps[tuple[float, int]]:
         """Pass over all rows; return their mean loss, each row's before its step, and the number of rows."""
-        schedule, num_rows, losses = self._plan, 0, list[float]()
-        for _ in range(schedule.steps):
+        num_rows, losses = 0, list[float]()
+        for _ in range(self.plan.steps):
             step = yield NextClock().then(partial(self._take_step, epoch))
             if step is not None:
                 losses.append(step[0])
                 num_rows += step[1]
         # A step whose report is lost counts as much as the mean of the others.
-        return float(np.mean(losses) * schedule.steps / schedule.weight) if losses else math.nan, num_rows
+        return float(np.mean(losses) * self.plan.steps / self.plan.weight) if losses else math.nan, num_rows
 
     def _take_step(self, epoch: int, report: Any) -> tuple[float, int] | None:
         """Let the layers take a clock's step; return its summed loss and number of rows, None if the report is lost."""
@@ -77,17 +77,17 @@ class DeepProgram(Program[TrainingHistory]):
                 f"in epoch {epoch + 1} the loss is {report.loss}: a learning rate, or a number of the rows, is too "
                 "large"
             )
-        if self.plan.settings.staleness == 0:
-            self._learner.layers.step(LayerStep(self.plan.settings.stepSize, self.plan.settings.weightDecay))
+        if self.staleness == 0:
+            self._learner.layers.step(self.plan.settings.stepSize, self.plan.settings.weightDecay)
         return report.loss, report.rows
 
     # -- what the frame calls ------------------------------------------------------------------------------------------
 
     def settings(self) -> dict[str, Any]:
-        return self._training.settings
+        return self._settings
 
-    def loop(self) -> DeepLoop:
-        return DeepLoop(self._learner, self._plan)
+    def loop(self) -> Learner:
+        return self._learner
 
     def result(self, returned: None) -> TrainingHistory:
         return self.record.history()
@@ -101,11 +101,7 @@ class DeepTable:
     """Rows to train on, with one rdd_partition for each worker.
 
     Attributes:
-        frame: the DataFrame.
-        hasher: makes keys from the DataFrame's columns.
         label, weight: the names of columns; ``weight`` None: all rows weigh 1.
-        workers: the number of workers, and of rdd_partitions.
-        rows: the number of rows.
         total: the sum of the rows' weights.
         newest_s: the largest time of a row, in seconds; minus infinity without times.
     """
@@ -122,23 +118,14 @@ class DeepTable:
 
 @dataclass(frozen=True, eq=False)
 class Resumable:
-    """A training that another driver may resume.
-
-    Attributes:
-        names: the names of the vectors, and how far an earlier driver came.
-        settings: the settings, which another driver must share.
-    """
+    """A training that another driver may resume: the names of its vectors, and the settings of both drivers."""
 
     names: CheckpointNames
     settings: dict[str, Any]
 
     @staticmethod
     def of(name: str, ps: Any, table: DeepTable, plan: DeepPlan, model: Mapping[str, Any]) -> Resumable:
-        """Return the training of this name.
-
-        Args:
-            name: the name; "": no other driver may resume the training.
-            model: the settings of the model, as JSON holds them.
+        """Return the training of this name; "": no other driver may resume it.
 
         Raises:
             NotFoundError: the context was restored, and has no such training.
@@ -146,7 +133,7 @@ class Resumable:
         """
         keys = table.hasher.to_json()
         rows = {"columns": keys["fields"], "hashSeed": keys["seed"], "rows": table.rows, "workers": table.workers}
-        decisive = {key: value for key, value in plan.plain().items() if key not in ("maxIter", "name", "overlap")}
+        decisive = {key: value for key, value in plan.plain().items() if key not in UNDECISIVE}
         training = Resumable(CheckpointNames.of(name, ps), {**model, **decisive, **rows})
         # Compare the settings first: the caller looks for vectors that depend on them.
         Journal.of(training.names, training.settings, DeepProgram.number)
@@ -159,58 +146,40 @@ UNNAMED_TRAINING = Resumable(UNNAMED, {})
 def train(
     ps: Any,
     table: DeepTable,
-    model: tuple[Architecture, SharedLayers, Any],
+    model: DeepModel,
     plan: DeepPlan,
     on_step: Callable[[StepReport], None] = lambda step: None,
     training: Resumable = UNNAMED_TRAINING,
 ) -> TrainingHistory:
     """Train a model on the servers of a context, in place; then advance the time of its keys, if rows have times.
 
-    Args:
-        ps: the context.
-        table: the rows.
-        model: the architecture, the layers, and the ``EmbeddingTable``.
-        plan: the training.
-        on_step: called in the driver after each epoch.
-        training: the names and settings with which another driver may resume the training.
-
     Raises:
         DivergedError: the loss is not finite, because a learning rate or a number of the rows is too large. The step
             with that loss is not taken.
         InputError: a row cannot be used, or a gradient is too large for its optimizer.
-        SlotsError, WorkerError...: as ``ps.run`` raises.
     """
-    architecture, layers, embeddings = model
-    plan.check(architecture.has_towers)
+    plan.check(model.architecture.has_towers)
     settings = plan.settings
-    batch = settings.batchSize if settings.staleness == 0 else settings.batchSize * table.workers
-    schedule = Schedule(settings.maxIter, max(1, math.ceil(table.rows / batch)), table.total)
+    batch_rows = settings.batchSize if settings.staleness == 0 else settings.batchSize * table.workers
+    plan = replace(plan, steps=max(1, math.ceil(table.rows / batch_rows)), weight=table.total)
     if not training.names.begun:
-        layers.forget_gradients()
-    program = DeepProgram(Learner(architecture, plan, layers, embeddings), schedule, Record(on_step, WORDS), training)
-    rows = OwnRows(table.frame, table.workers, _Read(table.hasher, table.label, table.weight))
+        model.layers.forget_gradients()
+    learner = Learner(model.architecture, plan, model.layers, model.table)
+    program = DeepProgram(learner, Record(on_step, WORDS), training.settings)
+    rows = OwnRows(table.frame, table.workers, partial(_read, table.hasher, table.label, table.weight))
     history = run_program(ps, program, rows, training.names)
     if table.newest_s > NEVER:
-        advance_keys(embeddings, table.newest_s)
+        advance_keys(model.table, table.newest_s)
     return history
 
 
-@dataclass(frozen=True, eq=False)
-class _Read:
-    """Reads a worker's rows; picklable."""
-
-    hasher: Any
-    label: str
-    weight: str | None
-
-    def __call__(self, worker: Any, batches: Iterator[pa.RecordBatch]) -> DeepRows:
-        parts, labels, weights, num_rows = [], [np.zeros(0)], [np.zeros(0)], 0
-        for batch in batches:
-            parts.append(self.hasher.rows(batch, num_rows))
-            labels.append(read_numbers(batch, self.label, num_rows))
-            if self.weight is not None:
-                weights.append(read_weights(batch, self.weight, num_rows))
-            num_rows += batch.num_rows
-        return DeepRows(
-            KeyRows.joined(parts), np.concatenate(labels), None if self.weight is None else np.concatenate(weights)
-        )
+def _read(hasher: Any, label: str, weight: str | None, worker: Any, batches: Iterator[pa.RecordBatch]) -> DeepRows:
+    """Read a worker's rows."""
+    parts, labels, weights, num_rows = [], [np.zeros(0)], [np.zeros(0)], 0
+    for batch in batches:
+        parts.append(hasher.rows(batch, num_rows))
+        labels.append(read_numbers(batch, label, num_rows))
+        if weight is not None:
+            weights.append(read_weights(batch, weight, num_rows))
+        num_rows += batch.num_rows
+    return DeepRows(KeyRows.joined(parts), np.concatenate(labels), None if weight is None else np.concatenate(weights))

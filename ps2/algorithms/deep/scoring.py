@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.deep.architecture import Architecture
-from ps2.algorithms.deep.network import Pass
-from ps2.algorithms.deep.rows import batch_of
+from ps2.algorithms.deep.network import Batch, Pass, batch_of
 from ps2.array_types import Float64s
 from ps2.data.key_rows import KeyRows
 from ps2.errors import InputError, ShapeError
@@ -23,7 +22,6 @@ def score(config: dict[str, Any], rows: KeyRows, embeddings: Array, dense: Mappi
 
     Args:
         config: JSON data whose "architecture" is from ``Architecture.to_json``.
-        rows: the rows.
         embeddings: the weights of each pair's key, float32 of shape (pairs, k + 1); for two towers (pairs, k).
         dense: the layers by name, each of shape (inputs + 1, outputs).
 
@@ -38,15 +36,21 @@ def score(config: dict[str, Any], rows: KeyRows, embeddings: Array, dense: Mappi
         raise ShapeError(f"embeddings: expected shape {expected}, got {embeddings.shape}")
     check_fields(rows, architecture.fields)
     batch, keys = batch_of(rows)
-    of_keys = np.empty((len(keys), architecture.width), np.float32)
-    of_keys[batch.inverse] = embeddings
-    found = Pass(architecture, layers, batch, of_keys).margins()
-    check_margins(found)
-    margins = found.astype(np.float64)
+    table = np.empty((len(keys), architecture.width), np.float32)
+    table[batch.inverse] = embeddings
+    margins = margins_of(architecture, layers, batch, table)
     if architecture.has_towers:
-        return np.asarray(margins * architecture.temperature)
+        return margins
     with np.errstate(over="ignore"):
         return np.asarray(1.0 / (1.0 + np.exp(-margins)))
+
+
+def margins_of(architecture: Architecture, layers: Sequence[Array], batch: Batch, table: Array) -> Float64s:
+    """Return the margins of a batch as float64; for two towers, their cosine. InputError: one is not finite."""
+    margins = Pass(architecture, layers, batch, table).margins()
+    check_margins(margins)
+    cosine_scale = architecture.temperature if architecture.has_towers else 1.0
+    return np.asarray(margins.astype(np.float64) * cosine_scale)
 
 
 def check_fields(rows: KeyRows, fields: int) -> None:
@@ -66,6 +70,7 @@ def check_margins(margins: Array) -> None:
 
 
 def _checked(dense: Mapping[str, Array], name: str, shape: tuple[int, int]) -> Array:
+    """Return a layer; raise ShapeError if it is missing or has another shape."""
     if name not in dense or dense[name].shape != shape:
         got = f"shape {dense[name].shape}" if name in dense else f"{', '.join(sorted(dense)) or 'no arrays'}"
         raise ShapeError(f"layer {name!r}: expected shape {shape}, got {got}")

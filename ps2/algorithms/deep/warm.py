@@ -7,7 +7,7 @@ import numpy as np
 from ps2.algorithms.deep.architecture import KINDS, Architecture
 from ps2.algorithms.deep.network import Pass, logistic_loss
 from ps2.algorithms.deep.ops import step_of_gradient, step_of_sum
-from ps2.algorithms.deep.rows import DeepRows
+from ps2.algorithms.deep.worker import DeepRows
 from ps2.data.key_rows import KeyRows
 
 
@@ -15,15 +15,15 @@ def warm() -> None:
     """Take two rows through each kind of model, forward and back."""
     fields = np.array([0, 1, 0, 1], np.int32)
     rows = KeyRows(np.array([0, 2, 4]), np.array([3, 5, 3, 7]), np.ones(4, np.float32), fields, 2)
-    held = DeepRows(rows, np.array([0.0, 1.0]))
-    held.items(1, 2)
-    part = held.take(np.array([1, 0]))
+    worker_rows = DeepRows(rows, np.array([0.0, 1.0]))
+    worker_rows.items(1, 2)
+    part = worker_rows.take(np.array([1, 0]))
     for kind in KINDS:
         architecture = Architecture(kind, 2, 2, 1, (2, 2), dropout=0.5)
         table = np.ones((len(part.keys), architecture.width), np.float32)
-        one = Pass(architecture, architecture.initial(0), part.batch, table, 1)
-        _, slopes = logistic_loss(one.margins(), part.labels, None)
-        one.slopes_back(slopes, lambda number, gradient: None)
+        forward = Pass(architecture, architecture.initial(0), part.batch, table, 1)
+        _, slopes = logistic_loss(forward.margins(), part.labels, None)
+        forward.slopes_back(slopes, lambda number, gradient: None)
     for dtype in (np.float32, np.float64):
         step_of_sum(np.zeros((5, 2), dtype), lr=0.1)
         step_of_gradient(np.zeros((5, 2), dtype), np.ones(2, dtype), lr=0.1)

@@ -1,4 +1,4 @@
-"""The worker's program of a deep model's training: gradients of a layer leave while those below are computed."""
+"""Tasks of a deep model: steps with a worker's rows in a training, and with the rows of a stream."""
 
 from __future__ import annotations
 
@@ -11,47 +11,84 @@ from typing import Any
 import numpy as np
 
 from ps2.algorithms.deep.architecture import Architecture
-from ps2.algorithms.deep.layers import OnLayer
-from ps2.algorithms.deep.network import Pass, PositivePairs, logistic_loss, softmax_loss
+from ps2.algorithms.deep.kernels import gather_rows, number_keys, row_hashes
+from ps2.algorithms.deep.model import SharedLayers
+from ps2.algorithms.deep.network import (
+    Batch,
+    OnLayer,
+    Pass,
+    PositivePairs,
+    batch_of,
+    logistic_loss,
+    softmax_loss,
+)
 from ps2.algorithms.deep.plan import DeepPlan
-from ps2.algorithms.deep.rows import DeepRows, Minibatch
-from ps2.algorithms.deep.shared_layers import LayerStep, SharedLayers
-from ps2.array_types import Float64s
+from ps2.algorithms.deep.scoring import check_fields, check_margins
+from ps2.algorithms.training.streams.labelled_rows import LabelledRows
+from ps2.algorithms.training.streams.task import advance_keys
+from ps2.array_types import Float64s, Int64s
+from ps2.data.key_rows import KeyRows
 from ps2.errors import InputError, OutOfRangeError
 
 
-@dataclass(frozen=True)
-class Schedule:
-    """The steps of a training.
+@dataclass(frozen=True, eq=False)
+class Minibatch:
+    """Some rows of a worker.
 
     Attributes:
-        epochs: number of passes over the rows.
-        steps: number of steps in each epoch; each worker uses an equal share of its rows in each.
-        weight: sum of the weights of all rows.
+        batch: the rows; ``batch.inverse`` refers to ``keys``.
+        keys: the u distinct keys, int64 of shape (u,), ascending.
+        labels: labels of the n rows, float64 of shape (n,).
+        weights: weights of the rows, float64 of shape (n,); None: all rows weigh 1.
+        numbers: numbers of the rows among all rows of the worker, int64 of shape (n,).
     """
 
-    epochs: int
-    steps: int
-    weight: float
+    batch: Batch
+    keys: Int64s
+    labels: Float64s
+    weights: Float64s | None
+    numbers: Int64s
 
-    @property
-    def clocks(self) -> int:
-        return self.epochs * self.steps
 
-    def part(self, count: int, step: int) -> slice:
-        """Return the slice of a worker's ``count`` rows, in the order of the epoch, that belong to a step of it."""
-        return slice(count * step // self.steps, count * (step + 1) // self.steps)
+class DeepRows:
+    """All rows of a worker. Their keys are numbered once, so that a minibatch needs no sort of its pairs."""
+
+    def __init__(self, rows: KeyRows, labels: Float64s, weights: Float64s | None = None) -> None:
+        self._indptr, self._field, self._x = rows.indptr, rows.fields, rows.values
+        self.labels, self.weights = labels, weights
+        keys, inverse = rows.distinct()
+        # int32: rows that a worker's memory holds have no 2**31 distinct keys.
+        self._keys, self._inverse = keys, inverse.astype(np.int32, copy=False)
+        self._marks = np.full(len(keys), -1, np.int32)
+
+    def __len__(self) -> int:
+        return len(self._indptr) - 1
+
+    def take(self, numbers: Int64s) -> Minibatch:
+        """Return the rows with these numbers, in this order."""
+        indptr, inverse, field, x = gather_rows(self._indptr, self._inverse, self._field, self._x, numbers)
+        distinct = number_keys(inverse, self._marks)
+        weights = None if self.weights is None else self.weights[numbers]
+        batch = Batch(indptr, inverse, field, x)
+        return Minibatch(batch, self._keys[distinct], self.labels[numbers], weights, numbers)
+
+    def items(self, begin: int, end: int) -> tuple[Int64s, Float64s]:
+        """Return the number of each row's item, and the share of rows that have it; each of shape (rows,).
+
+        Rows with equal keys in the fields [begin, end) have the same item.
+        """
+        hashes = row_hashes(self._indptr, self._keys[self._inverse], self._field, begin, end)
+        _, item, counts = np.unique(hashes, return_inverse=True, return_counts=True)
+        return item, counts[item] / len(self)
 
 
 @dataclass(frozen=True, eq=False)
 class Learner:
-    """Takes steps of a model on the servers; picklable.
+    """Takes steps of a model on the servers: the loop of a worker, and the ``LearningProgram`` of streams; picklable.
 
     Attributes:
-        architecture: kind and sizes of the model.
-        plan: the training.
-        layers: its layers on the servers.
-        table: its embeddings, an ``EmbeddingTable``.
+        layers: the layers on the servers.
+        table: the embeddings, an ``EmbeddingTable``.
     """
 
     architecture: Architecture
@@ -59,79 +96,82 @@ class Learner:
     layers: SharedLayers
     table: Any
 
-    def learn(self, part: Minibatch, shares: Float64s | None, mean: float, seed: int) -> float:
+    def __call__(self, worker: Any, rows: DeepRows) -> None:
+        """Take the steps of a training with a worker's rows. Every attempt of a task uses them in the same order."""
+        plan, sizes = self.plan, self.architecture
+        items = rows.items(sizes.deep, sizes.fields) if plan.loss == "softmax" else None
+        # If each worker takes steps of its own, the gradient is the mean over its rows.
+        mean = plan.weight / (plan.steps if plan.settings.staleness == 0 else plan.steps * worker.workers)
+        order, epoch = np.zeros(0, np.int64), -1
+        for clock in worker.clocks(plan.settings.maxIter * plan.steps):
+            if clock // plan.steps != epoch:
+                epoch = clock // plan.steps
+                order = np.random.default_rng([plan.seed, worker.rank, epoch]).permutation(len(rows))
+            numbers = order[plan.rows_of(len(rows), clock % plan.steps)]
+            loss = 0.0
+            if len(numbers):
+                seed = int(np.random.SeedSequence([plan.seed, worker.rank, clock]).generate_state(1)[0])
+                loss = self.take_step(rows.take(numbers), items, mean, seed)
+            worker.report({"loss": loss, "rows": len(numbers)})
+
+    def take_step(self, rows: Minibatch, items: tuple[Int64s, Float64s] | None, mean: float, seed: int) -> float:
         """Take one step with some rows; return their summed loss. If the loss is not finite, nothing is sent.
 
         Args:
-            part: the rows, at least one.
-            shares: for the loss "softmax": the items of all rows of the worker, and their shares (``DeepRows.items``);
-                else None.
-            mean: number that divides the summed gradient.
-            seed: seed of dropout.
+            items: ``DeepRows.items``, for the loss "softmax"; else None.
+            mean: the number that divides the summed gradient.
 
         Raises:
-            InputError: a gradient is not finite, or too large for its optimizer. Layers above that one may have taken
-                the step.
+            InputError: a gradient is not finite, or too large for its optimizer. Layers above may have taken the step.
         """
-        weights, table = self.layers.pull(), self.table.pullDistinct(part.keys)
-        one = Pass(self.architecture, weights, part.batch, table, seed)
+        weights, table = self.layers.pull(), self.table.pullDistinct(rows.keys)
+        forward = Pass(self.architecture, weights, rows.batch, table, seed)
         with np.errstate(over="ignore", invalid="ignore"):  # the loss tells
-            loss, back = self._loss(one, part, shares, mean)
+            loss, backward = self._loss(forward, rows, items, mean)
         if math.isfinite(loss):
+            send = self._step_layer if self.plan.settings.staleness else self.layers.add
             try:
-                self.table.pushDistinct(part.keys, back(self._sender()), wait=not self.plan.overlap)
+                self.table.pushDistinct(rows.keys, backward(send), wait=False)
             except OutOfRangeError as error:
                 raise InputError(str(error)) from error
         return loss
 
+    def learn(self, rows: LabelledRows) -> Float64s:
+        """Predict rows of a stream, then take one step with them; return the margins before it, float64 of shape (n,).
+
+        If a margin is not finite, InputError is raised, and nothing has been sent.
+        """
+        check_fields(rows.rows, self.architecture.fields)
+        batch, keys = batch_of(rows.rows)
+        layers, table = self.layers.pull(), self.table.pullDistinct(keys)
+        margins = Pass(self.architecture, layers, batch, table).margins()
+        check_margins(margins)
+        weights = np.asarray(rows.weights, np.float64) if len(rows.weights) else None
+        total = float(len(batch)) if weights is None else float(weights.sum())
+        if total > 0:
+            # Dropout follows from the rows, so that another attempt of the task drops the same.
+            seed = None if not self.architecture.dropout else int(keys.sum(dtype=np.int64) & 0xFFFFFFFF)
+            forward = Pass(self.architecture, layers, batch, table, seed)
+            _, slopes = logistic_loss(forward.margins(), rows.labels, weights, total)
+            self.table.pushDistinct(keys, forward.slopes_back(slopes, self._step_layer), wait=False)
+        return np.asarray(margins, np.float64)
+
+    def advance(self, now_s: float) -> None:
+        """Advance the time of the keys, as ``advance_keys`` does."""
+        advance_keys(self.table, now_s)
+
     def _loss(
-        self, one: Pass, part: Minibatch, shares: Float64s | None, mean: float
+        self, forward: Pass, rows: Minibatch, items: tuple[Int64s, Float64s] | None, mean: float
     ) -> tuple[float, Callable[[OnLayer], Any]]:
         """Return the loss, and a function that runs the backward pass and returns the gradient of the embeddings."""
-        if shares is None:
-            loss, slopes = logistic_loss(one.margins(), part.labels, part.weights, mean)
-            return loss, partial(one.slopes_back, slopes)
-        items, of_items = shares[0][part.numbers].astype(np.int64), shares[1][part.numbers]
-        pairs = PositivePairs(items, np.log(of_items), part.weights)
-        found = softmax_loss(*one.towers(), pairs, self.architecture.temperature, mean)
-        return found.loss, partial(one.towers_back, found.left, found.right)
+        if items is None:
+            loss, slopes = logistic_loss(forward.margins(), rows.labels, rows.weights, mean)
+            return loss, partial(forward.slopes_back, slopes)
+        numbers, shares = items[0][rows.numbers].astype(np.int64), items[1][rows.numbers]
+        pairs = PositivePairs(numbers, np.log(shares), rows.weights)
+        loss, left, right = softmax_loss(*forward.towers(), pairs, self.architecture.temperature, mean)
+        return loss, partial(forward.towers_back, left, right)
 
-    def _sender(self) -> Any:
-        """Return the function that sends a layer's gradient as soon as it is computed."""
-        layers, plan, wait = self.layers, self.plan, not self.plan.overlap
-        if plan.settings.staleness == 0:
-            return lambda number, gradient: layers.add(number, gradient, wait)
-        taken = LayerStep(plan.settings.stepSize, plan.settings.weightDecay)
-        return lambda number, gradient: layers.step_with(number, gradient, taken, wait)
-
-
-@dataclass(frozen=True, eq=False)
-class DeepLoop:
-    """What each worker runs; picklable."""
-
-    learner: Learner
-    schedule: Schedule
-
-    def __call__(self, worker: Any, rows: DeepRows) -> None:
-        learner, schedule, plan = self.learner, self.schedule, self.learner.plan
-        shares = self._shares(rows)
-        # If each worker takes steps of its own, the gradient is the mean over its rows.
-        parts = schedule.steps if plan.settings.staleness == 0 else schedule.steps * worker.workers
-        mean = schedule.weight / parts
-        order, epoch = np.zeros(0, np.int64), -1
-        for clock in worker.clocks(schedule.clocks):
-            if clock // schedule.steps != epoch:
-                epoch = clock // schedule.steps
-                order = rows.order(plan.seed, worker.rank, epoch)
-            numbers = order[schedule.part(len(rows), clock % schedule.steps)]
-            if not len(numbers):
-                worker.report({"loss": 0.0, "rows": 0})
-                continue
-            part = rows.take(numbers)
-            seed = int(np.random.SeedSequence([plan.seed, worker.rank, clock]).generate_state(1)[0])
-            loss = learner.learn(part, shares, mean, seed)
-            worker.report({"loss": loss, "rows": len(numbers)})
-
-    def _shares(self, rows: DeepRows) -> Any:
-        sizes = self.learner.architecture
-        return rows.items(sizes.deep, sizes.fields) if self.learner.plan.loss == "softmax" else None
+    def _step_layer(self, number: int, gradient: Any) -> None:
+        settings = self.plan.settings
+        self.layers.step_with(number, gradient, settings.stepSize, settings.weightDecay)

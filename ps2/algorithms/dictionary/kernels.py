@@ -23,11 +23,7 @@ SWEEPS, INNER_SWEEPS = 100, 200
 
 @inline
 def correlate(columns: Int32s, values: Float64s, atoms: Array, found: Float64s) -> float:
-    """Write the inner product of a sparse row and each atom; return the row's squared length.
-
-    Args:
-        atoms: shape (columns, atoms).
-    """
+    """Write the inner product of a sparse row and each atom; return the row's squared length."""
     count = found.size
     found[:] = 0.0
     square, p, end = 0.0, 0, values.size
@@ -102,8 +98,7 @@ def descend(
         gram: inner products of atoms.
         limit: the descent ends when no coordinate, times its atom's length, moves further in a sweep.
         code: zeros; written.
-        slope: inner products of the row and the atoms; afterwards those of what the code leaves of the row.
-        used: as long as the code; overwritten.
+        slope: inner products of the row and the atoms; afterwards those of the code's residual and the atoms.
     """
     for _ in range(SWEEPS):
         furthest, count = 0.0, 0
@@ -144,9 +139,8 @@ def code_rows(
 
     Args:
         atoms: shape (columns, atoms).
-        tolerance: relative to a row's length, how far no coordinate moves any more.
+        tolerance: the largest last move of a coordinate, as a share of the row's length.
         codes: zeros, shape (n, atoms); written.
-        losses: shape (n,); written.
     """
     count = codes.shape[1]
     slope, products, used = np.empty(count), np.empty(count), np.empty(count, np.int64)
@@ -179,7 +173,7 @@ def add_sums(
 
     Args:
         starts, atoms, codes: the codes of the rows, row by row: below 1 in size.
-        unit: what a row's value is multiplied by before it is rounded.
+        unit: the factor of a row's values before they are rounded.
         pairs: shape (atoms, atoms): products of codes times ``of_codes``; changed.
         sums: shape (columns, atoms): products of rows and codes; changed.
     """
@@ -218,11 +212,9 @@ def sweep(
     of_atoms: Float64s,
     of_sums: Float64s,
 ) -> None:
-    """Move each atom to its minimum by the others (``updates.py``), and products and coefficients with it.
+    """Move each atom to its minimum by the others (``descent.update``), and products and coefficients with it.
 
-    Args:
-        pairs, fresh, atoms, cross, sums: as ``updates.update`` takes them; ``atoms`` and ``cross`` are changed.
-        of_atoms, of_sums: coefficients of the atoms as they are; changed.
+    ``atoms``, ``cross``, and the atoms' coefficients ``of_atoms`` and ``of_sums`` are changed.
     """
     count = len(pairs)
     with_atoms, with_sums, one, other = np.empty(count), np.empty(count), np.empty(count), np.empty(count)

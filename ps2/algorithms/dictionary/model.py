@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from ps2.algorithms.dictionary.coding import code, exponent_of, shifted
+from ps2.algorithms.dictionary.descent import code
 from ps2.algorithms.frame.array_files import ArrayModel, ModelFiles
+from ps2.algorithms.frame.powers_of_two import exponent_of, scaled_rows, shifted
 from ps2.algorithms.frame.row_matrices import finite_row_or_rows, finite_rows
 from ps2.errors import ConfigError, InputError, ShapeError
 from ps2.ops.kernels import Float64s
@@ -107,8 +108,6 @@ class SparseCoder(ArrayModel):
     def _coded(self, x: Any) -> tuple[sp.csr_array, Float64s, int]:
         """Return codes and losses, and the power of two that rows and codes are divided by."""
         rows = sp.csr_array(finite_row_or_rows("x", x, self.dim))
-        exponent = exponent_of(float(np.abs(rows.data).max(initial=0.0)))
-        data = shifted(rows.data, -exponent)
-        scaled = sp.csr_array((data, rows.indices, rows.indptr), shape=rows.shape)
+        exponent = exponent_of(rows.data)
         penalty = float(shifted(self.penalty, -exponent))
-        return *code(scaled, *self._products, penalty, self.positive), exponent
+        return *code(scaled_rows(rows, exponent), *self._products, penalty, self.positive), exponent

@@ -1,9 +1,8 @@
 """What servers compute for a dictionary: products of atoms and sums of rows, and the atoms' next values.
 
 A column of the matrices is a feature; its block has a number for each atom. Features are taken in tiles that no shard
-cuts, each in one order. Products of a tile are added in two float64 numbers, the second one being what the first one
-has lost. So sums do not depend on how features are cut into shards. A BLAS would promise no order, and its threads wait
-for each other's cores, for tiles too small to be worth it.
+cuts, each in one order, and their products are added exactly. So sums do not depend on how features are cut into
+shards. A BLAS would promise no order, and its threads wait for each other's cores, for tiles too small to be worth it.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from typing import Annotated
 
 import numpy as np
 
+from ps2.ops.exact_sums import add_exactly, add_sums
 from ps2.ops.guards import readable
 from ps2.ops.kernels import Float64s, Int64s, kernel
 from ps2.ops.operands import BLOCK, along
@@ -40,12 +40,12 @@ def products(m: Blocks, sums: Blocks) -> Pairs:
     atoms, sums = readable(m), readable(sums)
 
     def of_tiles(starts: Int64s) -> Float64s:
-        found = np.zeros((4, m.shape[1], m.shape[1]))
+        totals = np.zeros((4, m.shape[1], m.shape[1]))
         for begin in starts:
             of_sums = sums[begin : begin + TILE]
-            add_exactly(found[:2], _products(atoms[begin : begin + TILE], of_sums))
-            add_exactly(found[2:], _products(of_sums, of_sums))
-        return found
+            add_exactly(totals[:2], _products(atoms[begin : begin + TILE], of_sums))
+            add_exactly(totals[2:], _products(of_sums, of_sums))
+        return totals
 
     return _over_tiles(of_tiles, m)
 
@@ -54,8 +54,7 @@ def products(m: Blocks, sums: Blocks) -> Pairs:
 def combine(m: Blocks, sums: Blocks, of_atoms: ByPair, of_sums: ByPair) -> Pairs:
     """Set atoms to combinations of atoms and sums; sums are 0 afterwards.
 
-    Args:
-        of_atoms, of_sums: coefficients: row i is of the next atom i.
+    Row i of ``of_atoms`` and ``of_sums`` has the coefficients of the next atom i.
 
     Returns:
         The inner products of the next atoms, with what the sum has lost, of this shard: shape (2, k, k).
@@ -63,30 +62,29 @@ def combine(m: Blocks, sums: Blocks, of_atoms: ByPair, of_sums: ByPair) -> Pairs
     by_atom, by_sum = readable(of_atoms.T), readable(of_sums.T)
 
     def of_tiles(starts: Int64s) -> Float64s:
-        found = np.zeros((2, m.shape[1], m.shape[1]))
+        totals = np.zeros((2, m.shape[1], m.shape[1]))
         for begin in starts:
             tile = slice(begin, begin + TILE)
             following = _combined(readable(m[tile]), readable(sums[tile]), by_atom, by_sum)
             m[tile], sums[tile] = following, 0.0
             following = readable(following)
-            add_exactly(found, _products(following, following))
-        return found
+            add_exactly(totals, _products(following, following))
+        return totals
 
     return _over_tiles(of_tiles, m)
 
 
 def _over_tiles(of_tiles: Callable[[Int64s], Float64s], m: Array) -> Float64s:
-    """Return the sum of what a function finds for tiles, given by their first features, on all cores."""
+    """Return the sum of what a function returns for tiles, by their first features, on all cores."""
     starts, square = np.arange(0, m.shape[0], TILE), m.shape[1] ** 2
     # Each part has sums of its own.
     groups = np.array_split(starts, max(1, min(cores(), PARTS_NUMBERS // square)))
     numbers = np.arange(len(groups))
-    given = over_blocks(lambda some: [of_tiles(groups[i]) for i in some], (numbers,), cost=m.shape[0] * square)
-    parts = [part for of_block in given for part in of_block]
+    blocks = over_blocks(lambda some: [of_tiles(groups[i]) for i in some], (numbers,), cost=m.shape[0] * square)
+    parts = [part for block in blocks for part in block]
+    shape = -1, 2, *parts[0].shape[1:]
     for part in parts[1:]:
-        for first in range(0, len(part), 2):
-            add_exactly(parts[0][first : first + 2], part[first])
-            parts[0][first + 1] += part[first + 1]
+        add_sums(parts[0].reshape(shape), part.reshape(shape))
     return np.asarray(parts[0])
 
 
@@ -138,21 +136,3 @@ def _combined(atoms: Array, sums: Array, of_atoms: Array, of_sums: Array) -> Flo
                 for j in range(count):
                     row[j] += w * a_0[j] + y * b_0[j]
     return found
-
-
-def add_exactly(total: Float64s, values: Array) -> None:
-    """Add values to ``total[0]`` in place, and to ``total[1]`` what that loses (Knuth's TwoSum)."""
-    added = total[0] + values
-    part = added - total[0]
-    total[1] += (total[0] - (added - part)) + (values - part)
-    total[0] = added
-
-
-def folded(found: Float64s, kinds: int) -> Float64s:
-    """Return the sums of what shards returned: shape (kinds, k, k)."""
-    total = np.zeros((kinds, 2, *found.shape[1:]))
-    for shard in found.reshape(-1, kinds, 2, *found.shape[1:]):
-        for one, part in zip(total, shard, strict=True):
-            add_exactly(one, part[0])
-            one[1] += part[1]
-    return np.asarray(total[:, 0] + total[:, 1])

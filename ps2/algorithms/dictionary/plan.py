@@ -27,11 +27,7 @@ WORDS = Words("iteration", "objective")
 
 @dataclass(frozen=True, kw_only=True)
 class DictionaryPlan(Plan[DictionarySettings]):
-    """A training of a dictionary.
-
-    Attributes:
-        dim: the number of features.
-    """
+    """A training of a dictionary."""
 
     dim: int
 
@@ -51,11 +47,7 @@ class DictionaryPlan(Plan[DictionarySettings]):
         return NUMBER_BYTES * self.numbers + PAIR_BYTES * self.settings.k**2
 
     def work(self, rows: int, cost: float) -> Work:
-        """Return the work of the training.
-
-        Args:
-            cost: the number of stored feature values plus the number of rows.
-        """
+        """Return the work of the training; ``cost`` is the number of stored feature values plus the number of rows."""
         clocks = CLOCKS * (self.settings.maxIter + 1)
         return Work.of_clocks(cost, self.numbers, clocks, VALUE_S / CLOCKS * self.settings.k)
 
@@ -74,12 +66,8 @@ class DictionaryPlan(Plan[DictionarySettings]):
 
 @dataclass(frozen=True, eq=False)
 class FittedDictionary:
-    """The result of a training.
-
-    Attributes:
-        dictionary: float64, shape (atoms, dim); no atom is longer than 1.
-        history: the training's history.
-    """
+    """The result of a training: the dictionary, float64, shape (atoms, dim), with no atom longer than 1, and its
+    history."""
 
     dictionary: Float64s
     history: TrainingHistory

@@ -2,7 +2,7 @@
 
 Mairal et al. (2010), with all rows in each iteration. It takes two clocks. In one, workers compute the codes of their
 rows by the dictionary on the servers. In the other, they add up products of codes and rows. Then the servers combine
-atoms and sums to the next dictionary (``updates.py``).
+atoms and sums to the next dictionary (``descent.py``).
 """
 
 from __future__ import annotations
@@ -16,17 +16,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.dictionary.coding import exponent_of
-from ps2.algorithms.dictionary.ops import TILE, folded
+from ps2.algorithms.dictionary.descent import Products, update
+from ps2.algorithms.dictionary.ops import TILE
 from ps2.algorithms.dictionary.plan import WORDS, DictionaryPlan, FittedDictionary
-from ps2.algorithms.dictionary.updates import Products, update
 from ps2.algorithms.dictionary.worker import (
     ATOMS,
     IDS,
     MAX_SPARE_ROWS,
     RANKS,
     Code,
-    DictionaryWork,
+    DictionaryWorker,
     NewAtoms,
     Scale,
     ServerVectors,
@@ -34,14 +33,17 @@ from ps2.algorithms.dictionary.worker import (
     Survey,
 )
 from ps2.algorithms.frame.memory import check_servers
+from ps2.algorithms.frame.powers_of_two import exponent_of
 from ps2.algorithms.frame.program import Ask, Program, Steps, run_program
 from ps2.algorithms.training import row_draws
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.faults import ColumnNames
+from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.training.record import Record, StepReport
 from ps2.algorithms.training.table import Table
 from ps2.client.dcv import DCV
 from ps2.errors import InputError
+from ps2.ops.exact_sums import sum_of_shards
 from ps2.ops.kernels import Float64s
 
 # If the largest values of rows differ by more, sums keep no digit of the squares of the smaller ones.
@@ -66,19 +68,6 @@ def train(
     """Learn a dictionary that lies on the servers; in a restored context, continue.
 
     The result is the same on any number of workers and servers, and wherever rows are: sums of rows are exact.
-
-    Args:
-        ps: the PS2Context.
-        table: rows.
-        plan: the training.
-        on_step: called in the driver after each iteration.
-
-    Raises:
-        LimitError: the dictionary does not fit on the servers, or in a worker.
-        NotFoundError, ConfigError: the context was restored from a checkpoint without a training of this name, or with
-            another one.
-        InputError: rows cannot be used; says how many, and names one. Or all of them are zeros.
-        SlotsError, WorkerError...: as ``ps.run`` raises.
     """
     names = CheckpointNames.of(plan.name, ps)
     if not names.begun:
@@ -96,16 +85,12 @@ class DictionaryProgram(Program[FittedDictionary]):
         super().__init__(plan, plan.form, record)
         self._columns = columns
         dim, count = plan.dim, plan.settings.k
-
-        def matrix() -> Any:
-            return names.give(
-                lambda name: DCV.dense(dim, count, "float64", layout="column", align=TILE, name=name)
-            ).matrix()
-
-        def vector() -> DCV:
-            return names.give(lambda name: DCV.dense(count * count, 1, "float64", name=name))
-
-        self._vectors = ServerVectors(matrix(), matrix(), vector(), vector())
+        atoms, sums = (
+            names.give(lambda name: DCV.dense(dim, count, "float64", layout="column", align=TILE, name=name)).matrix()
+            for _ in range(2)
+        )
+        products, pairs = (names.give(lambda name: DCV.dense(count * count, 1, "float64", name=name)) for _ in range(2))
+        self._vectors = ServerVectors(atoms, sums, products, pairs)
 
     # -- the algorithm -------------------------------------------------------------------------------------------------
 
@@ -152,13 +137,11 @@ class DictionaryProgram(Program[FittedDictionary]):
     def _update_atoms(self, scale: Scale, max_codes: Float64s, new_atoms: npt.NDArray[np.int64]) -> None:
         """Minimise the objective over the dictionary, for the codes of the sums on the servers (Algorithm 2).
 
-        Args:
-            max_codes: the largest absolute code of each atom.
-            new_atoms: the atoms that rows replace.
+        ``max_codes`` is the largest absolute code of each atom, and rows replace ``new_atoms``.
         """
         vectors, count = self._vectors, self.plan.settings.k
         exponents = np.frexp(max_codes)[1].astype(np.int64)
-        cross, sums = folded(vectors.atoms.apply("dictionary.products", sums=vectors.sums), 2)
+        cross, sums = sum_of_shards(vectors.atoms.apply("dictionary.products", sums=vectors.sums), 2)
         units = np.ldexp(1.0, exponents - scale.sum_digits)  # the sums on the servers are whole numbers
         pair_exponents = exponents[:, None] + exponents - scale.pair_digits
         pairs = np.ldexp(vectors.pairs.pull().reshape(count, count), pair_exponents)
@@ -170,13 +153,13 @@ class DictionaryProgram(Program[FittedDictionary]):
         of_atoms, of_sums = update(products, is_new)
         of_sums *= units
         combined = vectors.atoms.apply("dictionary.combine", sums=vectors.sums, of_atoms=of_atoms, of_sums=of_sums)
-        vectors.products.push(folded(combined, 1)[0].reshape(-1))
+        vectors.products.push(sum_of_shards(combined, 1)[0].reshape(-1))
         vectors.pairs.zero()
 
     # -- what the frame calls ------------------------------------------------------------------------------------------
 
-    def worker(self) -> DictionaryWork:
-        return DictionaryWork(self.plan, self._vectors)
+    def worker(self) -> Callable[[Reading], DictionaryWorker]:
+        return partial(DictionaryWorker, self.plan, self._vectors)
 
     def result(self, returned: None) -> FittedDictionary:
         atoms = self._vectors.atoms.pull(columns=np.arange(self.plan.dim)).T

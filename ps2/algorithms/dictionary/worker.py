@@ -13,16 +13,17 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from ps2.algorithms.dictionary import coding, kernels
+from ps2.algorithms.dictionary import kernels
+from ps2.algorithms.dictionary.descent import code
 from ps2.algorithms.dictionary.plan import NUMBER_BYTES, DictionaryPlan
 from ps2.algorithms.frame.memory import check_worker
-from ps2.algorithms.frame.program import DoTask, Task
+from ps2.algorithms.frame.powers_of_two import scaled_rows, shifted
+from ps2.algorithms.frame.program import Task
 from ps2.algorithms.training import row_draws
 from ps2.algorithms.training.reading import Reading
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
 from ps2.client.matrix import DCVMatrix
-from ps2.data.rows import LocalRows
 from ps2.ops.guards import readable
 from ps2.ops.kernels import Float64s
 from ps2.server.memory import free_bytes
@@ -89,11 +90,7 @@ class Survey(Task):
 
 @dataclass(frozen=True, eq=False)
 class Code(Task):
-    """Compute the codes of the rows: report the largest ones, the loss, and a draw in favour of badly coded rows.
-
-    Attributes:
-        draw: the draw's number.
-    """
+    """Compute the codes of the rows: report the largest ones, the loss, and a draw in favour of badly coded rows."""
 
     scale: Scale
     draw: int
@@ -101,12 +98,7 @@ class Code(Task):
 
 @dataclass(frozen=True, eq=False)
 class Sum(Task):
-    """Add products of rows and codes to the servers' sums.
-
-    Attributes:
-        max_codes: float64, shape (atoms,): the largest absolute code of each atom.
-        new_atoms: the rows that replace atoms.
-    """
+    """Add products of rows and codes to the servers' sums; ``max_codes`` is the largest absolute code of each atom."""
 
     scale: Scale
     max_codes: Float64s
@@ -116,29 +108,20 @@ class Sum(Task):
 # -- work --------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class DictionaryWork:
-    """Makes a worker of its rows; picklable."""
+class DictionaryWorker:
+    """Does tasks with the rows of a worker."""
 
-    plan: DictionaryPlan
-    vectors: ServerVectors
-
-    def __call__(self, reading: Reading) -> DoTask:
-        atoms, features = self.plan.settings.k, len(reading.training.keys)
+    def __init__(self, plan: DictionaryPlan, vectors: ServerVectors, reading: Reading) -> None:
+        self._plan, self._vectors, self._rows = plan, vectors, reading.training
+        atoms, features = plan.settings.k, len(self._rows.keys)
         what = f"k={atoms:,}: the rows of one worker use {features:,} features, at which atoms and sums take"
         check_worker(what, NUMBER_BYTES * atoms * features, free_bytes())
-        return _Work(self.plan, self.vectors, reading.training).do
-
-
-class _Work:
-    def __init__(self, plan: DictionaryPlan, vectors: ServerVectors, rows: LocalRows) -> None:
-        self._plan, self._vectors, self._rows = plan, vectors, rows
-        self._ids = row_draws.hashes(rows.x, rows.keys)
+        self._ids = row_draws.hashes(self._rows.x, self._rows.keys)
         self._x: sp.csr_array | None = None
         # The codes of all rows, and their losses.
         self._coded: tuple[sp.csr_array, Float64s] | None = None
 
-    def do(self, worker: Any, task: Any) -> None:
+    def __call__(self, worker: Any, task: Any) -> None:
         match task:
             case Survey():
                 self._survey(worker)
@@ -170,18 +153,16 @@ class _Work:
     def _compute_codes(self, scale: Scale) -> tuple[sp.csr_array, Float64s, int]:
         """Return the codes of all rows by the dictionary on the servers, their losses, and the moved bytes."""
         if self._x is None:
-            x = self._rows.x
-            data = coding.shifted(x.data, -scale.exponent)
-            self._x = sp.csr_array((data, x.indices, x.indptr), shape=x.shape)
+            self._x = scaled_rows(self._rows.x, scale.exponent)
         moved_bytes = 0
         if self._coded is None:
             with batch():
                 pulled = self._vectors.atoms.pull(columns=self._rows.keys), self._vectors.products.pull()
             atoms, products = (future.result() for future in pulled)
             plan = self._plan
-            penalty = float(coding.shifted(plan.settings.regParam, -scale.exponent))
+            penalty = float(shifted(plan.settings.regParam, -scale.exponent))
             products = products.reshape(plan.settings.k, plan.settings.k)
-            self._coded = coding.code(self._x, atoms, products, penalty, plan.settings.nonnegative)
+            self._coded = code(self._x, atoms, products, penalty, plan.settings.nonnegative)
             moved_bytes = atoms.nbytes + products.nbytes
         return *self._coded, moved_bytes
 
@@ -203,7 +184,7 @@ class _Work:
             codes, _, _ = self._compute_codes(scale)
             x = self._x
             assert x is not None
-            values = coding.shifted(codes.data, -exponents[codes.indices].astype(np.int64))
+            values = shifted(codes.data, -exponents[codes.indices].astype(np.int64))
             entries = readable(x.indptr), readable(x.indices), readable(x.data)
             starts, atoms = (readable(part.astype(np.int64)) for part in (codes.indptr, codes.indices))
             factors = math.ldexp(1.0, scale.sum_digits), pairs, math.ldexp(1.0, scale.pair_digits)
@@ -220,4 +201,4 @@ class _Work:
         for atom, row_hash in zip(new_atoms[ATOMS][is_own], new_atoms[IDS][is_own], strict=True):
             row = np.flatnonzero(self._ids == row_hash)[0]
             begin, end = x.indptr[row], x.indptr[row + 1]
-            sums[x.indices[begin:end], atom] += coding.shifted(x.data[begin:end], -scale.exponent)
+            sums[x.indices[begin:end], atom] += shifted(x.data[begin:end], -scale.exponent)

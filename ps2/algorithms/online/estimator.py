@@ -3,35 +3,89 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, ClassVar, cast
 
-from pyspark.ml import Estimator
+from pyspark.ml import Estimator, Model
 from pyspark.sql import DataFrame
 
-from ps2.algorithms.frame.frames import spark_calls
+from ps2.algorithms.frame.key_hasher import KeyParams
+from ps2.algorithms.frame.keyed_models import KeyedClassModel, KeyedEstimator
 from ps2.algorithms.frame.memory import freed_on_failure
-from ps2.algorithms.frame.streams import StreamEstimator
-from ps2.algorithms.online.models import LiveModel, OnlineModel, OnlineParams, new_name
 from ps2.algorithms.online.plan import OnlinePlan, OptimizerName
-from ps2.algorithms.online.program import OnlineProgram
-from ps2.algorithms.online.settings import OnlineFactorSettings
-from ps2.algorithms.training.observing import watched_fit
+from ps2.algorithms.online.program import LiveModel, new_name
+from ps2.algorithms.online.scoring import probabilities
+from ps2.algorithms.online.settings import OnlineFactorSettings, OnlineSettings
 from ps2.algorithms.training.streams.batches import Passes, learn_frame
+from ps2.algorithms.training.streams.learner import BatchProgress
 from ps2.algorithms.training.streams.start import ModelFactory
-from ps2.algorithms.training.streams.task import check_clock
 from ps2.client.embedding_table import EmbeddingTable
 from ps2.coordinator.context import PS2Context
 from ps2.coordinator.training_host import training_host
+from ps2.data.hashing import FieldHasher
+from ps2.data.key_rows import KeyRows
 from ps2.errors import ConfigError
 from ps2.run.spark.backend_lookup import backend_of
 
 _one_context = threading.Lock()
 
 
-class OnlineEstimator(OnlineParams, StreamEstimator, Estimator[Any]):
+class OnlineParams(OnlineSettings, KeyParams):
+    """An online estimator or model."""
+
+    def getLocalSteps(self) -> bool:
+        """Get localSteps: by default True, but with 'adam'."""
+        if self.isSet(self.localSteps):
+            return bool(self.getOrDefault(self.localSteps))
+        return self.getOptimizer() != "adam"
+
+
+class OnlineModel(OnlineParams, KeyedClassModel, Model):
+    """Base class of online models."""
+
+    # The progressive validation of each pass.
+    _progress = cast("Sequence[BatchProgress]", ())
+
+    @property
+    def settings(self) -> OnlinePlan:
+        """The settings of the model."""
+        settings: OnlinePlan = self._fitted.settings
+        return settings
+
+    @property
+    def numKeys(self) -> int:
+        """Number of keys that have weights."""
+        return self.table.keysCount()
+
+    @property
+    def intercept(self) -> float:
+        """The intercept; 0 for a model without one."""
+        return float(self._fitted.intercept)
+
+    @property
+    def progress(self) -> list[BatchProgress]:
+        """Progressive validation of the last ``fit`` or ``partialFit``: one entry for each pass over the rows."""
+        return list(self._progress)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}: uid={self.uid}, name={self.name}"
+
+    def weights(self, keys: Any) -> Any:
+        """Return the weights of keys: float32, ``keys.shape + (k,)``, the linear weight first."""
+        return self.table.pull(keys)
+
+    def predictProbability(self, rows: KeyRows) -> Any:
+        """Return the probability of label 1 for rows of keys: float64 of shape (n,)."""
+        return probabilities(self._fitted.predictor().margins(rows))
+
+    @classmethod
+    def _read_content(cls, path: str, url: str, content: Any) -> LiveModel:
+        return LiveModel.read(url, content)
+
+
+class OnlineEstimator(OnlineParams, KeyedEstimator, Estimator[Any]):
     """Base class of the estimators of online models."""
 
     # Params that an optimizer does not use: setting one is an error.
@@ -40,74 +94,50 @@ class OnlineEstimator(OnlineParams, StreamEstimator, Estimator[Any]):
         "adagrad": ("alpha", "beta"),
         "adam": ("alpha", "beta"),
     }
-    # The class of the models that this estimator returns.
-    _MODEL: ClassVar[type[OnlineModel]]
 
-    # -- training ----------------------------------------------------------------------------------------------------
+    def _fit(self, dataset: DataFrame) -> Any:
+        self._check_frame(dataset)
+        self._check()
+        return self._learn(dataset, None, self.getOrDefault(self.maxIter))
 
-    def partialFit(self, dataset: DataFrame, model: OnlineModel | None = None) -> Any:
-        """Learn from rows once; return the model.
+    def _learn_once(self, dataset: DataFrame, model: Any) -> Any:
+        if model is not None:
+            self._check_model(model, self._hasher())
+        return self._learn(dataset, model, 1)
 
-        Args:
-            dataset: rows to learn from, not a streaming DataFrame.
-            model: a model of this estimator, which goes on learning on the servers; None: a new one.
-
-        Raises:
-            InputError: there are no rows, or some cannot be learned from. The model may have learned some of them.
-            ConfigError: the model is of another kind, or has other settings.
-            UsageError: the model learns from a stream.
-        """
-        with watched_fit(self) as made, spark_calls(dataset):
-            self._check_frame(dataset)
-            self._check()
-            if model is not None:
-                self._check_model(model)
-            learned = self._learned(dataset, model, 1)
-            made(learned)
-            return learned
+    def _learn(self, dataset: DataFrame, model: OnlineModel | None, passes: int) -> Any:
+        """Learn from a DataFrame in passes; return the model, a new one if there is none."""
+        reader = self._reader(dataset, self._hasher(dataset))
+        with _one_context:
+            ps = PS2Context.getOrCreate(dataset.sparkSession, self._servers())
+        learner = self._begin() if model is None else model
+        with ExitStack() as learning:
+            if model is None:
+                learning.enter_context(freed_on_failure(learner))
+            learning.enter_context(training_host(ps).streams.stream(learner.name))
+            on_step = learning.enter_context(self._shown(backend_of(dataset), passes))
+            program, options = learner.fitted.predictor(), self._learner_options()
+            progress = learn_frame(ps, program, reader, options, dataset, Passes(passes, on_step))
+        model = self._finish_model(learner)
+        model._progress = progress
+        return model
 
     def _model_factory(self, frame: DataFrame, given: OnlineModel | None) -> ModelFactory:
         plan = self._make_plan()
         if given is not None:
-            self._check_model(given)
+            self._check_model(given, self._hasher())
         return ModelFactory(
             plan.kind,
             {**plan.to_json(), "hasher": self._hasher().to_json()},
             self._begin,
             self._existing,
-            self._program,
+            lambda model: model.fitted.predictor(),
             self._reader(frame, self._hasher(frame)),
         )
-
-    def _fit(self, dataset: DataFrame) -> Any:
-        self._check_frame(dataset)
-        self._check()
-        return self._learned(dataset, None, self.getOrDefault(self.maxIter))
-
-    def _learned(self, dataset: DataFrame, model: OnlineModel | None, passes: int) -> Any:
-        """Learn from a DataFrame in passes; return the model, a new one if none is given."""
-        ps, reader = self._context(dataset), self._reader(dataset, self._hasher(dataset))
-        started = model if model is not None else self._begin()
-        with ExitStack() as learning:
-            if model is None:
-                learning.enter_context(freed_on_failure(started))
-            learning.enter_context(training_host(ps).streams.stream(started.name))
-            on_step = learning.enter_context(self._shown(backend_of(dataset), passes))
-            program, options = self._program(started), self._learner_options()
-            learned = learn_frame(ps, program, reader, options, dataset, Passes(passes, on_step))
-        model = self._finish_model(started)
-        model._progress = learned
-        return model
-
-    # -- parts -------------------------------------------------------------------------------------------------------
 
     def _check(self) -> None:
         super()._check()
         self._make_plan()
-
-    def _context(self, dataset: DataFrame) -> PS2Context:
-        with _one_context:
-            return PS2Context.getOrCreate(dataset.sparkSession, self._servers())
 
     def _begin(self, name: str = "") -> OnlineModel:
         """Return a new model on the fleet of the active context."""
@@ -117,31 +147,22 @@ class OnlineEstimator(OnlineParams, StreamEstimator, Estimator[Any]):
     def _existing(self, name: str, ps: PS2Context) -> OnlineModel:
         """Return the model of that name on the fleet; raise NotFoundError if the fleet has none."""
         plan = self._make_plan()
-        matrix = ps.vector(name).matrix()
-        table = EmbeddingTable.existing(matrix, plan.table_settings())
+        table = EmbeddingTable.existing(ps.vector(name).matrix(), plan.table_settings())
         return self._model_of(LiveModel(name, plan, table, self._hasher()))
 
     def _model_of(self, live: LiveModel) -> OnlineModel:
-        fitted: OnlineModel = self._finish_model(self._MODEL._of(live))
-        return fitted
+        model: OnlineModel = self._finish_model(self._MODEL._of(live))
+        return model
 
-    def _check_model(self, model: Any) -> None:
-        if not isinstance(model, self._MODEL):
-            raise ConfigError(f"model: expected a {self._MODEL.__name__}, got {type(model).__name__}")
-        check_clock(model.table, self._time())
-        have, want = model._live.settings.params(), self._make_plan().params()
-        for name in {**have, **want}:
-            if have.get(name) != want.get(name):
-                raise ConfigError(f"{name}: expected {have.get(name)!r}, as the model has, got {want.get(name)!r}")
-        if model._live.hasher != self._hasher():
-            raise ConfigError("model: expected the columns of keys that the model has, in the same order")
-
-    def _program(self, model: OnlineModel) -> OnlineProgram:
-        return model._live.program
+    def _check_settings(self, model: OnlineModel, hasher: FieldHasher) -> None:
+        settings, own = model.settings.params(), self._make_plan().params()
+        for name in {**settings, **own}:
+            if settings.get(name) != own.get(name):
+                raise ConfigError(f"{name}: expected {settings.get(name)!r}, as the model has, got {own.get(name)!r}")
 
     def _make_plan(self) -> OnlinePlan:
         """Return what the model is made from; raise ConfigError if they contradict each other, or one has no effect."""
-        optimizer = self.getOptimizer()
+        optimizer, is_ftrl = self.getOptimizer(), self.getOptimizer() == "ftrl"
         for name in self._UNUSED[optimizer]:
             if self.isSet(name):
                 raise ConfigError(f"{name}: optimizer {optimizer!r} does not use it, got {self.getOrDefault(name)}")
@@ -151,8 +172,8 @@ class OnlineEstimator(OnlineParams, StreamEstimator, Estimator[Any]):
             beta=self.getBeta(),
             lr=self.getLr(),
             l1=self.getL1(),
-            l2=self.getL2() if self.getOptimizer() == "ftrl" else 0.0,
-            decay=0.0 if self.getOptimizer() == "ftrl" else self.getL2(),
+            l2=self.getL2() if is_ftrl else 0.0,
+            decay=0.0 if is_ftrl else self.getL2(),
             local_steps=self.getLocalSteps(),
             intercept=self.getOrDefault(self.fitIntercept),
             seed=self._seed,

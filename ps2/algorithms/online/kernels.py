@@ -59,15 +59,13 @@ def learn_rows(
     """Predict each row, and then take a step for it, on a copy of the model.
 
     Args:
-        indptr: bounds of the rows, shape (n + 1,).
-        inverse: of each pair, the key's row in ``blocks``.
-        values: of each pair.
+        inverse: the row of each pair's key in ``blocks``.
         labels: 0 or 1, shape (n,).
-        weights: of the rows, shape (n,); empty: all 1.
+        weights: the rows' weights, shape (n,); empty: all 1.
         blocks: shape (keys, block length), not changed.
-        changes: zeros of shape (keys, 2 k): what is to be added to the blocks; with FTRL from their second number on,
-            as w follows from the others.
-        tail: how many pairs at the end of each row have a linear weight only: 1 with an intercept.
+        changes: zeros of shape (keys, 2 k): the additions to the blocks; with FTRL from their second number on, as w
+            follows from the others.
+        tail: the number of pairs at the end of each row that have a linear weight only: 1 with an intercept.
         margins: filled with the predictions, each before its row's step.
     """
     k = changes.shape[1] // 2
@@ -144,9 +142,7 @@ def sum_gradients(
 ) -> None:
     """Predict all rows, and add up their gradients; arguments as for ``learn_rows``.
 
-    Args:
-        pulled: the weights of each key, shape (keys, k).
-        gradients: zeros of shape (keys, k).
+    ``pulled`` has the weights of each key, shape (keys, k), and ``gradients`` zeros of that shape.
     """
     k = pulled.shape[1]
     sums = np.zeros(k)
@@ -207,8 +203,7 @@ def merge_pairs(
     A row is a vector of features, and a key is one of them. So a key has one weight, one gradient and one step a row.
 
     Args:
-        keys: the number of distinct keys.
-        intercept: each row gets one more pair at its end: ``keys`` and 1.
+        intercept: each row gets one more pair at its end: ``keys``, the number of distinct keys, and 1.
 
     Returns:
         The rows' bounds, and the key's number and the value of each pair.

@@ -42,11 +42,6 @@ def add_changes(
         m: blocks of an embedding table with the optimizer "ftrl", "ftrl+adagrad" (one linear weight) or "adagrad".
         changes: shape (n, 2 k), for the first 2 k numbers of the blocks; with FTRL, for those from the second one on.
         ftrl: the block's first number is w, which follows from the second half's first number, n, and the last one, z.
-        alpha, beta, l1, l2: of FTRL.
-
-    Raises:
-        ShapeError: blocks or changes have another length.
-        OutOfRangeError: a slot is not in the shard.
     """
     expected = changes.shape[1] + (1 if ftrl else 0)
     if changes.shape[1] % 2 or m.shape[1] < expected or len(changes) != slots.size:

@@ -34,19 +34,13 @@ class OnlinePlan:
     Attributes:
         factors: size of a key's vector; 0: logistic regression.
         optimizer: optimizer of the linear weights. With "ftrl", vectors take steps of Adagrad.
-        alpha, beta: scale and offset of the learning rate of FTRL-Proximal.
+        alpha, beta, l1, l2: learning rate and penalties of FTRL-Proximal, for the linear weights.
         lr: learning rate of Adagrad and Adam.
-        l1, l2: FTRL's penalties of the linear weights.
         decay: L2 penalty of the vectors with "ftrl", else of all weights; of the keys that a row has.
         local_steps: True: a task takes a step for each row, on a copy of the rows' keys, and sends the changes. False:
             it sends the sum of the rows' gradients, and the servers take one step.
-        intercept: True: the model has an intercept.
         init_scale, seed: standard deviation and seed of the vectors' initial values.
-        key_arguments: arguments of ``EmbeddingTable`` about managed keys: ``admitAfter``, ``expireAfterS``,
-            ``maxKeys``, ``clock``.
-
-    Raises:
-        ConfigError: settings contradict each other.
+        key_arguments: arguments of ``EmbeddingTable`` about managed keys, such as ``maxKeys`` and ``clock``.
     """
 
     factors: int = 0
@@ -130,6 +124,5 @@ class OnlinePlan:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> OnlinePlan:
-        """Read what ``to_json`` returned."""
         others = {name: value for name, value in content.items() if name != "life"}
         return cls(**others, key_arguments=content.get("life", {}))

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from ps2.algorithms.online import kernels
 from ps2.algorithms.online.plan import INTERCEPT, OnlinePlan
+from ps2.algorithms.online.scoring import BIAS
 from ps2.algorithms.training.streams.labelled_rows import LabelledRows
 from ps2.algorithms.training.streams.task import advance_keys
 from ps2.array_types import Float32s, Float64s, Int32s, Int64s
 from ps2.client.embedding_settings import LARGEST_SQUARED
 from ps2.client.embedding_table import EmbeddingTable
+from ps2.data.hashing import FieldHasher
 from ps2.data.key_rows import KeyRows
 from ps2.errors import InputError
 from ps2.ops.guards import readable
@@ -20,13 +25,11 @@ from ps2.ops.guards import readable
 
 @dataclass(frozen=True)
 class NumberedRows:
-    """Rows of (key, value) pairs whose keys are given as numbers of distinct keys. A row has a key once.
+    """Rows of (key, value) pairs whose keys are numbers of the distinct ``keys``. A row has a key once.
 
     Attributes:
         indptr: int64 of shape (n + 1,): bounds of the rows.
-        inverse: int32 of shape (pairs,): the place of each pair's key in ``keys``.
-        values: float32 of shape (pairs,).
-        keys: int64, distinct.
+        inverse: int32 of shape (pairs,): the position of each pair's key in ``keys``.
     """
 
     indptr: Int64s
@@ -37,29 +40,23 @@ class NumberedRows:
 
 @dataclass(frozen=True)
 class OnlineProgram:
-    """The tasks' program of ``OnlineLogisticRegression`` and ``OnlineFM``; picklable.
-
-    Attributes:
-        settings: settings of the model.
-        table: its weights on the servers.
-    """
+    """The tasks' program of ``OnlineLogisticRegression`` and ``OnlineFM``; picklable."""
 
     settings: OnlinePlan
     table: EmbeddingTable
 
-    def learn(self, found: LabelledRows) -> Float64s:
+    def learn(self, labelled: LabelledRows) -> Float64s:
         """Predict each row, then learn from it; return the margins before learning, float64 of shape (n,).
 
-        Raises:
-            InputError: a margin is not finite, or a gradient is too large; nothing has been sent then.
+        If a margin is not finite, or a gradient is too large, InputError is raised, and nothing has been sent.
         """
-        rows = numbered(found.rows, self.settings.intercept)
-        given = rows.indptr, rows.inverse, rows.values, readable(found.labels), readable(found.weights)
-        margins = np.empty(len(found.labels))
+        rows = numbered(labelled.rows, self.settings.intercept)
+        entries = rows.indptr, rows.inverse, rows.values, readable(labelled.labels), readable(labelled.weights)
+        margins = np.empty(len(labelled.labels))
         k, tail = self.settings.k, int(self.settings.intercept)
         if not self.settings.local_steps:
             gradients = np.zeros((len(rows.keys), k), np.float32)
-            kernels.sum_gradients(*given, readable(self.table.pullDistinct(rows.keys)), gradients, tail, margins)
+            kernels.sum_gradients(*entries, readable(self.table.pullDistinct(rows.keys)), gradients, tail, margins)
             check_margins(margins)
             self.table.pushDistinct(rows.keys, gradients, wait=False)
             return margins
@@ -67,7 +64,7 @@ class OnlineProgram:
         blocks = matrix.pull(columns=rows.keys)
         changes = np.zeros((len(rows.keys), 2 * k), np.float32)
         is_ftrl = self.settings.is_ftrl
-        kernels.learn_rows(*given, readable(blocks), changes, tail, is_ftrl, self.settings.rates, margins)
+        kernels.learn_rows(*entries, readable(blocks), changes, tail, is_ftrl, self.settings.rates, margins)
         check_margins(margins)
         check_changes(changes, rows.keys)
         ftrl = {name: getattr(self.settings, name) for name in ("alpha", "beta", "l1", "l2")}
@@ -78,10 +75,10 @@ class OnlineProgram:
         """Advance the time of the keys, as ``advance_keys`` does."""
         advance_keys(self.table, now_s)
 
-    def margins(self, given: KeyRows) -> Float64s:
+    def margins(self, key_rows: KeyRows) -> Float64s:
         """Return the margins of rows, float64 of shape (n,), without learning from them."""
-        rows = numbered(given, self.settings.intercept)
-        margins = np.empty(len(given))
+        rows = numbered(key_rows, self.settings.intercept)
+        margins = np.empty(len(key_rows))
         pulled = readable(self.table.pullDistinct(rows.keys))
         kernels.predict_rows(rows.indptr, rows.inverse, rows.values, pulled, int(self.settings.intercept), margins)
         return margins
@@ -110,15 +107,64 @@ def check_changes(changes: Float32s, keys: Int64s) -> None:
 def numbered(rows: KeyRows, intercept: bool) -> NumberedRows:
     """Number the keys of rows, and add up the values of a key that a row has several times.
 
-    With an intercept, each row gets one more pair at its end.
-
-    Raises:
-        InputError: a row has the key of the intercept, 2**63 - 1.
+    With an intercept, whose key no row may have, each row gets one more pair at its end.
     """
     keys, inverse = rows.numbered()
     if (keys == INTERCEPT).any():
         raise InputError(f"keys: expected keys below 2**63 - 1, which is the intercept's, got {INTERCEPT}")
-    given = readable(rows.indptr), readable(inverse), readable(rows.values)
-    bounds, numbers, values = kernels.merge_pairs(*given, len(keys), intercept)
+    entries = readable(rows.indptr), readable(inverse), readable(rows.values)
+    bounds, numbers, values = kernels.merge_pairs(*entries, len(keys), intercept)
     all_keys = np.append(keys, INTERCEPT) if intercept else keys
     return NumberedRows(readable(bounds), readable(numbers), readable(values), all_keys)
+
+
+# Folder of the table in the folder of a saved model.
+TABLE = "table"
+
+
+@dataclass(frozen=True, eq=False)
+class LiveModel:
+    """An online model on the servers; ``name`` is that of its table's matrix on the fleet."""
+
+    name: str
+    settings: OnlinePlan
+    table: EmbeddingTable
+    hasher: FieldHasher
+
+    def predictor(self) -> OnlineProgram:
+        """Return the tasks' program."""
+        return OnlineProgram(self.settings, self.table)
+
+    @property
+    def intercept(self) -> float:
+        """The intercept; 0 for a model without one."""
+        return float(self.table.pull(np.array([INTERCEPT]))[0, 0]) if self.settings.intercept else 0.0
+
+    def export(self, path: str, since: Any = None) -> Any:
+        """Write the weights for ``ps2.serving.Scorer``; see ``EmbeddingTable.export``."""
+        kind, dense = self.settings.kind, {BIAS: np.array([self.intercept])}
+        hasher = self.hasher.to_json()
+        return self.table.export(path, since, kind=kind, config={"kind": kind}, hasher=hasher, dense=dense)
+
+    def free(self) -> None:
+        """Free the weights on the servers."""
+        self.table.free()
+
+    def write(self, url: str) -> dict[str, Any]:
+        """Write the weights with their optimizer's state; return the model's entry in the metadata."""
+        self.table.save(f"{url}/{TABLE}")
+        return {**self.settings.to_json(), "hasher": self.hasher.to_json()}
+
+    @staticmethod
+    def read(url: str, content: Mapping[str, Any]) -> LiveModel:
+        """Create a model on the servers of the active context from what ``write`` wrote."""
+        settings = dict(content)
+        hasher = FieldHasher.from_json(settings.pop("hasher"))
+        name = new_name()
+        table = EmbeddingTable.load(f"{url}/{TABLE}", name)
+        return LiveModel(name, OnlinePlan.from_json(settings), table, hasher)
+
+
+def new_name() -> str:
+    """Return a name that no other model on a fleet has."""
+    return f"online-{uuid.uuid4().hex[:12]}"

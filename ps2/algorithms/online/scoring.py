@@ -19,18 +19,16 @@ def score(config: Mapping[str, Any], rows: Any, embeddings: Float32s, dense: Map
     """Return the probability of label 1 for each row: float64 of shape (n,).
 
     Args:
-        config: the export's config, which is not used.
-        rows: the rows, ``KeyRows``.
         embeddings: the weights of each pair's key, the linear weight first: float32 of shape (pairs, k).
         dense: arrays by name: "bias" is the intercept, of shape (1,).
     """
     margins = np.empty(len(rows))
     keys, inverse = rows.numbered()
-    of_keys = np.empty((len(keys), embeddings.shape[1]), np.float32)
-    of_keys[inverse] = embeddings
-    given = readable(rows.indptr), readable(inverse), readable(rows.values)
-    bounds, numbers, values = kernels.merge_pairs(*given, len(keys), False)
-    kernels.predict_rows(readable(bounds), readable(numbers), readable(values), readable(of_keys), 0, margins)
+    table = np.empty((len(keys), embeddings.shape[1]), np.float32)
+    table[inverse] = embeddings
+    entries = readable(rows.indptr), readable(inverse), readable(rows.values)
+    bounds, numbers, values = kernels.merge_pairs(*entries, len(keys), False)
+    kernels.predict_rows(readable(bounds), readable(numbers), readable(values), readable(table), 0, margins)
     return probabilities(margins + float(dense[BIAS][0]))
 
 

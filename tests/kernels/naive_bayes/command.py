@@ -6,25 +6,22 @@ from typing import Any
 
 import click
 
-from ps2.cli.training.file_training import FileTraining
-from ps2.cli.training.options import Files, Setting, param_options, setting_options
+from ps2.cli.training.rows import Rows, RowsCommand, one_file
 from tests.kernels.naive_bayes.settings import NaiveBayesSettings
 
 
-@click.command
-@click.option("--input", required=True, metavar="PATH", help="LIBSVM file, folder or glob.")
-@param_options(NaiveBayesSettings)
-@setting_options
-def naive_bayes(input: str, setting: Setting, **params: Any) -> None:
+class NaiveBayesCommand(RowsCommand):
     """Learn the classes of rows of counts."""
 
-    def estimator() -> Any:
+    name, settings = "naive-bayes", NaiveBayesSettings
+    file_options = one_file("LIBSVM file, folder or glob, with a class for each row.")
+    examples = "--input words.libsvm.gz --smoothing 0.1 --output model"
+    usage = 'NaiveBayesModel.load("model").transform(df)'
+
+    def make_estimator(self) -> Any:
         from tests.kernels.naive_bayes.estimator import NaiveBayes  # imports pyspark, which --help does not need
 
-        return NaiveBayes(**params)
+        return NaiveBayes(**self.params)
 
-    def show(read: Any, model: Any) -> None:
-        click.echo(f"{len(read.train):,} rows in {model.numClasses} classes")
-
-    file = Files(input, None, None)
-    FileTraining("naive-bayes", file, setting, estimator, lambda read: read.train.frame, show, "").run()
+    def print_results(self, data: Rows, model: Any, measures: Any) -> None:
+        click.echo(f"{data.count:,} rows in {model.numClasses} classes")
