@@ -147,10 +147,10 @@ def _run(family: str, files: GraphFiles, setting: Setting, shown: int, params: d
 
 
 def _train(job: _Job, estimator: Any, spark: Any) -> None:
-    from ps2.algorithms.text.edges import read, read_classes
+    from ps2.algorithms.text.tables import read_classes, read_edges
 
     files = job.files
-    edges = read(spark, files.input)
+    edges = read_edges(spark, files.input)
     classes = {} if files.labels is None else read_classes(spark, files.labels)
     if "weight" in edges.columns:
         estimator.setWeightCol("weight")

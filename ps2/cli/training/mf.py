@@ -17,8 +17,7 @@ from ps2.errors import ConfigError, InputError
 from ps2.text_tables import Column
 
 if TYPE_CHECKING:
-    from ps2.algorithms.text.ratings import CsvColumns
-    from ps2.algorithms.text.tables import TextTable
+    from ps2.algorithms.text.tables import CsvColumns, TextTable
 
 EPILOG = """\b
 Examples:
@@ -68,7 +67,7 @@ class Ratings:
             ConfigError: columns are named, and the file is text.
         """
         from ps2.algorithms.text.paths import format_of
-        from ps2.algorithms.text.ratings import CsvColumns
+        from ps2.algorithms.text.tables import CsvColumns
 
         if self.format == "text" or (self.format is None and format_of(path) != "csv"):
             for name in ("user", "item", "rating", "weight"):
@@ -196,11 +195,11 @@ def _train(job: _Job, estimator: Any, spark: Any, workers: int) -> None:
 
 
 def _read(job: _Job, spark: Any) -> tuple[TextTable, TextTable | None]:
-    from ps2.algorithms.text.ratings import read
+    from ps2.algorithms.text.tables import read_ratings
 
     ratings = job.ratings
     paths = [ratings.input, *([ratings.test] if ratings.test is not None else [])]
-    found, *others = (read(spark, path, ratings.columns(path, job.is_implicit)) for path in paths)
+    found, *others = (read_ratings(spark, path, ratings.columns(path, job.is_implicit)) for path in paths)
     for each in (found, *others):
         if "rating" not in each.columns and not job.is_implicit:
             raise InputError(f"{each.path}: expected lines with ratings, which only --implicit does without")
