@@ -231,11 +231,8 @@ class LocalRows:
 
 
 def sample_rows(rows: int, fraction: float, rng: np.random.Generator) -> Int64s | None:
-    """Draw the numbers of a minibatch's rows, ascending; None: all rows.
-
-    Raises:
-        ConfigError: ``fraction`` is outside (0, 1].
-    """
+    """Draw the numbers of a minibatch's rows, ascending; None: all rows. Raise ConfigError for a fraction outside (0,
+    1]."""
     if not 0.0 < fraction <= 1.0:
         raise ConfigError(f"fraction: expected a number in (0, 1], got {fraction}")
     if fraction == 1.0:
@@ -266,12 +263,8 @@ def are_dense(columns: Array, rows: int, size: int) -> bool:
 
 
 def row_numbers(numbers: npt.ArrayLike, count: int) -> Int64s:
-    """Return numbers of rows as an array, checked.
-
-    Raises:
-        DTypeError: they are not integers, for example a mask.
-        OutOfRangeError: one is not in ``[0, count)``.
-    """
+    """Return numbers of rows as an array; raise DTypeError unless they are integers, OutOfRangeError unless in [0,
+    count)."""
     array = np.asarray(numbers)
     if array.size and array.dtype.kind not in "iu":
         raise DTypeError(f"rows: expected row numbers, integers, got {array.dtype}; a mask has np.flatnonzero(mask)")

@@ -135,15 +135,8 @@ class SpilledRows:
         return replace(self, changes=(*self.changes, change))
 
     def chosen(self, numbers: npt.ArrayLike) -> LocalRows | SpilledRows:
-        """Return some rows with all keys: in memory if they fit, else by reference.
-
-        Args:
-            numbers: row numbers, ascending, shape (m,).
-
-        Raises:
-            DTypeError: the numbers are not integers.
-            OutOfRangeError: the numbers do not ascend, or one is not in ``[0, n)``.
-        """
+        """Return rows by ascending numbers, with all keys: in memory if they fit, else by reference. Raise DTypeError
+        unless they are integers, OutOfRangeError unless they ascend in ``[0, n)``."""
         rows = row_numbers(numbers, len(self))
         if falls := np.flatnonzero(np.diff(rows) <= 0).tolist():
             before, after = rows[falls[0] : falls[0] + 2]

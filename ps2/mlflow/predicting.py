@@ -29,7 +29,7 @@ from ps2.algorithms.frame.scoring import (
     to_json,
 )
 from ps2.data.columns import read_features, read_numbers
-from ps2.data.names import are_strings
+from ps2.data.ids import are_strings
 from ps2.errors import CheckpointCorruptError, InputError, LimitError, UsageError
 from ps2.mlflow.columns import check_columns, no_nulls, plain_column, vector_column
 from ps2.server.memory import available_bytes

@@ -42,14 +42,8 @@ def check_vertices(pack: Array, slots: Int64s) -> int:
 
 @kernel
 def append(pack: Array, weights: Float64s, slots: Int64s, neighbours: Array, their: Float64s) -> int:
-    """Append neighbours to the lists of vertices.
-
-    Args:
-        weights: of the pack's edges; like ``their``, of length 0 if the graph is unweighted.
-
-    Returns:
-        The position of the first neighbour without room, or -1.
-    """
+    """Append neighbours to the lists of vertices; return the position of the first one without space, or -1. The
+    weights of an unweighted graph have length 0."""
     for i in range(len(slots)):
         at = np.int64(pack[slots[i] + 1])
         if at < pack[0] or at >= len(pack):
@@ -84,14 +78,8 @@ def put_in_order(pack: Array, weights: Float64s) -> None:
 
 @inline
 def draw(pack: Array, weights: Float64s, vertex: Integer, number: float) -> Integer:
-    """Draw a neighbour with probability proportional to edge weight.
-
-    Args:
-        number: random, in [0, 1).
-
-    Returns:
-        Its address, NO_NEIGHBOUR, or ONLY_NEIGHBOUR - address.
-    """
+    """Draw a neighbour with probability proportional to edge weight, by a random number in [0, 1); return its address,
+    NO_NEIGHBOUR, or ONLY_NEIGHBOUR - address."""
     begin, end = np.int64(pack[vertex]), np.int64(pack[vertex + 1])
     if begin == end:
         return NO_NEIGHBOUR

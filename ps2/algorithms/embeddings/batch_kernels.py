@@ -72,12 +72,7 @@ def list_groups(
 def find_products(
     numbers: Int64s, vectors: Float32s, contexts: Float32s, groups: Groups, kind: int, found: Float32s
 ) -> None:
-    """Compute the dot products of some groups.
-
-    Args:
-        numbers: of the groups; consecutive.
-        found: shape (rows, outputs of a group): one row for each input; with CBOW, for each group.
-    """
+    """Compute the dot products of some consecutive groups: one row for each input; with CBOW, for each group."""
     inputs, begins, outputs = groups
     k = outputs.shape[1]
     old = np.empty((k, vectors.shape[1]), np.float32)
@@ -112,12 +107,8 @@ def add_changes(
     by: Float32s,
     changes: Changes,
 ) -> None:
-    """Sum up the changes of vectors and contexts, without applying them.
-
-    Args:
-        rows: rows of ``changes`` in place of words.
-        by: coefficients, shaped like the dot products.
-    """
+    """Sum up the changes of vectors and contexts, without applying them. ``rows`` are groups with rows of ``changes``
+    in place of words; coefficients have the shape of the dot products."""
     inputs, begins, outputs = groups
     input_rows, _, output_rows = rows
     of_vectors, of_contexts, vector_updates, context_updates = changes
@@ -150,11 +141,8 @@ def add_changes(
 
 @reduction
 def apply_changes(table: Float32s, words: Int64s, changes: Float32s, updates: Int64s, scale: float) -> None:
-    """Add changes to the vectors of words, each limited by its number of updates.
-
-    Args:
-        scale: share of the way to zero gradient that one update goes.
-    """
+    """Add changes to the vectors of words, each limited by its number of updates; ``scale`` is the share of the
+    distance to zero gradient that one update covers."""
     for i in range(len(words)):
         h = scale * updates[i]
         factor = np.float32(1 / max(h, 1.0))

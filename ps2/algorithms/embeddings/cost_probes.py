@@ -40,15 +40,8 @@ def predict_seconds(
     threads: int,
     hosts: Sequence[str] | None = None,
 ) -> Float64s:
-    """Predict the seconds per token of each of ``STRATEGIES`` from measurements; none if the settings name one.
-
-    Args:
-        threads: the number of threads of each worker.
-        hosts: the hosts of the servers: measurements are cached by these; None: costs are measured again.
-
-    Raises:
-        LimitError: the servers lack the memory for the measurements.
-    """
+    """Predict the seconds per token of each of ``STRATEGIES`` from measurements; none if the settings name a strategy.
+    Measurements are cached by the hosts of the servers; None: costs are measured again."""
     if plan.settings.via != "auto":
         return np.empty(0)
     sampler = Sampler.from_frequencies(plan, frequencies)
@@ -83,14 +76,8 @@ def _costs(plan: EmbeddingPlan, servers: int, piece: int, hosts: Sequence[str] |
 
 
 def measure(plan: EmbeddingPlan, servers: int, piece: int) -> UnitCosts:
-    """Return the costs between this process and the servers of the context, with one core.
-
-    Args:
-        piece: the tokens of a request (or pair of requests) of "servers"; as many are measured, up to ``MADDS``.
-
-    Raises:
-        LimitError: not even these tables fit.
-    """
+    """Return the costs between this process, with one core, and the servers of the context. Measure a request (or pair
+    of requests) of "servers" with ``piece`` tokens, up to ``MADDS``."""
     words = max(2, min(plan.vocabulary, MAX_BYTES // (4 * plan.size)))
     rng = np.random.default_rng(plan.seed)
     small = replace(plan, vocabulary=words)

@@ -52,10 +52,7 @@ class UpdateRates:
 
     @staticmethod
     def from_frequencies(plan: EmbeddingPlan, frequencies: Int64s, chances: Float64s) -> UpdateRates:
-        """Args:
-        frequencies: the occurrences of each word.
-        chances: the probability of each word to be drawn as a negative.
-        """
+        """Return the rates; ``chances``: the probability of each word to be drawn as a negative."""
         shares = frequencies / max(frequencies.sum(), 1)
         pairs = plan.inputs_per_token
         inputs = plan.window + 1.0 if plan.architecture == "cbow" else pairs * (1 + plan.settings.negative)
@@ -86,14 +83,9 @@ class ChangeDamping:
         workers: int,
         words: Sequence[Any] = ALL,
     ) -> None:
-        """Replace changes, in place, by what the worker is to add.
-
-        Args:
-            changes: the changes of each table, from ``tokens`` tokens at this rate, while workers - 1 others make
-                similar changes.
-            tables: the current rows that belong to the changes.
-            words: the words of these rows.
-        """
+        """Replace the changes of each table, in place, by what the worker is to add. They come from ``tokens`` tokens
+        at this rate, while workers - 1 others make similar changes; ``tables`` are the current rows, and ``words``
+        their words."""
         updates = [table[some_words] for table, some_words in zip(self._updates, words, strict=False)]
         for directions, rows, weights in zip(self._directions, tables, updates, strict=False):
             directions.follow(rows, weights)
@@ -125,11 +117,7 @@ class PrincipalDirections:
         self.rest = max(whole - float(self.lengths.sum()), 0.0) / max(size - count, 1)
 
     def damp(self, changes: Float32s, steps: Float64s, workers: int) -> None:
-        """Damp changes of the other table, in place.
-
-        Args:
-            steps: the step of each row: number of updates * rate * curvature bound.
-        """
+        """Damp changes of the other table, in place; a row's step is its number of updates * rate * curvature bound."""
         for begin in range(0, len(changes), BLOCK_ROWS):
             some, by = changes[begin : begin + BLOCK_ROWS], steps[begin : begin + BLOCK_ROWS, None]
             others = _share(by * self.rest, workers)

@@ -60,11 +60,7 @@ class Edges:
 
 
 def edges_of(batches: Iterable[pa.RecordBatch], vertices: Ids) -> Iterator[Edges]:
-    """Read edges; skip those of weight 0.
-
-    Args:
-        batches: batches of columns source, target and optionally weight.
-    """
+    """Read edges from columns source, target and optionally weight; skip those of weight 0."""
     for block in _blocks(batches):
         sources, targets = (vertices.numbers(block.column(i).combine_chunks()) for i in (0, 1))
         yield _positive(sources, targets, block)
@@ -141,11 +137,7 @@ class EdgeTable:
         return LocalGraph.from_edges(edges.sources, edges.targets, edges.weights, len(self.vertices))
 
     def on_fleet(self, servers: int) -> ServerGraph:
-        """Push the graph to the servers from the tasks that read it, without a shuffle.
-
-        Raises:
-            LimitError: it does not fit.
-        """
+        """Push the graph to the servers from the tasks that read it, without a shuffle."""
         with ExitStack() as cleanup:
             counts = DCV.dense(len(self.vertices), 1, "int64")
             cleanup.callback(counts.free)
@@ -189,15 +181,9 @@ def survey_edges(frame: DataFrame, columns: EdgeColumns, directed: bool) -> Edge
 
 
 def check_edges(frame: DataFrame, columns: EdgeColumns) -> tuple[DataFrame, DataType, int]:
-    """Check edges.
-
-    Returns:
-        Source, target and, if edges have weights, weight (double); the type of ids; the number of edges.
-
-    Raises:
-        InputError: a column is missing or of another type; there are no edges; or an id is null, or a weight is null,
-            NaN, infinite or negative. Counts such rows and shows one.
-    """
+    """Check edges; return source, target and, if edges have weights, weight (double), with the type of ids and the
+    number of edges. Raise InputError for an unusable column, an invalid id or weight, or no edges; it counts such rows,
+    shows one."""
     kind = id_type(frame, columns.source, columns.target)
     names = [column(columns.source).cast(kind).alias("source"), column(columns.target).cast(kind).alias("target")]
     if columns.weight is not None:
@@ -208,11 +194,8 @@ def check_edges(frame: DataFrame, columns: EdgeColumns) -> tuple[DataFrame, Data
 
 
 def id_type(frame: DataFrame, source: str, target: str) -> DataType:
-    """Return the type of ids: that of both columns; of two integer types, the wider.
-
-    Raises:
-        InputError: a column is missing, or the columns are not both integers or both strings.
-    """
+    """Return the type of ids: that of both columns; of two integer types, the wider. Raise InputError unless the
+    columns are both integers or both strings."""
     types = [field(frame, name).dataType for name in (source, target)]
     if all(isinstance(kind, StringType) for kind in types):
         return StringType()
@@ -311,12 +294,8 @@ class KeyedEdges:
 
 
 def survey_keyed_edges(frame: DataFrame, columns: EdgeColumns, directed: bool) -> KeyedEdges:
-    """Check edges, in one more pass.
-
-    Raises:
-        InputError: see ``check_edges``; or ids are strings, an id is negative, there is only one vertex, or all
-            edges have weight 0.
-    """
+    """Check edges, in one more pass; raise InputError also if ids are strings or negative, if there is only one vertex,
+    or if all edges have weight 0."""
     edges, kind, rows = check_edges(frame, columns)
     if isinstance(kind, StringType):
         raise InputError(

@@ -77,7 +77,7 @@ from ps2.algorithms.training.record import TrainingHistory
 from ps2.algorithms.training.run import SurveyedTraining
 from ps2.algorithms.training.table import Table
 from ps2.array_types import Float32s, Int64s
-from ps2.data.names import Names
+from ps2.data.ids import Names
 from ps2.errors import ConfigError, InputError
 from ps2.run.slots import cores_of_one, count_executors
 from ps2.run.spark.backend_lookup import backend_of
@@ -97,11 +97,7 @@ class EmbeddingEstimator(TrainingEstimator):
 
     @abstractmethod
     def _train_embedding(self, dataset: DataFrame, workers: int | None) -> tuple[Embedding, TrainingHistory]:
-        """Train.
-
-        Args:
-            workers: the requested number; None: not set.
-        """
+        """Train; ``workers`` is the requested number; None: not set."""
 
     def _plan(self, settings: EmbeddingSettings, vocabulary: int, total: int) -> EmbeddingPlan:
         return EmbeddingPlan(settings=settings, name=self._name, vocabulary=vocabulary, total=total)
@@ -296,11 +292,8 @@ class LINE(LINESettings, EmbeddingEstimator, Estimator["LINEModel"]):
     def _combine(
         self, table: EdgeTable | KeyedEdges, scale: float, names: Names, counts: Int64s, parts: list[FittedEmbeddings]
     ) -> tuple[Embedding, TrainingHistory]:
-        """Return the embeddings of all orders as one.
-
-        Args:
-            scale: the occurrences in an epoch per unit of edge weight.
-        """
+        """Return the embeddings of all orders as one; ``scale``: the occurrences in an epoch per unit of edge
+        weight."""
         sources = count_sources(table.frame, names, scale) if table.directed else None
         vectors, contexts = _side_by_side(parts)
         embedding = Embedding(names, vectors, counts, self._KIND, contexts, self.getNsExponent(), sources)

@@ -21,11 +21,8 @@ USUAL_PRODUCTS, USUAL_STEPS = 10**7, 10**7
 
 
 def batch_bytes(plan: EmbeddingPlan, longest: int) -> int:
-    """Return the bytes that a worker needs for a batch's negatives, or for one word of it if that is more.
-
-    Args:
-        longest: the maximum number of words of a sentence; a batch has at least one sentence.
-    """
+    """Return the bytes that a worker needs for a batch's negatives, or for one word of it if that is more. ``longest``:
+    the maximum number of words of a sentence, of which a batch has at least one."""
     tokens = min(max(BATCH_TOKENS, longest), plan.total * plan.tokens_per_example)
     neighbours = 2 * plan.window if plan.architecture != "edges" else 1
     # "auto" has not chosen yet: "local" draws most negatives.
@@ -43,12 +40,8 @@ def products_of_word(plan: EmbeddingPlan, longest: int) -> int:
 
 
 def check_memory(plan: EmbeddingPlan, longest: int, driver: int) -> None:
-    """Raise LimitError if a training cannot fit; warn if one word takes excessive work.
-
-    Args:
-        longest: the maximum number of words of a sentence.
-        driver: the bytes that the driver may use.
-    """
+    """Raise LimitError if a training cannot fit; warn if one word takes excessive work. ``longest``: the maximum number
+    of words of a sentence; ``driver``: the bytes that the driver may use."""
     what = f"vectorSize={plan.size:,}: vectors of {plan.vocabulary:,} words in {plan.tables} table"
     check_driver(f"{what}{'s' * (plan.tables > 1)} take", plan.tables * plan.table_bytes, driver)
     if (needed := batch_bytes(plan, longest)) > MAX_BATCH_BYTES:

@@ -19,8 +19,7 @@ from ps2.algorithms.embeddings.walks import Graph, Walks, walks_of
 from ps2.algorithms.frame.settings import with_values
 from ps2.array_types import Float64s, Int32s, Int64s
 from ps2.coordinator.context import PS2Context
-from ps2.data.ids import Ids
-from ps2.data.names import Names
+from ps2.data.ids import Ids, Names
 from ps2.run.spark.backend_lookup import backend_of, with_python
 
 # The visited vertices that suffice to estimate frequencies.
@@ -47,15 +46,8 @@ class LocatedGraph:
 
 
 def locate_graph(table: EdgeTable, graph_on: str, servers: int | None) -> LocatedGraph:
-    """Place a graph on the workers or on the servers.
-
-    Args:
-        graph_on: the param ``graphOn``.
-        servers: the number of servers of the fleet that starts if no PS2Context is active; None: the default.
-
-    Raises:
-        LimitError: it does not fit the servers.
-    """
+    """Place a graph on the workers or on the servers, by the param ``graphOn``. ``servers``: those of the fleet that
+    starts if no PS2Context is active; None: the default."""
     spark = table.frame.sparkSession
     numbers = table.max_edges + len(table.vertices) + 1
     fits_worker = numbers * (4 + 8 * table.weighted) <= MAX_WORKER_BYTES
@@ -123,11 +115,7 @@ class ReadEdges:
 
 
 def count_visits(table: EdgeTable, share: Callable[[], Graph], settings: BiasedWalkSettings, workers: int) -> Int64s:
-    """Return an estimate of how often walks visit each vertex, from some walks of an epoch.
-
-    Args:
-        settings: the settings of the walks of one epoch.
-    """
+    """Return an estimate of how often an epoch's walks visit each vertex, from some of these walks."""
     vertices = len(table.vertices)
     passes = min(settings.numWalks, -(-ENOUGH_VISITS // (vertices * settings.walkLength)))
     some_walks = with_values(settings, numWalks=passes)
@@ -159,12 +147,8 @@ def weigh_targets(table: EdgeTable) -> Float64s:
 
 
 def count_sources(frame: DataFrame, names: Names, scale: float) -> Int64s:
-    """Return how often each of some vertices is an edge's source, int64.
-
-    Args:
-        frame: a DataFrame of columns source, target and optionally weight.
-        scale: the occurrences in an epoch per unit of edge weight.
-    """
+    """Return how often each of some vertices is an edge's source, int64, with ``scale`` occurrences in an epoch per
+    unit of edge weight."""
     ids, weights = _weigh(_ends(frame, "source"))
     positions, counts = names.positions(ids), np.zeros(len(names), np.int64)
     known = positions >= 0
@@ -184,12 +168,8 @@ def _weigh(edges: DataFrame) -> tuple[pa.Array, Float64s]:
 
 
 def walks_frame(table: EdgeTable, share: Callable[[], Graph], settings: BiasedWalkSettings, workers: int) -> DataFrame:
-    """Return walks as rows, ``epoch`` and ``walk``, ordered by epoch and first vertex.
-
-    Args:
-        share: a function that returns the graph, in a task.
-        workers: the number of tasks.
-    """
+    """Return walks as rows, ``epoch`` and ``walk``, ordered by epoch and first vertex, computed by ``workers``
+    tasks."""
     spark = table.frame.sparkSession
     walk_type = StructType(
         [

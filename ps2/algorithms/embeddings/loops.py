@@ -34,10 +34,8 @@ NEXT_PIECE = np.uint64(0xD1342543DE82EF95)
 
 
 def train_local(context: WorkerContext) -> None:
-    """Train all clocks: pull both tables, train them, add the changes.
-
-    A single worker pulls them once, and again after the fleet has rolled back.
-    """
+    """Train all clocks: pull both tables, train them, add the changes. A single worker pulls them once, and again after
+    the fleet has rolled back."""
     copies: list[_Copy] = []
     epoch = -1
     for clock in context.clocks():
@@ -195,10 +193,8 @@ class RowNumbering:
 
 
 def train_servers(context: WorkerContext) -> None:
-    """Train all clocks: by one request a piece if one server has all columns, else by two.
-
-    Tokens go to the servers, and only dot products travel.
-    """
+    """Train all clocks: by one request a piece if one server has all columns, else by two. Tokens go to the servers,
+    and only dot products travel."""
     vectors, contexts = context.tables.vectors, context.tables.contexts
     assert isinstance(vectors, SlicedTable)
     assert isinstance(contexts, SlicedTable)
@@ -212,12 +208,8 @@ def train_servers(context: WorkerContext) -> None:
 
 
 def piece_tokens(plan: EmbeddingPlan, updates: float, parts: int) -> int:
-    """Return the tokens of a request (or pair of requests).
-
-    Args:
-        updates: the number of updates of the most frequent word, for one token of each worker.
-        parts: the number of servers that hold columns.
-    """
+    """Return the tokens of a request (or pair of requests); ``updates``: the number of updates of the most frequent
+    word for one token of each worker; ``parts``: the number of servers that hold columns."""
     limit = MAX_PRODUCT_BYTES / (4 * plan.inputs_per_token * (1 + plan.settings.negative))
     if parts > 1:
         limit = min(limit, PIECE_TOKENS, MAX_UPDATES / max(updates * plan.settings.stepSize, MIN_UPDATES))

@@ -33,11 +33,7 @@ COST = 64
 
 @op(writes=("pack",), dtypes=INTEGERS)
 def add_neighbours(pack: Pack, slots: Slots, neighbours: Neighbours) -> None:
-    """Append neighbours to the lists of vertices.
-
-    Raises:
-        OutOfRangeError: a slot is not a vertex, or a list has no room.
-    """
+    """Append neighbours to the lists of vertices; raise OutOfRangeError for a slot without a vertex, or a full list."""
     _append(_row(pack), NO_WEIGHTS, slots, neighbours, NO_WEIGHTS)
 
 
@@ -63,14 +59,8 @@ def order_weighted_neighbours(pack: Pack, pack_weights: Weights) -> None:
 
 @op(dtypes=INTEGERS)
 def draw_neighbours(pack: Pack, slots: Slots, numbers: Numbers) -> PerSlot:
-    """Draw a neighbour of each vertex, by random numbers in [0, 1), all edges equally likely.
-
-    Returns:
-        Columns; -1 for no neighbour, and -2 - column for an only neighbour.
-
-    Raises:
-        OutOfRangeError: a slot is not a vertex.
-    """
+    """Draw a neighbour of each vertex, by random numbers in [0, 1), all edges equally likely. Return columns; -1 for no
+    neighbour, and -2 - column for an only neighbour."""
     return _draw(_row(pack), NO_WEIGHTS, slots, numbers)
 
 
@@ -82,11 +72,7 @@ def draw_weighted_neighbours(pack: Pack, pack_weights: Weights, slots: Slots, nu
 
 @op(dtypes=INTEGERS)
 def are_neighbours(pack: Pack, slots: Slots, others: Neighbours) -> PerSlot:
-    """For each pair of vertices, return 1 if there is an edge from the first to the second, else 0.
-
-    Raises:
-        OutOfRangeError: a slot is not a vertex.
-    """
+    """For each pair of vertices, return 1 if there is an edge from the first to the second, else 0."""
     row = _row(pack)
     slots = _checked(row, slots)
     answers = np.empty(len(slots), row.dtype)

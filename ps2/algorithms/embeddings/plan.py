@@ -58,11 +58,8 @@ class EmbeddingPlan(Plan[EmbeddingSettings]):
 
     @property
     def architecture(self) -> Architecture:
-        """The architecture.
-
-        "skipgram": predict a word from each of its contexts; "cbow": from their mean; "edges" (LINE, Tang et al. 2015):
-        a sentence is a pair, predict the second word from the first.
-        """
+        """"skipgram": predict a word from each of its contexts; "cbow": from their mean; "edges" (LINE, Tang et al.
+        2015): a sentence is a pair, predict the second word from the first."""
         if isinstance(self.settings, LINESettings):
             return "edges"
         is_cbow = isinstance(self.settings, Word2VecSettings) and self.settings.architecture == "cbow"
@@ -136,11 +133,7 @@ class EmbeddingPlan(Plan[EmbeddingSettings]):
         return {"skipgram": self.window + 1.0, "cbow": 1.0, "edges": 0.5}[self.architecture]
 
     def rate(self, progress: float) -> float:
-        """Return the step size.
-
-        Args:
-            progress: the number of epochs, the finished share of the current one included.
-        """
+        """Return the step size after a number of epochs, the finished share of the current one included."""
         return self.settings.stepSize * max(MIN_STEP, 1.0 - progress / self.settings.maxIter)
 
 

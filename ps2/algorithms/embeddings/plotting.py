@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from ps2.array_types import Float64s, Int64s
-from ps2.data.names import Names
+from ps2.data.ids import Names
 from ps2.plot_style import BLUE, GREEN, GREY, ORANGE, PINK, SKY, Points, axes_for, draw_points, dress, label_points
 
 WIDTH_IN, HEIGHT_IN = 7.5, 5.5

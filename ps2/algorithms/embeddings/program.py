@@ -83,9 +83,6 @@ def train(
     """Train with the tables on the servers of a context; in a restored context, continue.
 
     Args:
-        ps: the PS2Context.
-        corpus: the sentences.
-        plan: the training.
         on_step: called in the driver after each epoch.
         only_worker: the worker whose process calls this; None: the driver calls it.
         shared_cleanup: frees the tables of a training with a name when it closes, so that checkpoints keep them for a
@@ -93,9 +90,7 @@ def train(
 
     Raises:
         LimitError: the tables, or a worker's batch, do not fit.
-        NotFoundError, ConfigError: the restored checkpoint has no training of this name, or a different one.
         PS2Error: the training has diverged: the vectors or the loss are not finite, or the loss is too large.
-        SlotsError, WorkerError...: as ``ps.run`` raises.
     """
     check_memory(plan, corpus.longest, available_bytes())
     program = EmbeddingProgram(ps, corpus, plan, on_step, only_worker, shared_cleanup)

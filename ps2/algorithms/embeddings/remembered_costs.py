@@ -35,11 +35,8 @@ MAX_AGE_S = 30 * 24 * 3600.0
 
 
 def remembered(key: Mapping[str, Any], measure: Callable[[], UnitCosts]) -> UnitCosts:
-    """Return remembered costs, or measure and remember them.
-
-    Args:
-        key: the facts on which the costs depend, beside this machine, as plain data.
-    """
+    """Return remembered costs, or measure and remember them; ``key``: what they depend on beside this machine, plain
+    data."""
     folder = _folder()
     if folder is None:
         return measure()

@@ -36,9 +36,7 @@ class Sampler:
 
     @staticmethod
     def from_frequencies(plan: EmbeddingPlan, frequencies: Int64s) -> Sampler:
-        """Args:
-        frequencies: int64, shape (vocabulary,): occurrences of each word; with edges, as a target.
-        """
+        """Return the sampler for the occurrences of each word, int64; with edges, as a target."""
         shares = frequencies / max(frequencies.sum(), 1)
         chances = np.where(frequencies > 0, np.power(np.maximum(shares, 1e-300), plan.settings.nsExponent), 0.0)
         # No occurrences: all words are equally likely.
@@ -90,16 +88,8 @@ class SampledBatch:
     negatives: Int32s
 
     def train(self, vectors: Float32s, contexts: Float32s, rate: float, threads: int = 1) -> Float64s:
-        """Train tables on the batch, in place; several threads do so without locks.
-
-        Args:
-            vectors, contexts: float32, C-contiguous, with a row for each number; for edges of first order the same
-                array.
-            rate: the step size.
-
-        Returns:
-            float64, shape (training_kernels.STATISTICS,): the statistics of ``training_kernels``.
-        """
+        """Train tables on the batch, in place; several threads do so without locks. The tables are float32,
+        C-contiguous, for edges of first order the same array. Return the statistics of ``training_kernels``."""
         plan, step = self.plan, np.float32(rate)
         rest: tuple[Any, ...] = (
             self.tokens,

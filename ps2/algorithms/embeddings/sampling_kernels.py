@@ -42,11 +42,8 @@ def add_beginnings(rows: Float32s, keys: Int64s, seed: np.uint64, most: float) -
 def fill_alias_table(chances: Float64s, thresholds: Array, aliases: Int32s) -> None:
     """Build an alias table: cell i yields word i with probability ``thresholds[i] / 2**32``, else word ``aliases[i]``.
 
-    Vose 1991, "A linear algorithm for generating random numbers with a given distribution".
-
-    Args:
-        chances: of words, scaled to mean 1; overwritten.
-        thresholds: uint32; aliases: int32; filled.
+    Vose 1991, "A linear algorithm for generating random numbers with a given distribution". The chances of words have mean
+    1; they are overwritten.
     """
     count = len(chances)
     small, large = np.empty(count, np.int32), np.empty(count, np.int32)
@@ -82,12 +79,8 @@ def draw_windows(key: np.uint64, window: int, windows: Int32s) -> None:
 
 @kernel
 def fill_negatives(rows: Int64s, negatives: Int32s, key: np.uint64, thresholds: Array, aliases: Int32s) -> None:
-    """Draw words from an alias table.
-
-    Args:
-        rows: numbers of the rows: rows may be drawn in any order.
-        negatives: one row for each token or edge; filled.
-    """
+    """Draw words from an alias table, one row for each token or edge; rows may be drawn in any order, by their
+    numbers."""
     cells, each = np.uint64(len(thresholds)), negatives.shape[1]
     for row in range(len(rows)):
         first = np.uint64(rows[row] * each)
@@ -100,11 +93,8 @@ def fill_negatives(rows: Int64s, negatives: Int32s, key: np.uint64, thresholds: 
 def draw_negatives(
     shape: tuple[int, int], key: np.uint64, thresholds: Array, aliases: Int32s, threads: int | None = None
 ) -> Int32s:
-    """Return words drawn from an alias table (``fill_alias_table``); equal for equal keys.
-
-    Args:
-        threads: at most; None: one for each core.
-    """
+    """Return words drawn from an alias table (``fill_alias_table``); equal for equal keys. ``threads`` None: one for
+    each core."""
     negatives = np.empty(shape, np.int32)
     rows, table = readable(np.arange(len(negatives))), (readable(thresholds), readable(aliases))
     over_blocks(fill_negatives, (rows, negatives), key, *table, cost=DRAW_COST * shape[1], max_cores=threads)
@@ -113,11 +103,8 @@ def draw_negatives(
 
 @kernel
 def subsample(key: np.uint64, tokens: Int32s, offsets: Int64s, chances: Float32s, kept: Int32s, ends: Int64s) -> int:
-    """Keep each token with the probability of its word; return the number of tokens kept.
-
-    Args:
-        kept: filled with the tokens; ends: filled with the bounds of the sentences.
-    """
+    """Copy each token with the probability of its word, and set the bounds of the sentences; return the number of
+    tokens."""
     count = 0
     key = scrambled(key ^ SUBSAMPLING)
     ends[0] = 0
@@ -133,11 +120,8 @@ def subsample(key: np.uint64, tokens: Int32s, offsets: Int64s, chances: Float32s
 
 @kernel
 def collect(words: Int32s, cells: Int32s, distinct: Int32s) -> int:
-    """List the distinct words in order of first appearance; return their number.
-
-    Args:
-        cells: -1 for all words; afterwards 0 for the listed ones.
-    """
+    """List the distinct words in order of first appearance; return their number. ``cells`` are -1 before, and 0 for the
+    listed words afterwards."""
     count = 0
     for i in range(len(words)):
         if cells[words[i]] < 0:

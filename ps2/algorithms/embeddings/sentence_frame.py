@@ -24,7 +24,7 @@ from ps2.algorithms.frame.loads import COST, PART, ROWS, SQUARES, Load, loads_of
 from ps2.algorithms.frame.tables import TableSurvey, column, field
 from ps2.algorithms.training.only_worker import OnStep, train_in_process
 from ps2.algorithms.training.outcome import Outcome
-from ps2.data.names import Names
+from ps2.data.ids import Names
 from ps2.errors import InputError
 from ps2.ops.kernels import Int64s
 from ps2.run.message import STOP, Message, Stop
@@ -82,12 +82,8 @@ def encode(batches: Iterable[pa.RecordBatch], words: Names, longest: int) -> InM
 
 
 def survey_sentences(frame: DataFrame, settings: Word2VecSettings) -> SentencesSurvey:
-    """Check sentences and count their words, in one Spark job; in two if there are many partitions.
-
-    Raises:
-        InputError: the column is missing or of another type; there are no rows, or one has null; or fewer than two
-            words are frequent enough.
-    """
+    """Check sentences and count their words, in one Spark job; in two if there are many partitions. Raise InputError
+    for an unusable column, no rows, a null, or fewer than two frequent words."""
     name = str(settings.inputCol)
     check_sentences(frame, name)
     loads, counted = _count_words(frame, name)
@@ -261,12 +257,8 @@ class VocabularyCheck:
     vocabulary: tuple[Names, Int64s] | None = None
 
     def decide(self, report: Mapping[str, Any]) -> Message | Stop:
-        """Let the worker train; STOP: some rows are faulty, or the model is too large for this job.
-
-        Raises:
-            InputError: too few words are frequent enough.
-            LimitError: the training does not fit.
-        """
+        """Let the worker train; STOP: some rows are faulty, or the model is too large for this job. Raise InputError if
+        too few words are frequent enough, LimitError if the training does not fit."""
         _, faulty = report["rows"].tolist()
         if faulty:
             return STOP

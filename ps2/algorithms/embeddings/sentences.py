@@ -13,7 +13,7 @@ import pyarrow as pa
 from ps2.algorithms.embeddings.settings import BiasedWalkSettings
 from ps2.algorithms.embeddings.walks import Graph
 from ps2.array_types import Float64s, Int32s, Int64s
-from ps2.data.names import Names
+from ps2.data.ids import Names
 
 # Tokens of all sentences, concatenated; bounds of the sentences.
 Batch = tuple[Int32s, Int64s]
@@ -97,12 +97,7 @@ def number_words(lists: pa.Array, words: Names) -> tuple[Int32s, Int64s]:
 
 
 def split_long(lengths: Int64s, longest: int) -> Int64s:
-    """Split sentences at a maximum length; return the bounds of the pieces.
-
-    Args:
-        lengths: the lengths of the sentences.
-        longest: the maximum length of a piece.
-    """
+    """Split sentences at a maximum length; return the bounds of the pieces."""
     pieces = -(-lengths // longest)
     begins = np.append(0, np.cumsum(lengths))
     first = np.repeat(np.append(0, np.cumsum(pieces))[:-1], pieces)
@@ -213,11 +208,8 @@ def scatter(numbers: Int64s, count: int, turn: int) -> Int64s:
 
 
 def rank_by_frequency(counts: Int64s) -> tuple[Int64s, Int32s]:
-    """Number vertices by frequency, the most frequent first; of equals, the first.
-
-    Returns:
-        The vertices in this order, and each vertex's number.
-    """
+    """Number vertices by frequency, the most frequent first; of equals, the first. Return them in this order, and each
+    one's number."""
     order = np.argsort(-counts, kind="stable")
     numbers = np.empty(len(counts), np.int32)
     numbers[order] = np.arange(len(counts), dtype=np.int32)

@@ -37,14 +37,8 @@ class ServerGraph:
 
     @staticmethod
     def empty(degrees: Int64s, weighted: bool, servers: int) -> ServerGraph:
-        """Allocate a graph on the servers.
-
-        Args:
-            degrees: int64, shape (vertices,): the number of edges that each vertex will have.
-
-        Raises:
-            LimitError: it does not fit.
-        """
+        """Allocate a graph on the servers; ``degrees``: int64, shape (vertices,), the number of edges that each vertex
+        will have."""
         partitioning = GraphPartitioning.from_degrees(degrees, servers)
         row = DCV.dense(partitioning.dim, 1, partitioning.dtype.name)
         try:
@@ -79,11 +73,8 @@ class ServerGraph:
             )
 
     def finish(self, degrees: Int64s) -> None:
-        """Sort the lists when all edges have been added.
-
-        Raises:
-            InputError: the edges do not match the allocated lists.
-        """
+        """Sort the lists when all edges have been added; raise InputError if the edges do not match the allocated
+        lists."""
         for pack in range(self.partitioning.packs):
             expected = self.partitioning.empty(pack, degrees)
             ends = pack * self.partitioning.width + np.arange(1, len(expected))

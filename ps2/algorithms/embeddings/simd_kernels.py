@@ -18,14 +18,9 @@ INPUTS, OUTPUTS = 2, 6
 
 
 def _update(_: Any, table: Any, one: Any, other: Any, old: Any, changes: Any, end: Any, by: Any) -> Any:
-    """Add outputs to two inputs, and the inputs' values from before to the outputs' changes.
-
-    Args:
-        table: float32 matrix, C-contiguous; ``one`` and ``other`` are different rows of it, the inputs.
-        old, changes: float32 matrices, C-contiguous: the first ``OUTPUTS`` rows are the outputs.
-        end: how many numbers; a multiple of ``LANES``.
-        by: coefficients, float32: the first input's, output by output, then the second's.
-    """
+    """Add outputs to two inputs, different rows of ``table``, and the inputs' values from before to the outputs'
+    changes. The first ``OUTPUTS`` rows of ``old`` and ``changes`` are the outputs; coefficients are the first input's,
+    then the second's."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         kinds = signature.args
@@ -58,11 +53,7 @@ def _update(_: Any, table: Any, one: Any, other: Any, old: Any, changes: Any, en
 
 
 def _multiply(_: Any, table: Any, one: Any, other: Any, old: Any, end: Any) -> Any:
-    """Return the products of two inputs and all outputs: the first input's, output by output, then the second's.
-
-    Args:
-        table, one, other, old, end: as of ``update_lanes``.
-    """
+    """Return the products of two inputs and all outputs: the first input's, output by output, then the second's."""
     returned = types.UniTuple(types.float32, INPUTS * OUTPUTS)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

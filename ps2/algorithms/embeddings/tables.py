@@ -68,15 +68,8 @@ def make_row(plan: EmbeddingPlan, servers: int, name: str | None) -> DCV:
 
 
 def repartition(plan: EmbeddingPlan, row: DCV, servers: int, name: str) -> DCV:
-    """Return a row partitioned among this number of servers; a repartitioned row has no alias table.
-
-    Args:
-        row: a result of ``make_row``; freed if another row is returned.
-        name: the name of both rows.
-
-    Raises:
-        LimitError: the servers lack the memory for a second row.
-    """
+    """Return a row of ``make_row`` partitioned among this number of servers, without an alias table if it is another
+    row: then the old one is freed. Raise LimitError if the servers lack the memory for a second row."""
     parts = row.dim // plan.vocabulary - plan.size
     if parts == min(servers, plan.size):
         return row
@@ -215,11 +208,7 @@ class ServerTables:
 
     @staticmethod
     def make(plan: EmbeddingPlan, servers: int, names: CheckpointNames) -> ServerTables:
-        """Allocate the tables, or find those of an earlier driver.
-
-        Raises:
-            LimitError: they do not fit.
-        """
+        """Allocate the tables, or find those of an earlier driver; raise LimitError if they do not fit."""
 
         def make(seed: int | None = None) -> VectorTable | SlicedTable:
             if plan.keyed:

@@ -38,10 +38,8 @@ STATISTICS = 3
 
 @inline_reduction
 def sigmoid(x: np.float32) -> np.float32:
-    """Return 1 / (1 + exp(-x)), to 2e-7, by a rational function that SIMD vectorizes.
-
-    It is the tanh(x / 2) of Eigen (``generic_fast_tanh_float``).
-    """
+    """Return 1 / (1 + exp(-x)), to 2e-7, by a rational function that SIMD vectorizes: tanh(x / 2) of Eigen
+    (``generic_fast_tanh_float``)."""
     y = HALF * min(max(x, -LARGEST), LARGEST)
     s = y * y
     p = np.float32(-2.76076847742355e-16) * s + np.float32(2.00018790482477e-13)
@@ -279,11 +277,8 @@ def scratch(inputs: int, outputs: int, width: int) -> tuple[Float32s, Float32s, 
 
 @inline
 def choose_outputs(target: int, negatives: Int32s, apart: int, outputs: Int32s) -> int:
-    """List the predicted word and its negatives, except those equal to it; return their number.
-
-    Args:
-        apart: another word to exclude; -1: none.
-    """
+    """List the predicted word and its negatives, except those equal to it or to ``apart`` (-1: none); return their
+    number."""
     outputs[0] = target
     k = 1
     for j in range(len(negatives)):
@@ -396,12 +391,8 @@ def train_edges(
     rate: np.float32,
     is_one: bool,
 ) -> Float64s:
-    """Train on sentences of two: predict the second from the first.
-
-    Args:
-        negatives: shape (sentences of all, negatives); a sentence's row is half of where it begins.
-        is_one: whether contexts are the vectors; loops, and negatives equal to the source, are skipped then.
-    """
+    """Train on sentences of two: predict the second from the first. A sentence's row of negatives is half of where it
+    begins. If contexts are the vectors, loops, and negatives equal to the source, are skipped."""
     statistics = np.zeros(STATISTICS)
     inputs, outputs = np.empty(1, np.int32), np.empty(negatives.shape[1] + 1, np.int32)
     old, dots, times = scratch(1, len(outputs), vectors.shape[1])

@@ -70,8 +70,7 @@ def choose(neighbours: Array, sums: Float64s, near: Array, before: Integer, numb
 
     Args:
         sums: cumulative weights; of length 0 if the graph is unweighted.
-        near: whether there is an edge from the vertex ``before`` to each neighbour.
-        number: random, in [0, 1).
+        near: whether there is an edge from the previous vertex to each neighbour.
     """
     chances = np.empty(len(neighbours))
     total = 0.0
@@ -134,12 +133,7 @@ def walk(pack: Array, weights: Float64s, walkers: Walkers, bias: Bias) -> None:
 
 @kernel
 def begin(seed: np.uint64, numbers: Int64s, vertices: int, walkers: Walkers) -> None:
-    """Set the random keys of walkers.
-
-    Args:
-        numbers: of the walkers: epoch * vertices + first vertex.
-        vertices: number of vertices.
-    """
+    """Set the random keys of walkers, whose numbers are epoch * vertices + first vertex."""
     for i in range(len(numbers)):
         walkers[0][i] = key_of(seed, numbers[i] // vertices, numbers[i] % vertices)
 
@@ -158,15 +152,10 @@ def propose(active: Int64s, walkers: Walkers, here: Int64s, drawn: Float64s) -> 
 def settle(
     active: Int64s, found: Array, walkers: Walkers, bias: Bias, asked: Int64s, before: Int64s, proposed: Array
 ) -> tuple[int, int]:
-    """Accept or reject the walkers' proposals.
+    """Accept or reject the walkers' proposals; return the numbers of walkers that continue, and of undecided ones.
 
-    Args:
-        active: the walkers; those that go on are moved to its front.
-        asked: filled with the undecided walkers: the servers look up whether there is an edge from ``before`` to
-            ``proposed``.
-
-    Returns:
-        The numbers of walkers that go on, and of undecided ones.
+    The former are moved to the front of ``active``. The latter fill ``asked``: the servers look up whether there is an edge
+    from ``previous`` to ``proposed``.
     """
     keys, proposals, lengths, walks, settled = walkers
     first_order = bias[0] == bias[1] == bias[2]
@@ -210,14 +199,8 @@ def settle_asked(asked: Int64s, edges: Array, proposed: Array, walkers: Walkers,
 
 @kernel
 def still_walking(active: Int64s, walkers: Walkers, stuck: Int64s) -> tuple[int, int]:
-    """Move the walkers whose walks are unfinished to the front.
-
-    Args:
-        stuck: filled with the walkers that have to choose exactly; they are not among the others.
-
-    Returns:
-        The numbers of walkers that go on, and of stuck ones.
-    """
+    """Move the walkers whose walks are unfinished to the front, and list those that have to choose exactly in
+    ``stuck``; return the numbers of both."""
     going, count = 0, 0
     for i in range(len(active)):
         walker = active[i]

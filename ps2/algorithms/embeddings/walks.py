@@ -41,11 +41,7 @@ class GraphPartitioning:
 
     @staticmethod
     def from_degrees(degrees: Int64s, packs: int) -> GraphPartitioning:
-        """Partition a graph into packs of about equal length.
-
-        Args:
-            degrees: int64, shape (vertices,): the length of each vertex's list.
-        """
+        """Partition a graph into packs of about equal length, by the length of each vertex's list."""
         ends = np.append(0, np.cumsum(degrees + 1))
         shares = ends[-1] * np.arange(1, packs) / packs
         first = np.concatenate(([0], np.searchsorted(ends, shares), [len(degrees)]))
@@ -77,11 +73,7 @@ class GraphPartitioning:
         return numbers - self.first[pack] + pack * self.width
 
     def empty(self, pack: int, degrees: Int64s) -> Array:
-        """Return the bounds of a pack whose lists are allocated and empty, shape (its vertices + 1,).
-
-        Args:
-            degrees: see ``from_degrees``.
-        """
+        """Return the bounds of a pack whose lists are allocated and empty, shape (its vertices + 1,)."""
         own = degrees[self.first[pack] : self.first[pack + 1]]
         begins = len(own) + 1 + np.append(0, np.cumsum(own))
         # While a pack is filled, b[v + 1] is the end of list v so far.
@@ -135,12 +127,8 @@ class LocalGraph:
 
     @staticmethod
     def from_edges(sources: Array, targets: Array, weights: Float64s | None, vertices: int) -> LocalGraph:
-        """Build a graph from its edges.
-
-        Args:
-            sources, targets: integers, shape (edges,): vertices in ``[0, vertices)``; edges are directed.
-            weights: positive weights; None: edges have no weights.
-        """
+        """Build a graph of vertices in ``[0, vertices)`` from directed edges; weights are positive; None: edges have
+        none."""
         degrees = np.bincount(sources, minlength=vertices).astype(np.int64)
         partitioning = GraphPartitioning.from_degrees(degrees, 1)
         begins = partitioning.empty(0, degrees)
@@ -169,14 +157,7 @@ class LocalGraph:
 def start_walkers(
     settings: BiasedWalkSettings, numbers: Int64s, vertices: int, first: Int64s, dtype: np.dtype[Any]
 ) -> Walkers:
-    """Return walkers at their first vertices.
-
-    Args:
-        numbers: the numbers of the walkers.
-        vertices: the number of vertices.
-        first: the addresses of the first vertices.
-        dtype: the dtype of addresses.
-    """
+    """Return numbered walkers at the addresses of their first vertices."""
     count = len(numbers)
     walks = np.empty((count, settings.walkLength), dtype)
     walks[:, 0] = first

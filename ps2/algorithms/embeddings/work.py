@@ -81,14 +81,8 @@ class TokenWork:
 def work_per_token(
     plan: EmbeddingPlan, frequencies: Int64s, chances: Float64s, clock: int, batch: int, piece: int
 ) -> TokenWork:
-    """Count the work of a token.
-
-    Args:
-        chances: probability of each word to be drawn as a negative.
-        clock: tokens of a clock of "local".
-        batch: tokens of a request of "rows".
-        piece: tokens of a request of "servers".
-    """
+    """Count the work of a token. A clock of "local", a request of "rows" (batch) and one of "servers" (piece) have so
+    many tokens; ``chances``: the probability of each word to be drawn as a negative."""
     pairs = plan.inputs_per_token
     shares = frequencies / max(frequencies.sum(), 1)
     draws = batch // plan.tokens_per_example
@@ -109,12 +103,8 @@ def work_per_token(
 def seconds_per_token(
     work: TokenWork, costs: UnitCosts, parts: int, workers: int, table_bytes: int
 ) -> dict[Via, float]:
-    """Return the predicted seconds per token of each strategy; infinity if it is impossible.
-
-    Args:
-        parts: number of servers that hold columns.
-        table_bytes: size of all tables together.
-    """
+    """Return the predicted seconds per token of each strategy; infinity if it is impossible. ``parts``: the number of
+    servers that hold columns; ``table_bytes``: the size of all tables together."""
     workers_per_link = max(1.0, workers / parts)
     local_s = work.madds * costs.local_s
     servers_s = work.madds * costs.server_s * workers
@@ -129,11 +119,8 @@ def seconds_per_token(
 
 
 def with_strategy(plan: EmbeddingPlan, seconds: Float64s) -> tuple[EmbeddingPlan, str]:
-    """Return the plan with the fastest strategy, and the reason in words.
-
-    Args:
-        seconds: predicted per token, by ``STRATEGIES``; empty: the settings name a strategy.
-    """
+    """Return the plan with the fastest strategy by predicted seconds per token, and the reason in words. Without
+    predictions the settings name a strategy."""
     if not len(seconds):
         return plan, "as requested"
     via, reason = fastest(dict(zip(STRATEGIES, seconds.tolist(), strict=True)), " per token")

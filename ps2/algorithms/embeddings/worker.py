@@ -43,9 +43,7 @@ class EpochSchedule:
 
     @staticmethod
     def from_plan(plan: EmbeddingPlan, workers: int, tokens: int, first: int = 0) -> EpochSchedule:
-        """Args:
-        tokens: the approximate number of tokens of a worker in a clock.
-        """
+        """Return the clocks in which a worker handles about ``tokens`` tokens."""
         own = plan.total * plan.tokens_per_example / workers
         each = max(-(-own // tokens), -(-MIN_CLOCKS // plan.settings.maxIter))
         return EpochSchedule(plan.settings.maxIter, int(min(each, own)) or 1, first)

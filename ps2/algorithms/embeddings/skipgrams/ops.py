@@ -55,11 +55,7 @@ class Batch(NamedTuple):
 
 @op(writes=("vectors", "contexts"), dtypes=FLOAT)
 def put_aliases(vectors: Block, contexts: Block, thresholds: Some, aliases: Some, *, words: Count, begin: int) -> None:
-    """Set a part of the alias table, beginning with one word.
-
-    Raises:
-        OutOfRangeError: a word is out of range.
-    """
+    """Set a part of the alias table, beginning with one word; raise OutOfRangeError if a word is out of range."""
     part = _local(vectors, contexts, words)
     if not 0 <= begin <= begin + len(thresholds) <= words or (len(aliases) and aliases.max() >= words):
         raise OutOfRangeError(f"expected aliases of {words:,} words, got {len(thresholds):,} from {begin:,} on")
@@ -80,17 +76,9 @@ def find_products(
     negative: Annotated[int, Range(at_least=0)],
     kind: Kind,
 ) -> Annotated[npt.NDArray[np.float32], along("", "")]:
-    """Return this server's share of all dot products: a row for each input; with CBOW, for each group.
-
-    Args:
-        tokens: the tokens of all sentences, concatenated.
-        offsets: the bounds of the sentences.
-        words: the size of the vocabulary.
-        key: the key of all draws.
-
-    Raises:
-        OutOfRangeError, ShapeError: a token is out of range, or offsets are invalid.
-    """
+    """Return this server's share of all dot products: a row for each input; with CBOW, for each group. ``offsets``
+    bound the sentences, and ``words`` is the size of the vocabulary. Raise OutOfRangeError or ShapeError for invalid
+    arrays."""
     part = _tables(vectors, contexts, words, kind)
     groups, count, used = _groups(_sample(part, tokens, offsets, key, window, negative, kind), kind)
     products = np.empty((count if kind == kernels.CBOW else used, negative + 1), np.float32)
@@ -116,11 +104,8 @@ def learn_from_products(
     rate: float,
     workers: Count,
 ) -> None:
-    """Update vectors by the dot products, summed over all servers; see ``find_products`` for arguments and errors.
-
-    Args:
-        workers: the number of workers that do so at the same time.
-    """
+    """Update vectors by the dot products, summed over all servers, while ``workers`` workers do so; see
+    ``find_products``."""
     part = _tables(vectors, contexts, words, kind)
     groups, count, used = _groups(_sample(part, tokens, offsets, key, window, negative, kind), kind)
     expected = (count if kind == kernels.CBOW else used, negative + 1)
@@ -158,11 +143,7 @@ def train_sentences(
     kind: Kind,
     rate: float,
 ) -> Annotated[Float64s, along(training_kernels.STATISTICS)]:
-    """Train on sentences, if one server has all columns; see ``find_products`` for arguments and errors.
-
-    Returns:
-        The statistics of ``training_kernels``.
-    """
+    """Train on sentences, if one server has all columns; return the statistics of ``training_kernels``."""
     part = _tables(vectors, contexts, words, kind)
     batch = _sample(part, tokens, offsets, key, window, negative, kind)
     begins, ends = readable(batch.offsets[:-1]), readable(batch.offsets[1:])
