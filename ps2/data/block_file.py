@@ -48,12 +48,7 @@ class BlockSlice:
 
 
 class BlockFile:
-    """Blocks of named 1-D arrays in a file; the system frees the file with the last reference to this object.
-
-    Attributes:
-        folder: the folder whose disk holds the file.
-        size: the size of the file in bytes.
-    """
+    """Blocks of named 1-D arrays in a file; the system frees the file with the last reference to this object."""
 
     def __init__(self, folder: str) -> None:
         """Make an empty file that only this user can read; raise SpillError if the folder is missing, read-only or

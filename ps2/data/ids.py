@@ -31,11 +31,7 @@ FEW = 8
 
 @dataclass(frozen=True, eq=False)
 class Ids:
-    """Distinct ids, numbered from 0 in ascending order.
-
-    Attributes:
-        values: int64 or strings, ascending, distinct.
-    """
+    """Distinct ids, int64 or strings, numbered from 0 in ascending order."""
 
     values: pa.Array
 
@@ -94,14 +90,9 @@ class Ids:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Names(Sequence[Any]):
-    """A sequence of distinct names; a vector's row is the position of its name.
-
-    ``numpy.asarray`` converts it to int64, or to objects that are strings.
-
-    Attributes:
-        values: int64 or strings.
-        what: the word for a name in errors: "word", "vertex", "user" or "item".
-    """
+    """A sequence of distinct names, int64 or strings; a vector's row is the position of its name. ``numpy.asarray``
+    converts it to int64, or to objects that are strings. ``what`` is the word for a name in errors: "word", "vertex",
+    "user" or "item"."""
 
     values: pa.Array
     what: str = "word"

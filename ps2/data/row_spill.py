@@ -48,13 +48,7 @@ def spill_message(spilled: Sequence[Spilled]) -> str:
 
 
 class RowSpill:
-    """Decides when a worker's rows go to a file, and writes them.
-
-    Attributes:
-        spill: how the worker keeps its rows.
-        limit_bytes: the maximum size of rows in memory.
-        is_begun: True once rows are in the file.
-    """
+    """Decides when a worker's rows go to a file, and writes them; ``is_begun``: rows are in the file."""
 
     def __init__(self, spill: Spill, rank: int, workers: int) -> None:
         self.spill = spill

@@ -289,14 +289,8 @@ def take_rows(indptr: Array, columns: Array, values: Array, rows: Int64s) -> tup
 
 
 class RowParts:
-    """Collects the arrays of rows that come in several parts.
-
-    Attributes:
-        dtype: the dtype of the values.
-        rows: number of rows so far.
-        size: number of columns of each row; None until it is known.
-        y, weights: labels and weights of the parts, appended by the caller.
-    """
+    """Collects the arrays of rows that come in several parts; ``size`` is the number of columns, None until it is
+    known. The caller appends to ``y`` and ``weights``."""
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
         self.dtype = dtype

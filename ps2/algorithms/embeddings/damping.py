@@ -40,12 +40,8 @@ ALL = (slice(None), slice(None))
 
 @dataclass(frozen=True, eq=False)
 class UpdateRates:
-    """Expected updates of each word's vectors, per token.
-
-    Attributes:
-        vectors, contexts: float64, shape (vocabulary,): the updates in the two tables; of a single table, both are the
-            sum.
-    """
+    """Expected updates of each word's vectors and contexts, per token, float64, shape (vocabulary,); of a single table,
+    both are the sum."""
 
     vectors: Float64s
     contexts: Float64s
@@ -94,13 +90,8 @@ class ChangeDamping:
 
 
 class PrincipalDirections:
-    """Principal directions of a table's rows: by subspace iteration, one iteration a call.
-
-    Attributes:
-        basis: float32, shape (size, at most DIRECTIONS), orthonormal.
-        lengths: float64: the mean squares of the rows along these directions.
-        rest: the mean square along any other direction.
-    """
+    """Principal directions of a table's rows, by one subspace iteration a call: an orthonormal ``basis``, the rows'
+    mean squares along it (``lengths``), and the mean square along any other direction (``rest``)."""
 
     def __init__(self, size: int) -> None:
         count = min(DIRECTIONS, size)

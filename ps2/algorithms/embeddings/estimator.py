@@ -14,17 +14,15 @@ from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
 from pyspark.sql import DataFrame
 
 from ps2.algorithms.embeddings.edge_frame import (
-    EdgeColumns,
     EdgeTable,
     KeyedEdges,
+    ReadEdges,
     ReadKeys,
     survey_edges,
     survey_keyed_edges,
 )
-from ps2.algorithms.embeddings.footprint import check_walks
 from ps2.algorithms.embeddings.graph_frame import (
     LocatedGraph,
-    ReadEdges,
     ReadWalks,
     count_sources,
     count_visits,
@@ -64,6 +62,7 @@ from ps2.algorithms.embeddings.settings import (
     RandomWalkSettings,
     Word2VecSettings,
 )
+from ps2.algorithms.embeddings.work import check_walks
 from ps2.algorithms.frame.anew import done_anew
 from ps2.algorithms.frame.dealing import check_workers, deal
 from ps2.algorithms.frame.estimator import TrainingEstimator
@@ -260,7 +259,7 @@ class LINE(LINESettings, EmbeddingEstimator, Estimator["LINEModel"]):
         counts = np.maximum(np.rint(weights * (edges / weight)).astype(np.int64), weights > 0)
         order, numbers = rank_by_frequency(counts)
         shared, vertices = context.broadcast(numbers), context.broadcast(table.vertices)
-        read = ReadEdges(lambda: vertices.value, lambda: shared.value, table.directed, edges, weight, self._seed)
+        read = ReadEdges(table.directed, edges, weight, self._seed, lambda: vertices.value, lambda: shared.value)
         corpus = Corpus(table.frame, _count_workers(dataset, workers, table.rows), read, frequencies=counts[order])
         parts = self._train_orders(corpus, self._plan(settings, len(order), edges))
         return self._combine(table, edges / weight, _names(table, order), counts[order], parts)
@@ -269,7 +268,7 @@ class LINE(LINESettings, EmbeddingEstimator, Estimator["LINEModel"]):
         self, dataset: DataFrame, settings: LINESettings, workers: int | None
     ) -> tuple[Embedding, TrainingHistory]:
         """Train on vertices whose ids are keys, without numbering them first."""
-        table = survey_keyed_edges(dataset, _edge_columns(settings), settings.directed)
+        table = survey_keyed_edges(dataset, settings)
         read = ReadKeys(table.directed, table.edges, table.weight, self._seed)
         frequencies = np.ones(1, np.int64)
         corpus = Corpus(table.frame, _count_workers(dataset, workers, table.rows), read, frequencies=frequencies)
@@ -335,7 +334,7 @@ class RandomWalks(RandomWalkSettings, ByName, Transformer, MLReadable[Any], MLWr
         """
         check_frame(dataset)
         settings = self._values(RandomWalkSettings)
-        table = survey_edges(dataset, _edge_columns(settings), settings.directed)
+        table = survey_edges(dataset, settings)
         check_walks(settings, len(table.vertices))
         workers = settings.numWorkers or backend_of(dataset).total_slots()
         workers = min(workers, settings.numWalks * len(table.vertices))  # more would have no walk
@@ -354,13 +353,9 @@ class RandomWalks(RandomWalkSettings, ByName, Transformer, MLReadable[Any], MLWr
         return EstimatorReader(cls)
 
 
-def _edge_columns(settings: GraphSettings) -> EdgeColumns:
-    return EdgeColumns(settings.srcCol, settings.dstCol, settings.weightCol or None)
-
-
 def _survey_graph(dataset: DataFrame, settings: GraphSettings) -> EdgeTable:
     """Check edges; raise InputError unless there are at least two vertices."""
-    table = survey_edges(dataset, _edge_columns(settings), settings.directed)
+    table = survey_edges(dataset, settings)
     if len(table.vertices) < 2:
         raise InputError("expected at least two vertices, got one")
     return table

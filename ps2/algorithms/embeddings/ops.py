@@ -1,4 +1,4 @@
-"""Operations on graphs: a shard is a pack (``adjacency_kernels``), the adjacency lists of some vertices.
+"""Operations on graphs: a shard is a pack (``walk_kernels``), the adjacency lists of some vertices.
 
 Vertices and neighbours are columns of the matrix, so a request about a vertex goes to the server with its list. For a
 step of a walk, a vertex and a random number go to the server, and a vertex comes back.
@@ -10,7 +10,7 @@ from typing import Annotated
 
 import numpy as np
 
-from ps2.algorithms.embeddings import adjacency_kernels as kernels
+from ps2.algorithms.embeddings import walk_kernels as kernels
 from ps2.errors import OutOfRangeError, ShapeError
 from ps2.ops.guards import readable
 from ps2.ops.kernels import Int64s
@@ -18,7 +18,7 @@ from ps2.ops.operands import along
 from ps2.ops.parallel import over_blocks
 from ps2.ops.table import Array, Block, Floats, Of, Slots, Tiny, Values, op
 
-# One vertex, with room for one neighbour.
+# One vertex, with space for one neighbour.
 Pack = Annotated[Block, Tiny(lambda dtype: np.array([[2, 2, 0]], dtype))]
 Weights = Annotated[Block, Of("float64"), Tiny(lambda dtype: np.zeros((1, 3)))]
 Numbers = Annotated[Floats, along("slots")]
@@ -53,7 +53,7 @@ def order_neighbours(pack: Pack) -> None:
 
 @op(writes=("pack", "pack_weights"), dtypes=INTEGERS)
 def order_weighted_neighbours(pack: Pack, pack_weights: Weights) -> None:
-    """Sort full lists, and make edge_weights weights cumulative."""
+    """Sort full lists, and make weights cumulative."""
     kernels.put_in_order(_row(pack), pack_weights[0])
 
 
@@ -104,7 +104,7 @@ def _append(pack: Array, weights: Array, slots: Int64s, neighbours: Array, edge_
         raise OutOfRangeError(f"slots: expected vertices, of which there are {int(pack[0]) - 1}")
     full = kernels.append(pack, weights, slots, readable(neighbours), readable(edge_weights))
     if full >= 0:
-        raise OutOfRangeError(f"slot {slots[full]} (at position {full}): its list has no room for another neighbour")
+        raise OutOfRangeError(f"slot {slots[full]} (at position {full}): its list has no space for another neighbour")
 
 
 def _draw(pack: Array, weights: Array, slots: Int64s, numbers: Array) -> Array:

@@ -23,14 +23,8 @@ FEW, MAX_POINTS = 60, 50_000
 
 @dataclass(frozen=True)
 class Plane:
-    """Vectors in the plane of their two largest principal components.
-
-    Attributes:
-        names: the names of the vectors, the most frequent first.
-        points: shape (n, 2).
-        shares: shape (2,): each component's share of the variance.
-        dim: the dimension of the vectors.
-    """
+    """Vectors in the plane of their two largest principal components, shape (n, 2), the most frequent names first;
+    ``shares`` are the components' shares of the variance."""
 
     names: Names
     points: Float64s

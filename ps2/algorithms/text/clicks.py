@@ -79,15 +79,7 @@ class ClickColumns:
 
 @dataclass(frozen=True, eq=False)
 class ClickRows:
-    """The rows of a file, a folder or a glob.
-
-    Attributes:
-        path: its path.
-        frame: DataFrame with the columns that ``columns`` names.
-        columns: names of the columns.
-        rows: number of rows.
-        clicks: number of rows with label 1.
-    """
+    """The rows of a file, a folder or a glob; ``clicks`` have label 1."""
 
     path: str
     frame: Any

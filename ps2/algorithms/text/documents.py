@@ -42,15 +42,8 @@ PARTITION_LINES = 1 << 20
 
 @dataclass(frozen=True, eq=False)
 class BagOfWords:
-    """Documents in Spark's cache.
-
-    Attributes:
-        path: the path of the file, the folder or the glob.
-        frame: DataFrame with columns id (a document's number in its file) and features (vectors of pyspark.ml).
-        documents: number of documents with words.
-        vocabulary: number of words.
-        tokens: the sum of all counts.
-    """
+    """Documents in Spark's cache: columns id (a document's number in its file) and features (vectors of pyspark.ml).
+    ``tokens`` is the sum of all counts, ``vocabulary`` the number of words."""
 
     path: str
     frame: Any

@@ -54,14 +54,7 @@ LABEL = Kind("a label 0 or 1", r"(\+?0*1(\.0*)?|[+-]?(0+(\.0*)?|\.0+))([eE][+-]?
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table.
-
-    Attributes:
-        name: its name in the DataFrame.
-        kind: what its fields are.
-        header: its name in CSV files; "": ``name``.
-        title: its name in messages; "": ``name``.
-    """
+    """A column of a table; its name in CSV files is ``header``, in messages ``title``; "": ``name``."""
 
     name: str
     kind: Kind
@@ -91,13 +84,8 @@ class Column:
 
 @dataclass(frozen=True)
 class Header:
-    """The names of the columns of some files.
-
-    Attributes:
-        names: the names.
-        line: the first line of the files, which has them; "": there is none.
-        files: URLs of the files, as Spark's input_file_name returns them.
-    """
+    """The names of the columns of some files, which are in their first line (""; there is none); the files are URLs, as
+    Spark's input_file_name returns them."""
 
     names: tuple[str, ...]
     line: str = ""

@@ -33,13 +33,8 @@ MAX_CLASSES = 100
 
 @dataclass(frozen=True, eq=False)
 class LabelledRows:
-    """Rows in Spark's cache.
-
-    Attributes:
-        path: the path of the file, the folder or the glob.
-        frame: DataFrame with columns label and features (vectors of pyspark.ml).
-        counts: number of rows by label; incomplete if there are very many labels.
-    """
+    """Rows in Spark's cache, columns label and features (vectors of pyspark.ml), and the number of rows by label; that
+    is incomplete if there are very many labels."""
 
     path: str
     frame: Any

@@ -127,12 +127,7 @@ def read_rows(path: str, lines: Any, layout: Layout, one_kind: bool = False) -> 
 
 @dataclass(frozen=True)
 class CsvColumns:
-    """Names of the columns of a CSV file.
-
-    Attributes:
-        user, item: the columns of ids.
-        rating, weight: the columns of numbers; None: there are none.
-    """
+    """Names of the columns of a CSV file; ``rating`` or ``weight`` None: there is none."""
 
     user: str = "user"
     item: str = "item"
