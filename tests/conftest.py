@@ -21,7 +21,7 @@ import psutil
 import pytest
 from hypothesis import settings
 
-from ps2.algorithms.embeddings.remembered_costs import OFF, VARIABLE
+from ps2.algorithms.embeddings.cost_probes import OFF, VARIABLE
 from ps2.algorithms.frame.program import ProgramDriver
 from ps2.cli import processes
 from ps2.coordinator.launchers import local

@@ -48,19 +48,11 @@ class BlockSlice:
 
 
 class BlockFile:
-    """Blocks of named 1-D arrays in a file; the system frees the file with the last reference to this object.
-
-    Attributes:
-        folder: the folder whose disk holds the file.
-        size: the size of the file in bytes.
-    """
+    """Blocks of named 1-D arrays in a file; the system frees the file with the last reference to this object."""
 
     def __init__(self, folder: str) -> None:
-        """Make an empty file, readable by this user only.
-
-        Raises:
-            SpillError: the folder is missing, read-only or full.
-        """
+        """Make an empty file that only this user can read; raise SpillError if the folder is missing, read-only or
+        full."""
         self.folder = folder
         self.size = 0
         try:
@@ -77,11 +69,7 @@ class BlockFile:
         )
 
     def append(self, arrays: Mapping[str, Array]) -> BlockSlice:
-        """Append a block.
-
-        Raises:
-            SpillError: the disk is full, or fails; the error names the folder, the bytes needed and the bytes free.
-        """
+        """Append a block; raise SpillError with the bytes needed and free if the disk is full, or fails."""
         slices, size = {}, 0
         for name, array in arrays.items():
             size = _rounded(size, ALIGNMENT)

@@ -26,14 +26,8 @@ VECTORS = "a vector of pyspark.ml, an array of numbers, or the names of number c
 
 
 def as_arrow(values: Any, kind: pa.DataType | None = None, from_pandas: bool | None = None) -> Any:
-    """Return an array or a column of pandas as an Arrow array, perhaps in chunks; see ``pyarrow.array``.
-
-    In addition, numbers may have another byte order than this machine's, and columns of pandas may be sparse.
-    Categories become their values.
-
-    Raises:
-        pyarrow.ArrowException, TypeError, ValueError, OverflowError: Arrow cannot represent the values.
-    """
+    """Return an array or a column of pandas as an Arrow array, perhaps in chunks; raises as ``pyarrow.array`` does. It
+    may have another byte order than this machine's, or be sparse. Categories become their values."""
     if hasattr(values, "sparse"):
         values = values.sparse.to_dense()
     dtype = getattr(values, "dtype", None)
@@ -69,17 +63,13 @@ def read_features(
     size: int | None = None,
     missing: bool = False,
 ) -> Features:
-    """Read the features of a batch.
+    """Read the features of a batch; raise InputError if a column or a row's features are invalid.
 
     Args:
         names: a column of vectors or arrays, or several columns of numbers.
-        dtype: the dtype of the values.
         before: number of rows before this batch, for messages.
         size: expected size of vectors and arrays; None: the size of the first row.
-        missing: True: NaN and null numbers are missing values; False: they are errors.
-
-    Raises:
-        InputError: a column is missing or has another type, or a row's features are invalid.
+        missing: whether NaN and null numbers are missing values; otherwise they are errors.
     """
     if not isinstance(names, str):
         return _from_numbers(batch, names, dtype, before, missing)

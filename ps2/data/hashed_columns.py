@@ -27,13 +27,7 @@ CATEGORIES = "strings, integers or booleans, or arrays of them"
 
 @dataclass(frozen=True, eq=False)
 class _Pairs:
-    """The pairs of one field.
-
-    Attributes:
-        keys: int64 of shape (pairs,), row after row.
-        values: float32 of shape (pairs,); None: all values are 1.
-        lengths: int64 of shape (n,), the number of pairs of each row; None: each row has one.
-    """
+    """The pairs of one field, row after row; ``values`` None: all are 1; ``lengths`` None: each row has one pair."""
 
     keys: Int64s
     values: Float32s | None = None

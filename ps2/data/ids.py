@@ -1,10 +1,12 @@
-"""Ids of one kind, such as vertices, users or items, and their numbers, which follow the order of the ids."""
+"""Ids of one kind, such as vertices, users or items: ``Ids`` numbers them in their order, ``Names`` in any order."""
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -12,21 +14,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ps2.array_types import Int64s
+from ps2.data.columns import as_arrow
 from ps2.errors import InputError
+from ps2.number_checks import is_whole
 
 Array = npt.NDArray[Any]
 
 UNKNOWN = -1
 WRONG = "rows have ids that were missing at the first reading: persist the DataFrame"
+# Names in a message.
+SHOWN = 3
+# Arrow looks names up faster than pandas, but builds a hash table of all names in each call. That pays off for at least
+# 1 / FEW as many look-ups as names.
+FEW = 8
 
 
 @dataclass(frozen=True, eq=False)
 class Ids:
-    """Distinct ids, numbered from 0 in ascending order.
-
-    Attributes:
-        values: int64 or strings, ascending, distinct.
-    """
+    """Distinct ids, int64 or strings, numbered from 0 in ascending order."""
 
     values: pa.Array
 
@@ -46,11 +51,8 @@ class Ids:
         return bool(pa.types.is_integer(self.values.type))
 
     def find(self, ids: pa.Array) -> Int64s:
-        """Return the numbers of ids; ``UNKNOWN`` for ids that are not among these.
-
-        Args:
-            ids: without nulls; integers or strings, like ``values``.
-        """
+        """Return the numbers of ids without nulls, of the type of ``values``; ``UNKNOWN`` for those that are not among
+        these."""
         if not self.are_integers:
             numbers = pc.fill_null(pc.index_in(ids, value_set=self.values), UNKNOWN)
             return numbers.to_numpy(zero_copy_only=False).astype(np.int64)
@@ -65,11 +67,7 @@ class Ids:
         return np.where(known[numbers] == values, numbers, UNKNOWN)
 
     def numbers(self, ids: pa.Array) -> Int64s:
-        """Return the numbers of known ids.
-
-        Raises:
-            InputError: an id is unknown.
-        """
+        """Return the numbers of ids; raise InputError if one is unknown."""
         numbers = self.find(ids)
         if len(numbers) and numbers.min() == UNKNOWN:
             raise InputError(WRONG)
@@ -88,3 +86,173 @@ class Ids:
     @cached_property
     def _without_gaps(self) -> bool:
         return int(self._integers[-1]) - int(self._integers[0]) == len(self) - 1
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Names(Sequence[Any]):
+    """A sequence of distinct names, int64 or strings; a vector's row is the position of its name. ``numpy.asarray``
+    converts it to int64, or to objects that are strings. ``what`` is the word for a name in errors: "word", "vertex",
+    "user" or "item"."""
+
+    values: pa.Array
+    what: str = "word"
+
+    @staticmethod
+    def from_values(values: Iterable[Any], what: str = "word") -> Names:
+        """Make names of integers or strings.
+
+        Raises:
+            InputError: the values are neither, one is null, or one is repeated.
+        """
+        array = _as_array("names", values)
+        if _are_integers(array.type):
+            array = _cast("names", array, pa.int64())
+        elif are_strings(array.type) or not len(array):
+            array = array.cast(pa.string())
+        if not (pa.types.is_int64(array.type) or pa.types.is_string(array.type)) or array.null_count:
+            raise InputError(f"names: expected integers or strings without null, got {array.type}")
+        if pc.count_distinct(array).as_py() != len(array):
+            raise InputError("names: expected distinct names, got repeated ones")
+        return Names(array, what)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Any]: ...
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return the name at a position, or a list of those in a slice."""
+        if isinstance(index, slice):
+            return self.named(range(*index.indices(len(self))))
+        # Arrow accepts negative indices only within bounds.
+        position = operator.index(index)
+        if not -len(self) <= position < len(self):
+            raise IndexError(f"names: expected a position below {len(self):,}, got {position}")
+        return self.values[position].as_py()
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.values.to_pylist())
+
+    def index(self, name: Any, start: int = 0, stop: int | None = None) -> int:
+        """Return the position of a name; raise ValueError if it is unknown, or outside of ``[start, stop)``."""
+        position = self._find(name)
+        if position is None or position not in range(len(self))[start:stop]:
+            raise ValueError(f"{name!r:.100} is not among the {self.what} names")
+        return position
+
+    def count(self, name: Any) -> int:
+        """Return 1 for a known name, else 0."""
+        return int(name in self)
+
+    def __contains__(self, name: object) -> bool:
+        return self._find(name) is not None
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
+        shared = self.values.to_numpy(zero_copy_only=False)
+        array = shared if dtype is None else shared.astype(dtype, copy=False)
+        # Arrow's memory is read-only; the caller wants a copy to write to it.
+        return array.copy() if copy and array is shared else array
+
+    def __repr__(self) -> str:
+        some = ", ".join(map(repr, self[:SHOWN]))
+        return f"Names([{some}{', ...' if len(self) > SHOWN else ''}], {len(self):,} of {self.values.type})"
+
+    @property
+    def are_integers(self) -> bool:
+        return pa.types.is_int64(self.values.type)
+
+    def positions(self, names: Any) -> Int64s:
+        """Return the positions of names, an Arrow array or values for one; -1 for null and for unknown names. Raise
+        InputError for another type: floats, too, because they may have rounded large integers."""
+        array = _as_array(self.what, names)
+        fits = _are_integers if self.are_integers else are_strings
+        if not (fits(array.type) or pa.types.is_null(array.type)):
+            kind = "integers" if self.are_integers else "strings"
+            raise InputError(f"{self.what}: expected {kind}, as those that have a vector are, got {array.type}")
+        typed = _cast(self.what, array, self.values.type)
+        if len(typed) * FEW >= len(self):
+            positions = pc.fill_null(pc.index_in(typed, value_set=self.values), -1)
+            return positions.to_numpy(zero_copy_only=False).astype(np.int64)
+        is_null = typed.is_null().to_numpy(zero_copy_only=False)
+        values = pc.fill_null(typed, 0 if self.are_integers else "").to_numpy(zero_copy_only=False)
+        return np.where(is_null, -1, self._index.get_indexer(values))
+
+    def position(self, name: Any) -> int:
+        """Return the position of a name; raise InputError if it is unknown."""
+        position = self._find(name)
+        if position is None:
+            raise InputError(f"{self.what}: expected one of the {len(self):,} that have a vector, got {name!r:.100}")
+        return position
+
+    def known(self, names: Any) -> Int64s:
+        """Return the positions of names; raise InputError, which lists them, if some are unknown or have another
+        type."""
+        positions = self.positions(names)
+        missing = np.flatnonzero(positions < 0)
+        if len(missing):
+            some = [_as_array(self.what, names)[int(index)].as_py() for index in missing[:SHOWN]]
+            more = ", ..." if len(missing) > SHOWN else ""
+            raise InputError(
+                f"{self.what}: expected those of the {len(self):,} that have a vector, got {len(missing):,} others: "
+                f"{', '.join(map(repr, some))}{more}"
+            )
+        return positions
+
+    def named(self, positions: Sequence[int] | Array) -> list[Any]:
+        """Return the names at some positions."""
+        names: list[Any] = self.values.take(pa.array(np.asarray(positions, np.int64))).to_pylist()
+        return names
+
+    def _find(self, name: object) -> int | None:
+        """Return the position of a name; None if it is unknown."""
+        if self.are_integers:
+            fits = is_whole(name) and -(2**63) <= name < 2**63
+        else:
+            fits = isinstance(name, str)
+        if not fits or name not in self._index:
+            return None
+        return int(self._index.get_loc(name))
+
+    @cached_property
+    def _index(self) -> Any:
+        """A hash table of all names, built at first use."""
+        import pandas as pd
+
+        return pd.Index(self.values.to_numpy(zero_copy_only=False))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"values": self.values, "what": self.what}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+
+def _as_array(what: str, values: Any) -> pa.Array | pa.ChunkedArray:
+    if isinstance(values, (pa.Array, pa.ChunkedArray)):
+        return values.cast(values.type.value_type) if pa.types.is_dictionary(values.type) else values
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):  # list() would split a text
+        raise InputError(f"{what}: expected a list of names, got {values!r:.100}")
+    try:
+        return as_arrow(values if hasattr(values, "dtype") else list(values))
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        raise InputError(f"{what}: expected all integers below 2**63, or all strings: {error}") from error
+
+
+def _cast(what: str, array: Any, kind: pa.DataType) -> Any:
+    try:
+        return array.cast(kind)
+    except pa.ArrowInvalid as error:
+        raise InputError(f"{what}: expected integers below 2**63: {error}") from error
+
+
+def _are_integers(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind))
+
+
+def are_strings(kind: pa.DataType) -> bool:
+    """Return True if a type is one of Arrow's types of texts."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))

@@ -160,15 +160,7 @@ class Field:
 
 @dataclass(frozen=True)
 class KeyFields:
-    """Fields and the seed of their keys, with what hashing derives from them.
-
-    Attributes:
-        fields: at least one field, all different.
-        seed: seed of the hash, in [0, 2**64).
-
-    Raises:
-        ConfigError: the fields or the seed are invalid.
-    """
+    """Fields, all different, and the seed of their keys, in [0, 2**64), with what hashing derives from them."""
 
     fields: tuple[Field, ...]
     seed: int = 0
@@ -265,12 +257,7 @@ class KeyFields:
 
 @dataclass(frozen=True)
 class Buckets:
-    """Intervals of numbers, with their keys.
-
-    Attributes:
-        edges: the n bounds, ascending.
-        keys: the n + 1 keys of the intervals.
-    """
+    """Intervals of numbers: their n ascending bounds, and the n + 1 keys of the intervals."""
 
     edges: tuple[float, ...]
     keys: tuple[int, ...]

@@ -26,13 +26,8 @@ def as_array(name: str, value: Any) -> npt.NDArray[Any]:
 
 
 def as_numbers(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return an array of numbers. Python's objects become float64; None and pandas' NA become NaN.
-
-    pandas uses objects if a DataFrame's columns have several types, nullable types or Arrow's types.
-
-    Raises:
-        TypeError: a value is not a number, for example a text or a date; the message is the value.
-    """
+    """Return an array of numbers. Python's objects become float64; None and pandas' NA become NaN. pandas uses objects
+    for columns of several types, nullable types or Arrow's types. Raise TypeError for a value that is no number."""
     if values.dtype != object:
         if values.dtype.kind not in "biuf":
             raise TypeError(str(values.dtype))

@@ -48,13 +48,7 @@ def spill_message(spilled: Sequence[Spilled]) -> str:
 
 
 class RowSpill:
-    """Decides when a worker's rows go to a file, and writes them.
-
-    Attributes:
-        spill: how the worker keeps its rows.
-        limit_bytes: the maximum size of rows in memory.
-        is_begun: True once rows are in the file.
-    """
+    """Decides when a worker's rows go to a file, and writes them; ``is_begun``: rows are in the file."""
 
     def __init__(self, spill: Spill, rank: int, workers: int) -> None:
         self.spill = spill
@@ -75,15 +69,8 @@ class RowSpill:
         return waiting_bytes > (min(self.spill.block_bytes, self.limit_bytes) if self.is_begun else self.limit_bytes)
 
     def append(self, rows: Rows, held_out: Mask | None = None) -> None:
-        """Write rows.
-
-        Args:
-            held_out: True for the held-out rows, shape (n,); None: there are none.
-
-        Raises:
-            SpillError: the disk is full, or fails.
-            LimitError: there are more columns than int32 holds.
-        """
+        """Write rows; ``held_out`` is True for the held-out rows, shape (n,); None: there are none. Raise SpillError if
+        the disk is full, or fails, and LimitError if there are more columns than int32 holds."""
         self.is_begun = True
         if held_out is None:
             self._append(rows, 0)

@@ -231,11 +231,8 @@ class LocalRows:
 
 
 def sample_rows(rows: int, fraction: float, rng: np.random.Generator) -> Int64s | None:
-    """Draw the numbers of a minibatch's rows, ascending; None: all rows.
-
-    Raises:
-        ConfigError: ``fraction`` is outside (0, 1].
-    """
+    """Draw the numbers of a minibatch's rows, ascending; None: all rows. Raise ConfigError for a fraction outside (0,
+    1]."""
     if not 0.0 < fraction <= 1.0:
         raise ConfigError(f"fraction: expected a number in (0, 1], got {fraction}")
     if fraction == 1.0:
@@ -266,12 +263,8 @@ def are_dense(columns: Array, rows: int, size: int) -> bool:
 
 
 def row_numbers(numbers: npt.ArrayLike, count: int) -> Int64s:
-    """Return numbers of rows as an array, checked.
-
-    Raises:
-        DTypeError: they are not integers, for example a mask.
-        OutOfRangeError: one is not in ``[0, count)``.
-    """
+    """Return numbers of rows as an array; raise DTypeError unless they are integers, OutOfRangeError unless in [0,
+    count)."""
     array = np.asarray(numbers)
     if array.size and array.dtype.kind not in "iu":
         raise DTypeError(f"rows: expected row numbers, integers, got {array.dtype}; a mask has np.flatnonzero(mask)")
@@ -296,14 +289,8 @@ def take_rows(indptr: Array, columns: Array, values: Array, rows: Int64s) -> tup
 
 
 class RowParts:
-    """Collects the arrays of rows that come in several parts.
-
-    Attributes:
-        dtype: the dtype of the values.
-        rows: number of rows so far.
-        size: number of columns of each row; None until it is known.
-        y, weights: labels and weights of the parts, appended by the caller.
-    """
+    """Collects the arrays of rows that come in several parts; ``size`` is the number of columns, None until it is
+    known. The caller appends to ``y`` and ``weights``."""
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
         self.dtype = dtype

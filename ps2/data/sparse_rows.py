@@ -19,10 +19,8 @@ def sparse_matrix(values: Array, columns: Array, indptr: Array, size: int) -> sp
 
 
 def canonical(x: sp.csr_array) -> sp.csr_array:
-    """Return the same rows with ascending columns, each once in a row: values of the same entry are added.
-
-    The argument's arrays are not changed.
-    """
+    """Return the same rows with ascending columns, each once in a row: values of the same entry are added, in a
+    copy."""
     if not x.has_canonical_format:
         x = x.copy()
         x.sum_duplicates()

@@ -23,13 +23,8 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class RowBlock:
-    """Some rows of a file.
-
-    Attributes:
-        begin, rows: the number of the first row, and the number of rows.
-        is_dense: each row has all columns, in order, so that only values are stored.
-        location: the position of the arrays in the file.
-    """
+    """Some rows of a file, from the row ``begin`` on; a dense block has all columns, in order, and stores only
+    values."""
 
     begin: int
     rows: int
@@ -39,15 +34,8 @@ class RowBlock:
 
 @dataclass(frozen=True, eq=False)
 class RowFile:
-    """The rows of a file.
-
-    Attributes:
-        keys: the used columns, int64, shape (k,), sorted, unique.
-        file: the file.
-        blocks: the blocks in order.
-        limit_bytes: the maximum size of a selection of rows in memory.
-        dense_indptr, dense_columns: the index arrays of the largest dense block; all dense blocks use a part of them.
-    """
+    """The rows of a file, by used columns; selections up to ``limit_bytes`` are copied to memory. All dense blocks use
+    a part of ``dense_indptr`` and ``dense_columns``."""
 
     keys: Int64s
     file: BlockFile
@@ -88,13 +76,10 @@ class RowFile:
 
 @dataclass(frozen=True, eq=False)
 class SpilledRows:
-    """Rows in a file, in a compact space of the columns that they use.
-
-    They have the methods of ``LocalRows``. Only their blocks have ``x``, ``y`` and ``weights``.
+    """Rows in a file, in a compact space of the columns that they use (``keys``), with the methods of ``LocalRows``.
+    Only their blocks have ``x``, ``y`` and ``weights``.
 
     Attributes:
-        keys: the used columns, int64, shape (k,), sorted, unique.
-        stored: the file's rows.
         changes: functions that change each block when it is read, in order.
         numbers: the numbers of the selected rows, ascending; None: all rows.
     """
@@ -135,15 +120,8 @@ class SpilledRows:
         return replace(self, changes=(*self.changes, change))
 
     def chosen(self, numbers: npt.ArrayLike) -> LocalRows | SpilledRows:
-        """Return some rows with all keys: in memory if they fit, else by reference.
-
-        Args:
-            numbers: row numbers, ascending, shape (m,).
-
-        Raises:
-            DTypeError: the numbers are not integers.
-            OutOfRangeError: the numbers do not ascend, or one is not in ``[0, n)``.
-        """
+        """Return rows by ascending numbers, with all keys: in memory if they fit, else by reference. Raise DTypeError
+        unless they are integers, OutOfRangeError unless they ascend in ``[0, n)``."""
         rows = row_numbers(numbers, len(self))
         if falls := np.flatnonzero(np.diff(rows) <= 0).tolist():
             before, after = rows[falls[0] : falls[0] + 2]
@@ -184,8 +162,9 @@ class SpilledRows:
         """Copy the rows into memory, with all keys."""
         blocks = list(self.blocks())
         if not blocks:
-            first = self.stored.blocks[:1]
-            return self._read(first[0], np.empty(0, np.int64)) if first else no_rows(self.keys)
+            if self.stored.blocks:
+                return self._read(self.stored.blocks[0], np.empty(0, np.int64))
+            return LocalRows(self.keys, sp.csr_array((0, len(self.keys))), np.empty(0))
         x = [block.x for block in blocks]
         lengths = np.concatenate([np.diff(part.indptr) for part in x])
         indptr = np.concatenate([[0], np.cumsum(lengths)])
@@ -219,10 +198,6 @@ class _Renumbering:
         return replace(
             rows, keys=self.keys, x=sp.csr_array((x.data, columns, x.indptr), shape=(len(rows), len(self.keys)))
         )
-
-
-def no_rows(keys: Int64s) -> LocalRows:
-    return LocalRows(keys, sp.csr_array((0, len(keys))), np.empty(0))
 
 
 def _joined(parts: list[Array | None]) -> Array | None:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.array_types import Int32s, Int64s
-from ps2.ops.kernels import kernel
+from ps2.ops.kernels import inline, kernel
 from ps2.ops.nonzero import count_bits
 
 Array = npt.NDArray[Any]
@@ -54,48 +54,44 @@ class ColumnNumbers:
 
 @kernel
 def renumber(ids: Array, inverse: Int32s, size: int) -> Int64s:
-    """Return the sorted unique ids in [0, size); write each entry's position among them. ``inverse`` may be ``ids``.
-
-    A bitmap of ids, with the number of bits before each word, makes small minibatches of millions of ids cheap.
-    """
+    """Return the sorted unique ids in [0, size); write each entry's position among them. ``inverse`` may be ``ids``. A
+    bitmap with the number of bits before each word makes small minibatches of millions of ids cheap."""
     words = np.zeros(size // WORD_BITS + 1, np.uint64)
-    for id in ids:
-        words[id // WORD_BITS] |= np.uint64(1) << np.uint64(id % WORD_BITS)
+    _mark(ids, words)
     before = np.empty(len(words), np.int32)
-    count = np.int64(0)
-    for word in range(len(words)):
-        before[word] = count
-        count += np.int64(count_bits(words[word]))
-    used = np.empty(count, np.int64)
+    used = np.empty(_sum_before(words, before), np.int64)
     for i in range(len(ids)):
         id = ids[i]
-        word = id // WORD_BITS
-        lower = words[word] & ((np.uint64(1) << np.uint64(id % WORD_BITS)) - np.uint64(1))
-        number = before[word] + np.int64(count_bits(lower))
+        number = _number_of(id, words, before)
         used[number] = id
         inverse[i] = number
     return used
 
 
 @kernel
-def _mark(columns: Int32s, words: Words) -> None:
+def _mark(columns: Array, words: Words) -> None:
     for column in columns:
         words[column // WORD_BITS] |= np.uint64(1) << np.uint64(column % WORD_BITS)
 
 
 @kernel
-def _sum_before(words: Words, before: Int32s) -> None:
-    """Set the number of columns before each word."""
+def _sum_before(words: Words, before: Int32s) -> np.int64:
+    """Set the number of columns before each word; return the number of all."""
     count = np.int64(0)
     for word in range(len(words)):
         before[word] = count
         count += np.int64(count_bits(words[word]))
+    return count
+
+
+@inline
+def _number_of(column: int, words: Words, before: Int32s) -> np.int64:
+    word = column // WORD_BITS
+    lower = words[word] & ((np.uint64(1) << np.uint64(column % WORD_BITS)) - np.uint64(1))
+    return before[word] + np.int64(count_bits(lower))
 
 
 @kernel
 def _look_up(columns: Int32s, words: Words, before: Int32s, numbers: Int32s) -> None:
     for position in range(len(columns)):
-        column = columns[position]
-        word = column // WORD_BITS
-        lower = words[word] & ((np.uint64(1) << np.uint64(column % WORD_BITS)) - np.uint64(1))
-        numbers[position] = before[word] + np.int64(count_bits(lower))
+        numbers[position] = _number_of(columns[position], words, before)

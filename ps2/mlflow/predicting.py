@@ -31,7 +31,7 @@ from ps2.algorithms.frame.scoring import (
     to_json,
 )
 from ps2.data.columns import VECTOR, VECTORS, as_arrow, listed, read_features, read_numbers
-from ps2.data.names import are_strings
+from ps2.data.ids import are_strings
 from ps2.data.plain_arrays import as_array, as_numbers
 from ps2.errors import CheckpointCorruptError, InputError, LimitError, UsageError
 from ps2.server.memory import available_bytes

@@ -6,8 +6,7 @@ import numpy as np
 from faults import processes
 
 from ps2 import PS2Context
-from ps2.algorithms.embeddings.server_graph import ServerGraph
-from ps2.algorithms.embeddings.walks import LocalGraph
+from ps2.algorithms.embeddings.walks import LocalGraph, ServerGraph
 from tests.graphs import random_edges, walk_settings
 
 VERTICES = 60

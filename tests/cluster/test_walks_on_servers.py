@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ps2.algorithms.embeddings.server_graph import ServerGraph
+from ps2.algorithms.embeddings.walks import ServerGraph
 from ps2.errors import InputError
 from tests.graphs import PAIRS, VERTICES, Edges, random_edges, walk_settings
 

@@ -20,8 +20,7 @@ from ps2.algorithms.embeddings.sentences import number_words
 from ps2.algorithms.frame.tables import check_columns
 from ps2.algorithms.training.faults import ColumnNames, error_of
 from ps2.algorithms.training.reading import read
-from ps2.data.ids import Ids
-from ps2.data.names import Names
+from ps2.data.ids import Ids, Names
 from ps2.errors import InputError
 
 INTEGERS = ("tinyint", "smallint", "int", "bigint")

@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 
 from ps2.algorithms import KMeans, KMeansClusters, KMeansModel
-from ps2.algorithms.text import clicks, documents, edges, libsvm, ratings
+from ps2.algorithms.text import clicks, documents, libsvm, tables
 from ps2.errors import ConfigError, InputError
 
 READERS = {
     "rows": lambda spark, path: libsvm.read(spark, path, 3),
     "features": libsvm.count_features,
-    "edges": edges.read,
-    "classes": edges.read_classes,
+    "edges": tables.read_edges,
+    "classes": tables.read_classes,
     "documents": documents.read,
-    "ratings": lambda spark, path: ratings.read(spark, path, None),
-    "table": lambda spark, path: ratings.read(spark, path, ratings.CsvColumns()),
+    "ratings": lambda spark, path: tables.read_ratings(spark, path, None),
+    "table": lambda spark, path: tables.read_ratings(spark, path, tables.CsvColumns()),
     "clicks": lambda spark, path: clicks.read(spark, path, "csv", clicks.ClickColumns(categories=("site",))),
-    "plays": lambda spark, path: ratings.read(spark, path, ratings.CsvColumns(rating=None)),
+    "plays": lambda spark, path: tables.read_ratings(spark, path, tables.CsvColumns(rating=None)),
     "parquet": lambda spark, path: clicks.read(spark, path, "parquet", clicks.ClickColumns(categories=("site",))),
     "vocabulary": lambda spark, path: documents.read_vocabulary(spark, path, 3),
 }
@@ -265,8 +265,8 @@ def test_a_path_when_it_begins_with_tilde_then_is_refused(spark):
 def test_a_file_when_its_name_is_a_pattern_then_error_writes_it(spark, tmp_path):
     (tmp_path / "a[1]").write_text("1 2\n")
     with pytest.raises(InputError, match=r"no such file that this pattern matches; .* this name is (.*)$") as raised:
-        edges.read(spark, str(tmp_path / "a[1]"))
-    assert edges.read(spark, str(raised.value).rpartition(" ")[2]).rows == 1
+        tables.read_edges(spark, str(tmp_path / "a[1]"))
+    assert tables.read_edges(spark, str(raised.value).rpartition(" ")[2]).rows == 1
 
 
 def test_a_path_when_java_has_another_locale_then_error_says_so(spark, tmp_path):
@@ -275,6 +275,6 @@ def test_a_path_when_java_has_another_locale_then_error_says_so(spark, tmp_path)
     before = system.setProperty(name, "ANSI_X3.4-1968")
     try:
         with pytest.raises(ConfigError, match=r"ANSI_X3.4-1968 for Spark's Java, got .*xe8le': set LC_ALL=C.UTF-8"):
-            edges.read(spark, str(tmp_path / "modèle"))
+            tables.read_edges(spark, str(tmp_path / "modèle"))
     finally:
         system.setProperty(name, before)

@@ -8,8 +8,7 @@ import pytest
 from embedding_training import RECIPE, WORDS, fitted, make_plan, margin, read_pairs
 
 from ps2.algorithms import Embedding
-from ps2.algorithms.embeddings.edge_frame import ReadKeys
-from ps2.algorithms.embeddings.graph_frame import ReadEdges
+from ps2.algorithms.embeddings.edge_frame import ReadEdges, ReadKeys
 from ps2.algorithms.embeddings.program import Corpus, OnlyWorker, train
 from ps2.algorithms.embeddings.sentences import rank_by_frequency
 from ps2.data.ids import Ids
@@ -71,7 +70,7 @@ def fitted_to_edges(size, order, keyed, workers=1, epochs=3):
     if keyed:
         read, counts = ReadKeys(False, edges, float(edges), 1), np.ones(1, np.int64)
     else:
-        read, counts = ReadEdges(lambda: vertices, lambda: numbers, False, edges, float(edges), 1), counts[ranked]
+        read, counts = ReadEdges(False, edges, float(edges), 1, lambda: vertices, lambda: numbers), counts[ranked]
     ids = EDGES * FAR if keyed else EDGES
     shards = [[pa.RecordBatch.from_arrays(list(map(pa.array, ids[w::workers].T)), ["a", "b"])] for w in range(workers)]
     with training_context() as ps:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from embedding_training import make_plan
 
-from ps2.algorithms.embeddings.footprint import check_memory, check_walks
 from ps2.algorithms.embeddings.settings import BiasedWalkSettings
+from ps2.algorithms.embeddings.work import check_memory, check_walks
 from ps2.errors import LimitError
 
 WORDS, TOKENS, DRIVER = 1000, 10**6, 16 << 30

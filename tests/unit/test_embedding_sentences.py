@@ -18,7 +18,7 @@ from ps2.algorithms.embeddings.sentences import (
     scatter,
     split_long,
 )
-from ps2.data.names import Names
+from ps2.data.ids import Names
 from tests.graphs import random_edges, walk_settings
 
 WALKS = walk_settings(3, 8, seed=5)

@@ -6,7 +6,7 @@ import pytest
 
 from ps2.algorithms.text.layouts import Header, Layout
 from ps2.algorithms.text.paths import format_of
-from ps2.algorithms.text.ratings import CsvColumns
+from ps2.algorithms.text.tables import CsvColumns
 from ps2.errors import InputError
 
 HEADER = '\ufeffuserId,movieId,"stars",time'

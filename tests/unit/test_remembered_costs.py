@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from ps2.algorithms.embeddings.remembered_costs import MAX_AGE_S, VARIABLE, remembered
+from ps2.algorithms.embeddings.cost_probes import MAX_AGE_S, VARIABLE, remembered
 from ps2.algorithms.embeddings.work import UnitCosts
 
 COSTS = UnitCosts(1e-4, 2e-9, 3e-10, 4e-10)

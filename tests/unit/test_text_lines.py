@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ps2.algorithms.text.layouts import Layout
-from ps2.algorithms.text.ratings import COLUMNS
+from ps2.algorithms.text.tables import RATINGS
 from ps2.errors import InputError
 
 CUT = ": cut off what follows the third field"
@@ -13,7 +13,7 @@ CUT = ": cut off what follows the third field"
 
 @pytest.mark.parametrize("line", ["1 2 3", "ann\tfilm .5", "  a   b  -1e-3 ", "a b 7.", "# anything, said", "", "  "])
 def test_a_line_when_it_is_a_row_or_blank_then_there_is_no_fault(line):
-    assert Layout.of_text(COLUMNS, 3).fault_of(line) is None
+    assert Layout.of_text(RATINGS, 3).fault_of(line) is None
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_a_line_when_it_is_a_row_or_blank_then_there_is_no_fault(line):
     ],
 )
 def test_a_line_when_it_is_malformed_then_the_fault_says_how(line, size, fault):
-    assert Layout.of_text(COLUMNS, size).fault_of(line) == fault
+    assert Layout.of_text(RATINGS, size).fault_of(line) == fault
 
 
 @pytest.mark.parametrize(
@@ -57,13 +57,13 @@ def test_a_line_when_it_is_malformed_then_the_fault_says_how(line, size, fault):
     ],
 )
 def test_lines_when_separated_somehow_then_the_fields_are_found(lines, fields):
-    layout = Layout.of_lines(COLUMNS, lines)
+    layout = Layout.of_lines(RATINGS, lines)
     assert (layout.fields(lines[0], layout.headers[0]), len(layout.names)) == (fields, len(fields))
 
 
 @pytest.mark.parametrize("line", ["1::2::5::978", "1,2,5,978", "1\t2\t5\t978", "1::2::good"])
 def test_lines_when_no_separator_fits_then_fault_quotes_them(line):
-    assert "'user item rating', got " in str(Layout.of_lines(COLUMNS, [line]).fault_of(line))
+    assert "'user item rating', got " in str(Layout.of_lines(RATINGS, [line]).fault_of(line))
 
 
 @pytest.mark.parametrize(
@@ -78,16 +78,16 @@ def test_lines_when_no_separator_fits_then_fault_quotes_them(line):
 )
 def test_lines_when_they_read_in_two_ways_then_error_says_both(lines, readings):
     with pytest.raises(InputError) as raised:
-        Layout.of_lines(COLUMNS, lines, "file")
+        Layout.of_lines(RATINGS, lines, "file")
     assert str(raised.value).startswith(f"file: {lines[0]!r} can be read as {readings}: separate fields by")
 
 
 @pytest.mark.parametrize("lines", [["1 2 4,5", "3 4 3,0"], ["1;2;4,5"], ["ann | film | -4,25"]])
 def test_lines_when_numbers_have_commas_then_error_says_so(lines):
     with pytest.raises(InputError, match=r"^file: expected a number with a decimal point, got '"):
-        Layout.of_lines(COLUMNS, lines, "file")
+        Layout.of_lines(RATINGS, lines, "file")
 
 
 def test_a_line_when_it_is_not_utf8_then_the_fault_says_so():
     line = "andr\ufffd film 5"
-    assert Layout.of_text(COLUMNS, 3).fault_of(line) == "user: expected UTF-8, got 'andr\ufffd'"
+    assert Layout.of_text(RATINGS, 3).fault_of(line) == "user: expected UTF-8, got 'andr\ufffd'"

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import xxhash
 
-from ps2.data import xxh3_kernels
+from ps2.data import hashing_kernels
 from ps2.ops.kernels import kernel
 
-xxh3 = kernel(xxh3_kernels.xxh3)
+xxh3 = kernel(hashing_kernels.xxh3)
 
 TEXT = np.random.default_rng(0).integers(0, 256, 5000).astype(np.uint8)
 # Around the ends of the blocks of 1024 bytes.

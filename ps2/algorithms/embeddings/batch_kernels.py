@@ -15,10 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.embeddings.training_kernels import (
+    CBOW,
+    EDGES,
+    EDGES_ONE_TABLE,
     ZERO,
     add_losses,
     add_to_inputs,
     add_to_outputs,
+    add_to_rows,
     copy_outputs,
     list_inputs,
     products,
@@ -34,7 +38,6 @@ Groups = tuple[Int32s, Int64s, Int32s]
 # Changes of vectors and of contexts, and the number of updates in each.
 Changes = tuple[Float32s, Float32s, Int64s, Int64s]
 
-SKIPGRAM, CBOW, EDGES, EDGES_ONE_TABLE = range(4)
 # Dominates any sum with other servers' partial products.
 NO_PAIR = np.float32(1e9)
 
@@ -56,12 +59,12 @@ def list_groups(
             used += 1
             count += 1
             continue
-        for at in range(begin, end):
-            m = list_inputs(tokens, begin, end, at, windows[at], inputs[used:])
+        for token in range(begin, end):
+            m = list_inputs(tokens, begin, end, token, windows[token], inputs[used:])
             if m:
                 begins[count] = used
-                outputs[count, 0] = tokens[at]
-                outputs[count, 1:] = negatives[at]
+                outputs[count, 0] = tokens[token]
+                outputs[count, 1:] = negatives[token]
                 used += m
                 count += 1
     begins[count] = used
@@ -70,34 +73,29 @@ def list_groups(
 
 @kernel
 def find_products(
-    numbers: Int64s, vectors: Float32s, contexts: Float32s, groups: Groups, kind: int, found: Float32s
+    numbers: Int64s, vectors: Float32s, contexts: Float32s, groups: Groups, kind: int, dots: Float32s
 ) -> None:
-    """Compute the dot products of some groups.
-
-    Args:
-        numbers: of the groups; consecutive.
-        found: shape (rows, outputs of a group): one row for each input; with CBOW, for each group.
-    """
+    """Compute the dot products of some consecutive groups: one row for each input; with CBOW, for each group."""
     inputs, begins, outputs = groups
     k = outputs.shape[1]
     old = np.empty((k, vectors.shape[1]), np.float32)
-    mean, only = np.empty((1, vectors.shape[1]), np.float32), np.zeros(1, np.int32)
-    for at in range(len(numbers)):
-        g = numbers[at]
+    mean, only_row = np.empty((1, vectors.shape[1]), np.float32), np.zeros(1, np.int32)
+    for index in range(len(numbers)):
+        g = numbers[index]
         copy_outputs(contexts, outputs[g], k, old)
-        some = inputs[begins[g] : begins[g + 1]]
+        words = inputs[begins[g] : begins[g + 1]]
         if kind == CBOW:
-            rows = found[g : g + 1]
-            take_mean(vectors, some, len(some), mean)
-            products(mean, only, 1, old, k, rows)
+            rows = dots[g : g + 1]
+            take_mean(vectors, words, len(words), mean)
+            products(mean, only_row, 1, old, k, rows)
         else:
-            rows = found[begins[g] : begins[g + 1]]
-            products(vectors, some, len(some), old, k, rows)
-        target = outputs[g, 0]
-        itself = kind == EDGES_ONE_TABLE and some[0] == target
+            rows = dots[begins[g] : begins[g + 1]]
+            products(vectors, words, len(words), old, k, rows)
+        target, has_one_table = outputs[g, 0], kind == EDGES_ONE_TABLE
+        is_loop = has_one_table and words[0] == target
         for i in range(len(rows)):
             for j in range(k):
-                if itself or (j and outputs[g, j] == target) or (kind == EDGES_ONE_TABLE and outputs[g, j] == some[0]):
+                if is_loop or (j and outputs[g, j] == target) or (has_one_table and outputs[g, j] == words[0]):
                     rows[i, j] = -NO_PAIR if j else NO_PAIR
 
 
@@ -109,61 +107,50 @@ def add_changes(
     rows: Groups,
     count: int,
     kind: int,
-    by: Float32s,
+    coefficients: Float32s,
     changes: Changes,
 ) -> None:
-    """Sum up the changes of vectors and contexts, without applying them.
-
-    Args:
-        rows: rows of ``changes`` in place of words.
-        by: coefficients, shaped like the dot products.
-    """
+    """Sum up the changes of vectors and contexts, without applying them. ``rows`` are groups with rows of ``changes``
+    in place of words; coefficients have the shape of the dot products."""
     inputs, begins, outputs = groups
     input_rows, _, output_rows = rows
-    of_vectors, of_contexts, vector_updates, context_updates = changes
+    vector_changes, context_changes, vector_updates, context_updates = changes
     k = outputs.shape[1]
     old = np.empty((k, vectors.shape[1]), np.float32)
-    mean, only = np.empty((1, vectors.shape[1]), np.float32), np.zeros(1, np.int32)
+    mean, only_row = np.empty((1, vectors.shape[1]), np.float32), np.zeros(1, np.int32)
     for g in range(count):
         begin, end = begins[g], begins[g + 1]
         copy_outputs(contexts, outputs[g], k, old)
-        some, some_rows = inputs[begin:end], input_rows[begin:end]
+        words, word_rows = inputs[begin:end], input_rows[begin:end]
         if kind == CBOW:
-            coefficients_of = by[g : g + 1]
-            take_mean(vectors, some, len(some), mean)
-            add_to_outputs(of_contexts, output_rows[g], k, mean, only, 1, coefficients_of)
+            factors = coefficients[g : g + 1]
+            take_mean(vectors, words, len(words), mean)
+            add_to_outputs(context_changes, output_rows[g], k, mean, only_row, 1, factors)
             mean[:] = ZERO
-            add_to_inputs(mean, only, 1, old, k, coefficients_of)
-            for i in range(len(some)):
-                row = of_vectors[some_rows[i]]
-                for n in range(old.shape[1]):
-                    row[n] += mean[0, n]
+            add_to_inputs(mean, only_row, 1, old, k, factors)
+            add_to_rows(vector_changes, word_rows, len(words), mean[0])
         else:
-            coefficients_of = by[begin:end]
-            add_to_outputs(of_contexts, output_rows[g], k, vectors, some, len(some), coefficients_of)
-            add_to_inputs(of_vectors, some_rows, len(some), old, k, coefficients_of)
-        for i in range(len(some)):
-            vector_updates[some_rows[i]] += k
+            factors = coefficients[begin:end]
+            add_to_outputs(context_changes, output_rows[g], k, vectors, words, len(words), factors)
+            add_to_inputs(vector_changes, word_rows, len(words), old, k, factors)
+        for i in range(len(words)):
+            vector_updates[word_rows[i]] += k
         for j in range(k):
-            context_updates[output_rows[g, j]] += len(coefficients_of)
+            context_updates[output_rows[g, j]] += len(factors)
 
 
 @reduction
 def apply_changes(table: Float32s, words: Int64s, changes: Float32s, updates: Int64s, scale: float) -> None:
-    """Add changes to the vectors of words, each limited by its number of updates.
-
-    Args:
-        scale: share of the way to zero gradient that one update goes.
-    """
+    """Add changes to the vectors of words, each limited by its number of updates; ``scale`` is the share of the
+    distance to zero gradient that one update covers."""
     for i in range(len(words)):
-        h = scale * updates[i]
-        factor = np.float32(1 / max(h, 1.0))
+        factor = np.float32(1 / max(scale * updates[i], 1.0))
         row, change = table[words[i]], changes[i]
         for n in range(table.shape[1]):
             row[n] += factor * change[n]
 
 
 @kernel
-def losses_of(found: Float32s, statistics: Float64s) -> None:
+def losses_of(dots: Float32s, statistics: Float64s) -> None:
     """Add -log p of dot products to the statistics of ``training_kernels``."""
-    add_losses(found, len(found), found.shape[1], statistics)
+    add_losses(dots, len(dots), dots.shape[1], statistics)

@@ -1,11 +1,25 @@
-"""Measure the costs of moving and computing on small temporary tables, and predict those of each strategy."""
+"""Measure the costs of moving and computing on small temporary tables, and predict those of each strategy.
+
+Measured costs are remembered by machine, servers and sizes, so that a second training does not measure them again: a
+file for each combination, in the user's cache folder. Programs may write one at the same time: a file is written
+aside and renamed into place, so that a reader finds a whole one, whichever that is. If it is of no use, costs are
+measured again.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
-from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import replace
+import math
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, fields, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,13 +27,14 @@ import numpy as np
 from ps2.algorithms.embeddings.damping import UpdateRates
 from ps2.algorithms.embeddings.loops import arguments_of, batch_tokens, piece_tokens
 from ps2.algorithms.embeddings.plan import EmbeddingPlan
-from ps2.algorithms.embeddings.remembered_costs import remembered
 from ps2.algorithms.embeddings.sampling import Sampler
 from ps2.algorithms.embeddings.tables import SlicedTable, VectorTable, make_columns, make_row, put_aliases
 from ps2.algorithms.embeddings.work import PASSES, STRATEGIES, UnitCosts, seconds_per_token, work_per_token
 from ps2.algorithms.embeddings.worker import clock_tokens
+from ps2.cgroups import usable_cores
 from ps2.client.calibration import fastest
 from ps2.ops.kernels import Float64s, Int64s
+from ps2.version import __version__
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +45,11 @@ SENTENCE = 40
 BUDGET_S = 0.15
 # A measured zero counts as this much, so that it does not decide the choice.
 MIN_S = 1e-13
+# The folder of the files instead of ps2/costs in the user's cache folder; "off": costs are measured each time.
+VARIABLE = "PS2_COSTS"
+OFF = "off"
+# The machine, or its other programs, may differ after this time.
+MAX_AGE_S = 30 * 24 * 3600.0
 
 
 def predict_seconds(
@@ -40,15 +60,8 @@ def predict_seconds(
     threads: int,
     hosts: Sequence[str] | None = None,
 ) -> Float64s:
-    """Predict the seconds per token of each of ``STRATEGIES`` from measurements; none if the settings name one.
-
-    Args:
-        threads: the number of threads of each worker.
-        hosts: the hosts of the servers: measurements are cached by these; None: costs are measured again.
-
-    Raises:
-        LimitError: the servers lack the memory for the measurements.
-    """
+    """Predict the seconds per token of each of ``STRATEGIES`` from measurements; none if the settings name a strategy.
+    Measurements are cached by the hosts of the servers; None: costs are measured again."""
     if plan.settings.via != "auto":
         return np.empty(0)
     sampler = Sampler.from_frequencies(plan, frequencies)
@@ -83,14 +96,8 @@ def _costs(plan: EmbeddingPlan, servers: int, piece: int, hosts: Sequence[str] |
 
 
 def measure(plan: EmbeddingPlan, servers: int, piece: int) -> UnitCosts:
-    """Return the costs between this process and the servers of the context, with one core.
-
-    Args:
-        piece: the tokens of a request (or pair of requests) of "servers"; as many are measured, up to ``MADDS``.
-
-    Raises:
-        LimitError: not even these tables fit.
-    """
+    """Return the costs between this process, with one core, and the servers of the context. Measure a request (or pair
+    of requests) of "servers" with ``piece`` tokens, up to ``MADDS``."""
     words = max(2, min(plan.vocabulary, MAX_BYTES // (4 * plan.size)))
     rng = np.random.default_rng(plan.seed)
     small = replace(plan, vocabulary=words)
@@ -145,3 +152,62 @@ def _learn_by_products(slices: SlicedTable, arguments: dict[str, Any]) -> tuple[
     products = slices.matrix.apply("skipgrams.find_products", **arguments)
     slices.matrix.apply("skipgrams.learn_from_products", products=products, rate=0.0, workers=1, **arguments)
     return products.size, 2 * products.nbytes * slices.parts
+
+
+def remembered(key: Mapping[str, Any], measure: Callable[[], UnitCosts]) -> UnitCosts:
+    """Return remembered costs, or measure and remember them; ``key``: what they depend on beside this machine, plain
+    data."""
+    folder = _folder()
+    if folder is None:
+        return measure()
+    whole = {"machine": [platform.node(), platform.machine(), usable_cores()], "version": __version__, **key}
+    text = json.dumps(whole, sort_keys=True)
+    path = folder / f"embeddings-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+    costs = _read(path)
+    if costs is None:
+        costs = measure()
+        _write(path, {"key": whole, "measured_s": time.time(), "costs": asdict(costs)})
+    return costs
+
+
+def _folder() -> Path | None:
+    setting = os.environ.get(VARIABLE, "")
+    if setting.lower() == OFF:
+        return None
+    if setting:
+        return Path(setting)
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    # The XDG specification ignores relative paths.
+    if os.path.isabs(home):
+        return Path(home, "ps2", "costs")
+    with suppress(RuntimeError):  # no home
+        return Path.home() / ".cache" / "ps2" / "costs"
+    return None
+
+
+def _read(path: Path) -> UnitCosts | None:
+    """Return the costs of a file; None if there is none, it is old, or, with a warning, it cannot be used."""
+    try:
+        content = json.loads(path.read_bytes())
+        costs = UnitCosts(**{field.name: float(content["costs"][field.name]) for field in fields(UnitCosts)})
+        age_s = time.time() - float(content["measured_s"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        log.warning("%s is ignored, and costs are measured again: %r", path, error)
+        return None
+    if not all(math.isfinite(cost) and cost >= 0 for cost in asdict(costs).values()):
+        log.warning("%s is ignored, and costs are measured again: they are %s", path, costs)
+        return None
+    return costs if 0 <= age_s <= MAX_AGE_S else None
+
+
+def _write(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a file whole; a folder that cannot be written to is no fault of the training."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=path.stem, delete=False) as file:
+            json.dump(content, file)
+        os.replace(file.name, path)
+    except OSError as error:
+        log.info("costs are not remembered in %s: %s", path, error)

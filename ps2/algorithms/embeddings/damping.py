@@ -40,22 +40,15 @@ ALL = (slice(None), slice(None))
 
 @dataclass(frozen=True, eq=False)
 class UpdateRates:
-    """Expected updates of each word's vectors, per token.
-
-    Attributes:
-        vectors, contexts: float64, shape (vocabulary,): the updates in the two tables; of a single table, both are the
-            sum.
-    """
+    """Expected updates of each word's vectors and contexts, per token, float64, shape (vocabulary,); of a single table,
+    both are the sum."""
 
     vectors: Float64s
     contexts: Float64s
 
     @staticmethod
     def from_frequencies(plan: EmbeddingPlan, frequencies: Int64s, chances: Float64s) -> UpdateRates:
-        """Args:
-        frequencies: the occurrences of each word.
-        chances: the probability of each word to be drawn as a negative.
-        """
+        """Return the rates; ``chances``: the probability of each word to be drawn as a negative."""
         shares = frequencies / max(frequencies.sum(), 1)
         pairs = plan.inputs_per_token
         inputs = plan.window + 1.0 if plan.architecture == "cbow" else pairs * (1 + plan.settings.negative)
@@ -86,14 +79,9 @@ class ChangeDamping:
         workers: int,
         words: Sequence[Any] = ALL,
     ) -> None:
-        """Replace changes, in place, by what the worker is to add.
-
-        Args:
-            changes: the changes of each table, from ``tokens`` tokens at this rate, while workers - 1 others make
-                similar changes.
-            tables: the current rows that belong to the changes.
-            words: the words of these rows.
-        """
+        """Replace the changes of each table, in place, by what the worker is to add. They come from ``tokens`` tokens
+        at this rate, while workers - 1 others make similar changes; ``tables`` are the current rows, and ``words``
+        their words."""
         updates = [table[some_words] for table, some_words in zip(self._updates, words, strict=False)]
         for directions, rows, weights in zip(self._directions, tables, updates, strict=False):
             directions.follow(rows, weights)
@@ -102,13 +90,8 @@ class ChangeDamping:
 
 
 class PrincipalDirections:
-    """Principal directions of a table's rows: by subspace iteration, one iteration a call.
-
-    Attributes:
-        basis: float32, shape (size, at most DIRECTIONS), orthonormal.
-        lengths: float64: the mean squares of the rows along these directions.
-        rest: the mean square along any other direction.
-    """
+    """Principal directions of a table's rows, by one subspace iteration a call: an orthonormal ``basis``, the rows'
+    mean squares along it (``lengths``), and the mean square along any other direction (``rest``)."""
 
     def __init__(self, size: int) -> None:
         count = min(DIRECTIONS, size)
@@ -125,11 +108,7 @@ class PrincipalDirections:
         self.rest = max(whole - float(self.lengths.sum()), 0.0) / max(size - count, 1)
 
     def damp(self, changes: Float32s, steps: Float64s, workers: int) -> None:
-        """Damp changes of the other table, in place.
-
-        Args:
-            steps: the step of each row: number of updates * rate * curvature bound.
-        """
+        """Damp changes of the other table, in place; a row's step is its number of updates * rate * curvature bound."""
         for begin in range(0, len(changes), BLOCK_ROWS):
             some, by = changes[begin : begin + BLOCK_ROWS], steps[begin : begin + BLOCK_ROWS, None]
             others = _share(by * self.rest, workers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,16 +16,17 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BooleanType, ByteType, DataType, IntegerType, LongType, NumericType, ShortType, StringType
 
 from ps2.algorithms.embeddings.sentences import EdgeSentences, KeyedSentences
-from ps2.algorithms.embeddings.server_graph import ServerGraph
-from ps2.algorithms.embeddings.walks import LocalGraph
+from ps2.algorithms.embeddings.settings import GraphSettings
+from ps2.algorithms.embeddings.walks import LocalGraph, ServerGraph
 from ps2.algorithms.frame.tables import column, field
+from ps2.array_types import Float64s, Int32s
 from ps2.client.dcv import DCV
 from ps2.data.ids import Ids
 from ps2.errors import InputError
-from ps2.ops.kernels import Float64s
 from ps2.run.spark.backend_lookup import backend_of, with_python
 
 Array = npt.NDArray[Any]
+T = TypeVar("T")
 
 # The approximate number of edges numbered at once.
 BLOCK_EDGES = 1 << 20
@@ -41,12 +42,7 @@ SHOWN_CHARS = 200
 
 @dataclass(frozen=True, eq=False)
 class Edges:
-    """Some edges.
-
-    Attributes:
-        sources, targets: integers: the numbers of vertices.
-        weights: float64, positive; None: edges have no weights.
-    """
+    """Some edges between numbered vertices or keys; the weights are float64, positive; None: edges have no weights."""
 
     sources: Array
     targets: Array
@@ -60,12 +56,9 @@ class Edges:
 
 
 def edges_of(batches: Iterable[pa.RecordBatch], vertices: Ids) -> Iterator[Edges]:
-    """Read edges; skip those of weight 0.
-
-    Args:
-        batches: batches of columns source, target and optionally weight.
-    """
-    for block in _blocks(batches):
+    """Read edges from columns source, target and optionally weight; skip those of weight 0."""
+    for parts in blocks_of((batch for batch in batches if batch.num_rows), lambda batch: batch.num_rows, BLOCK_EDGES):
+        block = pa.Table.from_batches(parts)
         sources, targets = (vertices.numbers(block.column(i).combine_chunks()) for i in (0, 1))
         yield _positive(sources, targets, block)
 
@@ -79,40 +72,24 @@ def _positive(sources: Array, targets: Array, columns: pa.Table | pa.RecordBatch
     return Edges(sources[is_positive], targets[is_positive], weights[is_positive])
 
 
-def _blocks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    block: list[pa.RecordBatch] = []
-    count = 0
-    for batch in batches:
-        block.append(batch)
-        count += batch.num_rows
-        if count >= BLOCK_EDGES:
-            yield pa.Table.from_batches(block)
-            block, count = [], 0
-    if count:
-        yield pa.Table.from_batches(block)
-
-
-@dataclass(frozen=True)
-class EdgeColumns:
-    """The names of the columns of edges."""
-
-    source: str
-    target: str
-    weight: str | None
+def blocks_of(items: Iterable[T], size: Callable[[T], int], limit: int) -> Iterator[list[T]]:
+    """Yield consecutive items in lists; a list ends when its size reaches the limit."""
+    block: list[T] = []
+    total = 0
+    for item in items:
+        block.append(item)
+        total += size(item)
+        if total >= limit:
+            yield block
+            block, total = [], 0
+    if block:
+        yield block
 
 
 @dataclass(frozen=True, eq=False)
 class EdgeTable:
-    """Checked edges.
-
-    Attributes:
-        frame: a DataFrame of columns source, target and, if edges have weights, weight (double).
-        id: the type of vertex ids.
-        rows: the number of rows.
-        weighted: whether edges have weights.
-        directed: whether edges have one direction.
-        vertices: the vertices of all edges, those of weight 0 included.
-    """
+    """Checked edges: columns source, target and, if edges have weights, weight (double); ``id`` is the type of vertex
+    ids. The vertices are those of all edges, those of weight 0 included."""
 
     frame: DataFrame
     id: DataType
@@ -141,11 +118,7 @@ class EdgeTable:
         return LocalGraph.from_edges(edges.sources, edges.targets, edges.weights, len(self.vertices))
 
     def on_fleet(self, servers: int) -> ServerGraph:
-        """Push the graph to the servers from the tasks that read it, without a shuffle.
-
-        Raises:
-            LimitError: it does not fit.
-        """
+        """Push the graph to the servers from the tasks that read it, without a shuffle."""
         with ExitStack() as cleanup:
             counts = DCV.dense(len(self.vertices), 1, "int64")
             cleanup.callback(counts.free)
@@ -180,39 +153,32 @@ class EdgeTable:
         return with_python(self.frame).mapInArrow(run, schema)
 
 
-def survey_edges(frame: DataFrame, columns: EdgeColumns, directed: bool) -> EdgeTable:
+def survey_edges(frame: DataFrame, settings: GraphSettings) -> EdgeTable:
     """Check edges and number their vertices; raises as ``check_edges`` does."""
-    edges, kind, rows = check_edges(frame, columns)
+    edges, kind, rows = check_edges(frame, settings)
     ids = edges.select(F.col("source").alias("id")).union(edges.select(F.col("target").alias("id"))).distinct()
     vertices = Ids.from_values(collect_arrow(ids).column(0).combine_chunks())
-    return EdgeTable(edges, kind, rows, columns.weight is not None, directed, vertices)
+    return EdgeTable(edges, kind, rows, bool(settings.weightCol), settings.directed, vertices)
 
 
-def check_edges(frame: DataFrame, columns: EdgeColumns) -> tuple[DataFrame, DataType, int]:
-    """Check edges.
-
-    Returns:
-        Source, target and, if edges have weights, weight (double); the type of ids; the number of edges.
-
-    Raises:
-        InputError: a column is missing or of another type; there are no edges; or an id is null, or a weight is null,
-            NaN, infinite or negative. Counts such rows and shows one.
-    """
-    kind = id_type(frame, columns.source, columns.target)
-    names = [column(columns.source).cast(kind).alias("source"), column(columns.target).cast(kind).alias("target")]
-    if columns.weight is not None:
-        _check_weights(frame, columns.weight)
-        names.append(column(columns.weight).cast("double").alias("weight"))
+def check_edges(frame: DataFrame, settings: GraphSettings) -> tuple[DataFrame, DataType, int]:
+    """Check edges; return source, target and, if edges have weights, weight (double), with the type of ids and the
+    number of edges. Raise InputError for an unusable column, an invalid id or weight, or no edges; it counts such rows,
+    shows one."""
+    kind = id_type(frame, settings.srcCol, settings.dstCol)
+    names = [column(settings.srcCol).cast(kind).alias("source"), column(settings.dstCol).cast(kind).alias("target")]
+    if settings.weightCol:
+        weight = field(frame, settings.weightCol).dataType
+        if not isinstance(weight, (NumericType, BooleanType)):
+            raise InputError(f"column {settings.weightCol!r}: expected numbers as weights, got {weight.simpleString()}")
+        names.append(column(settings.weightCol).cast("double").alias("weight"))
     edges = frame.select(*names)
-    return edges, kind, _count(edges, columns)
+    return edges, kind, _count(edges, settings)
 
 
 def id_type(frame: DataFrame, source: str, target: str) -> DataType:
-    """Return the type of ids: that of both columns; of two integer types, the wider.
-
-    Raises:
-        InputError: a column is missing, or the columns are not both integers or both strings.
-    """
+    """Return the type of ids: that of both columns; of two integer types, the wider. Raise InputError unless the
+    columns are both integers or both strings."""
     types = [field(frame, name).dataType for name in (source, target)]
     if all(isinstance(kind, StringType) for kind in types):
         return StringType()
@@ -224,21 +190,15 @@ def id_type(frame: DataFrame, source: str, target: str) -> DataType:
     )
 
 
-def _check_weights(frame: DataFrame, name: str) -> None:
-    weight = field(frame, name).dataType
-    if not isinstance(weight, (NumericType, BooleanType)):
-        raise InputError(f"column {name!r}: expected numbers as weights, got {weight.simpleString()}")
-
-
-def _count(edges: DataFrame, columns: EdgeColumns) -> int:
+def _count(edges: DataFrame, settings: GraphSettings) -> int:
     """Return the number of edges; raise InputError if there are none, or one is invalid."""
     weight = F.col("weight")
     faults: dict[str, tuple[str, Any]] = {
-        "source": (f"column {columns.source!r}: expected ids, got null", F.col("source").isNull()),
-        "target": (f"column {columns.target!r}: expected ids, got null", F.col("target").isNull()),
+        "source": (f"column {settings.srcCol!r}: expected ids, got null", F.col("source").isNull()),
+        "target": (f"column {settings.dstCol!r}: expected ids, got null", F.col("target").isNull()),
     }
-    if columns.weight is not None:
-        expected = f"column {columns.weight!r}: expected finite numbers that are not negative, got"
+    if settings.weightCol:
+        expected = f"column {settings.weightCol!r}: expected finite numbers that are not negative, got"
         faults |= {
             "null": (f"{expected} null", weight.isNull()),
             "NaN": (f"{expected} NaN", F.isnan(weight)),
@@ -246,7 +206,7 @@ def _count(edges: DataFrame, columns: EdgeColumns) -> int:
             "negative": (f"{expected} negative ones", weight < 0),
         }
     sums = [F.sum(F.coalesce(wrong, F.lit(False)).cast("long")).alias(name) for name, (_, wrong) in faults.items()]
-    total = F.sum("weight") if columns.weight is not None else F.lit(0.0)
+    total = F.sum("weight") if settings.weightCol else F.lit(0.0)
     counts = edges.agg(F.count("*").alias("rows"), total.alias("total"), *sums).first()
     assert counts is not None
     if not counts["rows"]:
@@ -256,24 +216,34 @@ def _count(edges: DataFrame, columns: EdgeColumns) -> int:
             row = str(edges.where(wrong).first())[:SHOWN_CHARS]
             raise InputError(f"{message} in {counts[name]} of {counts['rows']} rows; such a row: {row}")
     if not np.isfinite(2 * counts["total"]):  # an undirected edge counts at both of its ends
-        raise InputError(f"column {columns.weight!r}: its weights add up to more than a float64 holds")
+        raise InputError(f"column {settings.weightCol!r}: its weights add up to more than a float64 holds")
     return int(counts["rows"])
 
 
 def collect_arrow(frame: DataFrame) -> pa.Table:
     """Collect all rows as Arrow batches."""
 
-    def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, batch.schema) as stream:
-                stream.write_batch(batch)
-            yield pa.RecordBatch.from_pydict({"batch": pa.array([sink.getvalue().to_pybytes()], pa.binary())})
+            packed = pa.array([pack(pa.Table.from_batches([batch]))], pa.binary())
+            yield pa.RecordBatch.from_pydict({"batch": packed})
 
-    parts = [
-        pa.ipc.open_stream(row[0]).read_all() for row in with_python(frame).mapInArrow(pack, "batch binary").collect()
-    ]
+    parts = [unpack(row[0]) for row in with_python(frame).mapInArrow(run, "batch binary").collect()]
     return pa.concat_tables(parts) if parts else to_arrow_schema(frame.schema).empty_table()
+
+
+def pack(table: pa.Table) -> bytes:
+    """Return a table as an Arrow stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    packed: bytes = sink.getvalue().to_pybytes()
+    return packed
+
+
+def unpack(packed: bytes) -> pa.Table:
+    """Return the table of an Arrow stream."""
+    return pa.ipc.open_stream(packed).read_all()
 
 
 def _as_bytes(blocks: Iterator[Edges]) -> Iterator[pa.RecordBatch]:
@@ -293,15 +263,8 @@ def _concatenate(rows: Sequence[Any], name: str, dtype: type) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class KeyedEdges:
-    """Checked edges, without a list of their vertices.
-
-    Attributes:
-        frame: a DataFrame of columns source, target and, if edges have weights, weight (double).
-        rows: the number of rows.
-        edges: the number of directed edges in an epoch.
-        weight: the total weight of these.
-        directed: whether edges have one direction.
-    """
+    """Checked edges, without a list of their vertices; ``rows`` is the number of rows, ``edges`` the number of directed
+    edges in an epoch, and ``weight`` the total weight of these."""
 
     frame: DataFrame
     rows: int
@@ -310,19 +273,15 @@ class KeyedEdges:
     directed: bool
 
 
-def survey_keyed_edges(frame: DataFrame, columns: EdgeColumns, directed: bool) -> KeyedEdges:
-    """Check edges, in one more pass.
-
-    Raises:
-        InputError: see ``check_edges``; or ids are strings, an id is negative, there is only one vertex, or all
-            edges have weight 0.
-    """
-    edges, kind, rows = check_edges(frame, columns)
+def survey_keyed_edges(frame: DataFrame, settings: GraphSettings) -> KeyedEdges:
+    """Check edges, in one more pass; raise InputError also if ids are strings or negative, if there is only one vertex,
+    or if all edges have weight 0."""
+    edges, kind, rows = check_edges(frame, settings)
     if isinstance(kind, StringType):
         raise InputError(
-            f"columns {columns.source!r} and {columns.target!r}: expected integers, to be hashed, got strings"
+            f"columns {settings.srcCol!r} and {settings.dstCol!r}: expected integers, to be hashed, got strings"
         )
-    weighted = columns.weight is not None
+    weighted, directed = bool(settings.weightCol), settings.directed
     directions = F.lit(1) if directed else F.when(F.col("source") == F.col("target"), 1).otherwise(2)
     weight = F.sum(directions * F.col("weight")) if weighted else F.sum(directions)
     min_id, max_id = F.least(F.min("source"), F.min("target")), F.greatest(F.max("source"), F.max("target"))
@@ -339,39 +298,61 @@ def survey_keyed_edges(frame: DataFrame, columns: EdgeColumns, directed: bool) -
 
 
 @dataclass(frozen=True)
-class ReadKeys:
-    """Makes a worker's sentences from its rows: edges between its own keys.
-
-    Attributes:
-        directed, edges, weight: the same as in ``KeyedEdges``.
-        seed: the seed of all draws.
-    """
+class EdgeReader:
+    """Makes a worker's sentences from its rows; ``edges`` is the number of edges in an epoch, and ``weight`` their
+    total weight, over all workers."""
 
     directed: bool
     edges: int
     weight: float
     seed: int
 
+    def join(self, parts: Iterable[Edges]) -> Edges:
+        """Return all edges as one object, in both directions unless they have one."""
+        joined = [part if self.directed else part.both_directions() for part in parts]
+        if not joined:
+            return Edges(np.empty(0, np.int32), np.empty(0, np.int32), None)
+        sources, targets = (np.concatenate([getattr(part, name) for part in joined]) for name in ("sources", "targets"))
+        weights = [part.weights for part in joined if part.weights is not None]
+        return Edges(sources, targets, np.concatenate(weights) if weights else None)
+
+    def sentences(self, edges: Edges, rank: int) -> EdgeSentences:
+        """Return the sentences of edges between numbered vertices, int32."""
+        count = len(edges.sources)
+        if edges.weights is not None:
+            count = round(self.edges * float(edges.weights.sum()) / self.weight)
+        return EdgeSentences(edges.sources, edges.targets, edges.weights, count, self.seed, rank)
+
+
+@dataclass(frozen=True)
+class ReadEdges(EdgeReader):
+    """Reads edges between numbered vertices; tasks call ``vertices``, and ``numbers`` for the vertices' numbers,
+    int32."""
+
+    vertices: Callable[[], Ids]
+    numbers: Callable[[], Int32s]
+
+    def __call__(self, worker: Any, batches: Iterable[pa.RecordBatch]) -> EdgeSentences:
+        numbers = self.numbers()
+        parts = edges_of(batches, self.vertices())
+        numbered = (Edges(numbers[part.sources], numbers[part.targets], part.weights) for part in parts)
+        return self.sentences(self.join(numbered), worker.rank)
+
+
+class ReadKeys(EdgeReader):
+    """Reads edges between the worker's own keys."""
+
     def __call__(self, worker: Any, batches: Iterable[pa.RecordBatch]) -> KeyedSentences:
-        parts = [self._edges(batch) for batch in batches if batch.num_rows]
-        sources, targets = (
-            np.concatenate([np.empty(0, np.int64), *(getattr(edges, name) for edges in parts)])
-            for name in ("sources", "targets")
-        )
-        keys, numbers = np.unique(np.concatenate([sources, targets]), return_inverse=True)
-        first, second = np.split(numbers.astype(np.int32), 2)
-        count, weights = len(first), None
-        if parts and parts[0].weights is not None:
-            weights = np.concatenate([edges.weights for edges in parts if edges.weights is not None])
-            count = round(self.edges * float(weights.sum()) / self.weight)
-        occurrences = np.bincount(second, weights, minlength=len(keys)) * (self.edges / self.weight)
+        edges = self.join(self._edges(batch) for batch in batches if batch.num_rows)
+        keys, numbers = np.unique(np.concatenate([edges.sources, edges.targets]), return_inverse=True)
+        sources, targets = np.split(numbers.astype(np.int32), 2)
+        occurrences = np.bincount(targets, edges.weights, minlength=len(keys)) * (self.edges / self.weight)
         frequencies = np.maximum(np.rint(occurrences).astype(np.int64), occurrences > 0)
-        sentences = EdgeSentences(first, second, weights, count, self.seed, worker.rank)
+        sentences = self.sentences(Edges(sources, targets, edges.weights), worker.rank)
         if not len(keys):  # without a word there is no vocabulary
             keys, frequencies = np.zeros(1, np.int64), np.zeros(1, np.int64)
         return KeyedSentences(sentences, keys, frequencies)
 
     def _edges(self, batch: pa.RecordBatch) -> Edges:
         sources, targets = (batch.column(i).cast(pa.int64()).to_numpy() for i in (0, 1))
-        edges = _positive(sources, targets, batch)
-        return edges if self.directed else edges.both_directions()
+        return _positive(sources, targets, batch)

@@ -14,17 +14,15 @@ from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
 from pyspark.sql import DataFrame
 
 from ps2.algorithms.embeddings.edge_frame import (
-    EdgeColumns,
     EdgeTable,
     KeyedEdges,
+    ReadEdges,
     ReadKeys,
     survey_edges,
     survey_keyed_edges,
 )
-from ps2.algorithms.embeddings.footprint import check_walks
 from ps2.algorithms.embeddings.graph_frame import (
     LocatedGraph,
-    ReadEdges,
     ReadWalks,
     count_sources,
     count_visits,
@@ -64,6 +62,7 @@ from ps2.algorithms.embeddings.settings import (
     RandomWalkSettings,
     Word2VecSettings,
 )
+from ps2.algorithms.embeddings.work import check_walks
 from ps2.algorithms.frame.dealing import check_workers, deal
 from ps2.algorithms.frame.estimator import TrainingEstimator
 from ps2.algorithms.frame.frames import check_frame
@@ -77,7 +76,7 @@ from ps2.algorithms.training.record import TrainingHistory
 from ps2.algorithms.training.run import SurveyedTraining
 from ps2.algorithms.training.table import Table
 from ps2.array_types import Float32s, Int64s
-from ps2.data.names import Names
+from ps2.data.ids import Names
 from ps2.errors import ConfigError, InputError
 from ps2.run.spark.backend_lookup import backend_of, cores_of_one, count_executors
 
@@ -96,11 +95,7 @@ class EmbeddingEstimator(TrainingEstimator):
 
     @abstractmethod
     def _train_embedding(self, dataset: DataFrame, workers: int | None) -> tuple[Embedding, TrainingHistory]:
-        """Train.
-
-        Args:
-            workers: the requested number; None: not set.
-        """
+        """Train; ``workers`` is the requested number; None: not set."""
 
     def _plan(self, settings: EmbeddingSettings, vocabulary: int, total: int) -> EmbeddingPlan:
         return EmbeddingPlan(settings=settings, name=self._name, vocabulary=vocabulary, total=total)
@@ -263,7 +258,7 @@ class LINE(LINESettings, EmbeddingEstimator, Estimator["LINEModel"]):
         counts = np.maximum(np.rint(weights * (edges / weight)).astype(np.int64), weights > 0)
         order, numbers = rank_by_frequency(counts)
         shared, vertices = context.broadcast(numbers), context.broadcast(table.vertices)
-        read = ReadEdges(lambda: vertices.value, lambda: shared.value, table.directed, edges, weight, self._seed)
+        read = ReadEdges(table.directed, edges, weight, self._seed, lambda: vertices.value, lambda: shared.value)
         corpus = Corpus(table.frame, _count_workers(dataset, workers, table.rows), read, frequencies=counts[order])
         parts = self._train_orders(corpus, self._plan(settings, len(order), edges))
         return self._combine(table, edges / weight, _names(table, order), counts[order], parts)
@@ -272,7 +267,7 @@ class LINE(LINESettings, EmbeddingEstimator, Estimator["LINEModel"]):
         self, dataset: DataFrame, settings: LINESettings, workers: int | None
     ) -> tuple[Embedding, TrainingHistory]:
         """Train on vertices whose ids are keys, without numbering them first."""
-        table = survey_keyed_edges(dataset, _edge_columns(settings), settings.directed)
+        table = survey_keyed_edges(dataset, settings)
         read = ReadKeys(table.directed, table.edges, table.weight, self._seed)
         frequencies = np.ones(1, np.int64)
         corpus = Corpus(table.frame, _count_workers(dataset, workers, table.rows), read, frequencies=frequencies)
@@ -295,11 +290,8 @@ class LINE(LINESettings, EmbeddingEstimator, Estimator["LINEModel"]):
     def _combine(
         self, table: EdgeTable | KeyedEdges, scale: float, names: Names, counts: Int64s, parts: list[FittedEmbeddings]
     ) -> tuple[Embedding, TrainingHistory]:
-        """Return the embeddings of all orders as one.
-
-        Args:
-            scale: the occurrences in an epoch per unit of edge weight.
-        """
+        """Return the embeddings of all orders as one; ``scale``: the occurrences in an epoch per unit of edge
+        weight."""
         sources = count_sources(table.frame, names, scale) if table.directed else None
         vectors, contexts = _side_by_side(parts)
         embedding = Embedding(names, vectors, counts, self._KIND, contexts, self.getNsExponent(), sources)
@@ -341,7 +333,7 @@ class RandomWalks(RandomWalkSettings, ByName, Transformer, MLReadable[Any], MLWr
         """
         check_frame(dataset)
         settings = self._values(RandomWalkSettings)
-        table = survey_edges(dataset, _edge_columns(settings), settings.directed)
+        table = survey_edges(dataset, settings)
         check_walks(settings, len(table.vertices))
         workers = settings.numWorkers or backend_of(dataset).total_slots()
         workers = min(workers, settings.numWalks * len(table.vertices))  # more would have no walk
@@ -360,13 +352,9 @@ class RandomWalks(RandomWalkSettings, ByName, Transformer, MLReadable[Any], MLWr
         return EstimatorReader(cls)
 
 
-def _edge_columns(settings: GraphSettings) -> EdgeColumns:
-    return EdgeColumns(settings.srcCol, settings.dstCol, settings.weightCol or None)
-
-
 def _survey_graph(dataset: DataFrame, settings: GraphSettings) -> EdgeTable:
     """Check edges; raise InputError unless there are at least two vertices."""
-    table = survey_edges(dataset, _edge_columns(settings), settings.directed)
+    table = survey_edges(dataset, settings)
     if len(table.vertices) < 2:
         raise InputError("expected at least two vertices, got one")
     return table

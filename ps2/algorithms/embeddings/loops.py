@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.embeddings.batch_kernels import CBOW, EDGES, EDGES_ONE_TABLE, SKIPGRAM, losses_of
+from ps2.algorithms.embeddings.batch_kernels import losses_of
 from ps2.algorithms.embeddings.plan import EmbeddingPlan
-from ps2.algorithms.embeddings.sampling import SampledBatch
+from ps2.algorithms.embeddings.sampling import SampledBatch, kind_of
 from ps2.algorithms.embeddings.sampling_kernels import collect, number_words
 from ps2.algorithms.embeddings.sentences import BATCH_TOKENS, Batch, split
 from ps2.algorithms.embeddings.tables import SlicedTable, VectorTable
@@ -22,7 +22,6 @@ from ps2.ops.guards import readable
 
 # The largest size of a piece's rows in one table, and of the dot products of a request.
 MAX_ROW_BYTES, MAX_PRODUCT_BYTES = 64 << 20, 8 << 20
-KINDS = {"skipgram": SKIPGRAM, "cbow": CBOW}
 # Limits of a pair of requests, whose dot products are all of the vectors before it: tokens; and updates of the most
 # frequent word at a step size of 1. Beyond these, more tokens do not change it further.
 PIECE_TOKENS, MAX_UPDATES, MIN_UPDATES = 1_000, 10.0, 1e-9
@@ -34,10 +33,8 @@ NEXT_PIECE = np.uint64(0xD1342543DE82EF95)
 
 
 def train_local(context: WorkerContext) -> None:
-    """Train all clocks: pull both tables, train them, add the changes.
-
-    A single worker pulls them once, and again after the fleet has rolled back.
-    """
+    """Train all clocks: pull both tables, train them, add the changes. A single worker pulls them once, and again after
+    the fleet has rolled back."""
     copies: list[_Copy] = []
     epoch = -1
     for clock in context.clocks():
@@ -55,11 +52,7 @@ def train_local(context: WorkerContext) -> None:
 
 
 class _Copy:
-    """A worker's copy of one table.
-
-    Attributes:
-        values: the trained copy.
-    """
+    """A worker's copy of one table, which is trained: ``values``."""
 
     def __init__(self, table: VectorTable) -> None:
         self._table = table
@@ -91,13 +84,8 @@ class _Copy:
 
 @dataclass(frozen=True, eq=False)
 class PrefetchedPiece:
-    """A piece of a batch whose rows are being prefetched.
-
-    Attributes:
-        batch: the piece, with row numbers in place of words.
-        words: the words of the rows, by table.
-        rows: the prefetches, by table.
-    """
+    """A piece of a batch, with row numbers in place of words, and for each table the words of these rows and their
+    prefetch."""
 
     batch: SampledBatch
     words: tuple[Int64s, ...]
@@ -111,10 +99,11 @@ def train_rows(context: WorkerContext) -> None:
         previous = None
         for batch in context.batches(clock):
             for piece in batch.pieces(piece_groups(context.plan)):
-                prefetched = _prefetch(context, numbering, tables, piece)
+                numbered, words = numbering.renumber(piece)
+                rows = tuple(context.prefetch(table, each) for table, each in zip(tables, words, strict=True))
                 if previous is not None:
                     _train_piece(context, tables, previous)
-                previous = prefetched
+                previous = PrefetchedPiece(numbered, words, rows)
         if previous is not None:
             _train_piece(context, tables, previous)
 
@@ -131,14 +120,6 @@ def batch_tokens(plan: EmbeddingPlan) -> int:
 
 def _vector_tables(context: WorkerContext) -> list[VectorTable]:
     return [table for table in (context.tables.vectors, context.tables.contexts) if isinstance(table, VectorTable)]
-
-
-def _prefetch(
-    context: WorkerContext, numbering: RowNumbering, tables: list[VectorTable], piece: SampledBatch
-) -> PrefetchedPiece:
-    batch, words = numbering.renumber(piece)
-    rows = tuple(context.prefetch(table, each) for table, each in zip(tables, words, strict=True))
-    return PrefetchedPiece(batch, words, rows)
 
 
 def _train_piece(context: WorkerContext, tables: list[VectorTable], piece: PrefetchedPiece) -> None:
@@ -195,10 +176,8 @@ class RowNumbering:
 
 
 def train_servers(context: WorkerContext) -> None:
-    """Train all clocks: by one request a piece if one server has all columns, else by two.
-
-    Tokens go to the servers, and only dot products travel.
-    """
+    """Train all clocks: by one request a piece if one server has all columns, else by two. Tokens go to the servers,
+    and only dot products travel."""
     vectors, contexts = context.tables.vectors, context.tables.contexts
     assert isinstance(vectors, SlicedTable)
     assert isinstance(contexts, SlicedTable)
@@ -212,23 +191,12 @@ def train_servers(context: WorkerContext) -> None:
 
 
 def piece_tokens(plan: EmbeddingPlan, updates: float, parts: int) -> int:
-    """Return the tokens of a request (or pair of requests).
-
-    Args:
-        updates: the number of updates of the most frequent word, for one token of each worker.
-        parts: the number of servers that hold columns.
-    """
+    """Return the tokens of a request (or pair of requests); ``updates``: the number of updates of the most frequent
+    word for one token of each worker; ``parts``: the number of servers that hold columns."""
     limit = MAX_PRODUCT_BYTES / (4 * plan.inputs_per_token * (1 + plan.settings.negative))
     if parts > 1:
         limit = min(limit, PIECE_TOKENS, MAX_UPDATES / max(updates * plan.settings.stepSize, MIN_UPDATES))
     return max(int(limit), 1)
-
-
-def kind_of(plan: EmbeddingPlan) -> int:
-    """Return the number of an architecture in ``batch_kernels``."""
-    if plan.architecture == "edges":
-        return EDGES_ONE_TABLE if plan.shares_table else EDGES
-    return KINDS[plan.architecture]
 
 
 def _pieces(batch: Batch, key: np.uint64, limit: int) -> Iterator[tuple[Any, Any, np.uint64]]:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from ps2.algorithms.frame.array_files import ArrayModel, read_array, reading, save_without_spark, write_arrays
 from ps2.array_types import Float32s, Float64s, Int64s
-from ps2.data.names import Names
+from ps2.data.ids import Names
 from ps2.data.plain_arrays import as_array
 from ps2.errors import ConfigError, InputError, ShapeError
 from ps2.number_checks import is_whole
@@ -249,11 +249,8 @@ class Embedding(ArrayModel):
         return scores
 
     def means(self, lists: pa.Array) -> Float64s:
-        """Return the mean vector of each list, shape (n, dim); names without a vector count as zeros, as in pyspark.ml.
-
-        Args:
-            lists: Arrow array of lists of names; the mean of an empty list is 0.
-        """
+        """Return the mean vector of each list of an Arrow array, shape (n, dim); 0 for an empty list. Names without a
+        vector count as zeros, as in pyspark.ml."""
         offsets = lists.offsets.to_numpy().astype(np.int64)
         positions = self.names.positions(lists.values[offsets[0] : offsets[-1]])
         bounds = offsets - offsets[0]

@@ -1,4 +1,4 @@
-"""Operations on graphs: a shard is a pack (``adjacency_kernels``), the adjacency lists of some vertices.
+"""Operations on graphs: a shard is a pack (``walk_kernels``), the adjacency lists of some vertices.
 
 Vertices and neighbours are columns of the matrix, so a request about a vertex goes to the server with its list. For a
 step of a walk, a vertex and a random number go to the server, and a vertex comes back.
@@ -10,7 +10,7 @@ from typing import Annotated
 
 import numpy as np
 
-from ps2.algorithms.embeddings import adjacency_kernels as kernels
+from ps2.algorithms.embeddings import walk_kernels as kernels
 from ps2.errors import OutOfRangeError, ShapeError
 from ps2.ops.guards import readable
 from ps2.ops.kernels import Int64s
@@ -18,7 +18,7 @@ from ps2.ops.operands import along
 from ps2.ops.parallel import over_blocks
 from ps2.ops.table import Array, Block, Floats, Of, Slots, Tiny, Values, op
 
-# One vertex, with room for one neighbour.
+# One vertex, with space for one neighbour.
 Pack = Annotated[Block, Tiny(lambda dtype: np.array([[2, 2, 0]], dtype))]
 Weights = Annotated[Block, Of("float64"), Tiny(lambda dtype: np.zeros((1, 3)))]
 Numbers = Annotated[Floats, along("slots")]
@@ -33,11 +33,7 @@ COST = 64
 
 @op(writes=("pack",), dtypes=INTEGERS)
 def add_neighbours(pack: Pack, slots: Slots, neighbours: Neighbours) -> None:
-    """Append neighbours to the lists of vertices.
-
-    Raises:
-        OutOfRangeError: a slot is not a vertex, or a list has no room.
-    """
+    """Append neighbours to the lists of vertices; raise OutOfRangeError for a slot without a vertex, or a full list."""
     _append(_row(pack), NO_WEIGHTS, slots, neighbours, NO_WEIGHTS)
 
 
@@ -57,20 +53,14 @@ def order_neighbours(pack: Pack) -> None:
 
 @op(writes=("pack", "pack_weights"), dtypes=INTEGERS)
 def order_weighted_neighbours(pack: Pack, pack_weights: Weights) -> None:
-    """Sort full lists, and make edge_weights weights cumulative."""
+    """Sort full lists, and make weights cumulative."""
     kernels.put_in_order(_row(pack), pack_weights[0])
 
 
 @op(dtypes=INTEGERS)
 def draw_neighbours(pack: Pack, slots: Slots, numbers: Numbers) -> PerSlot:
-    """Draw a neighbour of each vertex, by random numbers in [0, 1), all edges equally likely.
-
-    Returns:
-        Columns; -1 for no neighbour, and -2 - column for an only neighbour.
-
-    Raises:
-        OutOfRangeError: a slot is not a vertex.
-    """
+    """Draw a neighbour of each vertex, by random numbers in [0, 1), all edges equally likely. Return columns; -1 for no
+    neighbour, and -2 - column for an only neighbour."""
     return _draw(_row(pack), NO_WEIGHTS, slots, numbers)
 
 
@@ -82,11 +72,7 @@ def draw_weighted_neighbours(pack: Pack, pack_weights: Weights, slots: Slots, nu
 
 @op(dtypes=INTEGERS)
 def are_neighbours(pack: Pack, slots: Slots, others: Neighbours) -> PerSlot:
-    """For each pair of vertices, return 1 if there is an edge from the first to the second, else 0.
-
-    Raises:
-        OutOfRangeError: a slot is not a vertex.
-    """
+    """For each pair of vertices, return 1 if there is an edge from the first to the second, else 0."""
     row = _row(pack)
     slots = _checked(row, slots)
     answers = np.empty(len(slots), row.dtype)
@@ -118,7 +104,7 @@ def _append(pack: Array, weights: Array, slots: Int64s, neighbours: Array, edge_
         raise OutOfRangeError(f"slots: expected vertices, of which there are {int(pack[0]) - 1}")
     full = kernels.append(pack, weights, slots, readable(neighbours), readable(edge_weights))
     if full >= 0:
-        raise OutOfRangeError(f"slot {slots[full]} (at position {full}): its list has no room for another neighbour")
+        raise OutOfRangeError(f"slot {slots[full]} (at position {full}): its list has no space for another neighbour")
 
 
 def _draw(pack: Array, weights: Array, slots: Int64s, numbers: Array) -> Array:

@@ -35,8 +35,7 @@ class EmbeddingPlan(Plan[EmbeddingSettings]):
     """A training of embeddings by negative sampling (Mikolov et al. 2013, "Distributed Representations of Words").
 
     Attributes:
-        vocabulary: the number of words; word numbers are in [0, vocabulary), the most frequent first. Words that are
-            keys have their own numbers in each worker.
+        vocabulary: the number of words, the most frequent first. Words that are keys have own numbers in each worker.
         total: the number of tokens (or edges) of an epoch, over all workers.
         order: 2: contexts are separate from vectors; 1, for edges only: they are the vectors themselves.
     """
@@ -58,11 +57,8 @@ class EmbeddingPlan(Plan[EmbeddingSettings]):
 
     @property
     def architecture(self) -> Architecture:
-        """The architecture.
-
-        "skipgram": predict a word from each of its contexts; "cbow": from their mean; "edges" (LINE, Tang et al. 2015):
-        a sentence is a pair, predict the second word from the first.
-        """
+        """ "skipgram": predict a word from each of its contexts; "cbow": from their mean; "edges" (LINE, Tang et al.
+        2015): a sentence is a pair, predict the second word from the first."""
         if isinstance(self.settings, LINESettings):
             return "edges"
         is_cbow = isinstance(self.settings, Word2VecSettings) and self.settings.architecture == "cbow"
@@ -136,11 +132,7 @@ class EmbeddingPlan(Plan[EmbeddingSettings]):
         return {"skipgram": self.window + 1.0, "cbow": 1.0, "edges": 0.5}[self.architecture]
 
     def rate(self, progress: float) -> float:
-        """Return the step size.
-
-        Args:
-            progress: the number of epochs, the finished share of the current one included.
-        """
+        """Return the step size after a number of epochs, the finished share of the current one included."""
         return self.settings.stepSize * max(MIN_STEP, 1.0 - progress / self.settings.maxIter)
 
 
@@ -150,9 +142,8 @@ class FittedEmbeddings:
 
     Attributes:
         vectors: float32, shape (vocabulary, size).
-        contexts: float32, shape (vocabulary, size); None: the vectors themselves.
-        history: the training's history; the objective is the mean of -log p of a prediction and its negatives, for each
-            epoch.
+        contexts: float32, of the same shape; None: the vectors themselves.
+        history: the objective is the mean of -log p of a prediction and its negatives, for each epoch.
         clocks: the number of clocks of the run, earlier trainings included.
         keys, counts: int64: if words are keys, these and their occurrences, the most frequent first.
     """

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from ps2.array_types import Float64s, Int64s
-from ps2.data.names import Names
+from ps2.data.ids import Names
 from ps2.plot_style import BLUE, GREEN, GREY, ORANGE, PINK, SKY, Points, axes_for, draw_points, dress, label_points
 
 WIDTH_IN, HEIGHT_IN = 7.5, 5.5
@@ -23,14 +23,8 @@ FEW, MAX_POINTS = 60, 50_000
 
 @dataclass(frozen=True)
 class Plane:
-    """Vectors in the plane of their two largest principal components.
-
-    Attributes:
-        names: the names of the vectors, the most frequent first.
-        points: shape (n, 2).
-        shares: shape (2,): each component's share of the variance.
-        dim: the dimension of the vectors.
-    """
+    """Vectors in the plane of their two largest principal components, shape (n, 2), the most frequent names first;
+    ``shares`` are the components' shares of the variance."""
 
     names: Names
     points: Float64s

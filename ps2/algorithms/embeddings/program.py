@@ -17,13 +17,12 @@ from functools import partial
 from typing import Any, cast
 
 from ps2.algorithms.embeddings.cost_probes import predict_seconds
-from ps2.algorithms.embeddings.footprint import check_memory
 from ps2.algorithms.embeddings.loops import train_local, train_rows, train_servers
 from ps2.algorithms.embeddings.plan import EmbeddingPlan, FittedEmbeddings
 from ps2.algorithms.embeddings.sampling import Sampler
 from ps2.algorithms.embeddings.sentences import KeyedSentences, Sentences
 from ps2.algorithms.embeddings.tables import ServerTables, SlicedTable, put_aliases
-from ps2.algorithms.embeddings.work import with_strategy
+from ps2.algorithms.embeddings.work import check_memory, with_strategy
 from ps2.algorithms.embeddings.worker import ClockReport, EpochSchedule, WorkerContext, WorkerSetup, clock_tokens
 from ps2.algorithms.frame.program import Ask, NextClock, Program, Steps, run_program
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
@@ -48,12 +47,8 @@ STRATEGIES: dict[str, Callable[[WorkerContext], None]] = {
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Corpus(OwnRows):
-    """The sentences of all workers; ``read`` returns those of one.
-
-    Attributes:
-        frequencies: int64, shape (vocabulary,): the occurrences of each word; with edges, as a target.
-        longest: the maximum number of words of a sentence.
-    """
+    """The sentences of all workers; ``read`` returns those of one. ``frequencies`` are the occurrences of each word,
+    int64, with edges as a target; ``longest`` is the maximum number of words of a sentence."""
 
     frequencies: Int64s
     longest: int = 1
@@ -61,12 +56,7 @@ class Corpus(OwnRows):
 
 @dataclass(frozen=True)
 class OnlyWorker:
-    """The only worker, whose process runs the training, with servers of its own.
-
-    Attributes:
-        threads: the number of its threads.
-        reason: the reason of this placement, in words.
-    """
+    """The only worker, whose process runs the training, with servers of its own; ``reason``: why, in words."""
 
     threads: int
     reason: str
@@ -83,9 +73,6 @@ def train(
     """Train with the tables on the servers of a context; in a restored context, continue.
 
     Args:
-        ps: the PS2Context.
-        corpus: the sentences.
-        plan: the training.
         on_step: called in the driver after each epoch.
         only_worker: the worker whose process calls this; None: the driver calls it.
         shared_cleanup: frees the tables of a training with a name when it closes, so that checkpoints keep them for a
@@ -93,9 +80,7 @@ def train(
 
     Raises:
         LimitError: the tables, or a worker's batch, do not fit.
-        NotFoundError, ConfigError: the restored checkpoint has no training of this name, or a different one.
         PS2Error: the training has diverged: the vectors or the loss are not finite, or the loss is too large.
-        SlotsError, WorkerError...: as ``ps.run`` raises.
     """
     check_memory(plan, corpus.longest, available_bytes())
     program = EmbeddingProgram(ps, corpus, plan, on_step, only_worker, shared_cleanup)
@@ -216,12 +201,7 @@ class EmbeddingProgram(Program[FittedEmbeddings]):
 
 @dataclass(frozen=True, eq=False)
 class EmbeddingLoop:
-    """The loop of each worker; picklable.
-
-    Attributes:
-        setup: the common part of all workers.
-        get_frequencies: a function that returns the words' frequencies, int64, shape (vocabulary,).
-    """
+    """The loop of each worker; picklable. Workers call ``get_frequencies`` for the words' frequencies, int64."""
 
     setup: WorkerSetup
     get_frequencies: Callable[[], Int64s]

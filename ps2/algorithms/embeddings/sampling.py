@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +21,6 @@ class Sampler:
     """Samples windows and negatives; the same for all batches of a training.
 
     Attributes:
-        plan: the training.
         chances: float64, shape (vocabulary,): the probability of each word to be drawn as a negative.
         keep_chances: float32: the probability of each word to survive subsampling; None: no subsampling.
         thresholds, aliases: the alias table of ``chances``.
@@ -36,9 +34,7 @@ class Sampler:
 
     @staticmethod
     def from_frequencies(plan: EmbeddingPlan, frequencies: Int64s) -> Sampler:
-        """Args:
-        frequencies: int64, shape (vocabulary,): occurrences of each word; with edges, as a target.
-        """
+        """Return the sampler for the occurrences of each word, int64; with edges, as a target."""
         shares = frequencies / max(frequencies.sum(), 1)
         chances = np.where(frequencies > 0, np.power(np.maximum(shares, 1e-300), plan.settings.nsExponent), 0.0)
         # No occurrences: all words are equally likely.
@@ -70,17 +66,17 @@ class Sampler:
         return SampledBatch(plan, tokens, tokens, offsets, readable(windows), readable(negatives))
 
 
+def kind_of(plan: EmbeddingPlan) -> int:
+    """Return the number of an architecture in ``training_kernels``."""
+    if plan.architecture == "edges":
+        return training_kernels.EDGES_ONE_TABLE if plan.shares_table else training_kernels.EDGES
+    return training_kernels.CBOW if plan.architecture == "cbow" else training_kernels.SKIPGRAM
+
+
 @dataclass(frozen=True, eq=False)
 class SampledBatch:
-    """A batch of sentences with windows and negatives.
-
-    Attributes:
-        plan: the training.
-        tokens, offsets: see ``sentences.Batch``; tokens are rows of the vectors.
-        targets: the same words as rows of the contexts.
-        windows: int32: context words on either side of each token; empty for edges.
-        negatives: int32, shape (tokens or edges, ``plan.num_negatives``).
-    """
+    """A batch of sentences with windows and negatives (``training_kernels.Draws``); ``offsets`` are the bounds of
+    sentences."""
 
     plan: EmbeddingPlan
     tokens: Int32s
@@ -90,33 +86,11 @@ class SampledBatch:
     negatives: Int32s
 
     def train(self, vectors: Float32s, contexts: Float32s, rate: float, threads: int = 1) -> Float64s:
-        """Train tables on the batch, in place; several threads do so without locks.
-
-        Args:
-            vectors, contexts: float32, C-contiguous, with a row for each number; for edges of first order the same
-                array.
-            rate: the step size.
-
-        Returns:
-            float64, shape (training_kernels.STATISTICS,): the statistics of ``training_kernels``.
-        """
-        plan, step = self.plan, np.float32(rate)
-        rest: tuple[Any, ...] = (
-            self.tokens,
-            self.targets,
-            self.windows,
-            self.negatives,
-            vectors,
-            contexts,
-            step,
-            plan.window,
-        )
-        kernel: Any = training_kernels.train_cbow
-        if plan.architecture == "skipgram":
-            kernel, rest = training_kernels.train_skipgram, (*rest, plan.sharing)
-        elif plan.architecture == "edges":
-            kernel = training_kernels.train_edges
-            rest = (self.tokens, self.targets, self.negatives, vectors, contexts, step, plan.shares_table)
+        """Train tables on the batch, in place; several threads do so without locks. The tables are float32,
+        C-contiguous, for edges of first order the same array. Return the statistics of ``training_kernels``."""
+        kernel, options = training_kernels.kernel_of(kind_of(self.plan), self.plan.window, self.plan.sharing)
+        draws = training_kernels.Draws(self.tokens, self.targets, self.windows, self.negatives)
+        rest = draws, vectors, contexts, np.float32(rate), *options
         bounds = readable(self.offsets[:-1]), readable(self.offsets[1:])
         if threads == 1:
             statistics: Float64s = kernel(*bounds, *rest)

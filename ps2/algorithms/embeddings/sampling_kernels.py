@@ -29,24 +29,21 @@ DRAW_COST = 32
 
 
 @kernel
-def add_beginnings(rows: Float32s, keys: Int64s, seed: np.uint64, most: float) -> None:
-    """Add the initial vectors of keys to rows: uniform in [-most, most), a function of seed and key."""
+def add_initial_vectors(rows: Float32s, keys: Int64s, seed: np.uint64, limit: float) -> None:
+    """Add the initial vectors of keys to rows: uniform in [-limit, limit), a function of seed and key."""
     for i in range(len(keys)):
         key = scrambled(scrambled(seed + GOLDEN) + GOLDEN * (np.uint64(keys[i]) + ONE))
         for j in range(rows.shape[1]):
-            drawn = np.float64(scrambled(key + GOLDEN * np.uint64(j)) >> np.uint64(11)) * TO_UNIT
-            rows[i, j] += np.float32(most * (2.0 * drawn - 1.0))
+            unit = np.float64(scrambled(key + GOLDEN * np.uint64(j)) >> np.uint64(11)) * TO_UNIT
+            rows[i, j] += np.float32(limit * (2.0 * unit - 1.0))
 
 
 @kernel
 def fill_alias_table(chances: Float64s, thresholds: Array, aliases: Int32s) -> None:
     """Build an alias table: cell i yields word i with probability ``thresholds[i] / 2**32``, else word ``aliases[i]``.
 
-    Vose 1991, "A linear algorithm for generating random numbers with a given distribution".
-
-    Args:
-        chances: of words, scaled to mean 1; overwritten.
-        thresholds: uint32; aliases: int32; filled.
+    Vose 1991, "A linear algorithm for generating random numbers with a given distribution". The chances of words have
+    mean 1; they are overwritten.
     """
     count = len(chances)
     small, large = np.empty(count, np.int32), np.empty(count, np.int32)
@@ -76,35 +73,28 @@ def fill_alias_table(chances: Float64s, thresholds: Array, aliases: Int32s) -> N
 def draw_windows(key: np.uint64, window: int, windows: Int32s) -> None:
     """Draw each token's window size, uniformly from 1 to ``window``."""
     for i in range(len(windows)):
-        drawn = scrambled(key - GOLDEN * (np.uint64(i) + ONE)) & LOW_BITS
-        windows[i] = 1 + np.int32((drawn * np.uint64(window)) >> HALF)
+        bits = scrambled(key - GOLDEN * (np.uint64(i) + ONE)) & LOW_BITS
+        windows[i] = 1 + np.int32((bits * np.uint64(window)) >> HALF)
 
 
 @kernel
 def fill_negatives(rows: Int64s, negatives: Int32s, key: np.uint64, thresholds: Array, aliases: Int32s) -> None:
-    """Draw words from an alias table.
-
-    Args:
-        rows: numbers of the rows: rows may be drawn in any order.
-        negatives: one row for each token or edge; filled.
-    """
-    cells, each = np.uint64(len(thresholds)), negatives.shape[1]
+    """Draw words from an alias table, one row for each token or edge; rows may be drawn in any order, by their
+    numbers."""
+    cells, width = np.uint64(len(thresholds)), negatives.shape[1]
     for row in range(len(rows)):
-        first = np.uint64(rows[row] * each)
-        for j in range(each):
-            drawn = scrambled(key + GOLDEN * (first + np.uint64(j) + ONE))
-            cell = np.int64(((drawn >> HALF) * cells) >> HALF)
-            negatives[row, j] = cell if (drawn & LOW_BITS) <= np.uint64(thresholds[cell]) else aliases[cell]
+        first = np.uint64(rows[row] * width)
+        for j in range(width):
+            bits = scrambled(key + GOLDEN * (first + np.uint64(j) + ONE))
+            cell = np.int64(((bits >> HALF) * cells) >> HALF)
+            negatives[row, j] = cell if (bits & LOW_BITS) <= np.uint64(thresholds[cell]) else aliases[cell]
 
 
 def draw_negatives(
     shape: tuple[int, int], key: np.uint64, thresholds: Array, aliases: Int32s, threads: int | None = None
 ) -> Int32s:
-    """Return words drawn from an alias table (``fill_alias_table``); equal for equal keys.
-
-    Args:
-        threads: at most; None: one for each core.
-    """
+    """Return words drawn from an alias table (``fill_alias_table``); equal for equal keys. ``threads`` None: one for
+    each core."""
     negatives = np.empty(shape, np.int32)
     rows, table = readable(np.arange(len(negatives))), (readable(thresholds), readable(aliases))
     over_blocks(fill_negatives, (rows, negatives), key, *table, cost=DRAW_COST * shape[1], max_cores=threads)
@@ -112,20 +102,19 @@ def draw_negatives(
 
 
 @kernel
-def subsample(key: np.uint64, tokens: Int32s, offsets: Int64s, chances: Float32s, kept: Int32s, ends: Int64s) -> int:
-    """Keep each token with the probability of its word; return the number of tokens kept.
-
-    Args:
-        kept: filled with the tokens; ends: filled with the bounds of the sentences.
-    """
+def subsample(
+    key: np.uint64, tokens: Int32s, offsets: Int64s, chances: Float32s, survivors: Int32s, ends: Int64s
+) -> int:
+    """Copy each token with the probability of its word, and set the bounds of the sentences; return the number of
+    tokens."""
     count = 0
     key = scrambled(key ^ SUBSAMPLING)
     ends[0] = 0
     for sentence in range(len(offsets) - 1):
         for i in range(offsets[sentence], offsets[sentence + 1]):
-            drawn = np.float64(scrambled(key + GOLDEN * (np.uint64(i) + ONE)) >> np.uint64(11)) * TO_UNIT
-            if drawn < chances[tokens[i]]:
-                kept[count] = tokens[i]
+            unit = np.float64(scrambled(key + GOLDEN * (np.uint64(i) + ONE)) >> np.uint64(11)) * TO_UNIT
+            if unit < chances[tokens[i]]:
+                survivors[count] = tokens[i]
                 count += 1
         ends[sentence + 1] = count
     return count
@@ -133,11 +122,8 @@ def subsample(key: np.uint64, tokens: Int32s, offsets: Int64s, chances: Float32s
 
 @kernel
 def collect(words: Int32s, cells: Int32s, distinct: Int32s) -> int:
-    """List the distinct words in order of first appearance; return their number.
-
-    Args:
-        cells: -1 for all words; afterwards 0 for the listed ones.
-    """
+    """List the distinct words in order of first appearance; return their number. ``cells`` are -1 before, and 0 for the
+    listed words afterwards."""
     count = 0
     for i in range(len(words)):
         if cells[words[i]] < 0:

@@ -14,16 +14,16 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, StringType
 
-from ps2.algorithms.embeddings.edge_frame import collect_arrow
-from ps2.algorithms.embeddings.footprint import check_memory
+from ps2.algorithms.embeddings.edge_frame import blocks_of, collect_arrow, pack, unpack
 from ps2.algorithms.embeddings.plan import EmbeddingPlan, FittedEmbeddings
 from ps2.algorithms.embeddings.program import Corpus, OnlyWorker, train
 from ps2.algorithms.embeddings.sentences import InMemorySentences, number_words, split_long
 from ps2.algorithms.embeddings.settings import Word2VecSettings
+from ps2.algorithms.embeddings.work import check_memory
 from ps2.algorithms.frame.tables import TableSurvey, column, field
 from ps2.algorithms.training.only_worker import OnStep, Outcome, train_in_process
 from ps2.algorithms.training.table import COST, PART, ROWS, SQUARES, Load, loads_of
-from ps2.data.names import Names
+from ps2.data.ids import Names
 from ps2.errors import InputError
 from ps2.ops.kernels import Int64s
 from ps2.run.message import STOP, Message, Stop
@@ -45,12 +45,8 @@ MAX_RESULT_BYTES = 32 << 20
 
 @dataclass(frozen=True, eq=False)
 class SentencesSurvey(TableSurvey):
-    """Checked sentences; ``dim`` is the size of the vocabulary.
-
-    Attributes:
-        words: the vocabulary, the most frequent first; words of equal frequency in byte order.
-        counts: int64, shape (dim,): the occurrences of each word.
-    """
+    """Checked sentences; ``dim`` is the size of the vocabulary. The words, with their occurrences, are ordered by
+    frequency, the most frequent first; words of equal frequency in byte order."""
 
     words: Names
     counts: Int64s
@@ -58,12 +54,8 @@ class SentencesSurvey(TableSurvey):
 
 @dataclass(frozen=True, eq=False)
 class ReadSentences:
-    """Makes a worker's sentences from its rows.
-
-    Attributes:
-        words: the vocabulary, broadcast.
-        longest: the maximum number of words of a sentence; longer ones are split.
-    """
+    """Makes a worker's sentences from its rows and the broadcast vocabulary; splits those of more than ``longest``
+    words."""
 
     words: Any
     longest: int
@@ -74,19 +66,16 @@ class ReadSentences:
 
 def encode(batches: Iterable[pa.RecordBatch], words: Names, longest: int) -> InMemorySentences:
     """Make sentences of rows; see ``ReadSentences``."""
-    parts = [number_words(lists, words) for lists in _blocks(batches)]
+    blocks = blocks_of((batch.column(0) for batch in batches), lambda lists: len(lists.values), BLOCK_WORDS)
+    parts = [number_words(pa.concat_arrays(block), words) for block in blocks]
     tokens = np.concatenate([np.empty(0, np.int32), *(tokens for tokens, _ in parts)])
     lengths = np.concatenate([np.empty(0, np.int64), *(lengths for _, lengths in parts)])
     return InMemorySentences(tokens, split_long(lengths, longest))
 
 
 def survey_sentences(frame: DataFrame, settings: Word2VecSettings) -> SentencesSurvey:
-    """Check sentences and count their words, in one Spark job; in two if there are many partitions.
-
-    Raises:
-        InputError: the column is missing or of another type; there are no rows, or one has null; or fewer than two
-            words are frequent enough.
-    """
+    """Check sentences and count their words, in one Spark job; in two if there are many partitions. Raise InputError
+    for an unusable column, no rows, a null, or fewer than two frequent words."""
     name = str(settings.inputCol)
     check_sentences(frame, name)
     loads, counted = _count_words(frame, name)
@@ -159,7 +148,7 @@ def survey(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         COST: cost.sum(),
         SQUARES: cost @ cost,
         "faulty": faulty,
-        "words": _pack(_merge(pa.concat_tables(counts))) if part < MAX_MERGED else None,
+        "words": pack(_merge(pa.concat_tables(counts))) if part < MAX_MERGED else None,
     }
     types = [pa.int32(), pa.int64(), pa.float64(), pa.float64(), pa.int64(), pa.binary()]
     arrays = [pa.array([value], kind) for value, kind in zip(row.values(), types, strict=True)]
@@ -178,19 +167,6 @@ def _merge(counted: pa.Table) -> pa.Table:
     return pa.table({"word": summed.column("word"), "count": summed.column("count_sum")})
 
 
-def _pack(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as stream:
-        stream.write_table(table)
-    packed: bytes = sink.getvalue().to_pybytes()
-    return packed
-
-
-def unpack(packed: bytes) -> pa.Table:
-    """Return the words of a survey, and their counts."""
-    return pa.ipc.open_stream(packed).read_all()
-
-
 def _check(frame: DataFrame, name: str, rows: Sequence[Any]) -> None:
     """Raise InputError if there are no sentences, or one is or contains null."""
     total, faults = (sum(row[key] for row in rows) for key in (ROWS, "faulty"))
@@ -206,29 +182,9 @@ def _check(frame: DataFrame, name: str, rows: Sequence[Any]) -> None:
         )
 
 
-def _blocks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Array]:
-    block: list[pa.Array] = []
-    count = 0
-    for batch in batches:
-        block.append(batch.column(0))
-        count += len(block[-1].values)
-        if count >= BLOCK_WORDS:
-            yield pa.concat_arrays(block)
-            block, count = [], 0
-    if block:
-        yield pa.concat_arrays(block)
-
-
 @dataclass(frozen=True, eq=False)
 class HeldSentences:
-    """A worker's rows, and their words.
-
-    Attributes:
-        batches: the batches of sentences.
-        rows: the number of rows.
-        faulty: the number of rows that are no sentences.
-        words: each word with its count, an Arrow stream.
-    """
+    """A worker's rows, and each word with its count, an Arrow stream; ``faulty`` rows are no sentences."""
 
     batches: list[pa.RecordBatch]
     rows: int
@@ -249,23 +205,14 @@ class HeldSentences:
 
 @dataclass
 class VocabularyCheck:
-    """The driver's part of a training in one job: it checks the counted words.
-
-    Attributes:
-        settings: the settings, with the strategy "local".
-        vocabulary: the words and their counts; None: they are not known yet.
-    """
+    """The driver's part of a training in one job: it checks the counted words, and keeps the words and their counts."""
 
     settings: Word2VecSettings
     vocabulary: tuple[Names, Int64s] | None = None
 
     def decide(self, report: Mapping[str, Any]) -> Message | Stop:
-        """Let the worker train; STOP: some rows are faulty, or the model is too large for this job.
-
-        Raises:
-            InputError: too few words are frequent enough.
-            LimitError: the training does not fit.
-        """
+        """Let the worker train; STOP: some rows are faulty, or the model is too large for this job. Raise InputError if
+        too few words are frequent enough, LimitError if the training does not fit."""
         _, faulty = report["rows"].tolist()
         if faulty:
             return STOP
@@ -280,13 +227,8 @@ class VocabularyCheck:
 
 @dataclass(frozen=True, eq=False)
 class TrainHeldSentences:
-    """Trains on the sentences that the only worker holds, after their words have been counted.
-
-    Attributes:
-        settings: the settings, with the strategy "local".
-        servers: the number of servers in the worker's process.
-        only_worker: the worker.
-    """
+    """Trains on the sentences that the only worker holds, after their words have been counted; ``servers`` are in its
+    process."""
 
     settings: Word2VecSettings
     servers: int

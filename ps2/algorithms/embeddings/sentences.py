@@ -13,7 +13,7 @@ import pyarrow as pa
 from ps2.algorithms.embeddings.settings import BiasedWalkSettings
 from ps2.algorithms.embeddings.walks import Graph
 from ps2.array_types import Float64s, Int32s, Int64s
-from ps2.data.names import Names
+from ps2.data.ids import Names
 
 # Tokens of all sentences, concatenated; bounds of the sentences.
 Batch = tuple[Int32s, Int64s]
@@ -38,12 +38,7 @@ class Sentences(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class InMemorySentences:
-    """Sentences in memory.
-
-    Attributes:
-        words: int32: the words of all sentences, concatenated.
-        offsets: int64, shape (sentences + 1,): the bounds of the sentences.
-    """
+    """Sentences in memory: the words of all, int32, concatenated, and the bounds of the sentences, int64."""
 
     words: Int32s
     offsets: Int64s
@@ -73,13 +68,8 @@ def split(offsets: Int64s, limit: int) -> Iterator[tuple[int, int]]:
 class KeyedSentences:
     """Sentences of keys: integers without numbering, such as the ids of an unbounded graph.
 
-    A worker numbers the keys of its own sentences, and draws its negatives from them. Nothing has the length of the
-    list of all keys, except the driver's result.
-
-    Attributes:
-        sentences: the sentences of this worker; their words are numbers of its keys.
-        keys: int64: the keys of the words; at least one.
-        frequencies: int64: the occurrences of each word in this worker; with edges, as a target.
+    A worker numbers the keys of its own sentences, at least one, and draws negatives from them, by their frequencies in
+    this worker. Nothing has the length of the list of all keys, except the driver's result.
     """
 
     sentences: Sentences
@@ -97,12 +87,7 @@ def number_words(lists: pa.Array, words: Names) -> tuple[Int32s, Int64s]:
 
 
 def split_long(lengths: Int64s, longest: int) -> Int64s:
-    """Split sentences at a maximum length; return the bounds of the pieces.
-
-    Args:
-        lengths: the lengths of the sentences.
-        longest: the maximum length of a piece.
-    """
+    """Split sentences at a maximum length; return the bounds of the pieces."""
     pieces = -(-lengths // longest)
     begins = np.append(0, np.cumsum(lengths))
     first = np.repeat(np.append(0, np.cumsum(pieces))[:-1], pieces)
@@ -112,16 +97,8 @@ def split_long(lengths: Int64s, longest: int) -> Int64s:
 
 @dataclass(frozen=True, eq=False)
 class WalkSentences:
-    """Walks through a graph, new ones in each epoch.
-
-    Attributes:
-        graph: the graph, on this worker or on the servers.
-        settings: the settings of the walks of one epoch.
-        numbers: int32, shape (vertices,): the numbers of the vertices in the training.
-        visits: the estimated number of vertices of all workers' walks in an epoch.
-        rank: the rank of this worker.
-        workers: the number of workers.
-    """
+    """A worker's walks through a graph, new ones in each epoch; ``numbers`` are the vertices' numbers in the training,
+    and ``visits`` the estimated number of vertices of all workers' walks in an epoch."""
 
     graph: Graph
     settings: BiasedWalkSettings
@@ -141,10 +118,8 @@ class WalkSentences:
             walks = self.graph.walk(self.settings, walkers)
             step = max(1, BATCH_TOKENS // self.settings.walkLength)
             for begin in range(0, len(walkers), step):
-                lengths = walks.lengths[begin : begin + step]
-                is_visited = np.arange(self.settings.walkLength) < lengths[:, None]
-                tokens = self.numbers[walks.vertices[begin : begin + step][is_visited]]
-                yield tokens, np.append(0, np.cumsum(lengths))
+                vertices, lengths = walks.block(begin, begin + step)
+                yield self.numbers[vertices], np.append(0, np.cumsum(lengths))
 
     def _walkers(self, epoch: int) -> Iterator[Int64s]:
         """Yield numbers of walkers, as many as walk at once; a worker's vertices are scattered over the graph."""
@@ -162,15 +137,8 @@ class WalkSentences:
 
 @dataclass(frozen=True, eq=False)
 class EdgeSentences:
-    """Edges as sentences of two.
-
-    Attributes:
-        sources, targets: int32: the numbers of the edges' vertices in the training.
-        weights: float64: edges are drawn in proportion to these; None: each edge comes once an epoch.
-        count: the number of edges in an epoch.
-        seed: the seed of all draws.
-        rank: the rank of this worker.
-    """
+    """Edges as sentences of two: ``count`` in an epoch, drawn in proportion to their weights; None: each comes once an
+    epoch."""
 
     sources: Int32s
     targets: Int32s
@@ -213,11 +181,8 @@ def scatter(numbers: Int64s, count: int, turn: int) -> Int64s:
 
 
 def rank_by_frequency(counts: Int64s) -> tuple[Int64s, Int32s]:
-    """Number vertices by frequency, the most frequent first; of equals, the first.
-
-    Returns:
-        The vertices in this order, and each vertex's number.
-    """
+    """Number vertices by frequency, the most frequent first; of equals, the first. Return them in this order, and each
+    one's number."""
     order = np.argsort(-counts, kind="stable")
     numbers = np.empty(len(counts), np.int32)
     numbers[order] = np.arange(len(counts), dtype=np.int32)

@@ -17,57 +17,48 @@ from ps2.ops.simd import FLOAT_BYTES, LANES, VECTOR, cgutils, multiply_add, plac
 INPUTS, OUTPUTS = 2, 6
 
 
-def _update(_: Any, table: Any, one: Any, other: Any, old: Any, changes: Any, end: Any, by: Any) -> Any:
-    """Add outputs to two inputs, and the inputs' values from before to the outputs' changes.
-
-    Args:
-        table: float32 matrix, C-contiguous; ``one`` and ``other`` are different rows of it, the inputs.
-        old, changes: float32 matrices, C-contiguous: the first ``OUTPUTS`` rows are the outputs.
-        end: how many numbers; a multiple of ``LANES``.
-        by: coefficients, float32: the first input's, output by output, then the second's.
-    """
+def _update(_: Any, table: Any, one: Any, other: Any, old: Any, changes: Any, end: Any, factors: Any) -> Any:
+    """Add outputs to two inputs, different rows of ``table``, and the inputs' values from before to the outputs'
+    changes. The first ``OUTPUTS`` rows of ``old`` and ``changes`` are the outputs; coefficients are the first input's,
+    then the second's."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         kinds = signature.args
-        inputs = [row_of(context, builder, kinds[0], arguments[0], arguments[at]) for at in (1, 2)]
+        inputs = [row_of(context, builder, kinds[0], arguments[0], arguments[number]) for number in (1, 2)]
         count = arguments[5]
         numbers = [ir.Constant(count.type, j) for j in range(OUTPUTS)]
         outputs = [row_of(context, builder, kinds[3], arguments[3], j) for j in numbers]
         changed = [row_of(context, builder, kinds[4], arguments[4], j) for j in numbers]
         factors = [spread(builder, one) for one in cgutils.unpack_tuple(builder, arguments[6], INPUTS * OUTPUTS)]
         zero, step = ir.Constant(count.type, 0), ir.Constant(count.type, LANES)
-        with cgutils.for_range_slice(builder, zero, count, step) as (at, _):
-            places = [place_of(builder, row, at) for row in inputs]
-            before = [builder.load(place, align=FLOAT_BYTES) for place in places]
+        with cgutils.for_range_slice(builder, zero, count, step) as (offset, _):
+            addresses = [place_of(builder, row, offset) for row in inputs]
+            before = [builder.load(address, align=FLOAT_BYTES) for address in addresses]
             after = list(before)
             for j in range(OUTPUTS):
-                output = builder.load(place_of(builder, outputs[j], at), align=FLOAT_BYTES)
-                to = place_of(builder, changed[j], at)
-                change = builder.load(to, align=FLOAT_BYTES)
+                output = builder.load(place_of(builder, outputs[j], offset), align=FLOAT_BYTES)
+                target = place_of(builder, changed[j], offset)
+                change = builder.load(target, align=FLOAT_BYTES)
                 for i in range(INPUTS):
                     factor = factors[i * OUTPUTS + j]
                     change = multiply_add(builder, factor, before[i], change)
                     after[i] = multiply_add(builder, factor, output, after[i])
-                builder.store(change, to, align=FLOAT_BYTES)
-            for place, value in zip(places, after, strict=True):
-                builder.store(value, place, align=FLOAT_BYTES)
+                builder.store(change, target, align=FLOAT_BYTES)
+            for address, value in zip(addresses, after, strict=True):
+                builder.store(value, address, align=FLOAT_BYTES)
         return context.get_dummy_value()
 
-    given = types.UniTuple(types.float32, INPUTS * OUTPUTS)
-    return types.void(table, types.intp, types.intp, old, changes, types.intp, given), generate
+    factor_types = types.UniTuple(types.float32, INPUTS * OUTPUTS)
+    return types.void(table, types.intp, types.intp, old, changes, types.intp, factor_types), generate
 
 
 def _multiply(_: Any, table: Any, one: Any, other: Any, old: Any, end: Any) -> Any:
-    """Return the products of two inputs and all outputs: the first input's, output by output, then the second's.
-
-    Args:
-        table, one, other, old, end: as of ``update_lanes``.
-    """
+    """Return the products of two inputs and all outputs: the first input's, output by output, then the second's."""
     returned = types.UniTuple(types.float32, INPUTS * OUTPUTS)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         kinds = signature.args
-        inputs = [row_of(context, builder, kinds[0], arguments[0], arguments[at]) for at in (1, 2)]
+        inputs = [row_of(context, builder, kinds[0], arguments[0], arguments[number]) for number in (1, 2)]
         count = arguments[4]
         outputs = [row_of(context, builder, kinds[3], arguments[3], ir.Constant(count.type, j)) for j in range(OUTPUTS)]
         empty = ir.Constant(VECTOR, [0.0] * LANES)
@@ -75,13 +66,13 @@ def _multiply(_: Any, table: Any, one: Any, other: Any, old: Any, end: Any) -> A
         for one in sums:
             builder.store(empty, one)
         zero, step = ir.Constant(count.type, 0), ir.Constant(count.type, LANES)
-        with cgutils.for_range_slice(builder, zero, count, step) as (at, _):
-            values = [builder.load(place_of(builder, row, at), align=FLOAT_BYTES) for row in inputs]
+        with cgutils.for_range_slice(builder, zero, count, step) as (offset, _):
+            values = [builder.load(place_of(builder, row, offset), align=FLOAT_BYTES) for row in inputs]
             for j in range(OUTPUTS):
-                output = builder.load(place_of(builder, outputs[j], at), align=FLOAT_BYTES)
+                output = builder.load(place_of(builder, outputs[j], offset), align=FLOAT_BYTES)
                 for i in range(INPUTS):
-                    to = sums[i * OUTPUTS + j]
-                    builder.store(multiply_add(builder, values[i], output, builder.load(to)), to)
+                    target = sums[i * OUTPUTS + j]
+                    builder.store(multiply_add(builder, values[i], output, builder.load(target)), target)
         return context.make_tuple(builder, returned, [sum_of(builder, builder.load(one)) for one in sums])
 
     return returned(table, types.intp, types.intp, old, types.intp), generate

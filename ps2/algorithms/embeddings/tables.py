@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ps2.algorithms.embeddings.plan import EmbeddingPlan
-from ps2.algorithms.embeddings.sampling_kernels import add_beginnings
+from ps2.algorithms.embeddings.sampling_kernels import add_initial_vectors
 from ps2.algorithms.frame.memory import fitting_servers
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.array_types import Float32s, Int64s
@@ -26,12 +26,8 @@ MAX_KEYS = 2**63
 
 @dataclass(frozen=True, eq=False)
 class SlicedTable:
-    """One table whose columns are partitioned among servers, which compute on them (``skipgrams.ops``); picklable.
-
-    Attributes:
-        plan: the plan.
-        matrix: float32, one row; the last ``vocabulary`` numbers of each server's part belong to the alias table.
-    """
+    """One table whose columns are partitioned among servers, which compute on them (``skipgrams.ops``); picklable. Its
+    only row ends, on each server, with ``vocabulary`` numbers of the alias table."""
 
     plan: EmbeddingPlan
     matrix: DCVMatrix
@@ -68,15 +64,8 @@ def make_row(plan: EmbeddingPlan, servers: int, name: str | None) -> DCV:
 
 
 def repartition(plan: EmbeddingPlan, row: DCV, servers: int, name: str) -> DCV:
-    """Return a row partitioned among this number of servers; a repartitioned row has no alias table.
-
-    Args:
-        row: a result of ``make_row``; freed if another row is returned.
-        name: the name of both rows.
-
-    Raises:
-        LimitError: the servers lack the memory for a second row.
-    """
+    """Return a row of ``make_row`` partitioned among this number of servers, without an alias table if it is another
+    row: then the old one is freed. Raise LimitError if the servers lack the memory for a second row."""
     parts = row.dim // plan.vocabulary - plan.size
     if parts == min(servers, plan.size):
         return row
@@ -115,11 +104,7 @@ def put_aliases(vectors: SlicedTable, contexts: SlicedTable, thresholds: Any, al
 
 @dataclass(frozen=True, eq=False)
 class VectorTable:
-    """One table with layout "column": each word's vector is contiguous on one server.
-
-    Attributes:
-        matrix: float32, with a column for each word.
-    """
+    """One table with a column for each word, float32, layout "column": a word's vector is contiguous on one server."""
 
     matrix: DCVMatrix
 
@@ -166,14 +151,8 @@ class VectorTable:
 
 @dataclass(frozen=True, eq=False)
 class KeyedTable(VectorTable):
-    """One table whose words are keys : a sparse matrix that stores updated keys only.
-
-    It holds the difference of each vector from its initial value, which is a function of the key.
-
-    Attributes:
-        seed: the seed of the initial vectors; None: they are 0.
-        keys: int64: the keys of the words of this process.
-    """
+    """One table whose words are the keys of this process: a sparse matrix that stores updated keys only. It holds the
+    difference of each vector from its initial value, a function of the key and ``seed`` (None: 0)."""
 
     seed: int | None
     keys: Int64s = field(default_factory=lambda: np.empty(0, np.int64))
@@ -190,7 +169,7 @@ class KeyedTable(VectorTable):
 
     def with_initial(self, words: Int64s, rows: Float32s) -> Float32s:
         if self.seed is not None:
-            add_beginnings(rows, readable(self.keys[words]), np.uint64(self.seed % 2**64), 1.0 / rows.shape[1])
+            add_initial_vectors(rows, readable(self.keys[words]), np.uint64(self.seed % 2**64), 1.0 / rows.shape[1])
         return rows
 
     @property
@@ -200,14 +179,8 @@ class KeyedTable(VectorTable):
 
 @dataclass(frozen=True, eq=False)
 class ServerTables:
-    """All tables; picklable.
-
-    Attributes:
-        vectors: the table of vectors.
-        contexts: the table of contexts; None: the vectors themselves. Sliced tables always have contexts, for the alias
-            table.
-        counts: int64, sparse: the occurrences of words that are keys; None: words are numbers.
-    """
+    """All tables; picklable. ``contexts`` None: the vectors themselves; sliced tables always have contexts, for the
+    alias table. ``counts``: int64, sparse: the occurrences of words that are keys; None: words are numbers."""
 
     vectors: VectorTable | SlicedTable
     contexts: VectorTable | SlicedTable | None
@@ -215,15 +188,12 @@ class ServerTables:
 
     @staticmethod
     def make(plan: EmbeddingPlan, servers: int, names: CheckpointNames) -> ServerTables:
-        """Allocate the tables, or find those of an earlier driver.
-
-        Raises:
-            LimitError: they do not fit.
-        """
+        """Allocate the tables, or find those of an earlier driver; raise LimitError if they do not fit."""
 
         def make(seed: int | None = None) -> VectorTable | SlicedTable:
             if plan.keyed:
-                return KeyedTable(names.give(lambda name: make_keys(plan, name)).matrix(), seed)
+                row = names.give(lambda name: DCV.sparse(MAX_KEYS, plan.size, layout="column", name=name))
+                return KeyedTable(row.matrix(), seed)
             if plan.settings.via == "servers":
                 row = names.give(
                     lambda name: make_row(plan, servers, name),
@@ -277,8 +247,3 @@ class ServerTables:
 def make_columns(plan: EmbeddingPlan, name: str | None) -> DCV:
     """Allocate the columns of a ``VectorTable``."""
     return DCV.dense(plan.vocabulary, plan.size, layout="column", name=name)
-
-
-def make_keys(plan: EmbeddingPlan, name: str | None) -> DCV:
-    """Allocate the columns of a ``KeyedTable``."""
-    return DCV.sparse(MAX_KEYS, plan.size, layout="column", name=name)

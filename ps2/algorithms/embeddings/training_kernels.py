@@ -14,7 +14,7 @@ overwrite each other. Arrays are float32 and C-contiguous; word numbers are not 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,7 @@ from ps2.ops.simd import LANES
 
 Array = npt.NDArray[Any]
 
+SKIPGRAM, CBOW, EDGES, EDGES_ONE_TABLE = range(4)
 ZERO, HALF, ONE, LARGEST = np.float32(0), np.float32(0.5), np.float32(1), np.float32(18)
 # With fewer outputs, separate loops take less time than ``update``.
 MIN_OUTPUTS = 4
@@ -36,12 +37,34 @@ LOSS, LOSSES, PAIRS = range(3)
 STATISTICS = 3
 
 
+class Draws(NamedTuple):
+    """The tokens of sentences, with what was drawn for them.
+
+    Attributes:
+        tokens, targets: int32: each word's row of the vectors, and of the contexts.
+        windows: int32: the number of context words on either side of each token; empty for edges.
+        negatives: int32, shape (tokens or edges, negatives): those of a token's first contexts, then of the next, ...
+    """
+
+    tokens: Int32s
+    targets: Int32s
+    windows: Int32s
+    negatives: Int32s
+
+
+class Buffers(NamedTuple):
+    """Memory for one group: the outputs' old values and changes, the dot products, and the number of times of each
+    input."""
+
+    old: Float32s
+    dots: Float32s
+    times: Float32s
+
+
 @inline_reduction
 def sigmoid(x: np.float32) -> np.float32:
-    """Return 1 / (1 + exp(-x)), to 2e-7, by a rational function that SIMD vectorizes.
-
-    It is the tanh(x / 2) of Eigen (``generic_fast_tanh_float``).
-    """
+    """Return 1 / (1 + exp(-x)), to 2e-7, by a rational function that SIMD vectorizes: tanh(x / 2) of Eigen
+    (``generic_fast_tanh_float``)."""
     y = HALF * min(max(x, -LARGEST), LARGEST)
     s = y * y
     p = np.float32(-2.76076847742355e-16) * s + np.float32(2.00018790482477e-13)
@@ -90,37 +113,37 @@ def products(table: Float32s, inputs: Int32s, m: int, old: Float32s, k: int, dot
 
 @inline_reduction
 def add_to_outputs(
-    contexts: Float32s, outputs: Int32s, k: int, table: Float32s, inputs: Int32s, m: int, by: Float32s
+    contexts: Float32s, outputs: Int32s, k: int, table: Float32s, inputs: Int32s, m: int, factors: Float32s
 ) -> None:
-    """Add each input, times ``by[i, j]``, to output j; two inputs at a time."""
+    """Add each input, times ``factors[i, j]``, to output j; two inputs at a time."""
     for i in range(0, m, 2):
         # A last single input is taken twice, once times 0.
         other = min(i + 1, m - 1)
         a, b = table[inputs[i]], table[inputs[other]]
         for j in range(k):
-            f, g = by[i, j], by[other, j] if other > i else ZERO
-            to = contexts[outputs[j]]
+            f, g = factors[i, j], factors[other, j] if other > i else ZERO
+            row = contexts[outputs[j]]
             for n in range(contexts.shape[1]):
-                to[n] += f * a[n] + g * b[n]
+                row[n] += f * a[n] + g * b[n]
 
 
 @inline_reduction
-def add_to_inputs(table: Float32s, inputs: Int32s, m: int, old: Float32s, k: int, by: Float32s) -> None:
-    """Add each output's old value, times ``by[i, j]``, to input i."""
+def add_to_inputs(table: Float32s, inputs: Int32s, m: int, old: Float32s, k: int, factors: Float32s) -> None:
+    """Add each output's old value, times ``factors[i, j]``, to input i."""
     width = old.shape[1]
     for i in range(m):
-        to = table[inputs[i]]
+        row = table[inputs[i]]
         j = 0
         while j + 3 <= k:
             a, b, c = old[j], old[j + 1], old[j + 2]
-            f, g, h = by[i, j], by[i, j + 1], by[i, j + 2]
+            f, g, h = factors[i, j], factors[i, j + 1], factors[i, j + 2]
             for n in range(width):
-                to[n] += f * a[n] + g * b[n] + h * c[n]
+                row[n] += f * a[n] + g * b[n] + h * c[n]
             j += 3
         while j < k:
-            a, f = old[j], by[i, j]
+            a, f = old[j], factors[i, j]
             for n in range(width):
-                to[n] += f * a[n]
+                row[n] += f * a[n]
             j += 1
 
 
@@ -150,9 +173,9 @@ def add_losses(dots: Float32s, m: int, k: int, statistics: Float64s) -> None:
 def copy_outputs(contexts: Float32s, outputs: Int32s, k: int, old: Float32s) -> None:
     """Copy the outputs' vectors to ``old``."""
     for j in range(k):
-        row, to = contexts[outputs[j]], old[j]
+        row, copy = contexts[outputs[j]], old[j]
         for n in range(old.shape[1]):
-            to[n] = row[n]
+            copy[n] = row[n]
 
 
 @inline
@@ -168,6 +191,15 @@ def take_mean(vectors: Float32s, inputs: Int32s, m: int, mean: Float32s) -> None
 
 
 @inline
+def add_to_rows(table: Float32s, rows: Int32s, m: int, change: Float32s) -> None:
+    """Add a change to each of m rows."""
+    for i in range(m):
+        row = table[rows[i]]
+        for n in range(len(change)):
+            row[n] += change[n]
+
+
+@inline
 def learn(
     table: Float32s,
     inputs: Int32s,
@@ -175,20 +207,19 @@ def learn(
     contexts: Float32s,
     outputs: Int32s,
     k: int,
-    old: Float32s,
-    dots: Float32s,
+    buffers: Buffers,
     rate: np.float32,
     with_loss: bool,
     statistics: Float64s,
-    times: Float32s,
 ) -> None:
-    """Train one group; ``old`` and ``dots`` are scratch, as of ``scratch``, and so is ``times``, of each input."""
-    given = m
+    """Train one group of m inputs and k outputs; inputs that come several times are merged in place."""
+    old, dots, times = buffers
+    pairs = m
     # An input that comes twice has the same products both times.
     m = merge_inputs(inputs, m, times)
     copy_outputs(contexts, outputs, k, old)
-    at_once = m > 1 and MIN_OUTPUTS <= k <= OUTPUTS and old.shape[1] % LANES == 0
-    if at_once:
+    has_lanes = m > 1 and MIN_OUTPUTS <= k <= OUTPUTS and old.shape[1] % LANES == 0
+    if has_lanes:
         multiply(table, inputs, m, old, dots)
     else:
         products(table, inputs, m, old, k, dots)
@@ -201,26 +232,26 @@ def learn(
         if times[i] != ONE:
             for j in range(k):
                 dots[i, j] *= times[i]
-    if at_once:
+    if has_lanes:
         update(table, inputs, m, contexts, outputs, k, old, dots)
     else:
         add_to_outputs(contexts, outputs, k, table, inputs, m, dots)
         add_to_inputs(table, inputs, m, old, k, dots)
-    statistics[PAIRS] += given
+    statistics[PAIRS] += pairs
 
 
 @inline
 def merge_inputs(inputs: Int32s, m: int, times: Float32s) -> int:
-    """Keep each input once, in the order in which they come, and note how often it came; return their number."""
+    """List each input once, in the order in which they come, and count how often it came; return their number."""
     count = 0
     for i in range(m):
-        word, at = inputs[i], 0
-        while at < count and inputs[at] != word:
-            at += 1
-        if at == count:
-            inputs[at], times[at] = word, ZERO
+        word, position = inputs[i], 0
+        while position < count and inputs[position] != word:
+            position += 1
+        if position == count:
+            inputs[position], times[position] = word, ZERO
             count += 1
-        times[at] += ONE
+        times[position] += ONE
     return count
 
 
@@ -229,61 +260,50 @@ def multiply(table: Float32s, inputs: Int32s, m: int, old: Float32s, dots: Float
     """Set products of at least two inputs, and of ``OUTPUTS`` outputs."""
     for i in range(0, m, INPUTS):
         # A last single input is taken with the one before.
-        one = min(i, m - INPUTS)
-        found = multiply_lanes(table, inputs[one], inputs[one + 1], old, old.shape[1])
-        f, g = dots[one], dots[one + 1]
-        f[0], f[1], f[2], f[3], f[4], f[5] = found[0], found[1], found[2], found[3], found[4], found[5]
-        g[0], g[1], g[2], g[3], g[4], g[5] = found[6], found[7], found[8], found[9], found[10], found[11]
+        first = min(i, m - INPUTS)
+        values = multiply_lanes(table, inputs[first], inputs[first + 1], old, old.shape[1])
+        f, g = dots[first], dots[first + 1]
+        f[0], f[1], f[2], f[3], f[4], f[5] = values[0], values[1], values[2], values[3], values[4], values[5]
+        g[0], g[1], g[2], g[3], g[4], g[5] = values[6], values[7], values[8], values[9], values[10], values[11]
 
 
 @inline
 def update(
-    table: Float32s,
-    inputs: Int32s,
-    m: int,
-    contexts: Float32s,
-    outputs: Int32s,
-    k: int,
-    old: Float32s,
-    dots: Float32s,
+    table: Float32s, inputs: Int32s, m: int, contexts: Float32s, outputs: Int32s, k: int, old: Float32s, dots: Float32s
 ) -> None:
-    """Do what ``add_to_outputs`` and ``add_to_inputs`` do, for different inputs and at most ``OUTPUTS`` outputs, in one
-    pass over the rows."""
+    """Do ``add_to_outputs`` and ``add_to_inputs`` in one pass, for different inputs and at most ``OUTPUTS`` outputs."""
     width = old.shape[1]
     changes = old[OUTPUTS : 2 * OUTPUTS]
     changes[:] = ZERO
-    # The last outputs may be none: their coefficients are 0.
+    # Outputs from k on do not exist: their coefficients are 0.
     dots[:m, k:OUTPUTS] = ZERO
     paired = m - m % INPUTS
     for i in range(0, paired, INPUTS):
         f, g = dots[i], dots[i + 1]
-        by = (f[0], f[1], f[2], f[3], f[4], f[5], g[0], g[1], g[2], g[3], g[4], g[5])
-        update_lanes(table, inputs[i], inputs[i + 1], old, changes, width, by)
+        factors = (f[0], f[1], f[2], f[3], f[4], f[5], g[0], g[1], g[2], g[3], g[4], g[5])
+        update_lanes(table, inputs[i], inputs[i + 1], old, changes, width, factors)
     for j in range(k):
-        to, change = contexts[outputs[j]], changes[j]
+        row, change = contexts[outputs[j]], changes[j]
         for n in range(width):
-            to[n] += change[n]
+            row[n] += change[n]
     if paired < m:
-        rest, of_rest = inputs[paired:], dots[paired:]
-        add_to_outputs(contexts, outputs, k, table, rest, 1, of_rest)
-        add_to_inputs(table, rest, 1, old, k, of_rest)
+        last, factors_of_last = inputs[paired:], dots[paired:]
+        add_to_outputs(contexts, outputs, k, table, last, 1, factors_of_last)
+        add_to_inputs(table, last, 1, old, k, factors_of_last)
 
 
 @inline
-def scratch(inputs: int, outputs: int, width: int) -> tuple[Float32s, Float32s, Float32s]:
-    """Return scratch of groups: outputs' values and changes, zeros; products; and how often each input comes."""
+def make_buffers(inputs: int, outputs: int, width: int) -> Buffers:
+    """Return buffers for groups of at most so many inputs and outputs."""
     padded = max(outputs, OUTPUTS)
     old, dots = np.zeros((max(padded, 2 * OUTPUTS), width), np.float32), np.zeros((inputs, padded), np.float32)
-    return old, dots, np.empty(inputs, np.float32)
+    return Buffers(old, dots, np.empty(inputs, np.float32))
 
 
 @inline
 def choose_outputs(target: int, negatives: Int32s, apart: int, outputs: Int32s) -> int:
-    """List the predicted word and its negatives, except those equal to it; return their number.
-
-    Args:
-        apart: another word to exclude; -1: none.
-    """
+    """List the predicted word and its negatives, except those equal to it or to ``apart`` (-1: none); return their
+    number."""
     outputs[0] = target
     k = 1
     for j in range(len(negatives)):
@@ -294,12 +314,12 @@ def choose_outputs(target: int, negatives: Int32s, apart: int, outputs: Int32s) 
 
 
 @inline
-def list_inputs(tokens: Int32s, begin: int, end: int, at: int, reach: int, inputs: Int32s) -> int:
+def list_inputs(tokens: Int32s, begin: int, end: int, token: int, reach: int, inputs: Int32s) -> int:
     """List the contexts of a token in its sentence; return their number."""
     m = 0
-    for place in range(max(begin, at - reach), min(end, at + reach + 1)):
-        if place != at:
-            inputs[m] = tokens[place]
+    for neighbour in range(max(begin, token - reach), min(end, token + reach + 1)):
+        if neighbour != token:
+            inputs[m] = tokens[neighbour]
             m += 1
     return m
 
@@ -308,79 +328,57 @@ def list_inputs(tokens: Int32s, begin: int, end: int, at: int, reach: int, input
 def train_skipgram(
     begins: Int64s,
     ends: Int64s,
-    tokens: Int32s,
-    targets: Int32s,
-    windows: Int32s,
-    negatives: Int32s,
+    draws: Draws,
     vectors: Float32s,
     contexts: Float32s,
     rate: np.float32,
     window: int,
     sharing: int,
 ) -> Float64s:
-    """Train skip-gram on sentences.
-
-    Args:
-        begins, ends: bounds of the sentences in ``tokens``.
-        tokens, targets: each word's row of ``vectors`` and of ``contexts``.
-        windows: context words on either side of each token; at most ``window``.
-        negatives: shape (tokens, negatives): those of the first contexts that share them, then of the next, ...
-        sharing: number of contexts that share negatives.
-    """
-    each = negatives.shape[1] // ((2 * window + sharing - 1) // sharing)
+    """Train skip-gram on sentences with these bounds; ``sharing`` contexts of a token share negatives."""
+    tokens, targets, windows, negatives = draws
+    num_negatives = negatives.shape[1] // ((2 * window + sharing - 1) // sharing)
     statistics = np.zeros(STATISTICS)
-    inputs, outputs = np.empty(2 * window, np.int32), np.empty(each + 1, np.int32)
-    old, dots, times = scratch(len(inputs), len(outputs), vectors.shape[1])
+    inputs, outputs = np.empty(2 * window, np.int32), np.empty(num_negatives + 1, np.int32)
+    buffers = make_buffers(len(inputs), len(outputs), vectors.shape[1])
     for sentence in range(len(begins)):
         begin, end = begins[sentence], ends[sentence]
-        for at in range(begin, end):
-            m = list_inputs(tokens, begin, end, at, windows[at], inputs)
-            with_loss = at % LOSS_INTERVAL == 0
+        for token in range(begin, end):
+            m = list_inputs(tokens, begin, end, token, windows[token], inputs)
+            with_loss = token % LOSS_INTERVAL == 0
             for turn in range((m + sharing - 1) // sharing):
                 first = turn * sharing
-                k = choose_outputs(targets[at], negatives[at, turn * each : (turn + 1) * each], -1, outputs)
-                some = min(sharing, m - first)
-                learn(
-                    vectors, inputs[first:], some, contexts, outputs, k, old, dots, rate, with_loss, statistics, times
-                )
+                own_negatives = negatives[token, turn * num_negatives : (turn + 1) * num_negatives]
+                k = choose_outputs(targets[token], own_negatives, -1, outputs)
+                count = min(sharing, m - first)
+                learn(vectors, inputs[first:], count, contexts, outputs, k, buffers, rate, with_loss, statistics)
     return statistics
 
 
 @kernel
 def train_cbow(
-    begins: Int64s,
-    ends: Int64s,
-    tokens: Int32s,
-    targets: Int32s,
-    windows: Int32s,
-    negatives: Int32s,
-    vectors: Float32s,
-    contexts: Float32s,
-    rate: np.float32,
-    window: int,
+    begins: Int64s, ends: Int64s, draws: Draws, vectors: Float32s, contexts: Float32s, rate: np.float32, window: int
 ) -> Float64s:
     """Train CBOW on sentences: the only input is the mean of the contexts, and each context gets its whole change."""
+    tokens, targets, windows, negatives = draws
     statistics = np.zeros(STATISTICS)
     inputs, outputs = np.empty(2 * window, np.int32), np.empty(negatives.shape[1] + 1, np.int32)
     width = vectors.shape[1]
-    old, dots, times = scratch(1, len(outputs), width)
-    mean, before, only = np.empty((1, width), np.float32), np.empty(width, np.float32), np.zeros(1, np.int32)
+    buffers = make_buffers(1, len(outputs), width)
+    mean, change, only_row = np.empty((1, width), np.float32), np.empty(width, np.float32), np.zeros(1, np.int32)
     for sentence in range(len(begins)):
         begin, end = begins[sentence], ends[sentence]
-        for at in range(begin, end):
-            m = list_inputs(tokens, begin, end, at, windows[at], inputs)
+        for token in range(begin, end):
+            m = list_inputs(tokens, begin, end, token, windows[token], inputs)
             if not m:
                 continue
             take_mean(vectors, inputs, m, mean)
-            before[:] = mean[0]
-            k = choose_outputs(targets[at], negatives[at], -1, outputs)
-            learn(mean, only, 1, contexts, outputs, k, old, dots, rate, at % LOSS_INTERVAL == 0, statistics, times)
+            change[:] = mean[0]
+            k = choose_outputs(targets[token], negatives[token], -1, outputs)
+            learn(mean, only_row, 1, contexts, outputs, k, buffers, rate, token % LOSS_INTERVAL == 0, statistics)
             for n in range(width):
-                before[n] = mean[0, n] - before[n]
-            for i in range(m):
-                row = vectors[inputs[i]]
-                for n in range(width):
-                    row[n] += before[n]
+                change[n] = mean[0, n] - change[n]
+            add_to_rows(vectors, inputs, m, change)
     return statistics
 
 
@@ -388,30 +386,34 @@ def train_cbow(
 def train_edges(
     begins: Int64s,
     ends: Int64s,
-    tokens: Int32s,
-    targets: Int32s,
-    negatives: Int32s,
+    draws: Draws,
     vectors: Float32s,
     contexts: Float32s,
     rate: np.float32,
-    is_one: bool,
+    has_one_table: bool,
 ) -> Float64s:
-    """Train on sentences of two: predict the second from the first.
-
-    Args:
-        negatives: shape (sentences of all, negatives); a sentence's row is half of where it begins.
-        is_one: whether contexts are the vectors; loops, and negatives equal to the source, are skipped then.
-    """
+    """Train on sentences of two: predict the second from the first. With one table, contexts are vectors; loops, and
+    negatives equal to the source, are skipped then."""
+    tokens, targets, _, negatives = draws
     statistics = np.zeros(STATISTICS)
     inputs, outputs = np.empty(1, np.int32), np.empty(negatives.shape[1] + 1, np.int32)
-    old, dots, times = scratch(1, len(outputs), vectors.shape[1])
+    buffers = make_buffers(1, len(outputs), vectors.shape[1])
     for sentence in range(len(begins)):
         begin = begins[sentence]
         source, target = tokens[begin], targets[begin + 1]
-        if is_one and source == target:
+        if has_one_table and source == target:
             continue
         inputs[0] = source
-        k = choose_outputs(target, negatives[begin // 2], source if is_one else -1, outputs)
+        k = choose_outputs(target, negatives[begin // 2], source if has_one_table else -1, outputs)
         with_loss = (begin // 2) % LOSS_INTERVAL == 0
-        learn(vectors, inputs, 1, contexts, outputs, k, old, dots, rate, with_loss, statistics, times)
+        learn(vectors, inputs, 1, contexts, outputs, k, buffers, rate, with_loss, statistics)
     return statistics
+
+
+def kernel_of(kind: int, window: int, sharing: int) -> tuple[Any, tuple[int, ...]]:
+    """Return the kernel that trains an architecture, and its last arguments."""
+    if kind == SKIPGRAM:
+        return train_skipgram, (window, sharing)
+    if kind == CBOW:
+        return train_cbow, (window,)
+    return train_edges, (kind == EDGES_ONE_TABLE,)

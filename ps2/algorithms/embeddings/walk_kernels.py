@@ -1,4 +1,4 @@
-"""Random walks, compiled: walker by walker on a local graph, step by step on a graph on servers.
+"""Adjacency lists and random walks, compiled: walker by walker on a local graph, step by step on a graph on servers.
 
 Each random number is a hash (SplitMix64's finaliser, ``ps2.ops.draws``) of the seed, the epoch, the walk's first vertex
 and a counter: a walk does not depend on where it is computed. A step draws a proposal in proportion to edge weights,
@@ -12,6 +12,16 @@ al. 2019). The acceptance probability is proportional to
 A proposal uses two random numbers: for the neighbour, and for accepting it. Without p and q all are accepted. After
 many rejections in a row, the walker chooses among all neighbours by their exact probabilities: the distribution is the
 same, and the walk ends.
+
+A *pack* is the adjacency of some vertices in CSR form, in one array of integers: first the list bounds, then the lists.
+A pack of n vertices with bounds b is
+
+    b[0] ... b[n]  list of vertex 0  list of vertex 1 ...          b[0] = n + 1
+
+A vertex's position in b is its *address*, if the graph is one pack. The lists hold addresses. While a pack is filled,
+b[v + 1] is the end of what list v holds so far; when the list is full, that is the beginning of the next one.
+
+A weighted graph has a second array of the same length: the edge weights, later each list's cumulative sums.
 """
 
 from __future__ import annotations
@@ -21,23 +31,129 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.embeddings.adjacency_kernels import NO_NEIGHBOUR, ONLY_NEIGHBOUR, Integer, draw, is_neighbour
 from ps2.ops.draws import GOLDEN, TO_UNIT, scrambled
 from ps2.ops.kernels import Float64s, Int64s, inline, kernel
 
 Array = npt.NDArray[Any]
 Uint64s = npt.NDArray[np.uint64]
+Integer = int | np.int64
 # 1/p, 1 and 1/q, each over the largest of them.
 Bias = tuple[float, float, float]
 # Random keys of walkers, numbers of their proposals, lengths of their walks, the walks, and the numbers of proposals
 # before the last step.
 Walkers = tuple[Uint64s, Int64s, Int64s, Array, Int64s]
 
+# Results of a draw: no neighbour; or, for a vertex with one neighbour, ONLY_NEIGHBOUR - address.
+NO_NEIGHBOUR = -1
+ONLY_NEIGHBOUR = -2
+# Lists up to this length are searched linearly.
+SHORT = 16
+
 ONE = np.uint64(1)
 TWO = np.uint64(2)
 ACCEPTED, REJECTED, UNDECIDED = 1, 0, -1
 # Rejections in a row until a neighbour is chosen exactly. With p and q in [0.25, 4] one of 16 proposals is accepted.
 MAX_REJECTIONS = 256
+
+
+@kernel
+def check_vertices(pack: Array, slots: Int64s) -> int:
+    """Return the position of the first slot that is not a vertex with a list inside the pack, or -1."""
+    for i in range(len(slots)):
+        slot = slots[i]
+        if slot < 0 or slot + 1 >= pack[0] or pack[slot] > pack[slot + 1] or pack[slot + 1] > len(pack):
+            return i
+    return -1
+
+
+@kernel
+def append(pack: Array, weights: Float64s, slots: Int64s, neighbours: Array, edge_weights: Float64s) -> int:
+    """Append neighbours to the lists of vertices; return the position of the first one without space, or -1. The
+    weights of an unweighted graph have length 0."""
+    for i in range(len(slots)):
+        end = np.int64(pack[slots[i] + 1])
+        if end < pack[0] or end >= len(pack):
+            return i
+        pack[end] = neighbours[i]
+        if len(weights):
+            weights[end] = edge_weights[i]
+        pack[slots[i] + 1] = end + 1
+    return -1
+
+
+@kernel
+def put_in_order(pack: Array, weights: Float64s) -> None:
+    """Sort each list by address and weight, so that insertion order does not matter; make weights cumulative."""
+    for vertex in range(pack[0] - 1):
+        begin, end = np.int64(pack[vertex]), np.int64(pack[vertex + 1])
+        if len(weights) == 0:
+            pack[begin:end].sort()
+            continue
+        order = np.argsort(pack[begin:end], kind="mergesort")
+        pack[begin:end] = pack[begin:end][order]
+        weights[begin:end] = weights[begin:end][order]
+        first: Integer = begin
+        for i in range(begin + 1, end + 1):
+            if i == end or pack[i] != pack[first]:
+                if i - first > 1:
+                    weights[first:i].sort()
+                first = i
+        for i in range(begin + 1, end):
+            weights[i] += weights[i - 1]
+
+
+@inline
+def draw(pack: Array, weights: Float64s, vertex: Integer, number: float) -> Integer:
+    """Draw a neighbour with probability proportional to edge weight, by a random number in [0, 1); return its address,
+    NO_NEIGHBOUR, or ONLY_NEIGHBOUR - address."""
+    begin, end = np.int64(pack[vertex]), np.int64(pack[vertex + 1])
+    if begin == end:
+        return NO_NEIGHBOUR
+    if end - begin == 1:
+        return ONLY_NEIGHBOUR - np.int64(pack[begin])
+    if len(weights) == 0:
+        return np.int64(pack[min(begin + np.int64(number * (end - begin)), end - 1)])
+    target = number * weights[end - 1]
+    low, high = begin, end - 1
+    while high - low > SHORT:
+        middle = (low + high) // 2
+        if weights[middle] > target:
+            high = middle
+        else:
+            low = middle + 1
+    while low < high and weights[low] <= target:
+        low += 1
+    return np.int64(pack[low])
+
+
+@inline
+def is_neighbour(pack: Array, vertex: Integer, other: Integer) -> bool:
+    """Return True if an address is in the list of a vertex."""
+    low, high = np.int64(pack[vertex]), np.int64(pack[vertex + 1])
+    while high - low > SHORT:
+        middle = (low + high) // 2
+        if pack[middle] < other:
+            low = middle + 1
+        else:
+            high = middle + 1
+    for i in range(low, high):
+        if pack[i] >= other:
+            return bool(pack[i] == other)
+    return False
+
+
+@kernel
+def draw_many(slots: Int64s, numbers: Float64s, neighbours: Array, pack: Array, weights: Float64s) -> None:
+    """Draw a neighbour for each vertex."""
+    for i in range(len(slots)):
+        neighbours[i] = draw(pack, weights, slots[i], numbers[i])
+
+
+@kernel
+def look_up_many(slots: Int64s, others: Array, are_neighbours: Array, pack: Array) -> None:
+    """For each pair of vertices, set 1 if the second is a neighbour of the first, else 0."""
+    for i in range(len(slots)):
+        are_neighbours[i] = is_neighbour(pack, slots[i], others[i])
 
 
 @inline
@@ -49,15 +165,15 @@ def key_of(seed: np.uint64, epoch: int, vertex: int) -> np.uint64:
 @kernel
 def uniform(key: np.uint64, proposal: int, which: int) -> float:
     """Return one of a proposal's two random numbers in [0, 1)."""
-    drawn = scrambled(key + GOLDEN * (TWO * np.uint64(proposal) + np.uint64(which) + ONE))
-    return np.float64(drawn >> np.uint64(11)) * TO_UNIT
+    bits = scrambled(key + GOLDEN * (TWO * np.uint64(proposal) + np.uint64(which) + ONE))
+    return np.float64(bits >> np.uint64(11)) * TO_UNIT
 
 
 @inline
-def judge(number: float, before: Integer, proposed: Integer, bias: Bias) -> int:
+def judge(number: float, previous: Integer, proposed: Integer, bias: Bias) -> int:
     """Return ACCEPTED, REJECTED, or UNDECIDED if that depends on an edge from the previous vertex."""
     back, near, far = bias
-    if proposed == before:
+    if proposed == previous:
         return ACCEPTED if number < back else REJECTED
     if number < min(near, far):
         return ACCEPTED
@@ -65,13 +181,12 @@ def judge(number: float, before: Integer, proposed: Integer, bias: Bias) -> int:
 
 
 @kernel
-def choose(neighbours: Array, sums: Float64s, near: Array, before: Integer, number: float, bias: Bias) -> int:
+def choose(neighbours: Array, sums: Float64s, near: Array, previous: Integer, number: float, bias: Bias) -> int:
     """Choose among all neighbours of a vertex by node2vec's probabilities; return the position.
 
     Args:
         sums: cumulative weights; of length 0 if the graph is unweighted.
-        near: whether there is an edge from the vertex ``before`` to each neighbour.
-        number: random, in [0, 1).
+        near: whether there is an edge from the previous vertex to each neighbour.
     """
     chances = np.empty(len(neighbours))
     total = 0.0
@@ -79,7 +194,7 @@ def choose(neighbours: Array, sums: Float64s, near: Array, before: Integer, numb
         weight = 1.0
         if len(sums):
             weight = sums[i] - (sums[i - 1] if i else 0.0)
-        total += weight * (bias[0] if neighbours[i] == before else bias[1] if near[i] else bias[2])
+        total += weight * (bias[0] if neighbours[i] == previous else bias[1] if near[i] else bias[2])
         chances[i] = total
     for i in range(len(neighbours)):
         if chances[i] > number * total:
@@ -88,14 +203,16 @@ def choose(neighbours: Array, sums: Float64s, near: Array, before: Integer, numb
 
 
 @inline
-def _chosen(pack: Array, weights: Float64s, before: Integer, here: Integer, number: float, bias: Bias) -> Integer:
+def _choose_in_pack(
+    pack: Array, weights: Float64s, previous: Integer, current: Integer, number: float, bias: Bias
+) -> Integer:
     """Choose among all neighbours, in a graph of one pack."""
-    begin, end = np.int64(pack[here]), np.int64(pack[here + 1])
+    begin, end = np.int64(pack[current]), np.int64(pack[current + 1])
     near = np.empty(end - begin, np.int64)
     for i in range(begin, end):
-        near[i - begin] = is_neighbour(pack, before, pack[i])
+        near[i - begin] = is_neighbour(pack, previous, pack[i])
     sums = weights[begin:end] if len(weights) else weights
-    return np.int64(pack[begin + choose(pack[begin:end], sums, near, before, number, bias)])
+    return np.int64(pack[begin + choose(pack[begin:end], sums, near, previous, number, bias)])
 
 
 @kernel
@@ -105,95 +222,86 @@ def walk(pack: Array, weights: Float64s, walkers: Walkers, bias: Bias) -> None:
     back, near, far = bias
     first_order = back == near == far
     for i in range(len(lengths)):
-        key, length, proposal, refused = keys[i], 1, 0, 0
-        before: Integer = NO_NEIGHBOUR
-        here: Integer = np.int64(walks[i, 0])
+        key, length, proposal, rejections = keys[i], 1, 0, 0
+        previous: Integer = NO_NEIGHBOUR
+        current: Integer = np.int64(walks[i, 0])
         while length < walks.shape[1]:
-            found = draw(pack, weights, here, uniform(key, proposal, 0))
+            neighbour = draw(pack, weights, current, uniform(key, proposal, 0))
             proposal += 1
-            if found == NO_NEIGHBOUR:
+            if neighbour == NO_NEIGHBOUR:
                 break
-            if found <= ONLY_NEIGHBOUR:
-                found = ONLY_NEIGHBOUR - found
+            if neighbour <= ONLY_NEIGHBOUR:
+                neighbour = ONLY_NEIGHBOUR - neighbour
             elif length > 1 and not first_order:
                 number = uniform(key, proposal - 1, 1)
-                verdict = judge(number, before, found, bias)
+                verdict = judge(number, previous, neighbour, bias)
                 if verdict == UNDECIDED:
-                    verdict = ACCEPTED if number < (near if is_neighbour(pack, before, found) else far) else REJECTED
+                    chance = near if is_neighbour(pack, previous, neighbour) else far
+                    verdict = ACCEPTED if number < chance else REJECTED
                 if verdict == REJECTED:
-                    refused += 1
-                    if refused < MAX_REJECTIONS:
+                    rejections += 1
+                    if rejections < MAX_REJECTIONS:
                         continue
-                    found = _chosen(pack, weights, before, here, uniform(key, proposal, 0), bias)
+                    neighbour = _choose_in_pack(pack, weights, previous, current, uniform(key, proposal, 0), bias)
                     proposal += 1
-            before, here, refused = here, found, 0
-            walks[i, length] = found
+            previous, current, rejections = current, neighbour, 0
+            walks[i, length] = neighbour
             length += 1
         lengths[i] = length
 
 
 @kernel
-def begin(seed: np.uint64, numbers: Int64s, vertices: int, walkers: Walkers) -> None:
-    """Set the random keys of walkers.
-
-    Args:
-        numbers: of the walkers: epoch * vertices + first vertex.
-        vertices: number of vertices.
-    """
+def set_keys(seed: np.uint64, numbers: Int64s, vertices: int, walkers: Walkers) -> None:
+    """Set the random keys of walkers, whose numbers are epoch * vertices + first vertex."""
     for i in range(len(numbers)):
         walkers[0][i] = key_of(seed, numbers[i] // vertices, numbers[i] % vertices)
 
 
 @kernel
-def propose(active: Int64s, walkers: Walkers, here: Int64s, drawn: Float64s) -> None:
+def propose(active: Int64s, walkers: Walkers, current: Int64s, draws: Float64s) -> None:
     """Set the walkers' current vertices, and the random numbers for drawing their neighbours."""
     keys, proposals, lengths, walks, _ = walkers
     for i in range(len(active)):
         walker = active[i]
-        here[i] = walks[walker, lengths[walker] - 1]
-        drawn[i] = uniform(keys[walker], proposals[walker], 0)
+        current[i] = walks[walker, lengths[walker] - 1]
+        draws[i] = uniform(keys[walker], proposals[walker], 0)
 
 
 @kernel
 def settle(
-    active: Int64s, found: Array, walkers: Walkers, bias: Bias, asked: Int64s, before: Int64s, proposed: Array
+    active: Int64s, neighbours: Array, walkers: Walkers, bias: Bias, asked: Int64s, previous: Int64s, proposed: Array
 ) -> tuple[int, int]:
-    """Accept or reject the walkers' proposals.
+    """Accept or reject the walkers' proposals; return the numbers of walkers that continue, and of undecided ones.
 
-    Args:
-        active: the walkers; those that go on are moved to its front.
-        asked: filled with the undecided walkers: the servers look up whether there is an edge from ``before`` to
-            ``proposed``.
-
-    Returns:
-        The numbers of walkers that go on, and of undecided ones.
+    The former are moved to the front of ``active``. The latter fill ``asked``: the servers look up whether there is an
+    edge from ``previous`` to ``proposed``.
     """
     keys, proposals, lengths, walks, settled = walkers
     first_order = bias[0] == bias[1] == bias[2]
-    going, asking = 0, 0
+    num_active, num_asked = 0, 0
     for i in range(len(active)):
         walker = active[i]
-        next_one = np.int64(found[i])
+        neighbour = np.int64(neighbours[i])
         proposals[walker] += 1
-        if next_one == NO_NEIGHBOUR:
+        if neighbour == NO_NEIGHBOUR:
             continue
         verdict = ACCEPTED
-        if next_one <= ONLY_NEIGHBOUR:
-            next_one = ONLY_NEIGHBOUR - next_one
+        if neighbour <= ONLY_NEIGHBOUR:
+            neighbour = ONLY_NEIGHBOUR - neighbour
         elif lengths[walker] > 1 and not first_order:
             last = np.int64(walks[walker, lengths[walker] - 2])
-            verdict = judge(uniform(keys[walker], proposals[walker] - 1, 1), last, next_one, bias)
+            verdict = judge(uniform(keys[walker], proposals[walker] - 1, 1), last, neighbour, bias)
             if verdict == UNDECIDED:
-                asked[asking], before[asking], proposed[asking] = walker, last, next_one
-                asking += 1
+                asked[num_asked], previous[num_asked], proposed[num_asked] = walker, last, neighbour
+                num_asked += 1
         if verdict == ACCEPTED:
-            walks[walker, lengths[walker]] = next_one
+            walks[walker, lengths[walker]] = neighbour
             lengths[walker] += 1
             settled[walker] = proposals[walker]
         if verdict == UNDECIDED or lengths[walker] < walks.shape[1]:
-            active[going] = walker
-            going += 1
-    return going, asking
+            active[num_active] = walker
+            num_active += 1
+    return num_active, num_asked
 
 
 @kernel
@@ -210,24 +318,18 @@ def settle_asked(asked: Int64s, edges: Array, proposed: Array, walkers: Walkers,
 
 @kernel
 def still_walking(active: Int64s, walkers: Walkers, stuck: Int64s) -> tuple[int, int]:
-    """Move the walkers whose walks are unfinished to the front.
-
-    Args:
-        stuck: filled with the walkers that have to choose exactly; they are not among the others.
-
-    Returns:
-        The numbers of walkers that go on, and of stuck ones.
-    """
-    going, count = 0, 0
+    """Move the walkers whose walks are unfinished to the front, and list those that have to choose exactly in
+    ``stuck``; return the numbers of both."""
+    num_active, num_stuck = 0, 0
     for i in range(len(active)):
         walker = active[i]
         if walkers[1][walker] - walkers[4][walker] >= MAX_REJECTIONS:
-            stuck[count] = walker
-            count += 1
+            stuck[num_stuck] = walker
+            num_stuck += 1
         elif walkers[2][walker] < walkers[3].shape[1]:
-            active[going] = walker
-            going += 1
-    return going, count
+            active[num_active] = walker
+            num_active += 1
+    return num_active, num_stuck
 
 
 @kernel

@@ -1,4 +1,4 @@
-"""The partitioning of a graph into packs (``adjacency_kernels``), and random walks through one in this process."""
+"""Graphs as packs (``walk_kernels``), in this process or on the servers, and random walks through them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.embeddings import adjacency_kernels, walk_kernels
+from ps2.algorithms.embeddings import walk_kernels as kernels
 from ps2.algorithms.embeddings.settings import BiasedWalkSettings
 from ps2.algorithms.embeddings.walk_kernels import Bias, Walkers
+from ps2.client.dcv import DCV
+from ps2.client.matrix import DCVMatrix
+from ps2.errors import InputError, LimitError
 from ps2.ops.guards import readable
 from ps2.ops.kernels import Float64s, Int64s
 
@@ -27,25 +30,15 @@ NO_WEIGHTS = np.empty(0)
 
 @dataclass(frozen=True, eq=False)
 class GraphPartitioning:
-    """The vertices of each pack, which are consecutive.
-
-    All packs are padded to the longest one, so that equal column intervals cut them.
-
-    Attributes:
-        first: int64, shape (packs + 1,): the number of each pack's first vertex, and the number of vertices.
-        width: the length of a pack.
-    """
+    """The consecutive vertices of each pack: the number of its first one (``first`` ends with the number of vertices).
+    All packs are padded to the longest one, ``width``, so that equal column intervals cut them."""
 
     first: Int64s
     width: int
 
     @staticmethod
     def from_degrees(degrees: Int64s, packs: int) -> GraphPartitioning:
-        """Partition a graph into packs of about equal length.
-
-        Args:
-            degrees: int64, shape (vertices,): the length of each vertex's list.
-        """
+        """Partition a graph into packs of about equal length, by the length of each vertex's list."""
         ends = np.append(0, np.cumsum(degrees + 1))
         shares = ends[-1] * np.arange(1, packs) / packs
         first = np.concatenate(([0], np.searchsorted(ends, shares), [len(degrees)]))
@@ -77,11 +70,7 @@ class GraphPartitioning:
         return numbers - self.first[pack] + pack * self.width
 
     def empty(self, pack: int, degrees: Int64s) -> Array:
-        """Return the bounds of a pack whose lists are allocated and empty, shape (its vertices + 1,).
-
-        Args:
-            degrees: see ``from_degrees``.
-        """
+        """Return the bounds of a pack whose lists are allocated and empty, shape (its vertices + 1,)."""
         own = degrees[self.first[pack] : self.first[pack + 1]]
         begins = len(own) + 1 + np.append(0, np.cumsum(own))
         # While a pack is filled, b[v + 1] is the end of list v so far.
@@ -97,17 +86,18 @@ def bias_of(settings: BiasedWalkSettings) -> Bias:
 
 @dataclass(frozen=True, eq=False)
 class Walks:
-    """Some walks.
-
-    Attributes:
-        walkers: int64: the number of each walk: number of the walk from its first vertex * vertices + first vertex.
-        vertices: shape (walkers, length): the numbers of the visited vertices.
-        lengths: int64: the number of valid vertices of each walk.
-    """
+    """Some walks: the numbers of their walkers (number of the walk from its first vertex * vertices + first vertex),
+    the visited vertices, shape (walkers, length), and the number of valid vertices of each walk."""
 
     walkers: Int64s
     vertices: Array
     lengths: Int64s
+
+    def block(self, begin: int, end: int) -> tuple[Array, Int64s]:
+        """Return the vertices of some walks, concatenated, and the lengths of these walks."""
+        lengths = self.lengths[begin:end]
+        is_visited = np.arange(self.vertices.shape[1]) < lengths[:, None]
+        return self.vertices[begin:end][is_visited], lengths
 
 
 class Graph(Protocol):
@@ -123,24 +113,15 @@ class Graph(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class LocalGraph:
-    """A graph in this process.
-
-    Attributes:
-        pack: the pack of all vertices (``adjacency_kernels``), sorted.
-        weights: float64, parallel to the pack; empty if edges have no weights.
-    """
+    """A graph in this process: the sorted pack of all vertices, and the parallel weights, empty if edges have none."""
 
     pack: Array
     weights: Float64s
 
     @staticmethod
     def from_edges(sources: Array, targets: Array, weights: Float64s | None, vertices: int) -> LocalGraph:
-        """Build a graph from its edges.
-
-        Args:
-            sources, targets: integers, shape (edges,): vertices in ``[0, vertices)``; edges are directed.
-            weights: positive weights; None: edges have no weights.
-        """
+        """Build a graph of vertices in ``[0, vertices)`` from directed edges; weights are positive; None: edges have
+        none."""
         degrees = np.bincount(sources, minlength=vertices).astype(np.int64)
         partitioning = GraphPartitioning.from_degrees(degrees, 1)
         begins = partitioning.empty(0, degrees)
@@ -151,8 +132,8 @@ class LocalGraph:
             block = slice(begin, begin + MAX_EDGES)
             slots, neighbours = sources[block].astype(np.int64), targets[block].astype(partitioning.dtype)
             block_weights = readable(NO_WEIGHTS if weights is None else weights[block])
-            adjacency_kernels.append(pack, sums, readable(slots), readable(neighbours), block_weights)
-        adjacency_kernels.put_in_order(pack, sums)
+            kernels.append(pack, sums, readable(slots), readable(neighbours), block_weights)
+        kernels.put_in_order(pack, sums)
         return LocalGraph(pack, sums)
 
     @property
@@ -162,28 +143,130 @@ class LocalGraph:
     def walk(self, settings: BiasedWalkSettings, walkers: Int64s) -> Walks:
         """See ``Graph.walk``."""
         state = start_walkers(settings, walkers, self.vertices, walkers % self.vertices, self.pack.dtype)
-        walk_kernels.walk(readable(self.pack), readable(self.weights), state, bias_of(settings))
+        kernels.walk(readable(self.pack), readable(self.weights), state, bias_of(settings))
         return Walks(walkers, state[3], state[2])
+
+
+@dataclass(frozen=True, eq=False)
+class ServerGraph:
+    """A graph on the servers; picklable. The weights, float64, are co-located with the packs; None: edges have no
+    weights."""
+
+    partitioning: GraphPartitioning
+    packs: DCVMatrix
+    weights: DCVMatrix | None
+
+    @staticmethod
+    def empty(degrees: Int64s, weighted: bool, servers: int) -> ServerGraph:
+        """Allocate a graph on the servers; ``degrees``: int64, shape (vertices,), the number of edges that each vertex
+        will have."""
+        partitioning = GraphPartitioning.from_degrees(degrees, servers)
+        row = DCV.dense(partitioning.dim, 1, partitioning.dtype.name)
+        try:
+            weights = DCV.dense(partitioning.dim, 1, "float64").matrix() if weighted else None
+        except LimitError:
+            row.free()
+            raise
+        for pack in range(servers):
+            begins = partitioning.empty(pack, degrees)
+            row.push(begins, pack * partitioning.width + np.arange(len(begins)))
+        return ServerGraph(partitioning, row.matrix(), weights)
+
+    @property
+    def vertices(self) -> int:
+        return self.partitioning.vertices
+
+    def add(self, sources: Array, targets: Array, weights: Float64s | None) -> None:
+        """Add directed edges; arguments as in ``LocalGraph.from_edges``."""
+        slots, neighbours = self.partitioning.addresses(sources), self.partitioning.addresses(targets)
+        arrays = {} if self.weights is None else {"edge_weights": weights}
+        self._apply("add", slots=slots, neighbours=neighbours.astype(self.partitioning.dtype), **arrays)
+
+    def finish(self, degrees: Int64s) -> None:
+        """Sort the lists when all edges have been added; raise InputError if the edges do not match the allocated
+        lists."""
+        for pack in range(self.partitioning.packs):
+            expected = self.partitioning.empty(pack, degrees)
+            ends = pack * self.partitioning.width + np.arange(1, len(expected))
+            own = degrees[self.partitioning.first[pack] : self.partitioning.first[pack + 1]]
+            if not np.array_equal(self.packs.pull([0], ends)[0], expected[1:] + own):
+                raise InputError("the number of edges changed when they were read again: persist the DataFrame")
+        self._apply("order")
+
+    def walk(self, settings: BiasedWalkSettings, walkers: Int64s) -> Walks:
+        """See ``Graph.walk``: all walkers advance together, one request to each server a step."""
+        first = self.partitioning.addresses(walkers % self.vertices)
+        state = start_walkers(settings, walkers, self.vertices, first, self.partitioning.dtype)
+        active, bias = np.arange(len(walkers) if settings.walkLength > 1 else 0), bias_of(settings)
+        while len(active):
+            active = self._step(active, state, bias)
+        kernels.number(state[3], state[2], readable(self.partitioning.first), self.partitioning.width)
+        return Walks(walkers, state[3], state[2])
+
+    def _step(self, active: Int64s, state: Walkers, bias: Bias) -> Int64s:
+        """Propose a neighbour to each walker; return the active walkers."""
+        current, draws = np.empty(len(active), np.int64), np.empty(len(active))
+        kernels.propose(active, state, current, draws)
+        neighbours = readable(self._apply("draw", slots=current, numbers=draws))
+        asking, previous, proposed = (np.empty(len(active), np.int64) for _ in range(3))
+        num_active, num_asking = kernels.settle(active, neighbours, state, bias, asking, previous, proposed)
+        active = active[:num_active]
+        if bias[0] == bias[1] == bias[2]:
+            return active
+        if num_asking:
+            edges = self._are_neighbours(previous[:num_asking], proposed[:num_asking])
+            kernels.settle_asked(asking[:num_asking], readable(edges), proposed[:num_asking], state, bias)
+        num_active, num_stuck = kernels.still_walking(active, state, asking)
+        active, stuck = active[:num_active], asking[:num_stuck]
+        for walker in stuck:
+            self._choose(walker, state, bias)
+        return np.append(active, stuck[state[2][stuck] < state[3].shape[1]]) if num_stuck else active
+
+    def _choose(self, walker: Any, state: Walkers, bias: Bias) -> None:
+        """Choose a walker's next vertex by exact probabilities of all neighbours."""
+        keys, proposals, lengths, walks, settled = state
+        previous, current = walks[walker, lengths[walker] - 2 : lengths[walker]].astype(np.int64)
+        begin, end = self.packs.pull([0], [current, current + 1])[0]
+        columns = current // self.partitioning.width * self.partitioning.width + np.arange(begin, end)
+        neighbours = self.packs.pull([0], columns)[0]
+        sums = np.empty(0) if self.weights is None else self.weights.pull([0], columns)[0]
+        near = self._are_neighbours(np.full(len(columns), previous), neighbours.astype(np.int64))
+        draw = kernels.uniform(keys[walker], proposals[walker], 0)
+        chosen = kernels.choose(
+            readable(neighbours), readable(sums), readable(near.astype(np.int64)), previous, draw, bias
+        )
+        walks[walker, lengths[walker]] = neighbours[chosen]
+        lengths[walker] += 1
+        proposals[walker] += 1
+        settled[walker] = proposals[walker]
+
+    def free(self) -> None:
+        """Free the graph on the servers."""
+        self.packs.free()
+        if self.weights is not None:
+            self.weights.free()
+
+    def _apply(self, action: str, **arrays: Any) -> Any:
+        """Apply the operation for edges with weights, or that for edges without."""
+        if self.weights is None:
+            return self.packs.apply(f"embeddings.{action}_neighbours", **arrays)
+        return self.packs.apply(f"embeddings.{action}_weighted_neighbours", pack_weights=self.weights, **arrays)
+
+    def _are_neighbours(self, slots: Int64s, others: Int64s) -> Array:
+        return self.packs.apply("embeddings.are_neighbours", slots=slots, others=others.astype(self.partitioning.dtype))
 
 
 def start_walkers(
     settings: BiasedWalkSettings, numbers: Int64s, vertices: int, first: Int64s, dtype: np.dtype[Any]
 ) -> Walkers:
-    """Return walkers at their first vertices.
-
-    Args:
-        numbers: the numbers of the walkers.
-        vertices: the number of vertices.
-        first: the addresses of the first vertices.
-        dtype: the dtype of addresses.
-    """
+    """Return numbered walkers at the addresses of their first vertices."""
     count = len(numbers)
     walks = np.empty((count, settings.walkLength), dtype)
     walks[:, 0] = first
     zeros = np.zeros(count, np.int64)
     walkers = np.empty(count, np.uint64), zeros, np.ones(count, np.int64), walks, zeros.copy()
     key = np.random.SeedSequence([settings.seed % 2**64]).generate_state(1, np.uint64)[0]
-    walk_kernels.begin(key, readable(numbers), vertices, walkers)
+    kernels.set_keys(key, readable(numbers), vertices, walkers)
     return walkers
 
 

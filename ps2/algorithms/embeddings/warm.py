@@ -10,10 +10,10 @@ import numpy as np
 from ps2.algorithms.embeddings import ops
 from ps2.algorithms.embeddings import walk_kernels as kernels
 from ps2.algorithms.embeddings.batch_kernels import losses_of
-from ps2.algorithms.embeddings.loops import RowNumbering, kind_of
+from ps2.algorithms.embeddings.loops import RowNumbering
 from ps2.algorithms.embeddings.plan import EmbeddingPlan
-from ps2.algorithms.embeddings.sampling import Sampler
-from ps2.algorithms.embeddings.sampling_kernels import add_beginnings
+from ps2.algorithms.embeddings.sampling import Sampler, kind_of
+from ps2.algorithms.embeddings.sampling_kernels import add_initial_vectors
 from ps2.algorithms.embeddings.settings import BiasedWalkSettings, EmbeddingSettings, LINESettings, Word2VecSettings
 from ps2.algorithms.embeddings.skipgrams import ops as skipgrams
 from ps2.algorithms.embeddings.training_kernels import STATISTICS
@@ -56,7 +56,7 @@ def _train() -> None:
         sampled.train(table, table.copy(), 0.0)
         RowNumbering(plan).renumber(sampled)
         _train_on_server(kind_of(plan))
-    add_beginnings(np.zeros((1, 1), np.float32), readable(np.zeros(1, np.int64)), np.uint64(0), 1.0)
+    add_initial_vectors(np.zeros((1, 1), np.float32), readable(np.zeros(1, np.int64)), np.uint64(0), 1.0)
 
 
 def _train_on_server(kind: int) -> None:

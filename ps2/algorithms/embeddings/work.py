@@ -1,4 +1,6 @@
-"""The work of a token (or edge) by each strategy of a training: where to compute updates. Pure (docs/decisions/0007).
+"""The work of a training: whether it fits, and the work of a token (or edge) by each strategy, of which one is chosen.
+
+Pure (docs/decisions/0007).
 
 Cost for a worker, per token, with S servers and W workers; names are those of ``TokenWork`` and ``UnitCosts``:
 
@@ -13,6 +15,7 @@ server's link and its processor.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +23,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.embeddings.plan import EmbeddingPlan
+from ps2.algorithms.embeddings.sentences import BATCH_TOKENS
+from ps2.algorithms.embeddings.settings import WalkSettings
+from ps2.algorithms.frame.memory import check_driver
 from ps2.algorithms.frame.placement import fastest
 from ps2.algorithms.training.record import Via
+from ps2.errors import LimitError
 from ps2.ops.kernels import Float64s, Int64s
 
 STRATEGIES: tuple[Via, ...] = ("local", "rows", "servers")
@@ -29,6 +36,15 @@ STRATEGIES: tuple[Via, ...] = ("local", "rows", "servers")
 LOCAL_BYTES = 512 << 20
 # Each pair of input and output takes a dot product and two updates.
 PASSES = 3
+
+NUMBER_BYTES = 4
+# The limit of the random numbers of a worker's batch, and of the work on one word and its contexts.
+MAX_BATCH_BYTES = 4 << 30
+# The bytes of a vertex in a walk; the limit of a walk.
+VERTEX_BYTES, MAX_WALK_BYTES = 8, 1 << 30
+MAX_TOKENS = 1 << 60
+# A warning tells of more work: multiplications for one word; steps from one vertex.
+USUAL_PRODUCTS, USUAL_STEPS = 10**7, 10**7
 
 
 @dataclass(frozen=True)
@@ -81,14 +97,8 @@ class TokenWork:
 def work_per_token(
     plan: EmbeddingPlan, frequencies: Int64s, chances: Float64s, clock: int, batch: int, piece: int
 ) -> TokenWork:
-    """Count the work of a token.
-
-    Args:
-        chances: probability of each word to be drawn as a negative.
-        clock: tokens of a clock of "local".
-        batch: tokens of a request of "rows".
-        piece: tokens of a request of "servers".
-    """
+    """Count the work of a token. A clock of "local", a request of "rows" (batch) and one of "servers" (piece) have so
+    many tokens; ``chances``: the probability of each word to be drawn as a negative."""
     pairs = plan.inputs_per_token
     shares = frequencies / max(frequencies.sum(), 1)
     draws = batch // plan.tokens_per_example
@@ -109,12 +119,8 @@ def work_per_token(
 def seconds_per_token(
     work: TokenWork, costs: UnitCosts, parts: int, workers: int, table_bytes: int
 ) -> dict[Via, float]:
-    """Return the predicted seconds per token of each strategy; infinity if it is impossible.
-
-    Args:
-        parts: number of servers that hold columns.
-        table_bytes: size of all tables together.
-    """
+    """Return the predicted seconds per token of each strategy; infinity if it is impossible. ``parts``: the number of
+    servers that hold columns; ``table_bytes``: the size of all tables together."""
     workers_per_link = max(1.0, workers / parts)
     local_s = work.madds * costs.local_s
     servers_s = work.madds * costs.server_s * workers
@@ -129,11 +135,8 @@ def seconds_per_token(
 
 
 def with_strategy(plan: EmbeddingPlan, seconds: Float64s) -> tuple[EmbeddingPlan, str]:
-    """Return the plan with the fastest strategy, and the reason in words.
-
-    Args:
-        seconds: predicted per token, by ``STRATEGIES``; empty: the settings name a strategy.
-    """
+    """Return the plan with the fastest strategy by predicted seconds per token, and the reason in words. Without
+    predictions the settings name a strategy."""
     if not len(seconds):
         return plan, "as requested"
     via, reason = fastest(dict(zip(STRATEGIES, seconds.tolist(), strict=True)), " per token")
@@ -144,3 +147,63 @@ def _distinct(shares: npt.NDArray[Any], draws: int) -> Float64s:
     """Return the probability of each word to occur at least once in some draws."""
     chances: Float64s = -np.expm1(-draws * shares)
     return chances
+
+
+def batch_bytes(plan: EmbeddingPlan, longest: int) -> int:
+    """Return the bytes that a worker needs for a batch's negatives, or for one word of it if that is more. ``longest``:
+    the maximum number of words of a sentence, of which a batch has at least one."""
+    tokens = min(max(BATCH_TOKENS, longest), plan.total * plan.tokens_per_example)
+    neighbours = 2 * plan.window if plan.architecture != "edges" else 1
+    # "auto" has not chosen yet: "local" draws most negatives.
+    negatives = plan.num_negatives if plan.settings.via != "servers" else plan.settings.negative
+    word = neighbours * (2 + plan.settings.negative) + (1 + plan.settings.negative) * plan.size
+    return NUMBER_BYTES * max(tokens * negatives, word if plan.settings.via != "servers" else 0)
+
+
+def products_of_word(plan: EmbeddingPlan, longest: int) -> int:
+    """Return the multiplications of the dot products for one word (or edge), negatives included."""
+    pairs = 1 + plan.settings.negative
+    if plan.architecture == "skipgram":
+        pairs *= max(1, min(2 * plan.window, longest - 1))
+    return pairs * plan.size
+
+
+def check_memory(plan: EmbeddingPlan, longest: int, driver: int) -> None:
+    """Raise LimitError if a training cannot fit; warn if one word takes excessive work. ``longest``: the maximum number
+    of words of a sentence; ``driver``: the bytes that the driver may use."""
+    what = f"vectorSize={plan.size:,}: vectors of {plan.vocabulary:,} words in {plan.tables} table"
+    check_driver(f"{what}{'s' * (plan.tables > 1)} take", plan.tables * plan.table_bytes, driver)
+    if (needed := batch_bytes(plan, longest)) > MAX_BATCH_BYTES:
+        window = f"windowSize={plan.window:,} and " if plan.architecture != "edges" else ""
+        raise LimitError(
+            f"{window}negative={plan.settings.negative:,}, of vectorSize={plan.size:,} and sentences of up to "
+            f"{longest:,} words: a worker needs {needed:,} bytes for its random draws, of {MAX_BATCH_BYTES:,}"
+        )
+    if (products := products_of_word(plan, longest)) > USUAL_PRODUCTS:
+        window = f"windowSize={plan.window:,} and " if plan.architecture == "skipgram" else ""
+        unit = "an edge" if plan.architecture == "edges" else "a word"
+        warnings.warn(
+            f"{window}negative={plan.settings.negative:,}, of vectorSize={plan.size:,}: {unit} takes about "
+            f"{products:,} multiplications, and the training about {products * plan.total * plan.settings.maxIter:.0e}",
+            stacklevel=1,
+        )
+
+
+def check_walks(walks: WalkSettings, vertices: int) -> None:
+    """Raise LimitError if walks cannot fit: one in a row of Spark, all in a counter. Warn of excessive work."""
+    needed = VERTEX_BYTES * walks.walkLength
+    if needed > MAX_WALK_BYTES:
+        raise LimitError(
+            f"walkLength={walks.walkLength:,}: a walk takes {needed:,} bytes, of {MAX_WALK_BYTES:,} at most"
+        )
+    steps = walks.numWalks * walks.walkLength * vertices
+    if steps > MAX_TOKENS:
+        raise LimitError(
+            f"numWalks={walks.numWalks:,}: from {vertices:,} vertices they are {steps:,} steps, of {MAX_TOKENS:,}"
+        )
+    if walks.numWalks * walks.walkLength > USUAL_STEPS:
+        warnings.warn(
+            f"numWalks={walks.numWalks:,} and walkLength={walks.walkLength:,}: from {vertices:,} vertices they are "
+            f"up to {steps:,} steps",
+            stacklevel=1,
+        )

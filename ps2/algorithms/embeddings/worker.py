@@ -29,13 +29,7 @@ MIN_CLOCKS = 10
 
 @dataclass(frozen=True)
 class EpochSchedule:
-    """The clocks of a training.
-
-    Attributes:
-        epochs: the number of epochs.
-        clocks_per_epoch: the number of clocks of an epoch.
-        first: the run's clock with which the training begins.
-    """
+    """The clocks of a training, which begins with the run's clock ``first``."""
 
     epochs: int
     clocks_per_epoch: int
@@ -43,9 +37,7 @@ class EpochSchedule:
 
     @staticmethod
     def from_plan(plan: EmbeddingPlan, workers: int, tokens: int, first: int = 0) -> EpochSchedule:
-        """Args:
-        tokens: the approximate number of tokens of a worker in a clock.
-        """
+        """Return the clocks in which a worker handles about ``tokens`` tokens."""
         own = plan.total * plan.tokens_per_example / workers
         each = max(-(-own // tokens), -(-MIN_CLOCKS // plan.settings.maxIter))
         return EpochSchedule(plan.settings.maxIter, int(min(each, own)) or 1, first)
@@ -59,13 +51,10 @@ class EpochSchedule:
 
 
 class ClockReader:
-    """Reads a worker's batches clock by clock, or from any clock on.
+    """Reads a worker's batches clock by clock, or from any clock on; ``progress``: the epochs before the current batch.
 
     A batch belongs to the clock that follows from the share of the worker's tokens before it in the epoch. To begin in
     the middle of an epoch, the reader makes its sentences from the beginning.
-
-    Attributes:
-        progress: the worker's epochs before the current batch, the finished share of the current epoch included.
     """
 
     def __init__(self, sentences: Sentences, schedule: EpochSchedule) -> None:
@@ -109,14 +98,8 @@ def key_of(seed: int, epoch: int, rank: int, number: int) -> np.uint64:
 
 @dataclass(frozen=True, eq=False)
 class WorkerSetup:
-    """The common part of all workers; picklable.
-
-    Attributes:
-        plan: the plan, with a strategy that is not "auto".
-        schedule: the clocks of the training.
-        tables: the tables on the servers.
-        threads: the number of threads of each worker; it uses no more than its cores.
-    """
+    """The common part of all workers; picklable. The plan has a strategy; a worker uses no more threads than its
+    cores."""
 
     plan: EmbeddingPlan
     schedule: EpochSchedule
@@ -130,15 +113,8 @@ class WorkerSetup:
 
 @dataclass
 class ClockReport:
-    """The work of workers in a clock, or in several.
-
-    Attributes:
-        loss: the sum of the losses of some pairs: of a prediction and its negatives.
-        losses: the number of these pairs.
-        pairs: the number of all pairs.
-        tokens: the number of tokens.
-        bytes: the bytes moved to and from the servers.
-    """
+    """The work of workers in a clock, or in several: the summed loss of some pairs of a prediction and its negatives,
+    the number of these (``losses``) and of all pairs, and the bytes moved to and from the servers."""
 
     loss: float = 0.0
     losses: float = 0.0
@@ -164,16 +140,8 @@ class ClockReport:
 
 
 class WorkerContext:
-    """The part of a worker that all strategies share.
-
-    Attributes:
-        plan: the plan.
-        tables: the tables on the servers.
-        updates: the expected updates of each word.
-        threads: the number of threads of this worker.
-        workers: the number of workers.
-        report: the report on the current clock.
-    """
+    """The part of a worker that all strategies share: its sentences, sampler, expected updates, threads and current
+    report."""
 
     def __init__(self, worker: Any, setup: WorkerSetup, sentences: Sentences, frequencies: Int64s) -> None:
         plan = self.plan = setup.plan

@@ -16,8 +16,7 @@ from ps2.algorithms.factors.top_k import Candidates, lengths, pair_products
 from ps2.algorithms.frame.array_files import ArrayModel, reading, write_arrays
 from ps2.algorithms.training.record import TrainingHistory
 from ps2.array_types import Float32s, Int64s
-from ps2.data.ids import Ids
-from ps2.data.names import Names
+from ps2.data.ids import Ids, Names
 from ps2.errors import ConfigError, InputError, ShapeError
 from ps2.number_checks import is_whole
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from ps2.algorithms.frame.array_files import read_array
 from ps2.array_types import Float32s
-from ps2.data.names import Names
+from ps2.data.ids import Names
 from ps2.data.plain_arrays import as_array
 from ps2.errors import InputError, ShapeError
 

@@ -44,15 +44,7 @@ class ClickColumns:
     crosses: tuple[str, ...] = ()
 
     def resolved(self, path: str, names: Sequence[str]) -> ClickColumns:
-        """Return the columns with ranges and patterns replaced by the names of a file's columns.
-
-        Args:
-            path: the file, for messages.
-            names: names of the file's columns.
-
-        Raises:
-            InputError: the file has no such column, or several of that name.
-        """
+        """Replace ranges and patterns by the names of a file's columns; raise InputError unless each is there once."""
         roles = {self.label: "label", **({} if self.weight is None else {self.weight: "weight"})}
         lists = {"categories": self.categories, "numbers": self.numbers, "buckets": self.buckets}
         for name in (*roles, *self._crossed):
@@ -70,7 +62,7 @@ class ClickColumns:
 
     @property
     def texts(self) -> list[str]:
-        """Columns that are strings in text files: categories, also those that only crosses name."""
+        """The columns that are strings in text files: categories, also those that only crosses name."""
         return [name for name in dict.fromkeys((*self.categories, *self._crossed)) if name not in self.values]
 
     @property
@@ -87,15 +79,7 @@ class ClickColumns:
 
 @dataclass(frozen=True, eq=False)
 class ClickRows:
-    """The rows of a file, a folder or a glob.
-
-    Attributes:
-        path: its path.
-        frame: DataFrame with the columns that ``columns`` names.
-        columns: names of the columns.
-        rows: number of rows.
-        clicks: number of rows with label 1.
-    """
+    """The rows of a file, a folder or a glob; ``clicks`` have label 1."""
 
     path: str
     frame: Any
@@ -105,18 +89,8 @@ class ClickRows:
 
 
 def read(spark: Any, path: str, form: FormatName, columns: ClickColumns, names: Sequence[str] = ()) -> ClickRows:
-    """Read a file, or all files of a folder or glob.
-
-    Args:
-        path: any URL that Spark reads.
-        form: format of the files.
-        columns: columns to read.
-        names: names of all columns, for text files whose first line has none.
-
-    Raises:
-        InputError: there is no such file or column, there are no rows, or a row has a wrong field; names the file and,
-            for text, the number of the line.
-    """
+    """Read a file, or all files of a folder or glob; ``names``: those of all columns, if the first lines have none. An
+    error names the file and, for text, the number of the line."""
     with reading(spark, path):
         if form == "parquet":
             return _read_parquet(spark, path, columns)
@@ -127,11 +101,7 @@ def read(spark: Any, path: str, form: FormatName, columns: ClickColumns, names: 
 
 
 def format_of(path: str) -> FormatName:
-    """Return the format that the suffix of a path, or of a local folder's first file, tells.
-
-    Raises:
-        ConfigError: it tells none.
-    """
+    """Return the format that the suffix of a path, or of a local folder's first file, tells; else raise ConfigError."""
     form = paths.format_of(path)
     if form is None:
         raise ConfigError(f"--format: expected csv, tsv, parquet, as the name {path} does not tell it")
@@ -139,11 +109,7 @@ def format_of(path: str) -> FormatName:
 
 
 def names_in(text: str) -> tuple[str, ...]:
-    """Return the names of a list separated by commas; "c1..c3" is c1, c2 and c3.
-
-    Raises:
-        ConfigError: a range is empty or very large, or a name is.
-    """
+    """Return the names of a list separated by commas; "c1..c3" is c1, c2 and c3. Raise ConfigError if one is empty."""
     names: list[str] = []
     for part in (part.strip() for part in text.split(",")):
         bounds = RANGE.fullmatch(part)

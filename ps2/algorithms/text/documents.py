@@ -42,15 +42,8 @@ PARTITION_LINES = 1 << 20
 
 @dataclass(frozen=True, eq=False)
 class BagOfWords:
-    """Documents in Spark's cache.
-
-    Attributes:
-        path: the path of the file, the folder or the glob.
-        frame: DataFrame with columns id (a document's number in its file) and features (vectors of pyspark.ml).
-        documents: number of documents with words.
-        vocabulary: number of words.
-        tokens: the sum of all counts.
-    """
+    """Documents in Spark's cache: columns id (a document's number in its file) and features (vectors of pyspark.ml).
+    ``tokens`` is the sum of all counts, ``vocabulary`` the number of words."""
 
     path: str
     frame: Any
@@ -60,15 +53,8 @@ class BagOfWords:
 
 
 def read(spark: Any, path: str, vocabulary: int | None = None) -> BagOfWords:
-    """Read a file, or all files of a folder or glob, and cache the documents.
-
-    Args:
-        path: any URL that Spark reads. Each file has its own three lines, and documents of its own.
-        vocabulary: the expected number of words; None: any.
-
-    Raises:
-        InputError: there is no such file, a line is malformed, or the files have different vocabularies.
-    """
+    """Read a file, or all files of a folder or glob, and cache the documents. Each file has its own three lines. Raise
+    InputError for a malformed line, different vocabularies, or another one than expected (None: any)."""
     with reading(spark, path):
         lines = with_python(lines_of(spark, path))
         # A file's number is shorter than its name on every line.
@@ -95,11 +81,7 @@ def read(spark: Any, path: str, vocabulary: int | None = None) -> BagOfWords:
 
 
 def read_vocabulary(spark: Any, path: str, size: int) -> list[str]:
-    """Read a vocabulary: one word per line.
-
-    Raises:
-        InputError: there is no such file, or its number of words is not ``size``.
-    """
+    """Read a vocabulary, one word per line; raise InputError unless there are ``size`` words."""
     with reading(spark, path):
         # A comma would separate paths.
         words: list[str] = spark.sparkContext.textFile(path if "{" in path else path.replace(",", r"{\,}")).collect()
@@ -114,15 +96,12 @@ def read_vocabulary(spark: Any, path: str, size: int) -> list[str]:
 
 
 def pieces_of(files: Int64s, blocks: Int64s, values: pa.Array) -> pa.RecordBatch:
-    """Parse lines.
+    """Parse lines to rows as ``PIECES`` describes; the numbers of a head's lines are counts. If this part of a file has
+    a line that is malformed whatever the head says, the file's only row reports that.
 
     Args:
-        files, blocks: int64, for each line: its file, and where in the file the part begins that Spark read it with.
+        files, blocks: int64, for each line: its file, and the offset in the file of the part that Spark read.
         values: the lines, strings.
-
-    Returns:
-        Rows as ``PIECES`` describes. The numbers of a head's lines are counts. If this part of a file has a line that
-        is malformed whatever the head says, the file's only row reports that.
     """
     trimmed = pc.utf8_trim_whitespace(values)
     has_fields = pc.greater(pc.utf8_length(trimmed), 0)
@@ -150,12 +129,7 @@ def pieces_of(files: Int64s, blocks: Int64s, values: pa.Array) -> pa.RecordBatch
 
 
 def fault_of(line: str, number: int, documents: int = MAX_COUNT, words: int = MAX_COUNT) -> str | None:
-    """Describe what is wrong with a line; None: nothing.
-
-    Args:
-        number: number of the line, from 1.
-        documents, words: their numbers, from the head.
-    """
+    """Describe what is wrong with a line; None: nothing. Line numbers begin at 1; the limits are those of the head."""
     fields = line.split()
     if number <= len(HEAD):
         if len(fields) != 1 or not NUMBER.fullmatch(fields[0]):

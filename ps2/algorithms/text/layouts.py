@@ -15,9 +15,8 @@ from typing import Any, NamedTuple
 
 from pyspark.sql import functions as F
 
-from ps2.algorithms.text.lines import NOT_UTF8, shown
+from ps2.algorithms.text.lines import IDS, NOT_UTF8, SPACES, WHITE, check_separator, fields_of, separator_of, shown
 from ps2.algorithms.text.paths import local_name
-from ps2.algorithms.text.separators import IDS, SPACES, WHITE, check_separator, fields_of, separator_of
 from ps2.errors import InputError
 
 COMMENT = "#"
@@ -55,14 +54,7 @@ LABEL = Kind("a label 0 or 1", r"(\+?0*1(\.0*)?|[+-]?(0+(\.0*)?|\.0+))([eE][+-]?
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table.
-
-    Attributes:
-        name: its name in the DataFrame.
-        kind: what its fields are.
-        header: its name in CSV files; "": ``name``.
-        title: its name in messages; "": ``name``.
-    """
+    """A column of a table; its name in CSV files is ``header``, in messages ``title``; "": ``name``."""
 
     name: str
     kind: Kind
@@ -92,13 +84,8 @@ class Column:
 
 @dataclass(frozen=True)
 class Header:
-    """The names of the columns of some files.
-
-    Attributes:
-        names: the names.
-        line: the first line of the files, which has them; "": there is none.
-        files: URLs of the files, as Spark's input_file_name returns them.
-    """
+    """The names of the columns of some files, which are in their first line (""; there is none); the files are URLs, as
+    Spark's input_file_name returns them."""
 
     names: tuple[str, ...]
     line: str = ""
@@ -132,12 +119,7 @@ class Layout:
 
     @staticmethod
     def of_text(columns: tuple[Column, ...], size: int, separator: str | None = None, is_open: bool = False) -> Layout:
-        """Return the layout of text.
-
-        Args:
-            columns: the columns that lines may have: two, and perhaps a number.
-            size: the number of fields.
-        """
+        """Return the layout of text whose lines have ``size`` fields: of two columns, and perhaps of a number."""
         titles = [column.title or column.name for column in columns]
         text = f"'{' '.join(titles[:IDS])} ...'" if is_open else f"'{' '.join(titles[:IDS])}' or '{' '.join(titles)}'"
         # The names of fields that are too many are none of a column.
@@ -146,11 +128,8 @@ class Layout:
 
     @staticmethod
     def of_lines(columns: tuple[Column, ...], lines: Sequence[str], file: str = "", is_open: bool = False) -> Layout:
-        """Return the layout of the first lines of a file; the first of all has as many fields as all must have.
-
-        Raises:
-            InputError: several separators fit, and make other fields; or numbers have decimal commas.
-        """
+        """Return the layout of a file's first lines; the first has as many fields as all must have. Raise InputError if
+        several separators fit and make other fields, or if numbers have decimal commas."""
 
         def is_row(fields: Sequence[str]) -> bool:
             numbers = fields[IDS:]
@@ -250,14 +229,8 @@ class Layout:
 
 
 def read_headers(path: str, lines: Any, separator: str) -> tuple[Header, ...]:
-    """Return the different first lines of CSV files.
-
-    Args:
-        lines: the lines, as ``lines_of`` returns them.
-
-    Raises:
-        InputError: all files are empty, or a file names other columns than the first one; it names the file.
-    """
+    """Return the different first lines of CSV files. Raise InputError if all files are empty, or if one names other
+    columns than the first one."""
     num_files = len(lines.inputFiles())
     rest = lines.where(F.trim("line") != "")
     headers: list[Header] = []

@@ -33,13 +33,8 @@ MAX_CLASSES = 100
 
 @dataclass(frozen=True, eq=False)
 class LabelledRows:
-    """Rows in Spark's cache.
-
-    Attributes:
-        path: the path of the file, the folder or the glob.
-        frame: DataFrame with columns label and features (vectors of pyspark.ml).
-        counts: number of rows by label; incomplete if there are very many labels.
-    """
+    """Rows in Spark's cache, columns label and features (vectors of pyspark.ml), and the number of rows by label; that
+    is incomplete if there are very many labels."""
 
     path: str
     frame: Any
@@ -49,11 +44,7 @@ class LabelledRows:
         return sum(self.counts.values())
 
     def classes(self, limit: int = 2) -> tuple[float, ...]:
-        """Return the labels of class 0, 1, ...; raise InputError unless there are 2 to ``limit`` of them.
-
-        Args:
-            limit: from 2 to ``MAX_CLASSES``.
-        """
+        """Return the labels of class 0, 1, ...; raise InputError unless there are 2 to ``limit`` of them."""
         if not 2 <= len(self.counts) <= limit:
             expected = "two different values" if limit == 2 else f"2 to {limit} different values"
             raise InputError(f"{self.path}: labels: expected {expected}, got {self.shown_labels}")
@@ -81,14 +72,7 @@ class LabelledRows:
 
 def read(spark: Any, path: str, features: int) -> LabelledRows:
     """Read a file, or all files of a folder or glob, and cache the rows; suffixes such as .gz tell the compression.
-
-    Args:
-        path: any URL that Spark reads.
-        features: the largest number of features.
-
-    Raises:
-        InputError: there is no such file or no row, or a line is malformed.
-    """
+    Raise InputError if there is no row, or a line is malformed or has an index above ``features``."""
     with _faults_named(spark, path, features):
         frame = spark.read.format("libsvm").option("numFeatures", str(features)).load(path).persist()
         counts = frame.groupBy("label").count().limit(MAX_CLASSES + 1).collect()

@@ -1,20 +1,36 @@
-"""Lines of text files, read by Spark; an error names the file and the number of a line."""
+"""Lines of text files, read by Spark, and what separates their fields.
+
+Fields without quotes are separated by white space, tabs alone, ``::`` or commas, whatever fits. White space is spaces,
+tabs and what ends lines. Other blanks, such as U+00A0, are not.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import unquote
 
 from pyspark.sql import functions as F
 
 from ps2.algorithms.text.paths import local_name
+from ps2.errors import InputError
 from ps2.run.spark.backend_lookup import with_python
 from ps2.run.spark.files import escaped
 
 SHOWN_CHARS = 40
 # What Spark reads where bytes are not UTF-8.
 NOT_UTF8 = "\ufffd"
+# White space beside the space, for Spark and Python alike.
+WHITE = "\t\x0b\x0c\r"
+SPACES = f" {WHITE}"
+# None: white space.
+SEPARATORS = (None, "\t", "::", ",")
+# A line "user item 4,5" or "user;item;4,5".
+DECIMAL_COMMA = re.compile(r"([^\s;|]+(\s+|\s*[;|]\s*)){2}[+-]?\d+,\d+", re.ASCII)
+IDS = 2
+
+IsRow = Callable[[Sequence[str]], bool]
 
 
 def lines_of(spark: Any, path: str) -> Any:
@@ -23,14 +39,8 @@ def lines_of(spark: Any, path: str) -> Any:
 
 
 def find_fault(lines: Any, fault_of: Callable[[str, str], str | None]) -> str | None:
-    """Describe the first malformed line of a file that has one; None: no file has one.
-
-    Spark may read the parts of a file in any order, so this takes two passes.
-
-    Args:
-        lines: the lines, as ``lines_of`` returns them.
-        fault_of: describes what is wrong with a line, given the line and its file's URL.
-    """
+    """Describe the first malformed line of a file that has one; None: no file has one. ``fault_of`` takes a line and
+    its file's URL. Spark may read the parts of a file in any order, so this takes two passes."""
     faulty = with_python(lines).rdd.filter(lambda row: fault_of(row[1], row[0]) is not None).take(1)
     if not faulty:
         return None
@@ -39,12 +49,8 @@ def find_fault(lines: Any, fault_of: Callable[[str, str], str | None]) -> str | 
 
 
 def find_fault_in(spark: Any, file: str, fault_of: Callable[[str, int], str | None]) -> str | None:
-    """Describe the first malformed line of a file; None: it has none.
-
-    Args:
-        file: URL of the file.
-        fault_of: describes what is wrong with a line, given the line and its number from 1.
-    """
+    """Describe the first malformed line of a file; None: it has none. ``fault_of`` takes a line and its number from
+    1."""
     faulty = numbered_lines(spark, file).filter(lambda pair: fault_of(pair[0], pair[1] + 1) is not None).take(1)
     if not faulty:
         return None
@@ -60,3 +66,51 @@ def numbered_lines(spark: Any, file: str) -> Any:
 def shown(text: str) -> str:
     """Return a text, or its beginning, for messages."""
     return repr(text if len(text) <= SHOWN_CHARS else text[:SHOWN_CHARS] + "...")
+
+
+def fields_of(line: str, separator: str | None) -> list[str]:
+    """Return the fields of a line, without white space around them."""
+    text = line.strip(SPACES)
+    fields = text.split(separator) if separator is not None else re.split(f"[{SPACES}]+", text)
+    return [field.strip(SPACES) for field in fields]
+
+
+def separator_of(lines: Sequence[str], is_row: IsRow) -> str | None:
+    """Return the separator that makes rows of most lines, which are neither blank nor comments. If several do, the one
+    that makes more fields; then white space, because ids may contain commas."""
+
+    def fit(separator: str | None) -> tuple[int, int]:
+        rows = _rows(lines, separator, is_row)
+        return len(rows), sum(map(len, rows))
+
+    return max(SEPARATORS, key=fit)
+
+
+def check_separator(file: str, lines: Sequence[str], separator: str | None, is_row: IsRow) -> None:
+    """Raise InputError if another separator fits as many lines and makes other fields, or numbers have decimal commas.
+    If white space makes a third field, a number, of all lines, ids may contain "::" and commas."""
+    if separator == "," and all(DECIMAL_COMMA.fullmatch(line.strip()) for line in lines):
+        raise InputError(f"{file}: expected a number with a decimal point, got {shown(lines[0])}")
+    rows = _rows(lines, separator, is_row)
+    for rival in SEPARATORS:
+        others = _rows(lines, rival, is_row)
+        is_surer = separator is None and rival != "\t" and sum(map(len, others)) < sum(map(len, rows))
+        if others == rows or len(others) != len(rows) or is_surer:
+            continue
+        line = next(line for line in lines if fields_of(line, separator) != fields_of(line, rival))
+        first, second = (" and ".join(map(repr, fields_of(line, each))) for each in (separator, rival))
+        raise InputError(
+            f"{file}: {shown(line)} can be read as {first}, or as {second}: separate fields by what no id contains, "
+            "such as a tab"
+        )
+
+
+def _rows(lines: Sequence[str], separator: str | None, is_row: IsRow) -> list[list[str]]:
+    """Return the fields of the lines of which a separator makes rows."""
+
+    def is_cut(field: str) -> bool:
+        # The first id of "1, 2" is not "1,".
+        return "\t" in field or (separator is None and (field.strip(",") != field or field.endswith("::")))
+
+    split = (fields_of(line, separator) for line in lines)
+    return [fields for fields in split if is_row(fields) and all(fields[:IDS]) and not any(map(is_cut, fields[:IDS]))]

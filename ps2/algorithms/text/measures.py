@@ -18,33 +18,16 @@ MIN_PROBABILITY = 1e-15
 
 
 def held_out(frame: Any, share: float, seed: int, name: str) -> Any:
-    """Return rows with a boolean column that marks the rows to hold out.
-
-    A hash of the row decides, so the choice does not depend on where rows lie, and equal rows are treated alike. Of
-    ratings, only users and items count.
-
-    Args:
-        frame: DataFrame with columns label and features, or user and item.
-        share: approximate share of the rows.
-        seed: seed of the hash.
-        name: name of the column.
-    """
+    """Return rows with a boolean column that marks a share of them, to be held out. A hash of the row decides, so equal
+    rows are treated alike wherever they lie. Of ratings, only users and items count."""
     columns = ("user", "item") if "user" in frame.columns else ("label", "features")
     value = F.pmod(F.xxhash64(F.lit(seed), *map(F.col, columns)), F.lit(HASHES))
     return frame.withColumn(name, value < round(share * HASHES))
 
 
 def measure(model: Any, frame: Any) -> dict[str, float]:
-    """Measure a classification or a regression of ``ps2.algorithms``.
-
-    Args:
-        model: LogisticRegressionModel, or one of trees.
-        frame: DataFrame with labels.
-
-    Returns:
-        ``rows``, their number; ``loss``, the mean of the loss that was minimized; for classes ``accuracy`` and, if
-        there are two, ``auc``, the area under the ROC curve; for numbers ``rmse`` and ``mae``.
-    """
+    """Return a model's measures: ``rows``, and ``loss``, the mean of the loss that was minimized; for classes
+    ``accuracy`` and, if there are two, ``auc``, the area under the ROC curve; for numbers ``rmse`` and ``mae``."""
     say("measuring the model")
     summary = model.evaluate(frame)
     predictions = summary.predictions.persist()
@@ -69,16 +52,8 @@ def _loss(model: Any, frame: Any, predictions: Any) -> float:
 
 
 def measure_ratings(model: Any, ratings: TextTable, implicit: bool) -> dict[str, Any]:
-    """Return the errors of a model's predictions.
-
-    Args:
-        model: MatrixFactorizationModel.
-        implicit: the model predicts a preference, which is 1 for positive ratings.
-
-    Returns:
-        ``ratings`` and ``known``: the number of all, and of those whose users and items the model knows; and of these
-        ``rmse`` and ``mae``, if there are any.
-    """
+    """Return the number of ``ratings``, that of the ``known`` ones, whose users and items the model knows, and their
+    ``rmse`` and ``mae``. An implicit model predicts a preference, which is 1 for positive ratings."""
     say("measuring the model")
     rated = model.copy({model.coldStartStrategy: "drop"}).transform(ratings.frame)
     rating = F.col("rating") if "rating" in ratings.columns else F.lit(1.0)

@@ -35,19 +35,14 @@ def local_path(path: str) -> str | None:
 
 
 def local_name(url: str) -> str:
-    """Return the name of a file for messages: a local path, or a URL.
-
-    Args:
-        url: the file's URL, as Spark's input_file_name returns it.
-    """
+    """Return the name of a file for messages, a local path or a URL, from its URL as Spark's input_file_name returns
+    it."""
     return re.sub(r"^file:(//[^/]*)?", "", unquote(url))
 
 
 def format_of(path: str) -> str | None:
     """Return "csv", "tsv" or "parquet", as the suffix tells, perhaps before that of a compression; None: none of these.
-
-    The first file of a local folder or pattern tells it.
-    """
+    The first file of a local folder or pattern tells it."""
     suffix = FORMAT.search(_first_file(path))
     return None if suffix is None else suffix[1].lower()
 
@@ -66,11 +61,8 @@ def _first_file(path: str) -> str:
 
 
 def check_local(path: str) -> None:
-    """Raise InputError for faults that are visible without Spark.
-
-    A local file or folder is missing, unreadable or not a regular file, or a folder holds folders. Patterns that
-    Python's glob does not know are left to Spark.
-    """
+    """Raise InputError if a local file or folder is missing, unreadable or not a regular file, or a folder holds
+    folders. Patterns that Python's glob does not know are left to Spark."""
     local = local_path(path)
     check_encodable(path, "path", local is not None)
     if local is None or SPARKS_PATTERN.search(local):
@@ -100,15 +92,8 @@ def _check_local_entry(local: str, path: str) -> None:
 
 @contextmanager
 def reading(spark: Any, path: str) -> Iterator[None]:
-    """Check a path before Spark reads it, and name the file that Spark cannot read.
-
-    Args:
-        path: any URL that Spark reads: a file, a folder or a glob.
-
-    Raises:
-        InputError: Spark finds no file of that path or pattern; the path is a folder of folders; or a file cannot be
-            read, such as a truncated compressed file.
-    """
+    """Check a path before Spark reads it, and name the file that Spark cannot read, such as a truncated compressed one.
+    Raise InputError for these, and if there is no such file, or the path is a folder of folders."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -138,11 +123,8 @@ def _check_exists(spark: Any, path: str) -> None:
 
 
 def _check_folder(entries: Iterable[tuple[str, bool]], path: str) -> None:
-    """Raise InputError if a folder holds other folders, given the name of each entry and whether it is a folder.
-
-    Spark lists everything below them, which takes minutes for "/", and then reads none of it. Folders named as
-    partitions of a table ("day=3") are read.
-    """
+    """Raise InputError if a folder holds other folders, given the name of each entry and whether it is a folder. Spark
+    would list all below them and read none of it. It reads folders named as partitions of a table ("day=3")."""
     for name, is_folder in entries:
         # Spark ignores names that begin with these.
         if is_folder and not name.startswith(("_", ".")) and "=" not in name:

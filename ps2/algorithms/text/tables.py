@@ -1,4 +1,8 @@
-"""Tables in text or CSV files, read by Spark: the lines of a layout become a DataFrame of checked columns."""
+"""Tables in text or CSV files, read by Spark: the lines of a layout become a DataFrame of checked columns.
+
+Ratings are lines or rows of a user, an item, and perhaps a rating and a weight; edges are lines of a source, a target,
+and perhaps a weight.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +21,21 @@ from ps2.algorithms.text.layouts import (
     INTEGER,
     LABEL,
     NUMBER,
+    TEXT,
     Column,
     Header,
     Layout,
     read_headers,
 )
-from ps2.algorithms.text.lines import find_fault, lines_of, shown
+from ps2.algorithms.text.lines import IDS, fields_of, find_fault, lines_of, shown
 from ps2.algorithms.text.paths import local_name, reading
-from ps2.algorithms.text.separators import IDS, fields_of
 from ps2.errors import InputError
 
 # Number of lines that tell the separator of text.
 SAMPLE_LINES = 100
+RATINGS = (Column("user", ID), Column("item", ID), Column("rating", NUMBER))
+EDGES = (Column("src", ID, title="source"), Column("dst", ID, title="target"), Column("weight", NUMBER))
+CLASSES = (Column("vertex", ID), Column("class", TEXT))
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,16 +60,9 @@ class TextTable:
 def read_text(
     spark: Any, path: str, columns: tuple[Column, ...], one_kind: bool = False, is_open: bool = False
 ) -> TextTable:
-    """Read lines of text without names, "id other-id" and perhaps a number.
-
-    Args:
-        columns: the columns that lines may have.
-        one_kind: all ids are of one type.
-        is_open: lines may have more fields than there are columns.
-
-    Raises:
-        InputError: there is no line, one is malformed, or the first one seems to name the columns.
-    """
+    """Read lines of text without names: two ids and perhaps a number. ``one_kind``: all ids are of one type;
+    ``is_open``: lines may have more fields. Raise InputError for a malformed line, or a first one that seems to name
+    the columns."""
     with reading(spark, path):
         lines, any_layout = lines_of(spark, path), Layout.of_text(columns, 0, is_open=is_open)
         sample = lines.where(~any_layout.is_skipped(lines["line"], lines["file"])).head(SAMPLE_LINES)
@@ -82,14 +82,8 @@ def read_text(
 
 
 def csv_lines(spark: Any, path: str, separator: str, names: Sequence[str] = ()) -> tuple[Any, tuple[Header, ...]]:
-    """Return the lines of CSV files and their headers.
-
-    Args:
-        names: the names of all columns, for files whose first lines have none.
-
-    Raises:
-        InputError: all files are empty, or a file names other columns than the first one.
-    """
+    """Return the lines of CSV files and their headers; ``names``: those of all columns, if the first lines have
+    none."""
     lines = lines_of(spark, path)
     return lines, (Header(tuple(names)),) if names else read_headers(path, lines, separator)
 
@@ -102,16 +96,8 @@ def name_fault(name: str, names: Sequence[str]) -> str | None:
 
 
 def read_rows(path: str, lines: Any, layout: Layout, one_kind: bool = False) -> TextTable:
-    """Read and check the rows of lines.
-
-    Args:
-        path: the path of all files, for messages.
-        lines: the lines, as ``lines_of`` returns them.
-        one_kind: all ids are of one type.
-
-    Raises:
-        InputError: there is no row, or a line is malformed.
-    """
+    """Read and check the rows of lines, as ``lines_of`` returns them. Raise InputError if there is none, or for a
+    malformed line; ``path`` is for messages."""
     line, file, cells = F.col("line"), F.col("file"), F.col("cells")
     rows = lines.where(~layout.is_skipped(line, file)).select(file, layout.split(line).alias("cells"))
     fields = {column: layout.field(column, cells, file) for column in layout.columns}
@@ -137,3 +123,51 @@ def read_rows(path: str, lines: Any, layout: Layout, one_kind: bool = False) -> 
 
     frame = rows.select(*(field.cast(type_of(column)).alias(column.name) for column, field in fields.items()))
     return TextTable(path, frame, tuple(column.name for column in layout.columns), num_rows, counts)
+
+
+@dataclass(frozen=True)
+class CsvColumns:
+    """Names of the columns of a CSV file; ``rating`` or ``weight`` None: there is none."""
+
+    user: str = "user"
+    item: str = "item"
+    rating: str | None = "rating"
+    weight: str | None = None
+
+    def columns(self, path: str, names: Sequence[str]) -> tuple[Column, ...]:
+        """Return the columns to read from a file with columns of these names; raise InputError unless each is there
+        once."""
+        columns = tuple(
+            Column(role, kind, name)
+            for role, kind, name in (
+                ("user", ID, self.user),
+                ("item", ID, self.item),
+                ("rating", NUMBER, self.rating),
+                ("weight", NUMBER, self.weight),
+            )
+            if name is not None
+        )
+        for column in columns:
+            if fault := name_fault(column.header, names):
+                raise InputError(f"{path}: line 1: expected a column {column.header!r} of {column.name}s, {fault}")
+        return columns
+
+
+def read_ratings(spark: Any, path: str, columns: CsvColumns | None) -> TextTable:
+    """Read text, lines "user item" or "user item rating", or CSV files with named columns: a file, a folder or a glob.
+    The table has the columns user and item and, if the file has them, rating and weight."""
+    if columns is None:
+        return read_text(spark, path, RATINGS)
+    with reading(spark, path):
+        lines, headers = csv_lines(spark, path, ",")
+        return read_rows(path, lines, Layout(columns.columns(path, headers[0].names), headers))
+
+
+def read_edges(spark: Any, path: str) -> TextTable:
+    """Read a file, or all files of a folder or glob: columns src and dst and, if the file has it, weight."""
+    return read_text(spark, path, EDGES, one_kind=True)
+
+
+def read_classes(spark: Any, path: str) -> dict[Any, str]:
+    """Return the class of each vertex from lines "vertex class ...", of which the first class counts."""
+    return dict(map(tuple, read_text(spark, path, CLASSES, is_open=True).frame.collect()))

@@ -75,9 +75,9 @@ class GraphCommand(TrainingCommand[Graph]):
         return [self.input, self.labels]
 
     def read(self, spark: Any) -> Graph:
-        from ps2.algorithms.text.edges import read, read_classes
+        from ps2.algorithms.text.tables import read_classes, read_edges
 
-        edges = read(spark, self.input)
+        edges = read_edges(spark, self.input)
         return Graph(edges, {} if self.labels is None else read_classes(spark, self.labels))
 
     def chooses_workers(self, estimator: Any) -> bool:

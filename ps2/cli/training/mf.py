@@ -13,7 +13,7 @@ from ps2.cli.training.command import TrainAndTest, TrainingCommand
 from ps2.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
-    from ps2.algorithms.text.ratings import CsvColumns
+    from ps2.algorithms.text.tables import CsvColumns
 
 # The name of the column that marks the ratings that are held out.
 HELD_OUT = "held out"
@@ -108,7 +108,7 @@ class MFCommand(TrainingCommand[TrainAndTest]):
             ConfigError: options name columns, and the file is text.
         """
         from ps2.algorithms.text.paths import format_of
-        from ps2.algorithms.text.ratings import CsvColumns
+        from ps2.algorithms.text.tables import CsvColumns
 
         if self.format == "text" or (self.format is None and format_of(path) != "csv"):
             for name in ("user", "item", "rating", "weight"):
@@ -120,9 +120,9 @@ class MFCommand(TrainingCommand[TrainAndTest]):
         return CsvColumns(self.user or "user", self.item or "item", rating, self.weight)
 
     def read(self, spark: Any) -> TrainAndTest:
-        from ps2.algorithms.text.ratings import read
+        from ps2.algorithms.text.tables import read_ratings
 
-        train, *others = (read(spark, path, self.columns(path)) for path in filter(None, self.paths))
+        train, *others = (read_ratings(spark, path, self.columns(path)) for path in filter(None, self.paths))
         for each in (train, *others):
             if "rating" not in each.columns and not self.is_implicit:
                 raise InputError(f"{each.path}: expected lines with ratings, which only --implicit does without")

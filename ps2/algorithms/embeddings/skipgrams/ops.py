@@ -8,13 +8,14 @@ the servers (paper, section 5.2.2). If one server has all columns, only tokens t
 
 from __future__ import annotations
 
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.embeddings import batch_kernels as kernels
 from ps2.algorithms.embeddings import sampling_kernels, training_kernels
+from ps2.algorithms.embeddings.training_kernels import CBOW, EDGES, EDGES_ONE_TABLE
 from ps2.errors import OutOfRangeError, ShapeError
 from ps2.ops.guards import readable
 from ps2.ops.kernels import Float64s, number_rows
@@ -31,12 +32,7 @@ Kind = Annotated[int, Range(at_least=0, below=4)]
 
 
 class Local(NamedTuple):
-    """This server's part of two tables.
-
-    Attributes:
-        vectors, contexts: float32, shape (words, columns of this server).
-        thresholds, aliases: the alias table.
-    """
+    """This server's part of two tables, float32, shape (words, columns of this server), and the alias table."""
 
     vectors: Array
     contexts: Array
@@ -55,12 +51,8 @@ class Batch(NamedTuple):
 
 @op(writes=("vectors", "contexts"), dtypes=FLOAT)
 def put_aliases(vectors: Block, contexts: Block, thresholds: Some, aliases: Some, *, words: Count, begin: int) -> None:
-    """Set a part of the alias table, beginning with one word.
-
-    Raises:
-        OutOfRangeError: a word is out of range.
-    """
-    part = _local(vectors, contexts, words)
+    """Set a part of the alias table, beginning with one word; raise OutOfRangeError if a word is out of range."""
+    part = _tables(vectors, contexts, words)
     if not 0 <= begin <= begin + len(thresholds) <= words or (len(aliases) and aliases.max() >= words):
         raise OutOfRangeError(f"expected aliases of {words:,} words, got {len(thresholds):,} from {begin:,} on")
     part.thresholds[begin : begin + len(thresholds)] = thresholds
@@ -80,20 +72,12 @@ def find_products(
     negative: Annotated[int, Range(at_least=0)],
     kind: Kind,
 ) -> Annotated[npt.NDArray[np.float32], along("", "")]:
-    """Return this server's share of all dot products: a row for each input; with CBOW, for each group.
-
-    Args:
-        tokens: the tokens of all sentences, concatenated.
-        offsets: the bounds of the sentences.
-        words: the size of the vocabulary.
-        key: the key of all draws.
-
-    Raises:
-        OutOfRangeError, ShapeError: a token is out of range, or offsets are invalid.
-    """
+    """Return this server's share of all dot products: a row for each input; with CBOW, for each group. ``offsets``
+    bound the sentences, and ``words`` is the size of the vocabulary. Raise OutOfRangeError or ShapeError for invalid
+    arrays."""
     part = _tables(vectors, contexts, words, kind)
     groups, count, used = _groups(_sample(part, tokens, offsets, key, window, negative, kind), kind)
-    products = np.empty((count if kind == kernels.CBOW else used, negative + 1), np.float32)
+    products = np.empty((count if kind == CBOW else used, negative + 1), np.float32)
     numbers = readable(np.arange(count))
     cost = 2 * window * (1 + negative) * part.vectors.shape[1]
     over_blocks(kernels.find_products, (numbers,), part.vectors, part.contexts, groups, kind, products, cost=cost)
@@ -116,14 +100,11 @@ def learn_from_products(
     rate: float,
     workers: Count,
 ) -> None:
-    """Update vectors by the dot products, summed over all servers; see ``find_products`` for arguments and errors.
-
-    Args:
-        workers: the number of workers that do so at the same time.
-    """
+    """Update vectors by the dot products, summed over all servers, while ``workers`` workers do so; see
+    ``find_products``."""
     part = _tables(vectors, contexts, words, kind)
     groups, count, used = _groups(_sample(part, tokens, offsets, key, window, negative, kind), kind)
-    expected = (count if kind == kernels.CBOW else used, negative + 1)
+    expected = (count if kind == CBOW else used, negative + 1)
     if products.shape != expected:
         raise ShapeError(f"products: expected shape {expected}, got {products.shape}")
     if not count:  # sentences of a word each have no pairs
@@ -139,7 +120,7 @@ def learn_from_products(
     rows = input_rows, begins, output_rows.reshape(count, -1)
     kernels.add_changes(part.vectors, part.contexts, groups, rows, count, kind, coefficients, changes)
     # With one table, a word has two changes.
-    scale = CURVE * rate * workers * (2 if kind == kernels.EDGES_ONE_TABLE else 1)
+    scale = CURVE * rate * workers * (2 if kind == EDGES_ONE_TABLE else 1)
     kernels.apply_changes(part.vectors, words_in, changes[0], changes[2], scale)
     kernels.apply_changes(part.contexts, words_out, changes[1], changes[3], scale)
 
@@ -158,52 +139,29 @@ def train_sentences(
     kind: Kind,
     rate: float,
 ) -> Annotated[Float64s, along(training_kernels.STATISTICS)]:
-    """Train on sentences, if one server has all columns; see ``find_products`` for arguments and errors.
-
-    Returns:
-        The statistics of ``training_kernels``.
-    """
+    """Train on sentences, if one server has all columns; return the statistics of ``training_kernels``."""
     part = _tables(vectors, contexts, words, kind)
     batch = _sample(part, tokens, offsets, key, window, negative, kind)
     begins, ends = readable(batch.offsets[:-1]), readable(batch.offsets[1:])
-    tables, step = (part.vectors, part.contexts), np.float32(rate)
-    statistics: Float64s
-    if kind >= kernels.EDGES:
-        is_one = kind == kernels.EDGES_ONE_TABLE
-        statistics = training_kernels.train_edges(
-            begins, ends, batch.tokens, batch.tokens, batch.negatives, *tables, step, is_one
-        )
-        return statistics
-    train: Any = training_kernels.train_cbow if kind == kernels.CBOW else training_kernels.train_skipgram
-    sharing = () if kind == kernels.CBOW else (2 * window,)
-    arrays = begins, ends, batch.tokens, batch.tokens, batch.windows, batch.negatives, *tables
-    statistics = train(*arrays, step, window, *sharing)
+    kernel, options = training_kernels.kernel_of(kind, window, 2 * window)
+    draws = training_kernels.Draws(batch.tokens, batch.tokens, batch.windows, batch.negatives)
+    statistics: Float64s = kernel(begins, ends, draws, part.vectors, part.contexts, np.float32(rate), *options)
     return statistics
 
 
-def _local(vectors: Array, contexts: Array, words: int) -> Local:
-    """Return this server's part of two tables."""
+def _tables(vectors: Array, contexts: Array, words: int, kind: int = EDGES) -> Local:
+    """Return this server's part of two tables; of edges with one table, contexts are the vectors."""
     width = vectors.shape[1] // words - 1
     if vectors.shape != contexts.shape or vectors.shape != (1, words * (width + 1)) or width < 1:
         raise ShapeError(f"expected two tables of {words:,} words, got shapes {vectors.shape} and {contexts.shape}")
     numbers = words * width
-    first, second = vectors[0], contexts[0]
-    return Local(
-        first[:numbers].reshape(words, width),
-        second[:numbers].reshape(words, width),
-        first[numbers:].view(np.uint32),
-        second[numbers:].view(np.int32),
-    )
-
-
-def _tables(vectors: Array, contexts: Array, words: int, kind: int) -> Local:
-    """Return this server's part of two tables; of edges with one table, contexts are the vectors."""
-    part = _local(vectors, contexts, words)
-    return part._replace(contexts=part.vectors) if kind == kernels.EDGES_ONE_TABLE else part
+    first, second = (table[0, :numbers].reshape(words, width) for table in (vectors, contexts))
+    thresholds, aliases = vectors[0, numbers:].view(np.uint32), contexts[0, numbers:].view(np.int32)
+    return Local(first, first if kind == EDGES_ONE_TABLE else second, thresholds, aliases)
 
 
 def _sample(part: Local, tokens: Array, offsets: Array, key: int, window: int, negative: int, kind: int) -> Batch:
-    words, units = len(part.thresholds), 2 if kind >= kernels.EDGES else 1
+    words, units = len(part.thresholds), 2 if kind >= EDGES else 1
     ends = offsets.astype(np.int64)
     if len(tokens) and tokens.max() >= words:
         raise OutOfRangeError(f"tokens: expected words below {words:,}, got {tokens.max():,}")
@@ -234,7 +192,7 @@ def _groups(batch: Batch, kind: int) -> tuple[kernels.Groups, int, int]:
     # The window may be larger than any sentence.
     lengths = np.diff(batch.offsets)
     pairs = min(2 * int(batch.windows.sum(dtype=np.int64)), int((lengths * (lengths - 1)).sum()))
-    max_inputs = len(batch.tokens) // 2 if kind >= kernels.EDGES else pairs
+    max_inputs = len(batch.tokens) // 2 if kind >= EDGES else pairs
     count = len(batch.negatives)
     groups = (
         np.empty(max_inputs, np.int32),
