@@ -161,6 +161,13 @@ def survey_edges(frame: DataFrame, settings: GraphSettings) -> EdgeTable:
     return EdgeTable(edges, kind, rows, bool(settings.weightCol), settings.directed, vertices)
 
 
+def check_weights(frame: DataFrame, name: str) -> None:
+    """Raise InputError unless the column has numbers; starts no job."""
+    kind = field(frame, name).dataType
+    if not isinstance(kind, (NumericType, BooleanType)):
+        raise InputError(f"column {name!r}: expected numbers as weights, got {kind.simpleString()}")
+
+
 def check_edges(frame: DataFrame, settings: GraphSettings) -> tuple[DataFrame, DataType, int]:
     """Check edges; return source, target and, if edges have weights, weight (double), with the type of ids and the
     number of edges. Raise InputError for an unusable column, an invalid id or weight, or no edges; it counts such rows,
@@ -168,9 +175,7 @@ def check_edges(frame: DataFrame, settings: GraphSettings) -> tuple[DataFrame, D
     kind = id_type(frame, settings.srcCol, settings.dstCol)
     names = [column(settings.srcCol).cast(kind).alias("source"), column(settings.dstCol).cast(kind).alias("target")]
     if settings.weightCol:
-        weight = field(frame, settings.weightCol).dataType
-        if not isinstance(weight, (NumericType, BooleanType)):
-            raise InputError(f"column {settings.weightCol!r}: expected numbers as weights, got {weight.simpleString()}")
+        check_weights(frame, settings.weightCol)
         names.append(column(settings.weightCol).cast("double").alias("weight"))
     edges = frame.select(*names)
     return edges, kind, _count(edges, settings)

@@ -49,9 +49,8 @@ def for_arrow(vectors: Column) -> Column:
     last one that is not null on, so the null indices of dense vectors cost the square of a batch's rows.
     """
     parts = unwrapped(vectors)
-    indices = F.coalesce(parts["indices"], F.array().cast("array<int>"))
-    fields = {"type": parts["type"], "size": parts["size"], "indices": indices, "values": parts["values"]}
-    return F.when(parts.isNotNull(), F.struct(*(part.alias(name) for name, part in fields.items())))
+    # Few columns: each is some calls to the Java process.
+    return parts.withField("indices", F.coalesce(parts["indices"], F.expr("cast(array() as array<int>)")))
 
 
 def values_of(attribute: Mapping[str, Any], kind: str | None) -> int | None:
