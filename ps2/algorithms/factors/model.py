@@ -230,12 +230,12 @@ class MatrixFactors(ArrayModel):
         """Like ``similarItems``, for users."""
         return self._similar(self.user, self._user_units, user, k)
 
-    def best(self, positions: Int64s, k: int, for_users: bool) -> tuple[Float32s, Int64s]:
-        """Return ``Candidates.best`` of the other side for the users, or the items, at some positions."""
+    def best(self, places: Int64s, k: int, for_users: bool) -> tuple[Float32s, Int64s]:
+        """Return ``Candidates.best`` of the other side for the users, or the items, at some places."""
         check_k(k)
         if for_users:
-            return self._right.best(self._left[positions], k)
-        return self._user_candidates.best(self._right.vectors[positions], k)
+            return self._right.best(self._left[places], k)
+        return self._user_candidates.best(self._right.vectors[places], k)
 
     def _best_for(self, own: Side, id: Any, k: int, exclude: Iterable[Any]) -> tuple[Float32s, Int64s]:
         check_k(k)
