@@ -52,28 +52,28 @@ def steps(args: Args) -> Part:
         _warm_up(ps, args)
         for features in args.features:
             clicks = Clicks.make(spark.sparkContext, Problem(rows=args.rows), features)
-            ways = all_ways(ps, clicks)
-            turns = _turns(ways, args.rounds)
-            weights = {way.name: way.weights() for way in ways}
-            for way in ways:
-                way.close()
+            variants = all_ways(ps, clicks)
+            turns = _turns(variants, args.rounds)
+            weights = {variant.name: variant.weights() for variant in variants}
+            for variant in variants:
+                variant.close()
             clicks.rdd.unpersist()
-            first = ways[0].name
+            first = variants[0].name
             for name, taken in turns.items():
                 differ = float(np.max(np.abs(weights[name] - weights[first])))
                 checks.append(Check(f"{features:,} features, {name}: weights from those of {first}", differ, TOLERANCE))
                 rows.append(_row(features, name, taken))
                 if name != first:
-                    totals = ([step.total_s for step in turns[way]] for way in (name, first))
+                    totals = ([step.total_s for step in turns[variant]] for variant in (name, first))
                     lines.append(Line(f"{features:,} features: a step of {first}", name, "s", None, *totals))
     return Part(lines, checks, table=rows)
 
 
 def _warm_up(ps: PS2Context, args: Args) -> None:
     clicks = Clicks.make(ps.sparkContext, Problem(rows=args.rows), min(args.features))
-    for way in all_ways(ps, clicks):
-        way.steps(1, FIRST_STEPS)
-        way.close()
+    for variant in all_ways(ps, clicks):
+        variant.steps(1, FIRST_STEPS)
+        variant.close()
     clicks.rdd.unpersist()
 
 
@@ -85,10 +85,10 @@ def _rotated(ways: Sequence[Way], turn: int) -> Sequence[Way]:
 
 def _turns(ways: Sequence[Way], rounds: int) -> dict[str, list[StepTime]]:
     """Let each way take steps in a row, then the next one; return the steps that count."""
-    times: dict[str, list[StepTime]] = {way.name: [] for way in ways}
+    times: dict[str, list[StepTime]] = {variant.name: [] for variant in ways}
     for turn in range(rounds):
-        for way in _rotated(ways, turn):
-            times[way.name] += way.steps(turn * RUN_STEPS + 1, RUN_STEPS)[SETTLE_STEPS:]
+        for variant in _rotated(ways, turn):
+            times[variant.name] += variant.steps(turn * RUN_STEPS + 1, RUN_STEPS)[SETTLE_STEPS:]
         if any(step.total_s > SLOW_STEP_S for taken in times.values() for step in taken):
             break
     return times

@@ -88,8 +88,8 @@ def _cold_and_warm(python: str, estimator: str, folder: Path) -> tuple[Phases, P
 
 
 def _driver(command: list[str], env: dict[str, str], folder: str) -> Phases:
-    done = subprocess.run(command, env=env, cwd=folder, stdout=subprocess.PIPE, text=True, check=True)
-    phases: Phases = json.loads(done.stdout.splitlines()[-1])
+    finished = subprocess.run(command, env=env, cwd=folder, stdout=subprocess.PIPE, text=True, check=True)
+    phases: Phases = json.loads(finished.stdout.splitlines()[-1])
     return phases
 
 

@@ -89,5 +89,5 @@ def minibatch(problem: Problem, block: LocalRows, step: int, rdd_partition: int)
 
 def gradient(rows: LocalRows, w: Any) -> tuple[Any, float]:
     """Return the gradient of the summed log-loss with respect to the weights of the rows' keys, and that loss."""
-    found = LOSS.gradient(rows, w, NO_INTERCEPT)
-    return found.dw, found.loss
+    result = LOSS.gradient(rows, w, NO_INTERCEPT)
+    return result.dw, result.loss

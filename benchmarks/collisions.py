@@ -141,26 +141,26 @@ def _aucs(train: IdRows, test: IdRows, slots: int | None, seed: int, epochs: int
     program = OnlineProgram(settings, settings.new_table())
     rng = np.random.default_rng(seed)
     tested, labels = test.take(np.arange(len(test)))
-    found = []
+    result = []
     for _ in range(epochs):
         order = rng.permutation(len(train))
         for begin in range(0, len(train), BATCH):
             program.learn(LabelledRows(*train.take(order[begin : begin + BATCH])))
         program.table.flush()
-        found.append(Progressive.of(tally_of(program.margins(tested), labels, NO_WEIGHTS)).auc)
+        result.append(Progressive.of(tally_of(program.margins(tested), labels, NO_WEIGHTS)).auc)
     program.table.free()
-    return found
+    return result
 
 
 def _movielens(folder: str) -> tuple[IdRows, IdRows]:
     """Return users and items of MovieLens 1M, and whether they were rated 4 or more; a tenth of the rows is to test."""
     with gzip.open(Path(folder) / MOVIELENS) as file:
-        found = np.loadtxt(file, np.int64, usecols=(0, 1, 2))
-    labels = (found[:, 2] >= LIKED).astype(np.float32)
-    is_test = np.random.default_rng(0).random(len(found)) < TESTED
+        result = np.loadtxt(file, np.int64, usecols=(0, 1, 2))
+    labels = (result[:, 2] >= LIKED).astype(np.float32)
+    is_test = np.random.default_rng(0).random(len(result)) < TESTED
     return (
-        IdRows.of(found[~is_test, :2], labels[~is_test]),
-        IdRows.of(found[is_test, :2], labels[is_test]),
+        IdRows.of(result[~is_test, :2], labels[~is_test]),
+        IdRows.of(result[is_test, :2], labels[is_test]),
     )
 
 

@@ -102,13 +102,13 @@ def _turn_of(turn: Turn, clocks_s: Any) -> tuple[float, float]:
 
 def _processor_s(without: int) -> float:
     """Return the processor time of this process and all that it started, Spark and the servers, save one."""
-    found = 0.0
+    result = 0.0
     for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
         with suppress(psutil.Error):
             if process.pid != without:
                 times = process.cpu_times()
-                found += times.user + times.system
-    return found
+                result += times.user + times.system
+    return result
 
 
 def _switch(link: str, args: Args, switches: list[Turn], over: threading.Event) -> None:

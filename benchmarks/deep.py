@@ -116,10 +116,10 @@ def _compared(args: Args, clicks: Clicks, settings: Mapping[str, Any]) -> Part:
                 f"{folder}/settings.json",
             ]
             home = Path(__file__).resolve().parents[1]
-            done = subprocess.run(program, stdout=subprocess.PIPE, check=True, cwd=home)
-            found = json.loads(done.stdout)
-            aucs[PYTORCH].append(found["auc"][-1])
-            return float(np.median(found["seconds"])) / rows
+            finished = subprocess.run(program, stdout=subprocess.PIPE, check=True, cwd=home)
+            result = json.loads(finished.stdout)
+            aucs[PYTORCH].append(result["auc"][-1])
+            return float(np.median(result["seconds"])) / rows
 
         def ours(way: str) -> float:
             own = {**settings, "seed": len(aucs[way])}
@@ -128,8 +128,8 @@ def _compared(args: Args, clicks: Clicks, settings: Mapping[str, Any]) -> Part:
             aucs[way].append(value)
             return seconds / rows
 
-        ways: dict[str, Callable[[], float]] = {PYTORCH: pytorch, **{way: partial(ours, way) for way in STALENESS}}
-        turns = take_turns(ways, args.rounds, warm_ups=0)
+        variants: dict[str, Callable[[], float]] = {PYTORCH: pytorch, **{way: partial(ours, way) for way in STALENESS}}
+        turns = take_turns(variants, args.rounds, warm_ups=0)
         spark.stop()
     rates = {way: [1 / one for one in taken] for way, taken in turns.items()}
     lines = [Line(way, "PyTorch, 2 threads", "rows/s", GOAL, rates[PYTORCH], rates[way]) for way in STALENESS]
@@ -170,10 +170,10 @@ def _fit(spark: Any, folder: str, clicks: Clicks, settings: Mapping[str, Any], s
         numWorkers=WORKERS,
     )
     model = estimator.fit(spark.read.parquet(f"{folder}/train.parquet"))
-    found = model.transform(spark.read.parquet(f"{folder}/test.parquet")).select("label", "probability").collect()
+    result = model.transform(spark.read.parquet(f"{folder}/test.parquet")).select("label", "probability").collect()
     seconds = float(np.median(model.summary.stepSeconds))
     model.free()
-    return seconds, auc(np.array([row[0] for row in found]), np.array([row[1][1] for row in found]))
+    return seconds, auc(np.array([row[0] for row in result]), np.array([row[1][1] for row in result]))
 
 
 BENCHMARK = Benchmark(

@@ -24,8 +24,8 @@ def auc(labels: Any, scores: Any) -> float:
         labels: above 0, or not.
         scores: of the same rows.
     """
-    _, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[place]
+    _, position, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[position]
     good = np.asarray(labels) > 0
     return float((ranks[good].sum() - good.sum() * (good.sum() + 1) / 2) / (good.sum() * (~good).sum()))
 

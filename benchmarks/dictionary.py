@@ -47,14 +47,17 @@ def digits(args: Args) -> Part:
     params: dict[str, Any] = {"k": ATOMS, "regParam": ALPHA, "maxIter": ITERATIONS, "tol": 0.0}
     with spark_and_servers("dictionary", args.memory) as (spark, _):
         rows = Labelled(x, np.zeros(len(x))).frame(spark)
-        ways: dict[str, Any] = {name: partial(timed, peer.fit, x) for name, peer in peers.items()}
+        variants: dict[str, Any] = {name: partial(timed, peer.fit, x) for name, peer in peers.items()}
         for via in ("servers", "local"):
             DictionaryLearning(k=2, maxIter=1, via=via).fit(rows)  # Python workers start
-            ways[via] = partial(timed, DictionaryLearning(via=via, **params).fit, rows)
-        turns = take_turns(ways, args.rounds, warm_ups=0)
-    seconds = {way: [taken for _, taken in found] for way, found in turns.items()}
-    atoms = {way: found[-1][0].components_ if way in peers else found[-1][0].dictionary for way, found in turns.items()}
-    objectives = {way: SparseCoder(dictionary, ALPHA).objective(x) for way, dictionary in atoms.items()}
+            variants[via] = partial(timed, DictionaryLearning(via=via, **params).fit, rows)
+        turns = take_turns(variants, args.rounds, warm_ups=0)
+    seconds = {variant: [taken for _, taken in result] for variant, result in turns.items()}
+    atoms = {
+        variant: result[-1][0].components_ if variant in peers else result[-1][0].dictionary
+        for variant, result in turns.items()
+    }
+    objectives = {variant: SparseCoder(dictionary, ALPHA).objective(x) for variant, dictionary in atoms.items()}
     lines = [
         Line(f"{ITERATIONS} iterations, {via}", peer, "s", None, seconds[peer], seconds[via])
         for via in ("servers", "local")
@@ -62,7 +65,8 @@ def digits(args: Args) -> Part:
     ]
     share = objectives["servers"] / min(objectives[peer] for peer in peers)
     table = [
-        {"way": way, "objective": f"{objectives[way]:,.0f}", "s": f"{median(seconds[way]):.1f}"} for way in objectives
+        {"way": variant, "objective": f"{objectives[variant]:,.0f}", "s": f"{median(seconds[variant]):.1f}"}
+        for variant in objectives
     ]
     checks = [Check("objective over the best of scikit-learn's", share, MAX_RATIO)]
     return Part(lines, checks, {"rows": len(x), "k": ATOMS, "alpha": ALPHA}, table)

@@ -86,23 +86,23 @@ class Learner:
 
     def margins(self, day: Day) -> Float64s:
         """Predict a day's rows, then learn from them; in parts, if the weights are renewed within the day."""
-        found = np.empty(len(day))
+        result = np.empty(len(day))
         if self.a_day is None:
             for at, piece in day.pieces(0, len(day)):
-                found[at : at + len(piece.labels)] = self.program.learn(piece)
-            return found
+                result[at : at + len(piece.labels)] = self.program.learn(piece)
+            return result
         bounds = np.linspace(0, len(day), self.a_day + 1).astype(int)
         for begin, end in pairwise(bounds):
-            found[begin:end] = self.predicted(day, begin, end)
+            result[begin:end] = self.predicted(day, begin, end)
             for _, piece in day.pieces(begin, end):
                 self.program.learn(piece)
-        return found
+        return result
 
     def predicted(self, day: Day, begin: int, end: int) -> Float64s:
         """Predict rows, and learn nothing."""
         self.program.table.flush()
-        found = [self.program.margins(piece.rows) for _, piece in day.pieces(begin, end)]
-        return np.concatenate([*found, np.empty(0)])
+        result = [self.program.margins(piece.rows) for _, piece in day.pieces(begin, end)]
+        return np.concatenate([*result, np.empty(0)])
 
 
 def drift(args: Args) -> Part:
@@ -112,7 +112,7 @@ def drift(args: Args) -> Part:
     log = ClickLog(args.ids, 40.0, 0.02, seed=0)
     with spark_and_servers("drift", args.memory, workers=1, servers=1):
         tallies = _tallies(log, settings, args)
-    aucs = {name: _auc(found) for name, found in tallies.items()}
+    aucs = {name: _auc(result) for name, result in tallies.items()}
     rows = [
         {
             "predictions": name,
@@ -125,15 +125,15 @@ def drift(args: Args) -> Part:
     what = "AUC of models retrained every day less that of online learning"
     check = Check(what, aucs[RETRAINED] - aucs[ONLINE], 0)
     curves = {
-        name: [(1 + (np.arange(len(found)) + 0.5) / POINTS).tolist(), [_auc([one]) for one in found]]
-        for name, found in tallies.items()
+        name: [(1 + (np.arange(len(result)) + 0.5) / POINTS).tolist(), [_auc([one]) for one in result]]
+        for name, result in tallies.items()
         if name != TRUTH
     }
     return Part(checks=[check], table=rows, curves={"AUC by day": curves})
 
 
 def _tallies(log: ClickLog, settings: OnlinePlan, args: Args) -> dict[str, list[Float64s]]:
-    ways = {
+    variants = {
         ONLINE: Learner(_new(settings), None),
         "weights of the last hour": Learner(_new(settings), HOURS),
         "weights of the last 6 hours": Learner(_new(settings), 4),
@@ -143,11 +143,11 @@ def _tallies(log: ClickLog, settings: OnlinePlan, args: Args) -> dict[str, list[
     before: list[Day] = []
     for number in range(args.days):
         day = Day.of(log, number, args.rows)
-        margins = {TRUTH: day.truth, **{name: learner.margins(day) for name, learner in ways.items()}}
+        margins = {TRUTH: day.truth, **{name: learner.margins(day) for name, learner in variants.items()}}
         if before:
             margins[RETRAINED] = _retrained(settings, before, day)
-            for name, found in margins.items():
-                tallies.setdefault(name, []).extend(_by_point(found, day.labels))
+            for name, result in margins.items():
+                tallies.setdefault(name, []).extend(_by_point(result, day.labels))
         before = [*before, day][-args.window :]
         tell(f"day {number}: {', '.join(f'{name} {_auc(tallies[name][-POINTS:]):.4f}' for name in tallies)}")
     return tallies
@@ -159,9 +159,9 @@ def _retrained(settings: OnlinePlan, before: Sequence[Day], day: Day) -> Float64
     for one in before:
         for _, piece in one.pieces(0, len(one)):
             learner.program.learn(piece)
-    found = learner.predicted(day, 0, len(day))
+    result = learner.predicted(day, 0, len(day))
     learner.program.table.free()
-    return found
+    return result
 
 
 def _new(settings: OnlinePlan) -> OnlineProgram:

@@ -107,14 +107,14 @@ def _times(batches: Batches, table: EmbeddingTable) -> tuple[Any, Any]:
     """Return the times of calls with distinct keys, and of those with the keys of a batch of rows."""
     _fill(batches, table.pushDistinct)
     rows = batches.gradients[: ROWS * FIELDS].reshape(ROWS, FIELDS, K)
-    found = batches.time(
+    result = batches.time(
         batches.distinct,
         table.pullDistinct,
         lambda keys: table.pushDistinct(keys, batches.gradients[: keys.size]),
     )
     skewed = batches.time(batches.skewed, table.pull, lambda keys: table.push(keys, rows))
     table.free()
-    return found, skewed
+    return result, skewed
 
 
 def _fill(batches: Batches, push: Callable[[Any, Any], Any]) -> None:

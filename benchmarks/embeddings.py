@@ -64,8 +64,8 @@ def labels(folder: str) -> tuple[Array, sp.csr_array]:
     vertices = np.array([line[0] for line in lines])
     rows = np.repeat(np.arange(len(lines)), [len(line) - 1 for line in lines])
     columns = np.array([label for line in lines for label in line[1:]])
-    found, columns = np.unique(columns, return_inverse=True)
-    return vertices, sp.csr_array((np.ones(len(rows), np.int8), (rows, columns)), shape=(len(lines), len(found)))
+    result, columns = np.unique(columns, return_inverse=True)
+    return vertices, sp.csr_array((np.ones(len(rows), np.int8), (rows, columns)), shape=(len(lines), len(result)))
 
 
 def framed(spark: Any, pairs: Array, partitions: int = 2) -> Any:
@@ -89,7 +89,7 @@ def f1(vectors: Array, wanted: sp.csr_array, share: float, splits: int = SPLITS)
     from sklearn.metrics import f1_score
     from sklearn.multiclass import OneVsRestClassifier
 
-    dense, found = wanted.toarray(), []
+    dense, result = wanted.toarray(), []
     for split in range(splits):
         order = np.random.default_rng([SEED, split]).permutation(len(vectors))
         train, test = np.split(order, [int(share * len(order))])
@@ -99,10 +99,10 @@ def f1(vectors: Array, wanted: sp.csr_array, share: float, splits: int = SPLITS)
         chances = model.predict_proba(vectors[test])
         ranks = np.argsort(np.argsort(-chances, axis=1), axis=1)
         predicted = ranks < dense[test].sum(axis=1)[:, None]
-        found.append(
+        result.append(
             [100 * f1_score(dense[test], predicted, average=kind, zero_division=0.0) for kind in ("macro", "micro")]
         )
-    macro, micro = np.mean(found, axis=0)
+    macro, micro = np.mean(result, axis=0)
     return float(macro), float(micro)
 
 
@@ -114,8 +114,8 @@ def deepwalk(args: Args) -> Part:
         for via in args.via:
             model, seconds = timed(DeepWalk(**PARAMS, numWalks=args.walks, via=via).fit, frame)
             rows.append({"via": via, "s": f"{seconds:.1f}"})
-            for share, found in by_share(args, model.embedding).items():
-                for kind, ours, published in zip(KINDS, found, PUBLISHED[share], strict=True):
+            for share, result in by_share(args, model.embedding).items():
+                for kind, ours, published in zip(KINDS, result, PUBLISHED[share], strict=True):
                     what = f"{via}: {kind}, {share:.0%} labelled"
                     lines.append(Score(what, "published", "F1", published - LESS, published, ours))
     return Part(lines, facts={"walks": f"{args.walks} of 40", "d": 128, "window": 10}, table=rows)
@@ -123,9 +123,9 @@ def deepwalk(args: Args) -> Part:
 
 def by_share(args: Args, embedding: Any) -> dict[float, tuple[float, float]]:
     """Return Macro-F1 and Micro-F1 by the share of labelled vertices."""
-    vertices, wanted = labels(args.data_dir)
+    vertices, expected = labels(args.data_dir)
     vectors = embedding.vectors[embedding.names.known(vertices)].astype(np.float64)
-    return {share: f1(vectors, wanted, share) for share in PUBLISHED}
+    return {share: f1(vectors, expected, share) for share in PUBLISHED}
 
 
 def word2vec(args: Args) -> Part:
@@ -148,13 +148,13 @@ def word2vec(args: Args) -> Part:
             _ours(sentences.limit(100), our_step, whole=False)
             seconds: list[tuple[float, float]] = []
             for _ in range(args.rounds):
-                found = theirs(sentences, their_step), _ours(sentences, our_step, whole=name == "pyspark.ml")
-                seconds.append((found[0][0], found[1][0]))
+                result = theirs(sentences, their_step), _ours(sentences, our_step, whole=name == "pyspark.ml")
+                seconds.append((result[0][0], result[1][0]))
                 tell(f"tokens/s: {name} {tokens / seconds[-1][0]:,.0f}, ours {tokens / seconds[-1][1]:,.0f}")
             sentences.unpersist()
             what = f"Word2Vec, {WALKS[name]} walks of {LENGTH} a vertex"
             lines.append(Line(f"{what}: s", name, "s", GOALS[name], *zip(*seconds, strict=True)))
-            for kind, *scores in zip(KINDS, *(_f1(args, vectors) for _, vectors in found), strict=True):
+            for kind, *scores in zip(KINDS, *(_f1(args, vectors) for _, vectors in result), strict=True):
                 lines.append(Score(f"{what}: {kind}, {LABELLED:.0%} labelled", name, "F1", None, *scores))
     return Part(lines, facts={"d": SIZE, "window": WINDOW, "negative": NEGATIVE})
 
@@ -163,8 +163,8 @@ def _sentences(frame: Any, walks: int) -> Any:
     """Return walks as cached sentences of words, in random order."""
     from pyspark.sql import functions as F
 
-    made = RandomWalks(numWalks=walks, walkLength=LENGTH, seed=3).transform(frame)
-    words = made.select(F.col("walk").cast("array<string>").alias("words")).orderBy(F.xxhash64("words"))
+    created = RandomWalks(numWalks=walks, walkLength=LENGTH, seed=3).transform(frame)
+    words = created.select(F.col("walk").cast("array<string>").alias("words")).orderBy(F.xxhash64("words"))
     return cached(words)
 
 
@@ -175,8 +175,8 @@ def _ours(sentences: Any, step_size: float, whole: bool) -> tuple[float, Vectors
         whole: True: time the whole of fit; False: time the training alone.
     """
     began_s = time.monotonic()
-    given: dict[str, Any] = {"vectorSize": SIZE, "windowSize": WINDOW, "negative": NEGATIVE, "minCount": 0, "seed": 1}
-    model = Word2Vec(inputCol="words", stepSize=step_size, **given).fit(sentences)
+    inputs: dict[str, Any] = {"vectorSize": SIZE, "windowSize": WINDOW, "negative": NEGATIVE, "minCount": 0, "seed": 1}
+    model = Word2Vec(inputCol="words", stepSize=step_size, **inputs).fit(sentences)
     whole_s, steps_s = time.monotonic() - began_s, sum(model.summary.stepSeconds)
     tell(f"ours: {whole_s:.1f} s of fit, {steps_s:.1f} of them training")
     seconds = whole_s if whole else steps_s
@@ -189,8 +189,8 @@ def _gensim(sentences: Any, step_size: float) -> tuple[float, Vectors]:
     from gensim.models import Word2Vec as Gensim
 
     lists = [row["words"] for row in sentences.toLocalIterator()]
-    given = {"vector_size": SIZE, "window": WINDOW, "negative": NEGATIVE, "sg": 1, "sample": 0, "min_count": 0}
-    model = Gensim(**given, alpha=step_size, workers=WORKERS, seed=1)
+    inputs = {"vector_size": SIZE, "window": WINDOW, "negative": NEGATIVE, "sg": 1, "sample": 0, "min_count": 0}
+    model = Gensim(**inputs, alpha=step_size, workers=WORKERS, seed=1)
     model.build_vocab(lists)
     began_s = time.monotonic()
     model.train(lists, total_examples=model.corpus_count, epochs=1)
@@ -202,17 +202,17 @@ def _pyspark(sentences: Any, step_size: float) -> tuple[float, Vectors]:
     """Train pyspark.ml's Word2Vec, with hierarchical softmax, in two partitions."""
     from pyspark.ml.feature import Word2Vec as Theirs
 
-    given: dict[str, Any] = {"vectorSize": SIZE, "windowSize": WINDOW, "minCount": 0, "numPartitions": WORKERS}
+    inputs: dict[str, Any] = {"vectorSize": SIZE, "windowSize": WINDOW, "minCount": 0, "numPartitions": WORKERS}
     began_s = time.monotonic()
-    model = Theirs(inputCol="words", stepSize=step_size, seed=1, **given).fit(sentences)
+    model = Theirs(inputCol="words", stepSize=step_size, seed=1, **inputs).fit(sentences)
     seconds = time.monotonic() - began_s
     return seconds, {row["word"]: row["vector"].toArray() for row in model.getVectors().toLocalIterator()}
 
 
 def _f1(args: Args, vectors: Vectors) -> tuple[float, float]:
     """Return Macro-F1 and Micro-F1 of labels, half of which are known."""
-    vertices, wanted = labels(args.data_dir)
-    return f1(np.stack([vectors[str(vertex)] for vertex in vertices]).astype(np.float64), wanted, LABELLED)
+    vertices, expected = labels(args.data_dir)
+    return f1(np.stack([vectors[str(vertex)] for vertex in vertices]).astype(np.float64), expected, LABELLED)
 
 
 PARTS = {"word2vec": word2vec, "deepwalk": deepwalk}

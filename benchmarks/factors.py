@@ -97,8 +97,8 @@ def fit(ps: Any, frame: Any, settings: FactorizationSettings) -> tuple[FittedFac
     plan = FactorizationPlan(settings=settings)
     survey = survey_ratings(frame, RatingColumns(), settings)
     deal = Deal.from_survey(survey, WORKERS, 1, 4 * SgdPlan(settings=settings, scale=1.0).width)
-    found = train(ps, deal_ratings(frame, survey, deal, plan), survey, plan)
-    return found, time.monotonic() - began_s
+    result = train(ps, deal_ratings(frame, survey, deal, plan), survey, plan)
+    return result, time.monotonic() - began_s
 
 
 def rmse_of(found: FittedFactors, ratings: Ratings) -> float:
@@ -122,15 +122,15 @@ def movielens(args: Args) -> Part:
     with _started(args) as (spark, ps):
         frame = ratings.frame(spark)
         fit(ps, frame, FactorizationSettings(rank=2, maxIter=1))  # Python workers start
-        for way, (settings, goal) in WAYS.items():
+        for variant, (settings, goal) in WAYS.items():
             turns = [fit(ps, frame, settings) for _ in range(args.rounds)]
-            checks.append(Check(f"{way}: RMSE of held-out rows", rmse_of(turns[0][0], ratings), goal))
+            checks.append(Check(f"{variant}: RMSE of held-out rows", rmse_of(turns[0][0], ratings), goal))
             rows.append(
                 {
-                    "way": way,
+                    "way": variant,
                     "iterations": settings.maxIter,
                     "s of fit": f"{np.median([seconds for _, seconds in turns]):.2f}",
-                    "s of iterations": f"{np.median([sum(found.history.seconds) for found, _ in turns]):.2f}",
+                    "s of iterations": f"{np.median([sum(result.history.seconds) for result, _ in turns]):.2f}",
                 }
             )
     return Part(checks=checks, facts={"ratings": len(ratings.users), "rank": 32}, table=rows)
@@ -148,8 +148,8 @@ def generated(args: Args) -> Part:
     ratings = generate(args.ratings)
     with _started(args) as (spark, ps):
         frame = ratings.frame(spark)
-        ways = {"bare": lambda: bare(ratings), "ours": lambda: _rate(ps, frame, ratings)}
-        rates = take_turns(ways, args.rounds, warm_ups=0)
+        variants = {"bare": lambda: bare(ratings), "ours": lambda: _rate(ps, frame, ratings)}
+        rates = take_turns(variants, args.rounds, warm_ups=0)
     return Part(
         [Line(f"fit of rank {RANK}", "the bare kernel", "M ratings/s", BARE_GOAL, rates["bare"], rates["ours"])]
     )
@@ -157,9 +157,9 @@ def generated(args: Args) -> Part:
 
 def _rate(ps: Any, frame: Any, ratings: Ratings) -> float:
     """Return millions of ratings a second, without the first iteration, which learns the first numbers of vectors."""
-    found, seconds = fit(ps, frame, SETTINGS)
+    result, seconds = fit(ps, frame, SETTINGS)
     tell(f"{seconds:.1f} s of fit")
-    return len(ratings.users) / float(np.median(found.history.seconds[1:-1])) / 1e6
+    return len(ratings.users) / float(np.median(result.history.seconds[1:-1])) / 1e6
 
 
 def recommend(args: Args) -> Part:
@@ -192,17 +192,17 @@ def implicit(args: Args) -> Part:
         fit(ps, frame, with_values(CLICKS, rank=4, maxIter=1))  # Python workers start
 
         def ours(penalty: float) -> Factors:
-            found, seconds = fit(ps, frame, with_values(CLICKS, regParam=penalty))
+            result, seconds = fit(ps, frame, with_values(CLICKS, regParam=penalty))
             whole_s.append(seconds)
-            sides = (clicks.users, found.users, found.user_factors), (clicks.items, found.items, found.item_factors)
+            sides = (clicks.users, result.users, result.user_factors), (clicks.items, result.items, result.item_factors)
             users, items = (_of_all(numbers, ids.values.to_numpy(), vectors) for numbers, ids, vectors in sides)
-            return users, items, sum(found.history.seconds)
+            return users, items, sum(result.history.seconds)
 
         whole_s: list[float] = []
         recall_s, penalty = _best("ours", ours, PENALTIES, clicks)
         their_recall, their_penalty = _best("implicit", partial(_implicit, clicks), PENALTIES_OF_IMPLICIT, clicks)
-        ways = {"implicit": lambda: _implicit(clicks, their_penalty)[2], "ours": lambda: ours(penalty)[2]}
-        seconds = take_turns(ways, args.rounds, warm_ups=0)
+        variants = {"implicit": lambda: _implicit(clicks, their_penalty)[2], "ours": lambda: ours(penalty)[2]}
+        seconds = take_turns(variants, args.rounds, warm_ups=0)
         pyspark_s = _pyspark(frame, penalty)
     lines = [
         Line("s of iterations", "implicit's ALS", "s", GOAL_IN_PROCESS, seconds["implicit"], seconds["ours"]),
@@ -210,8 +210,8 @@ def implicit(args: Args) -> Part:
     ]
     checks = [Check("recall@20 that implicit's is above ours", their_recall - recall_s, MARGIN)]
     table = [
-        {"program": name, "recall@20": f"{found:.4f}", "penalty": best}
-        for name, found, best in (("ours", recall_s, penalty), ("implicit", their_recall, their_penalty))
+        {"program": name, "recall@20": f"{result:.4f}", "penalty": best}
+        for name, result, best in (("ours", recall_s, penalty), ("implicit", their_recall, their_penalty))
     ]
     return Part(lines, checks, {"clicks": int((~clicks.held).sum()), "rank": RANK}, table)
 
@@ -241,14 +241,14 @@ def bare(ratings: Ratings) -> float:
     users, items = (np.empty((n, plan.width), np.float32) for n in (layout.users, layout.items))
     for rows, seed in ((users, 1), (items, 2)):
         draw_rows(np.arange(len(rows)), np.uint64(seed), RANK, -0.05, 0.05, rows)
-    places = deal.user_positions[ratings.users], deal.item_positions[ratings.items]
+    positions = deal.user_positions[ratings.users], deal.item_positions[ratings.items]
     descents = []
     for rank in range(WORKERS):
         begin, end = (int(bound) for bound in layout.user_bounds(rank)[[0, -1]])
-        mine = (places[0] >= begin) & (places[0] < end)
+        mine = (positions[0] >= begin) & (positions[0] < end)
         values = ratings.values[mine].astype(np.float32)
-        given = (places[0][mine] - np.int32(begin), places[1][mine], values, np.empty(0, np.float32))
-        descents.append(BlockDescent(ordered(layout, (begin, end - begin), given), plan, rank, users[begin:end]))
+        inputs = (positions[0][mine] - np.int32(begin), positions[1][mine], values, np.empty(0, np.float32))
+        descents.append(BlockDescent(ordered(layout, (begin, end - begin), inputs), plan, rank, users[begin:end]))
     seconds = []
 
     def take(rank: int, block: int, iteration: int) -> None:
@@ -287,16 +287,16 @@ def seconds_of(model: Any) -> float:
 
 def lists_of(model: Any) -> Lists:
     """Return the items and ratings of each user."""
-    found = model.recommendForAllUsers(K).collect()
-    return {row[0]: [(item, rating) for item, rating in row[1]] for row in found}
+    result = model.recommendForAllUsers(K).collect()
+    return {row[0]: [(item, rating) for item, rating in row[1]] for row in result}
 
 
 def count_differing(ours: Lists, theirs: Lists) -> int:
     """Return for how many users the lists differ by more than the order of ratings that are equal but for rounding."""
     differing = 0
-    for user, found in ours.items():
-        ratings = np.array([[rating for _, rating in each] for each in (found, theirs[user])])
-        apart = [one[0] != other[0] for one, other in zip(found, theirs[user], strict=True)]
+    for user, result in ours.items():
+        ratings = np.array([[rating for _, rating in each] for each in (result, theirs[user])])
+        apart = [one[0] != other[0] for one, other in zip(result, theirs[user], strict=True)]
         # An item in another place has to have a neighbour with the same rating.
         allowed = ROUNDING * np.abs(ratings[0])
         gaps = np.abs(np.diff(ratings[0], append=-np.inf))
@@ -334,11 +334,11 @@ def recall(users: Array, items: Array, clicks: Ratings) -> float:
     used, held = ~clicks.held, clicks.held
     scores[clicks.users[used], clicks.items[used]] = -np.inf
     first = np.argpartition(-scores, FIRST, axis=1)[:, :FIRST]
-    wanted = np.zeros(scores.shape, np.bool_)
-    wanted[clicks.users[held], clicks.items[held]] = True
-    counts = wanted.sum(axis=1)
+    expected = np.zeros(scores.shape, np.bool_)
+    expected[clicks.users[held], clicks.items[held]] = True
+    counts = expected.sum(axis=1)
     some = counts > 0
-    hits = np.take_along_axis(wanted, first, axis=1).sum(axis=1)
+    hits = np.take_along_axis(expected, first, axis=1).sum(axis=1)
     return float(np.mean(hits[some] / np.minimum(counts[some], FIRST)))
 
 

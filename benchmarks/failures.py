@@ -54,8 +54,8 @@ def failures(args: Args) -> Part:
         warm_up.take(FIRST_STEPS)
         warm_up.close()
         trainings = {probability: Training(ps, clicks, probability) for probability in PROBABILITIES}
-        ways = {probability: partial(training.take, BLOCK_STEPS) for probability, training in trainings.items()}
-        seconds = take_turns(ways, args.rounds, warm_ups=0)
+        variants = {probability: partial(training.take, BLOCK_STEPS) for probability, training in trainings.items()}
+        seconds = take_turns(variants, args.rounds, warm_ups=0)
         weights = {probability: training.weights() for probability, training in trainings.items()}
     lines, checks, rows = [], [], []
     for probability, (goal, paper) in PROBABILITIES.items():
@@ -91,8 +91,8 @@ class Fate:
     def draw(probability: float, seed: int, step: int, rdd_partition: int, attempt: int) -> Fate:
         sequence = np.random.SeedSequence(seed, spawn_key=(step, rdd_partition, attempt))
         random = np.random.default_rng(sequence)
-        fails, place = random.random() < probability, PLACES[random.integers(len(PLACES))]
-        return Fate(place if fails else "")
+        fails, position = random.random() < probability, PLACES[random.integers(len(PLACES))]
+        return Fate(position if fails else "")
 
     def meet(self, place: str) -> None:
         """Raise Mishap at the planned place."""

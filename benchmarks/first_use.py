@@ -59,10 +59,10 @@ def drivers(args: Args) -> Part:
 def first_use(side: str, path: Path) -> dict[str, float]:
     """Run one driver to its end; return its seconds by phase."""
     arguments = [side, repr(time.monotonic()), path.as_uri(), str(FEATURES), LOG_SETTINGS.as_uri()]
-    done = subprocess.run(
+    finished = subprocess.run(
         [sys.executable, "-m", "benchmarks.first_use_driver", *arguments], stdout=subprocess.PIPE, check=True
     )
-    seconds: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    seconds: dict[str, float] = json.loads(finished.stdout.splitlines()[-1])
     return seconds
 
 

@@ -164,7 +164,7 @@ def _on_fleet(spark: Any, args: Args, fleet: str) -> Training:
 
         rdd = spark.sparkContext.parallelize(range(workers), workers)
         problem = replace(PROBLEM, rows=round(args.rows / FRACTION))
-        found = ps.run(
+        result = ps.run(
             rdd, _training(problem, vectors[0], vectors[3]), workers, read=_reading(args, problem), onClock=update
         )
         sample = np.arange(0, args.features, max(1, args.features // 100_000))
@@ -174,7 +174,7 @@ def _on_fleet(spark: Any, args: Args, fleet: str) -> Training:
     return Training(
         float(np.median(np.diff(ends)[SETTLE_STEPS - 1 :])),
         float(np.median(updates[counted])),
-        list(found),
+        list(result),
         weights,
     )
 

@@ -302,10 +302,10 @@ def ask(
     """
     click.echo(f"measuring: {function.__name__}", err=True)
     command = [*prefix, sys.executable, "-m", "benchmarks", benchmark, function.__name__, json.dumps(asdict(args))]
-    done = subprocess.run(command, env={**os.environ, **(env or {})}, stdout=subprocess.PIPE, check=False)
-    if done.returncode:
-        raise click.ClickException(f"the part {function.__name__!r} ended with {done.returncode}; see above")
-    results: dict[str, Any] = json.loads(done.stdout)
+    finished = subprocess.run(command, env={**os.environ, **(env or {})}, stdout=subprocess.PIPE, check=False)
+    if finished.returncode:
+        raise click.ClickException(f"the part {function.__name__!r} ended with {finished.returncode}; see above")
+    results: dict[str, Any] = json.loads(finished.stdout)
     return results
 
 
@@ -366,13 +366,13 @@ def seconds_of(call: Callable[..., object], *arguments: Any) -> float:
 
 def take_turns(ways: Mapping[K, Callable[[], R]], rounds: int, warm_ups: int = 1) -> dict[K, list[R]]:
     """Let ways alternate, so that what else the machine does meets all alike; the first turns do not count."""
-    results: dict[K, list[R]] = {way: [] for way in ways}
+    results: dict[K, list[R]] = {variant: [] for variant in ways}
     for turn in range(warm_ups + rounds):
-        for way, call in ways.items():
+        for variant, call in ways.items():
             result = call()
-            tell(f"{way}: {result:.4g}" if isinstance(result, float) else f"{way}: turn {turn + 1 - warm_ups}")
+            tell(f"{variant}: {result:.4g}" if isinstance(result, float) else f"{variant}: turn {turn + 1 - warm_ups}")
             if turn >= warm_ups:
-                results[way].append(result)
+                results[variant].append(result)
     return results
 
 

@@ -136,7 +136,7 @@ def _trained(ps: Any, plan: EmbeddingPlan) -> float:
     """Train one worker on some batches; return microseconds a token."""
     frequencies = _frequencies(plan)
     # Longer vectors are pulled for fewer tokens at a time.
-    drawn = _Drawn(batch_tokens(plan) if plan.settings.via == "rows" else BATCH_TOKENS, _shares(plan.vocabulary))
+    sample = _Drawn(batch_tokens(plan) if plan.settings.via == "rows" else BATCH_TOKENS, _shares(plan.vocabulary))
     fleet = ServerTables.make(plan, len(ps.servers), UNNAMED)
     try:
         fleet.vectors.fill(plan.seed)
@@ -151,8 +151,8 @@ def _trained(ps: Any, plan: EmbeddingPlan) -> float:
             ends.append(time.perf_counter())
 
         rdd = ps.sparkContext.parallelize([0], 1)
-        ps.run(rdd, loop, 1, EmbeddingProgram.staleness, read=lambda worker, rows: drawn, onClock=clocked)
-        return 1e6 * float(np.median(np.diff(ends[:-1]))) / drawn.each
+        ps.run(rdd, loop, 1, EmbeddingProgram.staleness, read=lambda worker, rows: sample, onClock=clocked)
+        return 1e6 * float(np.median(np.diff(ends[:-1]))) / sample.each
     finally:
         fleet.free()
 

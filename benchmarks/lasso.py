@@ -110,11 +110,11 @@ def _correlated(spark: Any, rows: int, features: int) -> Data:
     blocks.
     """
     parts = [_generated(rows // PARTITIONS, features, number) for number in range(PARTITIONS)]
-    made = spark.sparkContext.parallelize(range(PARTITIONS), PARTITIONS).flatMap(
+    created = spark.sparkContext.parallelize(range(PARTITIONS), PARTITIONS).flatMap(
         lambda number: _vectors(rows // PARTITIONS, features, number)
     )
     x = sp.vstack([_matrix(columns, values, features) for columns, values, _ in parts])
-    frame = spark.createDataFrame(made, ["label", "features"])
+    frame = spark.createDataFrame(created, ["label", "features"])
     return Data(cached(frame, None), sp.csc_array(x), np.concatenate([y for _, _, y in parts]))
 
 
@@ -219,20 +219,20 @@ def _compared(args: Args, ps: PS2Context, data: Data) -> Part:
     train = partial(ours, ps, data, strength)
     optimum = train(EXACT)
     target = optimum.objectives[-1] * (1.0 + NEAR)
-    ways = [_Way("sap", OURS), _Way("owlqn", OWLQN)]
-    ways += [_Way(f"schedule {other}", replace(OURS, schedule=other)) for other in OTHERS]
-    for way in ways:
-        _find_steps(way, train, target, args.limit_s)
+    variants = [_Way("sap", OURS), _Way("owlqn", OWLQN)]
+    variants += [_Way(f"schedule {other}", replace(OURS, schedule=other)) for other in OTHERS]
+    for variant in variants:
+        _find_steps(variant, train, target, args.limit_s)
     for _ in range(args.rounds):
-        for way in ways:
-            if way.is_there:
-                found = train(way.plan)
-                way.at_s.append(float(found.at_s[-1]))
-                way.whole_s.append(found.seconds)
-                tell(f"{way.name}: {found.at_s[-1]:.2f} s, the call {found.seconds:.2f} s")
-    sap, what = ways[0], f"sap, its steps to {NEAR:.1%} of the optimum"
+        for variant in variants:
+            if variant.is_there:
+                result = train(variant.plan)
+                variant.at_s.append(float(result.at_s[-1]))
+                variant.whole_s.append(result.seconds)
+                tell(f"{variant.name}: {result.at_s[-1]:.2f} s, the call {result.seconds:.2f} s")
+    sap, what = variants[0], f"sap, its steps to {NEAR:.1%} of the optimum"
     goals = {"owlqn": GOAL_OWLQN, **{f"schedule {other}": goal for other, goal in OTHERS.items()}}
-    lines = [Line(what, way.name, "s", goals[way.name], way.at_s, sap.at_s) for way in ways[1:]]
+    lines = [Line(what, variant.name, "s", goals[variant.name], variant.at_s, sap.at_s) for variant in variants[1:]]
     for peer, fit in peers().items():
         tol = next((tol for tol in TOLERANCES if data.objective(fit(data, strength, tol), strength) <= target), None)
         if tol is None:
@@ -246,46 +246,48 @@ def _compared(args: Args, ps: PS2Context, data: Data) -> Part:
         "features": data.x.shape[1],
         "non-zeros": data.x.nnz,
         "weights": int(np.count_nonzero(optimum.w)),
-        "steps": {way.name: way.plan.settings.maxIter if way.is_there else "not reached" for way in ways},
+        "steps": {
+            variant.name: variant.plan.settings.maxIter if variant.is_there else "not reached" for variant in variants
+        },
     }
     return Part(lines, [_same(data, strength, optimum)], facts)
 
 
 def _find_steps(way: _Way, train: Callable[..., Trained], target: float, limit_s: float) -> None:
     """Find the steps that a way takes; what it takes is one turn's figure if that is too long."""
-    found = train(way.plan, limit_s=limit_s)
-    there = np.flatnonzero(found.objectives <= target)
+    result = train(way.plan, limit_s=limit_s)
+    there = np.flatnonzero(result.objectives <= target)
     if len(there):
         way.plan = way.plan.with_settings(maxIter=int(there[0]) + 1)
         tell(f"{way.name}: {way.plan.settings.maxIter} steps")
     else:
-        way.is_there, way.at_s = False, [float(found.at_s[-1])]
+        way.is_there, way.at_s = False, [float(result.at_s[-1])]
         tell(
-            f"{way.name}: at {found.objectives[-1] / target * (1.0 + NEAR) - 1:.2%} of the optimum after {limit_s:g} s"
+            f"{way.name}: at {result.objectives[-1] / target * (1.0 + NEAR) - 1:.2%} of the optimum after {limit_s:g} s"
         )
     train(OURS.with_settings(maxIter=2))  # a training that was given up has ended Spark's Python workers
 
 
 def _same(data: Data, strength: float, optimum: Trained) -> Check:
     """Compare the optimum with scikit-learn's, or celer's; without them with the gap that ours has proven."""
-    found = peers()
+    result = peers()
     ours_value = data.objective(optimum.w, strength)
     for peer in ("celer", "scikit-learn"):
-        if peer in found:
-            value = data.objective(found[peer](data, strength, 1e-8), strength)
+        if peer in result:
+            value = data.objective(result[peer](data, strength, 1e-8), strength)
             return Check(f"the optimum, against {peer}'s", abs(ours_value / value - 1.0), SAME)
     return Check("the optimum, by our history and by NumPy", abs(ours_value / optimum.objectives[-1] - 1), SAME)
 
 
 def peers() -> dict[str, Fit]:
     """Return the trainings of other libraries that are installed."""
-    found: dict[str, Fit] = {"celer": _celer, "scikit-learn": _sklearn}
+    result: dict[str, Fit] = {"celer": _celer, "scikit-learn": _sklearn}
     packages = {"celer": "celer", "scikit-learn": "sklearn"}
     for name, package in packages.items():
         if find_spec(package) is None:
             tell(f"{name} is left out; python -m pip install -r benchmarks/requirements.txt")
-            del found[name]
-    return found
+            del result[name]
+    return result
 
 
 def _celer(data: Data, strength: float, tol: float) -> Array:

@@ -87,32 +87,35 @@ def topics_there(args: Args) -> Part:
     with _started(args) as (spark, _):
         rows = topics_data.generated(spark, TOKENS, WORDS, LENGTH, WORKERS)
         LDA(**params, maxIter=1).fit(rows)
-        ways = {way: partial(LDA(**params, **own, maxIter=ITERATIONS).fit, rows) for way, own in WAYS.items()}
-        turns = take_turns(ways, args.rounds, warm_ups=0)
-    histories = {way: [model.summary.history for model in models] for way, models in turns.items()}
-    ends = {way: [_losses(one)[-1] for one in found] for way, found in histories.items()}
+        variants = {
+            variant: partial(LDA(**params, **own, maxIter=ITERATIONS).fit, rows) for variant, own in WAYS.items()
+        }
+        turns = take_turns(variants, args.rounds, warm_ups=0)
+    histories = {variant: [model.summary.history for model in models] for variant, models in turns.items()}
+    ends = {variant: [_losses(one)[-1] for one in result] for variant, result in histories.items()}
     seconds = {
-        way: [
-            _seconds_to(one, max(by_way)) for one, by_way in zip(found, zip(*ends.values(), strict=True), strict=True)
+        variant: [
+            _seconds_to(one, max(by_way)) for one, by_way in zip(result, zip(*ends.values(), strict=True), strict=True)
         ]
-        for way, found in histories.items()
+        for variant, result in histories.items()
     }
     ours = seconds.pop("rotation")
     lines = [
-        Line("rotation: s to equal likelihood", way, "s", GOAL if way == "bsp" else None, theirs, ours)
-        for way, theirs in seconds.items()
+        Line("rotation: s to equal likelihood", variant, "s", GOAL if variant == "bsp" else None, theirs, ours)
+        for variant, theirs in seconds.items()
     ]
     table = [
         {
-            "way": way,
-            "s an iteration": f"{np.median([one.seconds for one in found]):.2f}",
-            "-log p a token": f"{np.median(ends[way]):.4f}",
-            "MB read": f"{found[0].bytes / 1e6:.0f}",
+            "way": variant,
+            "s an iteration": f"{np.median([one.seconds for one in result]):.2f}",
+            "-log p a token": f"{np.median(ends[variant]):.4f}",
+            "MB read": f"{result[0].bytes / 1e6:.0f}",
         }
-        for way, found in histories.items()
+        for variant, result in histories.items()
     ]
     curves = {
-        way: [np.cumsum(found[0].seconds).tolist(), _losses(found[0]).tolist()] for way, found in histories.items()
+        variant: [np.cumsum(result[0].seconds).tolist(), _losses(result[0]).tolist()]
+        for variant, result in histories.items()
     }
     return Part(lines, table=table, curves={"-log p a token by s": curves})
 
@@ -158,19 +161,19 @@ def pulls_there(args: Args) -> Part:
             rdd.count()
             turns: dict[str, list[Training]] = {KEYS: [], WHOLE: []}
             for turn in range(args.rounds):
-                for way, trainings in turns.items():
-                    trainings.append(_pulling(ps, rdd, features, way, turn))
-                    tell(f"{features:,} features, {way}: {trainings[-1].step_s:.4f} s a step")
+                for variant, trainings in turns.items():
+                    trainings.append(_pulling(ps, rdd, features, variant, turn))
+                    tell(f"{features:,} features, {variant}: {trainings[-1].step_s:.4f} s a step")
             rdd.unpersist()
             what = f"{features:,} features: pulls by keys"
             for unit, figure in (("s a step", "step_s"), ("MB a step", "received_mb")):
-                sides = ([getattr(one, figure) for one in turns[way]] for way in (WHOLE, KEYS))
+                sides = ([getattr(one, figure) for one in turns[variant]] for variant in (WHOLE, KEYS))
                 lines.append(Line(what, WHOLE, unit, None, *sides))
             differ = max(
                 float(np.abs(one.weights - other.weights).max()) for one, other in zip(*turns.values(), strict=True)
             )
             checks.append(Check(f"{features:,} features: weights of both, largest difference", differ, TOLERANCE))
-            table += [_row(features, way, trainings) for way, trainings in turns.items()]
+            table += [_row(features, variant, trainings) for variant, trainings in turns.items()]
     return Part(lines, checks, {"rows": PULLS.rows, "fraction": PULLS.fraction}, table)
 
 

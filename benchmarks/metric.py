@@ -79,26 +79,26 @@ def small(args: Args) -> Part:
             for one in (estimator, on_servers):
                 one.copy({one.maxIter: 1}).fit(frame)  # Python workers start
             peer = NeighborhoodComponentsAnalysis(n_components=rank, random_state=0)
-            ways: dict[str, Any] = {
+            variants: dict[str, Any] = {
                 "NCA": partial(timed, peer.fit, train.x, train.y),
                 "ours": partial(timed, estimator.fit, frame),
                 "ours, via servers": partial(timed, on_servers.fit, frame),
             }
-            turns = take_turns(ways, args.rounds, warm_ups=0)
+            turns = take_turns(variants, args.rounds, warm_ups=0)
             theirs, *ours = ([seconds for _, seconds in taken] for taken in turns.values())
-            for way, seconds in zip(("ours", "via servers"), ours, strict=True):
-                lines.append(Line(f"{name}: {STEPS} steps, {way}", "NCA", "s", None, theirs, seconds))
+            for variant, seconds in zip(("ours", "via servers"), ours, strict=True):
+                lines.append(Line(f"{name}: {STEPS} steps, {variant}", "NCA", "s", None, theirs, seconds))
             metric = turns["ours"][-1][0].metric
             models: dict[str, tuple[Any, Any]] = {
                 "ours": (metric.components, metric.transform),
                 "NCA": (peer.components_, peer.transform),
                 "Euclidean": (np.eye(labelled.x.shape[1]), lambda x: x),
             }
-            for way, (components, transform) in models.items():
+            for variant, (components, transform) in models.items():
                 rows.append(
                     {
                         "rows": name,
-                        "way": way,
+                        "way": variant,
                         "objective": f"{judged(components, train):.4f}",
                         "held out": f"{judged(components, test):.4f}",
                         "3-NN accuracy": f"{accuracy(transform, train, test):.3f}",
@@ -133,8 +133,8 @@ def judged(components: Any, rows: Labelled) -> float:
         return objective(np.exp(log_scale) * identity, mapped, pairs.similar)
 
     unit = -0.5 * np.log(max((mapped**2).sum() / len(pairs), 1e-300))
-    found = scipy.optimize.minimize_scalar(at, bounds=(unit - 5, unit + 5), method="bounded")
-    return float(min(found.fun, at(0.0)))
+    result = scipy.optimize.minimize_scalar(at, bounds=(unit - 5, unit + 5), method="bounded")
+    return float(min(result.fun, at(0.0)))
 
 
 def accuracy(transform: Any, train: Labelled, test: Labelled) -> float:

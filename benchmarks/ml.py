@@ -120,9 +120,9 @@ def fit(data: Data, params: dict[str, Any], estimator: str = "LogisticRegression
     model = cls(**params).fit(data.frame)
     seconds = time.monotonic() - began_s
     w = weights_at(model, data.keys)
-    found = Fitted(seconds, w, tuple(model.summary.objectiveHistory), tuple(model.summary.stepSeconds))
+    result = Fitted(seconds, w, tuple(model.summary.objectiveHistory), tuple(model.summary.stepSeconds))
     _free(model)
-    return found
+    return result
 
 
 def fit_pyspark(data: Data, params: dict[str, Any]) -> Reached:
@@ -182,7 +182,9 @@ def steps(args: Args) -> Part:
                 [{**averaging, "stepSize": size} for size in AVERAGING_STEP_SIZES[one.name]],
                 MAX_AVERAGING_STEPS,
             )
-            facts |= {f"{one.name}, {way['solver']}": f"step size {way['stepSize']:g}" for way in (theirs, ours)}
+            facts |= {
+                f"{one.name}, {variant['solver']}": f"step size {variant['stepSize']:g}" for variant in (theirs, ours)
+            }
             what = f"{one.name}: ma-sgd to within {NEAR} of the optimum"
             sides = [float(their_steps)], [float(our_steps)]
             lines.append(Line(what, "gradients of minibatches, sgd", "steps", STEPS_GOAL, *sides))
@@ -193,25 +195,25 @@ def _fewest(data: Data, one: Set, ways: Sequence[Params], most: int) -> tuple[Pa
     """Return the way that takes the fewest steps, and how many; infinite if none gets there within ``most``."""
     strength, target = 1.0 / data.rows, one.logistic.objective / data.rows + NEAR
     chosen, fewest = ways[0], math.inf
-    for way in ways:
+    for variant in ways:
         try:
-            steps = steps_to(data, plain(strength, **way), target, int(min(most, fewest)))
+            steps = steps_to(data, plain(strength, **variant), target, int(min(most, fewest)))
         except DivergedError as error:
-            tell(f"{one.name}: {way}: {error}")
+            tell(f"{one.name}: {variant}: {error}")
             continue
-        tell(f"{one.name}: {way}: {steps or 'too many'} steps")
+        tell(f"{one.name}: {variant}: {steps or 'too many'} steps")
         if steps is not None and steps < fewest:
-            chosen, fewest = way, steps
+            chosen, fewest = variant, steps
     return chosen, fewest
 
 
 def a9a(args: Args) -> Part:
     """Compare seconds of ``fit`` with default params: maxIter 100, tol 1e-6, no penalty, an intercept."""
-    ways: Mapping[str, Callable[[], Any]]
+    variants: Mapping[str, Callable[[], Any]]
     with spark_and_servers("ml_a9a", args.memory) as (spark, _):
         data = A9A.load(spark, args.data_dir)
-        ways = {"pyspark.ml": lambda: fit_pyspark(data, {}), "ours": lambda: fit(data, {})}
-        turns = take_turns(ways, args.rounds, warm_ups=3)
+        variants = {"pyspark.ml": lambda: fit_pyspark(data, {}), "ours": lambda: fit(data, {})}
+        turns = take_turns(variants, args.rounds, warm_ups=3)
     gap = turns["ours"][-1].objectives[-1] / turns["pyspark.ml"][-1].objectives[-1] - 1.0
     theirs, ours = ([one.seconds for one in taken] for taken in turns.values())
     line = Line("a9a: fit with default params", "pyspark.ml", "s", 1.0, theirs, ours)
@@ -232,9 +234,9 @@ def news20(args: Args) -> Part:
             **_reaching(data, (LBFGS, {"solver": "ma-sgd", "stepSize": 3.0}), target, "the same objective"),
             **_reaching(data, (LBFGS,), near, f"{BEYOND:.1%} of the optimum"),
         }
-        ways: dict[str, Callable[[], float]] = {"pyspark.ml": lambda: fit_pyspark(data, their_params).seconds}
-        ways |= {words: partial(_fit_s, data, params) for words, params in ours.items()}
-        turns = take_turns(ways, args.rounds)
+        variants: dict[str, Callable[[], float]] = {"pyspark.ml": lambda: fit_pyspark(data, their_params).seconds}
+        variants |= {words: partial(_fit_s, data, params) for words, params in ours.items()}
+        turns = take_turns(variants, args.rounds)
     lines = _lines("news20-bigram", f"pyspark.ml, {NEWS20_ITERATIONS} iterations", turns, NEWS20_GOAL)
     check = Check("pyspark.ml's objective, by its own account and by ours", abs(evaluated / target - 1.0), SAME)
     return Part(lines, [check], {"rows": data.rows, "pyspark.ml's objective": data.rows * target})
@@ -281,14 +283,14 @@ def large(args: Args) -> Part:
 
 def _reaching(data: Data, ways: Sequence[Params], target: float, words: str) -> dict[str, Params]:
     """Return the trainings that get to an objective, by words, with the ``maxIter`` that they take."""
-    found = {}
-    for way in ways:
-        params = plain(1.0 / data.rows, **way)
-        needed = steps_to(data, params, target, MAX_STEPS[way["solver"]])
-        tell(f"objective {target:.6f}: {way['solver']} takes {needed or 'too many'} steps")
+    result = {}
+    for variant in ways:
+        params = plain(1.0 / data.rows, **variant)
+        needed = steps_to(data, params, target, MAX_STEPS[variant["solver"]])
+        tell(f"objective {target:.6f}: {variant['solver']} takes {needed or 'too many'} steps")
         if needed is not None:
-            found[f"fit to {words}, {way['solver']}, {needed} steps"] = {**params, "maxIter": needed}
-    return found
+            result[f"fit to {words}, {variant['solver']}, {needed} steps"] = {**params, "maxIter": needed}
+    return result
 
 
 def _fit_s(data: Data, params: Params) -> float:

@@ -109,13 +109,13 @@ def generate(spark: Any, rows: int, features: int) -> Data:
         for label, row, its in zip(y.tolist(), columns, values, strict=True):
             yield label, SparseVector(features, row, its)
 
-    made = spark.sparkContext.parallelize(range(PARTITIONS), PARTITIONS).flatMap(vectors)
+    created = spark.sparkContext.parallelize(range(PARTITIONS), PARTITIONS).flatMap(vectors)
     columns, values, y = (
         np.concatenate(parts)
         for parts in zip(*(generated_rows(count, features, number) for number in range(PARTITIONS)), strict=True)
     )
     indptr = np.arange(0, columns.size + 1, ENTRIES)
-    frame = spark.createDataFrame(made, ["label", "features"])
+    frame = spark.createDataFrame(created, ["label", "features"])
     return _data(frame, features, indptr, columns.reshape(-1), values.reshape(-1), y)
 
 
@@ -136,8 +136,8 @@ def generated_rows(rows: int, features: int, number: int) -> tuple[Array, Array,
 def _data(frame: Any, features: int, indptr: Array, columns: Array, values: Array, labels: Array) -> Data:
     frame = cached(frame, None)
     few = cached(frame.limit(FEW), PARTITIONS)
-    keys, places = number_columns(columns)
-    x = sp.csr_array((values.astype(np.float64), places, indptr), shape=(len(labels), len(keys)))
+    keys, positions = number_columns(columns)
+    x = sp.csr_array((values.astype(np.float64), positions, indptr), shape=(len(labels), len(keys)))
     return Data(frame, few, features, keys, x, labels.astype(np.float64))
 
 

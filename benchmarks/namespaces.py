@@ -59,16 +59,16 @@ def hosts(count: int, rate: str) -> Iterator[list[Host]]:
         raise SkippedError("network namespaces need root")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # hosts go then, too
     prefix = f"ps2-{os.getpid()}"
-    with ExitStack() as made:
-        switch = _made(made, f"{prefix}-switch")
+    with ExitStack() as created:
+        switch = _made(created, f"{prefix}-switch")
         _run(*_in(switch), "ip", "link", "add", "bridge", "type", "bridge")
         _run(*_in(switch), "ip", "link", "set", "bridge", "up")
-        found = []
+        result = []
         for number in range(count):
-            host = Host(_made(made, f"{prefix}-{number}"), f"{SUBNET}.{number + 1}")
+            host = Host(_made(created, f"{prefix}-{number}"), f"{SUBNET}.{number + 1}")
             _link(switch, host, f"port{number}", rate)
-            found.append(host)
-        yield found
+            result.append(host)
+        yield result
 
 
 @contextmanager
@@ -135,8 +135,8 @@ def _in(name: str) -> Sequence[str]:
 
 def _run(*arguments: str) -> None:
     try:
-        done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+        finished = subprocess.run(arguments, capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
         raise SkippedError(f"{' and '.join(NEEDED)} (iproute2) are needed: {error}") from error
-    if done.returncode:
-        raise SkippedError(f"{' '.join(arguments)}: {done.stderr.strip()}")
+    if finished.returncode:
+        raise SkippedError(f"{' '.join(arguments)}: {finished.stderr.strip()}")

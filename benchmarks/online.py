@@ -83,10 +83,10 @@ def online(args: Args) -> Part:
 def _vw(python: str, folder: Path) -> tuple[float, float]:
     """Return seconds and progressive log loss of Vowpal Wabbit."""
     options = f"--loss_function logistic --ftrl --ftrl_alpha {ALPHA} --ftrl_beta {BETA} -b {BITS} --quiet"
-    done = subprocess.run(
+    finished = subprocess.run(
         [python, "-c", VW, f"-d {folder / 'train.vw'} {options}"], capture_output=True, text=True, check=True
     )
-    seconds, loss, _ = json.loads(done.stdout.splitlines()[-1])
+    seconds, loss, _ = json.loads(finished.stdout.splitlines()[-1])
     tell(f"Vowpal Wabbit: {seconds:.2f} s, log loss {loss:.5f}")
     return seconds, loss
 
@@ -103,11 +103,11 @@ def _stream(spark: Any, folder: Path, checkpoint: Path, batch: int) -> tuple[flo
     training = estimator.fitStream(rows, str(checkpoint), trigger={"availableNow": True})
     training.awaitTermination()
     seconds = time.monotonic() - began_s
-    found = training.lastProgress
-    assert found is not None
-    tell(f"ours: {seconds:.2f} s, log loss {found.total.logLoss:.5f}; the last batch: {found}, {found.taskSeconds}")
+    result = training.lastProgress
+    assert result is not None
+    tell(f"ours: {seconds:.2f} s, log loss {result.total.logLoss:.5f}; the last batch: {result}, {result.taskSeconds}")
     training.model.free()
-    return seconds, found.total.logLoss
+    return seconds, result.total.logLoss
 
 
 def _write(folder: Path, rows: int) -> None:

@@ -124,10 +124,10 @@ def _receive_and_add(client: socket.socket, array: np.ndarray, block: np.ndarray
 
 
 def _socket(family: Family) -> socket.socket:
-    made = socket.socket(socket.AF_INET if family == "tcp" else socket.AF_UNIX)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
-    return made
+    created = socket.socket(socket.AF_INET if family == "tcp" else socket.AF_UNIX)
+    created.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
+    created.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
+    return created
 
 
 def _no_delay(connected: socket.socket, family: Family) -> None:

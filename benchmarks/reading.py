@@ -65,8 +65,8 @@ def _cached(what: str, frame: Any, features: str | tuple[str, ...] = "features")
 
     frame = cached(frame, None)
     is_vector = isinstance(features, str) and not isinstance(frame.schema[features].dataType, ArrayType)
-    given = frame.withColumn("features", for_arrow(frame["features"])) if is_vector else frame
-    yield _Table(what, given, ColumnNames(features, "label"))
+    inputs = frame.withColumn("features", for_arrow(frame["features"])) if is_vector else frame
+    yield _Table(what, inputs, ColumnNames(features, "label"))
     frame.unpersist()
 
 
@@ -92,9 +92,9 @@ def _batch(ids: Any, entries: int, dim: int | None) -> pa.RecordBatch:
         indices = pa.nulls(n, pa.list_(pa.int32()))
     else:
         step = dim // entries
-        found = np.arange(entries) * step + rng.integers(0, step, (n, entries))
+        result = np.arange(entries) * step + rng.integers(0, step, (n, entries))
         kinds, sizes = np.zeros(n, np.int8), pa.array(np.full(n, dim, np.int32))
-        indices = pa.ListArray.from_arrays(ends, found.astype(np.int32).reshape(-1))
+        indices = pa.ListArray.from_arrays(ends, result.astype(np.int32).reshape(-1))
     vectors = pa.StructArray.from_arrays(
         [pa.array(kinds), sizes, indices, values], ["type", "size", "indices", "values"]
     )

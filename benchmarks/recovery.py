@@ -74,10 +74,10 @@ def _lose(source: Source, how: str, args: Args) -> tuple[dict[str, float], dict[
             vectors = list(_fill(args.megabytes))
             written = None
             if source == "checkpoint":
-                made = ps.checkpoint()
-                assert made is not None
-                speed = made.nbytes / made.seconds / 1e9
-                written = {"MB": made.nbytes / 1e6, "s": made.seconds, "GB/s": speed, "held s": made.pauseS}
+                created = ps.checkpoint()
+                assert created is not None
+                speed = created.nbytes / created.seconds / 1e9
+                written = {"MB": created.nbytes / 1e6, "s": created.seconds, "GB/s": speed, "held s": created.pauseS}
             return _until_back(ps, source, how, vectors[-1]), written
     finally:
         shutil.rmtree(path)

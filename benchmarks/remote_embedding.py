@@ -89,46 +89,46 @@ def _trained(
     optimizer: Optimizer, batches: list[tuple[Any, Any]]
 ) -> tuple[list[str], dict[str, list[float]], dict[str, list[float]]]:
     """Train in turns of a few steps; return the ways, their losses, and rows/s of each counted step."""
-    ways, tables = _ways(optimizer, batches)
-    rates: dict[str, list[float]] = {way.name: [] for way in ways}
-    losses: dict[str, list[float]] = {way.name: [] for way in ways}
+    variants, tables = _ways(optimizer, batches)
+    rates: dict[str, list[float]] = {variant.name: [] for variant in variants}
+    losses: dict[str, list[float]] = {variant.name: [] for variant in variants}
     for first in range(0, len(batches), SETTLE):
-        for way in ways:
+        for variant in variants:
             for number in range(first, first + SETTLE):
                 began_s = time.perf_counter()
-                losses[way.name].append(way.step(number))
+                losses[variant.name].append(variant.step(number))
                 if number == first + SETTLE - 1:
-                    way.flush()
+                    variant.flush()
                 if first:
-                    rates[way.name].append(ROWS / (time.perf_counter() - began_s))
+                    rates[variant.name].append(ROWS / (time.perf_counter() - began_s))
     for table in tables:
         table.free()
-    return [way.name for way in ways], losses, rates
+    return [variant.name for variant in variants], losses, rates
 
 
 def _batches(kind: str, count: int) -> list[tuple[Any, Any]]:
     rng = np.random.default_rng(0)
-    found = []
+    result = []
     for _ in range(count):
         keys = rng.integers(0, IDS, (ROWS, WIDTH))
         if kind == "skewed":
             keys = np.minimum((rng.pareto(0.8, (ROWS, WIDTH)) * 50).astype(np.int64), IDS - 1)
-        found.append((torch.from_numpy(keys), torch.from_numpy(rng.normal(size=ROWS).astype(np.float32))))
-    return found
+        result.append((torch.from_numpy(keys), torch.from_numpy(rng.normal(size=ROWS).astype(np.float32))))
+    return result
 
 
 def _ways(optimizer: Optimizer, batches: list[tuple[Any, Any]]) -> tuple[list[Way], list[EmbeddingTable]]:
     """Return the ways, torch's own first, whose weights begin alike."""
     weights = np.random.default_rng(1).normal(0, 0.01, (IDS, K)).astype(np.float32)
     own = torch.nn.EmbeddingBag.from_pretrained(torch.from_numpy(weights.copy()), freeze=False, mode="sum", sparse=True)
-    ways, tables = [_own(own, OWN[optimizer](own.parameters()), batches)], []
+    variants, tables = [_own(own, OWN[optimizer](own.parameters()), batches)], []
     for name, wait in (("RemoteEmbedding", True), ("RemoteEmbedding, wait=False", False)):
         table = EmbeddingTable(K, optimizer, keys=IDS, lr=RATES[optimizer], init="zeros")
         _fill(table, weights)
         tables.append(table)
         module = RemoteEmbedding(table, "sum", wait=wait)
-        ways.append(Way(name, _step(module, batches), module.flush))
-    return ways, tables
+        variants.append(Way(name, _step(module, batches), module.flush))
+    return variants, tables
 
 
 def _fill(table: EmbeddingTable, weights: Any) -> None:

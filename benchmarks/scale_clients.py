@@ -134,10 +134,10 @@ def main() -> None:
     """Connect all workers, then let each enter its clocks as soon as it may."""
     load = Load(**json.loads(os.environ["PS2_SCALE"]))
     open_files()
-    places = _places(load)
+    positions = _places(load)
     waiting = selectors.DefaultSelector()
     for rank in load.ranks:
-        worker = Worker(rank, load, places)
+        worker = Worker(rank, load, positions)
         worker.join()
         waiting.register(worker.control, selectors.EVENT_READ, (worker, True))
         for connection in worker.by_server.values():
@@ -160,7 +160,7 @@ def _requests(rank: int, load: Load) -> tuple[dict[str, Request], dict[str, Requ
     """Return what a worker asks each server in a clock: to read its columns, and to add to them."""
     target = pickle.loads(b64decode(load.vector))._target()
     columns = np.random.default_rng(rank).integers(0, target.spec.dim, load.keys)
-    found = []
+    result = []
     for plan in (
         plans.pull_columns(target, columns),
         plans.push_columns(target, "scatter_add", np.ones(load.keys), columns),
@@ -170,8 +170,8 @@ def _requests(rank: int, load: Load) -> tuple[dict[str, Request], dict[str, Requ
             {target.matrix: target.route},
             target.route.version,
         )
-        found.append({address: request for address, [(_, request)] in grouped.items()})
-    return found[0], found[1]
+        result.append({address: request for address, [(_, request)] in grouped.items()})
+    return result[0], result[1]
 
 
 def _places(load: Load) -> list[tuple[str, int, str]]:
@@ -179,11 +179,11 @@ def _places(load: Load) -> list[tuple[str, int, str]]:
     transport = FleetNetwork(load.own)
     hello = server_pb2.HelloRequest(protocol=PROTOCOL_VERSION)
     try:
-        found = []
+        result = []
         for address in load.servers:
             reply = transport.call(address, "Server/Hello", hello, server_pb2.HelloReply, TIMEOUT_S)
-            found.append((split_address(address)[0], reply.data_port, reply.server_id))
-        return found
+            result.append((split_address(address)[0], reply.data_port, reply.server_id))
+        return result
     finally:
         transport.close()
 

@@ -41,8 +41,8 @@ class Args(frame.Args):
 def serving(args: Args) -> Part:
     """Export a table and what changed of it, and score with both."""
     folder = tempfile.TemporaryDirectory(prefix="ps2-serving-", dir=args.folder or None)
-    with folder as place, PS2Context.getOrCreate(servers=args.servers):
-        return _measured(args.keys, place)
+    with folder as position, PS2Context.getOrCreate(servers=args.servers):
+        return _measured(args.keys, position)
 
 
 def _measured(count: int, place: str) -> Part:
@@ -105,14 +105,14 @@ def _push(table: EmbeddingTable, keys: npt.NDArray[np.int64], rng: np.random.Gen
 
 def _latencies(scorer: Scorer, rows: npt.NDArray[np.int64], ended: threading.Event) -> Any:
     """Return milliseconds of one row each, until ``ended``."""
-    found = []
+    result = []
     for row in rows:
         began_s = time.perf_counter()
         scorer.score(row[None])
-        found.append((time.perf_counter() - began_s) * 1e3)
+        result.append((time.perf_counter() - began_s) * 1e3)
         if ended.is_set():
             break
-    return np.array(found)
+    return np.array(result)
 
 
 def _refreshed(scorer: Scorer, rows: npt.NDArray[np.int64]) -> tuple[Any, float]:
@@ -125,9 +125,9 @@ def _refreshed(scorer: Scorer, rows: npt.NDArray[np.int64]) -> tuple[Any, float]
 
     thread = threading.Thread(target=refresh)
     thread.start()
-    found = _latencies(scorer, rows, ended)
+    result = _latencies(scorer, rows, ended)
     thread.join()
-    return found, seconds[0]
+    return result, seconds[0]
 
 
 BENCHMARK = Benchmark("serving", Args, {"serving": serving})

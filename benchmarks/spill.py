@@ -41,9 +41,9 @@ def spill(args: Args) -> Part:
     lines, checks = [], []
     with spark_and_servers("spill", "3g", settings={**DAEMON, **memory}, servers=1) as (spark, _):
         for shape in args.shape:
-            line, found = _measured(spark, shape, args)
+            line, result = _measured(spark, shape, args)
             lines.append(line)
-            checks += found
+            checks += result
     return Part(lines, checks)
 
 
@@ -69,11 +69,11 @@ def _measured(spark: Any, shape: str, args: Args) -> tuple[Line, list[Check]]:
         tell(f"{shape}, spill={mode!r}: {sum(one.bytes for one in summary.spilled):,} bytes in files")
         return sum(summary.stepSeconds) * 1e9 / summary.rows
 
-    ways = {
+    variants = {
         mode: partial(train, mode, vectors(spark, int(size * 1e9 / row_bytes), entries, dim, WORKERS))
         for mode, size in sizes.items()
     }
-    turns = take_turns(ways, args.rounds, warm_ups=0)
+    turns = take_turns(variants, args.rounds, warm_ups=0)
     line = Line(f"{shape} rows in files", "rows in memory", "ns a row", GOAL, turns["never"], turns["always"])
     if sizes["never"] != sizes["always"]:
         return line, []

@@ -146,8 +146,8 @@ def _served(options: Sequence[str], token: str | None, tls: TlsFiles | None) -> 
     )
     os.close(writing)
     try:
-        with os.fdopen(reading) as told:
-            address = told.read()
+        with os.fdopen(reading) as messages:
+            address = messages.read()
         served = Served(address, token, tls)
         yield served
         served.transport.close()

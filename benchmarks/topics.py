@@ -114,14 +114,14 @@ def pyspark(args: Args) -> Part:
         theirs = {optimizer: _pyspark(frame, optimizer, score) for optimizer in ("em", "online")}
         for (their_optimizer, optimizer), goal in GOALS.items():
             seconds, target = theirs[their_optimizer]
-            taken, found, iterations = _ours(frame, optimizer, score, target)
+            taken, result, iterations = _ours(frame, optimizer, score, target)
             against = f"pyspark.ml {their_optimizer}"
             lines.append(Line(f"{optimizer}: s to its perplexity", against, "s", goal, [seconds], [taken]))
             rows.append(
                 {
                     "ours": optimizer,
                     "iterations": iterations,
-                    "perplexity": f"{found:.1f}",
+                    "perplexity": f"{result:.1f}",
                     "pyspark.ml": their_optimizer,
                     "its perplexity": f"{target:.1f}",
                 }
@@ -144,10 +144,10 @@ def fit(
     """
     from ps2.algorithms.clustering import LDA
 
-    given = {"k": topics, **params, **({} if workers is None else {"numWorkers": workers})}
-    LDA(**given, maxIter=1).fit(frame)
+    inputs = {"k": topics, **params, **({} if workers is None else {"numWorkers": workers})}
+    LDA(**inputs, maxIter=1).fit(frame)
     began_s = time.monotonic()
-    model = LDA(**given, maxIter=iterations).fit(frame)
+    model = LDA(**inputs, maxIter=iterations).fit(frame)
     return model, time.monotonic() - began_s
 
 
@@ -227,17 +227,17 @@ def _ours(frame: Any, optimizer: str, score: Score, target: float) -> tuple[floa
         for seed in SEEDS[optimizer]:
             model, seconds = fit(frame, TOPICS, iterations, {**OURS[optimizer], "seed": seed})
             turns.append((seconds, score(model)))
-        seconds, found = _medians(turns)
-        tell(f"ours, {optimizer}, {iterations} iterations: {seconds:.1f} s, perplexity {found:.1f}")
-        if found <= target:
-            return seconds, found, iterations
-    raise ClickException(f"{optimizer}: {found:.1f} is above {target:.1f} after {iterations} iterations")
+        seconds, result = _medians(turns)
+        tell(f"ours, {optimizer}, {iterations} iterations: {seconds:.1f} s, perplexity {result:.1f}")
+        if result <= target:
+            return seconds, result, iterations
+    raise ClickException(f"{optimizer}: {result:.1f} is above {target:.1f} after {iterations} iterations")
 
 
 def _medians(turns: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """Return the median of seconds, and that of perplexities."""
-    seconds, found = np.median(np.array(turns), axis=0)
-    return float(seconds), float(found)
+    seconds, result = np.median(np.array(turns), axis=0)
+    return float(seconds), float(result)
 
 
 PARTS = {"tomotopy": tomotopy, "pyspark": pyspark}

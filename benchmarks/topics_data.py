@@ -39,11 +39,11 @@ def halves(counts: sp.csr_array) -> tuple[sp.csr_array, sp.csr_array]:
     """Deal each document's tokens to two halves."""
     first = np.random.default_rng(SEED).binomial(counts.data, 0.5)
     # Copies: zeros are removed in place.
-    made = (
+    created = (
         sp.csr_array((data, counts.indices, counts.indptr), counts.shape, copy=True)
         for data in (first, counts.data - first)
     )
-    one, other = made
+    one, other = created
     one.eliminate_zeros()
     other.eliminate_zeros()
     return one, other

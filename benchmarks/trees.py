@@ -154,14 +154,14 @@ def compared(
         test: features and labels of held-out rows.
         goals: by which factor PS2 should take less time, by name; for ``OURS``, the AUC to reach.
     """
-    ways: dict[str, Training] = {OURS: partial(fit, rows, settings), **peers(rows, settings, args)}
-    found = take_turns(ways, args.rounds, warm_ups=0)
+    variants: dict[str, Training] = {OURS: partial(fit, rows, settings), **peers(rows, settings, args)}
+    result = take_turns(variants, args.rounds, warm_ups=0)
     x, y = test
-    seconds = {name: [fitted.seconds for fitted in turns] for name, turns in found.items()}
-    scores = {name: auc(turns[-1].margins(x).reshape(-1), y) for name, turns in found.items()}
+    seconds = {name: [fitted.seconds for fitted in turns] for name, turns in result.items()}
+    scores = {name: auc(turns[-1].margins(x).reshape(-1), y) for name, turns in result.items()}
     goal = goals.get(OURS)
     lines: list[Line | Score] = []
-    for name in [name for name in ways if name != OURS] or [OURS]:
+    for name in [name for name in variants if name != OURS] or [OURS]:
         faster = goals.get(name) if name != OURS else None
         lines.append(Line(f"{what}: seconds of fit", name, "s", faster, seconds[name], seconds[OURS]))
         lines.append(Score(f"{what}: rows held out", name, "AUC", goal, scores[name], scores[OURS]))
@@ -248,14 +248,14 @@ def ranking(args: Args) -> Part:
         frame = spark.createDataFrame(table).repartition(PARTITIONS, "query").cache()
         rows = Rows(cached(frame, None), cached(frame.limit(FEW), None), x, y)
         fits = {OURS: _rank, "lightgbm": _lightgbm_rank, "xgboost.spark": _xgboost_rank}
-        ways = {
+        variants = {
             name: partial(train, rows, settings) for name, train in fits.items() if name == OURS or is_used(name, args)
         }
-        found = take_turns(ways, args.rounds, warm_ups=0)
-    scores = {name: ndcg(turns[-1].margins(x_test).reshape(-1), y_test) for name, turns in found.items()}
-    seconds = {name: [fitted.seconds for fitted in turns] for name, turns in found.items()}
+        result = take_turns(variants, args.rounds, warm_ups=0)
+    scores = {name: ndcg(turns[-1].margins(x_test).reshape(-1), y_test) for name, turns in result.items()}
+    seconds = {name: [fitted.seconds for fitted in turns] for name, turns in result.items()}
     lines: list[Line | Score] = []
-    for name in [name for name in ways if name != OURS] or [OURS]:
+    for name in [name for name in variants if name != OURS] or [OURS]:
         goal = 1 / SLOWER if name == "xgboost.spark" else None
         lines.append(Line("seconds of fit", name, "s", goal, seconds[name], seconds[OURS]))
         least = scores[name] - LESS if name == "lightgbm" else None
@@ -325,8 +325,8 @@ def _matrix(frame: Any, features: int) -> tuple[Any, Array]:
     """Return features and labels of a DataFrame as a matrix, and an array."""
     rows = collected(frame)
     assert rows.y is not None
-    keys, places = number_columns(rows.x.indices)
-    entries = (rows.x.data, keys.astype(np.int32)[places], rows.x.indptr)
+    keys, positions = number_columns(rows.x.indices)
+    entries = (rows.x.data, keys.astype(np.int32)[positions], rows.x.indptr)
     return sp.csr_matrix(entries, shape=(len(rows.y), features)), rows.y
 
 
@@ -522,8 +522,8 @@ def _peer(x: Any, y: Array, seed: int) -> Callable[[Any], Array]:
     from sklearn.ensemble import RandomForestClassifier
 
     depth, trees = FOREST["maxDepth"], FOREST["numTrees"]
-    drawn = int(np.ceil(np.sqrt(x.shape[1])))
-    model = RandomForestClassifier(trees, max_depth=depth, max_features=drawn, n_jobs=2, random_state=seed).fit(x, y)
+    sample = int(np.ceil(np.sqrt(x.shape[1])))
+    model = RandomForestClassifier(trees, max_depth=depth, max_features=sample, n_jobs=2, random_state=seed).fit(x, y)
     return lambda rows: np.asarray(model.predict_proba(rows)[:, 1])
 
 

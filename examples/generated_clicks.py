@@ -137,21 +137,21 @@ class ClickLog:
         self, rng: np.random.Generator, field: int, turning: tuple[float, float], odds: np.ndarray
     ) -> pa.Array:
         """Return counts, and add what they do to the log-odds: some the more, the more; some in the middle most."""
-        drawn = rng.standard_normal(odds.size)
+        sample = rng.standard_normal(odds.size)
         is_missing = rng.random(odds.size) < (MISSING if field % 3 == 1 else 0)
-        effect = drawn if field % 4 else np.abs(drawn) - (2 / np.pi) ** 0.5
+        effect = sample if field % 4 else np.abs(sample) - (2 / np.pi) ** 0.5
         a, b = _two_weights(_mixed(np.array([field]), self.seed * 1000 + 900))
         weight = OF_NUMBERS / len(NUMBERS) ** 0.5 * (turning[0] * a + turning[1] * b)
         odds += np.where(is_missing, 0.0, effect * weight)
-        counts = np.exp(0.5 + field / 4 + drawn).astype(np.int32)
+        counts = np.exp(0.5 + field / 4 + sample).astype(np.int32)
         return pa.array(counts, mask=is_missing)
 
     def _slots(self, rng: np.random.Generator, field: int, since: np.ndarray) -> np.ndarray:
         """Return the number of each row's id: popular ones low, and ``size`` more for each time it was replaced."""
         size = self.sizes[field]
-        drawn = rng.random(since.size)
-        drawn *= drawn
-        rank = (size * drawn * drawn).astype(np.int64)
+        sample = rng.random(since.size)
+        sample *= sample
+        rank = (size * sample * sample).astype(np.int64)
         if size < LEAST_TURNOVER_IDS or not self.turnover:
             return rank
         phase = (_mixed(rank, self.seed * 1000 + 950 + field) >> np.uint64(40)) * 2.0**-24

@@ -102,12 +102,12 @@ def line():
     """What is known now. A narrow terminal cuts the end off."""
     hours, status = len(progress), model.table.matrix.keyStatus()
     aucs = {way: auc(labels[hours - 1], scores[way][hours - 1]) for way in (SCORER, DAILY)}
-    told = ", ".join(f"{way} {value:.3f}" for way, value in {MODEL: progress[-1].validation.auc, **aucs}.items())
+    messages = ", ".join(f"{way} {value:.3f}" for way, value in {MODEL: progress[-1].validation.auc, **aucs}.items())
     keys = f"{status.active:,} keys, {status.expired:,} expired"
     more = f"{status.waiting:,} waiting  {progress[-1].total.rows:,} rows"
     day, hour = divmod(hours - 1, HOURS)
     rate, export = progress[-1].rowsPerS, scorers[SCORER].number
-    return f"day {day} {hour:02d}:00  AUC {told}  {rate:,.0f} rows/s  {keys}  export {export}  {more}"
+    return f"day {day} {hour:02d}:00  AUC {messages}  {rate:,.0f} rows/s  {keys}  export {export}  {more}"
 
 
 spark = get_or_create_session("local[2]", "online_clicks")

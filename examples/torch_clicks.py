@@ -49,8 +49,8 @@ class DeepFM(torch.nn.Module):
         self.linear = torch.nn.Linear(len(NUMBERS), 1)
 
     def forward(self, keys, numbers):
-        found = self.embedding(keys)
-        weights, vectors = found[..., 0], found[..., 1:]
+        result = self.embedding(keys)
+        weights, vectors = result[..., 0], result[..., 1:]
         pairs = (vectors.sum(dim=1) ** 2 - (vectors**2).sum(dim=1)).sum(dim=1) / 2
         deep = self.deep(torch.cat([vectors.flatten(1), numbers], dim=1)).squeeze(1)
         return weights.sum(dim=1) + pairs + deep + self.linear(numbers).squeeze(1)
@@ -74,8 +74,8 @@ def read(spark, folder, day):
 
 
 def arrays(df):
-    found = df.toPandas()
-    return np.stack(found["keys"]), np.stack(found["numbers"]), found["label"].to_numpy(np.float32)
+    result = df.toPandas()
+    return np.stack(result["keys"]), np.stack(result["numbers"]), result["label"].to_numpy(np.float32)
 
 
 def auc(labels, scores):

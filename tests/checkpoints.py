@@ -114,14 +114,14 @@ class Fleet:
 
     def to_load(self, manifest, server, **changes):
         """Return what a server has to read."""
-        made = []
+        created = []
         for matrix in manifest.matrices:
             owned = tuple(self.owned(matrix.spec, server))
             if owned:
                 sources = matrix.sources(owned)
                 fields = {"spec": matrix.spec, "saved": matrix.spec, "sources": sources, "rows": matrix.rows, **changes}
-                made.append(LoadMatrix(matrix=matrix.id, partitions=owned, **fields))
-        return made
+                created.append(LoadMatrix(matrix=matrix.id, partitions=owned, **fields))
+        return created
 
 
 class Writers:

@@ -60,5 +60,5 @@ def assert_one_line(stderr):
 
 def newest_clock(folder):
     """Return the clock of the newest checkpoint in a folder; 0 without one."""
-    made = any(folder.glob("*/manifest.json"))
-    return (folders.read_manifest(folders.newest(str(folder))).step or 0) if made else 0
+    created = any(folder.glob("*/manifest.json"))
+    return (folders.read_manifest(folders.newest(str(folder))).step or 0) if created else 0

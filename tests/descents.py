@@ -110,10 +110,10 @@ def positive(given):
 
 def dealt(plan, columns=COLUMNS, workers=1):
     """Survey the planted problem of positive ratings, and deal it; return also each worker's packed rows."""
-    given = positive(ratings())
-    survey = surveyed(given, plan, columns)
+    inputs = positive(ratings())
+    survey = surveyed(inputs, plan, columns)
     deal = replace(Deal.from_survey(survey, workers, 1, 4 * (plan.settings.rank + 4)), by_item=True)
-    chunk = chunk_of(given.table(columns))
+    chunk = chunk_of(inputs.table(columns))
     rows = packed(chunk, survey.users, survey.items, deal, partition_keys(workers), (0, 0))
     return survey, deal, [[rows.slice(rank, 1), rows.slice(workers + rank, 1)] for rank in range(workers)]
 
@@ -126,7 +126,7 @@ def replayed_descent(plan, columns=COLUMNS, workers=2):
     """
     survey, deal, rows = dealt(plan, columns, workers)
     mean = survey.mean if plan.settings.biases else 0.0
-    p, q = (np.empty_like(drawn) for drawn in first_vectors(plan, len(survey.users), len(survey.items)))
+    p, q = (np.empty_like(sample) for sample in first_vectors(plan, len(survey.users), len(survey.items)))
     p[deal.user_positions], q[deal.item_positions] = first_vectors(plan, len(survey.users), len(survey.items))
     gram, sides = gram_matrix(q) if plan.settings.implicitPrefs else np.zeros((0, 0)), ([], [])
     for rank in range(workers):

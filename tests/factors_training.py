@@ -55,22 +55,22 @@ class Ratings:
 
     def table(self, columns: RatingColumns = COLUMNS) -> pa.Table:
         """The columns of those names, by role."""
-        found = {
+        result = {
             "user": pa.array(self.users * 7 - 5),
             "item": pa.array([f"item {i:02}" for i in self.items]),
             "rating": pa.array(self.values),
             "weight": pa.array(self.weights),
             "held": pa.array(self.held),
         }
-        return pa.table({role: found[role] for role in columns.by_role})
+        return pa.table({role: result[role] for role in columns.by_role})
 
 
 def ratings(seed: int = 0, share: float = 0.5) -> Ratings:
     """Ratings of planted vectors, with noise of .1; some users have many, and one has one."""
     rng = np.random.default_rng(seed)
     p, q = rng.normal(size=(USERS, RANK)), rng.normal(size=(ITEMS, RANK))
-    wanted = share * 2 * rng.random(USERS)
-    there = rng.random((USERS, ITEMS)) < wanted[:, None]
+    expected = share * 2 * rng.random(USERS)
+    there = rng.random((USERS, ITEMS)) < expected[:, None]
     there[7] = False
     there[7, 3] = True
     users, items = np.nonzero(there)
@@ -165,8 +165,8 @@ def replayed(
             for rank, block in enumerate(turn.tolist()):
                 bounds = layout.item_bounds(block)
                 for piece in descents[rank].ordered(block, iteration):
-                    found = descents[rank].take(block, piece, iteration, items[bounds[0] : bounds[-1]], None)
-                    loss, weight = loss + found[LOSS], weight + found[WEIGHT]
+                    result = descents[rank].take(block, piece, iteration, items[bounds[0] : bounds[-1]], None)
+                    loss, weight = loss + result[LOSS], weight + result[WEIGHT]
         losses.append(scaling.scale * (loss / weight) ** 0.5)
     of_users, of_items = (
         scaling.restored(users[deal.user_positions], plan),

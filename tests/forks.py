@@ -19,7 +19,7 @@ def in_child(call):
         finally:
             os._exit(0)
     os.close(writer)
-    with os.fdopen(reader) as told:
-        text = told.read()
+    with os.fdopen(reader) as messages:
+        text = messages.read()
     os.waitpid(child, 0)
     return text

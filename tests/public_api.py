@@ -56,8 +56,8 @@ def describe(value: Any) -> Description:
     accessors = {verb + name[0].upper() + name[1:] for name in {*settings, *SPARK_4} for verb in ("get", "set")}
     names = {name for name in dir(value) if not name.startswith("_")} - accessors - set(settings) - OTHERS - SPARK_4
     names = {name for name in names if hasattr(value, name)}
-    found = {"call": signature(value), "members": {name: member(value, name) for name in sorted(names)}}
-    return found | ({"params": settings} if settings else {})
+    result = {"call": signature(value), "members": {name: member(value, name) for name in sorted(names)}}
+    return result | ({"params": settings} if settings else {})
 
 
 def member(cls: type, name: str) -> str:
@@ -78,8 +78,8 @@ def signature(value: Any) -> str:
 
 def untyped(argument: inspect.Parameter) -> inspect.Parameter:
     """Return the argument without its type. pyspark's default of a seed differs from process to process."""
-    drawn = argument.name == "seed" and isinstance(argument.default, int) and argument.default > 1000
-    return argument.replace(annotation=argument.empty, default=... if drawn else argument.default)
+    sample = argument.name == "seed" and isinstance(argument.default, int) and argument.default > 1000
+    return argument.replace(annotation=argument.empty, default=... if sample else argument.default)
 
 
 def params(cls: type[Params]) -> dict[str, list[str]]:

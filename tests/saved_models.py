@@ -76,13 +76,13 @@ def table() -> pd.DataFrame:
 def predictions(model: Any, frame: Any) -> np.ndarray[Any, Any]:
     """Return what a model predicts for the table, a row each: columns one after the other."""
     if hasattr(model, "export") and hasattr(model, "table"):
-        found = model.transform(frame).select(model.getPredictionCol()).toPandas()
+        result = model.transform(frame).select(model.getPredictionCol()).toPandas()
     else:
         scoring = model.scoring()
         kind = type(scoring).__name__
         pairs = RatingPredictor if isinstance(model, algorithms.MatrixFactorizationModel) else PairPredictor
-        found = PREDICTORS.get(kind, pairs)(scoring, model.fitted).predict(table())
-    return np.column_stack([np.vstack(found[name].tolist()) for name in found.columns]).astype(float)
+        result = PREDICTORS.get(kind, pairs)(scoring, model.fitted).predict(table())
+    return np.column_stack([np.vstack(result[name].tolist()) for name in result.columns]).astype(float)
 
 
 def fits(frame: Any) -> Iterator[tuple[str, Any]]:

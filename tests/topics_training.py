@@ -66,10 +66,10 @@ def replayed(counts: sp.csr_array, plan: SamplingPlan, workers: int) -> Any:
     """Rotate in one process, turn by turn and rank by rank, with arrays for servers; return the counts of words."""
     ring = plan.ring(workers)
     blocks = deal_by_cost(np.asarray(counts.sum(axis=0)).astype(np.int64), ring.blocks)
-    found, totals, before = np.zeros((WORDS, plan.topics), np.int32), [], []
+    result, totals, before = np.zeros((WORDS, plan.topics), np.int32), [], []
     for corpus in corpora(counts, workers, blocks):
         tokens = Assignments.random(corpus, plan.topics, iteration_key(plan.seed, 0))
-        _add(found, tokens.listed(0, len(corpus.words)))
+        _add(result, tokens.listed(0, len(corpus.words)))
         before.append(tokens)
         totals.append([np.bincount(tokens.topics, minlength=plan.topics)] * 2)
     prior = Prior(plan.alphas, plan.beta, WORDS)
@@ -78,16 +78,16 @@ def replayed(counts: sp.csr_array, plan: SamplingPlan, workers: int) -> Any:
             now = [list(of_worker) for of_worker in totals]
             for rank, block in enumerate(turn):
                 tokens, corpus = before[rank], before[rank].corpus
-                places = np.flatnonzero(blocks[corpus.words] == block)
-                begin, end = int(places[0]), int(places[-1]) + 1
+                positions = np.flatnonzero(blocks[corpus.words] == block)
+                begin, end = int(positions[0]), int(positions[-1]) + 1
                 # What all others had two turns ago, and what it has itself.
                 known = sum(now[other][0] for other in range(workers) if other != rank) + now[rank][1]
                 old = tokens.topics[corpus.begins[begin] : corpus.begins[end]].copy()
-                of_words = found[corpus.words[begin:end]]
+                of_words = result[corpus.words[begin:end]]
                 tokens.sample(begin, end, of_words, known, prior, iteration_key(plan.seed, rotation + 1))
-                _add(found, tokens.changed(begin, end, old))
+                _add(result, tokens.changed(begin, end, old))
                 totals[rank] = [now[rank][1], np.bincount(tokens.topics, minlength=plan.topics)]
-    return found
+    return result
 
 
 def corpora(counts: sp.csr_array, workers: int, blocks: Any = None) -> Iterator[Corpus]:
@@ -101,13 +101,13 @@ def corpora(counts: sp.csr_array, workers: int, blocks: Any = None) -> Iterator[
 
 def saved_counts(fleet: Any, plan: SamplingPlan, workers: int) -> Any:
     """Return the counts of words by the topics that workers saved last."""
-    counts, found, blocks = documents(), np.zeros((WORDS, plan.topics), np.int32), None
+    counts, result, blocks = documents(), np.zeros((WORDS, plan.topics), np.int32), None
     if fleet.frequencies is not None:
         blocks = deal_by_cost(fleet.frequencies.pull(), plan.ring(workers).blocks)
     for rank, corpus in enumerate(corpora(counts, workers, blocks)):
         topics = fleet.saved.load(rank, corpus_hash(corpus), corpus.size)
-        np.add.at(found, (np.repeat(corpus.words, np.diff(corpus.begins)), topics), 1)
-    return found
+        np.add.at(result, (np.repeat(corpus.words, np.diff(corpus.begins)), topics), 1)
+    return result
 
 
 def _add(found: Any, changes: Any) -> None:

@@ -79,9 +79,9 @@ class Rows:
         ]
         ends = [0, *self.cuts, len(rows)]
         shards = [rows[begin:end] for begin, end in itertools.pairwise(ends)]
-        dealt = spark.sparkContext.parallelize(shards, len(shards)).flatMap(lambda shard: shard)
+        dealt_rows = spark.sparkContext.parallelize(shards, len(shards)).flatMap(lambda shard: shard)
         frame = spark.createDataFrame(
-            dealt, "features array<double>, label double, weight double, held boolean"
+            dealt_rows, "features array<double>, label double, weight double, held boolean"
         ).cache()
         frame.count()
         return frame
@@ -194,8 +194,8 @@ def objective(problem: Problem, rows: Rows, w: Any, b: Any) -> float:
 def deviations(rows: Rows) -> Any:
     """Standard deviations as pyspark's Summarizer has them; 0 of equal values, whose mean BLAS may round."""
     mean = rows.c @ rows.x / rows.c.sum()
-    found = np.sqrt(rows.c @ (rows.x - mean) ** 2 / (rows.c.sum() - (rows.c @ rows.c) / rows.c.sum()))
-    return np.where(np.ptp(rows.x[rows.c > 0], axis=0) == 0, 0.0, found)
+    result = np.sqrt(rows.c @ (rows.x - mean) ** 2 / (rows.c.sum() - (rows.c @ rows.c) / rows.c.sum()))
+    return np.where(np.ptp(rows.x[rows.c > 0], axis=0) == 0, 0.0, result)
 
 
 def minimum(problem: Problem, rows: Rows) -> float:
@@ -220,10 +220,10 @@ def minimum(problem: Problem, rows: Rows) -> float:
 
     start = np.zeros(size * (2 if split else 1) + problem.biases)
     bounds = [(0, None)] * (2 * size) + [(None, None)] * problem.biases if split else None
-    found = scipy.optimize.minimize(
+    result = scipy.optimize.minimize(
         at, start, method="L-BFGS-B", bounds=bounds, options={"maxiter": 5000, "maxfun": 10**6, "ftol": 1e-14}
     )
-    return float(found.fun)
+    return float(result.fun)
 
 
 def logistic_gradient(rows: Rows, w: Any, b: Any) -> tuple[Any, Any]:

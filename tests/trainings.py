@@ -305,8 +305,8 @@ def sample_topics(ps: Any, table: Table, call: Call, kind: str) -> Result:
         return original(program, returned)
 
     with mock.patch.object(topics.SamplingProgram, "result", result):
-        found = topics.train(ps, table, plan, int(tokens), call.on_step)
-    return Result({"counts": found.counts, "saved": saved[-1]}, found.history.objective)
+        actual = topics.train(ps, table, plan, int(tokens), call.on_step)
+    return Result({"counts": actual.counts, "saved": saved[-1]}, actual.history.objective)
 
 
 def assert_tokens_counted(result: Result, expected: Result, rtol: float) -> None:
@@ -351,8 +351,8 @@ def grow_trees(ps: Any, table: Table, call: Call, kind: str) -> Result:
     facts = boosting.facts_of(tree_labels(problem.classes))
     rounds = recipe.settings.maxIter + call.more
     recipe = plans.changed(recipe, maxIter=rounds, seed=call.seed, name=call.name)
-    made = trees.train(ps, table, problem, recipe, facts, call.on_step)
-    return Result({"trees": boosting.digest(made.forest)}, made.history.objective)
+    created = trees.train(ps, table, problem, recipe, facts, call.on_step)
+    return Result({"trees": boosting.digest(created.forest)}, created.history.objective)
 
 
 def grow_forest(ps: Any, table: Table, call: Call) -> Result:
@@ -364,9 +364,9 @@ def grow_forest(ps: Any, table: Table, call: Call) -> Result:
         return original(*args)
 
     with mock.patch.object(HistogramMatrices, "best_splits", search):
-        made = forests.grow(ps, table, boosting.PROBLEM, plan, boosting.facts_of(tree_labels(1)))
-    shares = {f"shares {number}": share for number, share in enumerate(made.forest.shares)}
-    return Result({"trees": boosting.digest(made.forest.forest), **shares}, made.history.objective)
+        created = forests.grow(ps, table, boosting.PROBLEM, plan, boosting.facts_of(tree_labels(1)))
+    shares = {f"shares {number}": share for number, share in enumerate(created.forest.shares)}
+    return Result({"trees": boosting.digest(created.forest.forest), **shares}, created.history.objective)
 
 
 # -- embeddings --------------------------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ def fit(
         others: further columns by name.
     """
     columns = estimator._columns()
-    found = _survey(estimator, x, y, categories or {}, classes, others)
+    result = _survey(estimator, x, y, categories or {}, classes, others)
 
     def dealt(workers: int | None = None) -> ArrayTable:
         return ArrayTable.of(x, np.asarray(y, float), workers or 2, columns, **others)
@@ -60,7 +60,7 @@ def fit(
     with ExitStack() as patches, training_context(servers, memory_limit_bytes) as ps:
         for owner, name, value in (
             (estimator, "_check_frame", lambda rows: None),
-            (estimator, "_survey_and_deal", lambda rows: (found(), dealt)),
+            (estimator, "_survey_and_deal", lambda rows: (result(), dealt)),
             (estimator, "_train_in_context", lambda table, steps, train: train(ps, lambda report: None)),
             (boosted, "label_sums", _label_sums),
             (forests, "label_sums", _label_sums),
@@ -89,10 +89,10 @@ def _survey(estimator: Any, x: Any, y: Any, categories: Mapping[int, int], class
             [features, *(pa.array(np.asarray(values)) for values in numbers.values())], ["features", *numbers]
         )
         read = ReadAndSurvey(columns, Form(missing=True), estimator._CLASSES, labels.most, 1 << 40)
-        found = read(None, [batch])[1]
-        assert found is not None, "labels or weights have faults, which Spark would survey"
+        result = read(None, [batch])[1]
+        assert result is not None, "labels or weights have faults, which Spark would survey"
         schema = SimpleNamespace(schema=StructType(fields), columns=["features", "label"])
-        return survey_of(schema, columns, labels, found.groups(), found.dim, found.shift, found.unit)
+        return survey_of(schema, columns, labels, result.groups(), result.dim, result.shift, result.unit)
 
     return survey
 
@@ -134,9 +134,9 @@ def data(rows: int = 240, seed: int = 1) -> tuple[Any, Any]:
 
 def xgboosts(x: Any, y: Any, rounds: int, weight: Any = None, margin: Any = None, **params: Any) -> Any:
     """Return the margins that xgboost learns."""
-    given = {"tree_method": "exact", "lambda": 1.0, "nthread": 1, "base_score": 0.5, "eta": 0.5, "max_depth": 3}
+    inputs = {"tree_method": "exact", "lambda": 1.0, "nthread": 1, "base_score": 0.5, "eta": 0.5, "max_depth": 3}
     rows = xgboost.DMatrix(x, y, weight=weight, base_margin=margin)
-    return xgboost.train(given | params, rows, rounds).predict(rows, output_margin=True)
+    return xgboost.train(inputs | params, rows, rounds).predict(rows, output_margin=True)
 
 
 def same_trees(*models: Any) -> bool:

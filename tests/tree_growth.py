@@ -60,7 +60,7 @@ def grow(rows: Binned, pairs: Any, scales: tuple[float, float], recipe: Boosting
         m[growing.clear] = 0
         rows_of_nodes.part(moves.splits)
         rows_of_nodes.end(moves.nodes, margins)
-        added = [(said[messages.ROW], rows_of_nodes.of(said[messages.NODE])) for said in moves.opened]
+        added = [(message[messages.ROW], rows_of_nodes.of(message[messages.NODE])) for message in moves.opened]
         clocks, parted = clocks + 1, parted + len(moves.splits)
     tree = growing.tree
     tree.count[:] = rows_of_nodes.counts(moves.nodes)

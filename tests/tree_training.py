@@ -42,19 +42,19 @@ def bins_of(x, recipe):
     """Return bins with a cut between each two values."""
     sparse = sp.issparse(x)
     columns = FeatureColumns.of_sparse(x) if sparse else FeatureColumns.of_dense(x)
-    found = distinct(columns, 5000)
-    assert not len(found.many)
+    result = distinct(columns, 5000)
+    assert not len(result.many)
     cuts, missing = [], np.zeros(x.shape[1], bool)
     for f in range(x.shape[1]):
-        mine = found.features == f
+        mine = result.features == f
         entries = np.diff(columns.begin)[f]
-        present = found.weights[mine].sum()
+        present = result.weights[mine].sum()
         absent = x.shape[0] - entries if sparse and recipe.absent == "zero" else 0
         missing[f] = present < entries or (sparse and recipe.absent == "missing" and entries < x.shape[0])
         if f in recipe.categories:
             cuts.append(np.arange(recipe.categories[f], dtype=np.float64))
         else:
-            cuts.append(cuts_from(found.bits[mine], found.bits[mine], found.weights[mine], 4000, int(absent)))
+            cuts.append(cuts_from(result.bits[mine], result.bits[mine], result.weights[mine], 4000, int(absent)))
     if sparse and recipe.absent == "missing":
         missing[:] = True
     categories = np.array([recipe.categories.get(f, 0) for f in range(x.shape[1])], np.int32)

@@ -21,8 +21,8 @@ class Viewer:
     def see(self, wanted, most=30):
         with self._session.get(self.url + "events", stream=True, timeout=10) as answer:
             for line in answer.iter_lines(chunk_size=1 << 20):
-                if line.startswith(b"data: {") and wanted(found := json.loads(line[6:])):
-                    return found
+                if line.startswith(b"data: {") and wanted(result := json.loads(line[6:])):
+                    return result
                 most -= line.startswith(b"data: {")
                 assert most, "no such snapshot"
         raise AssertionError("the stream has ended")

@@ -50,8 +50,8 @@ class Looking:
 
     def complaints(self):
         """Return what the browser complains of: errors of scripts, and what the policy forbids."""
-        found = self.browser.get_log("browser")
-        return [one["message"] for one in found if "favicon" not in one["message"] and "ERR_" not in one["message"]]
+        result = self.browser.get_log("browser")
+        return [one["message"] for one in result if "favicon" not in one["message"] and "ERR_" not in one["message"]]
 
 
 @pytest.fixture

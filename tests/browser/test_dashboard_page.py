@@ -38,12 +38,12 @@ def test_page_when_a_run_is_under_way_then_figures_move(driver, look):
     wait_until(lambda: clocks(page) > before, "later clocks on the page")
     page.sees("#vectors", "weight")
     page.sees("#operations", "add")
-    drawn = page.call(
+    sample = page.call(
         "const c = document.querySelector('canvas');"
         "const { data } = c.getContext('2d').getImageData(0, 0, c.width, c.height);"
         "return data.filter((v, i) => i % 4 === 3 && v > 0).length"
     )
-    assert drawn > 5000
+    assert sample > 5000
     started.says("done run")
     page.sees("#run", "the last run")
     page.sees("#history", "done")

@@ -46,11 +46,11 @@ def test_loop_when_driver_is_killed_then_next_one_completes_it(tmp_path, until):
         servers = driver.children()
         processes.kill(driver.pid)
         driver.process.wait()
-        done = len(steps_of(driver))
+        finished = len(steps_of(driver))
     until(lambda: all(map(processes.is_dead, servers)), "its servers have ended", ORPHAN_S)
     assert len(servers) >= 2
     with PS2Context.getOrCreate(servers=3, restore=str(checkpoints)) as ps:
-        assert done - 2 <= ps.nextStep <= done + 1
+        assert finished - 2 <= ps.nextStep <= finished + 1
         weight = ps.vector("weight")
         driver_app.train(ps, weight)
         assert np.unique(weight.pull()).tolist() == [driver_app.undisturbed()]
@@ -61,12 +61,12 @@ def test_external_fleet_when_driver_dies_then_next_finds_vectors(tmp_path, until
         with running(tmp_path / "out.txt", APP, fleet, token_file) as driver:
             until(lambda: len(steps_of(driver)) >= 3, "it has done three steps", START_S)
             processes.kill(driver.pid)
-            done = len(steps_of(driver))
+            finished = len(steps_of(driver))
         with PS2Context.getOrCreate(fleet=fleet, tokenFile=str(token_file)) as ps:
             (value,) = np.unique(ps.vector("weight").pull()).tolist()
         # The step that it was in may have been done, or half of it.
-        halfway = 0.5 * driver_app.undisturbed(done)
-        assert value in (driver_app.undisturbed(done), halfway, driver_app.undisturbed(done + 1))
+        halfway = 0.5 * driver_app.undisturbed(finished)
+        assert value in (driver_app.undisturbed(finished), halfway, driver_app.undisturbed(finished + 1))
 
 
 def test_stopped_driver_when_resumed_after_takeover_then_refused(tmp_path, until):
@@ -78,8 +78,8 @@ def test_stopped_driver_when_resumed_after_takeover_then_refused(tmp_path, until
         with processes.stopped(old.pid):
             ps = PS2Context.getOrCreate(fleet=fleet, tokenFile=str(token_file))
             weight = ps.vector("weight").fill(7.0)
-            done = steps_of(old)
+            finished = steps_of(old)
         with ps:
             until(lambda: any(line.endswith("Error") for line in old.lines()), "it gives up", START_S)
             assert np.unique(weight.pull()).tolist() == [7.0]
-            assert len(steps_of(old)) <= len(done) + 1
+            assert len(steps_of(old)) <= len(finished) + 1

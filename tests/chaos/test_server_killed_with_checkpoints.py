@@ -26,8 +26,10 @@ def test_adds_when_server_dies_then_loses_those_after_checkpoint(tmp_path, until
         for _ in range(5):
             total.add(np.full(DIM, 10))
         victim = processes.servers_of(ps)[0]
-        told = ps._coordinator.fleet.master.registry
-        until(lambda: sum(told._membership.members[i].mutations for i in (0, 1)) >= 12, "heartbeats tell of all adds")
+        messages = ps._coordinator.fleet.master.registry
+        until(
+            lambda: sum(messages._membership.members[i].mutations for i in (0, 1)) >= 12, "heartbeats tell of all adds"
+        )
         waiting = threading.Thread(target=lambda: total.add(np.full(DIM, 100)))
         processes.kill(victim)
         waiting.start()  # a client that finds nobody, and goes on when the server is back

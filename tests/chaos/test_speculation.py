@@ -15,7 +15,7 @@ def test_count_when_slow_attempt_runs_twice_then_exact(cluster, job, counted):
     with PS2Context.getOrCreate(cluster, servers=2) as ps:
         ps.waitForSlots(2)
         assert counted(cluster, slow) == [slow.total]
-    said = {(one.partition, one.number): one for one in counting.attempts(slow.folder)}
-    assert said[2, 0].adds > 1  # it went on when the other one had begun
-    assert said[2, 1].adds
-    assert not said[2, 0].thrown
+    message = {(one.partition, one.number): one for one in counting.attempts(slow.folder)}
+    assert message[2, 0].adds > 1  # it went on when the other one had begun
+    assert message[2, 1].adds
+    assert not message[2, 0].thrown

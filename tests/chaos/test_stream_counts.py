@@ -14,9 +14,9 @@ def check_sums(found, folder):
     keys = rows["keys"].combine_chunks().flatten().to_numpy()
     gradients = np.repeat(0.5 - rows["label"].to_numpy(), stream_app.FIELDS)
     expected = np.zeros((len(found["keys"]), 3), np.float32)
-    places = np.searchsorted(found["keys"], keys)
-    np.add.at(expected, (places, 1), gradients**2)
-    np.add.at(expected, (places, 2), gradients)
+    positions = np.searchsorted(found["keys"], keys)
+    np.add.at(expected, (positions, 1), gradients**2)
+    np.add.at(expected, (positions, 2), gradients)
     assert np.array_equal(found["state"], expected)
 
 
@@ -25,28 +25,28 @@ def check_sums(found, folder):
 def test_stream_when_all_is_killed_then_each_row_counts_once(tmp_path):
     """Two servers and two workers, whose pushes come in any order: counts and FTRL's sums are exact."""
     stream_app.write_rows(tmp_path / "in", 60, ROWS)
-    found, killed = learned(tmp_path, "sums", (2, 2, 3, 0), VICTIMS * 5, seed=1)
+    result, killed = learned(tmp_path, "sums", (2, 2, 3, 0), VICTIMS * 5, seed=1)
     assert len(killed) == 20
-    check_counts(found, 60)
-    check_sums(found, tmp_path)
+    check_counts(result, 60)
+    check_sums(result, tmp_path)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("victim", list(STOPPED_S))
 def test_stream_when_one_is_stopped_then_each_row_counts_once(tmp_path, victim):
     stream_app.write_rows(tmp_path / "in", 40, ROWS)
-    found, stopped = learned(tmp_path, "sums", (2, 2, 3, 0), [victim] * 2, seed=3)
+    result, stopped = learned(tmp_path, "sums", (2, 2, 3, 0), [victim] * 2, seed=3)
     assert stopped == [victim] * 2
-    check_counts(found, 40)
-    check_sums(found, tmp_path)
+    check_counts(result, 40)
+    check_sums(result, tmp_path)
 
 
 @pytest.mark.nightly
 def test_stream_when_copies_take_over_then_nothing_is_undone(tmp_path):
     stream_app.write_rows(tmp_path / "in", 40, ROWS)
-    found, killed = learned(tmp_path, "sums", (2, 2, 40, 1), ["server"] * 2, seed=4)
+    result, killed = learned(tmp_path, "sums", (2, 2, 40, 1), ["server"] * 2, seed=4)
     assert killed == ["server"] * 2
-    check_counts(found, 40)
-    check_sums(found, tmp_path)
-    said = (tmp_path / "out-0.txt").read_text().splitlines()
-    assert any(line.startswith("done 0 ") for line in said), said[-5:]
+    check_counts(result, 40)
+    check_sums(result, tmp_path)
+    message = (tmp_path / "out-0.txt").read_text().splitlines()
+    assert any(line.startswith("done 0 ") for line in message), message[-5:]

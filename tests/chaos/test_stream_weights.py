@@ -25,7 +25,7 @@ def test_stream_when_one_is_killed_then_weights_are_equal(tmp_path, undisturbed,
     """One server, one worker, a snapshot after each batch: the same steps in the same order, so the same bits."""
     model, expected = undisturbed
     stream_app.write_rows(tmp_path / "in", 10, ROWS)
-    found, killed = learned(tmp_path, model, (1, 1, 1, 0), [victim] * KILLS[victim], seed=2)
+    result, killed = learned(tmp_path, model, (1, 1, 1, 0), [victim] * KILLS[victim], seed=2)
     assert killed == [victim] * KILLS[victim]
-    check_counts(found, 10)
-    assert np.array_equal(found["state"], expected["state"])
+    check_counts(result, 10)
+    assert np.array_equal(result["state"], expected["state"])

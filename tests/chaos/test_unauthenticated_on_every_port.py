@@ -99,9 +99,9 @@ def idle_calls(address):
 
 @contextmanager
 def silent_connections(address):
-    with ExitStack() as made:
+    with ExitStack() as created:
         for _ in range(SILENT_CONNECTIONS):
-            made.enter_context(socket.create_connection(split_address(address), timeout=10))
+            created.enter_context(socket.create_connection(split_address(address), timeout=10))
         yield
 
 
@@ -112,12 +112,12 @@ def dripping_connections(host, port):
 
     def drip():
         held = [None] * DRIPPING_CONNECTIONS
-        with ExitStack() as made:
+        with ExitStack() as created:
             while not ended.wait(DRIP_PAUSE_S):
                 for index, connection in enumerate(held):
                     with suppress(OSError):
                         if connection is None:
-                            held[index] = made.enter_context(socket.create_connection((host, port), timeout=10))
+                            held[index] = created.enter_context(socket.create_connection((host, port), timeout=10))
                             held[index].sendall(b"PS2D\xff\x0f\x00\x00")
                         else:
                             held[index] = None  # unless it still takes a byte

@@ -95,17 +95,17 @@ def test_addition_when_in_a_batch_then_it_travels_with_it(ps, requests_by):
 def test_additions_when_the_window_is_full_then_the_caller_waits(ps, slowed, monkeypatch):
     monkeypatch.setattr(async_writer, "WINDOW_PLANS", 2)
     u = DCV.dense(10)
-    release, made = slowed(u), []
+    release, created = slowed(u), []
 
     def make():
         for number in range(4):
             u.add(1, wait=False)
-            made.append(number)
+            created.append(number)
 
     thread = threading.Thread(target=make)
     thread.start()
     thread.join(0.5)
-    assert len(made) == 2
+    assert len(created) == 2
     release.set()
     thread.join(10)
     assert u.sum() == 40

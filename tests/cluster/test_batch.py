@@ -118,8 +118,8 @@ def test_batch_when_array_changes_later_then_old_values_count(ps, prepare, write
     with ps.batch():
         answer = (write or read)(u, array)
         array[:] = 3
-    found = u.pull() if read is None else answer.result()
-    assert found.tolist() == expected
+    result = u.pull() if read is None else answer.result()
+    assert result.tolist() == expected
     assert kept.rows == 4
 
 

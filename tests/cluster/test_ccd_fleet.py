@@ -44,14 +44,14 @@ class Pulled:
 def iterate(rank, barrier, vectors, plan, raw, mean):
     """Do the iterations of one worker, which has every third user and item or so."""
     users, items, r, w = raw
-    places, sides = [], []
+    positions, sides = [], []
     for own, others, count in ((users, items, USERS), (items, users, ITEMS)):
         begin, end = (count * at // barrier.parties for at in (rank, rank + 1))
         mine = (own >= begin) & (own < end)
         rows = RatingRows(own[mine] - begin, others[mine], r[mine], None if w is None else w[mine])
         sides.append(SideDescent(plan, SideRatings.from_rows(rows, end - begin, plan), mean))
-        places.append(np.arange(begin, end))
-    solver, worker = CcdWorker(vectors, tuple(places), tuple(sides)), ThreadWorker(rank, barrier)
+        positions.append(np.arange(begin, end))
+    solver, worker = CcdWorker(vectors, tuple(positions), tuple(sides)), ThreadWorker(rank, barrier)
     for iteration in range(ITERATIONS):
         solver(worker, SolveAll(iteration))
         vectors.users[0].flush()
@@ -74,8 +74,8 @@ def test_vectors_when_on_servers_then_as_in_a_process(ps, kind, workers, weighte
     vectors.write(descent.users.own, descent.items.own)
     barrier = threading.Barrier(workers)
     with ThreadPoolExecutor(workers) as pool:
-        for done in [pool.submit(iterate, rank, barrier, vectors, plan, raw, mean) for rank in range(workers)]:
-            done.result()
+        for finished in [pool.submit(iterate, rank, barrier, vectors, plan, raw, mean) for rank in range(workers)]:
+            finished.result()
     for _ in range(ITERATIONS):
         descent.iterate()
     copy = ITERATIONS % 2

@@ -132,8 +132,8 @@ def test_launch_when_port_is_taken_then_fails_with_log(launched):
 
 
 def test_launch_when_metrics_are_on_then_servers_get_next_ports(launched):
-    found = json.loads(launched.run("status", "-o", "json").stdout)["servers"]
-    for port, server in enumerate(found, launched.metrics_port):
+    result = json.loads(launched.run("status", "-o", "json").stdout)["servers"]
+    for port, server in enumerate(result, launched.metrics_port):
         line = f"{server['address']}  pid {server['pid']}  metrics on port {port}\n"
         assert line in launched.launching.stdout
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
@@ -145,8 +145,8 @@ def test_launch_when_metrics_port_is_taken_then_names_option(shell):
     with socket.create_server(("127.0.0.1", port + 3)):
         result = shell.run("launch", "--servers", 2, "--port", port, "--metrics-port", port + 2)
     assert result.returncode == 1
-    said = f"did not start: cannot serve metrics on port {port + 3} of 127.0.0.1 (--metrics-port)"
-    assert result.stderr.startswith(f"ps2: server 1 (127.0.0.1:{port + 1}) {said}")
+    message = f"did not start: cannot serve metrics on port {port + 3} of 127.0.0.1 (--metrics-port)"
+    assert result.stderr.startswith(f"ps2: server 1 (127.0.0.1:{port + 1}) {message}")
     assert not (shell.folder / "default").exists()
 
 
@@ -189,10 +189,10 @@ def test_status_when_terminals_are_narrow_then_shows_all_columns(launched):
 
 
 def test_status_when_json_then_is_one_object(launched):
-    found = json.loads(launched.run("status", "-o", "json").stdout)
-    assert [server["address"] for server in found["servers"]] == launched.addresses
-    assert [server["memory_limit_bytes"] for server in found["servers"]] == [1 << 30] * 2
-    assert found["matrices"] == []
+    result = json.loads(launched.run("status", "-o", "json").stdout)
+    assert [server["address"] for server in result["servers"]] == launched.addresses
+    assert [server["memory_limit_bytes"] for server in result["servers"]] == [1 << 30] * 2
+    assert result["matrices"] == []
 
 
 def test_status_when_fleet_is_addressed_then_uses_token_variable(launched):
@@ -258,17 +258,17 @@ def attaching(launched, modules):
 def attached(launched):
     """What a driver prints that attaches, and what ``ps2 status`` shows while it is there, as JSON and as tables."""
     with attaching(launched, launched.modules) as driver:
-        said = [driver.stdout.readline(), driver.stdout.readline()]
-        assert said[1] == "attached\n", driver.communicate()
+        message = [driver.stdout.readline(), driver.stdout.readline()]
+        assert message[1] == "attached\n", driver.communicate()
         shown = launched.run("status", "-o", "json").stdout, launched.run("status").stdout
         _, errors = driver.communicate("\n", timeout=START_TIMEOUT_S)
         assert driver.returncode == 0, errors
-    return said[0], json.loads(shown[0]), shown[1]
+    return message[0], json.loads(shown[0]), shown[1]
 
 
 def test_status_when_a_driver_is_attached_then_shows_matrices(attached):
-    _, found, table = attached
-    matrices = {matrix["dim"]: matrix for matrix in found["matrices"]}
+    _, result, table = attached
+    matrices = {matrix["dim"]: matrix for matrix in result["matrices"]}
     dense, sparse = matrices[1000], matrices[2**63 - 1]
     assert {"kind": "dense", "rows": 2, "active_keys": None, "servers": 2}.items() <= dense.items()
     assert {"kind": "sparse", "rows": 1, "active_keys": 2}.items() <= sparse.items()
@@ -276,8 +276,8 @@ def test_status_when_a_driver_is_attached_then_shows_matrices(attached):
     assert (dense["names"], sparse["names"]) == (["weight"], [])
     columns = [line.split()[1:3] for line in table.split("\n\n")[1].splitlines()]
     assert [columns[0], *columns[-2:]] == [["kind", "layout"], ["dense", "row"], ["sparse", "column"]]
-    done = {operation["name"]: operation for operation in found["operations"]}
-    assert (done["fill"]["count"], done["sum"]["count"], done["scatter_add"]["keys"]) == (2, 2, 2)
+    finished = {operation["name"]: operation for operation in result["operations"]}
+    assert (finished["fill"]["count"], finished["sum"]["count"], finished["scatter_add"]["keys"]) == (2, 2, 2)
 
 
 def test_attach_when_another_process_leaves_then_fleet_runs_on(launched, attached):
@@ -292,8 +292,10 @@ def test_launch_when_ops_module_is_named_then_drivers_call_it(attached):
 def test_attach_when_ops_modules_differ_then_error_names_both(launched, tmp_path):
     with attaching(launched, with_operations(tmp_path / "other", 7)) as driver:
         output, errors = driver.communicate("\n", timeout=START_TIMEOUT_S)
-    said = rf"ConfigError: .*'answer' of module 'answers' differs between the two sides.* on .*{launched.addresses[0]}"
-    assert re.match(said, output), errors
+    message = (
+        rf"ConfigError: .*'answer' of module 'answers' differs between the two sides.* on .*{launched.addresses[0]}"
+    )
+    assert re.match(message, output), errors
 
 
 def test_launch_when_ops_module_import_fails_then_gives_reason(shell):

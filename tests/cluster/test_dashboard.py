@@ -29,10 +29,10 @@ def test_page_when_vectors_are_used_then_figures_move(ps, viewer):
     (matrix,) = [one for one in first["vectors"]["shown"] if "weight of the page" in one["names"]]
     assert (matrix["dim"], matrix["rows"], matrix["reserved"], matrix["bytes"]) == (1000, 1, 2, 8000)
     assert matrix["partitions"] == [1, 1]
-    runs = sum(done["count"] for done in first["operations"])
+    runs = sum(finished["count"] for finished in first["operations"])
     for _ in range(100):
         vector.pull()
-    later = viewer.see(lambda s: sum(done["count"] for done in s["operations"]) >= runs + 200)
+    later = viewer.see(lambda s: sum(finished["count"] for finished in s["operations"]) >= runs + 200)
     assert later["fleet"]["shown"][0]["uptime_s"] > first["fleet"]["shown"][0]["uptime_s"]
     assert viewer.vectors(find="OF THE PAGE")["found"] == 1
     assert viewer.vectors(find="no such name")["shown"] == []
@@ -51,8 +51,8 @@ def test_run_when_it_fails_before_it_starts_then_in_history(ps, viewer):
 
     with pytest.raises(ConfigError, match="has no SparkContext") as refused:
         ps.run([1], never_started)
-    found = viewer.see(lambda snapshot: [one for one in snapshot["history"] if "never_started" in one["name"]])
-    (line,) = [one for one in found["history"] if "never_started" in one["name"]]
+    result = viewer.see(lambda snapshot: [one for one in snapshot["history"] if "never_started" in one["name"]])
+    (line,) = [one for one in result["history"] if "never_started" in one["name"]]
     assert line["outcome"] == f"ConfigError: {refused.value}"
     assert line["detail"] == "no worker started"
     assert line["seconds"] < 60
@@ -73,16 +73,16 @@ def test_command_when_its_page_is_opened_then_shows_the_fleet(ps, tmp_path):
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             viewer = Viewer(process.stdout.readline().split()[-1])
-            found = viewer.see(lambda snapshot: snapshot["fleet"]["memory_limit_bytes"])
+            result = viewer.see(lambda snapshot: snapshot["fleet"]["memory_limit_bytes"])
             viewer.close()
         finally:
             process.terminate()
-    assert [server["address"] for server in found["fleet"]["shown"]] == ps.servers
-    assert "ps.dashboardUrl" in found["note"]
+    assert [server["address"] for server in result["fleet"]["shown"]] == ps.servers
+    assert "ps.dashboardUrl" in result["note"]
     assert process.returncode == 0
 
 
 def test_command_when_the_token_is_wrong_then_exits_6(ps, tmp_path):
     write_token(tmp_path / "token", new_token())
-    done = ps2(*command_of(ps, tmp_path / "token"))
-    assert done.returncode == 6, done.stderr
+    finished = ps2(*command_of(ps, tmp_path / "token"))
+    assert finished.returncode == 6, finished.stderr

@@ -21,10 +21,10 @@ def test_page_when_a_server_is_killed_then_says_so(leaves_nothing, tmp_path):
         viewer.see(lambda s: s["fleet"]["running"] == 2 and s["fleet"]["memory_limit_bytes"])
         pid = ps._coordinator.fleet.control.status(ps.servers[1]).pid
         os.kill(pid, signal.SIGKILL)
-        found = viewer.see(lambda s: any(event["kind"] == "lost" for event in s["events"]))
-        assert "server 1 is lost" in " ".join(event["text"] for event in found["events"])
-        found = viewer.see(lambda s: s["recoveries"])
-        assert found["recoveries"][0]["source"] == "replica"
+        result = viewer.see(lambda s: any(event["kind"] == "lost" for event in s["events"]))
+        assert "server 1 is lost" in " ".join(event["text"] for event in result["events"])
+        result = viewer.see(lambda s: s["recoveries"])
+        assert result["recoveries"][0]["source"] == "replica"
         viewer.see(lambda s: s["fleet"]["running"] == 2)
         viewer.close()
 

@@ -28,8 +28,8 @@ def shapes(statuses):
     """``shapes(u)``: (rows, widths of its partitions) of the vector's matrix, from the servers' own status."""
 
     def of(vector):
-        found = [m for status in statuses() for m in status.matrices if m.matrix == vector._matrix]
-        return {m.rows for m in found}, [p.width for m in found for p in m.partitions]
+        result = [m for status in statuses() for m in status.matrices if m.matrix == vector._matrix]
+        return {m.rows for m in result}, [p.width for m in result for p in m.partitions]
 
     return of
 

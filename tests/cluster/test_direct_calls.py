@@ -256,13 +256,17 @@ def test_keys_when_repeated_then_few_are_resent_and_many_named(ps, polled, make)
 
 
 def test_all_kinds_of_vectors_when_idle_then_sent_directly(ps, polled):
-    for made in (DCV.dense(DIM, wire="float16"), DCV.dense(DIM, dtype="int64"), DCV.dense(DIM, partitionsPerServer=2)):
-        made.add(np.ones(DIM, np.int64)).pull()  # kernels are compiled from now on
+    for created in (
+        DCV.dense(DIM, wire="float16"),
+        DCV.dense(DIM, dtype="int64"),
+        DCV.dense(DIM, partitionsPerServer=2),
+    ):
+        created.add(np.ones(DIM, np.int64)).pull()  # kernels are compiled from now on
         del polled[:]
-        made.add(np.ones(DIM, np.int64))
-        assert made.pull().sum() == 2 * DIM
+        created.add(np.ones(DIM, np.int64))
+        assert created.pull().sum() == 2 * DIM
         assert polled == []
-        made.free()
+        created.free()
 
 
 def test_operations_when_connections_wait_then_they_go_directly(ps, v, polled):

@@ -27,9 +27,9 @@ def taken(ps, statuses):
             table.add(np.arange(WORDS), np.ones((WORDS, SIZE), np.float32))
         assert (fleet.keys_and_counts()[0] == np.sort(keys)).all()
         assert (fleet.contexts.pull() == 1).all()
-        found = np.array([status.memory_bytes for status in statuses()]) - before
+        result = np.array([status.memory_bytes for status in statuses()]) - before
         fleet.free()
-        return empty, found
+        return empty, result
 
     return measured
 

@@ -16,8 +16,8 @@ def step(table, part):
 
 
 def check_as_pulled(folder, table, present):
-    found, there = Scorer(folder).lookUp(EVERY)
-    np.testing.assert_array_equal(found, table.pull(EVERY))
+    result, there = Scorer(folder).lookUp(EVERY)
+    np.testing.assert_array_equal(result, table.pull(EVERY))
     assert there.all(1).tolist() == there.any(1).tolist() == present
 
 

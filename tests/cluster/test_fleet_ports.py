@@ -16,16 +16,16 @@ PORTS = 6
 
 def test_fleet_when_at_ipv6_then_all_of_it_is_on_the_given_ports():
     first = free_port(PORTS)
-    given = range(first, first + PORTS)
+    inputs = range(first, first + PORTS)
     conf = PS2Conf(bindAddress="[::1]", ports=f"{first}-{first + PORTS - 1}")
     with PS2Context.getOrCreate(servers=2, replicas=1, conf=conf) as ps:
         weight = DCV.dense(10).fill(1.0)
         weight.add(np.ones(10))
-        found = [split_address(address) for address in (*ps.servers, ps._coordinator.fleet.address)]
+        result = [split_address(address) for address in (*ps.servers, ps._coordinator.fleet.address)]
         data = [ps._coordinator.session.network._identify(address).addresses[-1][1][1] for address in ps.servers]
         assert weight.sum() == 20.0
-    assert {host for host, _ in found} == {"::1"}
-    assert len({*data, *(port for _, port in found)} & set(given)) == PORTS - 1  # one is a run's
+    assert {host for host, _ in result} == {"::1"}
+    assert len({*data, *(port for _, port in result)} & set(inputs)) == PORTS - 1  # one is a run's
 
 
 def test_fleet_when_all_ports_are_taken_then_error_names_them():

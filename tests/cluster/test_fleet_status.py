@@ -23,9 +23,9 @@ def weight(ps):
 def test_vectors_when_some_have_names_then_lists_these(ps, weight):
     weight.derive(name="velocity")
     DCV.dense(5)
-    found = ps.vectors()
+    result = ps.vectors()
     ps.vector("velocity").free()
-    assert [(info.name, info.kind, info.dim, info.row, info.bytes) for info in found] == [
+    assert [(info.name, info.kind, info.dim, info.row, info.bytes) for info in result] == [
         ("velocity", "dense", 1000, 1, 8000),
         ("weight", "dense", 1000, 0, 8000),
     ]
@@ -78,10 +78,10 @@ def test_dense_when_threads_race_to_reuse_then_one_vector(weight):
         return DCV.dense(100, name="raced", reuse=True).add(number)
 
     with ThreadPoolExecutor(8) as threads:
-        made = list(threads.map(make, range(8)))
-    assert len({(vector._matrix, vector._row) for vector in made}) == 1
+        created = list(threads.map(make, range(8)))
+    assert len({(vector._matrix, vector._row) for vector in created}) == 1
     assert DCV.existing("raced").sum() == 100 * sum(range(8))
-    made[0].free()
+    created[0].free()
 
 
 def test_existing_when_there_is_none_then_lists_names(weight):

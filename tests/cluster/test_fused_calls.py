@@ -22,30 +22,30 @@ def vectors(ps, request):
     kind, dtype = request.param.split("-")
     model = np.random.default_rng(1).standard_normal((COUNT, DIM)).astype(dtype)
     first = DCV.dense(DIM, dtype=dtype) if kind == "dense" else DCV.sparse(2**60, dtype=dtype)
-    made = [first, *(first.derive() for _ in range(COUNT - 1))]
-    for vector, values in zip(made, model, strict=True):
+    created = [first, *(first.derive() for _ in range(COUNT - 1))]
+    for vector, values in zip(created, model, strict=True):
         vector.push(values, np.arange(DIM))
-    return made, model
+    return created, model
 
 
 def test_gram_when_called_then_all_inner_products(vectors):
-    made, model = vectors
-    found = DCV.gram(made[:2], made)
-    assert (found.dtype, found.shape) == (np.float64, (2, COUNT))
-    np.testing.assert_allclose(found, model[:2].astype(np.float64) @ model.T.astype(np.float64), rtol=1e-10)
+    created, model = vectors
+    result = DCV.gram(created[:2], created)
+    assert (result.dtype, result.shape) == (np.float64, (2, COUNT))
+    np.testing.assert_allclose(result, model[:2].astype(np.float64) @ model.T.astype(np.float64), rtol=1e-10)
 
 
 def test_combine_when_target_is_an_input_then_sums_old_values(vectors):
-    made, model = vectors
+    created, model = vectors
     alphas = np.linspace(-1, 2, 4)
-    assert made[1].combine(made[:4], alphas) is made[1]
+    assert created[1].combine(created[:4], alphas) is created[1]
     expected = (alphas @ model[:4].astype(np.float64)).astype(model.dtype)
-    np.testing.assert_allclose(made[1].pull(np.arange(DIM)), expected, rtol=1e-6 if model.itemsize == 4 else 1e-12)
+    np.testing.assert_allclose(created[1].pull(np.arange(DIM)), expected, rtol=1e-6 if model.itemsize == 4 else 1e-12)
 
 
 def test_norm1_when_called_then_the_sum_of_absolute_values(vectors):
-    made, model = vectors
-    assert made[2].norm1() == pytest.approx(np.abs(model[2].astype(np.float64)).sum(), rel=1e-12)
+    created, model = vectors
+    assert created[2].norm1() == pytest.approx(np.abs(model[2].astype(np.float64)).sum(), rel=1e-12)
 
 
 def test_gram_and_combine_when_batched_then_one_request_each(ps, requests_by):

@@ -25,8 +25,8 @@ def over(tmp_path, until):
 
 
 def test_calls_when_interrupted_anywhere_then_each_counts_once(over):
-    said, *end = over("calls", 300)
-    assert said.startswith("sums")
+    message, *end = over("calls", 300)
+    assert message.startswith("sums")
     assert end == ["done"]
 
 

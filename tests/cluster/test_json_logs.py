@@ -66,5 +66,5 @@ def test_driver_when_json_is_asked_for_then_all_lines_are_json(said):
 
 
 def test_server_when_the_format_is_unknown_then_exits_2():
-    done = ps2("server", "--insecure", PS2_LOG="xml")
-    assert (done.returncode, done.stderr) == (2, "ps2: PS2_LOG: expected 'text' or 'json', got 'xml'\n")
+    finished = ps2("server", "--insecure", PS2_LOG="xml")
+    assert (finished.returncode, finished.stderr) == (2, "ps2: PS2_LOG: expected 'text' or 'json', got 'xml'\n")

@@ -32,8 +32,8 @@ def test_server_when_log_folder_is_gone_then_replaced_once_back(temporary, caplo
         temporary.mkdir()
         assert np.array_equal(weight.pull(), VALUES)
         assert [recovery.servers for recovery in ps.recoveries] == [(0,)]
-        (made,) = temporary.iterdir()
-        assert {file.name for file in made.iterdir()} == {"server-0.log", "token"}
+        (created,) = temporary.iterdir()
+        assert {file.name for file in created.iterdir()} == {"server-0.log", "token"}
     assert list(temporary.iterdir()) == []
 
 

@@ -17,8 +17,8 @@ from tests.cluster.victim import DIM, REFUSED, WAYS, ask, attacked, message, req
 @pytest.fixture(scope="module")
 def victim(leaves_nothing):
     """A server of no other module: an attack may leave traces."""
-    with PS2Context.getOrCreate(servers=1) as ps, attacked(ps) as made:
-        yield made
+    with PS2Context.getOrCreate(servers=1) as ps, attacked(ps) as created:
+        yield created
 
 
 def assert_refused_or_done(answers):
@@ -32,7 +32,7 @@ def assert_refused_or_done(answers):
 @st.composite
 def damage(draw):
     """A function that damages a message: up to four bytes changed, a piece cut out or put in, the end cut off."""
-    places = draw(st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), max_size=4))
+    positions = draw(st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), max_size=4))
     cut, length, put = draw(st.floats(0, 1)), draw(st.integers(0, 12)), draw(st.binary(max_size=12))
     end = draw(st.sampled_from([1.0, 1.0, 1.0]) | st.floats(0, 1))
     # Most of a message is numbers, in which any change is as good as what was there: change the front more often.
@@ -40,7 +40,7 @@ def damage(draw):
 
     def apply(data):
         data = bytearray(data)
-        for where, byte in places:
+        for where, byte in positions:
             data[int(where * front * (len(data) - 1))] = byte
         at = int(cut * front * len(data))
         data[at : at + length] = put

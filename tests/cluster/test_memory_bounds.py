@@ -61,8 +61,8 @@ def test_pull_when_large_then_client_peak_rises_little(tmp_path, leaves_nothing,
     script = tmp_path / "pull.py"
     script.write_text(PULL)
     command = [sys.executable, str(script), str(columns), str(rows)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
-    risen, size = map(int, done.stdout.split())
+    finished = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
+    risen, size = map(int, finished.stdout.split())
     assert size == 4 * LARGE
     assert risen <= 1.3 * size
 
@@ -119,8 +119,8 @@ def test_server_when_clients_do_not_read_then_holds_a_block_each(one, until):
 def _ask_and_do_not_read(context, vector, session):
     """Return a connection on which the pull of the whole vector was asked for, and the thread that asked."""
     peer = session.network._identify(context.servers[0])
-    family, place = peer.addresses[-1]
-    client = connect(family, place, 20.0)
+    family, position = peer.addresses[-1]
+    client = connect(family, position, 20.0)
     handshake(client, context._coordinator.token, peer.server_id, time.monotonic() + 20)
     client.settimeout(None)
     plan = plans.pull(vector._target(), 0, vector.dim, np.empty(vector.dim, np.float32))

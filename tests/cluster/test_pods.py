@@ -42,10 +42,10 @@ class Pod:
             "--token-file": str(token),
             "--metrics-port": metrics_port,
         }
-        given = dict(argument.split("=", 1) for argument in container["args"])
-        assert here.keys() <= given.keys()
+        inputs = dict(argument.split("=", 1) for argument in container["args"])
+        assert here.keys() <= inputs.keys()
         assert container["command"] == ["ps2", "server"]
-        self._command = [*map("=".join, {**given, **here, **options}.items())]
+        self._command = [*map("=".join, {**inputs, **here, **options}.items())]
         self._probe = container["readinessProbe"]["httpGet"]["path"]
         self._log, self._forked = folder / "log", forked
 
@@ -105,33 +105,33 @@ def pods(container, tmp_path, until, forked):
     """Three pods that are up."""
     token = Path(tmp_path / "token")
     write_token(token, new_token())
-    found = [Pod(container, token, tmp_path, forked) for _ in range(3)]
+    result = [Pod(container, token, tmp_path, forked) for _ in range(3)]
     with ExitStack() as ended:
-        for pod in found:
+        for pod in result:
             pod.start()
             ended.callback(pod.end)
-        until(lambda: all(pod.waits() for pod in found), "they are up, and have no driver", 60)
-        yield found
+        until(lambda: all(pod.waits() for pod in result), "they are up, and have no driver", 60)
+        yield result
 
 
 def test_pods_when_restarted_in_turn_then_nothing_is_lost(pods, tmp_path, until):
     first, second, _ = pods
     folder = str(tmp_path / "checkpoints")
-    given = {"tokenFile": str(tmp_path / "token"), "checkpointDir": folder}
-    with PS2Context.getOrCreate(fleet=[first.address, second.address], replicas=1, **given) as ps:
+    inputs = {"tokenFile": str(tmp_path / "token"), "checkpointDir": folder}
+    with PS2Context.getOrCreate(fleet=[first.address, second.address], replicas=1, **inputs) as ps:
         until(lambda: first.status() == second.status() == 200, "they are ready")
         weight = DCV.dense(1000, dtype="float64", name="weight").push(VALUES)
-        for done, pod in enumerate((first, second), 1):
+        for finished, pod in enumerate((first, second), 1):
             pod.stop()
             pod.start()
             # A rolling update takes the next one no sooner.
             until(lambda pod=pod: pod.status() == 200, "it has its shards again", 60)
             weight.add(1)
-            assert np.array_equal(weight.pull(), VALUES + done)
+            assert np.array_equal(weight.pull(), VALUES + finished)
         assert [recovery.source for recovery in ps.recoveries] == ["replica", "replica"]
         path = ps.checkpoint().path
     # Scaled up: the next driver names one more.
-    with PS2Context.getOrCreate(fleet=[pod.address for pod in pods], restore=path, **given) as ps:
+    with PS2Context.getOrCreate(fleet=[pod.address for pod in pods], restore=path, **inputs) as ps:
         assert np.array_equal(ps.vector("weight").pull(), VALUES + 2)
         assert [pod.status() for pod in pods] == [200] * 3
 
@@ -139,12 +139,12 @@ def test_pods_when_restarted_in_turn_then_nothing_is_lost(pods, tmp_path, until)
 @pytest.mark.nightly
 def test_pods_without_copies_when_terminated_then_hand_over_all(pods, tmp_path, until):
     first = pods[0]
-    given = {
+    inputs = {
         "tokenFile": str(tmp_path / "token"),
         "checkpointDir": str(tmp_path / "checkpoints"),
         "conf": PS2Conf(retryTimeoutS=60),
     }
-    with PS2Context.getOrCreate(fleet=[pod.address for pod in pods], **given) as ps:
+    with PS2Context.getOrCreate(fleet=[pod.address for pod in pods], **inputs) as ps:
         weight = DCV.dense(1000, dtype="float64", name="weight").push(VALUES)
         added, over = 0, threading.Event()
 
@@ -175,8 +175,8 @@ def test_pods_without_copies_when_terminated_then_hand_over_all(pods, tmp_path, 
 
 
 def test_pods_when_one_is_killed_then_restored_from_checkpoint(pods, tmp_path, until, monkeypatch):
-    given = {"tokenFile": str(tmp_path / "token"), "checkpointDir": str(tmp_path / "checkpoints")}
-    with PS2Context.getOrCreate(fleet=[pod.address for pod in pods], **given) as ps:
+    inputs = {"tokenFile": str(tmp_path / "token"), "checkpointDir": str(tmp_path / "checkpoints")}
+    with PS2Context.getOrCreate(fleet=[pod.address for pod in pods], **inputs) as ps:
         weight = DCV.dense(900, dtype="float64", name="weight").push(VALUES[:900])
         ps.checkpoint()
         weight.add(1)
@@ -204,13 +204,13 @@ def test_pods_when_one_is_killed_then_restored_from_checkpoint(pods, tmp_path, u
 
 @pytest.mark.nightly
 def test_pods_when_one_ends_in_step_then_crash_undoes_whole_step(pods, tmp_path, until):
-    given = {
+    inputs = {
         "tokenFile": str(tmp_path / "token"),
         "checkpointDir": str(tmp_path / "checkpoints"),
         "conf": PS2Conf(keep=1, recover="consistent"),
     }
     fleet = [pod.address for pod in pods]
-    with PS2Context.getOrCreate(fleet=fleet, **given) as ps:
+    with PS2Context.getOrCreate(fleet=fleet, **inputs) as ps:
         weight = DCV.dense(1000, dtype="float64", name="weight").push(VALUES)
         cut = ps.checkpoint()
         with ps.step():

@@ -52,9 +52,9 @@ def test_server_when_it_dies_then_lost_changes_are_counted(tmp_path, until):
         member = ps._coordinator.fleet.master.registry._membership.members[0]
         until(lambda: member.mutations == 7, "the server has told of its mutations in a heartbeat")
         kill(ps, 0)
-        found = weight.pull()
-        assert np.array_equal(found[FIRST], VALUES[FIRST])
-        assert np.array_equal(found[500:], VALUES[500:] + 5)
+        result = weight.pull()
+        assert np.array_equal(result[FIRST], VALUES[FIRST])
+        assert np.array_equal(result[500:], VALUES[500:] + 5)
         assert younger.nnz() == 500
         (recovery,) = ps.recoveries
         assert (recovery.servers, recovery.source, recovery.step) == ((0,), "checkpoint", 4)
@@ -180,7 +180,7 @@ def test_timed_checkpoints_when_steps_then_made_at_step_ends(tmp_path, until):
 def test_step_when_rolled_back_then_raises_over_other_failures(tmp_path, until):
     with PS2Context.getOrCreate(servers=2, checkpointDir=str(tmp_path), checkpointEverySteps=2) as ps:
         weight = DCV.dense(1000, dtype="float64")
-        done, told = [], []
+        finished, messages = [], []
         while ps.nextStep < 6:
             try:
                 with ps.step() as t:
@@ -189,11 +189,11 @@ def test_step_when_rolled_back_then_raises_over_other_failures(tmp_path, until):
                         until(lambda: ps.recoveries, "the server is back", 60)
                         raise ValueError("because of it")
                     weight.add(1)
-                    done.append(t)
+                    finished.append(t)
             except RolledBack as back:
-                told.append((back.step, type(back.__cause__)))
-        assert told == [(2, ValueError)]
-        assert done == [0, 1, 2, 2, 3, 4, 5]
+                messages.append((back.step, type(back.__cause__)))
+        assert messages == [(2, ValueError)]
+        assert finished == [0, 1, 2, 2, 3, 4, 5]
         assert np.array_equal(weight.pull(), np.full(1000, 6.0))
 
 

@@ -45,8 +45,8 @@ def copied(saved, tmp_path):
     """A checkpoint's folder of one's own, to be spoiled."""
     import shutil
 
-    (made,) = Path(saved).iterdir()
-    return Path(shutil.copytree(made, tmp_path / made.name))
+    (created,) = Path(saved).iterdir()
+    return Path(shutil.copytree(created, tmp_path / created.name))
 
 
 @pytest.mark.parametrize("servers", [1, 2, 3])

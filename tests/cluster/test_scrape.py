@@ -42,8 +42,8 @@ class Server:
 
     def said(self, pattern):
         """Return what the log has of a pattern's group, or None."""
-        found = re.search(pattern, self._log.read_text())
-        return found and found[1]
+        result = re.search(pattern, self._log.read_text())
+        return result and result[1]
 
     @property
     def address(self):
@@ -121,21 +121,21 @@ def of(operation):
 
 
 def test_scrape_when_known_requests_ran_then_counts_are_exact(used):
-    found = used.scrape()
-    outcomes = {labels[0][1]: value for (name, *labels), value in found.items() if name == "ps2_requests_total"}
+    result = used.scrape()
+    outcomes = {labels[0][1]: value for (name, *labels), value in result.items() if name == "ps2_requests_total"}
     assert outcomes == {"ok": 3, "KeyMissError": 1, "OutOfRangeError": 1, "NotFoundError": 1}
-    assert found["ps2_received_bytes_total",] == 2 * DIM * 8 + COLUMNS.size * 8 + 8
-    assert found["ps2_sent_bytes_total",] == 2 * COLUMNS.size * 8
+    assert result["ps2_received_bytes_total",] == 2 * DIM * 8 + COLUMNS.size * 8 + 8
+    assert result["ps2_sent_bytes_total",] == 2 * COLUMNS.size * 8
     for name, count, failures, keys in (("push", 2, 0, 0), ("gather", 3, 1, 2 * COLUMNS.size)):
-        assert found["ps2_operation_duration_seconds_count", of(name)] == count
-        assert found["ps2_operation_failures_total", of(name)] == failures
-        assert found["ps2_keys_total", of(name)] == keys
-    assert (found["ps2_key_cache_hits_total",], found["ps2_key_cache_misses_total",]) == (1, 1)
-    assert found["ps2_key_cache_bytes",] == COLUMNS.size * 8
-    assert (found["ps2_matrices",], found["ps2_active_keys",]) == (1, 0)
-    assert found["ps2_memory_bytes",] == 2 * DIM * 8 + COLUMNS.size * 8
-    assert found["ps2_requests_in_progress",] == found["ps2_requests_waiting",] == 0
-    assert found["process_resident_memory_bytes",] > 0
+        assert result["ps2_operation_duration_seconds_count", of(name)] == count
+        assert result["ps2_operation_failures_total", of(name)] == failures
+        assert result["ps2_keys_total", of(name)] == keys
+    assert (result["ps2_key_cache_hits_total",], result["ps2_key_cache_misses_total",]) == (1, 1)
+    assert result["ps2_key_cache_bytes",] == COLUMNS.size * 8
+    assert (result["ps2_matrices",], result["ps2_active_keys",]) == (1, 0)
+    assert result["ps2_memory_bytes",] == 2 * DIM * 8 + COLUMNS.size * 8
+    assert result["ps2_requests_in_progress",] == result["ps2_requests_waiting",] == 0
+    assert result["process_resident_memory_bytes",] > 0
 
 
 def test_scrape_when_operation_is_made_up_then_has_no_series(used):
@@ -151,18 +151,18 @@ def test_connections_when_client_comes_and_goes_then_counts_open(used, until):
 
 
 def test_status_when_json_then_has_the_same_numbers(used):
-    found = json.loads(used.status("json"))
-    (server,) = found["servers"]
+    result = json.loads(used.status("json"))
+    (server,) = result["servers"]
     assert server["outcomes"] == {"ok": 3, "KeyMissError": 1, "OutOfRangeError": 1, "NotFoundError": 1}
     assert (server["requests"], server["failed"]) == (6, 2)
     assert (server["in_progress"], server["waiting"], server["lock_waits"], server["lock_wait_s"]) == (0, 0, 0, 0)
     assert (server["key_cache_hits"], server["key_cache_misses"]) == (1, 1)
     assert server["key_cache_bytes"] == COLUMNS.size * 8
     assert server["connections"] == 0
-    operations = {operation["name"]: operation for operation in found["operations"]}
+    operations = {operation["name"]: operation for operation in result["operations"]}
     assert operations["gather"].items() >= {"count": 3, "failures": 1, "keys": 2 * COLUMNS.size}.items()
     assert operations["push"].items() >= {"count": 2, "failures": 0, "keys": 0}.items()
-    assert sorted(server["operations"], key=lambda operation: -operation["seconds"]) == found["operations"]
+    assert sorted(server["operations"], key=lambda operation: -operation["seconds"]) == result["operations"]
 
 
 def test_status_when_yaml_then_is_what_json_is(used):

@@ -20,9 +20,9 @@ SERVE = [sys.executable, "-m", "ps2.cli.main", "serve", "--model"]
 
 def refused(*arguments):
     """Return the exit code and the error of a command that is refused."""
-    done = ps2("serve", "--model", *arguments)
-    assert_one_line(done.stderr)
-    return done.returncode, done.stderr
+    finished = ps2("serve", "--model", *arguments)
+    assert_one_line(finished.stderr)
+    return finished.returncode, finished.stderr
 
 
 @pytest.fixture(scope="module")
@@ -71,9 +71,9 @@ def test_serve_when_told_to_end_then_ends_with_0(served):
 )
 def test_serve_when_an_option_is_wrong_then_says_so(tmp_path, more, code, text):
     export(tmp_path, np.arange(3))
-    found, said = refused(tmp_path, *more)
-    assert found == code
-    assert text in said
+    result, message = refused(tmp_path, *more)
+    assert result == code
+    assert text in message
 
 
 def test_serve_when_there_is_no_export_then_says_so(tmp_path):

@@ -36,9 +36,9 @@ def keys():
 def test_export_when_read_then_equals_pull(ps, keys, tmp_path):
     table = trained(keys)
     export = table.export(str(tmp_path))
-    wanted = np.concatenate([keys[::7], np.arange(20)])  # the last ones have their initial weights
-    found, present = Scorer(str(tmp_path)).lookUp(wanted.reshape(-1, 1))
-    np.testing.assert_array_equal(found, table.pull(wanted.reshape(-1, 1)))
+    expected = np.concatenate([keys[::7], np.arange(20)])  # the last ones have their initial weights
+    result, present = Scorer(str(tmp_path)).lookUp(expected.reshape(-1, 1))
+    np.testing.assert_array_equal(result, table.pull(expected.reshape(-1, 1)))
     assert present.sum() == len(keys[::7])
     assert (export.keys, export.number, export.full, export.reason) == (3000, 1, True, None)
 
@@ -65,9 +65,9 @@ def test_delta_when_read_then_equals_pull(ps, keys, tmp_path):
     second = table.export(str(tmp_path), since=first)
     assert (second.full, second.keys, second.removed) == (False, 110, 50)
     scorer.refresh()
-    wanted = np.concatenate([keys, new])
-    found, present = scorer.lookUp(wanted)
-    np.testing.assert_array_equal(found, table.pull(wanted))
+    expected = np.concatenate([keys, new])
+    result, present = scorer.lookUp(expected)
+    np.testing.assert_array_equal(result, table.pull(expected))
     assert not present[100:150].any()
     assert present.sum() == 2960
 

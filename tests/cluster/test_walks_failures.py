@@ -22,8 +22,8 @@ def test_walks_when_server_dies_with_copies_then_are_the_same():
         graph.add(edges.sources, edges.targets, edges.weights)
         graph.finish(degrees)
         processes.kill(processes.servers_of(ps)[0])
-        found = graph.walk(settings, walkers)
+        result = graph.walk(settings, walkers)
         assert ps.recoveries
-    np.testing.assert_array_equal(found.lengths, expected.lengths)
-    there = np.arange(settings.walkLength) < found.lengths[:, None]
-    np.testing.assert_array_equal(found.vertices[there], expected.vertices[there])
+    np.testing.assert_array_equal(result.lengths, expected.lengths)
+    there = np.arange(settings.walkLength) < result.lengths[:, None]
+    np.testing.assert_array_equal(result.vertices[there], expected.vertices[there])

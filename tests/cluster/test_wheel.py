@@ -24,11 +24,11 @@ with PS2Context.getOrCreate(servers=1):
 def run(*command):
     """Run to the end, away from the sources; return what it printed."""
     outside = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
+    finished = subprocess.run(
         [str(part) for part in command], capture_output=True, text=True, env=outside, cwd="/", timeout=60, check=False
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    return finished.stdout
 
 
 pytestmark = pytest.mark.nightly
@@ -39,8 +39,8 @@ def wheel(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheel")
     build = ("wheel", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", folder, REPO)
     run(sys.executable, "-m", "pip", "-q", "--disable-pip-version-check", *build)
-    [found] = folder.iterdir()
-    return found
+    [result] = folder.iterdir()
+    return result
 
 
 @pytest.fixture(scope="module")

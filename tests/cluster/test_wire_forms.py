@@ -123,8 +123,8 @@ def test_matrix_when_narrowed_then_rows_and_columns_are_too(ps):
     m = DCV.dense(100, 3, wire="bfloat16").matrix()
     m.push([0, 2], np.full((2, 100), 1 / 3))
     m.add([2], np.full((1, 2), 1.0), columns=[5, 50])
-    found = m.pull([0, 2], columns=[50, 5, 6])
-    assert np.allclose(found, [[1 / 3] * 3, [4 / 3, 4 / 3, 1 / 3]], rtol=2**-7)
+    result = m.pull([0, 2], columns=[50, 5, 6])
+    assert np.allclose(result, [[1 / 3] * 3, [4 / 3, 4 / 3, 1 / 3]], rtol=2**-7)
 
 
 @pytest.mark.parametrize("call", ["push", "add", "pushPull"])

@@ -22,8 +22,8 @@ SOCKETS = WAYS[1:]
 @pytest.fixture(scope="module")
 def victim(leaves_nothing):
     """A server of no other module: an attack may leave traces."""
-    with PS2Context.getOrCreate(servers=1) as ps, attacked(ps) as made:
-        yield made
+    with PS2Context.getOrCreate(servers=1) as ps, attacked(ps) as created:
+        yield created
 
 
 def header(*operations, **id):
@@ -126,7 +126,7 @@ ONLY_OF_PROTOBUF = ("keys with a short hash",)
     ("what", "way"), [(what, way) for what in WRONG for way in WAYS if way == "execute" or what not in ONLY_OF_PROTOBUF]
 )
 def test_request_when_invalid_then_refused_and_connection_stays(victim, until, way, what):
-    header, data, said = WRONG[what]
+    header, data, text = WRONG[what]
     with unharmed(victim, until) as matrix:
         sent = pb.RequestHeader.FromString(header.SerializeToString())
         for operation in sent.operations:
@@ -138,9 +138,9 @@ def test_request_when_invalid_then_refused_and_connection_stays(victim, until, w
             after = message(way, Request(()))
             answer, good = ask(victim, way, framing.HEAD.pack(len(parts), len(data)) + parts + data + after)
             assert good == pb.ReplyHeader()
-    if said is not None:
+    if text is not None:
         assert isinstance(answer, REFUSED), repr(answer)
-        assert said in type(answer).__name__
+        assert text in type(answer).__name__
     else:
         assert "internal error" not in str(answer)
 

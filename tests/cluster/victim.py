@@ -64,15 +64,15 @@ def attacked(ps):
     control = ServerControl(transport)
     control.route_version = control.status(address).route_version
     control.activate(address, Activation(ps._coordinator.fleet.master.id, leave=True))
-    made = Victim(
+    created = Victim(
         address, hello, transport, ps._coordinator.token, DCV.dense(1000, dtype="float64").push(values), values
     )
-    with scratch(made) as matrix:
-        for way in WAYS:
+    with scratch(created) as matrix:
+        for variant in WAYS:
             for request in requests(matrix):
-                assert not isinstance(ask(made, way, message(way, request))[0], PS2Error)
-    made.rss_bytes = made.status().rss_bytes
-    yield made
+                assert not isinstance(ask(created, variant, message(variant, request))[0], PS2Error)
+    created.rss_bytes = created.status().rss_bytes
+    yield created
     transport.close()
 
 
@@ -149,10 +149,10 @@ def reply_of(fn):
 
 @contextmanager
 def dialled(victim, way):
-    places = {"tcp": ("127.0.0.1", victim.hello.data_port), "unix": abstract(victim.hello.data_socket)}
+    positions = {"tcp": ("127.0.0.1", victim.hello.data_port), "unix": abstract(victim.hello.data_socket)}
     with socket.socket(socket.AF_INET if way == "tcp" else socket.AF_UNIX) as connection:
         connection.settimeout(20)
-        connection.connect(places[way])
+        connection.connect(positions[way])
         handshake(connection, victim.token, victim.hello.server_id, time.monotonic() + 20)
         connection.settimeout(20)
         yield connection

@@ -31,5 +31,5 @@ def carrier(request):
 
 @pytest.fixture
 def transport(carrier):
-    with connected(carrier) as made:
-        yield made
+    with connected(carrier) as created:
+        yield created

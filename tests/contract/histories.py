@@ -77,12 +77,12 @@ class History:
 
     def _id(self):
         rng = self._rng
-        place = int(rng.integers(4))
+        position = int(rng.integers(4))
         # Of this history alone: an id never comes with another number of parts.
-        scope = f"scope {place} of {self._seed}"
+        scope = f"scope {position} of {self._seed}"
         number = self._scopes[scope] = self._scopes.get(scope, -1) + 1
         parts = int(rng.integers(1, 3))
-        return RequestId(scope, number, max(0, number - 5), parts - 1, parts, "series" if place > 1 else "", 1)
+        return RequestId(scope, number, max(0, number - 5), parts - 1, parts, "series" if position > 1 else "", 1)
 
     def _operation(self, before):
         rng = self._rng
@@ -100,8 +100,8 @@ class History:
             return Operation("map", matrix, partition.index, rows, arrays=(fn,), others=others)
         if rng.random() < 0.1:
             return Operation("sum", matrix, partition.index, (0,))
-        wanted = [name for name in WRITING if spec.dtype in TABLE[name].dtypes]
-        op = TABLE[rng.choice(wanted)]
+        expected = [name for name in WRITING if spec.dtype in TABLE[name].dtypes]
+        op = TABLE[rng.choice(expected)]
         return self._call(op, matrix, partition, before)
 
     def _of_keys(self, matrix):
@@ -134,7 +134,7 @@ class History:
         count = sizes.get(op.name, (3 if "row_ids" in op.arrays else 1) * columns.size)
         count += int(rng.random() < 0.1)  # one too many
         shape = (count, spec.rows) if "blocks" in op.operands else (count,)
-        given = {
+        inputs = {
             "slots": columns,
             "row_ids": ids,
             "values": (rng.standard_normal(shape) * 5).astype(spec.np_dtype),
@@ -143,8 +143,13 @@ class History:
         }
         lengths = {"slots": columns.size, "samples": 2, "width": 1}
         operands = [
-            (kind, np.resize(given[kind], [lengths[a] for a in said.axes]) if "samples" in said.axes else given[kind])
-            for _, kind, said in op.request_operands
+            (
+                kind,
+                np.resize(inputs[kind], [lengths[a] for a in message.axes])
+                if "samples" in message.axes
+                else inputs[kind],
+            )
+            for _, kind, message in op.request_operands
         ]
         keys = None
         if "slots" in op.arrays and rng.random() < 0.7:
@@ -202,14 +207,14 @@ def remembered(request):
 def held(engine, copies):
     """Everything that an engine holds of its shards, or of copies, to the bit."""
     return {
-        place: {
+        position: {
             "rows": [shard.row(n).tobytes() for n in range(shard.rows) if n not in shard.unused],
             "unused": shard.unused,
             "keys": None if shard.index is None else shard.index.keys.tolist(),
             "managed": None if shard.managed is None else {n: a.tobytes() for n, a in shard.managed.arrays().items()},
             "applied": shard.applied.to_json(),
-            "kept": {(k.id, k.position): k.to_json() for k in engine.replies.shard_replies(place)},
+            "kept": {(k.id, k.position): k.to_json() for k in engine.replies.shard_replies(position)},
         }
-        for place, shard in engine.shards().items()
+        for position, shard in engine.shards().items()
         if shard.copy is copies
     }

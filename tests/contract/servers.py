@@ -71,8 +71,10 @@ class Served:
         self.data = DataServer(engine, host, ANY_PORT, token, self.id, wire)
         try:
             port, unix_name = places(self.data) if places else (self.data.port, self.data.unix_name)
-            told = SimpleNamespace(port=port, unix_name=unix_name, connections=0, carried=self.data.carried)
-            self.servicer = ServerServicer(engine, self.id, wire, lambda: None, told, lambda: FleetNetwork(token, wire))
+            messages = SimpleNamespace(port=port, unix_name=unix_name, connections=0, carried=self.data.carried)
+            self.servicer = ServerServicer(
+                engine, self.id, wire, lambda: None, messages, lambda: FleetNetwork(token, wire)
+            )
             self.rpc = RpcServer(SERVICE, self.servicer, listen, token, 4, wire)
         except PS2Error:
             self.data.stop(0)
@@ -202,10 +204,10 @@ def row(engine, number):
 @contextmanager
 def dialled(server, carrier, first=None):
     """A data connection that has been let in, unless ``first`` says what is sent first."""
-    family, place = place_of(server, carrier)
+    family, position = place_of(server, carrier)
     with socket.socket(family) as connection:
         connection.settimeout(10)
-        connection.connect(place)
+        connection.connect(position)
         if first is None:
             handshake(connection, TOKEN, server.id, time.monotonic() + 10)
             connection.settimeout(10)
@@ -297,11 +299,11 @@ class Proxy:
             ends = {client: (server, 0), server: (client, 1)}
             while not self._ended.is_set():
                 for end in select.select(list(ends), [], [], 0.02)[0]:
-                    other, way = ends[end]
+                    other, variant = ends[end]
                     data = end.recv(1 << 16)
                     if self._left is not None:
-                        self._left[way] -= len(data)
-                    if not data or (self._left is not None and self._left[way] < 0):
+                        self._left[variant] -= len(data)
+                    if not data or (self._left is not None and self._left[variant] < 0):
                         return
                     if client not in self._swallowing:
                         other.sendall(data)

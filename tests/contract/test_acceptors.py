@@ -96,10 +96,10 @@ class Meets(socket.socket):
 
 def test_acceptor_when_accept_fails_in_any_way_then_takes_next():
     listener, met = Meets(), threading.Event()
-    place = listener.getsockname()
+    position = listener.getsockname()
     acceptor = Acceptor([listener], None, "id", WireConfig(), lambda peer: (peer.plain.close(), met.set()))
     try:
-        with socket.create_connection(place, 10) as connection:
+        with socket.create_connection(position, 10) as connection:
             greet(connection, pb.Greeting(protocol=PROTOCOL_VERSION, server_id="id"))
             assert met.wait(10)
     finally:

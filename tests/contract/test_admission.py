@@ -127,8 +127,8 @@ def test_health_when_asked_without_a_token_then_serving(address):
 
 
 def test_hello_when_protocol_differs_then_error_names_both(address):
-    said = rf"speaks protocol {PROTOCOL_VERSION} .*the peer 99"
-    with connected("tcp") as transport, pytest.raises(ProtocolError, match=said):
+    message = rf"speaks protocol {PROTOCOL_VERSION} .*the peer 99"
+    with connected("tcp") as transport, pytest.raises(ProtocolError, match=message):
         transport.call(address, "Server/Hello", pb.HelloRequest(protocol=99), pb.HelloReply, 5)
 
 
@@ -187,9 +187,9 @@ def test_port_when_in_use_then_launch_error_names_it(address, engine):
 
 
 def test_port_when_taken_at_resolved_address_then_launch_error(engine):
-    family, place = resolve("localhost", 0)
+    family, position = resolve("localhost", 0)
     with socket.socket(family) as another:
-        another.bind(place)
+        another.bind(position)
         another.listen()
         address = f"localhost:{another.getsockname()[1]}"
         with pytest.raises(LaunchError, match=f"cannot listen on {address}"), serving(engine, address):

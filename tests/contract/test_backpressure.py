@@ -126,9 +126,9 @@ def test_server_when_stopped_then_threads_and_sockets_are_gone(carrier, until):
 def test_server_when_stopped_then_nobody_listens_at_once(carrier):
     server = Served(an_engine())
     server.stop()
-    family, place = place_of(server, carrier)
+    family, position = place_of(server, carrier)
     with socket.socket(family) as connection, pytest.raises(ConnectionRefusedError):
-        connection.connect(place)
+        connection.connect(position)
 
 
 def test_server_when_stopped_then_port_and_name_are_free_at_once(engine):

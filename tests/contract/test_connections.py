@@ -136,7 +136,7 @@ def _answer(listener, answer):
 @pytest.mark.parametrize("answer", [None, b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"], ids=["refused", "closed", "http"])
 @on_sockets
 def test_data_port_when_unusable_then_unreachable_names_it(engine, carrier, answer):
-    with a_port(answer) as places, serving(engine, places=places) as server, connected(carrier) as transport:
+    with a_port(answer) as positions, serving(engine, places=positions) as server, connected(carrier) as transport:
         with pytest.raises(UnreachableError, match=r"data port \d+: .*a firewall.*|data port \d+: .*bindAddress"):
             count(transport, server.address)
         assert ServerControl(transport).hello(server.address)
@@ -146,8 +146,8 @@ def test_data_port_when_unusable_then_unreachable_names_it(engine, carrier, answ
 def test_data_port_when_of_other_server_then_gets_no_request(engine, carrier):
     error = pytest.raises(UnreachableError, match="the peer wants to reach another server")
     with serving(Engine(1 << 20, False)) as other:
-        places = other.data.port, other.data.unix_name
-        with serving(engine, places=lambda data: places) as server, connected(carrier) as transport, error:
+        positions = other.data.port, other.data.unix_name
+        with serving(engine, places=lambda data: positions) as server, connected(carrier) as transport, error:
             count(transport, server.address)
         assert other.engine.meter.read().requests == 0
 

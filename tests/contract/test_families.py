@@ -78,10 +78,10 @@ def test_run_when_never_reached_then_settings_are_named(monkeypatch):
     address = f"127.0.0.1:{free_port()}"
     with pytest.raises(UnreachableError) as caught:
         RunControl(address, TOKEN).join(0, 1, "host", 1)
-    said = str(caught.value)
-    assert said.startswith(f"the driver's run at {address} was never reached from {socket.gethostname()}: ")
-    assert "refused" in said
-    assert "bindAddress" in said
+    message = str(caught.value)
+    assert message.startswith(f"the driver's run at {address} was never reached from {socket.gethostname()}: ")
+    assert "refused" in message
+    assert "bindAddress" in message
 
 
 def test_run_when_nothing_answers_then_the_settings_are_named(monkeypatch):

@@ -111,8 +111,10 @@ def some_changes(draw, count):
     sizes = np.array(draw(st.lists(st.integers(0, 5), min_size=count, max_size=count)), draw(unsigned))
     total = int(sizes.sum()) + draw(st.sampled_from([0] * 9 + [1]))
     most = draw(st.sampled_from([K - 1] * 9 + [K]))
-    places = np.resize(np.array(draw(st.lists(st.integers(0, most), min_size=1, max_size=20)), draw(unsigned)), total)
-    return sizes, places, fold((np.arange(total, dtype=np.int32) - 3) * draw(st.sampled_from([1, 100, 1 << 20])))
+    positions = np.resize(
+        np.array(draw(st.lists(st.integers(0, most), min_size=1, max_size=20)), draw(unsigned)), total
+    )
+    return sizes, positions, fold((np.arange(total, dtype=np.int32) - 3) * draw(st.sampled_from([1, 100, 1 << 20])))
 
 
 @st.composite
@@ -177,8 +179,8 @@ def state(engine):
 
 def counted(engine):
     counts = engine.meter.read()
-    operations = [(found.name, found.count, found.failures, found.keys) for found in counts.operations]
-    buckets = [sum(found.buckets) for found in counts.operations]
+    operations = [(result.name, result.count, result.failures, result.keys) for result in counts.operations]
+    buckets = [sum(result.buckets) for result in counts.operations]
     return counts.outcomes, counts.bytes_in, counts.bytes_out, counts.mutations, counts.in_progress, operations, buckets
 
 
@@ -265,9 +267,9 @@ def test_integers_when_fewer_bytes_hold_them_then_they_travel_so(matrix, most):
     with one(engine) as (_, ask):
         for number in range(4):
             ask(Request((add,), an_id(number)))
-            found = ask(Request((pull,))).results[0].arrays[0]
-            assert found.dtype == values.dtype
-            assert found.tolist() == ((number + 1) * values).tolist()
+            result = ask(Request((pull,))).results[0].arrays[0]
+            assert result.dtype == values.dtype
+            assert result.tolist() == ((number + 1) * values).tolist()
         assert quick(engine) == 6
 
 
@@ -655,7 +657,7 @@ def test_header_when_one_byte_changes_then_both_servers_agree(two, request, posi
     reset(ours, plain)
     operation = replace(request.operations[0], matrix=1, rows=(0,))
     request = replace(request, operations=(operation,), route_version=0)
-    told = []
+    messages = []
     for server in (ours, plain):
         with a_connection(server) as connection:
             handle = 0
@@ -671,6 +673,6 @@ def test_header_when_one_byte_changes_then_both_servers_agree(two, request, posi
             came = b""
             while piece := connection.recv(1 << 16):
                 came += piece
-            told.append(came[:HANDLE_OFFSET] + came[HANDLE_OFFSET + 4 :])
-    assert told[0] == told[1]
+            messages.append(came[:HANDLE_OFFSET] + came[HANDLE_OFFSET + 4 :])
+    assert messages[0] == messages[1]
     assert state(ours.engine) == state(plain.engine)

@@ -101,17 +101,17 @@ def sleeper(master, tmp_path_factory, until, forked):
 @pytest.fixture(scope="module")
 def transport():
     # A server that sleeps must not be given up, or what is sent to it would be cut off.
-    with connected("unix", keepalive_s=60, keepalive_timeout_s=60) as made:
-        yield made
+    with connected("unix", keepalive_s=60, keepalive_timeout_s=60) as created:
+        yield created
 
 
 @pytest.fixture(scope="module")
 def control(master, sleeper, transport):
-    made = ServerControl(transport)
-    made.route_version = 1
-    made.activate(master.address, Activation(COORDINATOR, LEASE_S))
-    made.create_matrix(master.address, MATRIX, MatrixSpec(10, 2, dtype="float64"), [Partition(0, 0, 10)])
-    return made
+    created = ServerControl(transport)
+    created.route_version = 1
+    created.activate(master.address, Activation(COORDINATOR, LEASE_S))
+    created.create_matrix(master.address, MATRIX, MatrixSpec(10, 2, dtype="float64"), [Partition(0, 0, 10)])
+    return created
 
 
 def add(route_version=1):

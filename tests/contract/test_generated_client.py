@@ -51,8 +51,8 @@ class Client:
     def call(self, path, message, reply):
         data = message.SerializeToString()
         number, metadata = self.proven(path, data)
-        answer, done = self.channel.unary_unary(path).with_call(data, metadata=metadata)
-        assert dict(done.trailing_metadata())["ps2-proof-bin"] == self.proof_of(b"reply", number, answer)
+        answer, finished = self.channel.unary_unary(path).with_call(data, metadata=metadata)
+        assert dict(finished.trailing_metadata())["ps2-proof-bin"] == self.proof_of(b"reply", number, answer)
         return reply.FromString(answer)
 
     def proven(self, path, data):
@@ -155,9 +155,9 @@ def test_mutation_when_sent_in_parts_then_each_is_applied_once(call):
 
 def test_keys_when_sent_as_steps_then_told_hash_names_them_later(call):
     """XXH3-128 is in no standard library: the value is that of 3, 4, 260 as little-endian int64."""
-    told = pb.Keys(count=3, first=3, deltas=pb.ArraySpec(dtype=pb.UINT16, count=2), hash=bytes.fromhex(DIGEST))
+    messages = pb.Keys(count=3, first=3, deltas=pb.ArraySpec(dtype=pb.UINT16, count=2), hash=bytes.fromhex(DIGEST))
     again = pb.Keys(count=3, hash=bytes.fromhex(DIGEST))
-    asked = [pb.Operation(name="gather", matrix=MATRIX, rows=[0], keys=keys) for keys in (told, again)]
+    asked = [pb.Operation(name="gather", matrix=MATRIX, rows=[0], keys=keys) for keys in (messages, again)]
     frames = [pb.RequestFrame(header=pb.RequestHeader(operations=[operation])) for operation in asked]
     frames[0].data = struct.pack("<2H", 1, 256)
     whole, first, second = [call("Execute", frame) for frame in (pb.RequestFrame(header=pull(0)), *frames)]

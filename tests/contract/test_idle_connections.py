@@ -28,30 +28,30 @@ def data_threads():
 def clients(wire):
     """Some clients, each of which has asked something."""
     with serving(an_engine(), wire=wire) as server:
-        made = [FleetNetwork(TOKEN, wire) for _ in range(CLIENTS)]
-        for client in made:
+        created = [FleetNetwork(TOKEN, wire) for _ in range(CLIENTS)]
+        for client in created:
             send(client, server.address, changing(op("fill", 1, value=2.0)))
-        yield server, made
-        for client in made:
+        yield server, created
+        for client in created:
             client.close()
 
 
 def test_connections_when_idle_then_hold_no_thread(clients, until):
-    server, made = clients
+    server, created = clients
     until(lambda: not data_threads(), "all threads have ended")
     assert server.data.connections == CLIENTS
-    for client in made:
+    for client in created:
         send(client, server.address, changing(op("fill", 1, value=3.0)))
     assert server.data.connections == CLIENTS
 
 
 def test_connections_when_clients_leave_idle_then_forgotten(clients, until):
-    server, made = clients
+    server, created = clients
     until(lambda: not data_threads(), "all threads have ended")
-    for client in made[1:]:
+    for client in created[1:]:
         client.close()
     until(lambda: server.data.connections == 1, "one is left")
-    send(made[0], server.address, changing(op("fill", 1, value=3.0)))
+    send(created[0], server.address, changing(op("fill", 1, value=3.0)))
 
 
 def test_server_when_stopped_while_idle_then_closes_connections(clients, until):

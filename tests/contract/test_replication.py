@@ -81,10 +81,10 @@ class Fleet:
 @pytest.fixture
 def fleet():
     with connected("unix") as transport:
-        made = Fleet(transport)
-        yield made
-        for server in list(made.servers):
-            made.stop(server)
+        created = Fleet(transport)
+        yield created
+        for server in list(created.servers):
+            created.stop(server)
 
 
 @pytest.fixture
@@ -136,13 +136,13 @@ def row_of(engine, matrix=3, number=0, partition=0):
 @pytest.mark.parametrize("seed", range(4))
 def test_copies_when_any_requests_ran_then_equal_shards_bitwise(fleet, pair, until, seed):
     primary, backup = pair
-    done = failed = 0
+    finished = failed = 0
     for request in History(seed).requests(150):
         outcome = fleet.try_to_send(primary, request)
-        done, failed = done + (not isinstance(outcome, PS2Error)), failed + isinstance(outcome, PS2Error)
+        finished, failed = finished + (not isinstance(outcome, PS2Error)), failed + isinstance(outcome, PS2Error)
         if again := remembered(request):
             fleet.try_to_send(primary, again)
-    assert done > 50
+    assert finished > 50
     assert failed > 10
     until(lambda: behind(primary) == 0, "the copies are in step")
     assert held(backup.engine, copies=True) == held(primary.engine, copies=False)
@@ -284,7 +284,7 @@ def test_copies_when_matrices_come_from_files_then_equal_shards(fleet, pair, tmp
     primary, backup = pair
     for request in History(0).requests(60):
         fleet.try_to_send(primary, request)
-    read = {matrix + 100: made for matrix, made in MATRICES.items()}
+    read = {matrix + 100: created for matrix, created in MATRICES.items()}
     fleet.create(backup, read, copies=True)
     fleet.create(primary, read)
     fill_all(fleet, primary, tmp_path)
@@ -297,7 +297,7 @@ def test_copies_when_matrices_come_from_files_then_equal_shards(fleet, pair, tmp
 
 def test_fill_when_backup_is_gone_then_fails_and_copies_later(fleet, pair, tmp_path, until):
     primary, backup = pair
-    read = {matrix + 100: made for matrix, made in MATRICES.items()}
+    read = {matrix + 100: created for matrix, created in MATRICES.items()}
     fleet.create(backup, read, copies=True)
     fleet.create(primary, read)
     fleet.stop(backup)

@@ -60,8 +60,8 @@ class Ignores:
 
 @pytest.fixture
 def stack():
-    with ExitStack() as made:
-        yield made
+    with ExitStack() as created:
+        yield created
 
 
 @pytest.fixture
@@ -92,8 +92,8 @@ def join(stack):
 
 @pytest.fixture
 def pool():
-    with ThreadPoolExecutor(64) as made:
-        yield made
+    with ThreadPoolExecutor(64) as created:
+        yield created
 
 
 def controlled(stack, address, token=TOKEN):
@@ -103,9 +103,9 @@ def controlled(stack, address, token=TOKEN):
 
 
 def conversation(stack, address):
-    made = WorkerChannel(address, TOKEN, run_control.NAME, pb.CoordinatorMessage, WireConfig())
-    stack.callback(made.close)
-    return made
+    created = WorkerChannel(address, TOKEN, run_control.NAME, pb.CoordinatorMessage, WireConfig())
+    stack.callback(created.close)
+    return created
 
 
 def test_join_when_the_token_is_wrong_then_is_refused(start, stack):
@@ -148,8 +148,8 @@ def test_workers_when_many_then_all_finish_their_clocks(start, join, pool):
             assert value == b"%d" % clock
         control.leave(b"%d" % rank)
 
-    for done in [pool.submit(work, rank) for rank in range(64)]:
-        done.result(ANSWER_S)
+    for finished in [pool.submit(work, rank) for rank in range(64)]:
+        finished.result(ANSWER_S)
     assert run.results == {rank: b"%d" % rank for rank in range(64)}
 
 
@@ -299,8 +299,8 @@ def test_connection_when_cut_repeatedly_then_all_counts_once(proxied, join, pool
         control.take_lines = LogLines
         control.leave(b"")
 
-    for done in [pool.submit(work, rank) for rank in range(2)]:
-        done.result(ANSWER_S)
+    for finished in [pool.submit(work, rank) for rank in range(2)]:
+        finished.result(ANSWER_S)
     assert run.leases.new(0, 0, lambda: None).number > 10, "streams were cut"
     run.lines.log()
     assert run.lines.left_out == 2 * clocks
@@ -359,8 +359,8 @@ def test_workers_when_tls_is_on_then_long_results_get_through(stack, pool, tmp_p
             assert control.arrive(clock, clock, 0, None).clock == clock
         control.leave(bytes(3 << 20))
 
-    for done in [pool.submit(work, rank) for rank in range(2)]:
-        done.result(ANSWER_S)
+    for finished in [pool.submit(work, rank) for rank in range(2)]:
+        finished.result(ANSWER_S)
     assert [len(result) for result in run.results.values()] == [3 << 20] * 2
 
 

@@ -78,8 +78,8 @@ WRONG = {
 
 @pytest.mark.parametrize("which", WRONG)
 def test_certificate_when_not_trusted_then_client_is_told_why(tmp_path, files, which):
-    given, expected = WRONG[which]
-    with serving(an_engine(), wire=over(write(tmp_path, **given))) as served:
+    inputs, expected = WRONG[which]
+    with serving(an_engine(), wire=over(write(tmp_path, **inputs))) as served:
         error = refusal(files, served.address)
     assert isinstance(error, AuthError), error
     assert expected in str(error)
@@ -95,8 +95,8 @@ CALLERS = {
 
 @pytest.mark.parametrize("which", CALLERS)
 def test_client_when_its_certificate_is_rejected_then_is_told_so(tmp_path, server, which):
-    given, expected = CALLERS[which]
-    own = write(tmp_path, **given)
+    inputs, expected = CALLERS[which]
+    own = write(tmp_path, **inputs)
     error = refusal(TlsFiles(ca=own.ca) if which == "none" else own, server.address)
     assert isinstance(error, AuthError), error
     assert "rejects this side's certificate" in str(error)
@@ -153,9 +153,9 @@ def test_certificates_when_sharing_one_name_then_host_is_ignored(tmp_path):
 def test_peers_when_silent_or_garbage_then_clients_served(server, files):
     host, port = "127.0.0.1", server.data.port
     with contextlib.ExitStack() as peers:
-        for said in [b""] * 5 + [b"PS2D garbage", b"\x16\x03\x01\x02\x00\x01"]:
+        for message in [b""] * 5 + [b"PS2D garbage", b"\x16\x03\x01\x02\x00\x01"]:
             peer = peers.enter_context(socket.create_connection((host, port), timeout=10))
-            peer.sendall(said)
+            peer.sendall(message)
         with calling(files) as transport:
             assert isinstance(outcomes(transport, server.address, reading(op("sum", 0)))[0], Reply)
             (peer,) = transport._pool._peers.values()

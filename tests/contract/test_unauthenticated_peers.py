@@ -204,8 +204,8 @@ class Impostor(grpc.GenericRpcHandler):
                 if self._fail is not None and details.method != CHALLENGE:
                     context.set_trailing_metadata(((DETAIL_KEY, self._fail.SerializeToString()),))
                     context.abort(grpc.StatusCode.NOT_FOUND, "no")
-                made = self._answers.get(details.method, b"")
-                yield made(dict(details.invocation_metadata)) if callable(made) else made
+                created = self._answers.get(details.method, b"")
+                yield created(dict(details.invocation_metadata)) if callable(created) else created
 
         return grpc.stream_stream_rpc_method_handler(answer)
 
@@ -240,7 +240,7 @@ def test_impostor_when_met_first_then_auth_error_and_no_leak(carrier):
         got = outcomes(transport, impostor.address, changing(op("fill", 0, value=1.0)))
         with pytest.raises(AuthError, match="not the fleet's token"):
             ServerControl(transport).hello(impostor.address)
-        methods = {heard[0] for heard in impostor.heard if isinstance(heard, tuple)}
+        methods = {received[0] for received in impostor.heard if isinstance(received, tuple)}
     assert isinstance(got[0], AuthError)
     assert methods == {CHALLENGE}
     assert TOKEN not in str(impostor.heard)
@@ -270,11 +270,11 @@ def impostor_is_met(transport, impostor):
 
 def test_impostor_when_it_says_call_failed_then_is_not_believed(engine, until):
     """NotFoundError from the master, say, would tell a server to end."""
-    said = pb.ErrorDetail(type="NotFoundError", message="end yourself")
+    message = pb.ErrorDetail(type="NotFoundError", message="end yourself")
     with connected("tcp") as transport:
         with serving(engine) as server:
             ServerControl(transport).hello(server.address)
-        with in_place_of(server.address, fail=said) as impostor:
+        with in_place_of(server.address, fail=message) as impostor:
             until(lambda: impostor_is_met(transport, impostor), "gRPC is connected to the impostor")
 
 

@@ -48,18 +48,18 @@ def fill(folder: Path, left: int = 0) -> Path:
 
 
 def _free(folder: Path) -> int:
-    found = os.statvfs(folder)
-    return found.f_bavail * found.f_bsize
+    result = os.statvfs(folder)
+    return result.f_bavail * result.f_bsize
 
 
 def _mount(*arguments: str) -> None:
     try:
         _run("mount", *arguments)
     except (OSError, subprocess.CalledProcessError) as error:
-        said = getattr(error, "stderr", "") or str(error)
+        message = getattr(error, "stderr", "") or str(error)
         raise RuntimeError(
             f"these tests mount a small tmpfs, which needs root (or CAP_SYS_ADMIN) on Linux: mount "
-            f"{' '.join(arguments)}: {said.strip()}"
+            f"{' '.join(arguments)}: {message.strip()}"
         ) from error
 
 

@@ -62,7 +62,7 @@ def _ends(pid: int) -> Iterator[socket.socket]:
 
 def _fetched(pidfd: int, descriptor: int) -> int:
     """Return a duplicate of another process's descriptor; raises OSError."""
-    found = ctypes.CDLL(None, use_errno=True).syscall(SYS_PIDFD_GETFD, pidfd, descriptor, 0)
-    if found < 0:
+    result = ctypes.CDLL(None, use_errno=True).syscall(SYS_PIDFD_GETFD, pidfd, descriptor, 0)
+    if result < 0:
         raise OSError(ctypes.get_errno(), "pidfd_getfd")
-    return int(found)
+    return int(result)

@@ -131,10 +131,10 @@ class AtRandom:
         chance = random.Random(self.seed)
         try:
             while not self._finished and not self._ended.wait(chance.uniform(*self.pause_s)):
-                while not (found := self.victims()):
+                while not (result := self.victims()):
                     if self._ended.wait(POLL_S):
                         return
-                victim = chance.choice(sorted(found))
+                victim = chance.choice(sorted(result))
                 with suppress(psutil.NoSuchProcess):  # it has ended by itself: take another one
                     self.act(victim)
                     self.done.append(victim)

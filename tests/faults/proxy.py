@@ -94,9 +94,9 @@ class Network:
             return [one for one in self._happened if kind is None or isinstance(one.fault, kind)]
 
     def proxy(self, index: int, ports: tuple[int, int]) -> Proxy:
-        made = Proxy(self, index, ports)
-        self.proxies.append(made)
-        return made
+        created = Proxy(self, index, ports)
+        self.proxies.append(created)
+        return created
 
     def settle(self) -> None:
         """Wait until every duplicate that was sent has been answered."""
@@ -391,8 +391,8 @@ def _seen(server: int, message: bytes) -> Seen:
 
 
 def _with_reply(happening: Happened | None, reply: bytes, network: Network) -> Happened | None:
-    said = header_of(_header(reply))
-    replayed, failed = said.replayed, said.HasField("error")
+    message = header_of(_header(reply))
+    replayed, failed = message.replayed, message.HasField("error")
     if replayed:
         network.note_replay()
     if happening is None:

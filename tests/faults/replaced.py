@@ -8,8 +8,8 @@ from faults.processes import AtRandom
 
 def in_step(ps):
     """Whether every server has a backup with all of its shards."""
-    found = [ps._coordinator.fleet.control.status(address) for address in ps.servers]
-    return all(status.backup and not status.behind for status in found)
+    result = [ps._coordinator.fleet.control.status(address) for address in ps.servers]
+    return all(status.backup and not status.behind for status in result)
 
 
 def killed_twice(ps, job, seed):

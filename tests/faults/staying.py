@@ -33,5 +33,5 @@ def counting(total: DCV, clocks: int, folder: object) -> Callable[..., Any]:
 
 def attempts(folder: object) -> dict[tuple[int, int], int]:
     """Return the pid of each attempt that has got its rank's place, by rank and number."""
-    found = (tuple(map(int, path.name.split("-"))) for path in Path(str(folder)).iterdir())
-    return {(rank, number): pid for rank, number, pid in found}
+    result = (tuple(map(int, path.name.split("-"))) for path in Path(str(folder)).iterdir())
+    return {(rank, number): pid for rank, number, pid in result}

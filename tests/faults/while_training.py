@@ -149,7 +149,7 @@ def dying_workers(clocks: Sequence[int], workers: int, folder: str) -> Iterator[
 def workers_die(training: Any, spark: Any, folder: Path) -> None:
     """Python workers are killed (-9) in clocks that are spread over all: their next attempts do these clocks again."""
     with _dying(training, spark, folder) as (clocks, die_in):
-        die_in(sorted({clocks[int(place)] for place in np.linspace(0, len(clocks) - 1, DEATHS)}))
+        die_in(sorted({clocks[int(position)] for position in np.linspace(0, len(clocks) - 1, DEATHS)}))
 
 
 def workers_die_often(training: Any, spark: Any, folder: Path) -> None:
@@ -271,11 +271,11 @@ def _once_midway(steps: Sequence[Any], act: Callable[[], object]) -> Callable[[A
     Args:
         steps: reports of an undisturbed training.
     """
-    midway, done = steps[(len(steps) - 1) // 2].number, list[int]()
+    midway, finished = steps[(len(steps) - 1) // 2].number, list[int]()
 
     def on_step(report: Any) -> None:
-        if not done and report.number >= midway:
-            done.append(report.number)
+        if not finished and report.number >= midway:
+            finished.append(report.number)
             act()
 
     return on_step

@@ -44,8 +44,8 @@ def batches(steps=STEPS):
 
 
 def loss_of(module, keys, y):
-    found = module(keys)
-    return (((found.sum(dim=1) if found.dim() == 3 else found) - y) ** 2).mean()
+    result = module(keys)
+    return (((result.sum(dim=1) if result.dim() == 3 else result) - y) ** 2).mean()
 
 
 @pytest.mark.parametrize("mode", ["none", "sum", "mean"])
@@ -56,11 +56,11 @@ def test_embedding_when_trained_then_losses_are_torchs(mode, wait):
     optimizer = torch.optim.SGD(theirs.parameters(), lr=LR)
     for keys, y in batches():
         optimizer.zero_grad()
-        expected, found = loss_of(theirs, keys, y), loss_of(ours, keys, y)
+        expected, result = loss_of(theirs, keys, y), loss_of(ours, keys, y)
         expected.backward()
-        found.backward()
+        result.backward()
         optimizer.step()
-        assert found.item() == pytest.approx(expected.item(), rel=1e-6)
+        assert result.item() == pytest.approx(expected.item(), rel=1e-6)
     ours.flush()
     torch.testing.assert_close(weights_of(table), theirs.weight.detach(), rtol=1e-5, atol=1e-6)
 
@@ -70,10 +70,10 @@ def test_embedding_when_bags_are_ragged_then_sums_are_torchs():
     theirs, ours = own(table, "sum"), RemoteEmbedding(table, "sum")
     keys, offsets = torch.tensor([3, 7, 3, 9, 1]), torch.tensor([0, 2, 2, 3])
     weights = torch.tensor([1.0, 2.0, 0.5, -1.0, 3.0])
-    found = ours(keys, offsets, weights)
-    torch.testing.assert_close(found, theirs(keys, offsets, weights))
+    result = ours(keys, offsets, weights)
+    torch.testing.assert_close(result, theirs(keys, offsets, weights))
     before = weights_of(table)
-    found.sum().backward()
+    result.sum().backward()
     expected = before.clone()
     expected[[1, 3, 7, 9]] -= LR * torch.tensor([[3.0], [1.5], [2.0], [-1.0]])
     torch.testing.assert_close(weights_of(table), expected)
@@ -83,10 +83,10 @@ def test_embedding_when_weights_need_gradients_then_get_them():
     bag = RemoteEmbedding(random_table(), "sum")
     theirs = own(bag.table, "sum")
     keys = torch.tensor([[1, 2], [2, 3]])
-    found, expected = (torch.ones(2, 2, requires_grad=True) for _ in range(2))
+    result, expected = (torch.ones(2, 2, requires_grad=True) for _ in range(2))
     theirs(keys, per_sample_weights=expected).sum().backward()
-    bag(keys, per_sample_weights=found).sum().backward()
-    torch.testing.assert_close(found.grad, expected.grad)
+    bag(keys, per_sample_weights=result).sum().backward()
+    torch.testing.assert_close(result.grad, expected.grad)
 
 
 def test_embedding_when_prefetched_then_answer_is_used():
@@ -110,8 +110,8 @@ def test_embedding_when_prefetched_others_then_pulls_anew():
 def test_embedding_when_there_is_no_grad_then_only_reads():
     module = RemoteEmbedding(EmbeddingTable(K, "sgd"))
     with torch.no_grad():
-        found = module(torch.tensor([2**62, 0]))
-    assert not found.requires_grad
+        result = module(torch.tensor([2**62, 0]))
+    assert not result.requires_grad
     assert module.table.keysCount() == 0
 
 
@@ -131,9 +131,9 @@ def test_embedding_when_copied_then_shares_the_table(copied):
 
 def test_embedding_when_batch_is_empty_then_output_is():
     module = RemoteEmbedding(EmbeddingTable(K), "sum")
-    found = module(torch.empty(0, 3, dtype=torch.int64))
-    found.sum().backward()
-    assert found.shape == (0, K)
+    result = module(torch.empty(0, 3, dtype=torch.int64))
+    result.sum().backward()
+    assert result.shape == (0, K)
 
 
 def test_embedding_when_gradient_is_nan_then_pushes_nothing():

@@ -30,23 +30,23 @@ def network():
 
 def losses(model, optimizer, steps=STEPS):
     rng = np.random.default_rng(0)
-    found = []
+    result = []
     for _ in range(steps):
         x, y = (torch.from_numpy(rng.normal(size=(32, n)).astype(np.float32)) for n in (5, 1))
         optimizer.zero_grad()
         loss = ((model(x) - y) ** 2).mean()
         loss.backward()
         optimizer.step()
-        found.append(loss.item())
-    return found
+        result.append(loss.item())
+    return result
 
 
 @pytest.mark.parametrize("name", OWN)
 def test_optimizer_when_stepping_then_agrees_with_torch(name):
     theirs, ours = network(), network()
     expected = losses(theirs, OWN[name](theirs.parameters()))
-    found = losses(ours, RemoteOptimizer(ours.parameters(), name, lr=0.1))
-    np.testing.assert_allclose(found, expected, rtol=2e-5)
+    result = losses(ours, RemoteOptimizer(ours.parameters(), name, lr=0.1))
+    np.testing.assert_allclose(result, expected, rtol=2e-5)
 
 
 def test_optimizer_when_groups_differ_then_each_has_its_rate():
@@ -56,8 +56,8 @@ def test_optimizer_when_groups_differ_then_each_has_its_rate():
         return [{"params": model[0].parameters()}, {"params": model[2].parameters(), "lr": 0.01}]
 
     expected = losses(theirs, torch.optim.Adam(groups(theirs), lr=0.1))
-    found = losses(ours, RemoteOptimizer(groups(ours), "adam", lr=0.1))
-    np.testing.assert_allclose(found, expected, rtol=2e-5)
+    result = losses(ours, RemoteOptimizer(groups(ours), "adam", lr=0.1))
+    np.testing.assert_allclose(result, expected, rtol=2e-5)
 
 
 def test_optimizer_when_scheduled_then_sends_the_rate():

@@ -44,8 +44,8 @@ def make():
 
 
 def estimator(**params):
-    given = {"inputCols": ["keys", "numbers"], "batchSize": 50, "epochs": 2, "lr": 0.1, "optimizer": "sgd"}
-    return TorchEstimator(make, torch.nn.BCEWithLogitsLoss(), torch.sigmoid, **{**given, **params})
+    inputs = {"inputCols": ["keys", "numbers"], "batchSize": 50, "epochs": 2, "lr": 0.1, "optimizer": "sgd"}
+    return TorchEstimator(make, torch.nn.BCEWithLogitsLoss(), torch.sigmoid, **{**inputs, **params})
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def test_torch_estimator_of_one_worker_then_steps_are_torchs(rows, model):
     optimizer = torch.optim.SGD(
         [{"params": net.dense.parameters(), "lr": 0.1}, {"params": net.embedding.parameters(), "lr": 0.5}]
     )
-    found = []
+    result = []
     for epoch in range(2):
         order = torch.from_numpy(np.random.default_rng((3, 0, epoch)).permutation(ROWS))
         for part in order.split(50):
@@ -87,16 +87,16 @@ def test_torch_estimator_of_one_worker_then_steps_are_torchs(rows, model):
             loss = torch.nn.functional.binary_cross_entropy_with_logits(net(keys[part], numbers[part]), labels[part])
             loss.backward()
             optimizer.step()
-            found.append(loss.item())
-    np.testing.assert_allclose(model.summary.objectiveHistory, found, rtol=1e-4)
+            result.append(loss.item())
+    np.testing.assert_allclose(model.summary.objectiveHistory, result, rtol=1e-4)
 
 
 def test_torch_model_when_transforming_then_predicts(rows, df, model):
     keys, numbers, _ = map(torch.from_numpy, rows)
     with torch.no_grad():
         expected = torch.sigmoid(model.module.eval()(keys, numbers)).numpy()
-    found = np.array([row.prediction for row in model.transform(df).select("prediction").collect()])
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    result = np.array([row.prediction for row in model.transform(df).select("prediction").collect()])
+    np.testing.assert_allclose(result, expected, rtol=1e-5)
 
 
 def test_torch_estimator_of_two_workers_then_loss_falls(df):
@@ -154,14 +154,14 @@ def test_torch_estimator_when_a_task_dies_then_counts_once(df, tmp_path):
     plain = estimator(seed=3).fit(df)
     killed = TorchEstimator(make, loss, inputCols=["keys", "numbers"], batchSize=50, epochs=2, lr=0.1, seed=3)
     killed.setOptimizer("sgd")
-    found = killed.fit(df)
+    result = killed.fit(df)
     assert died.exists()
     np.testing.assert_allclose(
-        found.module.embedding.table.pull(np.arange(KEYS)),
+        result.module.embedding.table.pull(np.arange(KEYS)),
         plain.module.embedding.table.pull(np.arange(KEYS)),
         rtol=1e-5,
     )
-    torch.testing.assert_close(found.module.state_dict(), plain.module.state_dict())
+    torch.testing.assert_close(result.module.state_dict(), plain.module.state_dict())
 
 
 def test_remote_module_in_tasks_then_all_push_to_one_table(spark):
@@ -214,14 +214,14 @@ class BagNet(torch.nn.Module):
 def test_torch_estimator_when_arrays_are_bags_then_sums_weights(spark):
     rows = [([1, 2], [1.0, 0.5], 0.0), ([], [], 0.0), ([3], [2.0], 0.0)] * 4
     df = spark.createDataFrame(rows, "keys array<bigint>, weights array<double>, label double").coalesce(1)
-    given = {"inputCols": ["keys", "weights"], "raggedCols": ["keys", "weights"], "batchSize": 5}
+    inputs = {"inputCols": ["keys", "weights"], "raggedCols": ["keys", "weights"], "batchSize": 5}
 
     def make():
         table = EmbeddingTable(1, "sgd", lr=1.0, init="zeros")
         return BagNet(table.push(np.arange(KEYS), np.ones((KEYS, 1), np.float32)))
 
     # The loss has no gradient, so weights stay as they are: -1.
-    model = TorchEstimator(make, lambda output, labels: 0 * output.sum(), **given).fit(df)
+    model = TorchEstimator(make, lambda output, labels: 0 * output.sum(), **inputs).fit(df)
     assert [row.prediction for row in model.transform(df).collect()] == [-1.5, 0.0, -2.0] * 4
 
 
@@ -240,8 +240,8 @@ def test_torch_estimator_when_keys_are_hashed_then_learns_them(spark):
     def loss(output, labels):
         return torch.nn.functional.binary_cross_entropy_with_logits(output.squeeze(1), labels)
 
-    given = {"inputCols": ["keys", "values"], "raggedCols": ["keys", "values"], "batchSize": 50, "epochs": 5}
-    model = TorchEstimator(make, loss, **given).fit(hashed)
+    inputs = {"inputCols": ["keys", "values"], "raggedCols": ["keys", "values"], "batchSize": 50, "epochs": 5}
+    model = TorchEstimator(make, loss, **inputs).fit(hashed)
     history = model.summary.objectiveHistory
     assert history[-1] < 0.5 * history[0]
     assert model.module.bag.table.keysCount() == 2 + 3 + 1

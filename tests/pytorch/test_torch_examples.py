@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_torch_clicks_when_run_then_both_ways_agree():
     command = [sys.executable, "examples/torch_clicks.py", "--rows", "4096", "--days", "1", "--ids", "2000"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
-    found = re.findall(r"(?:servers|in process): +test AUC (\S+), loss (\S+),", done.stdout)
-    assert len(found) == 2, done.stderr
-    assert found[0] == found[1]
+    finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
+    result = re.findall(r"(?:servers|in process): +test AUC (\S+), loss (\S+),", finished.stdout)
+    assert len(result) == 2, finished.stderr
+    assert result[0] == result[1]

@@ -227,9 +227,9 @@ def serving(until):
             finally:
                 process.kill()
                 log.seek(0)
-                said = log.read().decode()
+                message = log.read().decode()
                 log.close()
-            assert code == 0, said
+            assert code == 0, message
 
     return serve
 
@@ -273,8 +273,8 @@ def run_train(spark, server, token_file):
             pytest.raises(SystemExit) as ended,
         ):
             main()
-        said = [line for line in err.getvalue().splitlines(keepends=True) if not line.startswith(LINK)]
-        return ended.value.code or 0, out.getvalue(), "".join(said)
+        message = [line for line in err.getvalue().splitlines(keepends=True) if not line.startswith(LINK)]
+        return ended.value.code or 0, out.getvalue(), "".join(message)
 
     return run
 
@@ -295,11 +295,11 @@ def _family_of(pid):
 
 def _session_of(pid):
     """Return the processes that were started in a program's own session."""
-    found = []
+    result = []
     for process in psutil.process_iter():
         try:
             if os.getsid(process.pid) == pid:
-                found.append(process)
+                result.append(process)
         except ProcessLookupError:
             continue
-    return found
+    return result

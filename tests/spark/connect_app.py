@@ -126,9 +126,9 @@ def learn(spark):
         [(float(label), Vectors.dense(row)) for label, row in zip(y, x, strict=True)], ["label", "features"]
     )
     model = LogisticRegression(maxIter=20, regParam=0.1, numWorkers=2).fit(frame)
-    found = model.transform(frame).select("label", "probability", "prediction").collect()
-    said["accuracy"] = float(np.mean([row.label == row.prediction for row in found]))
-    said["probability"] = [row.probability[1] for row in found[:9]]
+    result = model.transform(frame).select("label", "probability", "prediction").collect()
+    said["accuracy"] = float(np.mean([row.label == row.prediction for row in result]))
+    said["probability"] = [row.probability[1] for row in result[:9]]
     said["expected"] = (1 / (1 + np.exp(-(x[:9] @ model.coefficients.toArray() + model.intercept)))).tolist()
     model.write().overwrite().save(f"{folder}/model")
     model.write().overwrite().save(f"{folder}/model")
@@ -146,8 +146,8 @@ def be_out_of_reach(spark, master):
         give_up_s = time.monotonic() + 60
         while is_free(socket.AF_INET, ("127.0.0.1", master)) and time.monotonic() < give_up_s:
             time.sleep(0.05)
-        given = {"fleet": f"127.0.0.1:{master}", "tokenFile": str(token), "conf": PS2Conf(advertiseAddress=ELSEWHERE)}
-        with PS2Context.getOrCreate(spark, **given) as ps:
+        inputs = {"fleet": f"127.0.0.1:{master}", "tokenFile": str(token), "conf": PS2Conf(advertiseAddress=ELSEWHERE)}
+        with PS2Context.getOrCreate(spark, **inputs) as ps:
             said["unreached"] = refusal(lambda: ps.run(spark.range(2), lambda worker, batches: None, workers=1))
     finally:
         server.terminate()

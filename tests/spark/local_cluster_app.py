@@ -89,13 +89,13 @@ def logs(sc, ps):
         while True:
             shown = ps._coordinator.monitoring.watcher.snapshot().run.shown
             if all(worker.log for worker in shown) or time.monotonic() > deadline_s:
-                found.extend(worker.log for worker in shown)
+                result.extend(worker.log for worker in shown)
                 return
             time.sleep(0.1)
 
-    found = []
+    result = []
     ps.run(sc.parallelize(range(2), 2), lambda worker, rows: list(worker.clocks(2)), onClock=find)
-    return found
+    return result
 
 
 def processes():

@@ -91,7 +91,7 @@ def retry_a_stage(sc):
 
 
 def session(master):
-    made = (
+    created = (
         SparkSession.builder.master(master)
         .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
@@ -103,8 +103,8 @@ def session(master):
         .config("spark.speculation.interval", "100ms")
         .getOrCreate()
     )
-    made.sparkContext.setLogLevel("OFF")
-    return made
+    created.sparkContext.setLogLevel("OFF")
+    return created
 
 
 def count_once(sc):

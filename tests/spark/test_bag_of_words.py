@@ -45,18 +45,18 @@ def as_array(found):
 
 def test_read_when_file_is_split_anywhere_then_keeps_documents(spark, small_splits, counts, tmp_path):
     (tmp_path / "docword.txt").write_text(bag(counts))
-    found = read(spark, str(tmp_path / "docword.txt"))
-    np.testing.assert_array_equal(as_array(found), counts)
-    assert (found.vocabulary, found.documents, found.tokens) == (WORDS, 40, counts.sum())
+    result = read(spark, str(tmp_path / "docword.txt"))
+    np.testing.assert_array_equal(as_array(result), counts)
+    assert (result.vocabulary, result.documents, result.tokens) == (WORDS, 40, counts.sum())
 
 
 def test_read_when_files_are_compressed_then_documents_separate(spark, counts, tmp_path):
     for number in (1, 2):
         with gzip.open(tmp_path / f"docword.{number}.txt.gz", "wt") as file:
             file.write(bag(counts))
-    found = read(spark, str(tmp_path / "docword.*"))
-    assert found.documents == 80
-    np.testing.assert_array_equal(as_array(found), 2 * counts)
+    result = read(spark, str(tmp_path / "docword.*"))
+    assert result.documents == 80
+    np.testing.assert_array_equal(as_array(result), 2 * counts)
 
 
 @pytest.mark.parametrize(

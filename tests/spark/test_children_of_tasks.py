@@ -94,8 +94,8 @@ def test_task_child_when_task_had_not_used_ps2_then_refused(ps, sc):
             finally:
                 os._exit(0)
         os.close(writer)
-        with os.fdopen(reader) as told:
-            text = told.read()
+        with os.fdopen(reader) as messages:
+            text = messages.read()
         os.waitpid(child, 0)
         sent.value.add([10.0, 1.0])
         return known, text

@@ -90,13 +90,13 @@ def frame(spark):
         ]
     )
     rows = [(n, OldVector([float(n)]), DenseMatrix(1, 1, [float(n)]), None) for n in (1, 2)]
-    made = spark.createDataFrame(rows, own).coalesce(1)
+    created = spark.createDataFrame(rows, own).coalesce(1)
     first = F.col("number") == 1
     for kind, (one, two) in SQL.items():
         value = F.when(first, F.expr(f"CAST({one} AS {kind})")).otherwise(F.expr(f"CAST({two} AS {kind})"))
-        made = made.withColumn(kind, value if "void" not in kind else F.expr(one))
+        created = created.withColumn(kind, value if "void" not in kind else F.expr(one))
     vector = array_to_vector(F.array(F.col("number").cast("double")))
-    return made.withColumn("vector", vector).withColumn("array<vector>", F.array(vector)).persist()
+    return created.withColumn("vector", vector).withColumn("array<vector>", F.array(vector)).persist()
 
 
 @pytest.fixture(scope="module")
@@ -140,11 +140,11 @@ def test_a_column_when_of_any_type_then_the_driver_takes_some(frame, role):
 def test_a_column_when_the_driver_takes_it_then_workers_read_it(batches, role):
     for kind in sorted(ACCEPTED[role]):
         names = names_of(role, kind)
-        found = read(batches, names)
-        assert error_of(found.faults[None], names) is None, kind
-        rows = found.training
+        result = read(batches, names)
+        assert error_of(result.faults[None], names) is None, kind
+        rows = result.training
         if role == "held out":
-            assert (len(rows), len(found.held_out)) == (1, 1)
+            assert (len(rows), len(result.held_out)) == (1, 1)
         else:
             values = {"labels": rows.y, "weights": rows.weights}.get(role, rows.x.toarray()[:, 0])
             assert values.tolist() == ([1, 0] if kind == "boolean" else [1, 2]), kind
@@ -160,13 +160,13 @@ def test_a_column_when_the_driver_refuses_it_then_workers_do(batches, role):
 
 
 def test_ids_when_of_any_two_types_then_integers_or_strings(frame, batches):
-    given = {name: batches[0].column(name) for name in (*INTEGERS, "string")}
+    inputs = {name: batches[0].column(name) for name in (*INTEGERS, "string")}
     for source, target in product(EVERY, EVERY):
         if (source in INTEGERS and target in INTEGERS) or source == target == "string":
             kind = INTEGER_TYPES.get(type(id_type(frame, source, target)), pa.string())
-            edges = pa.record_batch([given[name].cast(kind) for name in (source, target)], ["source", "target"])
-            (found,) = edges_of([edges], Ids.from_values(edges.column(0)))
-            assert (found.sources.tolist(), found.targets.tolist()) == ([0, 1], [0, 1])
+            edges = pa.record_batch([inputs[name].cast(kind) for name in (source, target)], ["source", "target"])
+            (result,) = edges_of([edges], Ids.from_values(edges.column(0)))
+            assert (result.sources.tolist(), result.targets.tolist()) == ([0, 1], [0, 1])
         else:
             with pytest.raises(InputError, match="expected ids, integers in both or strings in both"):
                 id_type(frame, source, target)

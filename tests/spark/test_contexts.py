@@ -74,8 +74,8 @@ def test_contexts_when_many_follow_then_one_daemon_serves_all(spark, sc, two_con
     def use():
         u = DCV.dense(3, dtype="float64").fill(1.0)
         sc.parallelize([0], 1).foreach(lambda _: u.add(np.ones(3)))
-        (made,) = sc.parallelize([0], 1).map(lambda _: DCV.dense(4, dtype="float64").fill(1.0)).collect()
-        assert (u.sum(), made.sum()) == (6.0, 4.0)
+        (created,) = sc.parallelize([0], 1).map(lambda _: DCV.dense(4, dtype="float64").fill(1.0)).collect()
+        assert (u.sum(), created.sum()) == (6.0, 4.0)
 
     def daemons():
         jvm = SparkContext._gateway.proc.pid

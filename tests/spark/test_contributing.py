@@ -35,8 +35,8 @@ def counts(spark):
 
 @pytest.fixture
 def ps(spark):
-    with PS2Context.getOrCreate(spark, servers=2, ops=[f"{FAMILY}.ops", OPTIMIZER]) as made:
-        yield made
+    with PS2Context.getOrCreate(spark, servers=2, ops=[f"{FAMILY}.ops", OPTIMIZER]) as created:
+        yield created
 
 
 def test_family_when_trained_then_its_model_is_pysparks(ps, counts, tmp_path):

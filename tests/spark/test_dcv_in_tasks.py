@@ -172,8 +172,8 @@ def test_a_handle_when_it_comes_back_from_a_task_then_it_works(ps, sc):
 
 
 def test_vector_when_made_in_task_then_handle_outlives_task(ps, sc):
-    (made,) = sc.parallelize([0], 1).map(lambda _: DCV.dense(DIM, dtype="float64").push(U)).collect()
-    np.testing.assert_array_equal(made.pull(), U)
+    (created,) = sc.parallelize([0], 1).map(lambda _: DCV.dense(DIM, dtype="float64").push(U)).collect()
+    np.testing.assert_array_equal(created.pull(), U)
 
 
 def test_a_handle_when_broadcast_then_it_works_in_tasks(ps, sc):

@@ -75,9 +75,9 @@ def test_deepfm_when_exported_then_scorer_agrees(ps, rows, model, tmp_path):
     """A scorer without the fleet gives what the model gives on it, of rows by name."""
     model.export(str(tmp_path / "export"))
     some = rows.limit(20)
-    given = [row.asDict() for row in some.select("user", "ad", "x").collect()]
+    inputs = [row.asDict() for row in some.select("user", "ad", "x").collect()]
     with Scorer(str(tmp_path / "export")) as scorer:
-        np.testing.assert_allclose(scorer.score(given), probabilities(model, some), rtol=1e-5)
+        np.testing.assert_allclose(scorer.score(inputs), probabilities(model, some), rtol=1e-5)
 
 
 def test_wide_and_deep_when_stale_then_crosses_are_wide(ps, rows):

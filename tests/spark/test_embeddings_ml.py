@@ -52,20 +52,20 @@ def walked(ps, edges):
 
 def in_groups(embedding):
     """The share of each vertex's most similar ones that are of its own group."""
-    found = [
+    result = [
         id // 7 // GROUP == other // 7 // GROUP
         for id in embedding.names.values.to_pylist()
         for other, _ in embedding.similar(id, 3)
     ]
-    return np.mean(found)
+    return np.mean(result)
 
 
 def test_word2vec_when_trained_then_words_of_a_kind_are_alike(words):
     assert {word for word, _ in words.findSynonymsArray("oak", 3)} == set(TREES) - {"oak"}
-    found = words.findSynonyms("cat", 3)
-    assert found.dtypes == [("word", "string"), ("similarity", "double")]
-    assert not found.schema["similarity"].nullable  # as pyspark.ml's
-    assert {row["word"] for row in found.collect()} == set(BEASTS) - {"cat"}
+    result = words.findSynonyms("cat", 3)
+    assert result.dtypes == [("word", "string"), ("similarity", "double")]
+    assert not result.schema["similarity"].nullable  # as pyspark.ml's
+    assert {row["word"] for row in result.collect()} == set(BEASTS) - {"cat"}
     assert repr(words) == f"Word2VecModel: uid={words.uid}, n=8, vectorSize=8"
 
 
@@ -84,11 +84,11 @@ def test_word2vec_when_trained_then_its_summary_tells_how(words):
 
 
 def test_transform_when_given_sentences_then_matches_pyspark(words, sentences):
-    found, there = words.transform(sentences), words.toPyspark()
+    result, there = words.transform(sentences), words.toPyspark()
     assert isinstance(there, feature.Word2VecModel)
-    assert isinstance(found.schema["vector"].dataType, VectorUDT)
+    assert isinstance(result.schema["vector"].dataType, VectorUDT)
     expected = [row["vector"].toArray() for row in there.transform(sentences).orderBy("id").collect()]
-    ours = [row["vector"].toArray() for row in found.orderBy("id").collect()]
+    ours = [row["vector"].toArray() for row in result.orderBy("id").collect()]
     np.testing.assert_allclose(ours, expected, atol=1e-6)
     np.testing.assert_allclose(ours[7], words.embedding.transform(sentences.where("id = 7").first()[1:])[0])
     np.testing.assert_allclose(
@@ -115,8 +115,8 @@ def test_model_when_reloaded_then_same_with_or_without_spark(words, walked, tmp_
 
 def test_estimator_when_saved_and_loaded_then_params_match(spark, tmp_path):
     Node2Vec(p=0.5, via="rows", weightCol="w").save(str(tmp_path / "estimator"))
-    found = Node2Vec.load(str(tmp_path / "estimator"))
-    assert (found.getP(), found.getVia(), found.getWeightCol(), found.getQ()) == (0.5, "rows", "w", 1.0)
+    result = Node2Vec.load(str(tmp_path / "estimator"))
+    assert (result.getP(), result.getVia(), result.getWeightCol(), result.getQ()) == (0.5, "rows", "w", 1.0)
 
 
 def test_deepwalk_when_trained_then_group_vertices_are_similar(walked, edges, tmp_path):
@@ -144,9 +144,9 @@ def test_score_when_ids_are_beside_nulls_then_they_stay_exact(spark, kind, ids):
     pairs = [(a, b) for a in ids for b in ids]
     with_nulls = [*pairs, (None, ids[0]), (ids[1], None), (None, None)]
     frame = spark.createDataFrame(with_nulls, f"src {kind}, dst {kind}").repartition(3)
-    found = {(row["src"], row["dst"]): row["score"] for row in model.score(frame).collect()}
+    result = {(row["src"], row["dst"]): row["score"] for row in model.score(frame).collect()}
     expected = model.embedding.score(*zip(*pairs, strict=True))
-    assert found == {**dict(zip(pairs, expected.tolist(), strict=True)), **dict.fromkeys(with_nulls[-3:])}
+    assert result == {**dict(zip(pairs, expected.tolist(), strict=True)), **dict.fromkeys(with_nulls[-3:])}
 
 
 def test_score_when_ids_are_null_or_no_rows_then_none_is_scored(spark):
@@ -188,10 +188,10 @@ def test_line_when_edges_are_directed_then_counted_at_source(spark, hashed):
     model = LINE(hashed=hashed, directed=True, weightCol="w", order="second", maxIter=1, numWorkers=1, **SMALL).fit(
         star
     )
-    places = model.embedding.names.known(range(6))
+    positions = model.embedding.names.known(range(6))
     # Six edges that weigh 14.
-    assert model.embedding.sources[places].tolist() == [4, 2, 0, 0, 0, 0]
-    assert model.embedding.counts[places].tolist() == [2, 1, 1, 1, 1, 1]
+    assert model.embedding.sources[positions].tolist() == [4, 2, 0, 0, 0, 0]
+    assert model.embedding.counts[positions].tolist() == [2, 1, 1, 1, 1, 1]
 
 
 @pytest.mark.parametrize(

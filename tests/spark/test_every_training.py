@@ -35,15 +35,15 @@ LONG = {"workers die often", "servers die often"}
 
 def cells():
     """Return all cells of the matrix; those off the diagonal take long."""
-    made, usual = [], [failure for failure in FAILURES if failure not in LONG]
+    created, usual = [], [failure for failure in FAILURES if failure not in LONG]
     for row, (name, training) in enumerate(sorted(TRAININGS.items())):
         left = set(FAILURES) - ({"servers die often"} if training.batches else set())
         left -= set() if training.resumable else {"driver is lost"}
         chosen = next(usual[at % len(usual)] for at in itertools.count(row) if usual[at % len(usual)] in left)
         for failure in filter(left.__contains__, FAILURES):
             marks = () if failure == chosen else pytest.mark.nightly
-            made.append(pytest.param(name, failure, id=f"{name}, {failure.replace(' ', '-')}", marks=marks))
-    return made
+            created.append(pytest.param(name, failure, id=f"{name}, {failure.replace(' ', '-')}", marks=marks))
+    return created
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -233,12 +233,12 @@ def test_task_row_when_second_attempt_returns_it_then_lives_on(ps, total, sc, un
     from pyspark import TaskContext
 
     def work(rows):
-        made = total.derive().fill(7)
+        created = total.derive().fill(7)
         if TaskContext.get().attemptNumber() == 0:
             die("raise")
-        yield made
+        yield created
 
-    (made,) = sc.parallelize([0], 1).mapPartitions(work).collect()
+    (created,) = sc.parallelize([0], 1).mapPartitions(work).collect()
     sc.parallelize(range(2), 2).foreachPartition(lambda rows: total.derive())
     stage = max(
         stage for job in range(10_000) if (info := sc.statusTracker().getJobInfo(job)) for stage in info.stageIds
@@ -247,7 +247,7 @@ def test_task_row_when_second_attempt_returns_it_then_lives_on(ps, total, sc, un
         lambda: ps._coordinator.application.stages[-1]._master_informed.below > stage, "the stages are over", SETTLED_S
     )
     total.derive()
-    assert made.pull().tolist() == [7] * 5
+    assert created.pull().tolist() == [7] * 5
 
 
 def test_task_rows_when_handles_are_gone_then_freed_at_stage_end(ps, total, sc, until):

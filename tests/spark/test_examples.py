@@ -49,9 +49,9 @@ def test_lr_adam_when_submitted_then_the_loss_goes_down(run_program, environment
     settings = ["--master", "local[2]", "--conf", "spark.ui.enabled=false"]
     data = [mllib / "sample_libsvm_data.txt", 20]
     own = {**environment, "SPARK_SUBMIT_OPTS": submit_options(DAEMON)}
-    done = run_program(submit, *settings, EXAMPLES / "lr_adam.py", *data, env=own)
-    assert done.returncode == 0, done.stderr
-    losses = losses_of(done.stdout)
+    finished = run_program(submit, *settings, EXAMPLES / "lr_adam.py", *data, env=own)
+    assert finished.returncode == 0, finished.stderr
+    losses = losses_of(finished.stdout)
     assert losses[-1] < losses[0] / 2
 
 

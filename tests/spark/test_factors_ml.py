@@ -76,33 +76,33 @@ def test_fit_when_ratings_repeat_then_each_counts_as_in_als(spark):
     ours = MatrixFactorization(rank=1, maxIter=100, regParam=0.01, seed=1, solver="ccd", numWorkers=1).fit(twice)
     theirs = ALS(rank=1, maxIter=5, regParam=0.01, seed=1).fit(twice)
     pairs = twice.select("user", "item").distinct()
-    found = [{(row[0], row[1]): row[2] for row in each.transform(pairs).collect()} for each in (ours, theirs)]
-    for pair, rating in found[1].items():
-        assert found[0][pair] == pytest.approx(rating, abs=0.02)
+    result = [{(row[0], row[1]): row[2] for row in each.transform(pairs).collect()} for each in (ours, theirs)]
+    for pair, rating in result[1].items():
+        assert result[0][pair] == pytest.approx(rating, abs=0.02)
 
 
 def test_fit_when_ids_are_strings_then_they_are_the_models(df):
     named = df.selectExpr("concat('u', char(0), lpad(user, 3, '0')) as user", "concat('ï', item) as item", "rating")
-    found = MatrixFactorization(**SMALL).setMaxIter(1).fit(named)
-    assert found.factors.users[:2] == ["u\x00000", "u\x00001"]
-    assert found.recommendForAllUsers(2).dtypes[0] == ("user", "string")
+    result = MatrixFactorization(**SMALL).setMaxIter(1).fit(named)
+    assert result.factors.users[:2] == ["u\x00000", "u\x00001"]
+    assert result.recommendForAllUsers(2).dtypes[0] == ("user", "string")
 
 
 def test_fit_when_ids_are_wide_then_they_are_exact(spark, cells):
     wide = spark.createDataFrame([(2**62 + u, i - 2**62, r) for u, i, r in cells], "user long, item long, rating float")
-    found = MatrixFactorization(**SMALL).setMaxIter(1).fit(wide)
-    assert found.factors.users[-1] == 2**62 + USERS - 1
-    assert found.transform(wide).where("isnan(prediction)").count() == 0
+    result = MatrixFactorization(**SMALL).setMaxIter(1).fit(wide)
+    assert result.factors.users[-1] == 2**62 + USERS - 1
+    assert result.transform(wide).where("isnan(prediction)").count() == 0
     with pytest.raises(UsageError, match="toPyspark: expected users' ids that are integers of 32 bits"):
-        found.toPyspark()
+        result.toPyspark()
 
 
 def test_fit_when_rows_are_held_out_then_validated_on_them(df, cells):
     marked = df.selectExpr("*", "(user + 3 * item) % 7 = 0 as held")
-    found = MatrixFactorization(**SMALL, validationIndicatorCol="held", patience=2, validationTol=0.5).fit(marked)
-    assert found.summary.history.steps < 40
-    assert len(found.summary.validationHistory) == found.summary.history.steps
-    assert "held-out" in found.summary.reason
+    result = MatrixFactorization(**SMALL, validationIndicatorCol="held", patience=2, validationTol=0.5).fit(marked)
+    assert result.summary.history.steps < 40
+    assert len(result.summary.validationHistory) == result.summary.history.steps
+    assert "held-out" in result.summary.reason
 
 
 def test_fit_when_it_goes_on_from_a_model_then_ids_are_united(df, model, spark):
@@ -126,8 +126,8 @@ def test_fit_when_initial_model_does_not_fit_then_error(df, model):
 
 def test_estimator_when_saved_and_loaded_then_params_match(spark, model, tmp_path):
     MatrixFactorization(rank=7, budgetS="auto", solver="sgd", ratingCol="").save(str(tmp_path / "estimator"))
-    found = MatrixFactorization.load(str(tmp_path / "estimator"))
-    assert (found.getRank(), found.getBudgetS(), found.getSolver(), found.getRatingCol()) == (7, "auto", "sgd", "")
+    result = MatrixFactorization.load(str(tmp_path / "estimator"))
+    assert (result.getRank(), result.getBudgetS(), result.getSolver(), result.getRatingCol()) == (7, "auto", "sgd", "")
     with pytest.raises(UsageError, match="initialModel: a file of the estimator would lack it"):
         MatrixFactorization().setInitialModel(model).save(str(tmp_path / "other"))
 
@@ -139,15 +139,15 @@ def test_fit_when_in_a_pipeline_or_validator_then_works(df, tmp_path):
     assert isinstance(loaded, MatrixFactorizationModel)
     assert loaded.getColdStartStrategy() == "drop"
     grid = ParamGridBuilder().addGrid(estimator.regParam, [0.01, 1.0]).build()
-    found = CrossValidator(
+    result = CrossValidator(
         estimator=estimator,
         estimatorParamMaps=grid,
         evaluator=RegressionEvaluator(labelCol="rating"),
         numFolds=2,
         seed=1,
     ).fit(df)
-    assert found.avgMetrics[0] < found.avgMetrics[1]
-    assert found.bestModel.rank == RANK
+    assert result.avgMetrics[0] < result.avgMetrics[1]
+    assert result.bestModel.rank == RANK
     # A validator leaves the threads of its pool to the garbage collector.
     gc.collect()
 
@@ -196,9 +196,9 @@ def test_examples_of_als_when_run_with_ours_then_calls_work(spark, tmp_path):
         except SyntaxError:
             exec(example.source, names)
             continue
-        found = eval(code, names)
+        result = eval(code, names)
         if PLAIN.fullmatch(example.want.strip()):
-            assert repr(found) == example.want.strip(), example.source
+            assert repr(result) == example.want.strip(), example.source
             compared += 1
     assert compared >= 10
 

@@ -46,16 +46,16 @@ def pairs(spark, model):
 
 def lists(frame):
     """Recommendations by id: other ids and ratings."""
-    own, found = frame.columns
-    return {row[own]: [tuple(each) for each in row[found]] for row in frame.collect()}
+    own, result = frame.columns
+    return {row[own]: [tuple(each) for each in row[result]] for row in frame.collect()}
 
 
 def assert_same_lists(ours, theirs):
     """Compare lists of the same ids; ratings may round in another way, and then change places."""
     assert ours.keys() == theirs.keys()
-    for id, found in ours.items():
-        np.testing.assert_allclose([r for _, r in found], [r for _, r in theirs[id]], rtol=1e-5, atol=1e-5)
-        assert [other for other, _ in found] == [other for other, _ in theirs[id]]
+    for id, result in ours.items():
+        np.testing.assert_allclose([r for _, r in result], [r for _, r in theirs[id]], rtol=1e-5, atol=1e-5)
+        assert [other for other, _ in result] == [other for other, _ in theirs[id]]
 
 
 @pytest.mark.parametrize("k", [7, 1000])
@@ -104,7 +104,7 @@ def test_transform_when_ids_are_known_then_same_as_pysparks(biased, pairs):
     assert ours.dtypes == theirs.dtypes
     by_pair = [{(row[0], row[1]): row["prediction"] for row in frame.collect()} for frame in (ours, theirs)]
     # To the last bit: both add up from the first number on.
-    np.testing.assert_array_equal(*([found[pair] for pair in sorted(found)] for found in by_pair))
+    np.testing.assert_array_equal(*([result[pair] for pair in sorted(result)] for result in by_pair))
 
 
 def test_transform_when_ids_are_unknown_then_nan_or_dropped(model, pairs):
@@ -153,20 +153,20 @@ def test_model_when_ids_have_another_type_then_frames_have_it(spark, kind):
     names = list("abcdefgh") if kind == "string" else range(8)
     ids = pa.array(list(names), pa.type_for_alias(kind))
     rng = np.random.default_rng(3)
-    made = MatrixFactorizationModel(MatrixFactors(ids, ids, rng.normal(size=(8, 2)), rng.normal(size=(8, 2))))
+    created = MatrixFactorizationModel(MatrixFactors(ids, ids, rng.normal(size=(8, 2)), rng.normal(size=(8, 2))))
     word = {"int8": "tinyint", "int16": "smallint", "int64": "bigint", "string": "string"}[kind]
-    found = made.recommendForAllUsers(2)
-    assert found.dtypes == [("user", word), ("recommendations", f"array<struct<item:{word},rating:float>>")]
-    assert lists(found) == {id: made.recommend(id, 2) for id in names}
-    rated = made.transform(made.userFactors.selectExpr("id as user", "id as item")).collect()
-    np.testing.assert_array_equal([row["prediction"] for row in rated], made.predict(names, names))
+    result = created.recommendForAllUsers(2)
+    assert result.dtypes == [("user", word), ("recommendations", f"array<struct<item:{word},rating:float>>")]
+    assert lists(result) == {id: created.recommend(id, 2) for id in names}
+    rated = created.transform(created.userFactors.selectExpr("id as user", "id as item")).collect()
+    np.testing.assert_array_equal([row["prediction"] for row in rated], created.predict(names, names))
 
 
 @pytest.mark.parametrize("ids", [["a", "b"], [1, 2**31], [-(2**31) - 1, 1]])
 def test_to_pyspark_when_ids_are_wide_then_error_says_so(spark, ids):
-    made = MatrixFactorizationModel(MatrixFactors([1, 2], ids, np.eye(2), np.eye(2)))
+    created = MatrixFactorizationModel(MatrixFactors([1, 2], ids, np.eye(2), np.eye(2)))
     with pytest.raises(UsageError, match="toPyspark: expected items' ids that are integers of 32 bits"):
-        made.toPyspark()
+        created.toPyspark()
 
 
 def test_to_pyspark_when_converted_then_params_and_uid_are_kept(model):

@@ -66,9 +66,9 @@ def test_forest_when_driver_is_lost_then_next_one_goes_on(spark, tmp_path, monke
     with PS2Context.getOrCreate(spark, servers=2, restore=str(tmp_path)) as ps:
         with pytest.raises(ConfigError, match="maxDepth was 6, and is 3"):
             grow(ps, spark, plans.changed(named, maxDepth=3))
-        made = grow(ps, spark, named, 2, sparse=True)
+        created = grow(ps, spark, named, 2, sparse=True)
         whole = grow(ps, spark, plans.changed(named, name="", via="local"), sparse=True)
-    assert digest_of(made) == digest_of(whole)
+    assert digest_of(created) == digest_of(whole)
 
 
 @pytest.fixture(scope="module")

@@ -99,8 +99,8 @@ def test_a_file_when_it_is_not_utf8_then_says_where(spark, tmp_path, reader, tex
 )
 def test_ratings_when_separated_somehow_then_they_are_read(spark, tmp_path, text):
     (tmp_path / "file").write_text(text)
-    found = READERS["ratings"](spark, str(tmp_path / "file"))
-    assert sorted(map(tuple, found.frame.collect())) == [(1, 2, 3.0), (4, 5, 6.0)]
+    result = READERS["ratings"](spark, str(tmp_path / "file"))
+    assert sorted(map(tuple, result.frame.collect())) == [(1, 2, 3.0), (4, 5, 6.0)]
 
 
 @pytest.mark.parametrize(
@@ -108,14 +108,14 @@ def test_ratings_when_separated_somehow_then_they_are_read(spark, tmp_path, text
 )
 def test_ratings_when_ids_begin_with_zeros_then_they_differ(spark, tmp_path, reader, text):
     (tmp_path / "file").write_text(text)
-    found = READERS[reader](spark, str(tmp_path / "file"))
-    assert sorted(map(tuple, found.frame.collect())) == [("+7", 2), ("007", 2), ("7", 2)]
+    result = READERS[reader](spark, str(tmp_path / "file"))
+    assert sorted(map(tuple, result.frame.collect())) == [("+7", 2), ("007", 2), ("7", 2)]
 
 
 def test_ratings_when_tabs_separate_then_ids_contain_spaces(spark, tmp_path):
     (tmp_path / "file").write_text("ann\tThe  Film\t5\n\tbob \t Heat\t4\t\r\n")
-    found = READERS["ratings"](spark, str(tmp_path / "file"))
-    assert sorted(map(tuple, found.frame.collect())) == [("ann", "The  Film", 5.0), ("bob", "Heat", 4.0)]
+    result = READERS["ratings"](spark, str(tmp_path / "file"))
+    assert sorted(map(tuple, result.frame.collect())) == [("ann", "The  Film", 5.0), ("bob", "Heat", 4.0)]
 
 
 def test_edges_when_lines_read_in_two_ways_then_file_is_named(spark, tmp_path):
@@ -213,11 +213,11 @@ def test_read_when_spark_refuses_line_then_it_is_malformed(spark, tmp_path, line
 )
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_compressed_file_when_broken_then_is_named(spark, tmp_path, reader, fault):
-    content, told = FAULTS[fault]
+    content, messages = FAULTS[fault]
     (tmp_path / "rows of 1.gz").write_bytes(content)
     with pytest.raises(InputError) as raised:
         READERS[reader](spark, str(tmp_path / "rows of 1.gz"))
-    assert str(raised.value) == f"{tmp_path}/rows of 1.gz: reading failed: {told}"
+    assert str(raised.value) == f"{tmp_path}/rows of 1.gz: reading failed: {messages}"
 
 
 @pytest.mark.parametrize("reader", READERS)

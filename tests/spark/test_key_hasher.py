@@ -21,12 +21,12 @@ def frame(spark):
 
 def test_hasher_when_in_tasks_then_keys_of_the_rows(frame):
     params = {"categoricalCols": ["user", "site"], "bucketCols": ["price"], "crosses": ["user:site"]}
-    found = KeyHasher(**params).transform(frame).collect()
+    result = KeyHasher(**params).transform(frame).collect()
     fields = (*map(Field.categorical, ("user", "site")), Field.buckets("price"), Field.cross("user", "site"))
-    expected = FieldHasher(fields).rows_of_dicts([row.asDict() for row in found])
-    assert [row["user"] for row in found] == [row[0] for row in ROWS]  # 2**60 beside null stays exact
-    np.testing.assert_array_equal(np.concatenate([row["keys"] for row in found]), expected.keys)
-    assert [len(row["values"]) for row in found] == np.diff(expected.indptr).tolist() == [4, 2, 2]
+    expected = FieldHasher(fields).rows_of_dicts([row.asDict() for row in result])
+    assert [row["user"] for row in result] == [row[0] for row in ROWS]  # 2**60 beside null stays exact
+    np.testing.assert_array_equal(np.concatenate([row["keys"] for row in result]), expected.keys)
+    assert [len(row["values"]) for row in result] == np.diff(expected.indptr).tolist() == [4, 2, 2]
 
 
 def test_hasher_when_names_have_dots_then_same_keys(frame):
@@ -74,9 +74,9 @@ def test_hasher_when_its_column_comes_twice_then_error(frame):
 
 def test_hasher_when_other_names_come_twice_then_stay(frame):
     twins = frame.selectExpr("*", "price * 2 as price", "user as USER")
-    found = KeyHasher(categoricalCols=["site"]).transform(twins)
-    assert found.columns == [*twins.columns, "keys", "values"]
-    assert [tuple(row)[2:6] for row in found.collect()] == [(x, ids, 2 * x, user) for user, _, x, ids in ROWS]
+    result = KeyHasher(categoricalCols=["site"]).transform(twins)
+    assert result.columns == [*twins.columns, "keys", "values"]
+    assert [tuple(row)[2:6] for row in result.collect()] == [(x, ids, 2 * x, user) for user, _, x, ids in ROWS]
 
 
 def test_predictions_when_other_names_come_twice_then_stay(frame):
@@ -86,9 +86,9 @@ def test_predictions_when_other_names_come_twice_then_stay(frame):
     def keys_of_rows(rows):
         return np.diff(rows.indptr).astype(float)
 
-    found = with_key_predictions(twins, hasher, keys_of_rows, None, [("margin", "prediction")])
-    assert found.columns == [*twins.columns, "margin"]
-    assert [tuple(row)[4:] for row in found.collect()] == [
+    result = with_key_predictions(twins, hasher, keys_of_rows, None, [("margin", "prediction")])
+    assert result.columns == [*twins.columns, "margin"]
+    assert [tuple(row)[4:] for row in result.collect()] == [
         (3.0, ROWS[0][0], "a", 1.0),
         (-4.0, None, "b", 1.0),
         (0.0, ROWS[2][0], None, 0.0),

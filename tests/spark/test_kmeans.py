@@ -25,12 +25,12 @@ def points():
 @pytest.fixture(scope="module")
 def centres(points):
     """What NumPy comes to (Lloyd's algorithm)."""
-    found = points[:CLUSTERS]
+    result = points[:CLUSTERS]
     for _ in range(CLOCKS):
-        nearest = ((points[:, None] - found) ** 2).sum(axis=2, dtype=np.float64).argmin(axis=1)
+        nearest = ((points[:, None] - result) ** 2).sum(axis=2, dtype=np.float64).argmin(axis=1)
         some = [points[nearest == c] for c in range(CLUSTERS)]
-        found = np.array([part.mean(axis=0) if len(part) else old for part, old in zip(some, found, strict=True)])
-    return found
+        result = np.array([part.mean(axis=0) if len(part) else old for part, old in zip(some, result, strict=True)])
+    return result
 
 
 def fit(ps, points, start, clocks, each=lambda clock: None):
@@ -57,8 +57,8 @@ def fit(ps, points, start, clocks, each=lambda clock: None):
 
 def test_kmeans_when_run_on_servers_then_matches_numpy(spark, points, centres):
     with PS2Context.getOrCreate(spark, servers=2, ops=["tests.kernels.kmeans"]) as ps:
-        found = fit(ps, spark.sparkContext.parallelize(points.tolist(), 2), points[:CLUSTERS], CLOCKS)
-    np.testing.assert_allclose(found, centres, rtol=1e-6)
+        result = fit(ps, spark.sparkContext.parallelize(points.tolist(), 2), points[:CLUSTERS], CLOCKS)
+    np.testing.assert_allclose(result, centres, rtol=1e-6)
 
 
 def test_kmeans_when_a_server_is_killed_then_finds_the_same(spark, points, centres, until):
@@ -72,9 +72,9 @@ def test_kmeans_when_a_server_is_killed_then_finds_the_same(spark, points, centr
                 )
                 ps._coordinator.fleet.launcher._children[1].kill()
 
-        found = fit(ps, spark.sparkContext.parallelize(points.tolist(), 2), points[:CLUSTERS], CLOCKS, kill)
+        result = fit(ps, spark.sparkContext.parallelize(points.tolist(), 2), points[:CLUSTERS], CLOCKS, kill)
         assert [recovery.source for recovery in ps.recoveries] == ["replica"]
-    np.testing.assert_allclose(found, centres, rtol=1e-6)
+    np.testing.assert_allclose(result, centres, rtol=1e-6)
 
 
 def test_the_guide_when_it_shows_kmeans_then_it_is_what_runs():

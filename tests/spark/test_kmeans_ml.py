@@ -24,8 +24,8 @@ def frame(spark, points):
 def test_kmeans_when_transformed_and_saved_then_agree(ps, points, frame, tmp_path):
     model = KMeans(k=3, seed=1, weightCol="w", via="servers", numWorkers=2).fit(frame)
     assert (model.summary.placement.via, sum(model.summary.clusterSizes)) == ("servers", 300)
-    found = model.transform(frame).select("features", "prediction").collect()
-    assert all(row.prediction == model.predict(row.features) for row in found[:20])
+    result = model.transform(frame).select("features", "prediction").collect()
+    assert all(row.prediction == model.predict(row.features) for row in result[:20])
     model.save(str(tmp_path / "model"))
     assert KMeansModel.load(str(tmp_path / "model")).predict(points[0][0]) == model.predict(points[0][0])
     loaded = KMeansClusters.load(str(tmp_path / "model"))

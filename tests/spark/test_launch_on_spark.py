@@ -17,14 +17,14 @@ DIM = 100
 
 def servers(pid):
     """The servers below a process."""
-    found = []
+    result = []
     for process in psutil.Process(pid).children(recursive=True):
         try:
             if "ps2.cli.main server" in " ".join(process.cmdline()):
-                found.append(process)
+                result.append(process)
         except psutil.Error:  # it has ended
             continue
-    return found
+    return result
 
 
 def test_ps2_launch_when_on_spark_with_tls_then_driver_attaches(

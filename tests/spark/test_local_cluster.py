@@ -17,9 +17,9 @@ DIM, STEPS, LR = 30, 5, 0.1
 def said(run_program, tmp_path_factory):
     """What ``local_cluster_app.py`` printed."""
     app = Path(__file__).with_name("local_cluster_app.py")
-    done = run_program(sys.executable, app, tmp_path_factory.mktemp("cluster"))
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    finished = run_program(sys.executable, app, tmp_path_factory.mktemp("cluster"))
+    assert finished.returncode == 0, finished.stderr
+    return json.loads(finished.stdout.splitlines()[-1])
 
 
 def model():

@@ -72,8 +72,8 @@ def test_fit_when_it_takes_no_step_then_is_pysparks_model(df, package, name, par
 def test_recorded_fits_when_pyspark_fits_again_then_are_the_same(spark):
     theirs, recorded = fits.computed(spark), fits.recorded()
     assert theirs.keys() == recorded.keys() - {"pyspark"}
-    for name, found in theirs.items():
-        assert_near(found, recorded[name], name)
+    for name, result in theirs.items():
+        assert_near(result, recorded[name], name)
 
 
 def assert_near(found, expected, name):

@@ -139,10 +139,10 @@ def test_params_when_pyspark_has_one_then_its_type_is_the_same(pair):
 @both
 def test_params_when_explained_then_each_has_its_default(pair, side):
     estimator = pair.make(side)
-    told = estimator.explainParams()
-    assert all(f"{param.name}: {param.doc}" in told for param in estimator.params)
+    messages = estimator.explainParams()
+    assert all(f"{param.name}: {param.doc}" in messages for param in estimator.params)
     default = 20 if pair.name[:3] == "GBT" else 100
-    assert f"maxIter: {estimator.maxIter.doc} (default: {default}, current: " in told
+    assert f"maxIter: {estimator.maxIter.doc} (default: {default}, current: " in messages
 
 
 @every

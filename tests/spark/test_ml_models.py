@@ -287,12 +287,12 @@ def test_a_saved_model_when_read_by_numpy_then_it_is_its_weights(tmp_path):
 
 
 def predictions(path, kind, x):
-    found = (FactorizationMachine if kind.startswith("fm") else LinearModel).load(path)
-    columns = [found.predict(x)[:, None]]
-    if (probability := found.predictProbability(x)) is not None:
+    result = (FactorizationMachine if kind.startswith("fm") else LinearModel).load(path)
+    columns = [result.predict(x)[:, None]]
+    if (probability := result.predictProbability(x)) is not None:
         columns.insert(0, probability)
-    if found.classes is not None:
-        columns.insert(0, found.margins(x) if found.classes > 2 else found.margins(x) * [-1, 1])
+    if result.classes is not None:
+        columns.insert(0, result.margins(x) if result.classes > 2 else result.margins(x) * [-1, 1])
     return np.hstack(columns)
 
 
@@ -305,9 +305,9 @@ def test_saved_model_when_read_without_spark_then_as_transform(kind, df, tmp_pat
         ours.setThresholds([0.1, 0.9, 0.4][: ours.numClasses])
     ours.save(str(tmp_path / "m"))
     x = np.array([row.features.toArray() for row in df.collect()])
-    for given in (x, csr_array(x)):
-        found = predictions(str(tmp_path / "m"), kind, given)
-        np.testing.assert_allclose(found, arrays(ours.transform(df)), rtol=1e-12)
+    for inputs in (x, csr_array(x)):
+        result = predictions(str(tmp_path / "m"), kind, inputs)
+        np.testing.assert_allclose(result, arrays(ours.transform(df)), rtol=1e-12)
 
 
 @pytest.mark.parametrize("make", ["dense", "sparse"])
@@ -434,8 +434,8 @@ def test_cross_validation_when_fold_has_one_class_then_goes_on(spark):
 def test_bounds_when_estimator_and_model_are_loaded_then_same(labelled, tmp_path):
     upper, of_intercept = DenseMatrix(1, 2, [0.5, np.inf]), Vectors.dense(1.0)
     estimator = LogisticRegression(upperBoundsOnCoefficients=upper, lowerBoundsOnIntercepts=of_intercept, maxIter=3)
-    for given, cls in ((estimator, LogisticRegression), (estimator.fit(labelled), LogisticRegressionModel)):
-        given.save(f"{tmp_path}/{cls.__name__}")
+    for inputs, cls in ((estimator, LogisticRegression), (estimator.fit(labelled), LogisticRegressionModel)):
+        inputs.save(f"{tmp_path}/{cls.__name__}")
         loaded = cls.load(f"{tmp_path}/{cls.__name__}")
         assert loaded.getUpperBoundsOnCoefficients() == upper
         assert loaded.getLowerBoundsOnIntercepts() == of_intercept

@@ -24,8 +24,8 @@ def rows(spark):
     x = rng.normal(size=(200, 12))
     y = (x @ rng.normal(size=12) + rng.normal(size=200) > 0).astype(float)
     huge = (1e300 * rng.exponential(size=200)).tolist()
-    made = zip(y.tolist(), map(Vectors.dense, x), huge, strict=True)
-    return spark.createDataFrame(list(made), ["label", "features", "huge"]).repartition(2).persist()
+    created = zip(y.tolist(), map(Vectors.dense, x), huge, strict=True)
+    return spark.createDataFrame(list(created), ["label", "features", "huge"]).repartition(2).persist()
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
@@ -59,6 +59,6 @@ def test_fit_when_model_is_too_large_for_local_then_servers(ps, rows, monkeypatc
 
 def test_fit_when_local_training_diverges_then_error_is_the_same(ps, rows):
     wild = LinearRegression(maxIter=50, solver="minibatch", optimizer="sgd", stepSize=1e38, via="local")
-    with pytest.raises(DivergedError) as told:
+    with pytest.raises(DivergedError) as messages:
         wild.fit(rows)
-    assert not isinstance(told.value, WorkerError)
+    assert not isinstance(messages.value, WorkerError)

@@ -48,10 +48,10 @@ def test_survey_when_labels_are_numbers_then_weighted_moments(spark):
 
 
 def test_survey_when_labels_are_classes_then_weighted_by_class(spark):
-    found = survey(table(spark, [(0.0, 1.0), (2.0, 2.0), (2.0, 0.5)]), WEIGHTED, 0)
-    assert found.facts.class_weights == (1.0, 0.0, 2.5)
-    assert found.dim == 2
-    assert found.rows == 3
+    result = survey(table(spark, [(0.0, 1.0), (2.0, 2.0), (2.0, 0.5)]), WEIGHTED, 0)
+    assert result.facts.class_weights == (1.0, 0.0, 2.5)
+    assert result.dim == 2
+    assert result.rows == 3
 
 
 @pytest.mark.parametrize(
@@ -154,14 +154,14 @@ def test_survey_when_labels_or_weights_are_bad_then_counts_them(spark, rows, cla
 def test_survey_when_squares_of_weights_are_none_then_has_a_unit(spark, size):
     """So it is of weights of which the largest is near 1; those of workers are multiplied by the same."""
     frame = table(spark, [(1.0, size), (3.0, size), (1e308, 0.0), (1.0, 0.0)])
-    found = survey(frame, WEIGHTED, None)
-    facts, unit = found.facts, found.weight_unit
+    result = survey(frame, WEIGHTED, None)
+    facts, unit = result.facts, result.weight_unit
     assert 2.0**-52 < unit * size < 1
     assert facts.weight == 2 * (unit * size)
     assert (facts.weight_squared, facts.label_mean) == (2 * (unit * size) ** 2, 2.0)
     assert facts.label_std == pytest.approx(math.sqrt(2 / (2 - 1)))
-    dealt = deal(frame, WEIGHTED, found, 1).frame
-    assert dealt.agg(F.max("weight")).head()[0] == unit * size
+    dealt_rows = deal(frame, WEIGHTED, result, 1).frame
+    assert dealt_rows.agg(F.max("weight")).head()[0] == unit * size
 
 
 def test_survey_when_all_rows_are_held_out_then_it_is_an_error(spark):
@@ -202,22 +202,22 @@ def test_check_columns_when_the_label_is_a_feature_then_refuses(spark):
 )
 def test_deal_when_rows_are_dealt_then_each_worker_has_its_share(spark, partitions, wanted, expected):
     frame = table(spark, [(float(i), 1.0) for i in range(8)], partitions=partitions)
-    dealt = deal(frame, COLUMNS, survey(frame, COLUMNS, None), wanted)
-    assert (dealt.workers, counts(dealt.frame)) == (len(expected), expected)
+    dealt_rows = deal(frame, COLUMNS, survey(frame, COLUMNS, None), wanted)
+    assert (dealt_rows.workers, counts(dealt_rows.frame)) == (len(expected), expected)
 
 
 def test_deal_when_partitions_are_empty_then_workers_have_rows(spark):
     frame = table(spark, [(float(i), 1.0) for i in range(8)], partitions=4).where(F.spark_partition_id() == 3)
-    dealt = deal(frame, COLUMNS, survey(frame, COLUMNS, None), 2)
-    assert counts(dealt.frame) == [1, 1]
+    dealt_rows = deal(frame, COLUMNS, survey(frame, COLUMNS, None), 2)
+    assert counts(dealt_rows.frame) == [1, 1]
 
 
 def test_deal_when_cached_beside_empty_then_workers_have_rows(sc):
     frame = sc.parallelize([(0.0, 1.0), (1.0, 1.0)], 4).toDF(["label", "weight"])
     frame = frame.withColumn("features", F.array(F.lit(1.0), F.lit(2.0))).cache()
     assert counts(frame) == [0, 0, 1, 1]
-    dealt = deal(frame, COLUMNS, survey(frame, COLUMNS, None), 2)
-    assert (dealt.workers, counts(dealt.frame)) == (2, [1, 1])
+    dealt_rows = deal(frame, COLUMNS, survey(frame, COLUMNS, None), 2)
+    assert (dealt_rows.workers, counts(dealt_rows.frame)) == (2, [1, 1])
 
 
 def test_deal_when_fewer_rows_than_workers_then_fewer_workers(spark):

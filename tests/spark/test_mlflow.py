@@ -124,7 +124,7 @@ FAMILIES = {
 def rows(spark):
     """Vectors, the same in columns, ids of which some are unknown, lists of words, and labels."""
     x = RNG.integers(0, 5, (ROWS, DIM)).astype(float)
-    made = [
+    created = [
         (
             Vectors.dense(row) if number % 2 else Vectors.sparse(DIM, dict(enumerate(row.tolist()))),
             number % 5,
@@ -135,7 +135,7 @@ def rows(spark):
         )
         for number, row in enumerate(x)
     ]
-    frame = spark.createDataFrame(made, ["features", "user", "friend", "item", "words", "label"])
+    frame = spark.createDataFrame(created, ["features", "user", "friend", "item", "words", "label"])
     for number, name in enumerate(COLUMNS):
         frame = frame.withColumn(name, vector_to_array("features")[number])
     return frame.coalesce(1).cache()
@@ -149,11 +149,11 @@ def as_arrays(frame):
 def check_same(model, frame, folder, added=None, rtol=1e-12):
     """Check that the saved model adds to pandas rows what ``transform`` adds to Spark's."""
     ps2.mlflow.save_model(model, str(folder))
-    given, expected = as_arrays(frame.toPandas()), as_arrays(model.transform(frame).toPandas())
-    found = mlflow.pyfunc.load_model(str(folder)).predict(given)
-    assert set(found) == (added or set(expected) - set(given))
-    for name in found:
-        values = (np.stack([np.asarray(one, float) for one in side[name]]) for side in (found, expected))
+    inputs, expected = as_arrays(frame.toPandas()), as_arrays(model.transform(frame).toPandas())
+    result = mlflow.pyfunc.load_model(str(folder)).predict(inputs)
+    assert set(result) == (added or set(expected) - set(inputs))
+    for name in result:
+        values = (np.stack([np.asarray(one, float) for one in side[name]]) for side in (result, expected))
         np.testing.assert_allclose(*values, rtol=rtol, atol=rtol, equal_nan=True)
 
 
@@ -201,8 +201,8 @@ def test_pyfunc_when_loaded_in_another_process_then_no_java(tmp_path):
         "found = model.predict(pandas.DataFrame([[1.0, 2.0, 3.0, 4.0]], columns=list('abcd')));"
         "print(len(found), len(psutil.Process().children()))"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
-    assert done.stdout.split() == ["1", "0"], done.stderr
+    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert finished.stdout.split() == ["1", "0"], finished.stderr
 
 
 def test_log_model_when_loaded_then_model_flavours_and_signature(rows):
@@ -216,8 +216,8 @@ def test_log_model_when_loaded_then_model_flavours_and_signature(rows):
     assert info.signature.outputs.to_dict() == [{"type": "double", "name": "prediction", "required": True}]
     folder = mlflow.artifacts.download_artifacts(info.model_uri)
     with open(f"{folder}/requirements.txt") as file:
-        wanted = file.read().split()
-    assert {line.partition("==")[0] for line in wanted} >= {"ps2-spark", "xxhash"}
+        expected = file.read().split()
+    assert {line.partition("==")[0] for line in expected} >= {"ps2-spark", "xxhash"}
     loaded = ps2.mlflow.load_model(info.model_uri)
     assert loaded.uid == model.uid
     assert loaded.getFeaturesCols() == COLUMNS
@@ -282,8 +282,8 @@ def test_pyfunc_when_rows_do_not_fit_signature_then_column_named(columns, messag
 
 def test_pyfunc_when_given_a_matrix_then_rows_are_features(loaded):
     model, x = FAMILIES["machine"], RNG.normal(size=(5, DIM))
-    found = loaded("machine").predict(x)
-    np.testing.assert_allclose(found["prediction"], [model.predict(row) for row in x], rtol=1e-12)
+    result = loaded("machine").predict(x)
+    np.testing.assert_allclose(result["prediction"], [model.predict(row) for row in x], rtol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -47,8 +47,8 @@ def store(tmp_path, monkeypatch):
 @pytest.fixture(scope="module")
 def rows(spark):
     x = np.random.default_rng(4).normal(size=(80, 2))
-    made = [(*map(float, row), float(row @ [1.0, -2.0]), f"k{number % 7}") for number, row in enumerate(x)]
-    return spark.createDataFrame(made, [*COLUMNS, "label", "key"]).coalesce(1).cache()
+    created = [(*map(float, row), float(row @ [1.0, -2.0]), f"k{number % 7}") for number, row in enumerate(x)]
+    return spark.createDataFrame(created, [*COLUMNS, "label", "key"]).coalesce(1).cache()
 
 
 def regression(**params):

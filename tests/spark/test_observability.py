@@ -98,8 +98,8 @@ def test_spans_when_a_run_is_over_then_clocks_are_its_children(run, observed):
     (of_run,) = spans["ps2.run"]
     assert of_run.attributes["ps2.fleet"] == observed._coordinator.fleet.master.id
     clocks = spans["ps2.clock"]
-    told = sorted((span.attributes["ps2.rank"], span.attributes["ps2.clock"]) for span in clocks)
-    assert told == [(rank, clock) for rank in range(2) for clock in range(CLOCKS)]
+    messages = sorted((span.attributes["ps2.rank"], span.attributes["ps2.clock"]) for span in clocks)
+    assert messages == [(rank, clock) for rank in range(2) for clock in range(CLOCKS)]
     assert {span.parent.span_id for span in clocks} == {of_run.context.span_id}
     assert {span.attributes["ps2.run"] for span in clocks} == {of_run.attributes["ps2.run"]}
     for span in clocks:
@@ -131,9 +131,9 @@ def test_fit_when_done_then_has_span_and_loss(observed, spark, scrape, exporter)
     exporter.clear()
     rows = [(float(i % 2), Vectors.dense([i % 2, 1.0])) for i in range(20)]
     model = LogisticRegression(maxIter=5).fit(spark.createDataFrame(rows, ["label", "features"]))
-    found = scrape()
-    assert found["ps2_training_loss",] == pytest.approx(model.summary.history.objective[-1])
-    assert found["ps2_training_step",] == model.summary.history.steps
+    result = scrape()
+    assert result["ps2_training_loss",] == pytest.approx(model.summary.history.objective[-1])
+    assert result["ps2_training_step",] == model.summary.history.steps
     spans = exporter.get_finished_spans()
     (fit,) = [span for span in spans if span.name == "ps2.fit LogisticRegression"]
     assert {span.context.trace_id for span in spans if span.name == "ps2.run"} == {fit.context.trace_id}

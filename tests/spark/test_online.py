@@ -85,15 +85,15 @@ def test_fit_when_partitions_are_many_then_tasks_fill_slots_once(ps, spark, rows
     sc = spark.sparkContext
     sc.setJobGroup("many partitions", "")
     try:
-        made = OnlineLogisticRegression().fit(rows.repartition(40))
+        created = OnlineLogisticRegression().fit(rows.repartition(40))
     finally:
         sc.setLocalProperty("spark.jobGroup.id", None)
     tracker = sc.statusTracker()
     jobs = map(tracker.getJobInfo, tracker.getJobIdsForGroup("many partitions"))
     stages = [tracker.getStageInfo(stage) for job in jobs for stage in job.stageIds]
     assert max(stage.numTasks for stage in stages) == sc.defaultParallelism
-    assert made.progress[-1].rows == 4000
-    made.free()
+    assert created.progress[-1].rows == 4000
+    created.free()
 
 
 def test_training_when_on_terminal_then_line_shows_rows_and_loss(ps, rows, stream, tmp_path, monkeypatch):
@@ -222,16 +222,16 @@ def test_export_when_scored_elsewhere_then_same_probabilities(ps, spark, tmp_pat
     model.export(str(tmp_path / "export"))
     some = rows.limit(20).collect()
     scorer = Scorer(str(tmp_path / "export"), refreshS=60)
-    found = scorer.score([row.asDict() for row in some])
+    result = scorer.score([row.asDict() for row in some])
     expected = [row["probability"][1] for row in model.transform(rows.limit(20)).collect()]
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    np.testing.assert_allclose(result, expected, rtol=1e-5)
 
     def scores(batches):
         for batch in batches:
             yield pa.RecordBatch.from_arrays([pa.array(scorer.score(batch))], ["score"])
 
     in_tasks = [row.score for row in rows.limit(20).mapInArrow(scores, "score double").collect()]
-    np.testing.assert_array_equal(in_tasks, found)
+    np.testing.assert_array_equal(in_tasks, result)
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,9 @@ def said(run_program, environment, tmp_path_factory):
     """What ``own_sparks_app.py`` printed."""
     app, folder = Path(__file__).with_name("own_sparks_app.py"), tmp_path_factory.mktemp("cluster")
     env = environment | {"SPARK_LOCAL_DIRS": str(folder / "local")}
-    done = run_program(sys.executable, app, folder, env=env, timeout_s=APP_TIMEOUT_S)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    finished = run_program(sys.executable, app, folder, env=env, timeout_s=APP_TIMEOUT_S)
+    assert finished.returncode == 0, finished.stderr
+    return json.loads(finished.stdout.splitlines()[-1])
 
 
 def test_slow_task_when_spark_runs_copy_then_both_count_once(said):

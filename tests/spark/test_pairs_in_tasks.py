@@ -22,8 +22,8 @@ def a_matrix():
 def test_pair_update_when_in_a_task_then_as_in_the_driver(ps, sc, via):
     here, there = a_matrix(), a_matrix()
     expected = here.pairUpdate(A, B, np.tanh, via)
-    (found,) = sc.parallelize([0], 1).mapPartitions(lambda _: [there.pairUpdate(A, B, np.tanh, via)]).collect()
-    np.testing.assert_allclose(found, expected)
+    (result,) = sc.parallelize([0], 1).mapPartitions(lambda _: [there.pairUpdate(A, B, np.tanh, via)]).collect()
+    np.testing.assert_allclose(result, expected)
     np.testing.assert_allclose(there.pull(range(ROWS)), here.pull(range(ROWS)))
 
 

@@ -35,27 +35,27 @@ def edges(spark):
 
 
 def test_walks_when_graph_is_on_workers_or_servers_then_the_same(edges):
-    given = {"numWalks": 2, "walkLength": 8, "seed": 3, "p": 0.25, "q": 4.0, "weightCol": "weight", "directed": True}
-    expected = walks_of(RandomWalks(**given, graphOn="workers", numWorkers=1).transform(edges))
+    inputs = {"numWalks": 2, "walkLength": 8, "seed": 3, "p": 0.25, "q": 4.0, "weightCol": "weight", "directed": True}
+    expected = walks_of(RandomWalks(**inputs, graphOn="workers", numWorkers=1).transform(edges))
     assert len(expected) == 2 * edges.select("src").union(edges.select("dst")).distinct().count()
-    walks = RandomWalks(**given, graphOn="servers", numWorkers=2)
+    walks = RandomWalks(**inputs, graphOn="servers", numWorkers=2)
     assert walks_of(walks.transform(edges.repartition(2))) == expected
     walks.free()
-    assert walks_of(RandomWalks(**given, graphOn="auto", numWorkers=4).transform(edges.repartition(4))) == expected
+    assert walks_of(RandomWalks(**inputs, graphOn="auto", numWorkers=4).transform(edges.repartition(4))) == expected
 
 
 def test_walks_when_ids_are_strings_then_their_steps_are_edges(spark):
     names = ["é", "b", "Z", "aa", "", "z", "10", "9", "ç"]
     frame = spark.createDataFrame([(names[a], names[b]) for a, b in PAIRS], "a string, b string")
     walks = RandomWalks(srcCol="a", dstCol="b", numWalks=2, walkLength=6)
-    found = walks.transform(frame)
-    assert found.dtypes == [("epoch", "int"), ("walk", "array<string>")]
+    result = walks.transform(frame)
+    assert result.dtypes == [("epoch", "int"), ("walk", "array<string>")]
     order = sorted(names[:8], key=lambda name: name.encode())
-    assert [walk[0] for _, walk in walks_of(found)] == order * 2
+    assert [walk[0] for _, walk in walks_of(result)] == order * 2
     pairs = {(names[a], names[b]) for a, b in PAIRS} | {(names[b], names[a]) for a, b in PAIRS}
-    assert all(step in pairs for _, walk in walks_of(found) for step in pairwise(walk))
+    assert all(step in pairs for _, walk in walks_of(result) for step in pairwise(walk))
     walks.setGraphOn("servers")
-    assert walks_of(walks.transform(frame)) == walks_of(found)
+    assert walks_of(walks.transform(frame)) == walks_of(result)
     walks.free()
 
 
@@ -66,8 +66,8 @@ def test_walks_when_id_widths_differ_then_wider_is_used(spark):
 
 def test_walks_when_edge_weight_is_zero_then_edge_is_absent(spark):
     frame = spark.createDataFrame([(1, 2, 0.0), (3, 3, 1.0)], "src int, dst int, w float")
-    for place in ("workers", "servers"):
-        walks = RandomWalks(weightCol="w", numWalks=1, walkLength=3, graphOn=place)
+    for position in ("workers", "servers"):
+        walks = RandomWalks(weightCol="w", numWalks=1, walkLength=3, graphOn=position)
         assert walks_of(walks.transform(frame)) == [(0, [1]), (0, [2]), (0, [3, 3, 3])]
         walks.free()
 
@@ -80,18 +80,18 @@ def test_walks_when_workers_outnumber_walks_then_none_are_idle(spark):
 
 def test_walks_when_there_is_one_vertex_then_they_are_of_it(spark):
     frame = spark.createDataFrame([(5, 5)], "src long, dst long")
-    for place in ("workers", "servers"):
-        walks = RandomWalks(numWalks=2, walkLength=2, graphOn=place)
+    for position in ("workers", "servers"):
+        walks = RandomWalks(numWalks=2, walkLength=2, graphOn=position)
         assert walks_of(walks.transform(frame)) == [(0, [5, 5]), (1, [5, 5])]
         walks.free()
 
 
 def test_walks_when_graph_was_released_then_cannot_be_computed(edges):
     walks = RandomWalks(numWalks=1, walkLength=2, graphOn="servers")
-    found = walks.transform(edges)
+    result = walks.transform(edges)
     walks.free()
     with pytest.raises(PythonException, match=r"NotFoundError.*does not exist"):
-        walks_of(found)
+        walks_of(result)
 
 
 @pytest.mark.parametrize(

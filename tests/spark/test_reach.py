@@ -27,13 +27,13 @@ def test_run_when_driver_address_is_wrong_then_says_so(spark, sc, until, tmp_pat
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         until(lambda: not is_free(socket.AF_INET, ("127.0.0.1", port)), "the server listens", 20)
-        given = {"fleet": address, "tokenFile": str(token), "conf": PS2Conf(advertiseAddress=ELSEWHERE)}
-        with PS2Context.getOrCreate(spark, **given) as ps, pytest.raises(ConfigError) as caught:
+        inputs = {"fleet": address, "tokenFile": str(token), "conf": PS2Conf(advertiseAddress=ELSEWHERE)}
+        with PS2Context.getOrCreate(spark, **inputs) as ps, pytest.raises(ConfigError) as caught:
             ps.run(sc.parallelize(range(2), 2), lambda worker, rows: None)
     finally:
         server.terminate()
         server.wait()
-    said = str(caught.value)
-    assert said.startswith(f"run: the driver's run at {ELSEWHERE}:")
-    assert "Connection refused" in said
-    assert "bindAddress" in said
+    message = str(caught.value)
+    assert message.startswith(f"run: the driver's run at {ELSEWHERE}:")
+    assert "Connection refused" in message
+    assert "bindAddress" in message

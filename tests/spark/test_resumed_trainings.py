@@ -46,8 +46,8 @@ def test_training_when_extended_at_its_end_then_as_in_one_go(spark, tmp_path, na
         expected = training.on(ps, spark)(more=2)
     with PS2Context.getOrCreate(spark, servers=2, **often) as ps:
         training.on(ps, spark)(name="extended", on_step=lambda step: ps.checkpoint())
-    for found in folders.find(folder)[-5:]:
-        with PS2Context.getOrCreate(spark, servers=1, restore=found.url) as ps:
+    for actual in folders.find(folder)[-5:]:
+        with PS2Context.getOrCreate(spark, servers=1, restore=actual.url) as ps:
             result = training.on(ps, spark)(name="extended", more=2)
         training.check(result, expected, 0.0)
 
@@ -191,7 +191,7 @@ def test_line_when_both_orders_are_running_then_each_resumes(spark, tmp_path):
     folder = str(tmp_path)
     with PS2Context.getOrCreate(spark, servers=1, checkpointDir=folder, checkpointEverySteps=7, conf=PS2Conf(keep=100)):
         whole = line.fit(edges).summary.history
-    checkpoints = {folders.read_manifest(found.url).step: found.url for found in folders.find(folder)}
+    checkpoints = {folders.read_manifest(result.url).step: result.url for result in folders.find(folder)}
     # The worker may have been a clock ahead; the second order begins after 12 steps.
     first, last = min(step for step in checkpoints if step), max(step for step in checkpoints if step < 24)
     assert 7 <= first < 12 < last

@@ -30,8 +30,8 @@ def frame_of(spark, shards):
 def dealt(frame, workers):
     """Labels and numbers of values of each worker's rows."""
     table = deal(frame, COLUMNS, survey(frame, COLUMNS, None), workers)
-    found = table.frame.rdd.map(lambda row: (row.label, len(row.features["values"]))).glom().collect()
-    return table, [worker for worker in found if worker]
+    result = table.frame.rdd.map(lambda row: (row.label, len(row.features["values"]))).glom().collect()
+    return table, [worker for worker in result if worker]
 
 
 def test_survey_when_vectors_are_sparse_then_loads_count_values(spark):
@@ -42,16 +42,16 @@ def test_survey_when_vectors_are_sparse_then_loads_count_values(spark):
 @pytest.mark.parametrize("workers", [2, 3])
 def test_deal_when_few_rows_have_most_values_then_balanced(spark, workers):
     sizes = np.minimum((np.random.default_rng(2).pareto(0.7, 300) * 10 + 1).astype(int), DIM).tolist()
-    table, found = dealt(frame_of(spark, [sizes[:290], sizes[290:], []]), workers)
-    costs = [sum(values for _, values in worker) for worker in found]
-    assert table.workers == len(found) == workers
-    assert sorted(label for worker in found for label, _ in worker) == list(range(300))
+    table, result = dealt(frame_of(spark, [sizes[:290], sizes[290:], []]), workers)
+    costs = [sum(values for _, values in worker) for worker in result]
+    assert table.workers == len(result) == workers
+    assert sorted(label for worker in result for label, _ in worker) == list(range(300))
     assert max(costs) < 1.2 * np.mean(costs)
     assert table.frame.columns == ["features", "label"]
 
 
 def test_deal_when_partitions_cost_unlike_then_none_gets_most(spark):
     frame = frame_of(spark, [[200] * 50, [10] * 50])
-    _, found = dealt(frame, 2)
-    costs = [sum(values for _, values in worker) for worker in found]
+    _, result = dealt(frame, 2)
+    costs = [sum(values for _, values in worker) for worker in result]
     assert max(costs) < 1.2 * np.mean(costs)

@@ -140,12 +140,12 @@ def test_attempt_when_it_dies_in_second_loop_then_counts_once(ps, by_value, rows
             counts.add(one, mine)
         worker.barrier()
         counts.add(one, mine + WORKERS)
-        made = worker.once(lambda: worker.rank)
+        created = worker.once(lambda: worker.rank)
         for clock in worker.clocks(6):
             counts.add(one, mine)
             if clock == 4 and worker.rank == 1 and TaskContext.get().attemptNumber() == 0:
                 os._exit(1)
-        return made
+        return created
 
     first, other = ps.run(rows, work, WORKERS, timeoutS=WAIT_S)
     assert first == other

@@ -47,9 +47,9 @@ def runs(run_program, environment, tmp_path_factory):
         archive.writestr("packed/inner.py", MODULE)
     path = f"{folder / 'path'}:{environment.get('PYTHONPATH', '')}"
     env = {**environment, "PYTHONPATH": path, "XDG_CACHE_HOME": str(folder / "cache")}
-    done = run_program(sys.executable, Path(__file__).with_name("compiled_app.py"), folder, env=env)
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    finished = run_program(sys.executable, Path(__file__).with_name("compiled_app.py"), folder, env=env)
+    assert finished.returncode == 0, finished.stderr
+    return [json.loads(line) for line in finished.stdout.splitlines()]
 
 
 def test_functions_when_first_application_runs_then_compile_once(runs):

@@ -47,7 +47,7 @@ def read(worker, batches):
 
 
 def all_of(result):
-    return sorted(i for _, _, found in result for i in found)
+    return sorted(i for _, _, actual in result for i in actual)
 
 
 @pytest.fixture
@@ -126,13 +126,13 @@ def test_run_when_batches_are_small_then_every_row_comes_once(ps, spark, setting
 
 def test_run_when_frame_is_repartitioned_then_shares_are_equal(ps, spark):
     result = ps.run(spark.range(0, ROWS, 1, 1), ids, workers=2)
-    assert [len(found) for _, _, found in result] == [50, 50]
+    assert [len(actual) for _, _, actual in result] == [50, 50]
 
 
 def test_run_when_partition_has_few_records_then_all_get_some(ps, sc):
     # RDD.repartition would send these ten to one worker.
     result = ps.run(sc.parallelize(range(10), 1), records, workers=2)
-    assert [len(found) for _, _, found in result] == [5, 5]
+    assert [len(actual) for _, _, actual in result] == [5, 5]
 
 
 @pytest.mark.parametrize("kind", ["frame", "rdd"])
@@ -143,19 +143,19 @@ def test_run_when_a_task_is_retried_then_it_gets_the_same_rows(ps, spark, kind):
     def fail_once(worker, rows):
         from pyspark import TaskContext
 
-        found = take(worker, rows)
+        result = take(worker, rows)
         if worker.rank == 1 and TaskContext.get().attemptNumber() == 0:
             raise RuntimeError("the first attempt")
-        return found
+        return result
 
     assert list(ps.run(data, fail_once, workers=2)) == list(ps.run(data, take, workers=2))
 
 
 def test_run_when_records_are_arrays_then_all_of_each_arrives(ps, sc):
-    made = [np.full(3, i) for i in range(23)]
-    result = ps.run(sc.parallelize(made, 5), records, workers=2)
-    came = Counter(tuple(array.tolist()) for _, _, found in result for array in found)
-    assert came == Counter(tuple(array.tolist()) for array in made)
+    created = [np.full(3, i) for i in range(23)]
+    result = ps.run(sc.parallelize(created, 5), records, workers=2)
+    came = Counter(tuple(array.tolist()) for _, _, actual in result for array in actual)
+    assert came == Counter(tuple(array.tolist()) for array in created)
 
 
 @pytest.mark.parametrize("partitions", [1, 2])
@@ -197,12 +197,12 @@ def test_run_when_data_type_is_unsupported_then_config_error(ps, data, named):
     ],
 )
 def test_run_when_data_are_a_sequence_then_equal_parts(ps, data, workers, shares):
-    assert [found for _, _, found in ps.run(data, records, workers=workers)] == shares
+    assert [result for _, _, result in ps.run(data, records, workers=workers)] == shares
 
 
 def test_run_when_data_are_a_pandas_frame_then_batches(ps, vectors):
-    made, x = vectors
-    frame = pd.DataFrame({"label": np.arange(40), "features": made}, index=np.zeros(40))
+    created, x = vectors
+    frame = pd.DataFrame({"label": np.arange(40), "features": created}, index=np.zeros(40))
     parts = list(ps.run(frame, read, workers=2))
     np.testing.assert_array_equal(np.concatenate([part for part, _ in parts]), x)
     np.testing.assert_array_equal(np.concatenate([y for _, y in parts]), np.arange(40))
@@ -212,11 +212,11 @@ def test_run_when_list_is_retried_then_same_rows_as_before(ps, tmp_path):
     mark = tmp_path / "failed"
 
     def fail_once(worker, rows):
-        found = list(rows)
+        result = list(rows)
         if worker.rank == 1 and not mark.exists():
             mark.touch()
             raise RuntimeError("the first attempt")
-        return found
+        return result
 
     assert list(ps.run([[0], [1], [2]], fail_once, workers=2)) == [[[0]], [[1], [2]]]
 
@@ -240,16 +240,16 @@ def test_run_when_local_data_are_unusable_then_error_says(ps, data, workers, err
 def vectors():
     """Mixed sparse and dense vectors, and the matrix that they are."""
     x = np.random.default_rng(5).random((40, 6)) * (np.random.default_rng(6).random((40, 6)) < 0.4)
-    made = [
+    created = [
         Vectors.dense(row) if i % 3 == 0 else Vectors.sparse(6, np.flatnonzero(row), row[row != 0])
         for i, row in enumerate(x)
     ]
-    return made, x
+    return created, x
 
 
 def test_from_batches_when_vectors_are_mixed_then_builds_matrix(ps, spark, vectors):
-    made, x = vectors
-    frame = spark.createDataFrame([(float(i), vector) for i, vector in enumerate(made)], ["label", "features"])
+    created, x = vectors
+    frame = spark.createDataFrame([(float(i), vector) for i, vector in enumerate(created)], ["label", "features"])
     parts = ps.run(frame, read, workers=2)
     came = np.concatenate([part for part, _ in parts])[np.argsort(np.concatenate([y for _, y in parts]))]
     np.testing.assert_array_equal(came, x)
@@ -282,11 +282,11 @@ def test_from_batches_when_column_is_missing_then_lists_existing(ps, spark):
 
 @pytest.mark.parametrize("form", ["pairs", "points", "arrays"])
 def test_from_records_when_rdd_holds_vectors_then_builds_matrix(ps, sc, vectors, form):
-    made, x = vectors
+    created, x = vectors
     if form == "pairs":
-        data = list(enumerate(made))
+        data = list(enumerate(created))
     elif form == "points":
-        data = [LabeledPoint(i, OldVectors.fromML(vector)) for i, vector in enumerate(made)]
+        data = [LabeledPoint(i, OldVectors.fromML(vector)) for i, vector in enumerate(created)]
     else:
         data = list(enumerate(x))
 
@@ -301,9 +301,9 @@ def test_from_records_when_rdd_holds_vectors_then_builds_matrix(ps, sc, vectors,
 
 def test_run_when_names_have_dots_or_repeat_then_kept(spark, ps):
     frame = spark.range(0, 4, 1, 1).selectExpr("id as `a.b`", "id + 1 as `c``d`", "id + 2 as `c``d`")
-    (found,) = ps.run(frame, lambda worker, batches: pa.Table.from_batches(batches).to_batches()[0])
-    assert found.schema.names == ["a.b", "c`d", "c`d"]
-    assert [column.to_pylist() for column in found.columns] == [[0, 1, 2, 3], [1, 2, 3, 4], [2, 3, 4, 5]]
+    (result,) = ps.run(frame, lambda worker, batches: pa.Table.from_batches(batches).to_batches()[0])
+    assert result.schema.names == ["a.b", "c`d", "c`d"]
+    assert [column.to_pylist() for column in result.columns] == [[0, 1, 2, 3], [1, 2, 3, 4], [2, 3, 4, 5]]
 
 
 def test_cancel_when_no_task_has_been_started_then_nothing(spark):

@@ -341,15 +341,15 @@ def test_run_when_local_slots_are_too_few_then_error_names_both(ps, sc, monkeypa
 
 
 def test_a_run_when_another_one_is_under_way_then_usage_error(ps, total, rows):
-    said = []
+    message = []
 
     def on_clock(clock):
         with pytest.raises(UsageError, match="another run of this context is under way") as caught:
             ps.run(rows, counting(total), workers=2)
-        said.append(caught.value)
+        message.append(caught.value)
 
     ps.run(rows, counting(total), workers=2, onClock=on_clock)
-    assert len(said) == CLOCKS
+    assert len(message) == CLOCKS
 
 
 def test_a_run_in_a_step_when_tried_then_usage_error(ps, total, rows):
@@ -395,5 +395,5 @@ def test_run_when_worker_makes_vector_then_next_attempt_gets_it(ps, total, rows,
             dies(worker)
         return mine
 
-    made = ps.run(rows, work, workers=2)
-    assert np.unique(made[0].pull()).tolist() == [2 * CLOCKS]
+    created = ps.run(rows, work, workers=2)
+    assert np.unique(created[0].pull()).tolist() == [2 * CLOCKS]

@@ -51,6 +51,6 @@ def test_run_when_servers_are_tokenless_then_admits_own_workers(insecure, sc):
         finally:
             peer.close()
 
-    said = insecure.run(sc.parallelize(range(2), 2), work)
-    assert [text.split(";")[0] for text in said] == ["no token given"] * 2
+    message = insecure.run(sc.parallelize(range(2), 2), work)
+    assert [text.split(";")[0] for text in message] == ["no token given"] * 2
     assert total.pull().tolist() == [4, 4, 4]

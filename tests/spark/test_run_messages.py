@@ -18,10 +18,10 @@ def rows(sc):
 
 def heard(worker, clocks=CLOCKS):
     """Return what a worker found in each clock, and after the last one: (message, messages)."""
-    found = [(worker.message, worker.messages)]
+    result = [(worker.message, worker.messages)]
     for _ in worker.clocks(clocks):
-        found.append((worker.message, worker.messages))
-    return [*found, (worker.message, worker.messages)]
+        result.append((worker.message, worker.messages))
+    return [*result, (worker.message, worker.messages)]
 
 
 def test_message_when_onclock_returns_one_then_all_have_it(ps, by_value, rows):

@@ -116,4 +116,4 @@ def test_run_when_workers_were_ahead_then_new_driver_is_told(spark, by_value, ro
         assert ps.nextStep == 6
         result = ps.run(rows, work, onClock=on_clock, staleness=1, firstClock=6, timeoutS=WAIT_S)
     assert calls == [(clock, [10 * clock, 10 * clock + 1]) for clock in range(5, 9)]
-    assert [told[:7] for told in result] == [[[clock] for clock in range(7)]] * WORKERS
+    assert [messages[:7] for messages in result] == [[[clock] for clock in range(7)]] * WORKERS

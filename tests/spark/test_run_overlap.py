@@ -49,12 +49,12 @@ def test_pull_when_own_adds_are_queued_then_includes_them(ps, rows, staleness, k
     total = DCV.dense(DIM) if kind == "dense" else DCV.sparse(2**50)
 
     def work(worker, rows):
-        mine, found = np.arange(worker.rank, DIM, 2), []
+        mine, result = np.arange(worker.rank, DIM, 2), []
         for t in worker.clocks(3):
             for part in range(3):
                 total.add(np.ones(mine.size), mine, wait=False)
-                found.append((3 * t + part + 1, *np.unique(total.pull(mine))))
-        return found
+                result.append((3 * t + part + 1, *np.unique(total.pull(mine))))
+        return result
 
     results = ps.run(rows, work, workers=2, staleness=staleness)
     assert list(results) == [[(n, n) for n in range(1, 10)]] * 2
@@ -66,11 +66,11 @@ def test_prefetch_when_driver_updates_weights_then_is_fresh(ps, rows, staleness)
     weight = DCV.dense(1)  # on one server: a view is of one moment
 
     def work(worker, rows):
-        found, ahead = [], worker.prefetch(weight, ahead=0)
+        result, ahead = [], worker.prefetch(weight, ahead=0)
         for t in worker.clocks(CLOCKS):
-            found.append(bool(t - staleness <= ahead.result()[0] <= weight.pull()[0]))
+            result.append(bool(t - staleness <= ahead.result()[0] <= weight.pull()[0]))
             ahead = worker.prefetch(weight)
-        return found
+        return result
 
     results = ps.run(rows, work, workers=2, staleness=staleness, onClock=lambda t: weight.fill(t + 1))
     assert list(results) == [[True] * CLOCKS] * 2
@@ -81,13 +81,13 @@ def test_prefetch_when_this_worker_adds_then_includes_them(ps, rows):
 
     def work(worker, rows):
         mine = np.arange(worker.rank, DIM, 2)
-        found, ahead = [], worker.prefetch(total, mine)
+        result, ahead = [], worker.prefetch(total, mine)
         for _ in worker.clocks(CLOCKS):
-            found += np.unique(ahead.result()).tolist()
+            result += np.unique(ahead.result()).tolist()
             total.add(np.ones(mine.size), mine, wait=False)
             ahead = worker.prefetch(total, mine)
             total.add(np.ones(mine.size), mine, wait=False)
-        return found
+        return result
 
     results = ps.run(rows, work, workers=2, staleness=2)
     assert list(results) == [[2.0 * t for t in range(CLOCKS)]] * 2
@@ -98,14 +98,16 @@ def test_prefetch_when_matrix_columns_then_includes_own_adds(ps, rows):
 
     def work(worker, rows):
         mine = np.arange(worker.rank, DIM, 200)[::-1]
-        found, ahead = [], worker.prefetch(m, columns=mine)
+        result, ahead = [], worker.prefetch(m, columns=mine)
         for _ in worker.clocks(CLOCKS):
             block = ahead.result()
-            found.append((block.shape == (mine.size, 3), np.array_equal(block, m.pull(columns=mine)), int(block.sum())))
+            result.append(
+                (block.shape == (mine.size, 3), np.array_equal(block, m.pull(columns=mine)), int(block.sum()))
+            )
             for wait in (False, True):
                 m.add(columns=mine, values=np.tile([1, 2, 3], (mine.size, 1)), wait=wait)
                 ahead = worker.prefetch(m, columns=mine)
-        return found
+        return result
 
     results = ps.run(rows, work, workers=2, staleness=2)
     each = 2 * 6 * DIM // 200
@@ -127,15 +129,15 @@ def test_budget_when_one_worker_is_slow_then_it_does_less(ps, rows):
     total = DCV.dense(2, dtype="int64")
 
     def work(worker, rows):
-        done = []
+        finished = []
         for _ in worker.clocks(4, budgetS=0.1):
-            done.append(0)
+            finished.append(0)
             for _ in worker.within(itertools.count()):
                 if worker.rank == 0:
                     threading.Event().wait(0.06)
-                done[-1] += 1
-            total.add([done[-1]], [worker.rank])
-        return done
+                finished[-1] += 1
+            total.add([finished[-1]], [worker.rank])
+        return finished
 
     slow, fast = ps.run(rows, work, workers=2)
     assert (len(slow), len(fast)) == (4, 4)

@@ -72,13 +72,13 @@ def test_rollback_when_in_rotation_then_each_turn_counts_once(ps, by_value, sc, 
     expected = [[int((plan[:clock] == block).sum()) for block in had] for clock, had in enumerate(plan)]
 
     def work(worker, _):
-        found = {}
+        result = {}
         for turn in worker.rotate(blocks, rotations, fetch=lambda block: worker.prefetch(table, [block])):
-            found[worker.clock] = int(turn.pull()[0])
+            result[worker.clock] = int(turn.pull()[0])
             table.add([1], [turn.block], wait=False)
             if worker.clock == 6:
                 wait_for(path)
-        return [found[clock] for clock in range(len(found))]
+        return [result[clock] for clock in range(len(result))]
 
     kill_when(lambda run: min(run.applied()) >= 6)
     results = ps.run(sc.parallelize(range(WORKERS), WORKERS), work, WORKERS, staleness=1, timeoutS=WAIT_S)

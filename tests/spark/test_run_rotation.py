@@ -47,7 +47,7 @@ def counting(table, expected, dies=None):
 
         attempt = TaskContext.get().attemptNumber()
         slices = 2 if worker._loop.ref.staleness else 1
-        found, pause = [], np.random.default_rng(worker.rank)
+        result, pause = [], np.random.default_rng(worker.rank)
         for turn in worker.rotate(BLOCKS, ROTATIONS, slices, fetch=fetch):
             before = turn.pull()
             time.sleep(0.01 * pause.random())  # so that workers drift apart
@@ -57,9 +57,9 @@ def counting(table, expected, dies=None):
                 worker._loop.session.dispatch.flush()
                 os._exit(1)
             after = table.pull(columns=columns(turn.block))
-            found.append((worker.clock, turn.block, *np.unique(before - expected[worker.clock, turn.block])))
-            found.append((worker.clock, turn.block, *np.unique(after - expected[worker.clock, turn.block])))
-        return found
+            result.append((worker.clock, turn.block, *np.unique(before - expected[worker.clock, turn.block])))
+            result.append((worker.clock, turn.block, *np.unique(after - expected[worker.clock, turn.block])))
+        return result
 
     return work
 
@@ -75,9 +75,9 @@ def test_rotate_when_each_owner_adds_1_then_blocks_are_exclusive(ps, rows, slice
     table = DCV.dense(BLOCKS * WIDTH, K, dtype="int32", layout="column").matrix()
     plan = turns(slices)
     result = ps.run(rows, counting(table, had_before(plan)), WORKERS, staleness=staleness, seed=SEED)
-    for rank, found in enumerate(result):
+    for rank, actual in enumerate(result):
         mine = [(clock, block) for clock, block in enumerate(plan[:, rank]) if block != IDLE]
-        assert found == [(*place, count) for place in mine for count in (0, 1)]
+        assert actual == [(*position, count) for position in mine for count in (0, 1)]
         assert result.timeline[rank].block.tolist() == plan[:, rank].tolist()
     assert np.unique(table.pull(columns=np.arange(BLOCKS * WIDTH))).tolist() == [ROTATIONS * WORKERS]
 
@@ -88,11 +88,11 @@ def test_rotate_when_worker_dies_in_turn_then_turns_count_once(ps, rows):
     dies = 1, 8
     assert plan[8, 1] != IDLE
     results = ps.run(rows, counting(table, had_before(plan), dies), WORKERS, staleness=1, seed=SEED)
-    again = [place for place in results[1] if place[0] <= 8]
+    again = [position for position in results[1] if position[0] <= 8]
     assert again, "the next attempt went on with the turn"
     assert {clock for clock, *_ in again} <= {7, 8}, "what was applied before is not done again"
     assert {counts[0] for _, _, *counts in again} <= {0, 1}, "nobody else was there"
-    later = [place for found in results for place in found if place[0] > 8]
+    later = [position for result in results for position in result if position[0] > 8]
     assert {tuple(counts) for _, _, *counts in later} == {(0,), (1,)}
     assert np.unique(table.pull(columns=np.arange(BLOCKS * WIDTH))).tolist() == [ROTATIONS * WORKERS]
 
@@ -158,17 +158,17 @@ def test_rotate_when_it_follows_another_then_sees_its_changes(ps, rows):
     def work(worker, rows):
         list(rows)  # so that Spark can use the process again
         total.add(np.ones(8, np.int64))
-        found = []
+        result = []
         for rotations in (2, 1):
             for turn in worker.rotate(8, rotations, fetch=lambda block: worker.prefetch(total, [block])):
                 if turn.rotation == 0:
-                    found.append((turn.number, int(turn.pull()[0])))
+                    result.append((turn.number, int(turn.pull()[0])))
                 total.add([1], [turn.block], wait=False)
-        return found
+        return result
 
-    for found in ps.run(rows, work, WORKERS, staleness=1, seed=SEED):
-        assert {count for number, count in found[:8] if number < 2} == {2}
-        assert {count for number, count in found[8:] if number < 2} == {6}
+    for result in ps.run(rows, work, WORKERS, staleness=1, seed=SEED):
+        assert {count for number, count in result[:8] if number < 2} == {2}
+        assert {count for number, count in result[8:] if number < 2} == {6}
     assert total.pull().tolist() == [2 + 6] * 8
 
 

@@ -77,10 +77,10 @@ def test_clocks_when_they_are_over_then_another_loop_has_none(ps, rdd):
 
 def test_clocks_when_asked_wrongly_then_says_what_was_expected(ps, rdd):
     def work(worker, rows):
-        told = [message_of(lambda n=n: worker.clocks(n)) for n in (2.5, "3", None, True, -1)]
+        messages = [message_of(lambda n=n: worker.clocks(n)) for n in (2.5, "3", None, True, -1)]
         for _ in worker.clocks(1):
-            told.append(message_of(lambda: list(worker.clocks(2))))
-        return told
+            messages.append(message_of(lambda: list(worker.clocks(2))))
+        return messages
 
     expected = [f"clocks: expected an integer, the number of clocks, got {n!r}" for n in (2.5, "3", None, True)]
     expected += [
@@ -95,27 +95,27 @@ def test_clocks_when_asked_wrongly_then_says_what_was_expected(ps, rdd):
 
 def test_rng_when_a_task_is_started_again_then_it_draws_the_same(ps, rdd):
     first = DCV.dense(4, 2, dtype="float64")
-    drawn = [first, first.derive()]
+    sample = [first, first.derive()]
 
     def work(worker, rows):
         for t in worker.clocks(2):
             mine = worker.rng(5).random(4)
             if t == 1 and attempt() == 0:
-                drawn[worker.rank].push(mine)
+                sample[worker.rank].push(mine)
                 raise RuntimeError("the first attempt fails in clock 1")
         return mine.tolist(), attempt()
 
     for rank, (mine, number) in enumerate(ps.run(rdd, work)):
         assert number == 1
-        np.testing.assert_array_equal(drawn[rank].pull(), mine)
+        np.testing.assert_array_equal(sample[rank].pull(), mine)
 
 
 def test_rng_when_rank_clock_or_key_differ_then_draws_differ(ps, rdd):
     def work(worker, rows):
         return [worker.rng(*key).random() for _ in worker.clocks(3) for key in ((), (0,), (1,), (0, 1))]
 
-    drawn = [number for numbers in ps.run(rdd, work) for number in numbers]
-    assert len(set(drawn)) == len(drawn) == 2 * 3 * 4
+    sample = [number for numbers in ps.run(rdd, work) for number in numbers]
+    assert len(set(sample)) == len(sample) == 2 * 3 * 4
 
 
 def test_rng_when_the_seed_is_the_same_then_so_are_the_numbers(ps, rdd):
@@ -132,10 +132,10 @@ def test_rng_when_the_seed_is_the_same_then_so_are_the_numbers(ps, rdd):
 
 def test_log_when_the_job_still_runs_then_the_driver_hears_of_it(ps, rdd):
     flag = DCV.dense(1)
-    heard = []
+    received = []
 
     def on_log(rank, clock, name, value):
-        heard.append((rank, clock, name, value))
+        received.append((rank, clock, name, value))
         flag.push([1.0])
 
     def work(worker, rows):
@@ -147,7 +147,7 @@ def test_log_when_the_job_still_runs_then_the_driver_hears_of_it(ps, rdd):
                 assert time.monotonic() < until_s, "onLog was not called while the job ran"
 
     ps.run(rdd, work, onLog=on_log)
-    assert heard == [(1, 0, "loss", 0.25)]
+    assert received == [(1, 0, "loss", 0.25)]
 
 
 def test_log_when_values_are_any_numbers_then_result_has_them(ps, rdd):
@@ -275,10 +275,10 @@ def test_shares_when_run_is_over_then_little_is_unaccounted(ps, rdd):
         for _ in worker.clocks(20):
             weight.add(weight.pull())
 
-    found = ps.run(rdd, work, onClock=lambda t: weight.zero()).shares
-    assert sum(found.values()) == pytest.approx(1.0, abs=1e-12)
-    assert found["other"] < 0.1
-    assert all(found[name] > 0 for name in ("pull", "push", "onClock", "coordinator", "connect", "spark"))
+    result = ps.run(rdd, work, onClock=lambda t: weight.zero()).shares
+    assert sum(result.values()) == pytest.approx(1.0, abs=1e-12)
+    assert result["other"] < 0.1
+    assert all(result[name] > 0 for name in ("pull", "push", "onClock", "coordinator", "connect", "spark"))
 
 
 def test_timeline_when_worker_waits_at_barrier_then_is_wait(ps, rdd):

@@ -69,11 +69,11 @@ def _printed(scenarios, master, run_program, tmp_path_factory, until):
     try:
         until(lambda: "Spark Connect server started" in (folder / "server.log").read_text(), "it started", START_S)
         app = Path(__file__).with_name("connect_app.py")
-        done = run_program(
+        finished = run_program(
             sys.executable, app, port, server.pid, folder, free_port(), scenarios, timeout_s=APP_TIMEOUT_S
         )
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout.splitlines()[-1])
+        assert finished.returncode == 0, finished.stderr
+        return json.loads(finished.stdout.splitlines()[-1])
     finally:
         _end(server)
 

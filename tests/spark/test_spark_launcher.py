@@ -26,16 +26,16 @@ def ps(spark):
         memoryLimit=MEMORY,
         replicas=1,
         conf=PS2Conf(sparkConf=CLUSTER, bindAddress="localhost"),
-    ) as made:
-        yield made
+    ) as created:
+        yield created
 
 
 @pytest.fixture(scope="module")
 def weight(ps, sc):
     """What four tasks have added 1 to, by the tasks' way."""
-    made = DCV.dense(DIM, dtype="int64")
-    sc.parallelize(range(4), 4).foreach(lambda _: made.add([1] * DIM))
-    return made
+    created = DCV.dense(DIM, dtype="int64")
+    sc.parallelize(range(4), 4).foreach(lambda _: created.add([1] * DIM))
+    return created
 
 
 def family(pid=None):
@@ -52,9 +52,9 @@ def test_servers_when_fleet_runs_then_each_has_its_own_container(ps, weight):
     assert (
         len(
             {
-                place
-                for place in ps._coordinator.fleet.launcher.locations().values()
-                if place.startswith("container app-")
+                position
+                for position in ps._coordinator.fleet.launcher.locations().values()
+                if position.startswith("container app-")
             }
         )
         == 2

@@ -36,13 +36,13 @@ def test_job_on_standalone_cluster_attaches_to_fleet(master, run_program, ps2_co
     assert started.returncode == 0, started.stderr
     try:
         taken = run_program(*start, "--name", "ads")
-        done = run_program(*submit, *job)
+        finished = run_program(*submit, *job)
     finally:
         stopped = run_program(*known, ps2_command, "stop", "--name", "ads")
     assert stopped.returncode == 0, stopped.stderr
     assert (taken.returncode, "fleet 'ads'" in taken.stderr) == (1, True)
-    assert done.returncode == 0, done.stderr
-    assert f"{master}: 1 servers, sum {4 * DIM}" in done.stdout
+    assert finished.returncode == 0, finished.stderr
+    assert f"{master}: 1 servers, sum {4 * DIM}" in finished.stdout
     unnamed = run_program("env", "-u", "SPARK_MASTER", SCRIPTS / "submit.sh", "job.py")
     assert unnamed.returncode != 0
     assert "the master of the cluster, such as spark://host:7077" in unnamed.stderr

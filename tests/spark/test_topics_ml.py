@@ -66,8 +66,8 @@ def test_transform_when_sampled_then_shares_match_arrays(model, frame):
     shares = shares_of(model, frame)
     np.testing.assert_allclose(shares, model.topics.transform(documents()))
     np.testing.assert_allclose(shares[11], 1 / TOPICS)
-    found = model.transform(frame).schema["topicDistribution"]
-    assert (found.dataType, found.metadata) == (VectorUDT(), {"ml_attr": {"num_attrs": TOPICS}})
+    result = model.transform(frame).schema["topicDistribution"]
+    assert (result.dataType, result.metadata) == (VectorUDT(), {"ml_attr": {"num_attrs": TOPICS}})
 
 
 def test_pyspark_when_given_same_topics_then_results_match(model, frame):
@@ -101,11 +101,11 @@ def test_likelihoods_when_of_dataframe_then_match_arrays(model, frame):
 
 def test_vis_when_of_a_dataframe_then_has_its_documents(model, frame):
     words = [f"word{n}" for n in range(WORDS)]
-    found, expected = model.toPyLDAvis(frame, words), model.topics.toPyLDAvis(documents(), words)
-    assert sorted(found) == ["doc_lengths", "doc_topic_dists", "term_frequency", "topic_term_dists", "vocab"]
-    np.testing.assert_array_equal(found["term_frequency"], expected["term_frequency"])
-    np.testing.assert_array_equal(np.sort(found["doc_lengths"]), np.sort(expected["doc_lengths"]))
-    assert found["doc_topic_dists"].shape == (DOCUMENTS - 1, TOPICS)
+    result, expected = model.toPyLDAvis(frame, words), model.topics.toPyLDAvis(documents(), words)
+    assert sorted(result) == ["doc_lengths", "doc_topic_dists", "term_frequency", "topic_term_dists", "vocab"]
+    np.testing.assert_array_equal(result["term_frequency"], expected["term_frequency"])
+    np.testing.assert_array_equal(np.sort(result["doc_lengths"]), np.sort(expected["doc_lengths"]))
+    assert result["doc_topic_dists"].shape == (DOCUMENTS - 1, TOPICS)
 
 
 def test_model_when_reloaded_then_same_with_or_without_spark(model, frame, tmp_path):
@@ -123,8 +123,8 @@ def test_model_when_reloaded_then_same_with_or_without_spark(model, frame, tmp_p
 def test_estimator_when_saved_and_loaded_then_params_match(spark, tmp_path):
     lda = LDA(k=3, docConcentration=0.5, optimizer="online", sync="average")
     lda.save(str(tmp_path / "lda"))
-    found = LDA.load(str(tmp_path / "lda"))
-    assert (found.getDocConcentration(), found.getOptimizer(), found.getSync()) == ([0.5], "online", "average")
+    result = LDA.load(str(tmp_path / "lda"))
+    assert (result.getDocConcentration(), result.getOptimizer(), result.getSync()) == ([0.5], "online", "average")
 
 
 def test_fit_when_online_then_topics_are_found_too(ps, frame):
@@ -181,15 +181,15 @@ FEW = [(Vectors.sparse(3, {0: 2.0, 2: 1.0}),), (Vectors.dense([0, 4, 0]),), (Vec
 def test_survey_when_rows_are_documents_then_counts_tokens(spark):
     frame = spark.createDataFrame(FEW, ["counts"])
     check_columns(frame, COLUMNS)
-    found = survey_documents(frame, COLUMNS)
-    assert (found.rows, found.tokens, found.dim) == (3, 7, 3)
-    table = deal(frame, COLUMNS, found, 2)
+    result = survey_documents(frame, COLUMNS)
+    assert (result.rows, result.tokens, result.dim) == (3, 7, 3)
+    table = deal(frame, COLUMNS, result, 2)
     assert (table.frame.columns, table.workers) == (["counts"], 2)
 
 
 def test_survey_when_documents_are_arrays_then_counts_tokens_too(spark):
-    found = survey_documents(spark.createDataFrame([([1, 0],), ([0, 5],)], "counts array<int>"), COLUMNS)
-    assert (found.tokens, found.dim) == (6, 2)
+    result = survey_documents(spark.createDataFrame([([1, 0],), ([0, 5],)], "counts array<int>"), COLUMNS)
+    assert (result.tokens, result.dim) == (6, 2)
     strange = spark.createDataFrame([([1e300, 2.0],), ([math.inf, math.nan],), ([None, 3.0],)], "counts array<double>")
     assert survey_documents(strange, COLUMNS).tokens == 9
 

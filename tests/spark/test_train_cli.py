@@ -98,8 +98,8 @@ def test_train_when_done_then_saved_model_predicts_rows(as_json, plain):
 
 
 def test_train_when_asked_for_json_then_stdout_is_one_object(as_json):
-    said = json.loads(as_json[0].stdout)
-    assert (said["rows"], said["features"], len(said["steps"])) == (400, FEATURES, 20)
+    message = json.loads(as_json[0].stdout)
+    assert (message["rows"], message["features"], len(message["steps"])) == (400, FEATURES, 20)
 
 
 @pytest.mark.usefixtures("spark")
@@ -123,8 +123,8 @@ def tested(run_train, plain, tmp_path_factory):
     packed.write_bytes(gzip.compress(plain.read_bytes()))
     other.write_text("".join([*make_lines(100, seed=6), f"-1 1:-1 {FEATURES + 3}:1\n"]))
     options = ["--steps", 20, "--fraction", 0.5, "--lr", 0.2, "-o", "json"]
-    done = run_train("lr", "--input", packed, "--test", other, "--output", folder / "model", *options)
-    return *done, LogisticRegressionModel.load(str(folder / "model"))
+    finished = run_train("lr", "--input", packed, "--test", other, "--output", folder / "model", *options)
+    return *finished, LogisticRegressionModel.load(str(folder / "model"))
 
 
 def test_train_when_file_is_gzipped_then_model_predicts_rows(tested, plain):
@@ -166,8 +166,8 @@ def test_train_when_folder_is_not_empty_then_kept_unless_allowed(replaced, plain
 def test_train_when_printing_a_table_then_it_shows_the_losses(replaced):
     _, _, (code, stdout, _), folder = replaced
     assert [path.name for path in (folder / "plots").iterdir()] == ["loss.png"]
-    told = ("label -1 is class 0 and label 1 is class 1", "ms a step", "accuracy", "LogisticRegressionModel.load(")
-    assert (code, [words for words in told if words not in stdout]) == (0, []), stdout
+    messages = ("label -1 is class 0 and label 1 is class 1", "ms a step", "accuracy", "LogisticRegressionModel.load(")
+    assert (code, [words for words in messages if words not in stdout]) == (0, []), stdout
 
 
 def test_train_when_workers_exceed_slots_then_names_both_numbers(train, plain):
@@ -205,9 +205,9 @@ def test_train_when_two_lines_are_malformed_then_names_first(train, write):
 @pytest.mark.nightly
 def test_train_when_line_is_malformed_then_shell_sees_one_line(run_program, ps2_command, write, tmp_path):
     path = write([*make_lines(5), "1 2:3 2:4\n"])
-    done = run_program(ps2_command, "train", "lr", "--input", path, "--output", tmp_path / "model")
-    assert_one_line(done.stderr.removeprefix(JVM_LINE))
-    assert (done.returncode, "line 6" in done.stderr, done.stdout) == (1, True, "")
+    finished = run_program(ps2_command, "train", "lr", "--input", path, "--output", tmp_path / "model")
+    assert_one_line(finished.stderr.removeprefix(JVM_LINE))
+    assert (finished.returncode, "line 6" in finished.stderr, finished.stdout) == (1, True, "")
 
 
 WRONG_INPUTS = {
@@ -301,9 +301,9 @@ def test_train_when_java_is_missing_then_says_what_to_install(
 ):
     kept = {name: value for name, value in environment.items() if name != "JAVA_HOME"}
     command = [ps2_command, "train", "lr", "--input", plain, "--output", tmp_path / "model"]
-    done = run_program(*command, env={**kept, **variables})
-    assert_one_line(done.stderr)
-    assert (done.returncode, "Java 17" in done.stderr) == (2, True)
+    finished = run_program(*command, env={**kept, **variables})
+    assert_one_line(finished.stderr)
+    assert (finished.returncode, "Java 17" in finished.stderr) == (2, True)
 
 
 # -- ended in the middle -----------------------------------------------------------------------------------------------
@@ -323,8 +323,8 @@ def start_training(start_program, ps2_command, plain, tmp_path_factory, family_o
 
         def works():
             assert program.poll() is None, output.read_text()
-            found = [command_of(process) for process in family_of(program.pid)[1:]]
-            return all(sum(part in command for command in found) >= commands.count(part) for part in commands)
+            result = [command_of(process) for process in family_of(program.pid)[1:]]
+            return all(sum(part in command for command in result) >= commands.count(part) for part in commands)
 
         until(works, f"{commands} run", 60)
         return program, family_of(program.pid), output
@@ -411,12 +411,12 @@ def test_train_when_checkpoint_features_differ_then_says_so(killed, train, plain
 @pytest.mark.nightly
 def test_train_when_fleet_has_tls_then_uses_its_certificates(train, serving, token_file, write, tmp_path):
     files = certificates.write(tmp_path / "certificates")
-    told = ["--input", write(make_lines()), "--steps", "2"]
+    messages = ["--input", write(make_lines()), "--steps", "2"]
     with serving(token_file, *files.arguments()) as address:
-        code, _, stderr = train(*told, fleet=address)
+        code, _, stderr = train(*messages, fleet=address)
         assert code != 0
         assert "TLS" in stderr
         assert_one_line(stderr)
-        code, stdout, stderr = train(*told, *files.arguments(), fleet=address)
+        code, stdout, stderr = train(*messages, *files.arguments(), fleet=address)
     assert code == 0, stderr
     assert "accuracy" in stdout

@@ -58,20 +58,20 @@ def train(run_train, tmp_path):
 
 
 def test_ctr_when_csv_then_model_and_export_score_alike(train, files, tmp_path, spark, server, token_file):
-    places = ["--test", files / "clicks.csv", "--export", tmp_path / "export", "-o", "json"]
-    code, stdout, stderr = train("--input", files / "clicks.csv", *COLUMNS, *places)
+    positions = ["--test", files / "clicks.csv", "--export", tmp_path / "export", "-o", "json"]
+    code, stdout, stderr = train("--input", files / "clicks.csv", *COLUMNS, *positions)
     assert (code, stderr) == (0, "")
-    told = json.loads(stdout)
-    assert told["rows"] == told["test"]["rows"] == ROWS
-    assert told["test"]["auc"] > 0.8
+    messages = json.loads(stdout)
+    assert messages["rows"] == messages["test"]["rows"] == ROWS
+    assert messages["test"]["auc"] > 0.8
     scorer = Scorer(str(tmp_path / "export"))
     rows = [{"site": "s,1", "ad": "a1", "price": 0.5}, {"site": "s,1", "ad": "a2", "price": None}]
     scores = scorer.score(rows)
     assert scores[0] > scores[1] + 0.2
     with PS2Context.getOrCreate(spark, fleet=server, tokenFile=token_file):
         loaded = OnlineLogisticRegressionModel.load(str(tmp_path / "model"))
-        found = loaded.transform(spark.createDataFrame(rows, "site string, ad string, price double")).collect()
-    assert [row.probability[1] for row in found] == pytest.approx(list(scores), abs=1e-6)
+        result = loaded.transform(spark.createDataFrame(rows, "site string, ad string, price double")).collect()
+    assert [row.probability[1] for row in result] == pytest.approx(list(scores), abs=1e-6)
 
 
 @pytest.mark.parametrize(

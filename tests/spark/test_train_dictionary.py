@@ -19,8 +19,8 @@ def test_train_dictionary_when_run_then_model_is_saved(run_train, tmp_path):
     options = ["--k", 3, "--alpha", 0.1, "--iterations", 4, "--tol", 0, "--output", tmp_path / "model", "-o", "json"]
     code, stdout, stderr = run_train("dictionary", "--input", tmp_path / "rows", *options)
     assert (code, stderr) == (0, "")
-    told = json.loads(stdout)
-    assert (told["rows"], told["features"], len(told["steps"])) == (ROWS, DIM, 4)
+    messages = json.loads(stdout)
+    assert (messages["rows"], messages["features"], len(messages["steps"])) == (ROWS, DIM, 4)
     coder = SparseCoder.load(str(tmp_path / "model"))
     assert coder.dictionary.shape == (3, DIM)
-    assert coder.objective(rows) == pytest.approx(told["steps"][-1]["loss"])
+    assert coder.objective(rows) == pytest.approx(messages["steps"][-1]["loss"])

@@ -77,8 +77,18 @@ def seen(ps2_command, environment, files, tmp_path_factory):
     """The command in a terminal of 80 columns: its folder, exit code, stdout, and what lived on stderr."""
     folder = tmp_path_factory.mktemp("seen")
     options = ["--trees", "8", "--depth", "3", "--lr", "0.5", "--validation", "0.25", "--tolerance", "0"]
-    places = ["--output", folder / "model", "--plots", folder / "plots", "--save-xgboost", folder / "x.json"]
-    command = [ps2_command, "train", "gbt", "--input", files["two"], "--test", files["two, others"], *options, *places]
+    positions = ["--output", folder / "model", "--plots", folder / "plots", "--save-xgboost", folder / "x.json"]
+    command = [
+        ps2_command,
+        "train",
+        "gbt",
+        "--input",
+        files["two"],
+        "--test",
+        files["two, others"],
+        *options,
+        *positions,
+    ]
     leader, follower = pty.openpty()
     with subprocess.Popen(
         [str(part) for part in command],
@@ -134,8 +144,8 @@ def test_gbt_when_it_ends_then_tables_tell_how_it_went(seen, told):
 
 
 def test_gbt_when_pictures_are_wanted_then_they_are_png(seen):
-    found = {path.name: path.read_bytes()[:4] for path in (seen[0] / "plots").iterdir()}
-    assert found == {"loss.png": PNG, "importances.png": PNG}
+    result = {path.name: path.read_bytes()[:4] for path in (seen[0] / "plots").iterdir()}
+    assert result == {"loss.png": PNG, "importances.png": PNG}
 
 
 def test_gbt_when_done_then_saved_model_predicts_other_rows(seen, files):
@@ -153,9 +163,9 @@ def test_gbt_when_exported_to_xgboost_then_predicts_the_same(seen, files):
 
 
 def parsed(path):
-    found = [line.split() for line in path.read_text().splitlines()]
-    x = np.array([[float(pair.split(":")[1]) for pair in pairs] for _, *pairs in found], np.float32)
-    return np.array([float(label) for label, *_ in found]), x
+    result = [line.split() for line in path.read_text().splitlines()]
+    x = np.array([[float(pair.split(":")[1]) for pair in pairs] for _, *pairs in result], np.float32)
+    return np.array([float(label) for label, *_ in result]), x
 
 
 # -- other tasks -------------------------------------------------------------------------------------------------------
@@ -195,8 +205,8 @@ def of_counts(run_train, files, tmp_path_factory):
     """What the command says of counts; its file for xgboost cannot be written, which comes up in the end."""
     folder = tmp_path_factory.mktemp("counts")
     options = ["--task", "regression", "--loss", "poisson", "--trees", 5, "--lr", 0.5, "-o", "json"]
-    places = ["--output", folder / "model", "--save-xgboost", folder / (LONG_NAME + ".json")]
-    return folder, *run_train("gbt", "--input", files["counts"], *options, *places)
+    positions = ["--output", folder / "model", "--save-xgboost", folder / (LONG_NAME + ".json")]
+    return folder, *run_train("gbt", "--input", files["counts"], *options, *positions)
 
 
 def test_gbt_when_labels_are_numbers_then_errors_are_measured(of_counts, files):
@@ -236,8 +246,8 @@ def test_gbt_when_driver_was_killed_then_restore_gets_same_trees(
         0.7,
     ]
     often = ["--checkpoint-dir", folder, "--checkpoint-every", 0.1]
-    places = ["--servers", 2, "--output", tmp_path / "killed"]
-    program, output = start_program(ps2_command, "train", "gbt", *options, "--trees", 10_000, *often, *places)
+    positions = ["--servers", 2, "--output", tmp_path / "killed"]
+    program, output = start_program(ps2_command, "train", "gbt", *options, "--trees", 10_000, *often, *positions)
 
     def has_begun():
         assert program.poll() is None, output.read_text()
@@ -247,19 +257,19 @@ def test_gbt_when_driver_was_killed_then_restore_gets_same_trees(
     program.kill()
     program.wait()
     trees = newest_clock(folder) // 2  # more than there are: each takes three clocks at least
-    found = {}
+    result = {}
     for name, more in (("again", ["--restore", folder]), ("whole", [])):
-        given = ["--trees", trees, "--save-xgboost", tmp_path / name, "-o", "json", "--overwrite"]
-        code, stdout, stderr = train(*options, *given, *more)
+        inputs = ["--trees", trees, "--save-xgboost", tmp_path / name, "-o", "json", "--overwrite"]
+        code, stdout, stderr = train(*options, *inputs, *more)
         assert code == 0, stderr
-        found[name] = json.loads(stdout)
+        result[name] = json.loads(stdout)
     assert (tmp_path / "again").read_text() == (tmp_path / "whole").read_text()
-    assert found["whole"]["trees"][-1]["leaves"] > 1
+    assert result["whole"]["trees"][-1]["leaves"] > 1
     code, _, stderr = train(*options, "--depth", 5, "--trees", trees, "--restore", folder, "--overwrite")
     assert_one_line(stderr)
     message = "'ps2 train gbt' in the checkpoint is another one: maxDepth was 6, and is 5"
     assert (code, message in stderr) == (2, True), stderr
-    assert len(found["again"]["trees"]) == len(found["whole"]["trees"]) == trees
+    assert len(result["again"]["trees"]) == len(result["whole"]["trees"]) == trees
 
 
 # -- what is wrong -----------------------------------------------------------------------------------------------------
@@ -273,10 +283,10 @@ WRONG_ROWS = {
 
 @pytest.mark.parametrize("name", WRONG_ROWS)
 def test_gbt_when_labels_do_not_fit_task_then_says_so(train, files, name):
-    options, told = WRONG_ROWS[name]
+    options, messages = WRONG_ROWS[name]
     code, _, stderr = train("--input", files[name], *options)
     assert_one_line(stderr)
-    assert (code, told in stderr) == (1, True), stderr
+    assert (code, messages in stderr) == (1, True), stderr
 
 
 WRONG_OPTIONS = {
@@ -298,10 +308,10 @@ WRONG_OPTIONS = {
 
 @pytest.mark.parametrize("name", WRONG_OPTIONS)
 def test_gbt_when_option_is_invalid_then_named_before_spark(train, files, name):
-    options, code, told = WRONG_OPTIONS[name]
-    given = [option.format(two=files["two"]) for option in options]
-    found, _, stderr = train("--input", files["two"], *given, master=NO_SPARK)
-    assert (found, told in stderr.splitlines()[-1]) == (code, True), stderr
+    options, code, messages = WRONG_OPTIONS[name]
+    inputs = [option.format(two=files["two"]) for option in options]
+    result, _, stderr = train("--input", files["two"], *inputs, master=NO_SPARK)
+    assert (result, messages in stderr.splitlines()[-1]) == (code, True), stderr
 
 
 def test_gbt_when_matplotlib_is_missing_then_says_how_to_install(train, files, tmp_path, monkeypatch):

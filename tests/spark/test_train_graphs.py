@@ -43,20 +43,20 @@ def train(run_train, tmp_path):
 
 
 def test_deepwalk_when_done_then_writes_model_and_pictures(train, files, tmp_path):
-    places = ["--plots", tmp_path / "plots", "--labels", files / "labels", "-o", "json", "--shown", 3]
-    code, stdout, stderr = train("deepwalk", "--input", files / "edges", *places, *SMALL, *WALKS)
+    positions = ["--plots", tmp_path / "plots", "--labels", files / "labels", "-o", "json", "--shown", 3]
+    code, stdout, stderr = train("deepwalk", "--input", files / "edges", *positions, *SMALL, *WALKS)
     assert (code, stderr) == (0, "")
-    told = json.loads(stdout)
-    assert (told["edges"], told["vertices"], told["weighted"]) == (31, 12, False)
-    assert told["steps"][0]["loss"] > told["steps"][-1]["loss"]
-    found = Embedding.load(str(tmp_path / "model"))
-    assert sorted(found.names.values.to_pylist()) == list(range(12))
-    assert len(told["neighbours"]) == 3
-    for each in told["neighbours"]:
+    messages = json.loads(stdout)
+    assert (messages["edges"], messages["vertices"], messages["weighted"]) == (31, 12, False)
+    assert messages["steps"][0]["loss"] > messages["steps"][-1]["loss"]
+    result = Embedding.load(str(tmp_path / "model"))
+    assert sorted(result.names.values.to_pylist()) == list(range(12))
+    assert len(messages["neighbours"]) == 3
+    for each in messages["neighbours"]:
         assert len(each["similar"]) == 5
         assert each["similar"][0]["vertex"] // GROUP == each["vertex"] // GROUP
     assert [path.read_bytes()[:4] for path in sorted((tmp_path / "plots").iterdir())] == [PNG, PNG]
-    assert [str(tmp_path / "plots" / name) for name in ("loss.png", "vectors.png")] == told["plots"]
+    assert [str(tmp_path / "plots" / name) for name in ("loss.png", "vectors.png")] == messages["plots"]
 
 
 @pytest.mark.parametrize(
@@ -65,8 +65,8 @@ def test_deepwalk_when_done_then_writes_model_and_pictures(train, files, tmp_pat
 def test_others_when_edges_are_weighted_and_named_then_reported(train, files, tmp_path, name, options):
     code, stdout, stderr = train(name, "--input", files / "weighted.gz", *SMALL, *options)
     assert (code, stderr) == (0, "")
-    for told in ("vertex  most similar", "v0 ", "31 edges with weights, 12 vertices", "Model.load("):
-        assert told in stdout
+    for messages in ("vertex  most similar", "v0 ", "31 edges with weights, 12 vertices", "Model.load("):
+        assert messages in stdout
     assert "v3" in Embedding.load(str(tmp_path / "model"))
 
 

@@ -18,8 +18,8 @@ def test_train_kmeans_when_run_then_model_is_saved(run_train, tmp_path):
     options = ["--k", 2, "--iterations", 5, "--output", tmp_path / "model", "-o", "json"]
     code, stdout, stderr = run_train("kmeans", "--input", tmp_path / "rows", *options)
     assert (code, stderr) == (0, "")
-    told = json.loads(stdout)
-    assert (told["rows"], told["sizes"]) == (ROWS, [ROWS // 2, ROWS // 2])
+    messages = json.loads(stdout)
+    assert (messages["rows"], messages["sizes"]) == (ROWS, [ROWS // 2, ROWS // 2])
     clusters = KMeansClusters.load(str(tmp_path / "model")).predict(rows)
     assert len(set(clusters[::2])) == len(set(clusters[1::2])) == 1
     assert clusters[0] != clusters[1]

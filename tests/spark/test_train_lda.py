@@ -52,34 +52,38 @@ def train(run_train, tmp_path):
 def sampled(run_train, files, tmp_path_factory):
     """The folder of a training by sampling, and what it said, as JSON."""
     folder = tmp_path_factory.mktemp("sampled")
-    places = ["--output", folder / "model", "--plots", folder / "plots"]
+    positions = ["--output", folder / "model", "--plots", folder / "plots"]
     options = ["--k", 2, "--iterations", 20, "--top-words", 3, "-o", "json", "--vocab", files / "vocab"]
-    code, stdout, stderr = run_train("lda", "--input", files / "docword", "--test", files / "others", *options, *places)
+    code, stdout, stderr = run_train(
+        "lda", "--input", files / "docword", "--test", files / "others", *options, *positions
+    )
     assert (code, stderr) == (0, "")
     return folder, json.loads(stdout)
 
 
 def test_lda_when_it_samples_then_topics_are_told_by_their_words(sampled):
-    _, told = sampled
-    assert {frozenset(topic["words"]) for topic in told["topics"]} == {frozenset(TREES), frozenset(BEASTS)}
-    assert [topic["share"] for topic in told["topics"]] == sorted((t["share"] for t in told["topics"]), reverse=True)
+    _, messages = sampled
+    assert {frozenset(topic["words"]) for topic in messages["topics"]} == {frozenset(TREES), frozenset(BEASTS)}
+    assert [topic["share"] for topic in messages["topics"]] == sorted(
+        (t["share"] for t in messages["topics"]), reverse=True
+    )
 
 
 def test_lda_when_it_samples_then_reports_perplexity(sampled, files):
-    _, told = sampled
-    assert [each["iteration"] for each in told["iterations"]] == list(range(1, 21))
-    assert told["iterations"][-1]["loss"] < told["iterations"][0]["loss"]
+    _, messages = sampled
+    assert [each["iteration"] for each in messages["iterations"]] == list(range(1, 21))
+    assert messages["iterations"][-1]["loss"] < messages["iterations"][0]["loss"]
     # A document has three words, and nothing of the others.
-    assert 2.5 < told["perplexity"] < 3.5
-    assert (told["documents"], told["words"]) == (30, 6)
+    assert 2.5 < messages["perplexity"] < 3.5
+    assert (messages["documents"], messages["words"]) == (30, 6)
     lines = (files / "docword").read_text().split()[3:]
-    assert told["tokens"] == sum(map(int, lines[2::3]))
+    assert messages["tokens"] == sum(map(int, lines[2::3]))
 
 
 def test_lda_when_it_ends_then_model_and_picture_are_there(sampled):
-    folder, told = sampled
+    folder, messages = sampled
     topics = LDATopics.load(str(folder / "model"))
-    assert topics.counts.sum() == told["tokens"]
+    assert topics.counts.sum() == messages["tokens"]
     assert [(path.name, path.read_bytes()[:4]) for path in (folder / "plots").iterdir()] == [("likelihood.png", PNG)]
 
 
@@ -87,14 +91,14 @@ def test_lda_when_it_is_online_then_tables_tell_how_it_went(train, files):
     options = ["--optimizer", "online", "--k", 2, "--batch", 1, "--iterations", 15, "--offset", 1, "--seed", 3]
     code, stdout, stderr = train("--input", files / "docword", "--test", files / "others", *options)
     assert (code, stderr) == (0, "")
-    for told in (
+    for messages in (
         "topic  tokens  likeliest words",
         "30 documents, ",
         "15 iterations of online",
         "perplexity of the 10 documents held out: ",
         "LDAModel.load(",
     ):
-        assert told in stdout
+        assert messages in stdout
     # Without a vocabulary words have the numbers that they have in the file.
     assert " 1 " in stdout.splitlines()[1] + stdout.splitlines()[2]
 
@@ -114,10 +118,10 @@ WRONG_FILES = {
 
 @pytest.mark.parametrize("name", WRONG_FILES)
 def test_lda_when_a_file_is_wrong_then_it_says_so(train, files, name):
-    options, told = WRONG_FILES[name]
+    options, messages = WRONG_FILES[name]
     code, _, stderr = train(*(option.format(files) for option in options))
     assert_one_line(stderr)
-    assert (code, told in stderr) == (1, True), stderr
+    assert (code, messages in stderr) == (1, True), stderr
 
 
 @pytest.mark.nightly
@@ -139,6 +143,6 @@ def test_lda_when_driver_was_killed_then_restore_keeps_tokens(
     iterations = newest_clock(folder) + 3
     code, stdout, stderr = train(*options, "--iterations", iterations, "--restore", folder, "-o", "json")
     assert code == 0, stderr
-    told = json.loads(stdout)
-    assert len(told["iterations"]) == iterations
-    assert LDATopics.load(str(tmp_path / "model")).counts.sum() == told["tokens"]
+    messages = json.loads(stdout)
+    assert len(messages["iterations"]) == iterations
+    assert LDATopics.load(str(tmp_path / "model")).counts.sum() == messages["tokens"]

@@ -21,6 +21,6 @@ def test_train_metric_when_run_then_model_is_saved(run_train, tmp_path):
     options = ["--rank", 2, "--steps", 5, "--output", tmp_path / "model", "-o", "json"]
     code, stdout, stderr = run_train("metric", "--input", tmp_path / "rows", *options)
     assert (code, stderr) == (0, "")
-    told = json.loads(stdout)
-    assert (told["rows"], told["classes"], len(told["steps"])) == (ROWS, [-1.0, 1.0], 5)
+    messages = json.loads(stdout)
+    assert (messages["rows"], messages["classes"], len(messages["steps"])) == (ROWS, [-1.0, 1.0], 5)
     assert Metric.load(str(tmp_path / "model")).components.shape == (2, DIM)

@@ -50,18 +50,18 @@ def train(run_train, tmp_path):
 
 
 def test_mf_when_done_then_reports_and_writes_model(train, files, tmp_path):
-    places = ["--test", files / "test", "--plots", tmp_path / "plots", "-o", "json", "--shown", 2, "--held-out", 0.1]
-    code, stdout, stderr = train("--input", files / "ratings", *places, *SMALL)
+    positions = ["--test", files / "test", "--plots", tmp_path / "plots", "-o", "json", "--shown", 2, "--held-out", 0.1]
+    code, stdout, stderr = train("--input", files / "ratings", *positions, *SMALL)
     assert (code, stderr) == (0, "")
-    told = json.loads(stdout)
-    assert (told["ratings"], told["users"], told["items"]) == (480, USERS, ITEMS)
-    assert told["iterations"][0]["loss"] > told["iterations"][-1]["loss"]
-    assert {"validation", "ratings_per_s", "seconds"} <= set(told["iterations"][-1])
-    assert (told["test"]["ratings"], told["test"]["known"]) == (121, 120)
-    assert told["test"]["rmse"] < 1.5
+    messages = json.loads(stdout)
+    assert (messages["ratings"], messages["users"], messages["items"]) == (480, USERS, ITEMS)
+    assert messages["iterations"][0]["loss"] > messages["iterations"][-1]["loss"]
+    assert {"validation", "ratings_per_s", "seconds"} <= set(messages["iterations"][-1])
+    assert (messages["test"]["ratings"], messages["test"]["known"]) == (121, 120)
+    assert messages["test"]["rmse"] < 1.5
     factors = MatrixFactors.load(str(tmp_path / "model"))
     expected = [{"item": item, "rating": rating} for item, rating in factors.recommend(0, 5)]
-    assert (told["recommended"][0], len(told["recommended"])) == ({"user": 0, "items": expected}, 2)
+    assert (messages["recommended"][0], len(messages["recommended"])) == ({"user": 0, "items": expected}, 2)
     assert [(path.name, path.read_bytes()[:4]) for path in (tmp_path / "plots").iterdir()] == [("rmse.png", PNG)]
 
 
@@ -69,8 +69,8 @@ def test_mf_when_columns_are_named_then_table_tells(train, files, tmp_path):
     columns = ["--user", "userId", "--item", "movieId", "--biases"]
     code, stdout, stderr = train("--input", files / "named.csv.gz", *columns, *SMALL)
     assert (code, stderr) == (0, "")
-    for told in ("user  recommended items", "u0 ", "480 ratings, 30 users, 20 items", "RMSE", "Model.load("):
-        assert told in stdout
+    for messages in ("user  recommended items", "u0 ", "480 ratings, 30 users, 20 items", "RMSE", "Model.load("):
+        assert messages in stdout
     factors = MatrixFactors.load(str(tmp_path / "model"))
     assert ("film, 7" in factors.items, factors.hasBiases) == (True, True)
 

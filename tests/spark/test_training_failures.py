@@ -63,29 +63,29 @@ def test_training_when_validation_worsens_then_keeps_best_model(ps, spark, rows,
     )
     if solver in ("ma-sgd", "ftsgd"):
         problem = replace(problem, l1=0.0)
-    made = trained(ps, noisy.frame(spark), noisy, problem, recipe, HELD)
-    history = made.history
+    created = trained(ps, noisy.frame(spark), noisy, problem, recipe, HELD)
+    history = created.history
     assert "held out" in history.reason
     assert history.steps < 60
     assert history.validation.index(min(history.validation)) < len(history.validation)
-    assert held_loss(noisy, problem, made) == pytest.approx(min(history.validation), rel=1e-9)
-    made.weight.free()
+    assert held_loss(noisy, problem, created) == pytest.approx(min(history.validation), rel=1e-9)
+    created.weight.free()
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_training_when_worker_has_only_held_out_rows_then_learns(ps, spark, rows, solver):
     alone = replace(rows, held=np.arange(60) >= 20)
     recipe = change_plan(HOLDING_OUT[solver], validation_tol=-1e9)
-    made = trained(ps, alone.frame(spark), alone, PROBLEM, recipe, HELD)
-    history = made.history
+    created = trained(ps, alone.frame(spark), alone, PROBLEM, recipe, HELD)
+    history = created.history
     assert history.objective[-1] < 0.6
-    assert held_loss(alone, PROBLEM, made) == pytest.approx(min(history.validation), rel=1e-9)
-    made.weight.free()
+    assert held_loss(alone, PROBLEM, created) == pytest.approx(min(history.validation), rel=1e-9)
+    created.weight.free()
 
 
 def test_training_when_no_row_is_held_out_then_takes_all_steps(ps, spark, rows):
     none = replace(rows, held=np.full(60, False))
-    made = trained(
+    created = trained(
         ps,
         none.frame(spark),
         none,
@@ -94,10 +94,10 @@ def test_training_when_no_row_is_held_out_then_takes_all_steps(ps, spark, rows):
         HELD,
     )
     plain = replace(rows, c=np.ones(60))
-    reached = objective(PROBLEM, plain, made.weight.pull()[:, None], made.biases)
+    reached = objective(PROBLEM, plain, created.weight.pull()[:, None], created.biases)
     assert reached == pytest.approx(minimum(PROBLEM, plain), abs=1e-6)
-    assert made.history.validation == []
-    made.weight.free()
+    assert created.history.validation == []
+    created.weight.free()
 
 
 @pytest.mark.parametrize("more", [{"solver": "l-bfgs"}, {"solver": "minibatch", "validationIndicatorCol": "held"}])
@@ -112,9 +112,9 @@ def test_recipe_when_staleness_is_unsupported_then_config_error(more):
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_training_when_model_is_freed_then_servers_are_empty(ps, rows, frame, allocated, solver):
     before = allocated()
-    made = trained(ps, frame, rows, PROBLEM, change_plan(SOLVERS[solver], maxIter=2))
+    created = trained(ps, frame, rows, PROBLEM, change_plan(SOLVERS[solver], maxIter=2))
     assert allocated() != before
-    made.weight.free()
+    created.weight.free()
     assert allocated() == before
 
 

@@ -29,10 +29,10 @@ def frame(spark, rows):
 @pytest.mark.parametrize("staleness", [1, -1])
 def test_minibatches_when_workers_run_ahead_then_loss_falls(ps, rows, frame, staleness):
     options = minibatches("adagrad", False, 20, miniBatchFraction=0.5, staleness=staleness)
-    made = trained(ps, frame, rows, Problem("logistic", 5), options)
-    assert np.mean(made.history.objective[-10:]) < 0.8 * np.log(2)
-    assert made.history.steps == 20
-    made.weight.free()
+    created = trained(ps, frame, rows, Problem("logistic", 5), options)
+    assert np.mean(created.history.objective[-10:]) < 0.8 * np.log(2)
+    assert created.history.steps == 20
+    created.weight.free()
 
 
 @pytest.mark.parametrize(("name", "staleness"), [("ftrl", 3), ("adam", -1)])
@@ -40,20 +40,20 @@ def test_worker_when_ahead_of_driver_then_sees_own_steps(spark, ps, name, stalen
     """A worker that waits for nobody takes NumPy's steps, one after the other, whatever the driver has got to."""
     shard, problem = make(cuts=()), Problem("logistic", 5, standardize=False)
     options = minibatches(name, lazy=True, staleness=staleness)
-    made = trained(ps, shard.frame(spark), shard, problem, options, WEIGHTED)
+    created = trained(ps, shard.frame(spark), shard, problem, options, WEIGHTED)
     w, b = expected(shard, problem, name)
-    np.testing.assert_allclose(made.weight.pull(), w, rtol=1e-7, atol=1e-12)
-    np.testing.assert_allclose(made.biases, b, rtol=1e-7, atol=1e-12)
-    made.weight.free()
+    np.testing.assert_allclose(created.weight.pull(), w, rtol=1e-7, atol=1e-12)
+    np.testing.assert_allclose(created.biases, b, rtol=1e-7, atol=1e-12)
+    created.weight.free()
 
 
 def test_fit_when_rows_are_in_files_then_same_weights(ps, frame, caplog):
     local = {"maxIter": 6, "via": "local"}
     with caplog.at_level(logging.WARNING, "ps2"):
-        found = LogisticRegression(spill="always", **local).fit(frame)
+        result = LogisticRegression(spill="always", **local).fit(frame)
     expected = LogisticRegression(spill="never", **local).fit(frame)
-    assert np.array_equal(found.coefficients.toArray(), expected.coefficients.toArray())
-    (spilled,) = found.summary.spilled
+    assert np.array_equal(result.coefficients.toArray(), expected.coefficients.toArray())
+    (spilled,) = result.summary.spilled
     assert (spilled.bytes > 0, os.path.isdir(spilled.folder)) == (True, True)
     assert [record for record in caplog.messages if f"1 workers keep rows in files, {spilled.bytes:,} bytes" in record]
 
@@ -82,7 +82,7 @@ def test_ftsgd_when_search_is_never_then_equals_mllibs_sgd(ps, spark):
         )
     problem = Problem("squared", 5, l2=0.2, standardize=False, fit_intercept=False)
     options = plan_of("ftsgd", maxIter=6, stepSize=0.5, localSearch="never")
-    made = trained(ps, rows.frame(spark), rows, problem, options, WEIGHTED)
-    np.testing.assert_allclose(made.weight.pull(), theirs.weights.toArray(), rtol=1e-9)
-    assert made.history.rows == 6 * 60
-    made.weight.free()
+    created = trained(ps, rows.frame(spark), rows, problem, options, WEIGHTED)
+    np.testing.assert_allclose(created.weight.pull(), theirs.weights.toArray(), rtol=1e-9)
+    assert created.history.rows == 6 * 60
+    created.weight.free()

@@ -88,11 +88,11 @@ def test_local_when_driver_is_lost_then_next_one_goes_on(spark, tmp_path, monkey
         assert begun_via(ps, "trees") == "local"
         with pytest.raises(ConfigError, match="via was 'local', and is 'servers'"):
             named(ps, spark, plans.changed(NAMED, via="servers"))
-        made = named(ps, spark)
+        created = named(ps, spark)
         whole = named(ps, spark, plans.changed(NAMED, name="", via="servers"))
-    assert digest(made.forest) == digest(whole.forest)
-    assert made.history.validation == pytest.approx(whole.history.validation, rel=1e-12)
-    assert (made.history.steps, made.history.reason) == (whole.history.steps, whole.history.reason)
+    assert digest(created.forest) == digest(whole.forest)
+    assert created.history.validation == pytest.approx(whole.history.validation, rel=1e-12)
+    assert (created.history.steps, created.history.reason) == (whole.history.steps, whole.history.reason)
 
 
 @pytest.fixture(scope="module")

@@ -105,20 +105,20 @@ def predictions(model, frame):
 
 def test_trees_when_the_loss_is_squared_then_they_are_pysparks(frame, squared):
     # A gradient of pyspark.ml's is twice the residual.
-    made = [squared, regression.GBTRegressor(maxIter=4, maxDepth=3).fit(frame)]
-    ours, theirs = (predictions(model, frame) for model in made)
+    created = [squared, regression.GBTRegressor(maxIter=4, maxDepth=3).fit(frame)]
+    ours, theirs = (predictions(model, frame) for model in created)
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
-    assert [model.treeWeights for model in made] == [[1.0, 0.2, 0.2, 0.2], [1.0, 0.1, 0.1, 0.1]]
-    assert [tree.numNodes for tree in made[0].trees] == [tree.numNodes for tree in made[1].trees]
-    with_leaves = [model.copy({model.leafCol: "leaf"}) for model in made]
+    assert [model.treeWeights for model in created] == [[1.0, 0.2, 0.2, 0.2], [1.0, 0.1, 0.1, 0.1]]
+    assert [tree.numNodes for tree in created[0].trees] == [tree.numNodes for tree in created[1].trees]
+    with_leaves = [model.copy({model.leafCol: "leaf"}) for model in created]
     for ours, theirs in (with_leaves, [model.trees[1].setLeafCol("leaf") for model in with_leaves]):
         fields = [model.transform(frame).schema.fields[-2:] for model in (ours, theirs)]
-        told = [[(f.name, f.dataType, f.metadata.get("ml_attr", {})) for f in of_one] for of_one in fields]
-        assert told[0] == told[1]
+        messages = [[(f.name, f.dataType, f.metadata.get("ml_attr", {})) for f in of_one] for of_one in fields]
+        assert messages[0] == messages[1]
     row = frame.first().features
-    ours, theirs = (np.multiply(model.treeWeights, [tree.predict(row) for tree in model.trees]) for model in made)
+    ours, theirs = (np.multiply(model.treeWeights, [tree.predict(row) for tree in model.trees]) for model in created)
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
-    ours, theirs = (model.evaluateEachIteration(frame, "absolute") for model in made)
+    ours, theirs = (model.evaluateEachIteration(frame, "absolute") for model in created)
     assert ours == pytest.approx(theirs, rel=1e-5)
 
 
@@ -135,9 +135,9 @@ def test_pipeline_when_cross_validated_and_loaded_then_same(three, tmp_path):
         parallelism=2,
         seed=1,
     )
-    made = validator.fit(named)
-    assert made.avgMetrics[0] < made.avgMetrics[1]
-    best = made.bestModel
+    created = validator.fit(named)
+    assert created.avgMetrics[0] < created.avgMetrics[1]
+    best = created.bestModel
     assert best.stages[-1].getMaxDepth() == 3
     best.save(str(tmp_path / "m"))
     np.testing.assert_array_equal(predictions(PipelineModel.load(str(tmp_path / "m")), named), predictions(best, named))
@@ -162,9 +162,9 @@ def test_model_when_saved_then_spark_numpy_and_xgboost_agree(binary, tmp_path):
 
 def test_trees_when_summed_by_weight_then_are_the_margin(binary, tmp_path):
     model, rows = binary[0], binary[1].limit(7)
-    said = [[row.prediction for row in tree.transform(rows).collect()] for tree in model.trees]
+    message = [[row.prediction for row in tree.transform(rows).collect()] for tree in model.trees]
     raw = [row.rawPrediction[1] for row in model.transform(rows).collect()]
-    np.testing.assert_allclose(np.array(model.treeWeights) @ said, raw, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(np.array(model.treeWeights) @ message, raw, rtol=1e-5, atol=1e-6)
     tree = model.copy({model.leafCol: "leaf"}).trees[1]
     assert isinstance(tree, DecisionTreeRegressionModel)
     first = tree.transform(rows).first()
@@ -217,21 +217,21 @@ def test_features_when_in_own_columns_then_trees_match_vectors(softmax, three):
 
 def test_margins_when_rows_have_them_then_all_begin_there(binary):
     _, frame = binary
-    given = {"validationIndicatorCol": "held", "evalMetric": "auc", "baseMarginCol": "start"}
-    made = GBTClassifier(maxIter=1, maxDepth=2, contribCol="why", **given).fit(frame)
-    rows = made.transform(frame).collect()
+    inputs = {"validationIndicatorCol": "held", "evalMetric": "auc", "baseMarginCol": "start"}
+    created = GBTClassifier(maxIter=1, maxDepth=2, contribCol="why", **inputs).fit(frame)
+    rows = created.transform(frame).collect()
     y, margins = np.array([(row.label, row.rawPrediction[1]) for row in rows]).T
-    np.testing.assert_allclose(margins, made.fitted.margins(X)[:, 0] + X[:, 1], atol=1e-9)
+    np.testing.assert_allclose(margins, created.fitted.margins(X)[:, 0] + X[:, 1], atol=1e-9)
     held = np.array([row.held for row in rows])
     pairs = np.sign(margins[held & (y == 1)][:, None] - margins[held & (y == 0)]) / 2 + 0.5
-    assert made.summary.validationHistory == [pytest.approx(pairs.mean(), abs=5e-4)]
-    losses = made.evaluateEachIteration(frame)
+    assert created.summary.validationHistory == [pytest.approx(pairs.mean(), abs=5e-4)]
+    losses = created.evaluateEachIteration(frame)
     assert losses[-1] == pytest.approx(np.logaddexp(0, np.where(y, -margins, margins)).mean())
     why = np.array([row.why.toArray() for row in rows])
     np.testing.assert_allclose(why.sum(axis=1), margins, atol=1e-9)
-    np.testing.assert_array_equal(why[:, :4], made.fitted.contributions(X.astype(float))[:, :4])
+    np.testing.assert_array_equal(why[:, :4], created.fitted.contributions(X.astype(float))[:, :4])
     with pytest.raises(InputError, match="there is no column 'start'"):
-        made.transform(frame.drop("start"))
+        created.transform(frame.drop("start"))
 
 
 def test_classifier_when_absent_is_missing_then_is_so_everywhere(spark, tmp_path):
@@ -273,8 +273,8 @@ def test_categories_when_in_metadata_then_sets_split(spark, tmp_path):
         nominal, flag = {"type": "nominal", "num_vals": 6}, {"type": "binary"}
         return frame.withMetadata("kind", {"ml_attr": nominal}).withMetadata("flag", {"ml_attr": flag})
 
-    made = GBTRegressor(featuresCol=["kind", "flag", "h"], labelCol="y", maxIter=4, stepSize=0.5)
-    model = made.fit(columns_of(*kinds(2)))
+    created = GBTRegressor(featuresCol=["kind", "flag", "h"], labelCol="y", maxIter=4, stepSize=0.5)
+    model = created.fit(columns_of(*kinds(2)))
     by_sets = {int(f) for tree in model.fitted.forest.trees for f in tree.feature[np.diff(tree.set_begin) > 0]}
     assert by_sets == {0, 1}
     x = np.vstack([kinds(4)[0], [[5, 1.0, 0.0], [np.nan] * 3]])
@@ -283,8 +283,8 @@ def test_categories_when_in_metadata_then_sets_split(spark, tmp_path):
     np.testing.assert_array_equal(alone, predictions(model, columns_of(x, np.zeros(len(x)))))
     model.saveXGBoost(str(tmp_path / "model.json"))
     booster = xgboost.Booster(model_file=str(tmp_path / "model.json"))
-    given = xgboost.DMatrix(x, feature_types=["c", "c", "q"], enable_categorical=True)
-    np.testing.assert_allclose(booster.predict(given), alone, atol=1e-6)
+    inputs = xgboost.DMatrix(x, feature_types=["c", "c", "q"], enable_categorical=True)
+    np.testing.assert_allclose(booster.predict(inputs), alone, atol=1e-6)
     unknown = np.array([[9, 0.0, 0.0], [0.5, 0.0, 0.0], [-1.0, 0.0, 0.0], [np.nan, 0.0, 0.0]])
     assert len(set(predictions(model, columns_of(unknown, np.zeros(4))))) == 1
 
@@ -314,10 +314,10 @@ def test_features_when_integers_are_no_float64_then_fit_warns(spark, kind):
 def test_training_when_it_goes_on_from_loaded_model_then_as_one(frame, squared, tmp_path):
     squared.write().overwrite().save(f"{tmp_path}/first")
     estimator = GBTRegressor(maxIter=1, stepSize=0.2, maxDepth=3)
-    made = estimator.setInitialModel(GBTRegressionModel.load(f"{tmp_path}/first")).fit(frame)
-    assert made.getNumTrees == 5
-    assert made.summary.objectiveHistory[0] == pytest.approx(squared.summary.objectiveHistory[-1])
-    assert made.summary.objectiveHistory[1] < made.summary.objectiveHistory[0]
+    created = estimator.setInitialModel(GBTRegressionModel.load(f"{tmp_path}/first")).fit(frame)
+    assert created.getNumTrees == 5
+    assert created.summary.objectiveHistory[0] == pytest.approx(squared.summary.objectiveHistory[-1])
+    assert created.summary.objectiveHistory[1] < created.summary.objectiveHistory[0]
     with pytest.raises(UsageError, match="initialModel: a file of the estimator would lack it"):
         estimator.write()
 
@@ -352,5 +352,5 @@ def test_base_when_quantile_then_weighted_wherever_rows_lie(spark, share):
     facts = Facts(int((~held).sum()), float(w[~held].sum()), 0.0, (), 0.0, 0.0)
     for partitions, order in ((1, rows), (3, rows[::-1])):
         frame = spark.createDataFrame(order, "`a label` double, w double, held boolean").repartition(partitions)
-        found = label_quantile(Table(frame, ColumnNames("x", "a label", "w", "held"), partitions), share, facts)
-        assert found == expected
+        result = label_quantile(Table(frame, ColumnNames("x", "a label", "w", "held"), partitions), share, facts)
+        assert result == expected

@@ -56,13 +56,13 @@ def test_ranker_when_rows_are_unusable_then_error(frame, change, error):
 def test_ranker_when_margins_are_equal_then_metrics_agree(frame, spark):
     """The NDCG of LightGBM: rows of equal margins are in the order of the DataFrame, wherever workers have them."""
     held = frame.withColumn("held", F.col("query").isin([f"q{n}" for n in range(0, 30, 3)]))
-    given = {**PARAMS, "maxIter": 1, "maxDepth": 1, "numWorkers": 2}
-    made = GBTRanker(validationIndicatorCol="held", evalMetric="ndcg@10", **given).fit(held)
+    inputs = {**PARAMS, "maxIter": 1, "maxDepth": 1, "numWorkers": 2}
+    created = GBTRanker(validationIndicatorCol="held", evalMetric="ndcg@10", **inputs).fit(held)
     some = held.where("held")
     x, y, query = (
         np.array(column) for column in zip(*some.select("features", "label", "query").collect(), strict=True)
     )
-    expected = mean_ndcg(made.fitted.margins(x)[:, 0], y, query)
-    assert len(np.unique(made.fitted.margins(x))) == 2
-    assert made.summary.validationHistory[-1] == pytest.approx(expected)
-    assert made.evaluate(some).ndcgAt(10) == pytest.approx(expected)
+    expected = mean_ndcg(created.fitted.margins(x)[:, 0], y, query)
+    assert len(np.unique(created.fitted.margins(x))) == 2
+    assert created.summary.validationHistory[-1] == pytest.approx(expected)
+    assert created.evaluate(some).ndcgAt(10) == pytest.approx(expected)

@@ -48,9 +48,9 @@ with PS2Context.getOrCreate(spark, servers=1) as ps:
 def without_ps2(tmp_path_factory):
     """A folder with a ``python3`` that has pyspark, as all workers do, and nothing else."""
     folder = tmp_path_factory.mktemp("bin")
-    found = ":".join(map(str, (Path(pyspark.__file__).parent / "python" / "lib").glob("*.zip")))
+    result = ":".join(map(str, (Path(pyspark.__file__).parent / "python" / "lib").glob("*.zip")))
     python = folder / "python3"
-    python.write_text(f'#!/bin/sh\ncd /\nPYTHONPATH="{found}" exec {sys.executable} -S "$@"\n')
+    python.write_text(f'#!/bin/sh\ncd /\nPYTHONPATH="{result}" exec {sys.executable} -S "$@"\n')
     python.chmod(0o755)
     return folder
 

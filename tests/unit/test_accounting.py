@@ -41,22 +41,22 @@ def around(table, seconds):
 
 
 def test_shares_when_all_was_measured_then_nothing_is_other():
-    found = result_of(*(around(table, 10.0) for table in LANES)).shares
-    assert found["other"] == pytest.approx(0.0, abs=1e-12)
-    assert sum(found.values()) == pytest.approx(1.0, abs=1e-12)
-    assert found["imports"] == pytest.approx(0.05)
-    assert found["spark"] == pytest.approx((2 * 0.4 + 2 * 9.75 - sum(table.began[-1] for table in LANES)) / 20)
+    result = result_of(*(around(table, 10.0) for table in LANES)).shares
+    assert result["other"] == pytest.approx(0.0, abs=1e-12)
+    assert sum(result.values()) == pytest.approx(1.0, abs=1e-12)
+    assert result["imports"] == pytest.approx(0.05)
+    assert result["spark"] == pytest.approx((2 * 0.4 + 2 * 9.75 - sum(table.began[-1] for table in LANES)) / 20)
 
 
 def test_shares_when_time_is_missing_then_it_is_other():
-    found = result_of(*LANES).shares
-    assert found["other"] == pytest.approx(9 / 20)
-    assert sum(found.values()) == pytest.approx(1.0, abs=1e-12)
+    result = result_of(*LANES).shares
+    assert result["other"] == pytest.approx(9 / 20)
+    assert sum(result.values()) == pytest.approx(1.0, abs=1e-12)
 
 
 def test_shares_when_clocks_of_hosts_differ_then_sum_is_one():
-    found = result_of(to_table([ClockTimes(0, 0.0, 20.0, 0.0, 0.0, 0.0)])).shares
-    assert found == {**dict.fromkeys(found, 0.0), "compute": 1.0}
+    result = result_of(to_table([ClockTimes(0, 0.0, 20.0, 0.0, 0.0, 0.0)])).shares
+    assert result == {**dict.fromkeys(result, 0.0), "compute": 1.0}
 
 
 def test_categories_when_shown_then_page_and_chart_have_each():
@@ -73,8 +73,8 @@ def test_categories_when_shown_then_page_and_chart_have_each():
 def test_summary_when_python_began_in_the_run_then_it_says_so(capsys):
     lanes = [around(table, 10.0) for table in LANES]
     result_of(*lanes, has_daemon=False).summary()
-    said = " ".join(capsys.readouterr().out.split())
-    assert "before workers: 1.000 s: 0.4000 s of Spark's plan and tasks, 0.5000 s of Python's start" in said
-    assert "ps2.run.daemon" in said
+    message = " ".join(capsys.readouterr().out.split())
+    assert "before workers: 1.000 s: 0.4000 s of Spark's plan and tasks, 0.5000 s of Python's start" in message
+    assert "ps2.run.daemon" in message
     result_of(*lanes).summary()
     assert "ps2.run.daemon" not in capsys.readouterr().out

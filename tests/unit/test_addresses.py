@@ -124,9 +124,9 @@ def test_name_when_first_address_is_not_local_then_uses_next(monkeypatch):
 
 def test_name_when_it_has_only_ipv6_then_is_reached(monkeypatch):
     with listening_socket("::1", [0], 1) as listener:
-        place = listener.getsockname()
-        monkeypatch.setattr(listening.socket, "getaddrinfo", lambda *_, **__: [(*ONLY_V6[0][:4], place)])
-        with connect(socket.AF_UNSPEC, ("host1", place[1]), 5.0) as connection:
+        position = listener.getsockname()
+        monkeypatch.setattr(listening.socket, "getaddrinfo", lambda *_, **__: [(*ONLY_V6[0][:4], position)])
+        with connect(socket.AF_UNSPEC, ("host1", position[1]), 5.0) as connection:
             assert connection.family == socket.AF_INET6
 
 

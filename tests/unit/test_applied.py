@@ -221,12 +221,12 @@ def test_window_when_python_and_loop_alternate_then_act_as_one(events):
             words = ours.words(RequestId("s", 0)).view("int64")
         id = RequestId("s", number, settled=settled)
         known = number in noted or number < settled_before(ours)
-        told = fast_path_loop.is_applied(words, number, settled)
-        assert told in (-1, int(known))
-        if told == 0:
+        messages = fast_path_loop.is_applied(words, number, settled)
+        assert messages in (-1, int(known))
+        if messages == 0:
             fast_path_loop.add_applied(words, number)
             fast_path_loop.settle(words, settled)
-        elif told < 0 and id not in ours:
+        elif messages < 0 and id not in ours:
             ours.add(id)
         noted.add(number)
         assert id in ours

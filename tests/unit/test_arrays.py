@@ -30,8 +30,8 @@ def test_npy_header_when_numpy_wrote_the_file_then_it_is_read() -> None:
 def test_npy_header_when_many_threads_read_then_all_succeed() -> None:
     header = npy_header(np.dtype("float32"), (2, 2855))
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda _: read_npy_header("x", io.BytesIO(header)), range(4000)))
-    assert set(found) == {NpyHeader(np.dtype("float32"), (2, 2855))}
+        result = list(pool.map(lambda _: read_npy_header("x", io.BytesIO(header)), range(4000)))
+    assert set(result) == {NpyHeader(np.dtype("float32"), (2, 2855))}
 
 
 @pytest.mark.parametrize(

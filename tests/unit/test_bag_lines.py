@@ -40,18 +40,18 @@ def parsed(lines, files=None):
 
 
 def test_pieces_when_lines_are_of_a_document_then_they_are_one():
-    found = parsed(["1 2 3", "1 5 1", " 2\t2 7 ", "", "1 1 1"])
-    assert [(each["document"], each["words"], each["counts"]) for each in found] == [
+    result = parsed(["1 2 3", "1 5 1", " 2\t2 7 ", "", "1 1 1"])
+    assert [(each["document"], each["words"], each["counts"]) for each in result] == [
         (1, [2, 5], [3.0, 1.0]),
         (2, [2], [7.0]),
         (1, [1], [1.0]),
     ]
-    assert {each["block"] for each in found} == {64}
+    assert {each["block"] for each in result} == {64}
 
 
 def test_pieces_when_a_file_begins_then_its_head_is_one():
-    found = parsed(["4 1 1", "7", "9", "2", "4 1 1"], files=[1, 2, 2, 2, 2])
-    assert [(each["file"], each["document"], each["counts"]) for each in found] == [
+    result = parsed(["4 1 1", "7", "9", "2", "4 1 1"], files=[1, 2, 2, 2, 2])
+    assert [(each["file"], each["document"], each["counts"]) for each in result] == [
         (1, 4, [1.0]),
         (2, HEAD_LINES, [7.0, 9.0, 2.0]),
         (2, 4, [1.0]),
@@ -60,8 +60,8 @@ def test_pieces_when_a_file_begins_then_its_head_is_one():
 
 @pytest.mark.parametrize("line", ["1 2", "1 2 3 4", "1 x 3", "1 2 0", "0 2 1", "spam", "1 2 2147483648"])
 def test_pieces_when_line_is_malformed_then_only_report_that(line):
-    found = parsed(["1 2 3", line, "1 1 1"], files=[8, 8, 9])
-    assert [(each["file"], each["document"], each["words"]) for each in found] == [
+    result = parsed(["1 2 3", line, "1 1 1"], files=[8, 8, 9])
+    assert [(each["file"], each["document"], each["words"]) for each in result] == [
         (8, MALFORMED, []),
         (9, MALFORMED, []),
     ]

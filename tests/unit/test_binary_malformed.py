@@ -56,9 +56,9 @@ def ways(frame):
 
 
 def refused(frame, errors, said=None):
-    for way in ways(frame):
+    for variant in ways(frame):
         with pytest.raises(errors, match=said):
-            way()
+            variant()
 
 
 def bringing(dtype, count, data=b"", becomes=0):
@@ -269,9 +269,9 @@ def packed_keys(count):
     ids=["as they are", "floats of 16 bits", "keys"],
 )
 def test_reserve_when_request_comes_then_told_unpacked_size_once(frame, memory_bytes):
-    for way in ways(frame):
+    for variant in ways(frame):
         told = []
-        request = way(reserve=lambda draft, told=told: told.append(draft.memory_bytes))
+        request = variant(reserve=lambda draft, told=told: told.append(draft.memory_bytes))
         assert told == [memory_bytes] == [sum(operation.nbytes for operation in request.operations)]
 
 
@@ -280,9 +280,9 @@ def test_reserve_when_it_refuses_then_nothing_is_allocated(no_allocation, frame)
     def refuse(draft):
         raise LimitError(f"{draft.memory_bytes} bytes do not fit")
 
-    for way in ways(frame):
+    for variant in ways(frame):
         with pytest.raises(LimitError, match="do not fit"):
-            way(reserve=refuse)
+            variant(reserve=refuse)
 
 
 @pytest.mark.parametrize("frame", [declaring((pb.FLOAT64, 2**40)), declaring((pb.FLOAT64, 100)), packed_keys(9)])

@@ -31,8 +31,8 @@ class Context:
 
     def __init__(self, master, host=None, bind=None):
         self.master = master
-        given = {"spark.driver.host": host, "spark.driver.bindAddress": bind}
-        self._conf = Conf({name: value for name, value in given.items() if value is not None})
+        inputs = {"spark.driver.host": host, "spark.driver.bindAddress": bind}
+        self._conf = Conf({name: value for name, value in inputs.items() if value is not None})
 
     def getConf(self):
         return self._conf
@@ -83,11 +83,11 @@ def test_place_when_there_is_no_token_then_it_is_loopback():
     ],
 )
 def test_reach_when_executors_are_remote_then_names_loopback(context, master, servers, said):
-    found = out_of_reach(ClassicSpark(context), master, servers)
+    result = out_of_reach(ClassicSpark(context), master, servers)
     if said is None:
-        assert found is None
+        assert result is None
     else:
-        assert all(word in found for word in (said, "bindAddress", "advertiseAddress"))
+        assert all(word in result for word in (said, "bindAddress", "advertiseAddress"))
 
 
 def test_ports_when_given_in_any_form_then_they_are_a_range():

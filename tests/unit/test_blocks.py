@@ -352,9 +352,9 @@ def test_fold_when_undone_then_numbers_are_as_they_were(numbers, dtype):
 def test_add_some_when_changes_are_sparse_then_no_others_change(counts):
     expected = counts.copy()
     slots, sizes = np.array([3, 9]), np.array([2, 1], np.uint8)
-    places, changes = np.array([299, 0, 17], np.uint16), np.array([5, -1, 300], np.int32)
-    expected[[3, 3, 9], places] += changes
-    columns_add_some(counts, slots, sizes, places, fold(changes))
+    positions, changes = np.array([299, 0, 17], np.uint16), np.array([5, -1, 300], np.int32)
+    expected[[3, 3, 9], positions] += changes
+    columns_add_some(counts, slots, sizes, positions, fold(changes))
     np.testing.assert_array_equal(counts, expected)
 
 

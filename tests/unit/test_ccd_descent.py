@@ -73,12 +73,12 @@ def test_descent_when_cut_then_same_bits(kind, changed, monkeypatch):
     _, expected = begun(ccd_plan(**kind))
     if changed == "parts":
         monkeypatch.setattr(ccd_descent, "MAX_FLOATS", 9 * 6)
-    _, found = begun(ccd_plan(**kind), threads=3 if changed == "threads" else 1)
-    assert len(found.items._parts) > 1 or changed == "threads"
-    for descent in (expected, found):
+    _, result = begun(ccd_plan(**kind), threads=3 if changed == "threads" else 1)
+    assert len(result.items._parts) > 1 or changed == "threads"
+    for descent in (expected, result):
         descent.iterate()
-    assert found.users.own.tobytes() == expected.users.own.tobytes()
-    assert found.items.own.tobytes() == expected.items.own.tobytes()
+    assert result.users.own.tobytes() == expected.users.own.tobytes()
+    assert result.items.own.tobytes() == expected.items.own.tobytes()
 
 
 @pytest.mark.parametrize("weighted", [False, True])

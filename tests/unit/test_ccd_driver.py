@@ -24,20 +24,20 @@ def run(plan, columns=COLUMNS, rollback_seed=None):
 @pytest.mark.parametrize("rollback_seed", [None, 1], ids=["", "rolled back"])
 def test_descent_when_worker_restarts_then_matches_serial(kind, rollback_seed):
     plan = changed(CCD, **kind)
-    found = run(plan, rollback_seed=rollback_seed)
+    result = run(plan, rollback_seed=rollback_seed)
     users, items = replayed_descent(plan, workers=1)
-    np.testing.assert_array_equal(found.user_factors, users)
-    np.testing.assert_array_equal(found.item_factors, items)
-    assert found.history.steps == plan.settings.maxIter
+    np.testing.assert_array_equal(result.user_factors, users)
+    np.testing.assert_array_equal(result.item_factors, items)
+    assert result.history.steps == plan.settings.maxIter
 
 
 def test_descent_when_validation_is_stuck_then_best_vectors():
     plan, columns = changed(CCD, maxIter=60, patience=2, regParam=0.0, rank=12), replace(COLUMNS, validation="held")
-    found = run(plan, columns)
-    best, losses = found.history.best, found.history.validation
-    assert best < found.history.steps == len(losses) < 60
+    result = run(plan, columns)
+    best, losses = result.history.best, result.history.validation
+    assert best < result.history.steps == len(losses) < 60
     assert losses[best - 1] == min(losses)
-    assert f"the vectors are those of iteration {best}" in found.history.reason
+    assert f"the vectors are those of iteration {best}" in result.history.reason
     users, items = replayed_descent(changed(plan, maxIter=best), columns, workers=1)
-    np.testing.assert_array_equal(found.user_factors, users)
-    np.testing.assert_array_equal(found.item_factors, items)
+    np.testing.assert_array_equal(result.user_factors, users)
+    np.testing.assert_array_equal(result.item_factors, items)

@@ -192,14 +192,14 @@ def limited():
 
 def test_available_when_a_real_group_is_limited_then_it_is_found(limited):
     enter, most = limited
-    said = subprocess.run([sys.executable, "-c", LOOK], preexec_fn=enter, capture_output=True, text=True, check=True)
-    available, free = map(int, re.findall(r"\d+", said.stdout))
+    message = subprocess.run([sys.executable, "-c", LOOK], preexec_fn=enter, capture_output=True, text=True, check=True)
+    available, free = map(int, re.findall(r"\d+", message.stdout))
     assert 0 < free <= available <= most
 
 
 def test_available_when_address_space_is_limited_then_found():
-    said = subprocess.run(
+    message = subprocess.run(
         [sys.executable, "-c", LOOK], preexec_fn=_in_address_space, capture_output=True, text=True, check=True
     )
-    available, free = map(int, re.findall(r"\d+", said.stdout))
+    available, free = map(int, re.findall(r"\d+", message.stdout))
     assert 0 < free <= available < 6 << 30

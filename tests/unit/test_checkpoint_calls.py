@@ -49,8 +49,8 @@ def test_saved_server_when_loaded_by_another_then_repartitions(fleet, control, t
     control.route_version = 1
     control.activate(second, Activation("coordinator", loaded=True))
     engine = fleet.engines[second]
-    found = sum(shard.row(1).sum() for shard in engine.shards().values())
-    assert (len(engine.shards()), found) == (2, KEYS.sum() * 0.5)
+    result = sum(shard.row(1).sum() for shard in engine.shards().values())
+    assert (len(engine.shards()), result) == (2, KEYS.sum() * 0.5)
 
 
 def test_freeze_when_another_is_under_way_then_caller_learns_it(fleet, control):

@@ -46,12 +46,12 @@ def content():
 
 def put(value, *path):
     """Return the manifest's content with one part of it changed."""
-    made = content()
-    inner = made
+    created = content()
+    inner = created
     for key in path[:-1]:
         inner = inner[key]
     inner[path[-1]] = value
-    return made
+    return created
 
 
 # -- manifests ---------------------------------------------------------------------------------------------------------
@@ -59,24 +59,24 @@ def put(value, *path):
 
 @pytest.mark.parametrize("step", [None, 0, 17])
 def test_manifest_when_it_went_through_json_then_is_the_same(step):
-    made = manifest(step=step)
-    assert Manifest.from_json(json.loads(json.dumps(made.to_json())), "m") == made
+    created = manifest(step=step)
+    assert Manifest.from_json(json.loads(json.dumps(created.to_json())), "m") == created
 
 
 @pytest.mark.parametrize("name", [name for name in content() if name != "format"])
 def test_manifest_when_a_field_is_missing_then_error_names_it(name):
-    made = content()
-    del made[name]
+    created = content()
+    del created[name]
     with pytest.raises(CheckpointCorruptError, match=rf"^m: {name} is missing$"):
-        Manifest.from_json(made, "m")
+        Manifest.from_json(created, "m")
 
 
 @pytest.mark.parametrize("name", list(content()["matrices"][0]))
 def test_manifest_when_matrix_field_is_missing_then_names_it(name):
-    made = content()
-    del made["matrices"][0][name]
+    created = content()
+    del created["matrices"][0][name]
     with pytest.raises(CheckpointCorruptError, match=rf"^m: matrices\[0\]: {name} is missing$"):
-        Manifest.from_json(made, "m")
+        Manifest.from_json(created, "m")
 
 
 @pytest.mark.parametrize(
@@ -127,8 +127,8 @@ def root(request, tmp_path):
 
 def write(root, *numbers, run="run", created_s=1.5):
     for number in numbers:
-        made = replace(manifest(number), created_s=created_s)
-        folders.write_manifest(folders.folder(root, number, run), made)
+        created = replace(manifest(number), created_s=created_s)
+        folders.write_manifest(folders.folder(root, number, run), created)
 
 
 def of(root, numbers, run="run"):
@@ -159,7 +159,7 @@ def test_find_when_a_manifest_is_not_there_then_says_incomplete(tmp_path):
     (tmp_path / "checkpoint-00000002-run").mkdir()
     (tmp_path / "checkpoint-00000003-run").touch()
     (tmp_path / "other").mkdir()
-    assert [(found.number, found.complete) for found in folders.find(str(tmp_path))] == [(1, True), (2, False)]
+    assert [(result.number, result.complete) for result in folders.find(str(tmp_path))] == [(1, True), (2, False)]
 
 
 def test_newest_when_folder_holds_nothing_then_error_says_so(tmp_path):
@@ -189,14 +189,14 @@ def test_prune_when_more_than_keep_then_drops_old_and_unfinished(root):
     fs, unfinished = folders.resolve_url(folders.folder(root, 3, "run"))
     fs.makedirs(unfinished)
     folders.prune(root, 2, of(root, range(1, 6)))
-    assert [found.number for found in folders.find(root)] == [4, 5]
+    assert [result.number for result in folders.find(root)] == [4, 5]
 
 
 def test_prune_when_some_are_of_another_run_then_they_stay(root):
     write(root, 1, 2, 4, 5)
     write(root, 4, run="other")
     folders.prune(root, 1, of(root, [4, 5]))
-    assert [(found.number, found.run) for found in folders.find(root)] == [
+    assert [(result.number, result.run) for result in folders.find(root)] == [
         (1, "run"),
         (2, "run"),
         (4, "other"),

@@ -65,8 +65,8 @@ def shard_of(fleet, matrix):
 
 def test_take_when_one_of_many_rows_is_in_use_then_costs_one(fleet, checkpoints):
     fleet.master.new_matrix(SPEC)
-    made = checkpoints.take(None, None, 0)
-    assert 8 * DIM < made.nbytes < 8 * DIM + BESIDE_BYTES
+    created = checkpoints.take(None, None, 0)
+    assert 8 * DIM < created.nbytes < 8 * DIM + BESIDE_BYTES
 
 
 def test_take_when_rows_were_freed_and_taken_then_keeps_used(fleet, checkpoints):

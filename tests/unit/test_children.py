@@ -93,11 +93,11 @@ def test_session_when_inherited_by_child_then_all_uses_fail():
 
 
 def test_session_of_when_task_threads_ask_then_they_share_it(a_task):
-    found = []
-    threads = [threading.Thread(target=lambda: found.append(sessions.session_of(REF))) for _ in range(4)]
+    result = []
+    threads = [threading.Thread(target=lambda: result.append(sessions.session_of(REF))) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(found) == 4
-    assert len(set(map(id, found))) == 1
+    assert len(result) == 4
+    assert len(set(map(id, result))) == 1

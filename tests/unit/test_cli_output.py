@@ -26,9 +26,9 @@ def ps2(*arguments):
     ("option", "given"), [("--listen", "::1:70"), ("--listen", "[::1]:99999"), ("--master", "host")]
 )
 def test_server_when_an_address_is_wrong_then_says_so_first(option, given):
-    told = ps2("server", option, given).exception
-    assert isinstance(told, ConfigError)
-    assert str(told).startswith(f"{option}: expected HOST:PORT")
+    messages = ps2("server", option, given).exception
+    assert isinstance(messages, ConfigError)
+    assert str(messages).startswith(f"{option}: expected HOST:PORT")
 
 
 def test_fleet_when_it_is_a_name_then_error_has_the_option():
@@ -118,9 +118,9 @@ def test_ops_when_json_then_is_one_object_with_all_operations():
 
 @pytest.mark.parametrize("text", ["9223372036854775808", "99999999999999999999g", "9" * 5000, "0", "00k", "8x", ""])
 def test_memory_limit_when_it_cannot_be_then_usage_error(text):
-    done = ps2("server", "--insecure", "--memory-limit", text)
-    assert done.exit_code == 2
-    assert "bytes" in done.output
+    finished = ps2("server", "--insecure", "--memory-limit", text)
+    assert finished.exit_code == 2
+    assert "bytes" in finished.output
 
 
 def test_memory_limit_when_it_is_the_largest_then_it_is_read():

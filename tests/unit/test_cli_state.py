@@ -142,9 +142,9 @@ def test_find_when_the_file_is_broken_then_says_which(folder):
 def test_find_when_written_by_older_version_then_gives_advice(folder):
     state.claim("a", ME, None)
     file = folder / "a" / "fleet.json"
-    found = json.loads(file.read_text())
-    found["launcher"] = {"pid": ME.pid, "created_s": 1.0}
-    file.write_text(json.dumps(found))
+    result = json.loads(file.read_text())
+    result["launcher"] = {"pid": ME.pid, "created_s": 1.0}
+    file.write_text(json.dumps(result))
     with pytest.raises(InputError, match=rf"earlier version of PS2.* \(pids {ME.pid}\), and remove {folder / 'a'}"):
         state.find("a")
 
@@ -166,10 +166,10 @@ def test_root_when_user_has_no_home_then_error_names_variable():
     become = "os.setuid(54321)" if os.getuid() == 0 else "pwd.getpwuid = {}.__getitem__"
     script = f"import os, pwd; from ps2.cli import state; {become}; state.root()"
     bare = {name: value for name, value in os.environ.items() if name not in ("HOME", "XDG_STATE_HOME")}
-    done = subprocess.run([sys.executable, "-c", script], env=bare, capture_output=True, text=True, check=False)
-    said = done.stderr.splitlines()[-1]
-    assert said.startswith("ps2.errors.ConfigError")
-    assert "XDG_STATE_HOME" in said
+    finished = subprocess.run([sys.executable, "-c", script], env=bare, capture_output=True, text=True, check=False)
+    message = finished.stderr.splitlines()[-1]
+    assert message.startswith("ps2.errors.ConfigError")
+    assert "XDG_STATE_HOME" in message
 
 
 @pytest.mark.parametrize(

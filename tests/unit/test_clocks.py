@@ -70,18 +70,18 @@ class World:
 
     def moves(self):
         """What can happen now, by name."""
-        found = []
+        result = []
         for rank, worker in enumerate(self.workers):
             if worker.dead:
-                found.append(("return from death", rank))
+                result.append(("return from death", rank))
             elif not worker.waits and not worker.returned:
-                found.append(("go on", rank))
+                result.append(("go on", rank))
                 # The straggler moves only when nobody else does, more often than not.
-                found += [("go on", rank)] * (0 if rank == self.straggler else 8)
-                found += [("settle", rank)] * bool(worker.late)
+                result += [("go on", rank)] * (0 if rank == self.straggler else 8)
+                result += [("settle", rank)] * bool(worker.late)
         if self.clocks.due() is not None:
-            found.append(("call", self.clocks.due()))
-        return found
+            result.append(("call", self.clocks.due()))
+        return result
 
     def move(self, kind, what):
         if kind == "go on" and self.workers[what].clock == LAST:

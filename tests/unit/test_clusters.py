@@ -51,8 +51,8 @@ def test_sums_when_listed_or_whole_then_are_equal():
     kernels.sum_rows(x.indptr, x.indices, x.data, weights, assigned, units, whole)
     columns = x.tocsc()
     sizes, clusters, values = np.zeros(7, np.int32), np.zeros(x.nnz, np.int32), np.zeros(x.nnz)
-    given = columns.indptr, columns.indices, columns.data, weights, assigned, units
-    count = kernels.sum_columns(*given, sizes, clusters, values, 5)
+    inputs = columns.indptr, columns.indices, columns.data, weights, assigned, units
+    count = kernels.sum_columns(*inputs, sizes, clusters, values, 5)
     ops.gather(listed, np.arange(7), sizes, clusters[:count], values[:count])
     assert listed.tolist() == whole.tolist()
     expected = np.stack([(weights * (assigned == c)) @ x.toarray() for c in range(5)], axis=1)
@@ -61,9 +61,9 @@ def test_sums_when_listed_or_whole_then_are_equal():
 
 def test_centres_when_moved_then_are_means_and_empty_stays():
     centres, sums = np.array([[1.0, 5.0], [2.0, 6.0]]), np.array([[4.0, 0.0], [6.0, 0.0]])
-    found = ops.move(centres, sums, np.array([2.0, 0.0]))
+    result = ops.move(centres, sums, np.array([2.0, 0.0]))
     assert (centres.tolist(), sums.any()) == ([[2.0, 5.0], [3.0, 6.0]], False)
-    assert found[[0, 2]].tolist() == [[13.0, 61.0], [2.0, 0.0]]
+    assert result[[0, 2]].tolist() == [[13.0, 61.0], [2.0, 0.0]]
 
 
 def test_hash_when_form_and_order_differ_then_is_the_same():
@@ -73,9 +73,9 @@ def test_hash_when_form_and_order_differ_then_is_the_same():
 
 
 def test_least_when_rows_repeat_then_each_counts_once():
-    found, ids = np.array([3.0, 1.0, 1.0, 2.0, np.inf]), np.array([7, 5, 5, 6, 8], np.uint64)
-    assert ids[row_draws.smallest(found, ids, 2)].tolist() == [5, 6]
-    assert len(row_draws.smallest(found, ids, 9)) == 3
+    result, ids = np.array([3.0, 1.0, 1.0, 2.0, np.inf]), np.array([7, 5, 5, 6, 8], np.uint64)
+    assert ids[row_draws.smallest(result, ids, 2)].tolist() == [5, 6]
+    assert len(row_draws.smallest(result, ids, 9)) == 3
 
 
 def test_plus_plus_when_groups_are_apart_then_one_of_each():
@@ -87,8 +87,8 @@ def test_plus_plus_when_groups_are_apart_then_one_of_each():
 @pytest.mark.parametrize("name", ["model", "m[1]", "{a,b}", "x*", "é ü%20"])
 def test_clusters_when_saved_then_load_without_spark(tmp_path, name):
     KMeansClusters(rows(n=3), "cosine").save(str(tmp_path / name))
-    found = KMeansClusters.load(str(tmp_path / name))
-    assert (found.centres.tolist(), found.distance) == (rows(n=3).tolist(), "cosine")
+    result = KMeansClusters.load(str(tmp_path / name))
+    assert (result.centres.tolist(), result.distance) == (rows(n=3).tolist(), "cosine")
 
 
 def test_clusters_when_warm_then_compile_nothing():
@@ -166,9 +166,9 @@ def test_fit_when_values_have_offsets_then_centres_are_exact(fleet):
     numbers = np.arange(200)
     groups = np.where(numbers % 2, 0.0, 2000.0) + np.random.default_rng(0).integers(0, 200, 200)
     x = np.stack([1.7e15 + groups, np.full(200, -1e300)], axis=1)
-    found = trained(x, None, *fleet, k=2)
+    result = trained(x, None, *fleet, k=2)
     parts = [groups[numbers % 2 == side] for side in (1, 0)]
-    np.testing.assert_allclose(np.sort(found.centres[:, 0] - 1.7e15), [part.mean() for part in parts], atol=0.25)
-    assert found.centres[:, 1].tolist() == [-1e300, -1e300]
-    assert found.sizes.tolist() == [100, 100]
-    assert found.history.objective[-1] == pytest.approx(sum(((part - part.mean()) ** 2).sum() for part in parts))
+    np.testing.assert_allclose(np.sort(result.centres[:, 0] - 1.7e15), [part.mean() for part in parts], atol=0.25)
+    assert result.centres[:, 1].tolist() == [-1e300, -1e300]
+    assert result.sizes.tolist() == [100, 100]
+    assert result.history.objective[-1] == pytest.approx(sum(((part - part.mean()) ** 2).sum() for part in parts))

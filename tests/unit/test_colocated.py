@@ -205,9 +205,9 @@ def test_batch_when_matrices_meet_in_it_then_in_order(model, fleet):
 def test_apply_when_operands_do_not_fit_then_error_says_why(given, error, message):
     with installed(session_over(FleetInProcess(servers=3))):
         m = DCV.dense(DIM, K, layout="column").matrix()
-        made = {name: value() if callable(value) else value for name, value in given.items()}
+        created = {name: value() if callable(value) else value for name, value in given.items()}
         with pytest.raises(error, match=message):
-            m.apply("gather_blocks", slots=[1], values=np.zeros((1, K)), **made)
+            m.apply("gather_blocks", slots=[1], values=np.zeros((1, K)), **created)
 
 
 def test_apply_when_a_block_is_wanted_then_a_vector_is_refused(model):
@@ -390,8 +390,8 @@ def test_requests_when_matrices_join_then_parts_are_distinct():
     parts: dict[object, list[object]] = {}
     for mine in group(cut(calls, routes, 1000, ID), routes).values():
         for pieces, request in mine:
-            for place in {place for piece in pieces for place in piece.operation.shard_ids}:
-                parts.setdefault(place, []).append(request.id)
+            for position in {position for piece in pieces for position in piece.operation.shard_ids}:
+                parts.setdefault(position, []).append(request.id)
     assert len(parts) == 6
     assert all(len(set(ids)) == len(ids) for ids in parts.values())
 

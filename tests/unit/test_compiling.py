@@ -59,34 +59,34 @@ def run(script, **variables):
 
 
 def test_kernels_when_cache_disk_is_full_then_work_and_warn_once(tmp_path):
-    done = run(SCRIPT.format(full=True), NUMBA_CACHE_DIR=str(tmp_path / "cache"))
-    assert done.stdout.split("\n")[:2] == ["5000.0 (0, 8, True)", "True"], done.stderr
-    assert done.stderr.count("cannot be cached") == 1
+    finished = run(SCRIPT.format(full=True), NUMBA_CACHE_DIR=str(tmp_path / "cache"))
+    assert finished.stdout.split("\n")[:2] == ["5000.0 (0, 8, True)", "True"], finished.stderr
+    assert finished.stderr.count("cannot be cached") == 1
     assert not list(tmp_path.rglob("*.nbc"))
 
 
 def test_kernels_when_cache_is_forbidden_then_work_and_warn_once():
     locators = "UserProvidedCacheLocator"  # no other place is looked for, as in a read-only installation
-    done = run(SCRIPT.format(full=False), NUMBA_CACHE_DIR="/proc/nowhere", NUMBA_CACHE_LOCATOR_CLASSES=locators)
-    assert done.stdout.split("\n")[:2] == ["5000.0 (0, 8, True)", "True"], done.stderr
-    assert done.stderr.count("cannot be cached") == 1
+    finished = run(SCRIPT.format(full=False), NUMBA_CACHE_DIR="/proc/nowhere", NUMBA_CACHE_LOCATOR_CLASSES=locators)
+    assert finished.stdout.split("\n")[:2] == ["5000.0 (0, 8, True)", "True"], finished.stderr
+    assert finished.stderr.count("cannot be cached") == 1
 
 
 def test_kernels_when_cache_is_writable_then_kept_silently(tmp_path):
-    done = run(SCRIPT.format(full=False), NUMBA_CACHE_DIR=str(tmp_path))
-    assert "cannot be cached" not in done.stderr
+    finished = run(SCRIPT.format(full=False), NUMBA_CACHE_DIR=str(tmp_path))
+    assert "cannot be cached" not in finished.stderr
     assert len(list(tmp_path.rglob("*.nbc"))) == 2
 
 
 def test_import_when_numba_jit_is_disabled_then_error_says_so():
-    done = run("import ps2; ps2.DCV", NUMBA_DISABLE_JIT="1")
-    assert "ConfigError: NUMBA_DISABLE_JIT is set" in done.stderr.splitlines()[-1]
+    finished = run("import ps2; ps2.DCV", NUMBA_DISABLE_JIT="1")
+    assert "ConfigError: NUMBA_DISABLE_JIT is set" in finished.stderr.splitlines()[-1]
 
 
 def call(folder):
-    done = run(CALL, NUMBA_CACHE_DIR=str(folder / "cache"), PYTHONPATH=str(folder), PYTHONDONTWRITEBYTECODE="1")
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split()
+    finished = run(CALL, NUMBA_CACHE_DIR=str(folder / "cache"), PYTHONPATH=str(folder), PYTHONDONTWRITEBYTECODE="1")
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout.split()
 
 
 @pytest.mark.parametrize(("name", "old", "new"), [("inner.py", "x + STEP", "x + 9"), ("step.py", "1", "9")])
@@ -128,8 +128,8 @@ def test_kernel_when_compiled_ahead_then_this_process_loads_it(folder):
         "    while outer.whole._cache.is_empty(): time.sleep(0.1)\n"
         "    ahead.compiling_process = None\n"  # the second time there is nothing to do
     )
-    done = run(script + CALL, NUMBA_CACHE_DIR=str(folder / "cache"), PYTHONPATH=str(folder))
-    assert done.stdout.split() == ["2", "1"], done.stderr
+    finished = run(script + CALL, NUMBA_CACHE_DIR=str(folder / "cache"), PYTHONPATH=str(folder))
+    assert finished.stdout.split() == ["2", "1"], finished.stderr
 
 
 def test_compiling_process_when_its_parent_ends_then_ends(until):
@@ -150,8 +150,8 @@ def test_garbage_when_kernels_compile_then_is_collected_later():
 
 def test_kernel_when_it_cannot_be_compiled_then_nobody_waits(folder):
     script = "import outer\ntry:\n    outer.whole('a')\nexcept Exception as error:\n    print(type(error).__name__)"
-    done = run(script, NUMBA_CACHE_DIR=str(folder / "cache"), PYTHONPATH=str(folder))
-    assert done.stdout.split() == ["TypingError"], done.stderr
+    finished = run(script, NUMBA_CACHE_DIR=str(folder / "cache"), PYTHONPATH=str(folder))
+    assert finished.stdout.split() == ["TypingError"], finished.stderr
     assert not list((folder / "cache").rglob("*.lock"))
 
 

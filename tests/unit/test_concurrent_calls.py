@@ -33,10 +33,10 @@ def test_calls_when_each_waits_for_all_then_run_concurrently():
 
 
 def test_error_when_some_are_transient_then_other_one_is_raised():
-    done = []
+    finished = []
 
     def call(number):
-        done.append(number)
+        finished.append(number)
         if number == 0:
             raise UnavailableError("nobody answers")
         if number == 2:
@@ -44,7 +44,7 @@ def test_error_when_some_are_transient_then_other_one_is_raised():
 
     with pytest.raises(RecoveryError, match="full"):
         call_concurrently(range(4), call)
-    assert sorted(done) == [0, 1, 2, 3]
+    assert sorted(finished) == [0, 1, 2, 3]
 
 
 def test_caller_when_it_waits_then_meanwhile_is_called():

@@ -16,8 +16,8 @@ from ps2.run.spark.connect_endpoint import CallWatch, is_reachable, local_addres
 
 @pytest.fixture
 def listener():
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        yield found
+    with socket.create_server(("127.0.0.1", 0)) as result:
+        yield result
 
 
 def test_endpoint_when_a_server_listens_then_it_is_reachable(listener):

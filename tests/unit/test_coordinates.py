@@ -50,21 +50,21 @@ def test_products_when_weighted_then_are_numpys(dense, monkeypatch):
     monkeypatch.setattr(coordinates, "DENSE_PRODUCTS", dense)
     monkeypatch.setattr(coordinates, "MANY", 1)
     of, at = np.array([5, 0, 4, 2]), [4, 0, 2]
-    found = local().products(of, 2, H)
+    result = local().products(of, 2, H)
     expected = X[:, at].T @ (X[:, at] * H[:, None])
-    np.testing.assert_allclose(found[0, [0, 1, 3]], expected[0])
-    np.testing.assert_allclose(found[1, [1, 3]], expected[1, 1:])
-    assert found[0, 2] == found[1, 2] == 0
+    np.testing.assert_allclose(result[0, [0, 1, 3]], expected[0])
+    np.testing.assert_allclose(result[1, [1, 3]], expected[1, 1:])
+    assert result[0, 2] == result[1, 2] == 0
 
 
 def test_products_when_extended_then_are_those_of_all():
     columns, first, both = local(), np.array([3, 1]), np.array([6, 0, 3, 1])
     start = NO_PRODUCTS.extended(first, columns.products(first, 2, H), columns.dot_some(first, H), H.sum())
-    made = start.extended(both, columns.products(both, 2, H), columns.dot_some(both, H), H.sum())
+    created = start.extended(both, columns.products(both, 2, H), columns.dot_some(both, H), H.sum())
     x = X[:, [5, 0, 3, 1]]
     x = x - H @ x / H.sum()
-    np.testing.assert_allclose(made.gram, x.T @ (x * H[:, None]), atol=1e-12)
-    np.testing.assert_array_equal(made.gram, made.gram.T)
+    np.testing.assert_allclose(created.gram, x.T @ (x * H[:, None]), atol=1e-12)
+    np.testing.assert_array_equal(created.gram, created.gram.T)
 
 
 def of_block(curved):
@@ -80,17 +80,17 @@ def of_block(curved):
 def test_block_when_minimised_then_conditions_hold(curved, l2):
     products, gradient = of_block(curved)
     w, down, l1 = np.arange(6.0) - 3, float(H @ np.sin(np.arange(40))) if curved else 0.0, 2.0
-    found = minimise(products, gradient, w, (down, curved), Strengths(l1, l2), 0.0)
-    turn = X @ found.change + found.intercept
-    left = X.T @ (H * (np.sin(np.arange(40)) - turn)) - l2 * found.w
-    assert (np.abs(left[found.w == 0]) <= l1 + 1e-9).all()
-    np.testing.assert_allclose(left[found.w != 0], l1 * np.sign(found.w[found.w != 0]), atol=1e-7)
-    assert np.count_nonzero(found.w)
+    result = minimise(products, gradient, w, (down, curved), Strengths(l1, l2), 0.0)
+    turn = X @ result.change + result.intercept
+    left = X.T @ (H * (np.sin(np.arange(40)) - turn)) - l2 * result.w
+    assert (np.abs(left[result.w == 0]) <= l1 + 1e-9).all()
+    np.testing.assert_allclose(left[result.w != 0], l1 * np.sign(result.w[result.w != 0]), atol=1e-7)
+    assert np.count_nonzero(result.w)
     if curved:
         assert H @ (np.sin(np.arange(40)) - turn) == pytest.approx(0, abs=1e-9)
     strengths = Strengths(l1, l2)
     quadratic = 0.5 * turn @ (H * turn) - turn @ (H * np.sin(np.arange(40)))
-    assert found.decrease == pytest.approx(strengths.of(w) - quadratic - strengths.of(found.w))
+    assert result.decrease == pytest.approx(strengths.of(w) - quadratic - strengths.of(result.w))
 
 
 def test_block_when_columns_are_equal_then_minimum_is_found():
@@ -98,16 +98,16 @@ def test_block_when_columns_are_equal_then_minimum_is_found():
     columns, of = LocalColumns.of(Rows(sp.csr_array(x)).localize(), NONE, np.empty(0)), np.arange(3)
     products = NO_PRODUCTS.extended(of, columns.products(of, 3, np.ones(40)), columns.dot_some(of, np.ones(40)), 0.0)
     y = X[:, 0] + X[:, 1]
-    found = minimise(products, x.T @ y, np.zeros(3), (0.0, 0.0), Strengths(2.0, 0.0), 0.0)
+    result = minimise(products, x.T @ y, np.zeros(3), (0.0, 0.0), Strengths(2.0, 0.0), 0.0)
     alone = (X[:, 0] @ y - 2.0) / (X[:, 0] @ X[:, 0])
-    assert found.w.sum() == pytest.approx(alone)
-    assert (found.w >= 0).all()
+    assert result.w.sum() == pytest.approx(alone)
+    assert (result.w >= 0).all()
 
 
 def test_block_when_a_column_is_zeros_then_stays_zero():
     products = NO_PRODUCTS.extended(np.arange(2), np.array([[0.0, 0.0], [0.0, 2.0]]), np.zeros(2), 0.0)
-    found = minimise(products, np.array([0.0, 3.0]), np.zeros(2), (0.0, 0.0), Strengths(1.0, 0.0), 0.0)
-    assert found.w.tolist() == [0.0, 1.0]
+    result = minimise(products, np.array([0.0, 3.0]), np.zeros(2), (0.0, 0.0), Strengths(1.0, 0.0), 0.0)
+    assert result.w.tolist() == [0.0, 1.0]
 
 
 @pytest.mark.parametrize("code", [HALF_SQUARED, LOGISTIC])
@@ -144,9 +144,11 @@ def test_bound_when_at_the_minimum_then_is_the_objective():
 
 
 def test_support_when_replaced_then_zeros_are_dropped():
-    made = NO_SUPPORT.replaced(np.array([7, 2]), np.array([1.0, 3.0])).replaced(np.array([2, 9]), np.array([0.0, 4.0]))
-    assert made.columns.tolist() == [7, 9]
-    assert made.weights(np.array([9, 2, 7, 100])).tolist() == [4.0, 0.0, 1.0, 0.0]
+    created = NO_SUPPORT.replaced(np.array([7, 2]), np.array([1.0, 3.0])).replaced(
+        np.array([2, 9]), np.array([0.0, 4.0])
+    )
+    assert created.columns.tolist() == [7, 9]
+    assert created.weights(np.array([9, 2, 7, 100])).tolist() == [4.0, 0.0, 1.0, 0.0]
 
 
 def test_path_when_resolved_then_ratios_are_equal():

@@ -60,13 +60,13 @@ def served():
 
 def frames(answer, most):
     """Return the first so many snapshots of a stream."""
-    found = []
+    result = []
     for line in answer.iter_lines(chunk_size=1 << 20):
         if line.startswith(b"data: {"):
-            found.append(json.loads(line[6:]))
-        if len(found) == most:
-            return found
-    return found
+            result.append(json.loads(line[6:]))
+        if len(result) == most:
+            return result
+    return result
 
 
 def test_link_when_opened_then_a_strict_cookie_lets_in(served):
@@ -142,9 +142,9 @@ def test_snapshots_when_nobody_looks_then_none_is_made(served, until):
         frames(answer, 1)
     until(lambda: served.page._publisher.viewers == 0, "the viewer is gone")
     until(served.page._publisher._task.done, "snapshots end")
-    made = served.made
+    created = served.made
     assert served.get("/", served.browser())[0] == 200
-    assert served.made == made
+    assert served.made == created
 
 
 def test_viewers_when_there_are_forty_then_all_get_one_snapshot(served):
@@ -167,10 +167,10 @@ def test_viewer_when_it_sleeps_then_gets_the_newest_snapshot(until):
     try:
         with served.browser() as session, session.get(served.url + "/events", stream=True, timeout=20) as answer:
             until(lambda: served.made > 60, "snapshots while the viewer does not read")
-            found = [frame["number"] for frame in frames(answer, 20)]
+            result = [frame["number"] for frame in frames(answer, 20)]
     finally:
         served.page.stop()
-    gaps = [after - before for before, after in pairwise(found)]
+    gaps = [after - before for before, after in pairwise(result)]
     assert max(gaps) > 20  # what the system's buffers held, and then the newest one
 
 

@@ -90,8 +90,8 @@ def test_sums_when_looked_at_twice_then_count_once():
         for rank in range(2):
             watched.ended(rank, clock, 0.2)
         view = watched.look()
-    found = {name: part for name, part in zip((*NAMES, "other"), view.parts, strict=True) if part}
-    assert found == pytest.approx({"wait": 0.6, "pull": 0.12, "compute": 1.2, "push": 0.18, "other": 0.6})
+    result = {name: part for name, part in zip((*NAMES, "other"), view.parts, strict=True) if part}
+    assert result == pytest.approx({"wait": 0.6, "pull": 0.12, "compute": 1.2, "push": 0.18, "other": 0.6})
     assert [worker.clocks for worker in view.shown] == [3, 3]
     assert [bar.clock for bar in view.shown[0].bars] == [0, 1, 2]
 

@@ -30,7 +30,7 @@ from ps2.server.servicer import server_status
 
 def status(uptime_s=1.0, server_id="a", matrices=(), **numbers):
     """Return a server's status with these numbers."""
-    made = server_status(
+    created = server_status(
         Engine(1 << 20, allow_udf=False),
         server_id=server_id,
         uptime_s=uptime_s,
@@ -39,8 +39,8 @@ def status(uptime_s=1.0, server_id="a", matrices=(), **numbers):
         num_out_of_sync=0,
     )
     for name, value in {"matrices": tuple(matrices), **numbers}.items():
-        object.__setattr__(made, name, value)
-    return made
+        object.__setattr__(created, name, value)
+    return created
 
 
 class Reports(ServerReports):
@@ -135,8 +135,8 @@ def test_sparse_vector_when_servers_report_then_has_its_keys():
     reports, one = Reports(), held(5, kind="sparse")
     assert vectors_view([one], 2, {}).shown[0].bytes is None
     for index in range(2):
-        found = MatrixStatus(5, one.spec, 1, 800, 7, (Partition(index, 0, 1),))
-        reports.add(index, status(matrices=[found]))
+        result = MatrixStatus(5, one.spec, 1, 800, 7, (Partition(index, 0, 1),))
+        reports.add(index, status(matrices=[result]))
     (matrix,) = vectors_view([one], 2, reports.all()).shown
     assert (matrix.bytes, matrix.keys, matrix.partitions) == (1600, 14, (1, 1))
 

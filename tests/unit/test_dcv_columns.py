@@ -186,9 +186,9 @@ def test_div_when_the_number_is_zero_in_float32_then_refused(ps):
 @pytest.mark.parametrize("verb", ["sum", "max", "dot"])
 def test_scalar_when_float64_rounds_integers_then_it_warns(ps, verb):
     u = DCV.dense(2, dtype="int64").fill(2**53 + 1)
-    with pytest.warns(PrecisionWarning, match=f"{verb} of a vector of int64") as told:
+    with pytest.warns(PrecisionWarning, match=f"{verb} of a vector of int64") as messages:
         u.dot(u) if verb == "dot" else getattr(u, verb)()
-    assert told[0].filename == __file__
+    assert messages[0].filename == __file__
     assert u.fill(-5).sum() == -10  # exact: no warning, which would be an error here
 
 

@@ -62,16 +62,16 @@ def test_way_when_few_rows_cost_most_then_they_are_balanced():
 def test_unevenness_when_rows_go_anywhere_then_as_in_trials():
     rng = np.random.default_rng(3)
     costs, workers = rng.pareto(2.5, 500) + 1, 4
-    dealt = rng.permuted(np.tile(costs, (4_000, 1)), axis=1)[:, : 500 // workers]
-    shares = dealt.sum(axis=1) / (costs.sum() / workers)
+    dealt_rows = rng.permuted(np.tile(costs, (4_000, 1)), axis=1)[:, : 500 // workers]
+    shares = dealt_rows.sum(axis=1) / (costs.sum() / workers)
     loads = [Load(500, costs.sum(), costs @ costs)]
     assert unevenness(loads, workers) == pytest.approx(shares.std(), rel=0.1)
 
 
 def test_loads_when_costs_are_no_numbers_then_rows_count():
-    found = [
+    result = [
         {"part": 3, "rows": 4, "cost": float("nan"), "cost_squared": 1.0},
         {"part": 3, "rows": 2, "cost": 8.0, "cost_squared": 40.0},
         {"part": 5, "rows": 1, "cost": 3.0, "cost_squared": 9.0},
     ]
-    assert loads_of(found) == {3: Load(6, 12.0, 44.0), 5: Load(1, 3.0, 9.0)}
+    assert loads_of(result) == {3: Load(6, 12.0, 44.0), 5: Load(1, 3.0, 9.0)}

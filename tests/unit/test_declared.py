@@ -146,8 +146,8 @@ def test_list_when_parts_answer_then_has_one_answer_a_partition(world):
 def test_slots_when_arrays_follow_them_then_answers_keep_order(world, block_bytes, columns):
     call, model, _ = world
     by, rows = np.arange(1.0, len(columns) + 1), [3, 0, 3]
-    found = call("between", rows=rows, slots=columns, by=by)
-    np.testing.assert_array_equal(found, (model[rows][:, columns] * by).T)
+    result = call("between", rows=rows, slots=columns, by=by)
+    np.testing.assert_array_equal(result, (model[rows][:, columns] * by).T)
 
 
 def test_columns_when_arrays_follow_them_then_each_part_gets_own(world):
@@ -235,9 +235,9 @@ def nothing_for(each, dtype):
     known = {"columns": DIM, "block": ROWS}
     arrays = {
         name: np.zeros(
-            [axis if isinstance(axis, int) else known.get(axis, 0) for axis in said.axes], NUMBERS.get(kind, dtype)
+            [axis if isinstance(axis, int) else known.get(axis, 0) for axis in message.axes], NUMBERS.get(kind, dtype)
         )
-        for name, kind, said in each.request_operands
+        for name, kind, message in each.request_operands
     }
     half = 0.5 if dtype.startswith("float") else 1
     return arrays | {param.name: half if param.type is float else 1 for param in each.params.values() if param.required}
@@ -255,11 +255,11 @@ def test_operations_when_given_nothing_then_answer_nothing(servers, kind):
             over.take_rows(info.id, ROWS - 1)
         target = Target(info.id, info.spec, info.route, tuple(range(each.rows)))
         try:
-            found = over.dispatch.run([declared(target, each.name, nothing_for(each, dtype))])[0]
+            result = over.dispatch.run([declared(target, each.name, nothing_for(each, dtype))])[0]
         except UsageError:
             refused.add(each.name)
             continue
-        arrays = found if isinstance(found, tuple) else (found,)
+        arrays = result if isinstance(result, tuple) else (result,)
         assert [array.dtype for array in arrays if each.answers] == [
             answer.dtype or dtype for answer in each.answers
         ], each

@@ -40,9 +40,9 @@ def model_of(*fields, kind="deepfm", optimizer="ftrl+adagrad", **settings):
 def learn(ps, model, columns, workers=2, cls=ClickSettings, **settings):
     table = pa.table(columns)
     shards = [table.take(np.arange(rank, len(table), workers)).to_batches() for rank in range(workers)]
-    dealt = DeepTable(shards, model.hasher, "label", None, workers, len(table), float(len(table)))
+    dealt_rows = DeepTable(shards, model.hasher, "label", None, workers, len(table), float(len(table)))
     plan = DeepPlan(settings=cls(**{"maxIter": 1, "batchSize": 200, "stepSize": 0.01, **settings}))
-    return train(ps, dealt, model, plan)
+    return train(ps, dealt_rows, model, plan)
 
 
 def test_training_when_it_fails_then_the_next_is_sound(ps):

@@ -115,12 +115,12 @@ def test_losses_when_weights_are_of_any_size_then_slopes_alike(scale):
     rng = np.random.default_rng(0)
     weights, margins, labels = rng.random(6), rng.normal(size=6).astype(np.float32), np.arange(6) % 2
     _, expected = logistic_loss(margins, labels, weights, weights.mean())
-    _, found = logistic_loss(margins, labels, weights * scale, weights.mean() * scale)
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    _, result = logistic_loss(margins, labels, weights * scale, weights.mean() * scale)
+    np.testing.assert_allclose(result, expected, rtol=1e-6)
     left, right = (x / np.linalg.norm(x, axis=1)[:, None] for x in rng.normal(size=(2, 6, 3)).astype(np.float32))
-    given = np.arange(6), np.zeros(6)
+    inputs = np.arange(6), np.zeros(6)
     one, other = (
-        softmax_loss(left, right, PositivePairs(*given, weights * by), 0.1, weights.mean() * by) for by in (1.0, scale)
+        softmax_loss(left, right, PositivePairs(*inputs, weights * by), 0.1, weights.mean() * by) for by in (1.0, scale)
     )
     np.testing.assert_allclose(other[1], one[1], rtol=1e-5)
 

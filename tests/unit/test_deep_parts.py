@@ -96,11 +96,11 @@ def test_score_when_given_pairs_then_is_the_models(kind):
     layers = architecture.initial(2)
     dense = {layer.name: weight for layer, weight in zip(architecture.layers(), layers, strict=True)}
     config = json.loads(json.dumps({"architecture": architecture.to_json()}))
-    found = score(config, rows, table[batch.inverse], dense)
+    result = score(config, rows, table[batch.inverse], dense)
     margins = Pass(architecture, layers, batch, table).margins().astype(np.float64)
     expected = margins * 0.1 if kind == "two-tower" else 1 / (1 + np.exp(-margins))
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
-    assert found.dtype == np.float64
+    np.testing.assert_allclose(result, expected, rtol=1e-6)
+    assert result.dtype == np.float64
 
 
 def test_score_when_arrays_are_wrong_then_names_them():

@@ -78,9 +78,9 @@ def test_codes_when_found_then_are_numpys(positive):
     dictionary[3] = 0.0
     expected = plain_codes(x, dictionary, PENALTY, positive)
     coder = SparseCoder(dictionary, PENALTY, positive)
-    found = coder.transform(sp.csr_array(x))
-    np.testing.assert_allclose(found.toarray(), expected, atol=1e-3)
-    np.testing.assert_allclose(coder.transform(x).toarray(), found.toarray(), rtol=1e-12)
+    result = coder.transform(sp.csr_array(x))
+    np.testing.assert_allclose(result.toarray(), expected, atol=1e-3)
+    np.testing.assert_allclose(coder.transform(x).toarray(), result.toarray(), rtol=1e-12)
     assert coder.objective(x) == pytest.approx(plain_objective(x, dictionary, expected, PENALTY), rel=1e-8)
 
 
@@ -167,16 +167,16 @@ def test_update_when_made_by_products_then_is_plain_descent():
     codes, x = rng.normal(size=(40, 6)), rng.normal(size=(40, 9))
     dictionary = rng.normal(size=(6, 9)) / 3
     pairs, sums = codes.T @ codes, codes.T @ x
-    given = Products(pairs, dictionary @ dictionary.T, dictionary @ sums.T, sums @ sums.T)
+    inputs = Products(pairs, dictionary @ dictionary.T, dictionary @ sums.T, sums @ sums.T)
     fresh = np.arange(6) == 2
-    of_atoms, of_sums = update(given, fresh)
-    found = of_atoms @ dictionary + of_sums @ sums
+    of_atoms, of_sums = update(inputs, fresh)
+    result = of_atoms @ dictionary + of_sums @ sums
     pairs[2], pairs[:, 2], pairs[2, 2] = 0.0, 0.0, 1.0
     for _ in range(SWEEPS):
         for k in range(6):
             u = dictionary[k] + (sums[k] - pairs[k] @ dictionary) / pairs[k, k]
             dictionary[k] = u / (np.linalg.norm(u) if k == 2 else max(1.0, np.linalg.norm(u)))
-    np.testing.assert_allclose(found, dictionary, atol=1e-12)
+    np.testing.assert_allclose(result, dictionary, atol=1e-12)
 
 
 def test_operations_when_cut_into_shards_then_sums_are_the_same():
@@ -184,14 +184,14 @@ def test_operations_when_cut_into_shards_then_sums_are_the_same():
     atoms, sums = rng.normal(size=(600, 4)), rng.normal(size=(600, 4))
     parts = [(atoms[:512].copy(), sums[:512].copy()), (atoms[512:].copy(), sums[512:].copy())]
     of_shards = np.concatenate([ops.products(*part) for part in parts])
-    found = sum_of_shards(of_shards, 2)
-    np.testing.assert_array_equal(found, sum_of_shards(ops.products(atoms, sums), 2))
-    np.testing.assert_allclose(found, [atoms.T @ sums, sums.T @ sums], rtol=1e-12)
+    result = sum_of_shards(of_shards, 2)
+    np.testing.assert_array_equal(result, sum_of_shards(ops.products(atoms, sums), 2))
+    np.testing.assert_allclose(result, [atoms.T @ sums, sums.T @ sums], rtol=1e-12)
     a, b = rng.normal(size=(4, 4)), rng.normal(size=(4, 4))
     expected = atoms @ a.T + sums @ b.T
-    found = np.concatenate([ops.combine(*part, a, b) for part in parts])
+    result = np.concatenate([ops.combine(*part, a, b) for part in parts])
     np.testing.assert_allclose(np.concatenate([part[0] for part in parts]), expected, rtol=1e-12)
-    np.testing.assert_array_equal(sum_of_shards(found, 1)[0], sum_of_shards(ops.combine(atoms, sums, a, b), 1)[0])
+    np.testing.assert_array_equal(sum_of_shards(result, 1)[0], sum_of_shards(ops.combine(atoms, sums, a, b), 1)[0])
     assert not sums.any()
 
 

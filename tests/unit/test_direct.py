@@ -109,10 +109,10 @@ def test_reply_when_an_error_then_the_connection_stays_usable(ends, text, out):
     server.sendall(bytes_of(error_parts(NotFoundError(text))))
     error = receive(client, out)
     assert (type(error), str(error)) == (NotFoundError, text)
-    wanted = np.zeros(5, np.float32)
+    expected = np.zeros(5, np.float32)
     server.sendall(reply(VALUES))
-    receive(client, wanted)
-    assert wanted.tolist() == VALUES.tolist()
+    receive(client, expected)
+    assert expected.tolist() == VALUES.tolist()
 
 
 def test_reply_when_its_form_is_unknown_then_still_read(ends):

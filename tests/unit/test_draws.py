@@ -68,15 +68,15 @@ def test_fill_random_when_called_then_same_on_any_server_count(session, layout, 
     distribution, how = given
     matrix = DCV.dense(DIM, 4, "float64", layout=layout).matrix().fill(77)
     assert matrix.fillRandom(distribution, 7, [2, 0], **how) is matrix
-    found = matrix.pull(range(4)) if layout == "row" else matrix.pull(columns=range(DIM)).T
-    assert ((found[[0, 2]] >= low) & (found[[0, 2]] < high)).all()
-    assert (found[[1, 3]] == 77).all()
+    result = matrix.pull(range(4)) if layout == "row" else matrix.pull(columns=range(DIM)).T
+    assert ((result[[0, 2]] >= low) & (result[[0, 2]] < high)).all()
+    assert (result[[1, 3]] == 77).all()
     scale = {"uniform": high - low, "normal": how.get("std")}[distribution]
     expected = np.zeros((4, DIM))
     shift = how.get("mean", low)
     rows_random(expected, np.array([0, 2]), Partition(0, 0, DIM), seed=7, shift=shift, scale=scale,
                 normal=distribution == "normal")  # fmt: skip
-    assert np.array_equal(found[[0, 2]], expected[[0, 2]])
+    assert np.array_equal(result[[0, 2]], expected[[0, 2]])
 
 
 @pytest.mark.parametrize(

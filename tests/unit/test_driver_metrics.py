@@ -24,22 +24,22 @@ def scrape(figures):
 
 
 def test_figures_when_scraped_then_are_those_of_the_driver():
-    found = scrape(figures_of())
-    assert found["ps2_driver_info", "abc", "1.2"] == 1
-    states = [found["ps2_fleet_servers", state] for state in ("running", "silent", "recovering", "lost")]
+    result = scrape(figures_of())
+    assert result["ps2_driver_info", "abc", "1.2"] == 1
+    states = [result["ps2_fleet_servers", state] for state in ("running", "silent", "recovering", "lost")]
     assert states == [1, 0, 1, 0]
-    assert found["ps2_fleet_recoveries_total", "replica"] == 2
-    assert (found["ps2_checkpoint_timestamp_seconds",], found["ps2_checkpoint_pause_seconds",]) == (1e9, 0.25)
-    assert found["ps2_events_total", "warning"] == 4
-    assert (found["ps2_runs_total",], found["ps2_run_active",], found["ps2_run_stragglers",]) == (5, 1, 1)
-    assert (found["ps2_run_workers", "working"], found["ps2_run_workers", "no_task"]) == (2, 1)
-    assert (found["ps2_run_staleness",], found["ps2_run_staleness_limit",]) == (2, 2)
-    assert [found["ps2_run_clock", str(rank)] for rank in range(3)] == [5, 6, 7]
+    assert result["ps2_fleet_recoveries_total", "replica"] == 2
+    assert (result["ps2_checkpoint_timestamp_seconds",], result["ps2_checkpoint_pause_seconds",]) == (1e9, 0.25)
+    assert result["ps2_events_total", "warning"] == 4
+    assert (result["ps2_runs_total",], result["ps2_run_active",], result["ps2_run_stragglers",]) == (5, 1, 1)
+    assert (result["ps2_run_workers", "working"], result["ps2_run_workers", "no_task"]) == (2, 1)
+    assert (result["ps2_run_staleness",], result["ps2_run_staleness_limit",]) == (2, 2)
+    assert [result["ps2_run_clock", str(rank)] for rank in range(3)] == [5, 6, 7]
     table = run_of(3)[1].counts
-    assert found["ps2_run_lost_attempts_total", "1"] == table[1, 1]
+    assert result["ps2_run_lost_attempts_total", "1"] == table[1, 1]
     for column, category in enumerate(NAMES):
-        assert found[f"{category_metric(category)}_total", "2"] == table[2, 2 + column]
-    assert (found["ps2_training_loss",], found["ps2_training_remaining_seconds",]) == (0.5, 12)
+        assert result[f"{category_metric(category)}_total", "2"] == table[2, 2 + column]
+    assert (result["ps2_training_loss",], result["ps2_training_remaining_seconds",]) == (0.5, 12)
 
 
 def test_labels_when_users_give_names_then_none_is_a_label():
@@ -56,12 +56,12 @@ def test_staleness_when_asp_then_limit_is_infinite():
 
 def test_ranks_when_there_are_many_then_rest_is_one_sum():
     workers = MAX_RANKS + 10
-    found = scrape(figures_of(workers))
-    waits = {key[1]: value for key, value in found.items() if key[0] == "ps2_run_wait_seconds_total"}
+    result = scrape(figures_of(workers))
+    waits = {key[1]: value for key, value in result.items() if key[0] == "ps2_run_wait_seconds_total"}
     assert len(waits) == MAX_RANKS + 1
     column = 2 + NAMES.index("wait")
     assert sum(waits.values()) == pytest.approx(run_of(workers)[1].counts[:, column].sum())
-    assert found["ps2_run_clock", "others"] == 5
+    assert result["ps2_run_clock", "others"] == 5
 
 
 def test_counts_when_a_smaller_run_follows_then_never_go_back():

@@ -28,11 +28,11 @@ def cheapest(by_way):
 
 
 def test_work_when_words_are_many_then_rows_are_those_that_come():
-    found = work()
+    result = work()
     # 20,000 tokens: 18,127 inputs of 100,000 words; with 100,000 negatives, 69,881 outputs.
-    assert found.moved == pytest.approx(2 * 4 * 128 * (18_127 + 69_881) / 20_000, rel=1e-3)
-    assert found.exchanged == 2 * 2 * 4 * 128 * WORDS / 100_000
-    assert found.madds == 3 * 6 * 6 * 128
+    assert result.moved == pytest.approx(2 * 4 * 128 * (18_127 + 69_881) / 20_000, rel=1e-3)
+    assert result.exchanged == 2 * 2 * 4 * 128 * WORDS / 100_000
+    assert result.madds == 3 * 6 * 6 * 128
 
 
 def test_seconds_when_slow_network_and_one_server_then_servers():
@@ -51,8 +51,8 @@ def test_seconds_when_many_servers_then_products_cost_over_rows():
 def test_seconds_when_vectors_are_long_then_servers_else_rows():
     plans = [make_plan(WORDS, 10**6, vectorSize=size) for size in (8, 1024)]
     costs = replace(COSTS, local_s=1e-11, server_s=1e-11)
-    found = [seconds_per_token(work(plan), costs, 4, 1, LOCAL_BYTES + 1) for plan in plans]
-    assert [cheapest(by_way) for by_way in found] == ["rows", "servers"]
+    result = [seconds_per_token(work(plan), costs, 4, 1, LOCAL_BYTES + 1) for plan in plans]
+    assert [cheapest(by_way) for by_way in result] == ["rows", "servers"]
 
 
 def test_seconds_when_computing_is_all_then_where_it_is_quicker():

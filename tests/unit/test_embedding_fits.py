@@ -19,16 +19,16 @@ from tests.in_process import training_context
 @pytest.mark.parametrize("via", ["local", "rows", "servers"])
 def test_training_when_done_then_community_words_are_near(via):
     steps = []
-    found = fitted(make_plan(**RECIPE | {"via": via}), on_step=steps.append)
-    assert found.vectors.shape == found.contexts.shape == (WORDS, RECIPE["vectorSize"])
-    assert margin(found) > 0.5
-    losses = found.history.objective
+    result = fitted(make_plan(**RECIPE | {"via": via}), on_step=steps.append)
+    assert result.vectors.shape == result.contexts.shape == (WORDS, RECIPE["vectorSize"])
+    assert margin(result) > 0.5
+    losses = result.history.objective
     assert losses[-1] < losses[0]
     # Of 4.2 to begin with; on servers a little more, as several batches are on their way there.
     assert losses[-1] == pytest.approx(2.35, abs=0.3)
     assert [step.number for step in steps] == [1, 2, 3]
     assert steps[-1].metrics["step_size"] == pytest.approx(1e-4 * RECIPE["stepSize"])
-    assert via in found.history.reason
+    assert via in result.history.reason
 
 
 @pytest.mark.parametrize("via", ["local", "rows", "servers"])
@@ -47,10 +47,10 @@ def test_training_when_tables_do_not_fit_then_names_needed_size():
 
 def test_training_when_first_order_then_contexts_are_vectors():
     changes = {"architecture": "edges", "order": 1, "total": RECIPE["total"] // 2}
-    found = fitted(make_plan(**RECIPE | changes), read=read_pairs)
-    assert found.contexts is None
-    assert np.isfinite(found.vectors).all()
-    assert margin(found) > 0.5
+    result = fitted(make_plan(**RECIPE | changes), read=read_pairs)
+    assert result.contexts is None
+    assert np.isfinite(result.vectors).all()
+    assert margin(result) > 0.5
 
 
 GROUP, FAR = 8, 1 << 46
@@ -92,7 +92,7 @@ def test_edges_when_ids_are_keys_then_group_vertices_are_near():
     ("size", "order", "keyed"), [(1, 2, False), (1, 1, True), (10_000, 1, False), (10_000, 2, True)]
 )
 def test_edges_when_vectors_are_very_short_or_long_then_finite(size, order, keyed):
-    found = fitted_to_edges(size, order, keyed)
-    assert found.vectors.shape == (2 * GROUP, size)
-    assert np.isfinite(found.vectors).all()
-    assert np.isfinite(found.history.objective).all()
+    result = fitted_to_edges(size, order, keyed)
+    assert result.vectors.shape == (2 * GROUP, size)
+    assert np.isfinite(result.vectors).all()
+    assert np.isfinite(result.history.objective).all()

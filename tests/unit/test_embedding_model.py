@@ -38,10 +38,10 @@ def vertices():
 
 @pytest.mark.parametrize("scale", [1e-40, 1e-30, 1.0, 1e30, 2e38])
 def test_similar_when_squares_leave_float32_then_cosines(scale):
-    found = Embedding(["a", "b", "c"], np.float32(scale) * np.array([[1, 1], [0.5, 0.5], [1, -1]], np.float32))
-    assert [name for name, _ in found.similar("a")] == ["b", "c"]
-    np.testing.assert_allclose([cosine for _, cosine in found.similar("a")], [1, 0], atol=1e-4)
-    assert found.similar(np.array([3.0, -3.0]) * scale * 1e200, 1) == [("c", pytest.approx(1, abs=1e-4))]
+    result = Embedding(["a", "b", "c"], np.float32(scale) * np.array([[1, 1], [0.5, 0.5], [1, -1]], np.float32))
+    assert [name for name, _ in result.similar("a")] == ["b", "c"]
+    np.testing.assert_allclose([cosine for _, cosine in result.similar("a")], [1, 0], atol=1e-4)
+    assert result.similar(np.array([3.0, -3.0]) * scale * 1e200, 1) == [("c", pytest.approx(1, abs=1e-4))]
 
 
 def test_similar_when_vector_is_not_finite_then_refused(words):
@@ -68,10 +68,10 @@ def cosine(one, other):
 
 
 def test_similar_when_given_name_then_sorted_by_cosine(words):
-    found = words.similar("oak", 3)
-    assert [name for name, _ in found] == ["elm", "yew", "été"]
+    result = words.similar("oak", 3)
+    assert [name for name, _ in result] == ["elm", "yew", "été"]
     np.testing.assert_allclose(
-        [value for _, value in found], [cosine(VECTORS[0], VECTORS[at]) for at in (1, 3, 2)], rtol=1e-6
+        [value for _, value in result], [cosine(VECTORS[0], VECTORS[at]) for at in (1, 3, 2)], rtol=1e-6
     )
 
 
@@ -111,9 +111,9 @@ def test_score_when_given_pairs_then_uses_contexts_and_counts():
 
 
 def test_score_when_edges_are_directed_then_counts_are_directed(tmp_path):
-    made = Embedding([1, 2], VECTORS[:2], [4, 9], "line", VECTORS[1:3], exponent=0.5, sources=[5, 0])
-    made.save(str(tmp_path / "line"))
-    for embedding in (made, Embedding.load(str(tmp_path / "line"))):
+    created = Embedding([1, 2], VECTORS[:2], [4, 9], "line", VECTORS[1:3], exponent=0.5, sources=[5, 0])
+    created.save(str(tmp_path / "line"))
+    for embedding in (created, Embedding.load(str(tmp_path / "line"))):
         there = VECTORS[0] @ VECTORS[2] + np.log(5) + 0.5 * np.log(9)
         np.testing.assert_allclose(embedding.score([1], [2], directed=True), [there], rtol=1e-6)
     with pytest.raises(ShapeError, match=r"sources: expected one number for each of 2 names, got shape \(1,\)"):
@@ -150,14 +150,14 @@ def test_ids_when_they_are_no_int64_then_they_are_refused(vertices, ids, message
 
 def test_ids_when_beside_a_null_then_they_stay_what_they_are():
     names = Embedding([2**60 + 1, 2**60, -(2**63), 2**63 - 1], np.eye(4), kind="line").names
-    places = names.positions([2**63 - 1, None, -(2**63), 2**60, 2**60 + 1])
-    assert places.tolist() == [3, -1, 2, 1, 0]
+    positions = names.positions([2**63 - 1, None, -(2**63), 2**60, 2**60 + 1])
+    assert positions.tolist() == [3, -1, 2, 1, 0]
     assert names.positions([]).tolist() == names.positions([None]).tolist()[1:]
 
 
 def test_means_when_words_are_unknown_then_they_count_as_zeros(words):
-    found = words.transform([["oak", "ash", "elm", "elm"], [], ["ash"]])
-    np.testing.assert_allclose(found, [(VECTORS[0] + 2 * VECTORS[1]) / 4, [0, 0, 0], [0, 0, 0]])
+    result = words.transform([["oak", "ash", "elm", "elm"], [], ["ash"]])
+    np.testing.assert_allclose(result, [(VECTORS[0] + 2 * VECTORS[1]) / 4, [0, 0, 0], [0, 0, 0]])
     some = pa.array([["x"], ["oak"], ["elm", "yew"]])[1:]
     np.testing.assert_allclose(words.means(some), [VECTORS[0], (VECTORS[1] + VECTORS[3]) / 2])
 
@@ -200,15 +200,15 @@ def test_embedding_when_parts_do_not_match_then_refused():
 def test_files_when_saved_and_loaded_then_all_is_the_same(name, request, tmp_path):
     embedding, path = request.getfixturevalue(name), str(tmp_path / "model")
     embedding.save(path)
-    found = Embedding.load(path)
-    np.testing.assert_array_equal(found.vectors, embedding.vectors)
-    np.testing.assert_array_equal(found.counts, embedding.counts)
-    assert (found.contexts is None) == (embedding.contexts is None)
-    if found.contexts is not None:
-        np.testing.assert_array_equal(found.contexts, embedding.contexts)
-    assert found.names.values.equals(embedding.names.values)
-    assert (found.kind, found.names.what, found.vectors.dtype) == (embedding.kind, embedding.names.what, np.float32)
-    assert found.exponent == 0.75
+    result = Embedding.load(path)
+    np.testing.assert_array_equal(result.vectors, embedding.vectors)
+    np.testing.assert_array_equal(result.counts, embedding.counts)
+    assert (result.contexts is None) == (embedding.contexts is None)
+    if result.contexts is not None:
+        np.testing.assert_array_equal(result.contexts, embedding.contexts)
+    assert result.names.values.equals(embedding.names.values)
+    assert (result.kind, result.names.what, result.vectors.dtype) == (embedding.kind, embedding.names.what, np.float32)
+    assert result.exponent == 0.75
     metadata = json.loads((tmp_path / "model/metadata/part-00000").read_text())
     assert (metadata["class"], metadata["paramMap"]) == (MODELS[embedding.kind][0], {"vectorSize": 3})
     with pytest.raises(UsageError, match="there is something already"):
@@ -220,14 +220,14 @@ def test_load_when_files_are_not_as_saved_then_error_says_what(words, tmp_path):
         Embedding.load(str(tmp_path / "nothing"))
     words.save(str(tmp_path / "model"))
     at = tmp_path / "model/metadata/part-00000"
-    told = at.read_text()
-    at.write_text(told.replace('"ps2.embedding.v1"', '"ps2.embedding.v9"'))
+    messages = at.read_text()
+    at.write_text(messages.replace('"ps2.embedding.v1"', '"ps2.embedding.v9"'))
     with pytest.raises(UsageError, match=r"expected an embedding of format 'ps2.embedding.v1', got 'ps2.embedding.v9'"):
         Embedding.load(str(tmp_path / "model"))
-    at.write_text(told.replace('"shape": [5, 3]', '"shape": [5, 4]'))
+    at.write_text(messages.replace('"shape": [5, 3]', '"shape": [5, 4]'))
     with pytest.raises(CheckpointCorruptError, match="a part of the metadata is missing or wrong"):
         Embedding.load(str(tmp_path / "model"))
-    at.write_text(told)
+    at.write_text(messages)
     (tmp_path / "model/vectors.npy").write_bytes(b"x")
     with pytest.raises(CheckpointCorruptError, match=r"vectors.npy: its checksum is not that of the metadata"):
         Embedding.load(str(tmp_path / "model"))
@@ -240,10 +240,10 @@ def test_word2vec_file_when_written_then_gensim_reads_same(words, vertices, bina
     for embedding in (words, vertices):
         path = str(tmp_path / embedding.kind)
         embedding.saveWord2Vec(path, binary=binary)
-        found = KeyedVectors.load_word2vec_format(path, binary=binary)
-        assert found.index_to_key == [str(name) for name in embedding.names.values.to_pylist()]
-        np.testing.assert_array_equal(found.vectors, embedding.vectors)
-    there, ours = found.most_similar(str(-7), topn=2), vertices.similar(-7, 2)
+        result = KeyedVectors.load_word2vec_format(path, binary=binary)
+        assert result.index_to_key == [str(name) for name in embedding.names.values.to_pylist()]
+        np.testing.assert_array_equal(result.vectors, embedding.vectors)
+    there, ours = result.most_similar(str(-7), topn=2), vertices.similar(-7, 2)
     assert [name for name, _ in there] == [str(name) for name, _ in ours]
 
 

@@ -66,8 +66,8 @@ def test_walks_when_cut_into_parts_then_are_the_same(graph, monkeypatch):
 
 def test_walks_when_vertices_are_renumbered_then_tokens_follow(graph):
     numbers = np.arange(graph.vertices, dtype=np.int32)[::-1].copy()
-    found = lists(walks_by(graph, 0, 1, numbers)[0])
-    assert [tuple(39 - np.array(walk)) for walk in found] == lists(walks_by(graph, 0, 1)[0])
+    result = lists(walks_by(graph, 0, 1, numbers)[0])
+    assert [tuple(39 - np.array(walk)) for walk in result] == lists(walks_by(graph, 0, 1)[0])
     tokens, _ = next(walks_by(graph, 0, 1, numbers)[0])
     assert tokens.dtype == np.int32
 
@@ -112,8 +112,8 @@ def test_numbers_when_by_frequency_then_most_frequent_is_0():
 
 def test_words_when_numbered_then_unknown_ones_are_left_out():
     words = Names.from_values(["b", "a"])
-    given = pa.array([["x"], ["a", "c", "b"], [], ["b", "b"], ["c"]])[1:]
-    tokens, lengths = number_words(given, words)
+    inputs = pa.array([["x"], ["a", "c", "b"], [], ["b", "b"], ["c"]])[1:]
+    tokens, lengths = number_words(inputs, words)
     assert (tokens.tolist(), lengths.tolist(), tokens.dtype) == ([1, 0, 0, 0], [2, 0, 2, 0], np.int32)
 
 
@@ -125,10 +125,10 @@ def test_sentences_when_too_long_then_they_are_cut():
 def test_survey_when_batches_differ_then_counts_words_and_faults():
     kind = pa.list_(pa.string())
     rows = [pa.array([["a", "b", "a"], None, ["c", None, None], []], kind), pa.array([["x"], ["é", "a"]], kind)[1:]]
-    (found,) = survey(pa.RecordBatch.from_arrays([row], ["sentence"]) for row in rows)
-    words = pa.ipc.open_stream(found.column("words")[0].as_py()).read_all().to_pydict()
+    (result,) = survey(pa.RecordBatch.from_arrays([row], ["sentence"]) for row in rows)
+    words = pa.ipc.open_stream(result.column("words")[0].as_py()).read_all().to_pydict()
     assert dict(zip(words["word"], words["count"], strict=True)) == {"a": 3, "b": 1, "c": 1, "é": 1}
-    assert found.drop_columns(["words"]).to_pylist() == [
+    assert result.drop_columns(["words"]).to_pylist() == [
         {"part": 0, "rows": 5, "cost": 4 + 1 + 4 + 1 + 3, "cost_squared": 16 + 1 + 16 + 1 + 9, "faulty": 2}
     ]
 

@@ -62,10 +62,10 @@ def drawn_of(draws, tokens, offsets):
 def test_train_sentences_when_one_server_then_as_worker_tables(architecture, order):
     plan, tables, draws, fleet = made(architecture, order, 1)
     tokens, offsets = batch(plan)
-    told = ops.train_sentences(*fleet.shards[0], tokens, offsets, **fleet.how, rate=RATE)
+    messages = ops.train_sentences(*fleet.shards[0], tokens, offsets, **fleet.how, rate=RATE)
     vectors, contexts = tables.copy()
     expected = drawn_of(draws, tokens, offsets).train(vectors, vectors if order == 1 else contexts, RATE)
-    np.testing.assert_array_equal(told, expected)
+    np.testing.assert_array_equal(messages, expected)
     np.testing.assert_array_equal(fleet.tables(), [vectors, contexts])
 
 
@@ -75,15 +75,15 @@ def test_learn_from_products_when_steps_are_small_then_as_whole(architecture, or
     plan, tables, draws, fleet = made(architecture, order, parts)
     tokens, offsets = batch(plan)
     rate = 1e-4  # products are of what vectors were before the batch, which makes little of a difference then
-    found = np.sum([ops.find_products(*shard, tokens, offsets, **fleet.how) for shard in fleet.shards], axis=0)
-    told = np.zeros(3)
-    losses_of(found, told)
+    result = np.sum([ops.find_products(*shard, tokens, offsets, **fleet.how) for shard in fleet.shards], axis=0)
+    messages = np.zeros(3)
+    losses_of(result, messages)
     for shard in fleet.shards:
-        ops.learn_from_products(*shard, tokens, offsets, found, **fleet.how, rate=rate, workers=1)
+        ops.learn_from_products(*shard, tokens, offsets, result, **fleet.how, rate=rate, workers=1)
     vectors, contexts = tables.copy()
     expected = drawn_of(draws, tokens, offsets).train(vectors, vectors if order == 1 else contexts, rate)
-    assert len(found) >= expected[PAIRS]
-    assert told[LOSS] / told[LOSSES] == pytest.approx(expected[LOSS] / expected[LOSSES], rel=0.5)
+    assert len(result) >= expected[PAIRS]
+    assert messages[LOSS] / messages[LOSSES] == pytest.approx(expected[LOSS] / expected[LOSSES], rel=0.5)
     for ours, theirs, before in zip(fleet.tables(), (vectors, contexts), tables, strict=True):
         np.testing.assert_allclose(ours - before, theirs - before, atol=2e-6)
 
@@ -113,9 +113,9 @@ def test_sentences_when_they_have_no_pairs_then_learn_nothing(architecture, orde
     offsets = np.append(0, np.cumsum(lengths)).astype(np.uint16)
     tokens = np.arange(offsets[-1]).astype(np.uint16)
     for shard in fleet.shards:
-        found = ops.find_products(*shard, tokens, offsets, **fleet.how)
-        assert found.shape == (0, 7)
-        ops.learn_from_products(*shard, tokens, offsets, found, **fleet.how, rate=1.0, workers=1)
+        result = ops.find_products(*shard, tokens, offsets, **fleet.how)
+        assert result.shape == (0, 7)
+        ops.learn_from_products(*shard, tokens, offsets, result, **fleet.how, rate=1.0, workers=1)
         assert ops.train_sentences(*shard, tokens, offsets, **fleet.how, rate=1.0)[PAIRS] == 0
     np.testing.assert_array_equal(fleet.tables(), tables)
 
@@ -125,9 +125,9 @@ def test_learn_from_products_when_steps_are_large_then_bounded():
     tokens, offsets = batch(plan)
     for key in range(50):
         how = {**fleet.how, "key": key}
-        found = np.sum([ops.find_products(*shard, tokens, offsets, **how) for shard in fleet.shards], axis=0)
+        result = np.sum([ops.find_products(*shard, tokens, offsets, **how) for shard in fleet.shards], axis=0)
         for shard in fleet.shards:
-            ops.learn_from_products(*shard, tokens, offsets, found, **how, rate=0.5, workers=2)
+            ops.learn_from_products(*shard, tokens, offsets, result, **how, rate=0.5, workers=2)
     assert np.abs(fleet.tables()).max() < 30
 
 

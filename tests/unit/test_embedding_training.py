@@ -88,16 +88,16 @@ def test_train_when_one_thread_then_as_numpy(architecture, order, negative, via)
     if architecture == "edges":
         tokens, offsets = rng.integers(0, WORDS, 120).astype(np.int32), np.arange(0, 121, 2)
     plan = plan_with(architecture=architecture, order=order, negative=negative, via=via)
-    drawn = Sampler.from_frequencies(plan, np.arange(WORDS)[::-1] + 1).sample((tokens, offsets), np.uint64(7))
+    sample = Sampler.from_frequencies(plan, np.arange(WORDS)[::-1] + 1).sample((tokens, offsets), np.uint64(7))
     vectors, contexts = tables(rng)
-    expected_v, expected_c, losses = reference(drawn, vectors, contexts, RATE)
+    expected_v, expected_c, losses = reference(sample, vectors, contexts, RATE)
     if order == 1:
         contexts = vectors
-    told = drawn.train(vectors, contexts, RATE)
+    messages = sample.train(vectors, contexts, RATE)
     np.testing.assert_allclose(vectors, expected_v, atol=2e-5)
     np.testing.assert_allclose(contexts, expected_c, atol=2e-5)
-    assert told[PAIRS] == len(losses)
-    assert told[LOSS] / told[LOSSES] == pytest.approx(np.mean(losses), rel=0.5)  # of some of the groups
+    assert messages[PAIRS] == len(losses)
+    assert messages[LOSS] / messages[LOSSES] == pytest.approx(np.mean(losses), rel=0.5)  # of some of the groups
 
 
 @pytest.mark.parametrize("size", [1, 10_000])
@@ -105,11 +105,11 @@ def test_train_when_vectors_are_short_or_long_then_matches_numpy(size):
     rng = np.random.default_rng(size)
     plan = plan_with(vectorSize=size, via="local")
     draws = Sampler.from_frequencies(plan, np.ones(WORDS, np.int64))
-    drawn = draws.sample(sentences(rng, 4), np.uint64(7))
+    sample = draws.sample(sentences(rng, 4), np.uint64(7))
     vectors, contexts = (rng.normal(size=(2, WORDS, size)) / np.sqrt(size)).astype(np.float32)
-    expected_v, expected_c, _ = reference(drawn, vectors, contexts, RATE)
+    expected_v, expected_c, _ = reference(sample, vectors, contexts, RATE)
     before = vectors.copy(), contexts.copy()
-    drawn.train(vectors, contexts, RATE)
+    sample.train(vectors, contexts, RATE)
     np.testing.assert_allclose(vectors, expected_v, atol=2e-5)
     np.testing.assert_allclose(contexts, expected_c, atol=2e-5)
     changes = [vectors - before[0], contexts - before[1]]
@@ -123,11 +123,11 @@ def test_train_when_vectors_are_short_or_long_then_matches_numpy(size):
 def test_train_when_steps_are_small_then_follows_loss_gradient():
     rng = np.random.default_rng(3)
     plan = plan_with(architecture="edges")
-    drawn = Sampler.from_frequencies(plan, np.ones(WORDS, np.int64)).sample(
+    sample = Sampler.from_frequencies(plan, np.ones(WORDS, np.int64)).sample(
         (np.array([3, 8], np.int32), np.array([0, 2])), np.uint64(1)
     )
     vectors, contexts = tables(rng)
-    (inputs, outputs) = next(iter(groups(drawn)))
+    (inputs, outputs) = next(iter(groups(sample)))
 
     def loss(vector):
         dots = contexts[outputs].astype(np.float64) @ vector
@@ -135,7 +135,7 @@ def test_train_when_steps_are_small_then_follows_loss_gradient():
 
     before = vectors[inputs[0]].astype(np.float64)
     differences = [(loss(before + e) - loss(before - e)) / 2e-6 for e in np.eye(SIZE) * 1e-6]
-    drawn.train(vectors, contexts, 0.01)
+    sample.train(vectors, contexts, 0.01)
     np.testing.assert_allclose((vectors[inputs[0]] - before) / -0.01, differences, atol=1e-4)
 
 
@@ -146,11 +146,11 @@ def test_train_when_rows_are_numbered_by_piece_then_as_whole(architecture, order
     plan = plan_with(architecture=architecture, order=order)
     if architecture == "edges":
         offsets = np.arange(0, 121, 2)
-    drawn = Sampler.from_frequencies(plan, np.arange(WORDS)[::-1] + 1).sample((tokens, offsets), np.uint64(7))
+    sample = Sampler.from_frequencies(plan, np.arange(WORDS)[::-1] + 1).sample((tokens, offsets), np.uint64(7))
     numbers, whole = RowNumbering(plan), tables(rng)[: plan.tables]
     parts = whole.copy()
-    told = np.zeros(3)
-    pieces = list(drawn.pieces(25))
+    messages = np.zeros(3)
+    pieces = list(sample.pieces(25))
     assert sum(len(piece.tokens) for piece in pieces) == 120
     assert all(len(piece.negatives) <= 25 for piece in pieces)
     for piece in pieces:
@@ -158,29 +158,31 @@ def test_train_when_rows_are_numbered_by_piece_then_as_whole(architecture, order
         assert len(words) == plan.tables
         rows = [table[some] for table, some in zip(parts, words, strict=True)]
         assert all(np.all(np.diff(some) > 0) for some in words)
-        told += numbered.train(rows[0], rows[-1], RATE)
+        messages += numbered.train(rows[0], rows[-1], RATE)
         for table, some, row in zip(parts, words, rows, strict=True):
             table[some] = row
-    expected = drawn.train(whole[0], whole[-1], RATE)
+    expected = sample.train(whole[0], whole[-1], RATE)
     np.testing.assert_array_equal(parts, whole)
-    assert told[PAIRS] == expected[PAIRS]
+    assert messages[PAIRS] == expected[PAIRS]
 
 
 def test_train_when_several_threads_then_about_as_one():
     rng = np.random.default_rng(5)
     plan = plan_with(vocabulary=500, vectorSize=64)
     words = (rng.random(40_000) * 500).astype(np.int32)
-    drawn = Sampler.from_frequencies(plan, np.ones(500, np.int64)).sample(
+    sample = Sampler.from_frequencies(plan, np.ones(500, np.int64)).sample(
         (words, np.arange(0, 40_001, 40)), np.uint64(1)
     )
-    found = []
+    result = []
     for threads in (1, 2):
         vectors = np.random.default_rng(1).normal(size=(500, 64)).astype(np.float32) * 0.1
         contexts = vectors[::-1].copy()
-        told = drawn.train(vectors, contexts, 0.01, threads)
-        found.append((vectors, told))
-    assert found[0][1][PAIRS] == found[1][1][PAIRS]
-    cosines = np.sum(found[0][0] * found[1][0], axis=1) / np.prod([np.linalg.norm(v, axis=1) for v, _ in found], axis=0)
+        messages = sample.train(vectors, contexts, 0.01, threads)
+        result.append((vectors, messages))
+    assert result[0][1][PAIRS] == result[1][1][PAIRS]
+    cosines = np.sum(result[0][0] * result[1][0], axis=1) / np.prod(
+        [np.linalg.norm(v, axis=1) for v, _ in result], axis=0
+    )
     # How often the two read what the other is about to change depends on what else the machine does.
     assert cosines.mean() > 0.9
     assert cosines.min() > 0.7
@@ -196,15 +198,15 @@ def test_draw_when_frequencies_differ_then_follows_their_power():
     plan = plan_with(vocabulary=5)
     draws = Sampler.from_frequencies(plan, frequencies)
     tokens = np.zeros(50_000, np.int32)
-    drawn = draws.sample((tokens, np.array([0, 50_000])), key_of(1, 0, 0, 0))
-    shares = np.bincount(drawn.negatives.reshape(-1), minlength=5) / drawn.negatives.size
+    sample = draws.sample((tokens, np.array([0, 50_000])), key_of(1, 0, 0, 0))
+    shares = np.bincount(sample.negatives.reshape(-1), minlength=5) / sample.negatives.size
     expected = frequencies**0.75 / (frequencies**0.75).sum()
     np.testing.assert_allclose(shares, expected, atol=0.004)
     assert shares[4] == 0
-    np.testing.assert_allclose(np.bincount(drawn.windows, minlength=5) / 50_000, [0, *[0.25] * 4], atol=0.01)
+    np.testing.assert_allclose(np.bincount(sample.windows, minlength=5) / 50_000, [0, *[0.25] * 4], atol=0.01)
     again = draws.sample((tokens, np.array([0, 50_000])), key_of(1, 0, 0, 0))
-    assert np.array_equal(again.negatives, drawn.negatives)
-    assert not np.array_equal(draws.sample((tokens, drawn.offsets), key_of(1, 0, 0, 1)).negatives, drawn.negatives)
+    assert np.array_equal(again.negatives, sample.negatives)
+    assert not np.array_equal(draws.sample((tokens, sample.offsets), key_of(1, 0, 0, 1)).negatives, sample.negatives)
 
 
 def test_draw_when_subsampling_frequent_words_then_as_word2vec():
@@ -212,12 +214,12 @@ def test_draw_when_subsampling_frequent_words_then_as_word2vec():
     draws = Sampler.from_frequencies(plan_with(vocabulary=2, sample=0.01), frequencies)
     tokens = np.repeat(np.array([0, 1], np.int32), [90_000, 10_000])
     key = np.uint64(3)
-    drawn = draws.sample(draws.subsample((tokens, np.array([0, 50_000, 50_000, 100_000])), key), key)
+    sample = draws.sample(draws.subsample((tokens, np.array([0, 50_000, 50_000, 100_000])), key), key)
     ratios = 0.01 / np.array([0.9, 0.1])
-    kept = np.bincount(drawn.tokens) / frequencies
+    kept = np.bincount(sample.tokens) / frequencies
     np.testing.assert_allclose(kept, np.sqrt(ratios) + ratios, atol=0.02)
-    assert drawn.offsets[1] == drawn.offsets[2]
-    assert drawn.offsets[3] == len(drawn.tokens) == len(drawn.windows) == len(drawn.negatives)
+    assert sample.offsets[1] == sample.offsets[2]
+    assert sample.offsets[3] == len(sample.tokens) == len(sample.windows) == len(sample.negatives)
 
 
 def test_reader_when_started_anywhere_then_batch_has_one_clock():
@@ -257,11 +259,11 @@ def test_clocks_when_tokens_are_few_then_workers_meet_still():
 def damped(changes, tables, frequencies, workers):
     plan = plan_with(vocabulary=len(frequencies))
     updates = UpdateRates.from_frequencies(plan, frequencies, np.full(len(frequencies), 1 / len(frequencies)))
-    damping, found = ChangeDamping(plan, updates), [changes.copy(), changes.copy()]
+    damping, result = ChangeDamping(plan, updates), [changes.copy(), changes.copy()]
     for _ in range(5):  # until the directions are found
-        found = [changes.copy(), changes.copy()]
-        damping.damp(found, tables, 1000.0, 0.025, workers)
-    return updates, found
+        result = [changes.copy(), changes.copy()]
+        damping.damp(result, tables, 1000.0, 0.025, workers)
+    return updates, result
 
 
 def test_damping_when_rows_share_direction_then_means_along_it():
@@ -269,9 +271,9 @@ def test_damping_when_rows_share_direction_then_means_along_it():
     long = np.linalg.qr(rng.normal(size=(SIZE, 1)))[0][:, 0].astype(np.float32)
     rows = (100 * rng.normal(size=(8, 1)) * long + 1e-4 * rng.normal(size=(8, SIZE))).astype(np.float32)
     changes = rng.normal(size=(8, SIZE)).astype(np.float32)
-    _, found = damped(changes, [rows, rows], np.full(8, 1000), 4)
+    _, result = damped(changes, [rows, rows], np.full(8, 1000), 4)
     along = np.outer(changes @ long, long)
-    for some in found:
+    for some in result:
         np.testing.assert_allclose(some, changes - 0.75 * along, atol=1e-3)
 
 
@@ -280,14 +282,14 @@ def test_damping_then_as_by_all_directions():
     frequencies = np.array([10**6, 10**4, 100, 1])
     vectors, contexts = (rng.normal(size=(2, 4, SIZE)) * 0.3).astype(np.float32)  # of rank 4
     changes = rng.normal(size=(4, SIZE)).astype(np.float32)
-    updates, found = damped(changes, [vectors, contexts], frequencies, 3)
+    updates, result = damped(changes, [vectors, contexts], frequencies, 3)
     weights = updates.contexts / updates.contexts.sum()
     lengths, basis = np.linalg.eigh((contexts * weights[:, None]).T.astype(np.float64) @ contexts)
     h = np.outer(updates.vectors * 1000 * 0.025 / 4, lengths)
     expected = ((changes @ basis) * (1 + h / 2) / (1 + 3 * h / 2)) @ basis.T
-    np.testing.assert_allclose(found[0], expected, atol=0.02)
-    assert np.linalg.norm(found[0][0]) < 0.95 * np.linalg.norm(changes[0])
-    np.testing.assert_allclose(found[0][3], changes[3], atol=1e-3)
+    np.testing.assert_allclose(result[0], expected, atol=0.02)
+    assert np.linalg.norm(result[0][0]) < 0.95 * np.linalg.norm(changes[0])
+    np.testing.assert_allclose(result[0][3], changes[3], atol=1e-3)
 
 
 @pytest.mark.parametrize(

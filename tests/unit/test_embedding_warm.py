@@ -22,12 +22,12 @@ def test_training_when_warm_then_compiles_nothing():
     for architecture, sample, threads in product(("skipgram", "cbow", "edges"), (0.0, 0.1), (1, 2)):
         params = {} if architecture == "edges" else {"sample": sample}
         plan = make_plan(9, 20, vectorSize=10, architecture=architecture, **params)
-        drawn = Sampler.from_frequencies(plan, np.bincount(tokens, minlength=9)).sample(
+        draws = Sampler.from_frequencies(plan, np.bincount(tokens, minlength=9)).sample(
             (tokens, offsets), np.uint64(2**63 + 1)
         )
         vectors, contexts = np.zeros((2, 9, 10), np.float32)
-        drawn.train(vectors, contexts, 0.1, threads)
-        for piece in drawn.pieces(7):
+        draws.train(vectors, contexts, 0.1, threads)
+        for piece in draws.pieces(7):
             numbered, words = RowNumbering(plan).renumber(piece)
             numbered.train(vectors[words[0]], contexts[words[1]], 0.1)
     assert compiled(MODULES) == before

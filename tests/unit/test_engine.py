@@ -244,10 +244,10 @@ def test_batch_when_server_bug_stops_it_then_resend_is_safe(engine, monkeypatch)
 
 def hammer(engine, writes, rounds=60):
     """Run the writes in threads while another reads rows 0 and 1 of both partitions in one request; return failures."""
-    failures, done = [], threading.Event()
+    failures, finished = [], threading.Event()
 
     def read():
-        while not done.is_set():
+        while not finished.is_set():
             pulls = [op("pull", r, partition=p, start=0, stop=-1) for p in (0, 1) for r in (0, 1)]
             a, b, c, d = (result.arrays[0].tolist() for result in run(engine, *pulls).results)
             if (a, c) != (b, d) or a != c:
@@ -263,7 +263,7 @@ def hammer(engine, writes, rounds=60):
         thread.start()
     for thread in writers:
         thread.join()
-    done.set()
+    finished.set()
     reader.join()
     return failures
 

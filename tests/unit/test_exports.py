@@ -32,8 +32,8 @@ MANY = np.arange(20_000)
 
 def test_base_when_read_then_holds_what_was_written(tmp_path):
     written = export(tmp_path, KEYS)
-    found = Scorer(str(tmp_path)).vectors(KEYS[::-1])
-    np.testing.assert_array_equal(found, values_of(KEYS[::-1]))
+    result = Scorer(str(tmp_path)).vectors(KEYS[::-1])
+    np.testing.assert_array_equal(result, values_of(KEYS[::-1]))
     assert (written.number, written.keys, written.full) == (1, 5, True)
 
 
@@ -48,10 +48,10 @@ def test_delta_when_read_then_newer_values_win(tmp_path):
     first = export(tmp_path, KEYS)
     second = export(tmp_path, [5, 7], shift=100, removed=[8], since=first)
     export(tmp_path, [5], shift=200, since=second)
-    found, present = Scorer(str(tmp_path)).lookUp([3, 5, 7, 8])
-    np.testing.assert_array_equal(found[:3], [*values_of([3]), *values_of([5], 200), *values_of([7], 100)])
+    result, present = Scorer(str(tmp_path)).lookUp([3, 5, 7, 8])
+    np.testing.assert_array_equal(result[:3], [*values_of([3]), *values_of([5], 200), *values_of([7], 100)])
     assert present.tolist() == [True, True, True, False]
-    assert not found[3].any()
+    assert not result[3].any()
 
 
 def test_key_when_removed_and_made_anew_then_is_there(tmp_path):
@@ -77,8 +77,8 @@ def test_export_when_replaced_twice_then_its_files_are_gone(tmp_path):
 
 
 def test_dense_arrays_when_read_then_are_equal(tmp_path):
-    given = {"bias": np.array(0.5), "layer.0": np.ones((2, 3), np.float32)}
-    export(tmp_path, KEYS, dense=given)
+    inputs = {"bias": np.array(0.5), "layer.0": np.ones((2, 3), np.float32)}
+    export(tmp_path, KEYS, dense=inputs)
     loaded = Scorer(str(tmp_path))._model.loaded.dense
     assert {name: array.shape for name, array in loaded.items()} == {"bias": (), "layer.0": (2, 3)}
 

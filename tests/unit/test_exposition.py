@@ -73,8 +73,8 @@ def value(families):
 
     def find(name, **labels):
         samples = [sample for family in families for sample in family.samples if sample.name == name]
-        (found,) = [sample for sample in samples if labels.items() <= sample.labels.items()]
-        return found.value
+        (result,) = [sample for sample in samples if labels.items() <= sample.labels.items()]
+        return result.value
 
     return find
 
@@ -151,10 +151,10 @@ def test_exposition_when_on_any_port_then_serves_until_stopped(collector):
     exposition = Exposition(collector, LISTEN, SETTING, never)
     try:
         with urllib.request.urlopen(f"http://{exposition.address}/metrics", timeout=10) as answer:
-            found = {family.name for family in parse(answer.read().decode())}
+            result = {family.name for family in parse(answer.read().decode())}
     finally:
         exposition.stop()
-    assert {"ps2_requests", "process_resident_memory_bytes", "process_cpu_seconds"} <= found
+    assert {"ps2_requests", "process_resident_memory_bytes", "process_cpu_seconds"} <= result
     with pytest.raises(OSError, match="refused"):
         urllib.request.urlopen(f"http://{exposition.address}/metrics", timeout=10)
 
@@ -190,8 +190,8 @@ def test_exposition_when_many_clients_are_silent_then_answers(collector):
 
 
 def test_exposition_when_probed_then_status_tells_readiness(collector):
-    said = iter([False, True])
-    exposition = Exposition(collector, LISTEN, SETTING, lambda: next(said))
+    message = iter([False, True])
+    exposition = Exposition(collector, LISTEN, SETTING, lambda: next(message))
     try:
         with pytest.raises(urllib.error.HTTPError, match="503"):
             urllib.request.urlopen(f"http://{exposition.address}/ready", timeout=10)

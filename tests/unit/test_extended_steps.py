@@ -96,8 +96,8 @@ class Saved:
         class Names(CheckpointNames):
             def give(self, make, mend=None):
                 def keeping(name):
-                    saved._vectors[name] = made = make(name)
-                    return made
+                    saved._vectors[name] = created = make(name)
+                    return created
 
                 return super().give(keeping, mend)
 
@@ -146,8 +146,8 @@ def test_steps_when_extended_after_the_last_clock_then_all(name):
         saved = Saved(ps, is_called=True)
         saved.train(name, 3, before + 4)
         saved.train(name, 5, before + 7)
-        found = saved.train(name, 7, before + 10)
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
+        result = saved.train(name, 7, before + 10)
+    np.testing.assert_allclose(result, expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -186,5 +186,5 @@ def test_steps_when_extended_before_the_last_call_then_all(name, uncalled):
         lost = Saved(ps, is_called=False)
         with pytest.raises(DriverLost):
             lost.train(name, 3, saved.clocks - uncalled)
-        found = lost.train(name, 7, 0)
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
+        result = lost.train(name, 7, 0)
+    np.testing.assert_allclose(result, expected, rtol=1e-12)

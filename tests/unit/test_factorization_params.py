@@ -43,19 +43,19 @@ def test_setters_when_pyspark_has_one_then_it_sets_ours(name):
     values = {"implicitPrefs": True, "nonnegative": True, "regParam": 0.5, "alpha": 2.0}
     kind = MatrixFactorization().getParam("rank" if param == "numBlocks" else param).typeConverter
     value = values.get(param, 3 if kind is TypeConverters.toInt else "drop")
-    made = getattr(MatrixFactorization(), name)(value)
+    created = getattr(MatrixFactorization(), name)(value)
     for each in ["numUserBlocks", "numItemBlocks"] if param == "numBlocks" else [param]:
-        assert getattr(made, f"get{each[0].upper()}{each[1:]}")() == value
+        assert getattr(created, f"get{each[0].upper()}{each[1:]}")() == value
 
 
 def test_options_when_params_are_set_then_has_them():
-    made = plan(rank=7, maxIter=3, regParam=0.2, solver="SGD", biases=True, stepSize=0.05, seed=-5, budgetS=1.5)
-    settings = made.settings
+    created = plan(rank=7, maxIter=3, regParam=0.2, solver="SGD", biases=True, stepSize=0.05, seed=-5, budgetS=1.5)
+    settings = created.settings
     assert (settings.rank, settings.maxIter, settings.regParam, settings.biases) == (7, 3, 0.2, True)
     assert (settings.stepSize, settings.budgetS) == (0.05, 1.5)
-    assert (made.solver, made.seed, made.save_interval) == ("sgd", 2**63 - 5, 10)
-    made = plan(implicitPrefs=True, alpha=4.0, checkpointInterval=-1)
-    assert (made.settings.implicitPrefs, made.settings.alpha, made.save_interval) == (True, 4.0, 0)
+    assert (created.solver, created.seed, created.save_interval) == ("sgd", 2**63 - 5, 10)
+    created = plan(implicitPrefs=True, alpha=4.0, checkpointInterval=-1)
+    assert (created.settings.implicitPrefs, created.settings.alpha, created.save_interval) == (True, 4.0, 0)
 
 
 @pytest.mark.parametrize(

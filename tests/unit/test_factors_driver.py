@@ -63,11 +63,11 @@ class OnlyWorker:
                 self.epoch, self._read = self.epoch + 1, 0
             yield turns.turn(self.clock)
             reports, self._reports = self._reports, []
-            said = self.driver.on_run_clock(self.clock, reports)
-            if said is STOP or self.clock == self._stops:
+            message = self.driver.on_run_clock(self.clock, reports)
+            if message is STOP or self.clock == self._stops:
                 return
-            if said is not None:
-                self.sent.append(decode(said.encoded))
+            if message is not None:
+                self.sent.append(decode(message.encoded))
             self.clock += 1
 
     @property
@@ -143,26 +143,26 @@ def test_vectors_when_next_driver_goes_on_then_match_serial(stops, iterations, p
     training.run(named, stops=stops)
     messages = training.worker.sent
     more = changed(named, maxIter=iterations)
-    found = training.run(more, clocks=stops, messages=messages)
-    assert found.history.best is None
-    assert_same(found, more, columns)
+    actual = training.run(more, clocks=stops, messages=messages)
+    assert actual.history.best is None
+    assert_same(actual, more, columns)
 
 
 @pytest.mark.parametrize("lost", [(), (4, 9)], ids=str)
 def test_vectors_when_step_diverges_then_match_serial_halved(lost):
-    found = Training().run(changed(PLAN, stepSize=3.0), lost=lost)
-    assert found.halvings > 0
-    assert found.step_size == 3.0 / 2**found.halvings
-    assert_same(found, changed(PLAN, stepSize=found.step_size))
+    actual = Training().run(changed(PLAN, stepSize=3.0), lost=lost)
+    assert actual.halvings > 0
+    assert actual.step_size == 3.0 / 2**actual.halvings
+    assert_same(actual, changed(PLAN, stepSize=actual.step_size))
 
 
 @pytest.mark.parametrize("lost", [(), (7, 30, 31)], ids=str)
 def test_vectors_when_validation_is_stuck_then_best_ones(lost):
     columns = replace(COLUMNS, validation="held")
     plan = changed(PLAN, maxIter=200, patience=2, regParam=0.0, rank=12, stepSize=0.3, seed=1)
-    history = (found := Training(columns).run(plan, lost=lost)).history
+    history = (actual := Training(columns).run(plan, lost=lost)).history
     assert history.validation[history.best - 1] == min(history.validation)
     assert history.best < history.steps < 200
     users, items, _ = replayed(changed(plan, maxIter=history.best), columns, workers=1)
-    np.testing.assert_array_equal(found.user_factors, users[0])
-    np.testing.assert_array_equal(found.item_factors, items[0])
+    np.testing.assert_array_equal(actual.user_factors, users[0])
+    np.testing.assert_array_equal(actual.item_factors, items[0])

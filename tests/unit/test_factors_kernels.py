@@ -23,9 +23,9 @@ RATES = np.array([0.1, 0.05, 0.02], np.float32)
 
 
 def rows(count, rank, seed=0):
-    found = np.empty((count, rank + WIDTH), np.float32)
-    draw_rows(np.arange(count), np.uint64(seed), rank, 0.0, 0.7, found)
-    return found
+    result = np.empty((count, rank + WIDTH), np.float32)
+    draw_rows(np.arange(count), np.uint64(seed), rank, 0.0, 0.7, result)
+    return result
 
 
 def step(p, q, value, weight, rank, learns_all, biases, nonnegative):
@@ -78,17 +78,17 @@ def test_errors_when_computed_then_agree_with_numpy():
     values, weights = rng.random(20).astype(np.float32), rng.random(20).astype(np.float32)
     product_ = np.einsum("nk,nk->n", p[users, :4].astype(float), q[items, :4].astype(float))
     errors = values - product_ - p[users, 4 + BIAS] - q[items, 4 + BIAS]
-    found = squared_errors(users, items, values, weights, p, q, 4, True)
-    assert found == pytest.approx(float(weights @ errors**2), rel=1e-5)
+    result = squared_errors(users, items, values, weights, p, q, 4, True)
+    assert result == pytest.approx(float(weights @ errors**2), rel=1e-5)
 
 
 def test_draws_when_ids_are_the_same_then_so_are_their_rows():
-    found = rows(6, 4)
+    result = rows(6, 4)
     some = np.empty((2, 4 + WIDTH), np.float32)
     draw_rows(np.array([4, 1]), np.uint64(0), 4, 0.0, 0.7, some)
-    np.testing.assert_array_equal(some, found[[4, 1]])
-    assert len(np.unique(found[:, :4])) == 24
-    assert 0 <= found[:, :4].min() <= found[:, :4].max() < 0.7
+    np.testing.assert_array_equal(some, result[[4, 1]])
+    assert len(np.unique(result[:, :4])) == 24
+    assert 0 <= result[:, :4].min() <= result[:, :4].max() < 0.7
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -107,8 +107,8 @@ def test_grid_when_rows_come_in_any_order_then_is_the_same(weighted):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
     begins = one.cells(1, 0)
     mine = (users == 2) & (items == 4)
-    found = one.values[begins[2] : begins[3]]
-    np.testing.assert_array_equal(found, np.sort(values[mine]))
+    result = one.values[begins[2] : begins[3]]
+    np.testing.assert_array_equal(result, np.sort(values[mine]))
     assert one.ratings_in(0) == (items < 4).sum()
 
 
@@ -120,31 +120,31 @@ def test_threads_when_there_are_more_then_result_is_the_same(groups):
     users, items = rng.integers(0, 60, 9000).astype(np.int32), rng.integers(0, 60, 9000).astype(np.int32)
     values = rng.normal(size=9000).astype(np.float32)
     grid = ordered(layout, (0, 60), (users, items, values, np.empty(0, np.float32)))
-    found = []
+    result = []
     with ThreadPoolExecutor(groups) as pool:
         for threads in (None, pool):
             p, q = rows(60, 5), rows(60, 5, 1)
             descent = BlockDescent(grid, SgdPlan(settings=FactorizationSettings(rank=5), scale=1.0), 0, p)
-            done = [descent.take(0, piece, 2, q, threads) for piece in descent.ordered(0, 2)]
-            found.append((p, q, done))
-    assert sum(one["ratings"] for one in found[0][2]) == 9000
-    np.testing.assert_array_equal(found[0][0], found[1][0])
-    np.testing.assert_array_equal(found[0][1], found[1][1])
-    assert found[0][2] == found[1][2]
+            finished = [descent.take(0, piece, 2, q, threads) for piece in descent.ordered(0, 2)]
+            result.append((p, q, finished))
+    assert sum(one["ratings"] for one in result[0][2]) == 9000
+    np.testing.assert_array_equal(result[0][0], result[1][0])
+    np.testing.assert_array_equal(result[0][1], result[1][1])
+    assert result[0][2] == result[1][2]
 
 
 def test_pieces_when_turns_have_a_budget_then_they_are_smaller():
     layout = Layout(RotationSchedule(1, 1, 1), 1, np.array([0, 60]), np.array([0, 60]))
     users, items = np.divmod(np.arange(9000, dtype=np.int32) % 3600, np.int32(60))
     grid = ordered(layout, (0, 60), (users, items, np.ones(9000, np.float32), np.empty(0, np.float32)))
-    found = []
+    result = []
     for budget_s in (None, 1.0):
         plan = SgdPlan(settings=FactorizationSettings(rank=5, budgetS=budget_s), scale=1.0)
         descent = BlockDescent(grid, plan, 0, rows(60, 5))
-        done = [descent.take(0, piece, 2, rows(60, 5, 1), None) for piece in descent.pieces(0)]
-        found.append([one["ratings"] for one in done])
-    assert [len(one) for one in found] == [1, 2]
-    assert [sum(one) for one in found] == [9000, 9000]
+        finished = [descent.take(0, piece, 2, rows(60, 5, 1), None) for piece in descent.pieces(0)]
+        result.append([one["ratings"] for one in finished])
+    assert [len(one) for one in result] == [1, 2]
+    assert [sum(one) for one in result] == [9000, 9000]
 
 
 def test_kernels_when_warm_then_training_compiles_nothing():
@@ -162,23 +162,23 @@ def test_kernels_when_warm_then_training_compiles_nothing():
 
 
 def test_scaling_when_all_ratings_are_equal_then_is_finite():
-    given = ratings()
-    survey = surveyed(replace(given, values=np.full(len(given.values), 4.0)), PLAN)
+    inputs = ratings()
+    survey = surveyed(replace(inputs, values=np.full(len(inputs.values), 4.0)), PLAN)
     assert Scaling.from_survey(survey, PLAN) == Scaling(0.0, 4.0, 1.0)
     assert Scaling.from_survey(replace(survey, mean=0.0, std=0.0), PLAN).scale == 1.0
 
 
 def test_weights_when_all_are_larger_then_training_is_the_same():
-    given, columns = ratings(), replace(COLUMNS, weight="weight")
-    plain = replayed(PLAN, columns, given=given)
-    heavy = replayed(PLAN, columns, given=replace(given, weights=given.weights * 4096))
+    inputs, columns = ratings(), replace(COLUMNS, weight="weight")
+    plain = replayed(PLAN, columns, given=inputs)
+    heavy = replayed(PLAN, columns, given=replace(inputs, weights=inputs.weights * 4096))
     np.testing.assert_array_equal(heavy[0][0], plain[0][0])
     assert heavy[2] == plain[2]
 
 
 def test_unit_of_ratings_when_changed_then_training_is_the_same():
-    given = ratings()
-    _, _, plain = replayed(PLAN, given=given)
-    scaled = replace(given, values=given.values * 1024)
+    inputs = ratings()
+    _, _, plain = replayed(PLAN, given=inputs)
+    scaled = replace(inputs, values=inputs.values * 1024)
     _, _, large = replayed(changed(PLAN, regParam=PLAN.settings.regParam * 1024), given=scaled)
     np.testing.assert_allclose(large, 1024 * np.array(plain), rtol=1e-4)

@@ -23,13 +23,13 @@ ALL = RatingColumns(weight="weight", validation="held")
 def survey_of(table, columns=ALL, parts=1, **values):
     """Survey the rows of a table in so many tasks."""
     settings = FactorizationSettings(rank=2, **values)
-    found = []
+    result = []
     for part in range(parts):
         surveyor = surveyor_for(columns, settings)
         for begin in range(part * 10, table.num_rows, parts * 10):
             surveyor.add(table.slice(begin, 10))
-        found.append(surveyor.part(part))
-    return _checked(gathered(reversed(found)), columns, settings)
+        result.append(surveyor.part(part))
+    return _checked(gathered(reversed(result)), columns, settings)
 
 
 def one_row(**changed):
@@ -46,21 +46,21 @@ def one_row(**changed):
 
 @pytest.mark.parametrize("parts", [1, 3])
 def test_survey_when_rows_are_cut_then_finds_the_same(parts):
-    given = ratings()
-    survey = survey_of(given.table(ALL), parts=parts)
-    used = ~given.held
-    ids, counts = np.unique(given.users[used] * 7 - 5, return_counts=True)
+    inputs = ratings()
+    survey = survey_of(inputs.table(ALL), parts=parts)
+    used = ~inputs.held
+    ids, counts = np.unique(inputs.users[used] * 7 - 5, return_counts=True)
     np.testing.assert_array_equal(survey.users.values.to_numpy(), ids)
     np.testing.assert_array_equal(survey.user_counts, counts)
-    items, numbers = np.unique(given.items[used], return_inverse=True)
+    items, numbers = np.unique(inputs.items[used], return_inverse=True)
     assert survey.items.values.to_pylist() == [f"item {i:02}" for i in items]
-    np.testing.assert_allclose(survey.item_penalties, np.bincount(numbers, given.weights[used]))
-    mean = np.average(given.values[used], weights=given.weights[used])
+    np.testing.assert_allclose(survey.item_penalties, np.bincount(numbers, inputs.weights[used]))
+    mean = np.average(inputs.values[used], weights=inputs.weights[used])
     assert survey.mean == pytest.approx(mean, rel=1e-12)
     assert survey.std**2 == pytest.approx(
-        np.average((given.values[used] - mean) ** 2, weights=given.weights[used]), rel=1e-12
+        np.average((inputs.values[used] - mean) ** 2, weights=inputs.weights[used]), rel=1e-12
     )
-    assert (survey.rows, survey.held_out) == (used.sum(), given.held.sum())
+    assert (survey.rows, survey.held_out) == (used.sum(), inputs.held.sum())
 
 
 def test_survey_when_feedback_is_implicit_then_counts_positive():
@@ -119,13 +119,13 @@ def test_deal_when_users_have_many_ratings_then_work_is_balanced(workers, groups
     deal = Deal.from_survey(survey, workers, groups, 36)
     layout = deal.layout
     assert layout.ring.blocks == 2 * workers
-    for places, begins, counts in (
+    for positions, begins, counts in (
         (deal.user_positions, layout.user_begins, survey.user_counts),
         (deal.item_positions, layout.item_begins, survey.item_counts),
     ):
-        np.testing.assert_array_equal(np.sort(places), np.arange(len(counts)))
+        np.testing.assert_array_equal(np.sort(positions), np.arange(len(counts)))
         by_place = np.empty(len(counts), np.int64)
-        by_place[places] = counts
+        by_place[positions] = counts
         sums = np.add.reduceat(by_place, begins[:-1])
         assert sums.max() < 1.2 * sums.mean()
         assert begins[-1] == len(counts)
@@ -148,8 +148,8 @@ def test_hash_when_computed_then_is_that_of_spark():
 
 
 def test_packed_rows_when_read_then_each_worker_has_its_users():
-    given = ratings()
-    table = given.table(ALL)
+    inputs = ratings()
+    table = inputs.table(ALL)
     survey = survey_of(table)
     deal, total, held = Deal.from_survey(survey, 2, 2, 36), 0, 0
     rows = [
@@ -168,8 +168,8 @@ def test_packed_rows_when_read_then_each_worker_has_its_users():
         np.testing.assert_array_equal(grid.values, again.values)
         np.testing.assert_array_equal(grid.held_out.values, again.held_out.values)
     assert total == survey.rows
-    known = np.isin(given.users, given.users[~given.held]) & np.isin(given.items, given.items[~given.held])
-    assert held == (given.held & known).sum()
+    known = np.isin(inputs.users, inputs.users[~inputs.held]) & np.isin(inputs.items, inputs.items[~inputs.held])
+    assert held == (inputs.held & known).sum()
 
 
 def cut(table):

@@ -53,68 +53,68 @@ def positive(given):
     ids=["plain", "biases and weights", "not negative, held-out rows", "all ratings 1"],
 )
 def test_vectors_when_seed_is_fixed_then_match_serial_bitwise(plan, columns, groups):
-    given = ratings()
+    inputs = ratings()
     if plan.settings.nonnegative:
-        given = replace(given, values=np.abs(given.values))
-    found = fitted(plan, columns, groups=groups, given=given)
-    users, items, losses = replayed(plan, columns, groups=groups, given=given)
-    np.testing.assert_array_equal(found.user_factors, users[0])
-    np.testing.assert_array_equal(found.item_factors, items[0])
+        inputs = replace(inputs, values=np.abs(inputs.values))
+    result = fitted(plan, columns, groups=groups, given=inputs)
+    users, items, losses = replayed(plan, columns, groups=groups, given=inputs)
+    np.testing.assert_array_equal(result.user_factors, users[0])
+    np.testing.assert_array_equal(result.item_factors, items[0])
     if plan.settings.nonnegative:
-        assert min(found.user_factors.min(), found.item_factors.min()) >= 0
+        assert min(result.user_factors.min(), result.item_factors.min()) >= 0
     if plan.settings.biases:
-        np.testing.assert_array_equal(found.user_bias, users[1])
-        np.testing.assert_array_equal(found.item_bias, items[1])
-    np.testing.assert_allclose(found.history.objective, losses)
+        np.testing.assert_array_equal(result.user_bias, users[1])
+        np.testing.assert_array_equal(result.item_bias, items[1])
+    np.testing.assert_allclose(result.history.objective, losses)
 
 
 def test_vectors_when_servers_roll_back_then_match_serial():
     with training_context() as ps, mock.patch.object(CheckpointNames, "of", return_value=CheckpointNames("mine")):
         ps.rollback_seed = 1
-        found = fitted(replace(PLAN, name="mine"), ps=ps)
+        result = fitted(replace(PLAN, name="mine"), ps=ps)
     users, items, losses = replayed()
-    np.testing.assert_array_equal(found.user_factors, users[0])
-    np.testing.assert_array_equal(found.item_factors, items[0])
-    np.testing.assert_allclose(found.history.objective, losses)
+    np.testing.assert_array_equal(result.user_factors, users[0])
+    np.testing.assert_array_equal(result.item_factors, items[0])
+    np.testing.assert_allclose(result.history.objective, losses)
 
 
 @pytest.mark.parametrize("biases", [False, True])
 def test_planted_vectors_when_trained_then_predict_held_out_rows(biases):
-    given, steps = ratings(), []
-    found = fitted(changed(LONG, biases=biases), HELD, on_step=steps.append)
-    assert len(found.users) == len(np.unique(given.users[~given.held])) < USERS
-    assert len(found.items) == ITEMS
-    spread = given.values[given.held].std()
-    assert rmse_of(found, given, given.held) < 0.15 * spread
-    assert found.history.validation[-1] == pytest.approx(rmse_of(found, given, given.held), rel=1e-4)
-    assert len(steps) == found.history.steps == len(found.history.validation) == LONG.settings.maxIter
+    inputs, steps = ratings(), []
+    result = fitted(changed(LONG, biases=biases), HELD, on_step=steps.append)
+    assert len(result.users) == len(np.unique(inputs.users[~inputs.held])) < USERS
+    assert len(result.items) == ITEMS
+    spread = inputs.values[inputs.held].std()
+    assert rmse_of(result, inputs, inputs.held) < 0.15 * spread
+    assert result.history.validation[-1] == pytest.approx(rmse_of(result, inputs, inputs.held), rel=1e-4)
+    assert len(steps) == result.history.steps == len(result.history.validation) == LONG.settings.maxIter
     assert steps[-1].metrics["ratings_per_s"] > 0
 
 
 def test_training_when_validation_is_stuck_then_best_stays():
     plan = changed(PLAN, maxIter=200, patience=2, regParam=0.0, rank=12, stepSize=0.3, seed=1)
-    found = fitted(plan, HELD)
-    best, losses = found.history.best, found.history.validation
-    assert best < found.history.steps < 200
+    result = fitted(plan, HELD)
+    best, losses = result.history.best, result.history.validation
+    assert best < result.history.steps < 200
     assert losses[best - 1] == min(losses)
-    assert found.history.reason.endswith(f"for 2 iterations; the vectors are those of iteration {best}")
+    assert result.history.reason.endswith(f"for 2 iterations; the vectors are those of iteration {best}")
     users, items, _ = replayed(changed(plan, maxIter=best), HELD)
-    np.testing.assert_array_equal(found.user_factors, users[0])
-    np.testing.assert_array_equal(found.item_factors, items[0])
+    np.testing.assert_array_equal(result.user_factors, users[0])
+    np.testing.assert_array_equal(result.item_factors, items[0])
 
 
 @pytest.mark.parametrize("columns", [COLUMNS, HELD], ids=["no column", "no row is marked"])
 def test_patience_when_no_rows_are_held_out_then_never_stops(columns):
-    given = ratings()
-    found = fitted(changed(PLAN, patience=1), columns, given=replace(given, held=np.zeros_like(given.held)))
-    assert found.history.steps == PLAN.settings.maxIter
+    inputs = ratings()
+    result = fitted(changed(PLAN, patience=1), columns, given=replace(inputs, held=np.zeros_like(inputs.held)))
+    assert result.history.steps == PLAN.settings.maxIter
 
 
 def test_training_when_model_is_given_then_its_vectors_continue():
-    given = ratings()
-    first = fitted(LONG, given=some(given, given.users < 90))
+    inputs = ratings()
+    first = fitted(LONG, given=some(inputs, inputs.users < 90))
     more = fitted(changed(PLAN, maxIter=3), start=first)
-    assert len(first.users) < len(more.users) == len(np.unique(given.users))
+    assert len(first.users) < len(more.users) == len(np.unique(inputs.users))
     assert more.history.objective[0] < 0.5 * fitted(changed(PLAN, maxIter=1)).history.objective[0]
     users, _, _ = replayed(changed(PLAN, maxIter=3), start=first)
     np.testing.assert_array_equal(more.user_factors, users[0])
@@ -128,35 +128,35 @@ def few(users, items, values, held=False):
 @pytest.mark.parametrize("items", [[0, 0], [0]])
 @pytest.mark.parametrize("solver", ["sgd", "ccd"])
 def test_training_when_there_are_few_ratings_then_learns_them(items, solver):
-    given = few(range(len(items)), items, [2.0, 3.0][: len(items)])
+    inputs = few(range(len(items)), items, [2.0, 3.0][: len(items)])
     step = {"stepSize": 0.3} if solver == "sgd" else {}
-    found = fitted(plan_of(rank=5, maxIter=80, regParam=0.001, solver=solver, seed=3, **step), given=given)
-    assert (len(found.users), len(found.items)) == (len(items), 1)
-    np.testing.assert_allclose(found.user_factors @ found.item_factors[0], given.values, atol=0.1)
+    result = fitted(plan_of(rank=5, maxIter=80, regParam=0.001, solver=solver, seed=3, **step), given=inputs)
+    assert (len(result.users), len(result.items)) == (len(items), 1)
+    np.testing.assert_allclose(result.user_factors @ result.item_factors[0], inputs.values, atol=0.1)
 
 
 def test_training_when_an_item_is_only_held_out_then_is_unknown():
-    given = ratings()
-    found = fitted(changed(PLAN, maxIter=1), HELD, given=replace(given, held=given.items == 7))
-    assert len(found.items) == ITEMS - 1
-    assert found.items.find(pa.array(["item 07"])).tolist() == [UNKNOWN]
+    inputs = ratings()
+    result = fitted(changed(PLAN, maxIter=1), HELD, given=replace(inputs, held=inputs.items == 7))
+    assert len(result.items) == ITEMS - 1
+    assert result.items.find(pa.array(["item 07"])).tolist() == [UNKNOWN]
 
 
 def test_training_when_a_weight_is_0_then_rating_does_not_count():
-    given = ratings()
-    n = len(given.users)
-    doubled = some(given, np.arange(2 * n) % n)
-    values, weights = (np.append(given.values, given.values + 100)), np.repeat([1.0, 0.0], n)
+    inputs = ratings()
+    n = len(inputs.users)
+    doubled = some(inputs, np.arange(2 * n) % n)
+    values, weights = (np.append(inputs.values, inputs.values + 100)), np.repeat([1.0, 0.0], n)
     doubled = replace(doubled, values=values, weights=weights)
-    found = fitted(LONG, replace(COLUMNS, weight="weight"), given=doubled)
-    assert rmse_of(found, given, np.full(n, True)) < 0.2
+    result = fitted(LONG, replace(COLUMNS, weight="weight"), given=doubled)
+    assert rmse_of(result, inputs, np.full(n, True)) < 0.2
 
 
 def test_descent_when_feedback_is_implicit_then_liked_items_lead():
     pairs = [(u, i) for u in range(20) for i in range(20) if u % 2 == i % 2 and (u + i) % 8]
     plan = plan_of(rank=2, maxIter=10, regParam=0.1, solver="ccd", implicitPrefs=True, alpha=10.0, seed=1)
-    found = fitted(plan, replace(COLUMNS, rating=None), given=few(*zip(*pairs, strict=True), np.ones(len(pairs))))
-    leading = np.argsort(-found.user_factors @ found.item_factors.T, axis=1)[:, :5]
+    result = fitted(plan, replace(COLUMNS, rating=None), given=few(*zip(*pairs, strict=True), np.ones(len(pairs))))
+    leading = np.argsort(-result.user_factors @ result.item_factors.T, axis=1)[:, :5]
     np.testing.assert_array_equal(leading % 2, np.repeat(np.arange(20)[:, None] % 2, 5, axis=1))
 
 
@@ -172,11 +172,11 @@ def test_training_when_it_diverges_then_error_says_so():
 
 
 def test_training_when_step_is_too_large_then_it_is_halved():
-    found = fitted(changed(PLAN, stepSize=3.0))
-    assert found.step_size == 3.0 / 2**found.halvings < 3.0
-    users, _, losses = replayed(changed(PLAN, stepSize=found.step_size))
-    np.testing.assert_array_equal(found.user_factors, users[0])
-    np.testing.assert_allclose(found.history.objective, losses)
+    result = fitted(changed(PLAN, stepSize=3.0))
+    assert result.step_size == 3.0 / 2**result.halvings < 3.0
+    users, _, losses = replayed(changed(PLAN, stepSize=result.step_size))
+    np.testing.assert_array_equal(result.user_factors, users[0])
+    np.testing.assert_allclose(result.history.objective, losses)
 
 
 def test_ratings_when_ids_were_missing_at_first_then_are_told():
@@ -185,8 +185,8 @@ def test_ratings_when_ids_were_missing_at_first_then_are_told():
 
 
 def test_turns_when_they_end_by_time_then_training_still_learns():
-    found = fitted(changed(LONG, budgetS=0.01))
-    assert found.history.objective[-1] < 0.5 * found.history.objective[0]
+    result = fitted(changed(LONG, budgetS=0.01))
+    assert result.history.objective[-1] < 0.5 * result.history.objective[0]
 
 
 DESCENT = changed(PLAN, rank=4, maxIter=3, regParam=0.05, solver="ccd", stepSize=None, seed=1)
@@ -233,53 +233,53 @@ def alternating_least_squares(given, plan):
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_descent_when_done_then_objective_is_that_of_als(kind):
-    given, plan = positive(ratings()), changed(DESCENT, maxIter=30, **kind)
-    found = fitted(plan, given=given)
-    expected = objective(given, plan, *alternating_least_squares(given, plan))
-    assert objective(given, plan, found.user_factors, found.item_factors) <= 1.02 * expected
+    inputs, plan = positive(ratings()), changed(DESCENT, maxIter=30, **kind)
+    result = fitted(plan, given=inputs)
+    expected = objective(inputs, plan, *alternating_least_squares(inputs, plan))
+    assert objective(inputs, plan, result.user_factors, result.item_factors) <= 1.02 * expected
 
 
 @pytest.mark.parametrize("kind", KINDS[:2], ids=str)
 def test_descent_when_rows_are_in_other_order_then_same_bits(kind):
-    given, plan = positive(ratings()), changed(DESCENT, **kind)
-    order = np.random.default_rng(0).permutation(len(given.users))
-    first, second = (fitted(plan, given=one) for one in (given, some(given, order)))
+    inputs, plan = positive(ratings()), changed(DESCENT, **kind)
+    order = np.random.default_rng(0).permutation(len(inputs.users))
+    first, second = (fitted(plan, given=one) for one in (inputs, some(inputs, order)))
     assert first.user_factors.tobytes() == second.user_factors.tobytes()
     assert first.item_factors.tobytes() == second.item_factors.tobytes()
 
 
 def test_descent_when_one_worker_then_vectors_are_alike():
-    expected, found = fitted(DESCENT), fitted(DESCENT, workers=1)
-    np.testing.assert_allclose(found.item_factors, expected.item_factors, rtol=1e-3, atol=1e-4)
+    expected, result = fitted(DESCENT), fitted(DESCENT, workers=1)
+    np.testing.assert_allclose(result.item_factors, expected.item_factors, rtol=1e-3, atol=1e-4)
 
 
 def test_descent_when_it_has_biases_then_objective_falls():
-    given = ratings()
-    found = fitted(changed(DESCENT, maxIter=30, biases=True))
-    assert found.mean == pytest.approx(given.values.mean(), rel=1e-5)
-    objectives = found.history.metrics["objective"]
+    inputs = ratings()
+    result = fitted(changed(DESCENT, maxIter=30, biases=True))
+    assert result.mean == pytest.approx(inputs.values.mean(), rel=1e-5)
+    objectives = result.history.metrics["objective"]
     assert all(after <= before * (1 + 1e-6) for before, after in pairwise(objectives))
-    assert rmse_of(found, given, np.full(len(given.users), True)) == pytest.approx(
-        found.history.objective[-1], rel=1e-4
+    assert rmse_of(result, inputs, np.full(len(inputs.users), True)) == pytest.approx(
+        result.history.objective[-1], rel=1e-4
     )
 
 
 def test_descent_when_weight_is_two_then_as_two_ratings():
-    given = ratings()
+    inputs = ratings()
     one = fitted(DESCENT, replace(COLUMNS, weight="weight"))
-    other = fitted(DESCENT, given=some(given, np.repeat(np.arange(len(given.users)), given.weights.astype(int))))
+    other = fitted(DESCENT, given=some(inputs, np.repeat(np.arange(len(inputs.users)), inputs.weights.astype(int))))
     np.testing.assert_allclose(one.item_factors, other.item_factors, rtol=1e-3, atol=1e-4)
 
 
 def test_descent_when_patience_ends_then_best_stays():
     plan = changed(DESCENT, maxIter=60, patience=2, regParam=0.0, rank=12)
-    found = fitted(plan, HELD)
-    best, losses = found.history.best, found.history.validation
-    assert best < found.history.steps == len(losses) < 60
+    result = fitted(plan, HELD)
+    best, losses = result.history.best, result.history.validation
+    assert best < result.history.steps == len(losses) < 60
     assert losses[best - 1] == min(losses)
     expected = fitted(changed(plan, maxIter=best, patience=0), HELD)
-    assert found.user_factors.tobytes() == expected.user_factors.tobytes()
-    assert found.item_factors.tobytes() == expected.item_factors.tobytes()
+    assert result.user_factors.tobytes() == expected.user_factors.tobytes()
+    assert result.item_factors.tobytes() == expected.item_factors.tobytes()
 
 
 def test_descent_when_started_from_model_then_goes_on():
@@ -289,7 +289,7 @@ def test_descent_when_started_from_model_then_goes_on():
 
 
 def test_descent_when_a_user_is_new_then_it_gets_a_vector():
-    given = ratings()
-    known = fitted(DESCENT, given=some(given, given.users != 8))
-    found = fitted(changed(DESCENT, maxIter=1), start=known)
-    assert found.user_factors[np.flatnonzero(np.unique(given.users) == 8)[0]].any()
+    inputs = ratings()
+    known = fitted(DESCENT, given=some(inputs, inputs.users != 8))
+    result = fitted(changed(DESCENT, maxIter=1), start=known)
+    assert result.user_factors[np.flatnonzero(np.unique(inputs.users) == 8)[0]].any()

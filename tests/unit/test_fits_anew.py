@@ -38,9 +38,9 @@ def context(monkeypatch):
     """``context(...)``: such a context is the active one."""
 
     def make(*args, **kwargs):
-        made = LosesServers(*args, **kwargs)
-        monkeypatch.setattr(retry, "PS2Context", SimpleNamespace(getActive=lambda: made))
-        return made
+        created = LosesServers(*args, **kwargs)
+        monkeypatch.setattr(retry, "PS2Context", SimpleNamespace(getActive=lambda: created))
+        return created
 
     return make
 

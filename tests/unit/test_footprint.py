@@ -45,18 +45,20 @@ def test_rows_when_an_optimizer_keeps_state_then_count_it(optimizer, states):
 
 
 def test_fleet_when_factors_do_not_fit_then_error_names_sizes():
-    said = (
+    message = (
         r"^factorSize=1,000,000,000 and 2 features make 2,000,000,002 weights: solver 'minibatch' keeps up to 7 "
         r"vectors of them, at least 36,000,000,036 bytes, and 15,032,385,536 are left on the 2 servers, whose limits "
         r"are 17,179,869,184 together"
     )
-    with pytest.raises(LimitError, match=said):
+    with pytest.raises(LimitError, match=message):
         check_fleet(MACHINE, ADAM, [(8 * GIB, GIB), (8 * GIB, GIB)])
 
 
 def test_worker_when_features_do_not_fit_then_error_names_sizes():
-    said = r"^5 classes and 10,000,000 features make 50,000,000 weights: the rows of one worker use 1,000,000 features"
-    with pytest.raises(LimitError, match=said + r".* at least 100,000,000 bytes, and 9,999 are left on its machine"):
+    message = (
+        r"^5 classes and 10,000,000 features make 50,000,000 weights: the rows of one worker use 1,000,000 features"
+    )
+    with pytest.raises(LimitError, match=message + r".* at least 100,000,000 bytes, and 9,999 are left on its machine"):
         check_features(Problem("softmax", 10**7, 5), plan_of("minibatch"), 10**6, 9_999)
 
 

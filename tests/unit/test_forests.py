@@ -49,8 +49,8 @@ def leaves_of(x, y, w, kind, depth):
             if depth and gain > best[0] + 1e-9:
                 best = gain, left
     if best[1] is None:
-        said = [np.average(y, weights=w)] if kind == "variance" else np.bincount(y.astype(int), w, 3) / w.sum()
-        return np.tile(said, (len(y), 1))
+        message = [np.average(y, weights=w)] if kind == "variance" else np.bincount(y.astype(int), w, 3) / w.sum()
+        return np.tile(message, (len(y), 1))
     out = np.empty((len(y), 1 if kind == "variance" else 3))
     for side in (best[1], ~best[1]):
         out[side] = leaves_of(x[side], y[side], w[side], kind, depth - 1)
@@ -103,11 +103,11 @@ def test_draws_when_bootstrap_then_poisson():
 
 
 def test_features_when_drawn_by_turns_then_each_once():
-    usable, out, found = np.arange(3, 14), np.empty(11, np.int64), []
+    usable, out, result = np.arange(3, 14), np.empty(11, np.int64), []
     for turn in range(4):
-        found += out[: forest_kernels.draw_features(usable, 7, 5, turn, 4, out)].tolist()
-    assert found[:4] == sorted(found[:4])
-    assert sorted(found) == usable.tolist()
+        result += out[: forest_kernels.draw_features(usable, 7, 5, turn, 4, out)].tolist()
+    assert result[:4] == sorted(result[:4])
+    assert sorted(result) == usable.tolist()
 
 
 def test_strategy_when_auto_then_that_of_pyspark():

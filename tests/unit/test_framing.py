@@ -178,11 +178,11 @@ def test_request_when_no_memory_for_it_then_data_is_skipped(monkeypatch):
 
 
 def test_request_when_read_then_reserves_unpacked_key_memory():
-    told = []
+    messages = []
     columns = np.arange(1000)
     request = Request((Operation("gather", 1, 0, keys=Keys(1000, columns)),))
-    drive(reading(reserve=lambda draft: told.append(draft.memory_bytes)), message(binary.request_parts(request)))
-    assert told == [8000]
+    drive(reading(reserve=lambda draft: messages.append(draft.memory_bytes)), message(binary.request_parts(request)))
+    assert messages == [8000]
 
 
 # -- heads after which the connection is of no use any more ----------------------------------------------------------

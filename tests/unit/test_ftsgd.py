@@ -26,66 +26,66 @@ def taken(old, gradients, steps=None):
 
 def test_ftsgd_when_gradients_agree_then_momentum_grows():
     tilted = np.array([1.0, 1.0])
-    made, _ = taken(RIGHT, [RIGHT, tilted])
+    created, _ = taken(RIGHT, [RIGHT, tilted])
     first = BETA / 2 * RIGHT
     second = ALPHA * (1 + np.sqrt(0.5)) * first + BETA / 2 * tilted
-    np.testing.assert_allclose(made.w, START - first - second)
-    np.testing.assert_array_equal(made.gradient, tilted)
-    assert (made.oscillated, len(made.momenta)) == (False, 2)
+    np.testing.assert_allclose(created.w, START - first - second)
+    np.testing.assert_array_equal(created.gradient, tilted)
+    assert (created.oscillated, len(created.momenta)) == (False, 2)
 
 
 def test_weights_when_gradient_is_a_penalty_then_momenta_shrink():
-    made = ftsgd(lambda w: 0.3 * w, START, START, ALPHA, BETA, 5, l2=0.3)
-    np.testing.assert_allclose(made.w, made.shrink * START)
-    assert made.shrink == shrunk(made.momenta, BETA / 2 * 0.3)
-    assert max(made.momenta) == pytest.approx(2 * ALPHA)
+    created = ftsgd(lambda w: 0.3 * w, START, START, ALPHA, BETA, 5, l2=0.3)
+    np.testing.assert_allclose(created.w, created.shrink * START)
+    assert created.shrink == shrunk(created.momenta, BETA / 2 * 0.3)
+    assert max(created.momenta) == pytest.approx(2 * ALPHA)
 
 
 def test_descend_when_gradient_is_a_penalty_then_steps_are_plain():
-    made = descend(lambda w: 0.3 * w, START, BETA, 3, l2=0.3)
-    np.testing.assert_allclose(made.w, (1 - BETA * 0.3) ** 3 * START)
-    assert made.shrink == pytest.approx((1 - BETA * 0.3) ** 3)
+    created = descend(lambda w: 0.3 * w, START, BETA, 3, l2=0.3)
+    np.testing.assert_allclose(created.w, (1 - BETA * 0.3) ** 3 * START)
+    assert created.shrink == pytest.approx((1 - BETA * 0.3) ** 3)
 
 
 def test_ftsgd_when_a_gradient_turns_back_once_then_no_momentum():
-    made, _ = taken(RIGHT, [RIGHT, -RIGHT, -RIGHT])
+    created, _ = taken(RIGHT, [RIGHT, -RIGHT, -RIGHT])
     step = BETA / 2 * RIGHT
-    np.testing.assert_allclose(made.w, START - step + step - (ALPHA * 2 * -step - step))
-    assert not made.oscillated
+    np.testing.assert_allclose(created.w, START - step + step - (ALPHA * 2 * -step - step))
+    assert not created.oscillated
 
 
 def test_ftsgd_when_gradients_turn_back_twice_then_it_stops():
-    made, seen = taken(RIGHT, [RIGHT, -RIGHT, RIGHT, RIGHT])
-    assert (made.oscillated, len(made.momenta), len(seen)) == (True, 2, 3)
-    np.testing.assert_allclose(made.w, START)
-    np.testing.assert_array_equal(made.gradient, RIGHT)
+    created, seen = taken(RIGHT, [RIGHT, -RIGHT, RIGHT, RIGHT])
+    assert (created.oscillated, len(created.momenta), len(seen)) == (True, 2, 3)
+    np.testing.assert_allclose(created.w, START)
+    np.testing.assert_array_equal(created.gradient, RIGHT)
 
 
 def test_ftsgd_when_gradients_turn_back_apart_then_it_goes_on():
-    made, _ = taken(RIGHT, [-RIGHT, -RIGHT, RIGHT, RIGHT])
-    assert (made.oscillated, len(made.momenta)) == (False, 4)
+    created, _ = taken(RIGHT, [-RIGHT, -RIGHT, RIGHT, RIGHT])
+    assert (created.oscillated, len(created.momenta)) == (False, 4)
 
 
 def test_ftsgd_when_first_gradient_turns_back_then_it_counts():
-    made, _ = taken(RIGHT, [-RIGHT, RIGHT])
-    assert (made.oscillated, len(made.momenta)) == (True, 1)
+    created, _ = taken(RIGHT, [-RIGHT, RIGHT])
+    assert (created.oscillated, len(created.momenta)) == (True, 1)
 
 
 @pytest.mark.parametrize("old", [None, np.zeros(2), UP])
 def test_ftsgd_when_there_is_no_old_gradient_then_step_is_plain(old):
-    made, _ = taken(old, [RIGHT])
-    np.testing.assert_allclose(made.w, START - BETA / 2 * RIGHT)
+    created, _ = taken(old, [RIGHT])
+    np.testing.assert_allclose(created.w, START - BETA / 2 * RIGHT)
 
 
 def test_ftsgd_when_the_rate_is_too_large_then_it_oscillates():
-    made = ftsgd(lambda w: 5.0 * w, START, None, ALPHA, 1.0, 10)
-    assert made.oscillated
+    created = ftsgd(lambda w: 5.0 * w, START, None, ALPHA, 1.0, 10)
+    assert created.oscillated
 
 
 def test_ftsgd_when_there_is_no_step_then_nothing_changes():
-    made, _ = taken(RIGHT, [], steps=0)
-    np.testing.assert_array_equal(made.w, START)
-    np.testing.assert_array_equal(made.gradient, RIGHT)
+    created, _ = taken(RIGHT, [], steps=0)
+    np.testing.assert_array_equal(created.w, START)
+    np.testing.assert_array_equal(created.gradient, RIGHT)
 
 
 def test_cosine_when_vectors_are_huge_or_tiny_then_is_in_range():

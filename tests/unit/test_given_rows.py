@@ -130,8 +130,8 @@ def test_vector_when_it_is_of_no_numbers_then_refused(value) -> None:
 
 def test_rows_when_a_place_has_two_values_then_their_sum() -> None:
     x = sp.csr_array((np.array([4.0, 0.5, 0.5, 0.0]), np.array([2, 0, 0, 1]), np.array([0, 4])), shape=(1, 3))
-    found = as_rows("x", x, 3)
-    assert (found.indices.tolist(), found.data.tolist()) == ([0, 1, 2], [1.0, 0.0, 4.0])
+    result = as_rows("x", x, 3)
+    assert (result.indices.tolist(), result.data.tolist()) == ([0, 1, 2], [1.0, 0.0, 4.0])
     assert x.indices.tolist() == [2, 0, 0, 1]
 
 

@@ -55,10 +55,10 @@ def test_dashboard_when_read_then_panels_have_ids_and_places():
     assert len({panel["id"] for panel in panels}) == len(panels)
     taken = set()
     for panel in panels:
-        place = panel["gridPos"]
-        cells = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
+        position = panel["gridPos"]
+        cells = {(position["x"] + x, position["y"] + y) for x in range(position["w"]) for y in range(position["h"])}
         assert not cells & taken, panel["title"]
-        assert place["x"] + place["w"] <= 24
+        assert position["x"] + position["w"] <= 24
         taken |= cells
         assert len({target["refId"] for target in panel.get("targets", ())}) == len(panel.get("targets", ()))
         assert panel["type"] == "row" or panel["targets"]

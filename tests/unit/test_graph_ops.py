@@ -37,18 +37,18 @@ def filled(edges, dtype="int32"):
 def test_draws_when_edges_weigh_the_same_then_numbers_choose(dtype):
     edges = Edges([(0, 2), (0, 1), (0, 2), (0, 0)], 3, directed=True)
     pack, _ = filled(edges, dtype)
-    found = ops.draw_neighbours(pack, np.zeros(4, np.int64), np.array([0.0, 0.25, 0.5, 0.99]))
-    assert found.dtype == dtype
-    assert found.tolist() == [0, 1, 2, 2]
+    result = ops.draw_neighbours(pack, np.zeros(4, np.int64), np.array([0.0, 0.25, 0.5, 0.99]))
+    assert result.dtype == dtype
+    assert result.tolist() == [0, 1, 2, 2]
 
 
 def test_draws_when_edges_have_weights_then_use_cumulative_sums():
     edges = random_edges(5, 2000, weighted=True)
     pack, sums = filled(edges)
     for vertex in range(5):
-        found = ops.draw_weighted_neighbours(pack, sums, np.full(len(NUMBERS), vertex), NUMBERS)
+        result = ops.draw_weighted_neighbours(pack, sums, np.full(len(NUMBERS), vertex), NUMBERS)
         ends = np.cumsum(edges.matrix[vertex])
-        np.testing.assert_array_equal(found, np.searchsorted(ends, NUMBERS * ends[-1], side="right"))
+        np.testing.assert_array_equal(result, np.searchsorted(ends, NUMBERS * ends[-1], side="right"))
 
 
 def test_draws_when_there_is_none_or_no_other_then_it_is_told():
@@ -60,8 +60,8 @@ def test_pairs_when_looked_up_then_those_with_edge_are_told():
     edges = random_edges(40, 500)
     pack, _ = filled(edges)
     every, other = (axis.reshape(-1) for axis in np.indices((40, 40)))
-    found = ops.are_neighbours(pack, every, other.astype(np.int32))
-    np.testing.assert_array_equal(found.reshape(40, 40), edges.matrix > 0)
+    result = ops.are_neighbours(pack, every, other.astype(np.int32))
+    np.testing.assert_array_equal(result.reshape(40, 40), edges.matrix > 0)
 
 
 @pytest.mark.parametrize("slot", [-1, VERTICES, 1000])

@@ -98,10 +98,10 @@ def test_rows_when_dictionary_has_a_null_then_it_is_absent():
     column = pa.DictionaryArray.from_arrays(pa.array([0, 1, 0]), pa.array(["a", None]))
     lists = pa.ListArray.from_arrays([0, 2, 2, 3], column)
     hasher = FieldHasher((Field.categorical("x"), Field.categorical("y")))
-    found = hasher.rows(pa.record_batch({"x": column, "y": lists}))
+    result = hasher.rows(pa.record_batch({"x": column, "y": lists}))
     expected = hasher.rows_of_dicts([{"x": "a", "y": ["a"]}, {"x": None, "y": []}, {"x": "a", "y": ["a"]}])
-    assert found.keys.tolist() == expected.keys.tolist()
-    assert found.indptr.tolist() == [0, 2, 2, 4]
+    assert result.keys.tolist() == expected.keys.tolist()
+    assert result.indptr.tolist() == [0, 2, 2, 4]
 
 
 def test_dicts_when_a_number_is_a_decimal_then_as_in_a_batch():
@@ -183,11 +183,11 @@ def test_dicts_when_pandas_made_them_then_nan_is_null():
         {"s": ["a", None], "n": [None, 2.0], "t": pd.array([1, None], "Int64"), "l": [["a", np.nan], []]}
     )
     hasher = FieldHasher((Field.categorical("s"), Field.numeric("n"), Field.cross("s", "t"), Field.categorical("l")))
-    given = hasher.rows_of_dicts(frame.to_dict("records"))
+    inputs = hasher.rows_of_dicts(frame.to_dict("records"))
     expected = hasher.rows_of_dicts(
         [{"s": "a", "n": None, "t": 1, "l": ["a", None]}, {"s": None, "n": 2.0, "t": None, "l": []}]
     )
-    assert all(np.array_equal(getattr(given, name), getattr(expected, name)) for name in ("indptr", "keys", "values"))
+    assert all(np.array_equal(getattr(inputs, name), getattr(expected, name)) for name in ("indptr", "keys", "values"))
 
 
 @pytest.mark.parametrize(

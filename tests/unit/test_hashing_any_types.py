@@ -59,7 +59,7 @@ def _batches(draw):
 def test_rows_when_any_types_then_those_of_dicts(batch, data):
     begin = data.draw(st.integers(0, batch.num_rows))
     part = batch.slice(begin, data.draw(st.integers(0, batch.num_rows - begin)))
-    found, expected = HASHER.rows(part), HASHER.rows_of_dicts(part.to_pylist())
+    result, expected = HASHER.rows(part), HASHER.rows_of_dicts(part.to_pylist())
     for name in ("indptr", "keys", "values", "fields"):
-        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
-    assert found.width == expected.width
+        np.testing.assert_array_equal(getattr(result, name), getattr(expected, name))
+    assert result.width == expected.width

@@ -18,9 +18,9 @@ START = Order(1, ("server",))
 @pytest.fixture
 def hosts():
     """Of one server, which was ordered."""
-    made = Hosts(1, "1.0")
-    made.order(0, ["server"])
-    return made
+    created = Hosts(1, "1.0")
+    created.order(0, ["server"])
+    return created
 
 
 def test_report_when_server_was_ordered_then_host_starts_it(hosts):

@@ -52,9 +52,9 @@ def test_fit_when_it_begins_at_minimum_then_it_stays_there():
 
 def test_fit_when_averaged_first_then_minimum_in_fewer_steps():
     """The hybrid of MLlib*'s Figure 5: model averaging, then L-BFGS from there."""
-    ways = {"labelCol": "value", "regParam": 0.1, "tol": 1e-8, "solver": "l-bfgs", "maxIter": 100}
-    averaged = fit(LinearRegression(**{**ways, "solver": "ma-sgd", "maxIter": 10}, stepSize=1e-2))
-    cold, warm = fit(LinearRegression(**ways)), fit(LinearRegression(**ways, initialModel=averaged))
+    variants = {"labelCol": "value", "regParam": 0.1, "tol": 1e-8, "solver": "l-bfgs", "maxIter": 100}
+    averaged = fit(LinearRegression(**{**variants, "solver": "ma-sgd", "maxIter": 10}, stepSize=1e-2))
+    cold, warm = fit(LinearRegression(**variants)), fit(LinearRegression(**variants, initialModel=averaged))
     assert warm.summary.objectiveHistory[0] == pytest.approx(averaged.summary.objectiveHistory[-1])
     assert warm.summary.objectiveHistory[-1] == pytest.approx(cold.summary.objectiveHistory[-1], rel=1e-6)
     assert warm.summary.totalIterations < cold.summary.totalIterations

@@ -33,8 +33,8 @@ def drawn(keys, kind="normal", scale=0.5, seed=3, begin=0, end=WIDTH):
 
 
 def blocks(**more):
-    given = {"init": "normal", "initScale": 0.5, "seed": 3, "layout": "column", **more}
-    return DCV.sparse(2**63, WIDTH, **given).matrix()
+    inputs = {"init": "normal", "initScale": 0.5, "seed": 3, "layout": "column", **more}
+    return DCV.sparse(2**63, WIDTH, **inputs).matrix()
 
 
 def test_pull_when_keys_are_absent_then_initial_values(fleet):

@@ -13,10 +13,10 @@ from ps2.run.journal import Journal, Stopped
 
 
 def of(*clocks):
-    made = Journal()
+    created = Journal()
     for clock in clocks:
-        made = made.with_message(clock, b"%d" % clock)
-    return made
+        created = created.with_message(clock, b"%d" % clock)
+    return created
 
 
 def test_journal_when_it_rolls_back_then_histories_do_not_mix():
@@ -53,10 +53,10 @@ def test_journal_when_bytes_are_another_thing_then_is_refused():
 
 
 def test_before_when_given_a_clock_then_has_what_is_below():
-    made = of(0, 3, 4).with_stop(5, 8)
-    assert made.before(4).messages(0, 9) == [b"0", b"3"]
-    assert (made.before(5).stopped, made.before(6).stopped) == (None, Stopped(5, 8))
-    assert made.before(0).to_bytes() == b""
+    created = of(0, 3, 4).with_stop(5, 8)
+    assert created.before(4).messages(0, 9) == [b"0", b"3"]
+    assert (created.before(5).stopped, created.before(6).stopped) == (None, Stopped(5, 8))
+    assert created.before(0).to_bytes() == b""
 
 
 def test_stop_when_returned_again_then_the_first_one_counts():

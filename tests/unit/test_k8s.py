@@ -25,8 +25,8 @@ def render(*arguments):
 
 
 def container(text):
-    (found,) = [each for each in yaml.safe_load_all(text) if each["kind"] == "StatefulSet"]
-    return found["spec"]["template"]["spec"]["containers"][0]
+    (result,) = [each for each in yaml.safe_load_all(text) if each["kind"] == "StatefulSet"]
+    return result["spec"]["template"]["spec"]["containers"][0]
 
 
 def test_the_base_says_what_render_prints():
@@ -37,16 +37,16 @@ def test_the_base_says_what_render_prints():
 
 def customized(folder):
     """The objects of a kustomization: those of what it builds on, with its patches."""
-    said = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    message = yaml.safe_load((folder / "kustomization.yaml").read_text())
     objects = []
-    for each in said["resources"]:
+    for each in message["resources"]:
         path = folder / each
         objects += customized(path) if path.is_dir() else yaml.safe_load_all(path.read_text())
-    for each in said.get("patches", []):
+    for each in message.get("patches", []):
         (target,) = [
-            found
-            for found in objects
-            if (found["kind"], found["metadata"]["name"]) == (each["target"]["kind"], each["target"]["name"])
+            result
+            for result in objects
+            if (result["kind"], result["metadata"]["name"]) == (each["target"]["kind"], each["target"]["name"])
         ]
         for change in yaml.safe_load(each["patch"]):
             patch(target, **change)
@@ -55,8 +55,8 @@ def customized(folder):
 
 def patch(target, op, path, value=None):
     """Do what one line of a JSON patch says (RFC 6902)."""
-    *way, last = path.strip("/").split("/")
-    for step in way:
+    *variant, last = path.strip("/").split("/")
+    for step in variant:
         target = target[int(step) if isinstance(target, list) else step]
     if isinstance(target, list):
         assert (op, last) == ("add", "-")
@@ -91,7 +91,7 @@ def reached(policies, pod, source, own="ml"):
 
     Of the language of policies, this knows what ours say: selectors by labels, and ports by name.
     """
-    found = set()
+    result = set()
     for policy in policies:
         spec = policy["spec"]
         if not selects(spec["podSelector"], pod["metadata"]["labels"]):
@@ -101,9 +101,9 @@ def reached(policies, pod, source, own="ml"):
                 labels = {"kubernetes.io/metadata.name": source}
                 here = source == own if "namespaceSelector" not in peer else selects(peer["namespaceSelector"], labels)
                 assert peer.get("podSelector", {}) == {}
-                found |= {port["port"] for port in rule["ports"] if here}
-    assert found <= {port["name"] for port in pod["spec"]["containers"][0]["ports"]}
-    return found
+                result |= {port["port"] for port in rule["ports"] if here}
+    assert result <= {port["name"] for port in pod["spec"]["containers"][0]["ports"]}
+    return result
 
 
 def selects(selector, labels):
@@ -152,11 +152,11 @@ def test_driver_monitor_when_it_selects_then_finds_drivers():
 
 
 def test_the_overlay_with_tls_says_what_render_prints():
-    (made,) = [each for each in customized(FOLDER / "overlays" / "tls") if each["kind"] == "StatefulSet"]
+    (created,) = [each for each in customized(FOLDER / "overlays" / "tls") if each["kind"] == "StatefulSet"]
     (rendered,) = [
         each for each in manifests(FleetSettings("ps2:dev", tls_secret="ps2-tls")) if each["kind"] == "StatefulSet"
     ]
-    ours, theirs = (each["spec"]["template"]["spec"] for each in (made, rendered))
+    ours, theirs = (each["spec"]["template"]["spec"] for each in (created, rendered))
     for each in (ours, theirs):
         del each["topologySpreadConstraints"], each["containers"][0]["resources"]
     assert ours == theirs
@@ -167,26 +167,26 @@ def test_a_job_is_told_where_the_servers_are(tmp_path, is_link):
     shown = tmp_path / "submit"
     shown.write_text('#!/bin/sh\nfor each; do echo "$each"; done\n')
     shown.chmod(0o755)
-    given = {"SPARK_SUBMIT": str(shown), "IMAGE": "ps2:dev", "SERVERS": "2", "NAMESPACE": "ml", "FLEET": "ads"}
-    given |= {"PATH": os.defpath, "NAME": "a-computer"}
+    inputs = {"SPARK_SUBMIT": str(shown), "IMAGE": "ps2:dev", "SERVERS": "2", "NAMESPACE": "ml", "FLEET": "ads"}
+    inputs |= {"PATH": os.defpath, "NAME": "a-computer"}
     script = FOLDER / "job" / "submit.sh"
     if is_link:  # as in a folder of PATH
         script = tmp_path / "link"
         script.symlink_to(FOLDER / "job" / "submit.sh")
     command = [script, "https://cluster:6443", "local:///train.py", "--epochs", "3"]
-    said = subprocess.run(command, env=given, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert "spark.kubernetes.driverEnv.PS2_FLEET=ads-0.ads.ml.svc:7070,ads-1.ads.ml.svc:7070" in said
-    assert (said[1], said[-3:]) == ("k8s://https://cluster:6443", ["local:///train.py", "--epochs", "3"])
-    (template,) = [each.partition("=")[2] for each in said if "podTemplateFile" in each]
+    message = subprocess.run(command, env=inputs, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert "spark.kubernetes.driverEnv.PS2_FLEET=ads-0.ads.ml.svc:7070,ads-1.ads.ml.svc:7070" in message
+    assert (message[1], message[-3:]) == ("k8s://https://cluster:6443", ["local:///train.py", "--epochs", "3"])
+    (template,) = [each.partition("=")[2] for each in message if "podTemplateFile" in each]
     assert Path(template).is_file()
-    assert subprocess.run(command[:1], check=False, env=given, capture_output=True).returncode == 2
+    assert subprocess.run(command[:1], check=False, env=inputs, capture_output=True).returncode == 2
 
 
 @pytest.mark.parametrize("servers", ["0", "-1", "eight", "2.5"])
 def test_a_job_when_servers_are_no_number_then_not_submitted(tmp_path, servers):
-    given = {"SPARK_SUBMIT": "echo", "IMAGE": "ps2:dev", "SERVERS": servers, "PATH": os.defpath}
+    inputs = {"SPARK_SUBMIT": "echo", "IMAGE": "ps2:dev", "SERVERS": servers, "PATH": os.defpath}
     command = [FOLDER / "job" / "submit.sh", "https://cluster:6443", "local:///train.py"]
-    submitted = subprocess.run(command, check=False, env=given, capture_output=True, text=True)
+    submitted = subprocess.run(command, check=False, env=inputs, capture_output=True, text=True)
     assert (submitted.returncode, submitted.stdout) == (2, "")
     assert submitted.stderr == f"SERVERS: expected a number of servers from 1 on, got '{servers}'\n"
 
@@ -194,18 +194,18 @@ def test_a_job_when_servers_are_no_number_then_not_submitted(tmp_path, servers):
 @pytest.mark.parametrize("overlay", ["dev", "production"])
 def test_an_overlay_names_what_is_in_the_base(overlay):
     folder = FOLDER / "overlays" / overlay
-    said = yaml.safe_load((folder / "kustomization.yaml").read_text())
-    assert all((folder / each / "kustomization.yaml").is_file() for each in said["resources"])
+    message = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    assert all((folder / each / "kustomization.yaml").is_file() for each in message["resources"])
     there = {(each["kind"], each["metadata"]["name"]) for each in manifests(FleetSettings("ps2:dev"))}
-    assert {("StatefulSet", each["name"]) for each in said["replicas"]} <= there
-    assert {(each["target"]["kind"], each["target"]["name"]) for each in said.get("patches", [])} <= there
+    assert {("StatefulSet", each["name"]) for each in message["replicas"]} <= there
+    assert {(each["target"]["kind"], each["target"]["name"]) for each in message.get("patches", [])} <= there
 
 
 @pytest.mark.parametrize("tls", [(), ("--tls-secret", "certificates")])
 def test_the_server_knows_all_arguments_of_a_pod(tls):
-    found = container(render("--image", "ps2:dev", *tls).stdout)
-    assert found["command"] == ["ps2", "server"]
-    server.make_context("server", list(found["args"]))
+    result = container(render("--image", "ps2:dev", *tls).stdout)
+    assert result["command"] == ["ps2", "server"]
+    server.make_context("server", list(result["args"]))
 
 
 def test_probes_use_tcp_when_tls_is_on():

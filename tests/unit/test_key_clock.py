@@ -32,9 +32,9 @@ def servers():
 @pytest.fixture
 def clock(servers):
     """A clock whose time is its ``now_s``."""
-    made = KeyClock(servers.master, servers, "test/keys", lambda: made.now_s)
-    made.now_s = 1000.0
-    return made
+    created = KeyClock(servers.master, servers, "test/keys", lambda: created.now_s)
+    created.now_s = 1000.0
+    return created
 
 
 def pass_by(clock, seconds):

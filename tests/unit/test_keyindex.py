@@ -40,10 +40,10 @@ def test_insert_when_keys_repeat_in_call_then_share_one_slot():
 
 
 def test_insert_when_the_index_grows_then_keeps_every_slot():
-    index, wanted = KeyIndex(), np.random.default_rng(0).permutation(100_000)
-    for batch in np.array_split(wanted, 37):
+    index, expected = KeyIndex(), np.random.default_rng(0).permutation(100_000)
+    for batch in np.array_split(expected, 37):
         index.insert(batch)
-    np.testing.assert_array_equal(index.lookup(wanted), np.arange(100_000))
+    np.testing.assert_array_equal(index.lookup(expected), np.arange(100_000))
 
 
 def test_insert_when_given_saved_keys_then_restores_same_slots():

@@ -36,8 +36,8 @@ def test_setting_when_declared_then_has_its_accessors(cls):
 
 def test_signature_when_asked_then_defaults():
     keywords = inspect.signature(RandomForestClassifier).parameters
-    found = {name: keywords[name].default for name in ("numTrees", "impurity", "labelCol", "weightCol")}
-    assert found == {"numTrees": 20, "impurity": "gini", "labelCol": "label", "weightCol": None}
+    result = {name: keywords[name].default for name in ("numTrees", "impurity", "labelCol", "weightCol")}
+    assert result == {"numTrees": 20, "impurity": "gini", "labelCol": "label", "weightCol": None}
     assert inspect.signature(Word2Vec).parameters["outputCol"].default is None  # the uid is part of it
 
 

@@ -36,10 +36,10 @@ def test_products_when_shards_are_summed_then_match_matrix(density, block, monke
     parts = [Rows(sp.csr_array(x[part]), y[part], c[part]).localize() for part in shards]
     packed = sum(products(part, mean, label_mean).packed() for part in parts)
     assert len(packed) == packed_size(K)
-    found = Products.unpacked(packed, K)
-    np.testing.assert_allclose(found.xx, expected.xx, atol=1e-10)
-    np.testing.assert_allclose(found.xy, expected.xy, atol=1e-10)
-    assert found.yy == pytest.approx(expected.yy)
+    result = Products.unpacked(packed, K)
+    np.testing.assert_allclose(result.xx, expected.xx, atol=1e-10)
+    np.testing.assert_allclose(result.xy, expected.xy, atol=1e-10)
+    assert result.yy == pytest.approx(expected.yy)
 
 
 @pytest.mark.parametrize("others", [0.02, 1.0])
@@ -53,9 +53,9 @@ def test_products_when_a_mean_is_large_then_nothing_cancels(others):
     y, c = 2.0 * (x[:, 7] - 1e7) + x[:, 9], rng.random(400) + 0.1
     expected, mean, label_mean = dense(x, y, c)
     parts = [Rows(sp.csr_array(x[part]), y[part], c[part]).localize() for part in (slice(0, 200), slice(200, 400))]
-    found = Products.unpacked(sum(products(part, mean, label_mean).packed() for part in parts), 40)
-    np.testing.assert_allclose(found.xx, expected.xx, rtol=1e-7, atol=1e-6)
-    np.testing.assert_allclose(found.xy, expected.xy, rtol=1e-7, atol=1e-6)
+    result = Products.unpacked(sum(products(part, mean, label_mean).packed() for part in parts), 40)
+    np.testing.assert_allclose(result.xx, expected.xx, rtol=1e-7, atol=1e-6)
+    np.testing.assert_allclose(result.xy, expected.xy, rtol=1e-7, atol=1e-6)
     w = np.linspace(-1.0, 1.0, 40)
     rest = sum(slopes(part, mean, label_mean, w) for part in parts)
     np.testing.assert_allclose(rest, expected.xy - expected.xx @ w, rtol=1e-6, atol=1e-5)
@@ -69,39 +69,41 @@ def test_solve_when_features_are_nearly_alike_then_finds_weights():
     x -= x.mean(axis=0)
     w = np.array([1.0, 2.0, 3.0])
     rows, mean = Rows(sp.csr_array(x), x @ w).localize(), np.zeros(3)
-    found = solve(products(rows, mean, 0.0), mean, mean, 100, 1e-6)
-    assert 0 < found.pivot < 1e-10
-    assert np.abs(found.w - w).max() > 1e-6
+    result = solve(products(rows, mean, 0.0), mean, mean, 100, 1e-6)
+    assert 0 < result.pivot < 1e-10
+    assert np.abs(result.w - w).max() > 1e-6
     for _ in range(3):
-        found = found.refined(slopes(rows, mean, 0.0, found.w))
-    np.testing.assert_allclose(found.w, w, rtol=1e-8)
+        result = result.refined(slopes(rows, mean, 0.0, result.w))
+    np.testing.assert_allclose(result.w, w, rtol=1e-8)
 
 
 def test_solve_when_feature_is_constant_then_its_weight_is_0():
     of, _, _ = dense(*data())
     of.xx[2], of.xx[:, 2], of.xy[2] = 0.0, 0.0, 0.0
-    found, rest = solve(of, NONE, NONE, 100, 1e-6), [0, 1, 3, 4]
-    np.testing.assert_allclose(found.w[rest], np.linalg.solve(of.xx[np.ix_(rest, rest)], of.xy[rest]))
-    assert (found.w[2], found.pivot > 0) == (0, True)
+    result, rest = solve(of, NONE, NONE, 100, 1e-6), [0, 1, 3, 4]
+    np.testing.assert_allclose(result.w[rest], np.linalg.solve(of.xx[np.ix_(rest, rest)], of.xy[rest]))
+    assert (result.w[2], result.pivot > 0) == (0, True)
 
 
 def test_solve_when_weights_are_determined_then_matches_numpy():
     of, mean, _ = dense(*data())
     l2 = np.arange(K) / 10.0
-    found, inverse = solve(of, NONE, l2, 100, 1e-6), np.linalg.inv(of.xx + np.diag(l2))
-    np.testing.assert_allclose(found.w, inverse @ of.xy)
-    np.testing.assert_allclose(found.inverse_diagonal(), np.diag(inverse))
-    assert found.inverse_form(mean) == pytest.approx(mean @ inverse @ mean)
+    result, inverse = solve(of, NONE, l2, 100, 1e-6), np.linalg.inv(of.xx + np.diag(l2))
+    np.testing.assert_allclose(result.w, inverse @ of.xy)
+    np.testing.assert_allclose(result.inverse_diagonal(), np.diag(inverse))
+    assert result.inverse_form(mean) == pytest.approx(mean @ inverse @ mean)
 
 
 def test_solve_when_feature_is_duplicated_then_both_share_weight():
     x, y, c = data()
     x[:, 4] = x[:, 1]
-    found = solve(dense(x, y, c)[0], NONE, NONE, 100, 1e-6)
-    assert (found.factor, found.pivot, found.feature) == (None, 0, 4)
-    assert found.w[4] == pytest.approx(found.w[1])
+    result = solve(dense(x, y, c)[0], NONE, NONE, 100, 1e-6)
+    assert (result.factor, result.pivot, result.feature) == (None, 0, 4)
+    assert result.w[4] == pytest.approx(result.w[1])
     of, _, _ = dense(x[:, :4], y, c)
-    np.testing.assert_allclose([*found.w[:1], 2 * found.w[1], *found.w[2:4]], np.linalg.solve(of.xx, of.xy), rtol=1e-6)
+    np.testing.assert_allclose(
+        [*result.w[:1], 2 * result.w[1], *result.w[2:4]], np.linalg.solve(of.xx, of.xy), rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize("size", [1.0, 1e-9, 1e12])

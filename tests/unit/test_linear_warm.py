@@ -21,9 +21,9 @@ def test_margins_when_warm_then_prediction_compiles_nothing(loss):
     before = compiled(MODULES)
     problem = Problem(loss, 3, width=1 if loss == "huber" else 3)
     w, b = np.ones(3 * problem.width), np.zeros(problem.biases)
-    found = []
+    result = []
     for values in (np.array([2.0, 3.0]), pa.array([2.0, 3.0]).to_numpy()):
         x = sp.csr_array((values, np.array([0, 2]), np.array([0, 1, 2])), shape=(2, 3))
-        found.append(loss_of(problem).margins(x, w, b))
-    assert found[0].tolist() == found[1].tolist()
+        result.append(loss_of(problem).margins(x, w, b))
+    assert result[0].tolist() == result[1].tolist()
     assert compiled(MODULES) == before

@@ -28,9 +28,9 @@ def fleet(monkeypatch):
 def test_load_numpy_when_saved_then_as_pulled(fleet, tmp_path, kind, dtype):
     vector = DCV.dense(DIM, dtype=dtype) if kind == "dense" else DCV.sparse(2**63, dtype=dtype)
     vector.push(VALUES.astype(dtype), KEYS if vector.isSparse else None).save(str(tmp_path))
-    found, expected = ps2.load_numpy(str(tmp_path)), vector.pull()
-    assert isinstance(found, tuple) == vector.isSparse
-    for one, other in zip(np.atleast_2d(found), np.atleast_2d(expected), strict=True):
+    result, expected = ps2.load_numpy(str(tmp_path)), vector.pull()
+    assert isinstance(result, tuple) == vector.isSparse
+    for one, other in zip(np.atleast_2d(result), np.atleast_2d(expected), strict=True):
         assert (one.dtype, one.tolist()) == (other.dtype, other.tolist())
 
 

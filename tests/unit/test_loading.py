@@ -347,8 +347,8 @@ def test_load_when_value_is_flipped_then_error_names_checksums(saved, folder):
     data = bytearray((folder / file.name).read_bytes())
     data[-1] ^= 1
     (folder / file.name).write_bytes(data)
-    found = xxhash.xxh3_128(bytes(data)).hexdigest()
-    refused(folder, CheckpointCorruptError, rf"{file.name}: expected bytes with XXH3-128 {file.xxh3}, got {found}")
+    result = xxhash.xxh3_128(bytes(data)).hexdigest()
+    refused(folder, CheckpointCorruptError, rf"{file.name}: expected bytes with XXH3-128 {file.xxh3}, got {result}")
 
 
 def test_load_when_file_has_another_dtype_then_error_names_both(saved, folder):
@@ -367,8 +367,8 @@ def test_load_when_file_has_another_shape_then_error_names_both(saved, folder, s
 def test_load_when_file_ends_before_header_says_then_error(saved, folder):
     file = file_of(saved, "values")
     put_file(folder, saved, file, (folder / file.name).read_bytes()[:-8])
-    said = rf"{file.name}: expected 3 x {DIM // 2} values of float64, but the file ends"
-    refused(folder, CheckpointCorruptError, said)
+    message = rf"{file.name}: expected 3 x {DIM // 2} values of float64, but the file ends"
+    refused(folder, CheckpointCorruptError, message)
 
 
 def test_load_when_file_goes_on_after_array_then_names_sizes(saved, folder):

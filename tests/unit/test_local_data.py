@@ -14,9 +14,9 @@ from ps2.run.pandas_rows import VECTOR_TYPE
 
 
 def test_parts_when_a_range_is_long_then_none_is_large():
-    found = local_data(range(10**9))
-    assert max(map(len, found.parts(3))) < 100
-    assert [len(found.read(part)) for part in found.parts(3)] == [333333333, 333333333, 333333334]
+    result = local_data(range(10**9))
+    assert max(map(len, result.parts(3))) < 100
+    assert [len(result.read(part)) for part in result.parts(3)] == [333333333, 333333333, 333333334]
 
 
 def test_parts_when_pandas_has_many_types_then_arrow_has_them():
@@ -30,8 +30,8 @@ def test_parts_when_pandas_has_many_types_then_arrow_has_them():
         },
         index=[7, 7],
     ).set_axis([*"abcd", "a"], axis=1)
-    found = local_data(frame)
-    table = pa.concat_tables(pa.Table.from_batches(found.read(part)) for part in found.parts(2))
+    result = local_data(frame)
+    table = pa.concat_tables(pa.Table.from_batches(result.read(part)) for part in result.parts(2))
     assert table.schema.names == [*"abcd", "a"]
     assert table.schema.types == [pa.decimal128(2, 1), pa.int64(), pa.string(), VECTOR_TYPE, pa.list_(pa.float64())]
     assert [column.null_count for column in table.columns] == [1, 1, 0, 1, 0]

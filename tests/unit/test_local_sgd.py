@@ -42,19 +42,19 @@ def plain_pass(loss, rows, order, steps):
 
 def check(name, steps, rows=ROWS_64, order=ORDER, **options):
     loss = loss_of(Problem(name, KEYS, **options))
-    made = local_sgd(loss, rows, W, B, order, steps)
+    created = local_sgd(loss, rows, W, B, order, steps)
     w, b, shrink = plain_pass(loss, rows, order, steps)
-    np.testing.assert_allclose(made.w, w, rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(made.b, b, rtol=1e-9, atol=1e-12)
-    assert made.shrink == pytest.approx(shrink, rel=1e-9)
-    return made
+    np.testing.assert_allclose(created.w, w, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(created.b, b, rtol=1e-9, atol=1e-12)
+    assert created.shrink == pytest.approx(shrink, rel=1e-9)
+    return created
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("steps", [LocalSteps(1, 0.1, 0.2), LocalSteps(5, 0.5, 0.0), LocalSteps(4, 0.3, 0.1, 17)])
 def test_local_sgd_when_compared_with_dense_shrinking_then_same(name, steps):
-    made = check(name, steps)
-    assert made.next_step == steps.first_step + -(-ROWS // steps.batch)
+    created = check(name, steps)
+    assert created.next_step == steps.first_step + -(-ROWS // steps.batch)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -71,10 +71,10 @@ def test_local_sgd_when_no_row_uses_feature_then_unused_weight():
         np.arange(KEYS + 3), sp.csr_array((X.data, X.indices, X.indptr), shape=(ROWS, KEYS + 3)), ROWS_64.y
     )
     w, steps = np.append(W, [0.4, -0.5, 0.01]), LocalSteps(2, 0.1, 0.3, 1, 0.2)
-    made = local_sgd(loss_of(Problem("logistic", KEYS + 3)), wide, w, B, ORDER, steps)
-    np.testing.assert_allclose(made.w[KEYS:], made.unused(w)[KEYS:], rtol=1e-12)
-    assert made.w[KEYS] > 0.1
-    assert made.w[-1] == 0.0
+    created = local_sgd(loss_of(Problem("logistic", KEYS + 3)), wide, w, B, ORDER, steps)
+    np.testing.assert_allclose(created.w[KEYS:], created.unused(w)[KEYS:], rtol=1e-12)
+    assert created.w[KEYS] > 0.1
+    assert created.w[-1] == 0.0
 
 
 @pytest.mark.parametrize("l2", [5.0, 10.0, 15.0])
@@ -92,18 +92,18 @@ def test_local_sgd_when_rows_have_no_weights_then_it_is_the_same():
 
 
 def test_local_sgd_when_intercept_is_not_trained_then_stays():
-    made = check("logistic", LocalSteps(3, 0.1, 0.2), fit_intercept=False)
-    np.testing.assert_array_equal(made.b, B)
+    created = check("logistic", LocalSteps(3, 0.1, 0.2), fit_intercept=False)
+    np.testing.assert_array_equal(created.b, B)
 
 
 @pytest.mark.parametrize("batch", [0, ROWS, 10 * ROWS])
 def test_local_sgd_when_batch_is_all_rows_then_one_gradient_step(batch):
     loss = loss_of(Problem("logistic", KEYS))
     at = loss.gradient(ROWS_64, W, B)
-    made = local_sgd(loss, ROWS_64, W, B, ORDER, LocalSteps(batch, 0.5, 0.2))
-    np.testing.assert_allclose(made.w, (1 - 0.5 * 0.2) * W - 0.5 * at.dw / at.weight, rtol=1e-12)
-    np.testing.assert_allclose(made.b, B - 0.5 * at.db / at.weight, rtol=1e-12)
-    assert made.next_step == 1
+    created = local_sgd(loss, ROWS_64, W, B, ORDER, LocalSteps(batch, 0.5, 0.2))
+    np.testing.assert_allclose(created.w, (1 - 0.5 * 0.2) * W - 0.5 * at.dw / at.weight, rtol=1e-12)
+    np.testing.assert_allclose(created.b, B - 0.5 * at.db / at.weight, rtol=1e-12)
+    assert created.next_step == 1
 
 
 def test_local_sgd_when_called_again_then_two_passes_are_one():
@@ -117,16 +117,16 @@ def test_local_sgd_when_called_again_then_two_passes_are_one():
 
 def test_local_sgd_when_values_are_float32_then_model_is_float64():
     loss, narrow = loss_of(Problem("logistic", KEYS)), X.astype("float32")
-    made = local_sgd(loss, replace(ROWS_64, x=narrow), W.astype("float32"), B, ORDER, LocalSteps(1, 0.1, 0.2))
+    created = local_sgd(loss, replace(ROWS_64, x=narrow), W.astype("float32"), B, ORDER, LocalSteps(1, 0.1, 0.2))
     rows = replace(ROWS_64, x=narrow.astype("float64"))
     wide = local_sgd(loss, rows, W.astype("float32").astype("float64"), B, ORDER, LocalSteps(1, 0.1, 0.2))
-    np.testing.assert_allclose(made.w, wide.w, rtol=1e-12)
+    np.testing.assert_allclose(created.w, wide.w, rtol=1e-12)
 
 
 def test_local_sgd_when_there_are_no_rows_then_the_model_stays():
     none = LocalRows(np.arange(0), sp.csr_array((0, 0)), np.empty(0))
-    made = local_sgd(loss_of(Problem("logistic", 1)), none, np.empty(0), B, np.arange(0), LocalSteps(0, 0.1, 0.2, 3))
-    assert (made.b.tolist(), made.shrink, made.next_step) == (B.tolist(), 1, 3)
+    created = local_sgd(loss_of(Problem("logistic", 1)), none, np.empty(0), B, np.arange(0), LocalSteps(0, 0.1, 0.2, 3))
+    assert (created.b.tolist(), created.shrink, created.next_step) == (B.tolist(), 1, 3)
 
 
 def test_local_sgd_when_done_then_the_model_given_is_unchanged():

@@ -25,10 +25,10 @@ def record(message="it is %s", args=("so",), **extra):
 
 
 def test_line_when_formatted_then_has_time_and_known_fields():
-    made = record()
-    line = line_of(made, fleet="f", run=3, clock=7, server=None)
+    created = record()
+    line = line_of(created, fleet="f", run=3, clock=7, server=None)
     at = datetime.fromisoformat(line.pop("ts").replace("Z", "+00:00"))
-    assert abs(at - datetime.fromtimestamp(made.created, timezone.utc)).total_seconds() < 0.002
+    assert abs(at - datetime.fromtimestamp(created.created, timezone.utc)).total_seconds() < 0.002
     assert line == {"level": "ERROR", "logger": "ps2.some", "message": "it is so", "fleet": "f", "run": 3, "clock": 7}
 
 
@@ -40,8 +40,10 @@ def test_line_when_there_is_an_exception_then_is_one_line():
     try:
         raise ValueError("first\nsecond")
     except ValueError:
-        made = logging.getLogger("x").makeRecord("x", logging.ERROR, "f", 1, "two\nlines", (), logging.sys.exc_info())
-    line = line_of(made)
+        created = logging.getLogger("x").makeRecord(
+            "x", logging.ERROR, "f", 1, "two\nlines", (), logging.sys.exc_info()
+        )
+    line = line_of(created)
     assert line["message"] == "two\nlines"
     assert line["exception"].endswith("ValueError: first\nsecond")
 

@@ -50,12 +50,12 @@ def test_index_when_keys_come_and_go_then_as_a_dict(steps, seed):
 
 
 def test_index_when_keys_have_equal_hash_bits_then_told_apart(monkeypatch):
-    wanted = managed_index.HASH_MASK
+    expected = managed_index.HASH_MASK
     keys = np.arange(300_000)
     bits = np.array([hash_bits(key) for key in keys]) & 0xFFF
     index, same = ManagedIndex(), keys[bits == bits[0]]
     index.insert(same)
-    assert wanted == 2**32 - 1
+    assert expected == 2**32 - 1
     assert np.array_equal(index.lookup(same), np.arange(same.size))
     index.remove(np.arange(same.size)[::-2].copy())
     assert (index.lookup(same) >= 0).sum() == same.size // 2
@@ -178,12 +178,12 @@ def test_array_when_resized_then_old_views_are_safe():
 
 @given(st.lists(st.integers(1, 50), max_size=80), st.integers(0, 51), st.integers(1, 30), st.integers(1, 30))
 def test_slots_when_scanned_in_slices_then_all_found(ticks, tick, scan, most):
-    for choose, wanted in ((older, lambda t: t < tick), (newer, lambda t: t >= tick)):
-        found, at = [], len(ticks)
+    for choose, expected in ((older, lambda t: t < tick), (newer, lambda t: t >= tick)):
+        result, at = [], len(ticks)
         while at:
             slots, at = choose(np.array(ticks, np.uint32), tick, at, scan, most)
-            found += slots.tolist()
-        assert found == [slot for slot in reversed(range(len(ticks))) if wanted(ticks[slot])]
+            result += slots.tolist()
+        assert result == [slot for slot in reversed(range(len(ticks))) if expected(ticks[slot])]
 
 
 @given(st.lists(st.integers(1, 2**32 - 2), max_size=80), st.integers(0, 90))

@@ -45,9 +45,9 @@ class Model:
                 self.active[key] = [self.initial[key].copy(), self.now]
             self.active[key][1] = self.now
             self.changed.add(key)
-        for place, key in enumerate(keys):
+        for position, key in enumerate(keys):
             if key in self.active:
-                self.active[key][0] = change(self.active[key][0], place)
+                self.active[key][0] = change(self.active[key][0], position)
 
     def remove(self, keys):
         gone = [key for key in dict.fromkeys(keys) if key in self.active]
@@ -79,11 +79,11 @@ steps = st.lists(
 
 def check_changes(m, model, mark):
     """What has changed since the mark is what the model says, and each key has its value now."""
-    found = {}
+    result = {}
     for keys, values in m.changed(mark):
-        found |= dict(zip((keys // SPREAD).tolist(), values, strict=True))
-    assert set(found) == model.changed & set(model.active)
-    assert all(np.allclose(value, model.active[key][0]) for key, value in found.items())
+        result |= dict(zip((keys // SPREAD).tolist(), values, strict=True))
+    assert set(result) == model.changed & set(model.active)
+    assert all(np.allclose(value, model.active[key][0]) for key, value in result.items())
     assert sorted(m.removed(mark) // SPREAD) == sorted(model.removed)
 
 

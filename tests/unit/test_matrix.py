@@ -50,9 +50,9 @@ def test_pull_when_nothing_is_asked_then_empty(ps):
 @each_dtype
 def test_push_when_rows_repeat_then_last_wins(made, dtype):
     m, values = made
-    given = np.random.default_rng(1).integers(-9, 9, (6, DIM)).astype(dtype)
-    assert m.push(ROWS, given) is m
-    for row, new in zip(ROWS, given, strict=True):
+    inputs = np.random.default_rng(1).integers(-9, 9, (6, DIM)).astype(dtype)
+    assert m.push(ROWS, inputs) is m
+    for row, new in zip(ROWS, inputs, strict=True):
         values[row] = new
     assert np.array_equal(m.pull(range(K)), values)
 
@@ -60,18 +60,18 @@ def test_push_when_rows_repeat_then_last_wins(made, dtype):
 @each_dtype
 def test_add_when_rows_repeat_then_accumulates(made, dtype):
     m, values = made
-    given = np.random.default_rng(2).integers(-9, 9, (6, DIM)).astype(dtype)
-    m.add(ROWS, given)
-    np.add.at(values, ROWS, given)
+    inputs = np.random.default_rng(2).integers(-9, 9, (6, DIM)).astype(dtype)
+    m.add(ROWS, inputs)
+    np.add.at(values, ROWS, inputs)
     assert np.array_equal(m.pull(range(K)), values)
 
 
 @each_dtype
 def test_add_when_rows_and_columns_repeat_then_accumulates(made, dtype):
     m, values = made
-    given = np.random.default_rng(3).integers(-9, 9, (6, 6)).astype(dtype)
-    m.add(ROWS, given, COLUMNS)
-    np.add.at(values, np.ix_(ROWS, COLUMNS), given)
+    inputs = np.random.default_rng(3).integers(-9, 9, (6, 6)).astype(dtype)
+    m.add(ROWS, inputs, COLUMNS)
+    np.add.at(values, np.ix_(ROWS, COLUMNS), inputs)
     assert np.array_equal(m.pull(range(K)), values)
 
 

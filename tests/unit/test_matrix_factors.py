@@ -47,14 +47,14 @@ def test_ids_when_in_any_order_then_ascend_with_their_vectors():
 def test_predict_when_ids_are_known_then_is_product_and_biases(biases):
     factors = make(biases)
     users, items = zip(*((user, item) for user in factors.users for item in factors.items), strict=True)
-    found = factors.predict(users, items)
-    assert found.dtype == np.float32
-    np.testing.assert_allclose(found, dense(factors).reshape(-1), rtol=1e-5, atol=1e-6)
+    result = factors.predict(users, items)
+    assert result.dtype == np.float32
+    np.testing.assert_allclose(result, dense(factors).reshape(-1), rtol=1e-5, atol=1e-6)
 
 
 def test_predict_when_an_id_is_unknown_then_nan():
-    found = make().predict(["ann", "who", "bob"], [10, 10, 11])
-    assert np.isnan(found).tolist() == [False, True, True]
+    result = make().predict(["ann", "who", "bob"], [10, 10, 11])
+    assert np.isnan(result).tolist() == [False, True, True]
 
 
 def test_predict_when_lists_or_types_differ_then_error():
@@ -71,9 +71,9 @@ def test_recommend_when_asked_then_best_items_with_their_ratings(biases):
     factors = make(biases)
     for row, user in zip(dense(factors), factors.users, strict=True):
         order = np.argsort(-row)
-        found = factors.recommend(user, 3)
-        assert [item for item, _ in found] == [factors.items[at] for at in order[:3]]
-        np.testing.assert_allclose([rating for _, rating in found], row[order[:3]], rtol=1e-5)
+        result = factors.recommend(user, 3)
+        assert [item for item, _ in result] == [factors.items[at] for at in order[:3]]
+        np.testing.assert_allclose([rating for _, rating in result], row[order[:3]], rtol=1e-5)
 
 
 def test_recommend_when_asked_then_ratings_are_those_of_predict():
@@ -122,9 +122,9 @@ def test_similar_when_asked_then_cosines_of_other_items():
     units = factors.itemFactors / np.linalg.norm(factors.itemFactors, axis=1, keepdims=True)
     cosines = units @ units[factors.items.index(10)]
     order = [at for at in np.argsort(-cosines) if factors.items[at] != 10]
-    found = factors.similarItems(10, 9)
-    assert [item for item, _ in found] == [factors.items[at] for at in order]
-    np.testing.assert_allclose([cosine for _, cosine in found], cosines[order], rtol=1e-5)
+    result = factors.similarItems(10, 9)
+    assert [item for item, _ in result] == [factors.items[at] for at in order]
+    np.testing.assert_allclose([cosine for _, cosine in result], cosines[order], rtol=1e-5)
     assert len(factors.similarUsers("ann", 2)) == 2
 
 
@@ -159,12 +159,12 @@ def test_files_when_an_array_has_changed_then_error_names_it(tmp_path):
 def test_files_when_metadata_are_wrong_then_error(tmp_path, change):
     make().save(str(tmp_path / "model"))
     path = tmp_path / "model" / "metadata" / "part-00000"
-    told = json.loads(path.read_text())
+    messages = json.loads(path.read_text())
     if change == "kind":
-        told["ps2"]["ids"]["item"] = "float32"
+        messages["ps2"]["ids"]["item"] = "float32"
     else:
-        del told["ps2"][change]
-    path.write_text(json.dumps(told))
+        del messages["ps2"][change]
+    path.write_text(json.dumps(messages))
     with pytest.raises(CheckpointCorruptError, match="a part of the metadata is missing or wrong"):
         MatrixFactors.load(str(tmp_path / "model"))
 

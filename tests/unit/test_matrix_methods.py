@@ -192,13 +192,13 @@ def test_rows_when_handle_is_gone_then_stay_if_vector_is_named(fleet, session, n
 
 
 def test_rows_when_of_named_vector_then_later_driver_knows_them(fleet, session, monkeypatch):
-    told = []
-    monkeypatch.setattr(fleet.master, "publish", lambda: told.append(fleet.master.saved_matrices()))
+    messages = []
+    monkeypatch.setattr(fleet.master, "publish", lambda: messages.append(fleet.master.saved_matrices()))
     matrix = DCV.dense(DIM, K, name="kept").matrix()
-    (kept,) = (saved for saved in told[-1] if "kept" in saved.names)
+    (kept,) = (saved for saved in messages[-1] if "kept" in saved.names)
     assert sorted(kept.born) == list(range(K))
     matrix.free()
-    assert not any(saved.names for saved in told[-1])
+    assert not any(saved.names for saved in messages[-1])
 
 
 # -- reads ahead -------------------------------------------------------------------------------------------------------
@@ -224,9 +224,9 @@ def test_block_prefetch_when_own_add_comes_later_then_has_it(fleet, prefetches, 
     ahead = sent(prefetches.begin(matrix, None, 1, [5, 0, 12, 5]))
     matrix.add(columns=[5, 12, 5, 3], values=np.arange(4.0 * K).reshape(4, K), wait=False).flush()
     before = len(fleet.sent)
-    found = ahead.result()
+    result = ahead.result()
     assert len(fleet.sent) == before
-    assert np.array_equal(found, matrix.pull(columns=[5, 0, 12, 5]))
+    assert np.array_equal(result, matrix.pull(columns=[5, 0, 12, 5]))
 
 
 def test_blocks_when_changed_unawaited_then_later_read_sees_all(session):
@@ -257,8 +257,8 @@ def test_prefetch_when_columns_go_with_a_vector_then_usage_error(prefetches, ses
 
 def test_known_when_number_is_given_then_handle_reads_and_writes(matrix):
     matrix.push([2], np.arange(DIM)[None])
-    found = DCVMatrix.existing(matrix.number)
-    assert found.shape == matrix.shape
-    found.add([2], np.ones((1, 2)), [0, 5])
-    del found
+    result = DCVMatrix.existing(matrix.number)
+    assert result.shape == matrix.shape
+    result.add([2], np.ones((1, 2)), [0, 5])
+    del result
     assert matrix.pull([2], [0, 4, 5]).tolist() == [[1, 4, 6]]

@@ -28,8 +28,8 @@ class Driven:
             assert answer(self.requests.acquire_rank(lease)) is not None
 
     def arrive(self, rank, clock, *reports, epoch=0):
-        made = [Report(clock - 1, "sum", report) for report in reports]
-        self.asking[rank] = self.requests.arrive(self.leases[rank], clock, clock, epoch, made)
+        created = [Report(clock - 1, "sum", report) for report in reports]
+        self.asking[rank] = self.requests.arrive(self.leases[rank], clock, clock, epoch, created)
         return answer(self.asking[rank])
 
     def entered(self, rank):

@@ -42,8 +42,8 @@ def new_draft(operation):
 
 
 def counts_of(meter, name):
-    (found,) = [operation for operation in meter.read().operations if operation.name == name]
-    return found
+    (result,) = [operation for operation in meter.read().operations if operation.name == name]
+    return result
 
 
 def together(fn):
@@ -82,16 +82,16 @@ def test_sums_when_eight_threads_count_at_once_then_are_exact():
 
 
 def test_lock_when_eight_threads_contend_then_every_wait_ends():
-    meter, lock, done = Meter(), threading.RLock(), []
+    meter, lock, finished = Meter(), threading.RLock(), []
 
     def work():
         for _ in range(TIMES):
             meter.acquire(lock)
-            done.append(len(done))
+            finished.append(len(finished))
             lock.release()
 
     together(work)
-    assert done == list(range(THREADS * TIMES))
+    assert finished == list(range(THREADS * TIMES))
     assert meter.read().waiting == 0
 
 
@@ -187,10 +187,10 @@ def test_failed_when_key_set_is_forgotten_then_is_not_counted(engine):
     columns = np.arange(4)
     digest = key_digest(columns)
     named = Operation("gather", M, 0, (0,), keys=Keys(4, None, digest))
-    told = Operation("gather", M, 0, (0,), keys=Keys(4, columns, digest))
+    messages = Operation("gather", M, 0, (0,), keys=Keys(4, columns, digest))
     with pytest.raises(KeyMissError):
         engine.execute(Request((named,)))
-    engine.execute(Request((told,)))
+    engine.execute(Request((messages,)))
     engine.execute(Request((named,)))
     counts = engine.meter.read()
     assert counts.outcomes == {"ok": 2, "KeyMissError": 1}
@@ -204,8 +204,8 @@ def test_request_when_operation_fails_then_counts_earlier_ones(engine):
     bad = Operation("push_add", M, 0, (9,), {"start": 0}, (np.ones(8),))
     with pytest.raises(OutOfRangeError):
         engine.execute(Request((add, bad, add), RequestId("scope", 0)))
-    done = counts_of(engine.meter, "push_add")
-    assert (done.count, done.failures) == (2, 1)
+    finished = counts_of(engine.meter, "push_add")
+    assert (finished.count, finished.failures) == (2, 1)
     assert engine.meter.read().outcomes == {"ok": 0, "OutOfRangeError": 1}
 
 

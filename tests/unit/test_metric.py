@@ -43,12 +43,12 @@ def test_objective_when_pairs_are_sparse_then_equals_plain_sum():
     rng = np.random.default_rng(0)
     components, d, similar = rng.normal(size=(RANK, DIM)) / 2, rng.normal(size=(9, DIM)), rng.random(9) < 0.5
     assert objective(components, sp.csr_array(d), similar, WEIGHT) == pytest.approx(plain(components, d, similar))
-    found = evaluate(d, similar, components.T, WEIGHT)
+    result = evaluate(d, similar, components.T, WEIGHT)
     for at in np.ndindex(RANK, DIM):
         step = np.zeros((RANK, DIM))
         step[at] = 1e-6
         slope = (plain(components + step, d, similar) - plain(components - step, d, similar)) / 2e-6
-        assert (found.slopes.T @ d)[at] / 9 == pytest.approx(slope, abs=1e-6)
+        assert (result.slopes.T @ d)[at] / 9 == pytest.approx(slope, abs=1e-6)
 
 
 def test_drawn_pairs_when_made_then_classes_are_as_said():
@@ -66,9 +66,9 @@ def test_given_pairs_when_read_then_are_differences():
     first, second = rows_of(8).x.toarray(), rows_of(9).x.toarray()[:8]
     both = Rows(sp.csr_array(np.hstack([first, second])), np.arange(8) % 2.0)
     pairs = given_pairs(both.localize(), DIM)
-    found = np.zeros((8, DIM))
-    found[:, pairs.keys] = pairs.differences(np.arange(8)).toarray()
-    np.testing.assert_allclose(found, first - second)
+    result = np.zeros((8, DIM))
+    result[:, pairs.keys] = pairs.differences(np.arange(8)).toarray()
+    np.testing.assert_allclose(result, first - second)
     assert pairs.similar.tolist() == [False, True] * 4
 
 
@@ -122,7 +122,7 @@ def test_training_when_run_then_takes_steps_of_numpy(optimizer):
     rows, shape = rows_of(), {"rank": RANK, "dissimilarWeight": WEIGHT, "pairsPerRow": 3, "maxIter": 6}
     settings = MetricSettings(**shape, optimizer=optimizer, factors="always", seed=5)
     start = trained(rows, with_values(settings, stepSize=1e-300)).metric.components
-    made = trained(rows, settings)
+    created = trained(rows, settings)
     pairs = drawn_pairs(rows, 3, np.random.default_rng([5, 0]))
     d = pairs.differences(np.arange(len(pairs))).toarray()
     scale = np.sqrt((d**2).sum() / len(d))
@@ -133,9 +133,9 @@ def test_training_when_run_then_takes_steps_of_numpy(optimizer):
         g = evaluate(d / scale, pairs.similar, w.T, WEIGHT).slopes.T @ (d / scale) / len(d)
         squares += g**2
         w = w - 0.1 * g / ((np.sqrt(squares) + 1e-8) if optimizer == "adagrad" else 1.0)
-    np.testing.assert_allclose(made.metric.components, w / scale, rtol=1e-9)
-    np.testing.assert_allclose(made.history.objective, [*objectives, plain(w / scale, d, pairs.similar)], rtol=1e-9)
-    assert made.history.objective[-1] < made.history.objective[0]
+    np.testing.assert_allclose(created.metric.components, w / scale, rtol=1e-9)
+    np.testing.assert_allclose(created.history.objective, [*objectives, plain(w / scale, d, pairs.similar)], rtol=1e-9)
+    assert created.history.objective[-1] < created.history.objective[0]
 
 
 def test_training_when_values_are_huge_then_scale_matters_not():
@@ -171,14 +171,14 @@ def test_distances_when_offset_is_large_then_are_of_differences():
 def test_metric_when_saved_then_loads_without_spark(tmp_path):
     metric = Metric(np.arange(6.0).reshape(2, 3))
     metric.save(str(tmp_path / "metric"))
-    found = Metric.load(str(tmp_path / "metric"))
-    np.testing.assert_array_equal(found.components, metric.components)
+    result = Metric.load(str(tmp_path / "metric"))
+    np.testing.assert_array_equal(result.components, metric.components)
     x, y = np.ones((1, 3)), sp.csr_array(np.eye(3)[:1])
-    np.testing.assert_allclose(found.distances(x, y) ** 2, [np.array([0, 1, 1]) @ found.matrix() @ [0, 1, 1]])
+    np.testing.assert_allclose(result.distances(x, y) ** 2, [np.array([0, 1, 1]) @ result.matrix() @ [0, 1, 1]])
     with pytest.raises(UsageError, match="there is something already"):
         metric.save(str(tmp_path / "metric"))
     with pytest.raises(ShapeError, match=r"x: expected shape \(n, 3\) of numbers, got \(1, 2\)"):
-        found.transform(np.ones((1, 2)))
+        result.transform(np.ones((1, 2)))
 
 
 def test_rank_when_too_large_then_error_says_how_many():

@@ -81,14 +81,19 @@ def recipe(estimator):
     ],
 )
 def test_recipe_when_linear_model_names_solver_then_uses_it(params, solver, optimizer):
-    made = recipe(LogisticRegression(**params))
-    assert (made.solver, made.optimizer) == (solver, optimizer)
+    created = recipe(LogisticRegression(**params))
+    assert (created.solver, created.optimizer) == (solver, optimizer)
 
 
 def test_recipe_when_params_of_ftsgd_are_set_then_has_them():
     asked = {"momentum": 0.3, "localSteps": 7, "localSearch": "ALWAYS"}
-    made = recipe(LogisticRegression(solver="ftsgd", **asked)).settings
-    assert (made.momentum, made.localSteps, made.localSearch, made.adaptiveMomentum) == (0.3, 7, "always", True)
+    created = recipe(LogisticRegression(solver="ftsgd", **asked)).settings
+    assert (created.momentum, created.localSteps, created.localSearch, created.adaptiveMomentum) == (
+        0.3,
+        7,
+        "always",
+        True,
+    )
     assert not recipe(LogisticRegression(solver="ftsgd", adaptiveMomentum=False)).settings.adaptiveMomentum
 
 
@@ -104,8 +109,8 @@ def test_recipe_when_params_of_ftsgd_are_set_then_has_them():
     ],
 )
 def test_recipe_when_fm_names_solver_then_uses_it(params, solver, optimizer):
-    made = recipe(FMRegressor(**params))
-    assert (made.solver, made.optimizer) == (solver, optimizer)
+    created = recipe(FMRegressor(**params))
+    assert (created.solver, created.optimizer) == (solver, optimizer)
 
 
 @pytest.mark.parametrize(

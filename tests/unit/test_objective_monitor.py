@@ -25,10 +25,10 @@ def monitor(solver="ma-sgd", fraction=1.0):
 
 
 def ended(objectives, **asked):
-    made, record = monitor(**asked)
+    created, record = monitor(**asked)
     for step, value in enumerate(objectives):
-        record.add_objective(made.objective(step, 2.0 * value, 2.0, 0.0))
-    made.end()
+        record.add_objective(created.objective(step, 2.0 * value, 2.0, 0.0))
+    created.end()
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_note_when_objective_is_no_number_then_says_since_when():
 
 
 def test_note_when_minibatch_has_no_row_then_it_is_unknown():
-    made, record = monitor("minibatch", 0.1)
-    record.add_objective(made.objective(0, 0.0, 0.0, 0.5))
-    record.add_objective(made.objective(1, 3.0, 1.0, 0.0))
-    made.end()
+    created, record = monitor("minibatch", 0.1)
+    record.add_objective(created.objective(0, 0.0, 0.0, 0.5))
+    record.add_objective(created.objective(1, 3.0, 1.0, 0.0))
+    created.end()

@@ -73,14 +73,14 @@ def test_gradients_of_fm_when_summed_then_those_of_differences(tail):
     kernels.sum_gradients(*GIVEN, readable(weights), gradients, tail, margins)
 
     def loss(at):
-        found = np.empty(ROWS)
-        kernels.predict_rows(*GIVEN[:3], readable(at.astype(np.float32)), tail, found)
-        return np.sum(WEIGHTS * (np.logaddexp(0, found) - LABELS * found), dtype=np.float64)
+        result = np.empty(ROWS)
+        kernels.predict_rows(*GIVEN[:3], readable(at.astype(np.float32)), tail, result)
+        return np.sum(WEIGHTS * (np.logaddexp(0, result) - LABELS * result), dtype=np.float64)
 
-    for place in [(0, 0), (3, 1), (7, 2)]:
+    for position in [(0, 0), (3, 1), (7, 2)]:
         step = np.zeros_like(weights)
-        step[place] = 1e-2
-        assert gradients[place] == pytest.approx((loss(weights + step) - loss(weights - step)) / 2e-2, abs=2e-3)
+        step[position] = 1e-2
+        assert gradients[position] == pytest.approx((loss(weights + step) - loss(weights - step)) / 2e-2, abs=2e-3)
 
 
 @pytest.mark.parametrize("optimizer", ["ftrl", "adagrad"])
@@ -100,11 +100,11 @@ def test_fm_when_it_learns_a_row_again_then_its_loss_falls(optimizer):
 @pytest.mark.parametrize("value", [1e20, 1e30])
 def test_changes_when_a_value_is_huge_then_are_refused(optimizer, value):
     """The square of its gradient overflows float32: on the servers it would end the key's learning without a word."""
-    given = readable(np.array([0, 1])), np.zeros(1, np.int32), readable(np.array([value], np.float32))
+    inputs = readable(np.array([0, 1])), np.zeros(1, np.int32), readable(np.array([value], np.float32))
     one, none, changes = readable(np.ones(1, np.float32)), np.empty(0, np.float32), np.zeros((1, 2), np.float32)
     settings, margins = OnlinePlan(optimizer=optimizer), np.empty(1)
     blocks = readable(np.zeros((1, 3), np.float32))
-    kernels.learn_rows(*given, one, readable(none), blocks, changes, 0, settings.is_ftrl, settings.rates, margins)
+    kernels.learn_rows(*inputs, one, readable(none), blocks, changes, 0, settings.is_ftrl, settings.rates, margins)
     assert margins[0] == 0
     with pytest.raises(InputError, match=r"gradients are at most 1e\+15.* got more for key 7"):
         check_changes(changes, np.array([7]))
@@ -136,5 +136,5 @@ def test_score_when_there_is_an_intercept_then_it_is_added():
     rows = KeyRows(INDPTR, PLACES.astype(np.int64), VALUES, np.zeros(ROWS * WIDTH, np.int32))
     weights = RNG.normal(size=(KEYS, 1)).astype(np.float32)
     margins = (weights[PLACES, 0] * VALUES).reshape(ROWS, WIDTH).sum(axis=1, dtype=float) + 0.5
-    found = score({}, rows, weights[PLACES], {BIAS: np.array([0.5])})
-    np.testing.assert_allclose(found, 1 / (1 + np.exp(-margins)), rtol=1e-5)
+    result = score({}, rows, weights[PLACES], {BIAS: np.array([0.5])})
+    np.testing.assert_allclose(result, 1 / (1 + np.exp(-margins)), rtol=1e-5)

@@ -37,11 +37,11 @@ def test_advance_when_rows_are_older_then_time_stays(family, clock, now_s):
 @pytest.mark.parametrize(("optimizer", "l2", "factor_l2"), [("ftrl", 0.3, 0.5), ("adagrad", 0.5, None)])
 def test_params_when_settings_differ_in_name_then_user_s(optimizer, l2, factor_l2):
     of_keys = {"expireAfterS": 9.0, "clock": "event"}
-    found = OnlinePlan(2, optimizer, l2=0.3, decay=0.5, key_arguments=of_keys).params()
-    assert (found["l2"], found.get("factorL2")) == (l2, factor_l2)
-    assert (found["factorSize"], found["localSteps"], found["fitIntercept"]) == (2, True, True)
-    assert found["expireAfterS"] == 9.0
-    assert not {"clock", "life", "factors", "decay"} & set(found)
+    result = OnlinePlan(2, optimizer, l2=0.3, decay=0.5, key_arguments=of_keys).params()
+    assert (result["l2"], result.get("factorL2")) == (l2, factor_l2)
+    assert (result["factorSize"], result["localSteps"], result["fitIntercept"]) == (2, True, True)
+    assert result["expireAfterS"] == 9.0
+    assert not {"clock", "life", "factors", "decay"} & set(result)
 
 
 # Rows of (key, value) pairs: with keys that come twice or three times in a row, and with the sums of their values.
@@ -73,8 +73,8 @@ def learned(settings, rows, times=3):
 def test_learn_when_keys_come_twice_then_their_values_add_up(optimizer, local_steps, factors):
     """Also with a penalty, whose gradient counts once a row; a vector has no product with itself."""
     settings = OnlinePlan(factors, optimizer, decay=0.3, local_steps=local_steps, init_scale=0.5)
-    for found, expected in zip(learned(settings, rows_of(REPEATED)), learned(settings, rows_of(SUMMED)), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=2e-5)
+    for result, expected in zip(learned(settings, rows_of(REPEATED)), learned(settings, rows_of(SUMMED)), strict=True):
+        np.testing.assert_allclose(result, expected, rtol=2e-5)
 
 
 def test_ftrl_when_keys_come_twice_then_algorithm_1_of_the_paper():
@@ -91,5 +91,5 @@ def test_ftrl_when_keys_come_twice_then_algorithm_1_of_the_paper():
         g = (1 / (1 + np.exp(-expected[-1])) - label) * features
         z += g - (np.sqrt(n + g * g) - np.sqrt(n)) / alpha * w
         n += g * g
-    found, *_ = learned(OnlinePlan(alpha=alpha, beta=beta, l1=l1, l2=l2), rows_of(REPEATED), times=2)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    result, *_ = learned(OnlinePlan(alpha=alpha, beta=beta, l1=l1, l2=l2), rows_of(REPEATED), times=2)
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)

@@ -123,14 +123,14 @@ def test_onnx_file_when_scored_then_as_transform(kind, tmp_path):
     model = MODELS[kind]
     scoring = model.scoring()
     x = rows(scoring.missing)
-    found = scored(model, x, tmp_path / "model.onnx")
+    result = scored(model, x, tmp_path / "model.onnx")
     expected = predicted(model.fitted, scoring.head, x if scoring.missing else sp.csr_array(x), 0.0, ())
-    assert found.keys() == {name for name, _ in scoring.outputs}
+    assert result.keys() == {name for name, _ in scoring.outputs}
     for name, what in scoring.outputs:
         exact = {"rtol": 0, "atol": 0} if what == "prediction" and model.fitted.classes else {}
-        np.testing.assert_allclose(found[name], expected[what], **{"rtol": 1e-12, "atol": 1e-12, **exact})
+        np.testing.assert_allclose(result[name], expected[what], **{"rtol": 1e-12, "atol": 1e-12, **exact})
     for name, values in scored(model, x[:0], tmp_path / "model.onnx").items():
-        assert values.shape == (0, *found[name].shape[1:])
+        assert values.shape == (0, *result[name].shape[1:])
 
 
 @pytest.mark.parametrize("kind", [kind for kind in MODELS if "gbt" in kind or "forest" in kind] + ["small trees"])
@@ -142,8 +142,8 @@ def test_trees_when_exported_then_branches_have_two_numbers(kind, tmp_path):
     )
     ps2.onnx.export(model, str(tmp_path / "model.onnx"))
     nodes = onnx.load(str(tmp_path / "model.onnx")).graph.node
-    found = {one.name: one.ints for node in nodes if node.op_type == "TreeEnsemble" for one in node.attribute}
-    assert not (np.array(found["nodes_truenodeids"]) == np.array(found["nodes_falsenodeids"])).any()
+    result = {one.name: one.ints for node in nodes if node.op_type == "TreeEnsemble" for one in node.attribute}
+    assert not (np.array(result["nodes_truenodeids"]) == np.array(result["nodes_falsenodeids"])).any()
 
 
 def test_export_when_runtime_scores_otherwise_then_refused(tmp_path):
@@ -211,8 +211,8 @@ def test_export_when_onnx_cannot_say_the_same_then_refused(model, why, tmp_path)
 
 def test_onnx_file_when_read_then_names_model_and_columns(tmp_path):
     ps2.onnx.export(MODELS["svc"], str(tmp_path / "model.onnx"))
-    made = onnx.load(str(tmp_path / "model.onnx"))
-    assert {prop.key: prop.value for prop in made.metadata_props} == {
+    created = onnx.load(str(tmp_path / "model.onnx"))
+    assert {prop.key: prop.value for prop in created.metadata_props} == {
         "model": "LinearSVCModel",
         "columns": '["features"]',
     }

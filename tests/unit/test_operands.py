@@ -58,21 +58,21 @@ def run(engine, name, *arrays, **params):
 
 
 def test_partition_when_declared_then_is_that_of_the_shard(engine):
-    (found,), _ = run(engine, "where_am_i", of=3)
-    assert found.tolist() == [10, 16, 3]
+    (result,), _ = run(engine, "where_am_i", of=3)
+    assert result.tolist() == [10, 16, 3]
 
 
 def test_tables_and_integers_when_declared_then_keep_shapes(engine):
-    given, numbers = np.arange(6, dtype=np.float32).reshape(2, 3), np.array([-5, 2**62])
-    (table_, same), _ = run(engine, "echo", given, numbers)
-    np.testing.assert_array_equal(table_, given)
+    inputs, numbers = np.arange(6, dtype=np.float32).reshape(2, 3), np.array([-5, 2**62])
+    (table_, same), _ = run(engine, "echo", inputs, numbers)
+    np.testing.assert_array_equal(table_, inputs)
     np.testing.assert_array_equal(same, numbers)
 
 
 @pytest.mark.parametrize("rows", [0, 2, 100])
 def test_answers_when_several_then_all_are_counted_before_made(engine, rows):
-    found, told = run(engine, "echo", np.zeros((rows, 3), np.float32), np.zeros(rows, np.int64))
-    assert told == sum(array.nbytes for array in found)
+    result, reported = run(engine, "echo", np.zeros((rows, 3), np.float32), np.zeros(rows, np.int64))
+    assert reported == sum(array.nbytes for array in result)
 
 
 @pytest.mark.parametrize(

@@ -475,8 +475,8 @@ def operands(op, dtype, width):
 
 
 def scalars(op, dtype):
-    given = {p.name: REQUIRED[p.name] for p in op.params.values() if p.required}
-    return op.check(op.rows, dtype, given)
+    inputs = {p.name: REQUIRED[p.name] for p in op.params.values() if p.required}
+    return op.check(op.rows, dtype, inputs)
 
 
 CASES = [
@@ -555,8 +555,8 @@ def test_op_when_given_slots_then_writes_rows_at_these_only(op):
     """Else a server would not know which columns it has touched."""
     dtype = op.dtypes[0]
     arrays, before = operands(op, dtype, 50), operands(op, dtype, 50)
-    for given in (arrays, before):
-        slots = given[op.operands.index("slots")]
+    for inputs in (arrays, before):
+        slots = inputs[op.operands.index("slots")]
         slots[:] = slots % 7 - 1
     op.fn(*arrays, **scalars(op, dtype))
     for kind, a, b in zip(op.operands, arrays, before, strict=True):
@@ -574,8 +574,8 @@ def test_reduction_of_rows_when_called_then_returns_a_float(op):
 def test_op_when_a_shard_is_empty_then_runs(op):
     dtypes = {"slots": np.int64, "row_ids": np.int64, "floats": np.float64, "unsigned": np.uint8}
     shapes = [
-        (ROWS, 0) if kind == "block" else [int(axis == "width") for axis in said.axes]
-        for kind, said in zip(op.operands, op.axes, strict=True)
+        (ROWS, 0) if kind == "block" else [int(axis == "width") for axis in message.axes]
+        for kind, message in zip(op.operands, op.axes, strict=True)
     ]
     arrays = [np.zeros(shape, dtypes.get(kind, np.float32)) for shape, kind in zip(shapes, op.operands, strict=True)]
     op.fn(*arrays, **scalars(op, "float32"))

@@ -296,9 +296,9 @@ def test_gram_when_products_are_too_many_then_allocates_nothing():
 
 def test_gram_when_rows_exceed_tile_then_accumulates_in_float64():
     m = np.random.default_rng(0).normal(size=(7, 100_001)).astype(np.float32)
-    found = matrix.gram(m, ints(0, 3), ints(0, 1, 2, 3, 4, 5, 6))
+    result = matrix.gram(m, ints(0, 3), ints(0, 1, 2, 3, 4, 5, 6))
     expected = m[[0, 3]].astype(np.float64) @ m.T.astype(np.float64)
-    np.testing.assert_allclose(found.reshape(2, 7), expected, rtol=1e-11, atol=1e-9)
+    np.testing.assert_allclose(result.reshape(2, 7), expected, rtol=1e-11, atol=1e-9)
 
 
 def test_combine_when_output_is_input_then_reads_before_writing():

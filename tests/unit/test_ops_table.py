@@ -166,9 +166,9 @@ def test_op_when_listed_then_is_documented(op):
 
 
 def test_optimizers_when_listed_then_are_declared_ones():
-    found = optimizer_steps()
-    assert {"adam", "sgd", "ftrl"} <= set(found)
-    assert not {"ftrl_weights", "axpy"} & set(found)
+    result = optimizer_steps()
+    assert {"adam", "sgd", "ftrl"} <= set(result)
+    assert not {"ftrl_weights", "axpy"} & set(result)
 
 
 def test_optimizer_when_scalars_are_missing_then_config_error():

@@ -114,20 +114,20 @@ def is_locked(folder):
 
 
 def test_lock_when_nothing_is_compiled_then_keeps_others_out(tmp_path):
-    with compiling_alone(tmp_path) as wanted:
-        assert wanted
+    with compiling_alone(tmp_path) as expected:
+        assert expected
         assert is_locked(tmp_path)
 
 
 def test_lock_when_kernels_are_compiled_then_compiles_nothing(tmp_path):
     with compiling_alone(tmp_path):
         pass
-    with compiling_alone(tmp_path) as wanted:
-        assert not wanted
+    with compiling_alone(tmp_path) as expected:
+        assert not expected
 
 
 def test_lock_when_compiling_fails_then_the_next_compiles_again(tmp_path):
     with pytest.raises(ZeroDivisionError), compiling_alone(tmp_path):
         raise ZeroDivisionError
-    with compiling_alone(tmp_path) as wanted:
-        assert wanted
+    with compiling_alone(tmp_path) as expected:
+        assert expected

@@ -105,10 +105,10 @@ def test_load_when_file_variable_keyword_differ_then_last_wins(tmp_path, variabl
     file = tmp_path / "ps2.yaml"
     file.write_text("heartbeatS: 2.0\nlostAfterS: 20\nkeep: 7\nsparkConf: {spark.a: b}\n")
     variables(PS2_LOST_AFTER_S="30", PS2_KEEP="8", PS2_OPS="a.b,c.d", PS2_STRICT="true", PS2_CHECKPOINT_DIR="12")
-    found = PS2Conf.load(file, keep=9)
-    assert (found.heartbeatS, found.lostAfterS, found.keep) == (2.0, 30, 9)
-    assert (found.modules, found.strict, found.checkpointDir) == (("a.b", "c.d"), True, "12")
-    assert found.sparkConf == {"spark.a": "b"}
+    result = PS2Conf.load(file, keep=9)
+    assert (result.heartbeatS, result.lostAfterS, result.keep) == (2.0, 30, 9)
+    assert (result.modules, result.strict, result.checkpointDir) == (("a.b", "c.d"), True, "12")
+    assert result.sparkConf == {"spark.a": "b"}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -194,8 +194,8 @@ def test_load_when_a_variable_is_nearly_a_setting_then_warns(variables, caplog):
 
 
 def test_over_when_keywords_are_given_then_they_count_in_place():
-    made = over(PS2Conf(servers=3, keep=5), {}, servers=2, replicas=None)
-    assert made == PS2Conf(servers=2, keep=5)
+    created = over(PS2Conf(servers=3, keep=5), {}, servers=2, replicas=None)
+    assert created == PS2Conf(servers=2, keep=5)
 
 
 @pytest.mark.parametrize(

@@ -153,9 +153,9 @@ def test_integers_when_narrowed_then_use_narrowest_width(dtype, ends, narrow):
     """Those that need the width come last."""
     array = np.zeros((3, 1000), dtype)
     array[2, -2:] = ends
-    found = packing.narrow_integers(array)
-    assert found.dtype == narrow
-    assert np.array_equal(found, array)
+    result = packing.narrow_integers(array)
+    assert result.dtype == narrow
+    assert np.array_equal(result, array)
 
 
 @pytest.mark.parametrize("array", [np.zeros(511, np.int64), np.zeros(0, np.int32), np.arange(2**40, 2**40 + 2000)])

@@ -43,5 +43,5 @@ def test_page_when_its_code_imports_names_then_they_exist(page):
 
 
 def names_of(module):
-    found = import_module(module)
-    return getattr(found, "__all__", dir(found))
+    result = import_module(module)
+    return getattr(result, "__all__", dir(result))

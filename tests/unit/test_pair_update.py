@@ -144,9 +144,9 @@ def test_pair_update_when_another_worker_adds_then_both_count(ps, via):
 @each_way
 def test_pair_update_when_no_pairs_then_nothing_happens(ps, via, requests_by):
     m, _ = a_matrix()
-    found = []
-    assert sum(requests_by(lambda: found.append(m.pairUpdate([], [], step, via)))) == 0
-    assert found[0].shape == (0,)
+    result = []
+    assert sum(requests_by(lambda: result.append(m.pairUpdate([], [], step, via)))) == 0
+    assert result[0].shape == (0,)
 
 
 @each_way
@@ -289,9 +289,11 @@ def test_measure_when_threads_ask_at_once_then_one_measures(ps):
 def test_plan_when_row_is_too_long_then_servers_unmeasured(ps, requests_by, monkeypatch):
     m, _ = a_matrix()
     monkeypatch.setattr(pairs, "MAX_BYTES", 8)
-    ways = []
-    assert sum(requests_by(lambda: ways.append(pairs.planned(m._first._session, m._target(), Pairs.of(A, B, K))))) == 0
-    assert ways == ["servers"]
+    variants = []
+    assert (
+        sum(requests_by(lambda: variants.append(pairs.planned(m._first._session, m._target(), Pairs.of(A, B, K))))) == 0
+    )
+    assert variants == ["servers"]
 
 
 @pytest.mark.parametrize("way", ["servers", "rows"])

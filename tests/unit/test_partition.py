@@ -53,8 +53,8 @@ def test_bounds_when_cut_then_sizes_differ_by_at_most_one_block(spec, count):
 
 @given(dense, servers)
 def test_bounds_when_blocks_suffice_then_servers_get_partitions(spec, count):
-    wanted, blocks = count * spec.partitions_per_server, -(-spec.dim // spec.align)
-    assert len(partition_bounds(spec, count)) - 1 == min(wanted, blocks)
+    expected, blocks = count * spec.partitions_per_server, -(-spec.dim // spec.align)
+    assert len(partition_bounds(spec, count)) - 1 == min(expected, blocks)
 
 
 @pytest.mark.parametrize(

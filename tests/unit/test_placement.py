@@ -119,10 +119,10 @@ measured = st.floats(1e-6, 10)
 def test_solve_when_times_are_noisy_then_costs_are_nonnegative(times, work):
     costs = solve(times, work)
     assert min(astuple(costs)) >= 0
-    found = times_of(costs, work)
+    result = times_of(costs, work)
     for name in ("dots_s", "rows_s"):
         expected = max(getattr(times, name), times.one_s)
-        assert getattr(found, name) == pytest.approx(expected, rel=1e-6, abs=1e-9)
+        assert getattr(result, name) == pytest.approx(expected, rel=1e-6, abs=1e-9)
 
 
 @given(works)

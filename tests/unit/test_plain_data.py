@@ -27,10 +27,10 @@ def test_plain_data_when_decoded_then_are_equal(value):
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 3), (2, 3)])
 def test_array_when_decoded_then_has_dtype_shape_and_bits(dtype, shape):
     array = np.arange(math.prod(shape)).reshape(shape).astype(dtype)
-    for given in (array, array.T, array.astype(array.dtype.newbyteorder(">"))):
-        back = decode(encode("x", given))
-        assert (back.dtype, back.shape) == (array.dtype, given.shape)
-        assert np.array_equal(back, given)
+    for inputs in (array, array.T, array.astype(array.dtype.newbyteorder(">"))):
+        back = decode(encode("x", inputs))
+        assert (back.dtype, back.shape) == (array.dtype, inputs.shape)
+        assert np.array_equal(back, inputs)
 
 
 def test_nan_when_decoded_then_keeps_its_bits():
@@ -85,9 +85,9 @@ def test_message_when_it_is_too_large_then_is_refused(value, monkeypatch):
 
 def test_message_when_values_have_names_then_is_a_dict():
     assert decode(Message(a=1, b=[2]).encoded) == {"a": 1, "b": [2]}
-    for given, named in (((), {}), ((1, 2), {}), ((1,), {"a": 1})):
+    for inputs, named in (((), {}), ((1, 2), {}), ((1,), {"a": 1})):
         with pytest.raises(UsageError, match="expected one value, or values by name"):
-            Message(*given, **named)
+            Message(*inputs, **named)
 
 
 def test_message_when_its_array_changes_later_then_stays():

@@ -116,11 +116,11 @@ def test_push_pull_when_run_then_the_sums_come_back(world, indices):
     expected = model[0].copy()
     np.add.at(expected, slice(None) if indices is None else indices, added)
     if indices is None:
-        found = run(plans.push_pull(target, added))
+        result = run(plans.push_pull(target, added))
     else:
-        found = run(plans.push_pull_columns(target, added, indices))
+        result = run(plans.push_pull_columns(target, added, indices))
     run(plans.rows_push(target, "rows_push", [0, 1, 2], model))
-    assert np.allclose(found, expected if indices is None else expected[indices])
+    assert np.allclose(result, expected if indices is None else expected[indices])
 
 
 @pytest.mark.parametrize(
@@ -132,17 +132,17 @@ def test_push_columns_when_indices_repeat_then_each_counts(world, verb, of):
     expected = model[0].copy()
     of.at(expected, indices, values)
     run(plans.push_columns(target, f"scatter_{verb}", values, indices))
-    found = run(plans.pull(target, 0, 23))
+    result = run(plans.pull(target, 0, 23))
     run(plans.rows_push(target, "rows_push", [0, 1, 2], model))
-    assert np.allclose(found, expected)
+    assert np.allclose(result, expected)
 
 
 def test_push_columns_when_indices_repeat_then_last_wins(world):
     target, run, model = world
     run(plans.push_columns(target, "scatter", [1.0, 2.0, 3.0, 4.0], [5, 0, 5, 5]))
-    found = run(plans.pull_columns(target, [0, 5]))
+    result = run(plans.pull_columns(target, [0, 5]))
     run(plans.rows_push(target, "rows_push", [0, 1, 2], model))
-    assert found.tolist() == [2.0, 4.0]
+    assert result.tolist() == [2.0, 4.0]
 
 
 @pytest.mark.parametrize("columns", [[], [22, 0, 0, 11], list(range(23))])
@@ -192,9 +192,9 @@ def test_writes_when_run_in_sequence_then_rows_match_model(world):
     run(plans.push(target, "push", whole, 7, 16))
     run(plans.rows_scatter_add(target, [2, 2], many, [5, 5, 19]))
     run(declared(target, "rows_axpy", {"rows_y": [1, 0], "rows_x": [2, 1], "alphas": [2, 2]}))
-    found = run(plans.rows_pull(target, [0, 1, 2], None))
+    result = run(plans.rows_pull(target, [0, 1, 2], None))
     run(plans.rows_push(target, "rows_push", [0, 1, 2], model))
-    assert np.allclose(found, expected)
+    assert np.allclose(result, expected)
 
 
 @pytest.mark.parametrize("counted", [False, True])

@@ -30,8 +30,8 @@ def test_by_step_when_initial_loss_is_known_then_uses_loss_after():
 
 
 def test_cells_when_a_metric_is_large_then_has_all_digits():
-    found = history(metrics={"ratings_per_s": (1649130.4, 12.5, 0.25)})
-    assert [row[3] for row in cells(found)] == ["1,649,130", "12.5", "0.25"]
+    result = history(metrics={"ratings_per_s": (1649130.4, 12.5, 0.25)})
+    assert [row[3] for row in cells(result)] == ["1,649,130", "12.5", "0.25"]
 
 
 @pytest.mark.parametrize(

@@ -44,16 +44,16 @@ def test_step_when_family_has_own_words_then_uses_them():
 
 def test_step_when_value_name_has_several_words_then_splits_them():
     metrics = {"log_likelihood": -3_512_345.0, "tokens_per_s": 1.23e6}
-    said = progress.describe(StepReport(3, 7.8, 1.5, 0, 0, metrics=metrics, words=Words("iteration", "loss")), 9)
-    assert said == ["iteration 3/9", "loss 7.8", "-3.51M log likelihood", "1.23M tokens/s", "500 ms an iteration"]
+    message = progress.describe(StepReport(3, 7.8, 1.5, 0, 0, metrics=metrics, words=Words("iteration", "loss")), 9)
+    assert message == ["iteration 3/9", "loss 7.8", "-3.51M log likelihood", "1.23M tokens/s", "500 ms an iteration"]
 
 
 @pytest.mark.parametrize(
     ("room", "words"), [(3, "tree 12/100"), (21, "tree 12/100, loss 0.3"), (37, "tree 12/100, loss 0.3"), (500, None)]
 )
 def test_words_when_terminal_is_narrow_then_drops_whole_parts(room, words):
-    said = progress.describe(OF_TREES, 100)
-    assert progress_line.join_fitting(said, room) == (words or ", ".join(said))
+    message = progress.describe(OF_TREES, 100)
+    assert progress_line.join_fitting(message, room) == (words or ", ".join(message))
 
 
 @pytest.fixture

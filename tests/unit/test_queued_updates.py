@@ -23,7 +23,7 @@ def target_of():
 
 def test_order_when_matrix_is_overwritten_then_that_leaves_alone():
     target, other = target_of(), replace(target_of(), matrix=2)
-    made = [
+    created = [
         QueuedUpdate(plan, RequestId("run", number))
         for number, plan in enumerate(
             [
@@ -35,7 +35,7 @@ def test_order_when_matrix_is_overwritten_then_that_leaves_alone():
             ]
         )
     ]
-    left, waiting = [], made
+    left, waiting = [], created
     while waiting:
         chosen = sendable(waiting)
         left.append([entry.id.number for entry in chosen])

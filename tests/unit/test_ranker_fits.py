@@ -16,14 +16,14 @@ PARAMS = {"groupCol": "query", "maxIter": 6, "maxDepth": 3, "stepSize": 0.5, "mi
 
 def test_ranker_when_trained_then_as_good_as_xgboost(tmp_path):
     x, y, query = queries()
-    made = fit(GBTRanker(**PARAMS), x, y, query=query)
+    created = fit(GBTRanker(**PARAMS), x, y, query=query)
     order = np.argsort(query, kind="stable")
     rows = xgboost.DMatrix(x[order], y[order], qid=query[order])
     params = {"objective": "rank:ndcg", "eta": 0.5, "max_depth": 3, "nthread": 1, "min_child_weight": 0.1}
     theirs = mean_ndcg(xgboost.train(params, rows, 6).predict(rows), y[order], query[order])
-    margins = made.fitted.margins(x)[:, 0]
+    margins = created.fitted.margins(x)[:, 0]
     assert mean_ndcg(margins, y, query) > max(theirs - 0.05, mean_ndcg(np.zeros(len(y)), y, query) + 0.05)
-    made.saveXGBoost(f"{tmp_path}/model.json")
+    created.saveXGBoost(f"{tmp_path}/model.json")
     saved = xgboost.Booster(model_file=f"{tmp_path}/model.json")
     np.testing.assert_allclose(saved.predict(xgboost.DMatrix(x)), margins, atol=1e-5)
 
@@ -31,17 +31,17 @@ def test_ranker_when_trained_then_as_good_as_xgboost(tmp_path):
 def test_validation_when_metric_is_of_ranks_then_best_is_kept():
     x, y, query = queries()
     held = query % 3 == 0
-    given = {"maxIter": 20, "validationIndicatorCol": "held", "evalMetric": "ndcg@10", "earlyStoppingRounds": 2}
-    made = fit(GBTRanker(**{**PARAMS, **given}), x, y, query=query, held=held)
-    history = made.summary.validationHistory
-    assert made.getNumTrees == int(np.argmax(history)) + 1
-    ours = mean_ndcg(made.fitted.margins(x[held])[:, 0], y[held], query[held])
+    inputs = {"maxIter": 20, "validationIndicatorCol": "held", "evalMetric": "ndcg@10", "earlyStoppingRounds": 2}
+    created = fit(GBTRanker(**{**PARAMS, **inputs}), x, y, query=query, held=held)
+    history = created.summary.validationHistory
+    assert created.getNumTrees == int(np.argmax(history)) + 1
+    ours = mean_ndcg(created.fitted.margins(x[held])[:, 0], y[held], query[held])
     assert max(history) == pytest.approx(ours)  # rows of equal margins are in the order of the rows
 
 
 def test_ranker_when_no_pair_differs_then_no_splits():
     x, y, query = queries()
-    made = fit(GBTRanker(**{**PARAMS, "maxIter": 1}), x, y, query=np.arange(len(query)))
-    assert (made.totalNumNodes, made.predict([0.0] * 5)) == (1, 0.0)
+    created = fit(GBTRanker(**{**PARAMS, "maxIter": 1}), x, y, query=np.arange(len(query)))
+    assert (created.totalNumNodes, created.predict([0.0] * 5)) == (1, 0.0)
     with pytest.raises(ConfigError, match="groupCol: expected the name of the column"):
         fit(GBTRanker(), x, y)

@@ -95,10 +95,10 @@ def test_read_when_additions_are_missing_then_overlays_them(data):
         reading.lacks(addition)
         apply(target, row, addition)
     reading.add_missing()
-    found = read.merge([]).copy()
+    result = read.merge([]).copy()
     serve(target, row, read)
     expected = read.merge([])
-    assert found.tolist() == expected.tolist()
+    assert result.tolist() == expected.tolist()
     assert not reading.is_void
 
 

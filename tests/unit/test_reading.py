@@ -211,14 +211,14 @@ def test_read_when_missing_is_allowed_then_nan_is_and_zeros_stay():
     arrays = batch([[1.0, None], [NAN, 0.0]], kind=pa.list_(pa.float64()))
     vectors = batch([sparse(3, {1: NAN, 2: 0.0}), dense(0.0, NAN, 2.0)])
     numbers = pa.RecordBatch.from_pydict({"a": [1, None], "b": [NAN, 0.0], "label": [0.5, 1.5]})
-    found = [
+    result = [
         read([rows], columns, Form(**MISSING)).training.x
         for rows, columns in ((arrays, PLAIN), (vectors, PLAIN), (numbers, ColumnNames(features=("a", "b"))))
     ]
-    np.testing.assert_array_equal(found[0].data, [1.0, NAN, NAN, 0.0])
-    np.testing.assert_array_equal(found[1].data, [NAN, 0.0, 0.0, NAN, 2.0])
-    assert found[1].indptr.tolist() == [0, 2, 5]
-    np.testing.assert_array_equal(found[2].toarray(), [[1.0, NAN], [NAN, 0.0]])
+    np.testing.assert_array_equal(result[0].data, [1.0, NAN, NAN, 0.0])
+    np.testing.assert_array_equal(result[1].data, [NAN, 0.0, 0.0, NAN, 2.0])
+    assert result[1].indptr.tolist() == [0, 2, 5]
+    np.testing.assert_array_equal(result[2].toarray(), [[1.0, NAN], [NAN, 0.0]])
 
 
 def test_read_when_missing_is_allowed_then_null_rows_are_bad():

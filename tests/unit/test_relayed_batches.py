@@ -64,16 +64,16 @@ class Writer:
 @pytest.fixture
 def opened(monkeypatch):
     """The connections that were opened; each begins to be opened, and then waits until it may be."""
-    made = SimpleNamespace(sessions=[], begun=threading.Event(), may_open=threading.Event())
+    created = SimpleNamespace(sessions=[], begun=threading.Event(), may_open=threading.Event())
 
     def connect(session, id):
-        made.begun.set()
-        assert made.may_open.wait(10)
-        made.sessions.append(Session(id))
-        return made.sessions[-1]
+        created.begun.set()
+        assert created.may_open.wait(10)
+        created.sessions.append(Session(id))
+        return created.sessions[-1]
 
     monkeypatch.setattr(relayed_batches, "_connection_to", connect)
-    return made
+    return created
 
 
 def ask(spark, writer, number):

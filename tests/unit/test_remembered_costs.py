@@ -67,8 +67,8 @@ def test_costs_when_file_is_corrupt_then_are_measured_anew(measure, folder, capl
 def test_costs_when_they_are_no_costs_then_are_measured_anew(measure, folder, caplog, change):
     remembered(KEY, measure)
     (file,) = folder.iterdir()
-    found = json.loads(file.read_text())
-    file.write_text(json.dumps({**found, "costs": {**found["costs"], **change}}))
+    result = json.loads(file.read_text())
+    file.write_text(json.dumps({**result, "costs": {**result["costs"], **change}}))
     assert remembered(KEY, measure) == COSTS
     assert measure.calls == 2
     assert "is ignored" in caplog.text
@@ -77,8 +77,8 @@ def test_costs_when_they_are_no_costs_then_are_measured_anew(measure, folder, ca
 def test_costs_when_they_are_old_then_are_measured_anew(measure, folder):
     remembered(KEY, measure)
     (file,) = folder.iterdir()
-    found = json.loads(file.read_text())
-    file.write_text(json.dumps({**found, "measured_s": found["measured_s"] - MAX_AGE_S - 1}))
+    result = json.loads(file.read_text())
+    file.write_text(json.dumps({**result, "measured_s": result["measured_s"] - MAX_AGE_S - 1}))
     remembered(KEY, measure)
     assert measure.calls == 2
 
@@ -90,8 +90,8 @@ def test_costs_when_folder_is_a_file_then_training_goes_on(measure, folder):
 
 def test_costs_when_programs_write_at_once_then_file_is_whole(measure, folder):
     with ThreadPoolExecutor(8) as threads:
-        found = list(threads.map(lambda _: remembered(KEY, measure), range(64)))
-    assert found == [COSTS] * 64
+        result = list(threads.map(lambda _: remembered(KEY, measure), range(64)))
+    assert result == [COSTS] * 64
     assert len(os.listdir(folder)) == 1
     before = measure.calls
     assert remembered(KEY, measure) == COSTS

@@ -46,14 +46,14 @@ def requests(plans, block, id=ID, routes=ROUTES):
 
 
 def test_requests_when_small_then_one_a_server(light):
-    found = requests([a_plan(*(a_push(p, 10) for p in range(4))), a_plan(a_pull(0, 5))], 100)
-    assert [[len(pieces) for pieces, _ in mine] for mine in found.values()] == [[3], [2]]
-    assert [request.id for mine in found.values() for _, request in mine] == [ID, ID]
+    result = requests([a_plan(*(a_push(p, 10) for p in range(4))), a_plan(a_pull(0, 5))], 100)
+    assert [[len(pieces) for pieces, _ in mine] for mine in result.values()] == [[3], [2]]
+    assert [request.id for mine in result.values() for _, request in mine] == [ID, ID]
 
 
 def test_requests_when_large_then_each_partition_gets_its_block(light):
-    found = requests([a_plan(*(a_push(p, 40) for p in range(4) for _ in range(5)))], 100)
-    for mine in found.values():
+    result = requests([a_plan(*(a_push(p, 40) for p in range(4) for _ in range(5)))], 100)
+    for mine in result.values():
         assert [[piece.operation.partition for piece in pieces] for pieces, _ in mine] == [
             [mine[0][0][0].operation.partition] * 2,
             [mine[1][0][0].operation.partition] * 2,
@@ -65,36 +65,36 @@ def test_requests_when_large_then_each_partition_gets_its_block(light):
 
 
 def test_requests_when_partition_has_several_then_ids_are_parts(light):
-    found = requests([a_plan(*(a_push(0, 40) for _ in range(5)))], 100)
-    ids = [request.id for _, request in found["a"]]
+    result = requests([a_plan(*(a_push(0, 40) for _ in range(5)))], 100)
+    ids = [request.id for _, request in result["a"]]
     assert [(id.scope, id.number, id.part, id.parts, id.settled) for id in ids] == [
         ("me", 7, p, 3, 5) for p in range(3)
     ]
 
 
 def test_requests_when_some_only_read_then_they_are_not_parts(light):
-    found = requests([a_plan(a_push(0, 90), a_pull(0, 90), a_push(0, 90))], 100)
-    assert [request.id.parts for _, request in found["a"]] == [2, 2, 2]
+    result = requests([a_plan(a_push(0, 90), a_pull(0, 90), a_push(0, 90))], 100)
+    assert [request.id.parts for _, request in result["a"]] == [2, 2, 2]
 
 
 def test_requests_when_nothing_changes_then_they_have_no_id():
-    found = requests([a_plan(*(a_pull(0, 60) for _ in range(3)))], 100, id=None)
-    assert [request.id for _, request in found["a"]] == [None] * 3
+    result = requests([a_plan(*(a_pull(0, 60) for _ in range(3)))], 100, id=None)
+    assert [request.id for _, request in result["a"]] == [None] * 3
 
 
 def test_requests_when_partition_moves_then_parts_keep_numbers(light):
     pieces = cut([a_plan(*(a_push(p, 40) for p in (0, 2) for _ in range(5)))], ROUTES, 100, ID)
     moved = {1: Route(2, BOUNDS, ("b",) * 4)}
-    found = group(pieces, moved)
-    numbers = [(piece.operation.partition, request.id.part) for mine, request in found["b"] for piece in mine]
+    result = group(pieces, moved)
+    numbers = [(piece.operation.partition, request.id.part) for mine, request in result["b"] for piece in mine]
     assert sorted(set(numbers)) == [(0, 0), (0, 1), (0, 2), (2, 0), (2, 1), (2, 2)]
 
 
 def test_requests_when_operation_reuses_keys_then_stay_together():
     scatter = Operation("scatter_add", 1, 0, (0,), keys=Keys(90, np.arange(90)))
     gather = Operation("gather", 1, 0, (0,), keys=Keys(90))
-    found = requests([a_plan(*(scatter, gather) * 3)], 500)
-    assert [[piece.operation.name for piece in pieces] for pieces, _ in found["a"]] == [["scatter_add", "gather"]] * 3
+    result = requests([a_plan(*(scatter, gather) * 3)], 500)
+    assert [[piece.operation.name for piece in pieces] for pieces, _ in result["a"]] == [["scatter_add", "gather"]] * 3
 
 
 def a_gather(partition, columns):
@@ -103,34 +103,34 @@ def a_gather(partition, columns):
 
 def test_requests_when_next_call_has_same_keys_then_send_once():
     calls = [a_plan(a_gather(0, [1, 2]), a_gather(2, [21])), a_plan(a_gather(0, [1, 2]), a_gather(2, [22]))]
-    found = requests([*calls, a_plan(a_gather(0, [1, 2]))], 4 << 20)
-    keys = {address: [p.operation.keys.columns for p in mine[0][0]] for address, mine in found.items()}
+    result = requests([*calls, a_plan(a_gather(0, [1, 2]))], 4 << 20)
+    keys = {address: [p.operation.keys.columns for p in mine[0][0]] for address, mine in result.items()}
     assert [columns is not None for columns in keys["a"]] == [True, False, False]
     assert [columns.tolist() for columns in keys["b"]] == [[21], [22]]
 
 
 def test_requests_when_call_is_between_same_keys_then_resend():
-    found = requests([a_plan(a_gather(0, [1])), a_plan(a_pull(0, 5)), a_plan(a_gather(0, [1]))], 4 << 20)
-    first, _, last = (piece.operation.keys for piece in found["a"][0][0])
+    result = requests([a_plan(a_gather(0, [1])), a_plan(a_pull(0, 5)), a_plan(a_gather(0, [1]))], 4 << 20)
+    first, _, last = (piece.operation.keys for piece in result["a"][0][0])
     assert first.columns.tolist() == last.columns.tolist() == [1]
 
 
 def test_requests_when_keys_exceed_block_then_each_sends_them(light):
-    found = requests([a_plan(*(a_gather(0, [1, 2]) for _ in range(4)))], 32)
-    keys = [[piece.operation.keys.columns is not None for piece in pieces] for pieces, _ in found["a"]]
+    result = requests([a_plan(*(a_gather(0, [1, 2]) for _ in range(4)))], 32)
+    keys = [[piece.operation.keys.columns is not None for piece in pieces] for pieces, _ in result["a"]]
     assert keys == [[True, False], [True, False]]
 
 
 def test_requests_when_operations_are_many_then_bound_headers():
-    found = requests([a_plan(*(a_pull(0, 0) for _ in range(20_000)))], 4 << 20)
-    assert all(len(request_parts(request)[0]) < MAX_HEADER_BYTES for _, request in found["a"])
+    result = requests([a_plan(*(a_pull(0, 0) for _ in range(20_000)))], 4 << 20)
+    assert all(len(request_parts(request)[0]) < MAX_HEADER_BYTES for _, request in result["a"])
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 120)), max_size=20), st.integers(1, 200))
 def test_requests_when_made_then_operations_travel_once_in_order(sizes, block):
     operations = [a_push(partition, size) for partition, size in sizes]
-    found = requests([a_plan(*operations)], block)
-    sent = [piece for mine in found.values() for pieces, _ in mine for piece in pieces]
+    result = requests([a_plan(*operations)], block)
+    sent = [piece for mine in result.values() for pieces, _ in mine for piece in pieces]
     assert sorted(piece.position for piece in sent) == list(range(len(operations)))
     for partition in range(4):
         positions = [piece.position for piece in sent if piece.operation.partition == partition]

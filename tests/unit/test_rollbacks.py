@@ -54,8 +54,8 @@ def of_trees(name: str, classes: int = 1, sparse: bool = False) -> Result:
 
 def fit_linear(solver: str) -> Result:
     problem = Problem("squared" if solver == "normal" else "logistic", 5, l1=0.01 if solver == "sap" else 0.0, l2=0.001)
-    made = training.fit(trainings.linear_rows(), problem, LINEAR[solver], ColumnNames())
-    return Result({"weight": made.w, "biases": made.biases}, made.history.objective)
+    created = training.fit(trainings.linear_rows(), problem, LINEAR[solver], ColumnNames())
+    return Result({"weight": created.w, "biases": created.biases}, created.history.objective)
 
 
 def fit_machine() -> Result:
@@ -67,8 +67,8 @@ def fit_machine() -> Result:
 
 def factorize(solver: str) -> Result:
     ratings = positive(factors_training.ratings())
-    made = factors_training.fitted(trainings.FACTORS[solver], trainings.HELD, given=ratings)
-    return Result({"users": made.user_factors, "items": made.item_factors}, made.history.objective)
+    created = factors_training.fitted(trainings.FACTORS[solver], trainings.HELD, given=ratings)
+    return Result({"users": created.user_factors, "items": created.item_factors}, created.history.objective)
 
 
 def embed(kind: str) -> Result:
@@ -78,8 +78,8 @@ def embed(kind: str) -> Result:
         recipe, read = recipe | {"architecture": "edges", "total": total}, embedding_training.read_pairs
     else:
         recipe = recipe | {"via": kind}
-    made = embedding_training.fitted(embedding_training.make_plan(**recipe), read=read)
-    return Result({"vectors": made.vectors}, made.history.objective)
+    created = embedding_training.fitted(embedding_training.make_plan(**recipe), read=read)
+    return Result({"vectors": created.vectors}, created.history.objective)
 
 
 def fit_deep(kind: str) -> Result:

@@ -60,9 +60,9 @@ def test_schedule_when_drawn_then_a_turn_has_blocks_of_its_slice(ring, seed):
     ("workers", "blocks", "slices", "turns"), [(4, 8, 2, 8), (4, 4, 1, 4), (4, 3, 2, 8), (2, 7, 2, 8), (1, 1, 1, 1)]
 )
 def test_turns_when_blocks_do_not_fit_workers_then_some_idle(workers, blocks, slices, turns):
-    found = schedule(0, 0, workers, blocks, slices)
-    assert found.shape == (turns, workers)
-    assert ((found == IDLE).sum(axis=0) == turns - blocks).all()
+    result = schedule(0, 0, workers, blocks, slices)
+    assert result.shape == (turns, workers)
+    assert ((result == IDLE).sum(axis=0) == turns - blocks).all()
 
 
 @settings(max_examples=60)

@@ -77,13 +77,13 @@ def test_from_batches_when_vectors_are_sliced_then_matches(table, dtype, data):
 @given(table=tables(), dtype=st.sampled_from(["float32", "float64"]))
 def test_from_records_when_vectors_are_mixed_then_matches(table, dtype):
     size, vectors = table
-    made = [
+    created = [
         DenseVector(vector["values"])
         if vector["type"] == DENSE
         else SparseVector(size, vector["indices"], vector["values"])
         for vector in vectors
     ]
-    rows = Rows.fromRecords(((float(i), vector, 2.0) for i, vector in enumerate(made)), dtype)
+    rows = Rows.fromRecords(((float(i), vector, 2.0) for i, vector in enumerate(created)), dtype)
     assert rows.x.dtype == dtype
     np.testing.assert_array_equal(rows.x.toarray(), matrix(vectors, size).astype(dtype))
     np.testing.assert_array_equal(rows.y, np.arange(len(vectors)))
@@ -322,8 +322,8 @@ def test_sample_when_rows_are_drawn_then_distinct_at_fraction(many, fraction):
 
 def test_sample_when_rows_are_taken_then_they_stay_in_order(many):
     part = many.sample(0.1, np.random.default_rng(3))
-    places = {label: row for row, label in enumerate(many.y)}
-    assert np.all(np.diff([places[label] for label in part.y]) > 0)
+    positions = {label: row for row, label in enumerate(many.y)}
+    assert np.all(np.diff([positions[label] for label in part.y]) > 0)
 
 
 def test_sample_when_the_fraction_is_one_then_takes_all(many):

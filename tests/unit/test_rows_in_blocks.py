@@ -40,26 +40,26 @@ def both(request):
     rows = Rows(x, rng.integers(0, 2, ROWS).astype(float), rng.random(ROWS))
     spill = RowSpill(Spill("always", 1 << 30, 4096), 0, 1)
     spill.append(rows)
-    found, _ = spill.finished()
-    assert len(found.stored.blocks) > 10
-    return rows.localize(), found
+    result, _ = spill.finished()
+    assert len(result.stored.blocks) > 10
+    return rows.localize(), result
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=[problem.loss for problem in PROBLEMS])
 def test_gradient_when_rows_are_in_a_file_then_equal_to_the_bit(both, problem):
     loss, rng = loss_of(problem), np.random.default_rng(1)
     w, b = rng.normal(size=problem.size), rng.normal(size=problem.biases)
-    local, found = (loss.gradient(rows, w, b) for rows in both)
-    assert (found.loss, found.weight) == (local.loss, local.weight)
-    assert np.array_equal(found.dw, local.dw)
-    assert np.array_equal(found.db, local.db)
+    local, result = (loss.gradient(rows, w, b) for rows in both)
+    assert (result.loss, result.weight) == (local.loss, local.weight)
+    assert np.array_equal(result.dw, local.dw)
+    assert np.array_equal(result.db, local.db)
     assert loss.loss(both[1], w, b) == loss.loss(both[0], w, b)
 
 
 def test_scales_when_rows_are_in_a_file_then_equal_to_the_bit(both):
     facts = Facts(ROWS, 750.0, 400.0, (), 0.0, 0.0)
-    local, found = (column_sums(rows, facts) for rows in both)
-    assert np.array_equal([found.means, found.weights, found.sizes], [local.means, local.weights, local.sizes])
+    local, result = (column_sums(rows, facts) for rows in both)
+    assert np.array_equal([result.means, result.weights, result.sizes], [local.means, local.weights, local.sizes])
     h = shrinking(local.sizes)
     assert np.array_equal(*(squared_distances(rows, local.means, h) for rows in both))
     factors = np.random.default_rng(2).random(DIM)
@@ -69,16 +69,16 @@ def test_scales_when_rows_are_in_a_file_then_equal_to_the_bit(both):
 
 def test_products_when_rows_are_in_a_file_then_close(both):
     mean, w = np.full(DIM, 2.0), np.random.default_rng(3).normal(size=DIM)
-    local, found = (products(rows, mean, 0.5).packed() for rows in both)
-    np.testing.assert_allclose(found, local, rtol=1e-12)
-    local, found = (slopes(rows, mean, 0.5, w) for rows in both)
-    np.testing.assert_allclose(found, local, rtol=1e-11)
+    local, result = (products(rows, mean, 0.5).packed() for rows in both)
+    np.testing.assert_allclose(result, local, rtol=1e-12)
+    local, result = (slopes(rows, mean, 0.5, w) for rows in both)
+    np.testing.assert_allclose(result, local, rtol=1e-11)
 
 
 def test_minibatch_when_rows_are_in_a_file_then_same_rows(both):
-    local, found = (Data(rows).sample(0.3, np.random.default_rng(4)) for rows in both)
-    assert np.array_equal(found.x.data, local.x.data)
-    assert np.array_equal(found.y, local.y)
+    local, result = (Data(rows).sample(0.3, np.random.default_rng(4)) for rows in both)
+    assert np.array_equal(result.x.data, local.x.data)
+    assert np.array_equal(result.y, local.y)
 
 
 @pytest.mark.parametrize("solver", ["ma-sgd", "sap"])

@@ -50,7 +50,13 @@ def test_run_options_when_they_can_be_used_then_they_are_taken(fields):
 
 
 def test_run_line_when_a_rank_is_behind_then_names_it():
-    said = describe([17, 12], 2, 5, 4.0, Logged("loss", 0.25, 12))
-    assert said == ["clock 12", "2 workers, SSP, staleness 5", "loss 0.25", "2.5 clocks/s", "rank 1 is 5 clocks behind"]
+    message = describe([17, 12], 2, 5, 4.0, Logged("loss", 0.25, 12))
+    assert message == [
+        "clock 12",
+        "2 workers, SSP, staleness 5",
+        "loss 0.25",
+        "2.5 clocks/s",
+        "rank 1 is 5 clocks behind",
+    ]
     assert describe([12_345], 0, 0, 2.0, None)[2:] == ["6,172 clocks/s"]
     assert describe([3], 0, 0, 0.1, None) == ["clock 3", "1 worker, BSP"]

@@ -205,9 +205,9 @@ def called():
 
 def test_onclock_wait_when_shown_then_is_separate_from_others(called, capsys):
     called.summary()
-    said = capsys.readouterr().out
-    assert "onClock    6.000   30.0  for the driver's functions" in said
-    assert "rank 1, 1 time, 2.000 s of all 2.000 s waited for others" in said
+    message = capsys.readouterr().out
+    assert "onClock    6.000   30.0  for the driver's functions" in message
+    assert "rank 1, 1 time, 2.000 s of all 2.000 s waited for others" in message
     assert [table.onClock.tolist() for table in called.timeline] == [[0.0, 3.0]] * 2
     assert sizes(called.plot())["onClock"] == 6.0
 
@@ -267,12 +267,12 @@ def sizes(chart):
     """Total seconds drawn by kind, of a chart with bars."""
     from ps2.run.gantt import ORDER
 
-    found = dict.fromkeys(ORDER, 0.0)
+    result = dict.fromkeys(ORDER, 0.0)
     bars = [each for each in chart.collections if hasattr(each, "get_sizes")]
     for number, each in enumerate(bars):
         for path in each.get_paths():
-            found[ORDER[number % len(ORDER)]] += np.ptp(path.vertices[:, 0])
-    return found
+            result[ORDER[number % len(ORDER)]] += np.ptp(path.vertices[:, 0])
+    return result
 
 
 def drawn(figure):

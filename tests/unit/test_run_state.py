@@ -64,8 +64,8 @@ class Workers:
 
 @pytest.fixture
 def pool():
-    with ThreadPoolExecutor(64) as made:
-        yield made
+    with ThreadPoolExecutor(64) as created:
+        yield created
 
 
 @pytest.fixture

@@ -97,9 +97,9 @@ def test_load_when_saved_then_the_same_vector(folder, kind, dtype):
     with over(FleetInProcess(2)):
         vector = DCV.dense(DIM, dtype=dtype) if kind == "dense" else DCV.sparse(2**63, dtype=dtype)
         vector.push(VALUES.astype(dtype), KEYS if vector.isSparse else None).save(str(folder))
-        found = DCV.load(str(folder))
-        assert (found.dim, found.dtype, found.isSparse) == (vector.dim, dtype, vector.isSparse)
-        assert np.array_equal(pull(found), VALUES)
+        result = DCV.load(str(folder))
+        assert (result.dim, result.dtype, result.isSparse) == (vector.dim, dtype, vector.isSparse)
+        assert np.array_equal(pull(result), VALUES)
 
 
 @pytest.mark.parametrize("make", [lambda: DCV.dense(1), lambda: DCV.sparse(5, dtype="int64")], ids=["short", "empty"])
@@ -119,9 +119,9 @@ def test_load_when_nan_and_inf_were_saved_then_are_bit_identical(folder):
 def test_load_when_saved_with_options_then_keeps_partitioning(folder):
     with over(FleetInProcess(2)):
         DCV.dense(DIM, align=300, partitionsPerServer=2, wire="float16").save(str(folder))
-        found = DCV.load(str(folder), rows=7)
-    assert (found._spec.align, found._spec.partitions_per_server, found._spec.wire) == (300, 2, None)
-    assert (found._spec.rows, found._route.bounds) == (7, (0, 300, 600, 900, 1000))
+        result = DCV.load(str(folder), rows=7)
+    assert (result._spec.align, result._spec.partitions_per_server, result._spec.wire) == (300, 2, None)
+    assert (result._spec.rows, result._route.bounds) == (7, (0, 300, 600, 900, 1000))
 
 
 def test_save_when_wire_is_narrow_then_values_are_as_stored(folder):
@@ -147,8 +147,8 @@ def test_save_when_rows_are_several_then_load_has_them_first(folder, kind, small
         storage.save(first, [0, 2], str(folder))
         del rows
     with over(FleetInProcess(2)):
-        found = storage.load_rows(DCV, str(folder)).matrix()
-        values = found.pull([0, 1], KEYS if kind == "sparse" else None)
+        result = storage.load_rows(DCV, str(folder)).matrix()
+        values = result.pull([0, 1], KEYS if kind == "sparse" else None)
         assert np.array_equal(values, [VALUES, 3 * VALUES])
         with pytest.raises(UsageError, match="expected a save of one vector, but this save has 2 rows"):
             DCV.load(str(folder))
@@ -161,9 +161,9 @@ def test_save_when_layout_is_column_then_rows_or_one_load(folder, kind, small_wi
         storage.save(rows[0], [0, 1, 2], str(folder / "all"))
         rows[1].save(str(folder / "one"))
     with over(FleetInProcess(2)):
-        found = storage.load_rows(DCV, str(folder / "all"))
-        assert found._spec.layout == "column"
-        values = found.matrix().pull(columns=KEYS if kind == "sparse" else np.arange(DIM))
+        result = storage.load_rows(DCV, str(folder / "all"))
+        assert result._spec.layout == "column"
+        values = result.matrix().pull(columns=KEYS if kind == "sparse" else np.arange(DIM))
         assert np.array_equal(values, np.outer(VALUES, [1, 2, 3]))
         assert np.array_equal(pull(DCV.load(str(folder / "one"))), 2 * VALUES)
 

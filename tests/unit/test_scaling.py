@@ -45,8 +45,8 @@ def rounds(x, weights, shards=3):
 
 
 def deviations_of_shards(x, weights, shards=3):
-    found, h = rounds(x, weights, shards)
-    return found / h / h
+    result, h = rounds(x, weights, shards)
+    return result / h / h
 
 
 def dense_deviations(x, weights):
@@ -56,9 +56,9 @@ def dense_deviations(x, weights):
 
 def test_deviations_when_rows_have_weights_then_match_dense():
     x, weights = dense_matrix()
-    found = deviations_of_shards(x, weights)
-    np.testing.assert_allclose(found, dense_deviations(x, weights), rtol=1e-12, atol=1e-15)
-    assert found[2] == 0
+    result = deviations_of_shards(x, weights)
+    np.testing.assert_allclose(result, dense_deviations(x, weights), rtol=1e-12, atol=1e-15)
+    assert result[2] == 0
 
 
 def test_deviations_when_rows_are_unweighted_then_of_sample():
@@ -98,13 +98,13 @@ def test_scaled_when_divided_then_deviation_is_1_or_0(dtype):
     x, weights = dense_matrix()
     rows = Rows(sp.csr_array(x.astype(dtype)), None, weights).localize()
     by = inverse(dense_deviations(x, weights)[rows.keys], np.ones(len(rows.keys)))
-    found = scaled(rows, by)
-    assert found.x.dtype == dtype
-    assert found.weights is rows.weights
+    result = scaled(rows, by)
+    assert result.x.dtype == dtype
+    assert result.weights is rows.weights
     tolerance = 1e-6 if dtype == "float32" else 1e-12
-    np.testing.assert_allclose(found.x.toarray(), rows.x.toarray() * by, rtol=tolerance)
+    np.testing.assert_allclose(result.x.toarray(), rows.x.toarray() * by, rtol=tolerance)
     expected = (by > 0).astype(float)
-    np.testing.assert_allclose(dense_deviations(found.x.toarray().astype("float64"), weights), expected, atol=1e-6)
+    np.testing.assert_allclose(dense_deviations(result.x.toarray().astype("float64"), weights), expected, atol=1e-6)
 
 
 def test_inverse_when_a_deviation_is_0_then_it_is_0():
@@ -115,8 +115,8 @@ def test_inverse_when_a_deviation_is_0_then_it_is_0():
 def test_inverse_when_squares_overflow_then_uses_deviation(size):
     x, weights = dense_matrix()
     x /= np.abs(x).max()
-    found = inverse(*rounds(x * size, weights))
-    np.testing.assert_allclose(found * size, inverse(*rounds(x, weights)), rtol=1e-12)
+    result = inverse(*rounds(x * size, weights))
+    np.testing.assert_allclose(result * size, inverse(*rounds(x, weights)), rtol=1e-12)
 
 
 def test_inverse_when_deviation_has_no_reciprocal_then_infinite():

@@ -15,9 +15,9 @@ SAP, GREEDY, RANDOM, CYCLIC = range(4)
 
 def drawn(change, count, cuts=(), round=0, schedule=SAP):
     """The set that all shards together draw."""
-    found, bounds = [], [0, *cuts, len(change)]
+    result, bounds = [], [0, *cuts, len(change)]
     for begin, end in itertools.pairwise(bounds):
-        found.append(
+        result.append(
             draw_coordinates(
                 *(change[begin:end].copy(), Partition(0, begin, end)),
                 count=count,
@@ -27,7 +27,7 @@ def drawn(change, count, cuts=(), round=0, schedule=SAP):
                 schedule=schedule,
             )
         )
-    columns, keys = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    columns, keys = (np.concatenate(parts) for parts in zip(*result, strict=True))
     return sorted(columns[np.lexsort((columns, -keys))[:count]].tolist())
 
 

@@ -38,13 +38,13 @@ def test_lookup_of_random_keys_then_as_a_dict():
     spread = [rng.integers(0, 2**63 - 1, 5000), rng.integers(0, 2**20, 5000), np.array([0, 2**63 - 1])]
     keys = np.unique(np.concatenate(spread))
     table = key_table(keys, values_of(keys))
-    wanted = np.concatenate([rng.choice(keys, 3000), rng.integers(0, 2**63 - 1, 3000), keys - 1, keys])
-    wanted.flags.writeable = False
-    out, known = np.zeros((len(wanted), WIDTH), np.float32), np.full(len(wanted), UNKNOWN, np.uint8)
-    table.look_up(wanted, known, out)
-    there = np.isin(wanted, keys)
+    expected = np.concatenate([rng.choice(keys, 3000), rng.integers(0, 2**63 - 1, 3000), keys - 1, keys])
+    expected.flags.writeable = False
+    out, known = np.zeros((len(expected), WIDTH), np.float32), np.full(len(expected), UNKNOWN, np.uint8)
+    table.look_up(expected, known, out)
+    there = np.isin(expected, keys)
     np.testing.assert_array_equal(known == 1, there)
-    np.testing.assert_array_equal(out, np.where(there[:, None], values_of(wanted), 0))
+    np.testing.assert_array_equal(out, np.where(there[:, None], values_of(expected), 0))
 
 
 @pytest.mark.parametrize("most_bytes", [0, 4000, 1 << 20])
@@ -55,10 +55,10 @@ def test_deltas_of_any_sizes_when_stacked_then_as_a_dict(monkeypatch, most_bytes
         keys, removed = (np.unique(rng.integers(0, 300, size)) for _ in range(2))
         stack = tables.stacked(stack, tables.with_removed(keys, values_of(keys, shift), removed, "a delta"))
         expected |= dict.fromkeys(removed.tolist(), None) | dict.fromkeys(keys.tolist(), shift)
-    wanted = readable(np.arange(300))
+    requested = readable(np.arange(300))
     out, known = np.zeros((300, WIDTH), np.float32), np.full(300, UNKNOWN, np.uint8)
     for table in stack:
-        table.look_up(wanted, known, out)
+        table.look_up(requested, known, out)
     for key in range(300):
         shift = expected.get(key)
         np.testing.assert_array_equal(out[key], np.zeros(WIDTH) if shift is None else values_of([key], shift)[0])
@@ -125,12 +125,12 @@ def test_compacted_export_then_as_before_and_deltas_go_on(tmp_path):
     for shift in range(1, 6):
         export(tmp_path, [shift, 10], shift, removed=[shift - 1, 12], since="last")
     before = Scorer(str(tmp_path))
-    made = compact(str(tmp_path))
+    created = compact(str(tmp_path))
     after = Scorer(str(tmp_path))
-    for found, expected in zip(after.lookUp(np.arange(50)), before.lookUp(np.arange(50)), strict=True):
-        np.testing.assert_array_equal(found, expected)
-    assert (made.number, made.full, len(after.manifest.entries)) == (7, True, 1)
-    assert made.keys == len(KEYS) + 1 - 4  # 5 came; 0, 2, 4 and 12 went
+    for result, expected in zip(after.lookUp(np.arange(50)), before.lookUp(np.arange(50)), strict=True):
+        np.testing.assert_array_equal(result, expected)
+    assert (created.number, created.full, len(after.manifest.entries)) == (7, True, 1)
+    assert created.keys == len(KEYS) + 1 - 4  # 5 came; 0, 2, 4 and 12 went
     export(tmp_path, [12], 9, since="last")
     before.refresh()
     np.testing.assert_array_equal(before.vectors([12, 14]), [*values_of([12], 9), *values_of([14])])
@@ -168,11 +168,11 @@ def test_load_when_the_export_is_replaced_then_its_successor(tmp_path, monkeypat
 def test_scores_while_exports_come_then_each_of_one_export(tmp_path):
     export(tmp_path, KEYS)
     ended, mixed, reads = threading.Event(), [], [0]
-    wanted = KEYS[::50]
+    expected = KEYS[::50]
 
     def read(scorer):
         while not ended.is_set():
-            shifts = np.unique(scorer.vectors(wanted)[:, 0] - values_of(wanted)[:, 0])
+            shifts = np.unique(scorer.vectors(expected)[:, 0] - values_of(expected)[:, 0])
             reads[0] += 1
             if len(shifts) > 1:
                 mixed.append(shifts)
@@ -196,13 +196,13 @@ def test_scores_while_exports_come_then_each_of_one_export(tmp_path):
 def test_unknown_key_then_has_the_initial_values(tmp_path):
     initial = {"kind": "normal", "scale": 0.1, "seed": 7, "begin": 1, "end": 3}
     export(tmp_path, KEYS, initial=initial)
-    found, present = Scorer(str(tmp_path)).lookUp([[2, 3], [5, 5]])
+    result, present = Scorer(str(tmp_path)).lookUp([[2, 3], [5, 5]])
     assert present.tolist() == [[True, False], [False, False]]
-    np.testing.assert_array_equal(found[0, 0], values_of([2])[0])
-    np.testing.assert_array_equal(found[1, 0], found[1, 1])
-    assert found[1, 0, 0] == 0
-    assert found[1, 0, 1:].all()
-    assert (found[0, 1] != found[1, 0]).sum() == 2
+    np.testing.assert_array_equal(result[0, 0], values_of([2])[0])
+    np.testing.assert_array_equal(result[1, 0], result[1, 1])
+    assert result[1, 0, 0] == 0
+    assert result[1, 0, 1:].all()
+    assert (result[0, 1] != result[1, 0]).sum() == 2
 
 
 @pytest.mark.parametrize(
@@ -259,9 +259,9 @@ def test_refresh_when_memory_is_out_once_then_goes_on(tmp_path, monkeypatch):
         failures.append(scorer.failure)
         if len(failures) == 1:
             raise MemoryError
-        found = load(*arguments)
+        result = load(*arguments)
         refreshed.set()
-        return found
+        return result
 
     with Scorer(str(tmp_path), refreshS=0.01) as scorer:
         monkeypatch.setattr("ps2.serving.scorer.load", load_later)
@@ -275,9 +275,9 @@ def test_refresh_when_memory_is_out_once_then_goes_on(tmp_path, monkeypatch):
 @pytest.fixture
 def deep(tmp_path):
     """A DeepFM of three fields, exported without a fleet, and its scorer."""
-    made = Architecture("deepfm", k=WIDTH - 1, fields=3, deep=3, hidden=(4,))
-    layers = {layer.name: w for layer, w in zip(made.layers(), made.initial(1), strict=True)}
-    export(tmp_path, KEYS[:500], shift=-6, kind="deepfm", config={"architecture": made.to_json()}, dense=layers)
+    created = Architecture("deepfm", k=WIDTH - 1, fields=3, deep=3, hidden=(4,))
+    layers = {layer.name: w for layer, w in zip(created.layers(), created.initial(1), strict=True)}
+    export(tmp_path, KEYS[:500], shift=-6, kind="deepfm", config={"architecture": created.to_json()}, dense=layers)
     return Scorer(str(tmp_path))
 
 
@@ -285,11 +285,11 @@ def test_rows_in_any_form_then_have_the_same_scores(deep):
     keys = [[2, 4, 6], [8, 10, 1]]
     fields = np.tile(np.arange(3, dtype=np.int32), 2)
     rows = KeyRows(np.array([0, 3, 6]), np.ravel(keys), np.ones(6, np.float32), fields)
-    found = deep.score(rows)
-    assert found.shape == (2,)
-    assert ((found > 0) & (found < 1)).all(), found
-    np.testing.assert_array_equal(deep.score(keys), found)
-    np.testing.assert_array_equal(deep.score(np.array(keys)), found)
+    result = deep.score(rows)
+    assert result.shape == (2,)
+    assert ((result > 0) & (result < 1)).all(), result
+    np.testing.assert_array_equal(deep.score(keys), result)
+    np.testing.assert_array_equal(deep.score(np.array(keys)), result)
     np.testing.assert_array_equal(deep.score([]), [])
 
 
@@ -342,9 +342,9 @@ def test_key_rows_when_they_contradict_then_refused(deep, indptr, keys, values, 
 
 def exported(path, field):
     """Return the scorer of a DeepFM whose rows have one field of keys."""
-    made = Architecture("deepfm", k=WIDTH - 1, fields=field.width or 1, deep=field.width or 1, hidden=(4,))
-    layers = {layer.name: w for layer, w in zip(made.layers(), made.initial(1), strict=True)}
-    config, hasher = {"architecture": made.to_json()}, FieldHasher((field,), 0).to_json()
+    created = Architecture("deepfm", k=WIDTH - 1, fields=field.width or 1, deep=field.width or 1, hidden=(4,))
+    layers = {layer.name: w for layer, w in zip(created.layers(), created.initial(1), strict=True)}
+    config, hasher = {"architecture": created.to_json()}, FieldHasher((field,), 0).to_json()
     export(path, KEYS[:500], shift=-6, kind="deepfm", config=config, hasher=hasher, dense=layers)
     return Scorer(str(path))
 
@@ -353,9 +353,9 @@ def exported(path, field):
 def test_lists_of_keys_then_scored_as_the_column(tmp_path, width):
     """With ``keysPerRow``, each place in a list is a field; without, all keys are of one field."""
     scorer = exported(tmp_path, Field.keys("ids", width=width))
-    found = scorer.score([{"ids": [2, 4, 6]}, {"ids": [8, 10, 1]}])
-    np.testing.assert_array_equal(scorer.score([[2, 4, 6], [8, 10, 1]]), found)
-    np.testing.assert_array_equal(scorer.score(np.array([[2, 4, 6], [8, 10, 1]])), found)
+    result = scorer.score([{"ids": [2, 4, 6]}, {"ids": [8, 10, 1]}])
+    np.testing.assert_array_equal(scorer.score([[2, 4, 6], [8, 10, 1]]), result)
+    np.testing.assert_array_equal(scorer.score(np.array([[2, 4, 6], [8, 10, 1]])), result)
     if width is None:
         np.testing.assert_array_equal(scorer.score([[2], []]), scorer.score([{"ids": [2]}, {"ids": []}]))
     else:
@@ -383,11 +383,11 @@ def test_dicts_and_batches_then_have_the_same_scores(clicks):
     hasher, scorer = clicks
     rows = [{"user": "u3", "item": 4, "price": 0.001}, {"user": None, "item": 999, "price": None}]
     batch = pa.RecordBatch.from_pylist(rows)
-    found = scorer.score(rows)
-    np.testing.assert_array_equal(scorer.score(batch), found)
-    np.testing.assert_array_equal(scorer.score(pa.table(batch.to_pydict(), batch.schema)), found)
-    np.testing.assert_array_equal(scorer.score(hasher.rows(batch)), found)
-    assert found[1] == pytest.approx(1 / (1 + np.exp(-0.25)))
+    result = scorer.score(rows)
+    np.testing.assert_array_equal(scorer.score(batch), result)
+    np.testing.assert_array_equal(scorer.score(pa.table(batch.to_pydict(), batch.schema)), result)
+    np.testing.assert_array_equal(scorer.score(hasher.rows(batch)), result)
+    assert result[1] == pytest.approx(1 / (1 + np.exp(-0.25)))
 
 
 def test_rows_when_there_are_none_then_no_scores(clicks):

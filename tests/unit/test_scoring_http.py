@@ -87,10 +87,10 @@ def endpoint(tmp_path_factory):
 
 
 def test_vectors_when_asked_then_those_of_the_export(endpoint):
-    status, found = endpoint.post("/vectors", json={"keys": [4, 5]})
+    status, result = endpoint.post("/vectors", json={"keys": [4, 5]})
     assert status == 200
-    np.testing.assert_array_equal(np.float32(found["vectors"][0]), values_of([4])[0])
-    assert found["present"] == [True, False]
+    np.testing.assert_array_equal(np.float32(result["vectors"][0]), values_of([4])[0])
+    assert result["present"] == [True, False]
 
 
 def test_requests_when_a_connection_is_kept_then_none_waits(endpoint):
@@ -107,9 +107,9 @@ def test_requests_when_a_connection_is_kept_then_none_waits(endpoint):
 
 
 def test_many_keys_when_asked_then_in_their_order(endpoint):
-    status, found = endpoint.post("/vectors", json={"keys": list(range(998, -2, -2))})
+    status, result = endpoint.post("/vectors", json={"keys": list(range(998, -2, -2))})
     assert status == 200
-    np.testing.assert_array_equal(np.float32(found["vectors"]), values_of(np.arange(998, -2, -2)))
+    np.testing.assert_array_equal(np.float32(result["vectors"]), values_of(np.arange(998, -2, -2)))
 
 
 def test_answer_when_large_then_others_are_answered_between(endpoint):
@@ -159,9 +159,9 @@ def test_request_when_long_then_not_scored_in_event_loop(endpoint, monkeypatch, 
     ],
 )
 def test_request_when_wrong_then_400_says_why(endpoint, path, body, text):
-    status, found = endpoint.post(path, data=body)
+    status, result = endpoint.post(path, data=body)
     assert status == 400
-    assert text in found["error"]
+    assert text in result["error"]
 
 
 @pytest.mark.parametrize(
@@ -186,9 +186,9 @@ def test_keys_when_answer_has_too_many_numbers_then_413(endpoint, monkeypatch):
     monkeypatch.setattr(http, "MAX_NUMBERS", 30)
     assert endpoint.post("/vectors", json={"keys": [4] * 10})[0] == 200
     for keys in ([4] * 11, [[4] * 11]):
-        status, found = endpoint.post("/vectors", json={"keys": keys})
+        status, result = endpoint.post("/vectors", json={"keys": keys})
         error = "expected at most 10 keys, for an answer of 30 numbers; send several requests"
-        assert (status, found["error"]) == (413, error)
+        assert (status, result["error"]) == (413, error)
 
 
 def test_body_when_announced_too_large_then_413_before_it_comes(endpoint):

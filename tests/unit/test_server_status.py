@@ -24,9 +24,9 @@ def a_status():
 
 def test_status_when_decoded_then_is_equal_without_buckets():
     status = a_status()
-    (done,) = status.operations
-    found = status_from_pb(server_pb2.StatusReply.FromString(status_to_pb(status).SerializeToString()))
-    assert found == replace(status, operations=(replace(done, buckets=()),))
+    (finished,) = status.operations
+    result = status_from_pb(server_pb2.StatusReply.FromString(status_to_pb(status).SerializeToString()))
+    assert result == replace(status, operations=(replace(finished, buckets=()),))
 
 
 def test_contract_when_compared_then_has_all_fields_and_two_sums():

@@ -224,10 +224,10 @@ def test_route_when_newer_is_known_then_old_handle_uses_it(fleet, target):
 def test_routes_when_many_matrices_come_and_go_then_few_are_kept(fleet, monkeypatch):
     monkeypatch.setattr(dispatch, "MAX_ROUTES", 3)
     over = session_over(fleet)
-    made = [over.new_matrix(SPEC) for _ in range(9)]
-    for info in made:
+    created = [over.new_matrix(SPEC) for _ in range(9)]
+    for info in created:
         over.dispatch.run([plans.pull(Target(info.id, SPEC, info.route, (0,)), 0, 10)])
-    assert over.routes.by_matrix.keys() == {info.id for info in made[-3:]}
+    assert over.routes.by_matrix.keys() == {info.id for info in created[-3:]}
 
 
 def test_batch_when_matrices_exceed_cache_then_asks_master(fleet, monkeypatch):
@@ -547,12 +547,12 @@ def test_ids_when_of_one_task_then_they_count_up(in_task):
 def test_ids_when_two_functions_run_in_one_task_then_they_differ(in_task, monkeypatch):
     """Each in a Python worker of its own, told apart by the handle that came with it."""
     in_task()
-    made = []
+    created = []
     for copy in ("a", "b"):
         monkeypatch.setattr(task, "_function", task._Function())
         task.note_used(copy)
-        made.append(MutationIds("f").next())
-    assert made[0] != made[1]
+        created.append(MutationIds("f").next())
+    assert created[0] != created[1]
 
 
 def test_ids_when_more_handles_come_then_first_names_function(in_task):
@@ -582,11 +582,11 @@ def test_ids_when_in_a_task_then_they_name_application_and_stage(in_task):
 
 def test_ids_when_of_another_spark_application_then_they_differ(in_task):
     """Its stages begin at 0 again."""
-    made = []
+    created = []
     for application in ("app-1", "app-2"):
         in_task(access=Access("secret", application))
-        made.append(MutationIds("f").next())
-    assert made[0] != made[1]
+        created.append(MutationIds("f").next())
+    assert created[0] != created[1]
 
 
 def test_ids_when_handle_is_unpickled_in_function_then_ignored(in_task):
@@ -607,9 +607,9 @@ def test_ids_when_of_another_fleet_then_they_differ(in_task):
 
 def test_ids_when_outside_task_then_count_in_session_scope():
     ids = MutationIds("f")
-    made = [ids.next() for _ in range(3)]
-    assert [id.number for id in made] == [0, 1, 2]
-    assert {id.scope for id in made} == {ids.session}
+    created = [ids.next() for _ in range(3)]
+    assert [id.number for id in created] == [0, 1, 2]
+    assert {id.scope for id in created} == {ids.session}
 
 
 def test_ids_when_earlier_ones_are_done_then_they_are_settled():
@@ -627,17 +627,17 @@ def test_ids_when_of_two_sessions_then_they_differ():
 
 
 def test_ids_when_threads_ask_together_then_none_comes_twice():
-    ids, made = MutationIds("f"), []
+    ids, created = MutationIds("f"), []
 
     def ask():
-        made.extend(ids.next() for _ in range(500))
+        created.extend(ids.next() for _ in range(500))
 
     threads = [threading.Thread(target=ask) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(set(made)) == 2000
+    assert len(set(created)) == 2000
 
 
 def test_ids_when_ctrl_c_interrupts_wait_then_later_ones_settle(fleet, target, monkeypatch):

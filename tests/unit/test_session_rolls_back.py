@@ -30,10 +30,10 @@ def target(fleet):
 @pytest.fixture
 def session(fleet):
     """One that has just found out that the fleet has rolled back once."""
-    made = session_over(fleet)
-    with made.in_run(RunIds("runs", 0, rank=1)):
-        made.rollbacks.newest = (1, 3)
-        yield made
+    created = session_over(fleet)
+    with created.in_run(RunIds("runs", 0, rank=1)):
+        created.rollbacks.newest = (1, 3)
+        yield created
 
 
 def add_ones(target):
@@ -56,8 +56,8 @@ def test_async_add_when_fleet_rolled_back_then_is_dropped(session, target):
 
 
 def test_batch_when_fleet_rolled_back_then_reads_are_answered(session, target):
-    _, found = session.dispatch.run([add_ones(target), plans.pull(target, 0, 10)])
-    assert found.tolist() == [0.0] * 10
+    _, result = session.dispatch.run([add_ones(target), plans.pull(target, 0, 10)])
+    assert result.tolist() == [0.0] * 10
 
 
 @pytest.mark.parametrize("told", [False, True])

@@ -41,16 +41,16 @@ def interrupt_soon():
 
 @pytest.mark.parametrize(("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGALRM, Alarm)])
 def test_signal_when_it_comes_inside_then_it_is_raised_after(number, error):
-    done = []
+    finished = []
 
     @shielded
     def work():
         interrupt(number)
-        done.append(True)
+        finished.append(True)
 
     with pytest.raises(error):
         work()
-    assert done
+    assert finished
 
 
 def test_signals_when_two_come_inside_then_both_handlers_run():
@@ -65,7 +65,7 @@ def test_signals_when_two_come_inside_then_both_handlers_run():
 
 
 def test_shields_when_they_nest_then_the_outermost_raises():
-    done = []
+    finished = []
 
     @shielded
     def inner():
@@ -74,15 +74,15 @@ def test_shields_when_they_nest_then_the_outermost_raises():
     @shielded
     def outer():
         inner()
-        done.append(True)
+        finished.append(True)
 
     with pytest.raises(KeyboardInterrupt):
         outer()
-    assert done
+    assert finished
 
 
 def test_check_when_signal_has_come_then_raises_only_there():
-    done = []
+    finished = []
 
     @shielded
     def work():
@@ -91,12 +91,12 @@ def test_check_when_signal_has_come_then_raises_only_there():
             check()
         finally:
             interrupt(signal.SIGALRM)
-            done.append("after")
+            finished.append("after")
 
     with pytest.raises(Alarm) as raised:
         work()
     assert isinstance(raised.value.__context__, KeyboardInterrupt)
-    assert done == ["after"]
+    assert finished == ["after"]
 
 
 def test_opening_when_a_signal_comes_then_it_is_raised_there():
@@ -111,18 +111,18 @@ def test_opening_when_a_signal_comes_then_it_is_raised_there():
 
 
 def test_opening_when_signal_came_before_then_raises_first():
-    done = []
+    finished = []
 
     def work():
         with Opening():
-            done.append("never")
+            finished.append("never")
 
     with SHIELD:
         interrupt()
         with pytest.raises(KeyboardInterrupt):
             work()
         assert SHIELD.is_up
-    assert not done
+    assert not finished
 
 
 def test_handler_when_changed_in_opening_then_new_one_stays(handlers):

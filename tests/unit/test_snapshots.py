@@ -40,9 +40,9 @@ def engine():
 
 @pytest.fixture
 def snapshots(engine):
-    made = Snapshots(engine)
-    yield made
-    made.close()
+    created = Snapshots(engine)
+    yield created
+    created.close()
 
 
 def fill(engine, value, id=None, partitions=(0,)):

@@ -36,8 +36,8 @@ def test_words_when_worker_cannot_start_then_have_python_error():
 
 
 def test_words_when_a_task_failed_too_often_then_name_its_rank():
-    told = "Job aborted due to stage failure: Task 1 in stage 3.0 failed 4 times, most recent failure: it ended"
-    assert failed_task(RuntimeError(f"An error occurred\n: {told}\nDriver stacktrace:")) == (1, told)
+    messages = "Job aborted due to stage failure: Task 1 in stage 3.0 failed 4 times, most recent failure: it ended"
+    assert failed_task(RuntimeError(f"An error occurred\n: {messages}\nDriver stacktrace:")) == (1, messages)
 
 
 CHAINED = """An error occurred\n: Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times: Traceback (most recent call last):

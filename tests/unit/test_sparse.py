@@ -22,8 +22,8 @@ def held(statuses):
     """``held(u)``: (bytes, active keys) of the vector's matrix on all servers, from their own status."""
 
     def of(vector):
-        found = [m for status in statuses() for m in status.matrices if m.matrix == vector._matrix]
-        return sum(m.bytes for m in found), sum(m.active_keys for m in found)
+        result = [m for status in statuses() for m in status.matrices if m.matrix == vector._matrix]
+        return sum(m.bytes for m in result), sum(m.active_keys for m in result)
 
     return of
 
@@ -46,9 +46,9 @@ def test_pull_when_keys_reach_the_last_int64_then_same_values(ps, dtype):
 def test_pull_when_all_then_sorted_by_key(ps, dtype):
     keys = np.random.default_rng(0).permutation(some_keys(5000))
     values = np.arange(1, keys.size + 1)
-    found, pulled = DCV.sparse(2**63, dtype=dtype).push(values, keys).pull()
-    assert (found.dtype, pulled.dtype) == (np.int64, dtype)
-    assert np.array_equal(found, np.sort(keys))
+    result, pulled = DCV.sparse(2**63, dtype=dtype).push(values, keys).pull()
+    assert (result.dtype, pulled.dtype) == (np.int64, dtype)
+    assert np.array_equal(result, np.sort(keys))
     assert np.array_equal(pulled, values[np.argsort(keys)])
 
 

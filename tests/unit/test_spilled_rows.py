@@ -67,34 +67,34 @@ def same(found, expected):
 def test_block_file_when_arrays_appended_then_maps_the_same(given_arrays):
     rng, file = np.random.default_rng(0), BlockFile(local_folders({})[0])
     blocks = [{"a": (rng.normal(size=length) * 99).astype(dtype), "b": np.arange(3)} for dtype, length in given_arrays]
-    places = [file.append(block) for block in blocks]
-    for place, block in zip(places, blocks, strict=True):
-        found = file.arrays(place)
-        assert all(np.array_equal(found[name], block[name]) for name in ("a", "b"))
+    positions = [file.append(block) for block in blocks]
+    for position, block in zip(positions, blocks, strict=True):
+        result = file.arrays(position)
+        assert all(np.array_equal(result[name], block[name]) for name in ("a", "b"))
 
 
 def test_block_file_when_a_mapped_array_changes_then_file_stays(tmp_path):
     file = BlockFile(str(tmp_path))
-    place = file.append({"a": np.arange(5.0)})
-    file.arrays(place)["a"][:] = 7
-    assert file.arrays(place)["a"].tolist() == [0, 1, 2, 3, 4]
+    position = file.append({"a": np.arange(5.0)})
+    file.arrays(position)["a"][:] = 7
+    assert file.arrays(position)["a"].tolist() == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(("density", "dtype"), [(0.05, "float64"), (0.3, "float32"), (1.0, "float64")])
 def test_spilled_rows_when_appended_in_parts_then_as_in_memory(density, dtype):
     rows = table(900, 40, density, dtype=dtype)
     rows = Rows(sp.csr_array((rows.x.data, rows.x.indices * 3, rows.x.indptr), shape=(900, 120)), rows.y, rows.weights)
-    found, held = spilled(rows, cuts=(1, 1, 640))
-    assert len(found.stored.blocks) > 3
-    same(found, rows.localize())
+    result, held = spilled(rows, cuts=(1, 1, 640))
+    assert len(result.stored.blocks) > 3
+    same(result, rows.localize())
     assert len(held) == 0
 
 
 def test_spilled_rows_when_dense_then_only_values_are_stored():
     rows = table(500, 30, 1.0)
-    found, _ = spilled(rows)
-    assert 500 * 8 * 32 <= found.nbytes < 500 * 8 * 34
-    same(found, rows.localize())
+    result, _ = spilled(rows)
+    assert 500 * 8 * 32 <= result.nbytes < 500 * 8 * 34
+    same(result, rows.localize())
 
 
 def test_spilled_rows_when_some_are_held_out_then_same_keys():
@@ -109,35 +109,35 @@ def test_spilled_rows_when_some_are_held_out_then_same_keys():
 @pytest.mark.parametrize("limit_bytes", [0, MANY])
 def test_sample_when_rows_are_in_a_file_then_same_minibatch(limit_bytes):
     rows = table(2000, 300, 0.005)
-    found, _ = spilled(rows, limit_bytes=limit_bytes)
-    sampled, expected = (one.sample(0.1, np.random.default_rng(5)) for one in (found, rows.localize()))
+    result, _ = spilled(rows, limit_bytes=limit_bytes)
+    sampled, expected = (one.sample(0.1, np.random.default_rng(5)) for one in (result, rows.localize()))
     assert isinstance(sampled, LocalRows if limit_bytes else SpilledRows)
-    assert len(expected.keys) < len(found.keys)
+    assert len(expected.keys) < len(result.keys)
     same(sampled, expected)
     same(sampled.chosen([0, 7, 50]), expected.chosen([0, 7, 50]))
 
 
 def test_chosen_when_numbers_do_not_ascend_then_out_of_range():
-    found, _ = spilled(table(20, 5, 1.0))
+    result, _ = spilled(table(20, 5, 1.0))
     with pytest.raises(OutOfRangeError, match="ascending numbers without repeats, got 2 after 3"):
-        found.chosen([1, 3, 2])
+        result.chosen([1, 3, 2])
     with pytest.raises(OutOfRangeError, match=r"numbers in \[0, 20\), got 3 to 20"):
-        found.chosen([3, 20])
+        result.chosen([3, 20])
 
 
 @pytest.mark.parametrize("place", ["memory", "file"])
 @pytest.mark.parametrize("method", ["take", "chosen"])
 def test_rows_when_chosen_by_a_mask_then_dtype_error(place, method):
     rows = table(3, 5, 1.0)
-    found = spilled(rows)[0] if place == "file" else rows.localize()
+    result = spilled(rows)[0] if place == "file" else rows.localize()
     with pytest.raises(DTypeError, match="expected row numbers, integers, got bool"):
-        getattr(found, method)([True, False, True])
+        getattr(result, method)([True, False, True])
 
 
 def test_rows_in_a_file_when_pickled_then_usage_error():
-    found, _ = spilled(table(20, 5, 1.0))
+    result, _ = spilled(table(20, 5, 1.0))
     with pytest.raises(UsageError, match="stay in the process that wrote them"):
-        pickle.dumps(found)
+        pickle.dumps(result)
 
 
 def test_row_spill_when_auto_then_due_above_the_limit_only():
@@ -272,8 +272,8 @@ print(*gradient(150, sys.argv[1]))
 @pytest.mark.parametrize("mode", ["never", "auto"])
 def test_read_when_rows_exceed_address_space_then_a_file_saves(mode):
     # 240 MB of values, in 160 MB (spark.executor.pyspark.memory sets the same limit).
-    done = subprocess.run([sys.executable, "-c", READS, mode], capture_output=True, text=True, check=False)
+    finished = subprocess.run([sys.executable, "-c", READS, mode], capture_output=True, text=True, check=False)
     if mode == "never":
-        assert "MemoryError" in done.stderr
+        assert "MemoryError" in finished.stderr
     else:
-        assert done.stdout.split() == ["SpilledRows", "300000", "300000.0"], done.stderr
+        assert finished.stdout.split() == ["SpilledRows", "300000", "300000.0"], finished.stderr

@@ -12,7 +12,7 @@ from ps2.rpc.status import BARE, MAX_METADATA_BYTES, STATUS, from_rpc, to_status
 def tree(cls=PS2Error):
     """All classes of ps2.errors; other modules may have private ones, which never travel as themselves."""
     children = [child for child in cls.__subclasses__() if child.__module__ == cls.__module__]
-    return [cls, *(found for child in children for found in tree(child))]
+    return [cls, *(result for child in children for result in tree(child))]
 
 
 class Failed:

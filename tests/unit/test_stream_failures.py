@@ -53,10 +53,10 @@ def lost(said):
     ],
 )
 def test_job_failure_when_it_says_so_then_is_named(error, kind, words):
-    found = job_failure(error, 7)
-    assert type(found) is kind
-    assert str(found).startswith(f"batch 7: {words}")
-    assert "\n" not in str(found)
+    result = job_failure(error, 7)
+    assert type(result) is kind
+    assert str(result).startswith(f"batch 7: {words}")
+    assert "\n" not in str(result)
 
 
 @pytest.mark.parametrize(
@@ -73,8 +73,8 @@ def test_job_failure_when_it_says_so_then_is_named(error, kind, words):
 )
 def test_query_failure_when_source_fails_then_one_line(said, kind, words):
     text = f"[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: {said}\n=== Query ===\n{JAVA}"
-    found = query_failure(RuntimeError(text), 4)
-    assert (type(found), str(found)) == (kind, f"after batch 4: Spark's query failed: {words}")
+    result = query_failure(RuntimeError(text), 4)
+    assert (type(result), str(result)) == (kind, f"after batch 4: Spark's query failed: {words}")
 
 
 @pytest.mark.parametrize(

@@ -82,16 +82,16 @@ def test_tally_when_rows_are_measured_then_all_pairs_and_sums():
     rng = np.random.default_rng(0)
     margins, labels = rng.normal(size=500), (rng.random(500) < 0.4).astype(np.float32)
     weights = rng.random(500).astype(np.float32)
-    found = Progressive.of(tally_of(margins, labels, weights))
+    result = Progressive.of(tally_of(margins, labels, weights))
     better = (margins[labels == 1][:, None] > margins[labels == 0]) * np.outer(
         weights[labels == 1], weights[labels == 0]
     )
     pairs = np.outer(weights[labels == 1], weights[labels == 0]).sum()
     loss = np.logaddexp(0, margins) - labels * margins
-    assert found.rows == 500
-    assert found.auc == pytest.approx(better.sum() / pairs, abs=2e-3)
-    assert found.logLoss == pytest.approx(np.average(loss, weights=weights))
-    assert found.calibration == pytest.approx((weights / (1 + np.exp(-margins))).sum() / weights[labels == 1].sum())
+    assert result.rows == 500
+    assert result.auc == pytest.approx(better.sum() / pairs, abs=2e-3)
+    assert result.logLoss == pytest.approx(np.average(loss, weights=weights))
+    assert result.calibration == pytest.approx((weights / (1 + np.exp(-margins))).sum() / weights[labels == 1].sum())
 
 
 def test_area_when_there_is_one_label_then_nan():
@@ -116,19 +116,19 @@ READER = LabelledReader(FieldHasher((Field.categorical("id"), Field.numeric("x")
 
 
 def batch_of(**columns):
-    given = {"id": [2**60 + 1, None], "x": [1.0, 2.0], "y": [0, 1], "w": [1.0, 2.0], "t": [5.0, 7.0]}
-    return pa.record_batch({name: pa.array(values) for name, values in (given | columns).items()})
+    inputs = {"id": [2**60 + 1, None], "x": [1.0, 2.0], "y": [0, 1], "w": [1.0, 2.0], "t": [5.0, 7.0]}
+    return pa.record_batch({name: pa.array(values) for name, values in (inputs | columns).items()})
 
 
 def test_read_when_all_rows_are_late_then_they_are_counted():
-    found = READER.read(batch_of(), 0, least_s=10.0)
-    assert (len(found.labels), len(found.rows), found.late, found.newest_s) == (0, 0, 2, 7.0)
+    result = READER.read(batch_of(), 0, least_s=10.0)
+    assert (len(result.labels), len(result.rows), result.late, result.newest_s) == (0, 0, 2, 7.0)
 
 
 def test_read_when_a_large_id_is_beside_a_null_then_exact():
-    found = READER.read(batch_of(), 0).rows
-    assert found.keys[0] == READER.hasher.key(READER.hasher.fields[0], str(2**60 + 1))
-    assert np.diff(found.indptr).tolist() == [2, 1]
+    result = READER.read(batch_of(), 0).rows
+    assert result.keys[0] == READER.hasher.key(READER.hasher.fields[0], str(2**60 + 1))
+    assert np.diff(result.indptr).tolist() == [2, 1]
 
 
 @pytest.mark.parametrize(

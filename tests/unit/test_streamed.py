@@ -78,11 +78,11 @@ def test_reply_when_block_changes_before_piece_then_sends_new():
     target, model = filled(over)
     ((_, reply),) = replies(over, blocks.pull(target, range(DIM)))
     pieces = reply.results[0].streamed.pieces()
-    found = [next(pieces).copy()]
+    result = [next(pieces).copy()]
     over.dispatch.run([blocks.push(target, [DIM - 1], np.ones((1, K)))])
-    found += [piece.copy() for piece in pieces]
+    result += [piece.copy() for piece in pieces]
     model[DIM - 1] = 1
-    assert np.array_equal(np.concatenate(found), model)
+    assert np.array_equal(np.concatenate(result), model)
 
 
 @pytest.mark.parametrize("fields", [{"dtype": "int64"}, {"dtype": "float32", "wire": "float16"}])

@@ -46,20 +46,20 @@ def test_beside_when_spark_has_no_containers_then_names_master(master):
 
 
 def test_needed_when_containers_then_one_server_per_executor():
-    found = needed({"spark.master": "yarn", "spark.executor.cores": "4"}, 8, 4 << 30)
-    assert (found["spark.executor.instances"], found["spark.executor.cores"], found["spark.task.cpus"]) == (
+    result = needed({"spark.master": "yarn", "spark.executor.cores": "4"}, 8, 4 << 30)
+    assert (result["spark.executor.instances"], result["spark.executor.cores"], result["spark.task.cpus"]) == (
         "8",
         "4",
         "4",
     )
-    assert found["spark.dynamicAllocation.enabled"] == found["spark.speculation"] == "false"
-    assert (found["spark.executor.memory"], found["spark.executor.memoryOverhead"]) == ("512m", "4796m")
+    assert result["spark.dynamicAllocation.enabled"] == result["spark.speculation"] == "false"
+    assert (result["spark.executor.memory"], result["spark.executor.memoryOverhead"]) == ("512m", "4796m")
 
 
 def test_needed_when_standalone_then_heap_includes_servers():
-    found = needed({"spark.master": "spark://h:7077"}, 2, 1)
-    assert found["spark.executor.memory"] == "1213m"
-    assert found["spark.cores.max"] == "2"
+    result = needed({"spark.master": "spark://h:7077"}, 2, 1)
+    assert result["spark.executor.memory"] == "1213m"
+    assert result["spark.cores.max"] == "2"
 
 
 def test_needed_when_memory_was_given_then_it_stays():

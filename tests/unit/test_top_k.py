@@ -18,8 +18,8 @@ def sequential(left, right):
 
 def expected(left, right, k):
     scores = sequential(left, right)
-    places = np.stack([np.lexsort((-np.arange(len(right)), -row))[:k] for row in scores])
-    return np.take_along_axis(scores, places, 1), places
+    positions = np.stack([np.lexsort((-np.arange(len(right)), -row))[:k] for row in scores])
+    return np.take_along_axis(scores, positions, 1), positions
 
 
 def vectors(rng, count, dim):
@@ -32,23 +32,23 @@ def test_best_when_sizes_differ_then_is_numpys_to_the_bit(sizes, k):
     m, n, dim = sizes
     rng = np.random.default_rng(1)
     left, right = vectors(rng, m, dim), vectors(rng, n, dim)
-    found = Candidates(right).best(left, k)
-    for array, wanted in zip(found, expected(left, right, min(k, n)), strict=True):
-        np.testing.assert_array_equal(array, wanted)
+    result = Candidates(right).best(left, k)
+    for array, requested in zip(result, expected(left, right, min(k, n)), strict=True):
+        np.testing.assert_array_equal(array, requested)
 
 
 def test_best_when_scores_are_equal_then_higher_place_is_first():
     rng = np.random.default_rng(2)
     left = vectors(rng, 9, 3)
     right = rng.integers(-1, 2, (2 * RIGHT + 9, 3)).astype(np.float32)
-    scores, places = Candidates(right).best(left, 50)
-    np.testing.assert_array_equal(places, expected(left, right, 50)[1])
-    assert (np.diff(places, axis=1)[np.diff(scores, axis=1) == 0] < 0).all()
+    scores, positions = Candidates(right).best(left, 50)
+    np.testing.assert_array_equal(positions, expected(left, right, 50)[1])
+    assert (np.diff(positions, axis=1)[np.diff(scores, axis=1) == 0] < 0).all()
 
 
 def test_best_when_all_scores_are_equal_then_last_places_come():
-    scores, places = Candidates(np.zeros((RIGHT + 2, 4), np.float32)).best(np.ones((1, 4), np.float32), 3)
-    assert (scores.tolist(), places.tolist()) == ([[0.0, 0.0, 0.0]], [[RIGHT + 1, RIGHT, RIGHT - 1]])
+    scores, positions = Candidates(np.zeros((RIGHT + 2, 4), np.float32)).best(np.ones((1, 4), np.float32), 3)
+    assert (scores.tolist(), positions.tolist()) == ([[0.0, 0.0, 0.0]], [[RIGHT + 1, RIGHT, RIGHT - 1]])
 
 
 def test_best_when_left_is_cut_anyhow_then_no_bit_changes():
@@ -66,15 +66,15 @@ def test_best_when_left_is_cut_anyhow_then_no_bit_changes():
 def test_best_when_vectors_are_tiny_or_huge_then_still_exact(scale):
     rng = np.random.default_rng(4)
     left, right = vectors(rng, 4, 8) * np.float32(scale), vectors(rng, 3000, 8) * np.float32(scale)
-    found = Candidates(right).best(left, 10)
-    for array, wanted in zip(found, expected(left, right, 10), strict=True):
-        np.testing.assert_array_equal(array, wanted)
+    result = Candidates(right).best(left, 10)
+    for array, requested in zip(result, expected(left, right, 10), strict=True):
+        np.testing.assert_array_equal(array, requested)
 
 
 def test_best_when_scores_ascend_then_every_item_is_considered():
     right = np.arange(5000, dtype=np.float32)[:, None]
-    _, places = Candidates(right).best(np.ones((1, 1), np.float32), 4)
-    assert places.tolist() == [[4999, 4998, 4997, 4996]]
+    _, positions = Candidates(right).best(np.ones((1, 1), np.float32), 4)
+    assert positions.tolist() == [[4999, 4998, 4997, 4996]]
 
 
 def test_slack_when_sums_are_in_any_order_then_bounds_difference():
@@ -89,6 +89,6 @@ def test_slack_when_sums_are_in_any_order_then_bounds_difference():
 def test_products_when_a_place_is_missing_then_nan():
     rng = np.random.default_rng(6)
     left, right = vectors(rng, 3, 5), vectors(rng, 4, 5)
-    found = pair_products(left, right, np.array([0, -1, 2, 2]), np.array([3, 0, -1, 1]))
+    result = pair_products(left, right, np.array([0, -1, 2, 2]), np.array([3, 0, -1, 1]))
     scores = sequential(left, right)
-    np.testing.assert_array_equal(found, np.array([scores[0, 3], np.nan, np.nan, scores[2, 1]], np.float32))
+    np.testing.assert_array_equal(result, np.array([scores[0, 3], np.nan, np.nan, scores[2, 1]], np.float32))

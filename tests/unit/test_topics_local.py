@@ -32,24 +32,24 @@ def sampled(plan, counts, threads, bounds=None):
 
 
 def by_word(sampling):
-    found = np.zeros((WORDS, TOPICS), np.int32)
-    found[sampling.words] = sampling.counts
-    return found
+    result = np.zeros((WORDS, TOPICS), np.int32)
+    result[sampling.words] = sampling.counts
+    return result
 
 
 def of_topics(sampling):
     """Count words by the topics of tokens."""
-    found, whole = np.zeros((WORDS, TOPICS), np.int32), sampling.corpus()
-    np.add.at(found, (np.repeat(whole.words, np.diff(whole.begins)), sampling.topics), 1)
-    return found
+    result, whole = np.zeros((WORDS, TOPICS), np.int32), sampling.corpus()
+    np.add.at(result, (np.repeat(whole.words, np.diff(whole.begins)), sampling.topics), 1)
+    return result
 
 
 def test_rotation_when_threads_take_turns_then_equals_workers():
     counts, plan = documents(), changed(PLAN, sync="rotation")
     # As ``replayed`` deals them out: every second document.
-    dealt = sp.csr_array(sp.vstack([counts[0::2], counts[1::2]]))
-    found = sampled(plan, dealt, 2, [0, 20, 40])
-    np.testing.assert_array_equal(by_word(found), replayed(counts, plan, 2))
+    dealt_rows = sp.csr_array(sp.vstack([counts[0::2], counts[1::2]]))
+    result = sampled(plan, dealt_rows, 2, [0, 20, 40])
+    np.testing.assert_array_equal(by_word(result), replayed(counts, plan, 2))
 
 
 @pytest.mark.parametrize("sync", SYNCS)
@@ -75,10 +75,10 @@ def test_one_thread_when_counts_are_shared_then_equals_worker(sync):
 
 @pytest.mark.parametrize("sync", SYNCS)
 def test_threads_when_they_sample_then_counts_match_topics(sync):
-    found = sampled(changed(PLAN, sync=sync), documents(), 3)
-    assert len(found._parts) == 3
-    np.testing.assert_array_equal(by_word(found), of_topics(found))
-    np.testing.assert_array_equal(by_word(found).sum(axis=1), documents().sum(axis=0))
+    result = sampled(changed(PLAN, sync=sync), documents(), 3)
+    assert len(result._parts) == 3
+    np.testing.assert_array_equal(by_word(result), of_topics(result))
+    np.testing.assert_array_equal(by_word(result).sum(axis=1), documents().sum(axis=0))
 
 
 def test_topics_when_given_to_other_threads_then_counts_match():

@@ -26,17 +26,17 @@ BETA = 0.3
 @pytest.fixture
 def counts():
     """Some words have no tokens, as those that training has never seen."""
-    found = np.random.default_rng(3).poisson(2.0, (WORDS, TOPICS)).astype(np.int32)
-    found[[4, 11]] = 0
-    return found
+    result = np.random.default_rng(3).poisson(2.0, (WORDS, TOPICS)).astype(np.int32)
+    result[[4, 11]] = 0
+    return result
 
 
 @pytest.fixture
 def x():
     """Documents, the second of them empty."""
-    found = np.random.default_rng(4).poisson(0.7, (20, WORDS))
-    found[1] = 0
-    return sp.csr_array(found)
+    result = np.random.default_rng(4).poisson(0.7, (20, WORDS))
+    result[1] = 0
+    return sp.csr_array(result)
 
 
 @pytest.fixture
@@ -90,8 +90,8 @@ def test_sampled_when_counts_are_billions_then_has_likely_shares(sampled):
     rows = np.stack([times, times * 3_000_000_000, times])
     short, long, again = sampled.transform(rows)
     np.testing.assert_array_equal([short, again], [sampled.transform([times])[0]] * 2)
-    found = sampled.transform([times * 2**45])[0]
-    np.testing.assert_allclose(found, long, atol=0.01)
+    result = sampled.transform([times * 2**45])[0]
+    np.testing.assert_allclose(result, long, atol=0.01)
     words = sampled.chances() @ np.stack([long, np.full(TOPICS, 1 / TOPICS)], axis=1)
     better, worse = times @ np.log(words)
     assert better > worse
@@ -100,8 +100,8 @@ def test_sampled_when_counts_are_billions_then_has_likely_shares(sampled):
 
 def test_transform_when_documents_are_lists_or_pandas_then_same(sampled, x):
     rows = x[:3].toarray()
-    for given in (rows.tolist(), pd.DataFrame(rows)):
-        np.testing.assert_array_equal(sampled.transform(given), sampled.transform(rows))
+    for inputs in (rows.tolist(), pd.DataFrame(rows)):
+        np.testing.assert_array_equal(sampled.transform(inputs), sampled.transform(rows))
 
 
 def test_likelihood_when_there_is_no_word_then_it_is_an_error(sampled):
@@ -200,10 +200,10 @@ def test_describe_when_words_tie_then_lists_first_ones():
 def test_topics_when_saved_and_loaded_then_they_are_the_same(counts, dtype, tmp_path):
     topics = LDATopics(counts.astype(dtype), ALPHA, BETA, "variational", seed=7)
     topics.save(str(tmp_path / "model"))
-    found = LDATopics.load(str(tmp_path / "model"))
-    np.testing.assert_array_equal(found.counts, topics.counts)
-    np.testing.assert_array_equal(found.alpha, ALPHA)
-    assert (found.counts.dtype, found.beta, found.inference, found.seed) == (dtype, BETA, "variational", 7)
+    result = LDATopics.load(str(tmp_path / "model"))
+    np.testing.assert_array_equal(result.counts, topics.counts)
+    np.testing.assert_array_equal(result.alpha, ALPHA)
+    assert (result.counts.dtype, result.beta, result.inference, result.seed) == (dtype, BETA, "variational", 7)
     with pytest.raises(UsageError, match="there is something already"):
         topics.save(str(tmp_path / "model"))
 
@@ -267,12 +267,12 @@ def test_topics_when_alpha_is_not_one_per_topic_then_raises(counts):
 
 
 def test_vis_when_asked_for_then_five_arrays_fit_each_other(sampled, x):
-    found = sampled.toPyLDAvis(x)
-    assert found["topic_term_dists"].shape == (TOPICS, WORDS)
-    np.testing.assert_allclose(found["topic_term_dists"].sum(axis=1), 1.0)
-    np.testing.assert_array_equal(found["doc_topic_dists"], np.delete(sampled.transform(x), 1, axis=0))
-    np.testing.assert_array_equal(found["doc_lengths"], np.delete(x.sum(axis=1), 1))
-    np.testing.assert_array_equal(found["term_frequency"], x.sum(axis=0))
-    assert found["vocab"] == [str(word) for word in range(WORDS)]
+    result = sampled.toPyLDAvis(x)
+    assert result["topic_term_dists"].shape == (TOPICS, WORDS)
+    np.testing.assert_allclose(result["topic_term_dists"].sum(axis=1), 1.0)
+    np.testing.assert_array_equal(result["doc_topic_dists"], np.delete(sampled.transform(x), 1, axis=0))
+    np.testing.assert_array_equal(result["doc_lengths"], np.delete(x.sum(axis=1), 1))
+    np.testing.assert_array_equal(result["term_frequency"], x.sum(axis=0))
+    assert result["vocab"] == [str(word) for word in range(WORDS)]
     with pytest.raises(ShapeError, match="vocabulary: expected 12 words, got 1"):
         sampled.toPyLDAvis(x, ["a"])

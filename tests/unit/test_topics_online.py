@@ -101,9 +101,9 @@ def assert_same(found, expected):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_online_when_documents_move_then_topics_match_algorithm(expected, workers):
-    found = trained(workers=workers)
-    assert_same(found, expected)
-    np.testing.assert_allclose(found.history.objective, expected[2], **CLOSE)
+    result = trained(workers=workers)
+    assert_same(result, expected)
+    np.testing.assert_allclose(result.history.objective, expected[2], **CLOSE)
 
 
 def test_online_when_weights_exceed_worker_then_splits_documents(expected, monkeypatch):
@@ -114,18 +114,18 @@ def test_online_when_weights_exceed_worker_then_splits_documents(expected, monke
 def test_online_when_batch_is_all_documents_then_bound_improves():
     steps = []
     plan = changed(ONLINE, subsamplingRate=1.0, maxIter=10)
-    found = trained(plan, on_step=steps.append)
-    assert len(steps) == found.history.steps == 10
-    assert found.history.objective[-1] < found.history.objective[0] - 0.1
-    assert found.counts.sum() + WORDS * TOPICS * plan.beta > documents().sum() * 0.9
+    result = trained(plan, on_step=steps.append)
+    assert len(steps) == result.history.steps == 10
+    assert result.history.objective[-1] < result.history.objective[0] - 0.1
+    assert result.counts.sum() + WORDS * TOPICS * plan.beta > documents().sum() * 0.9
     assert {step.metrics["tokens_per_s"] > 0 for step in steps} == {True}
 
 
 @pytest.mark.parametrize("plan", [ONLINE, AVERAGE], ids=lambda plan: plan.settings.sync)
 def test_online_when_a_batch_has_no_document_then_lambda_stays(plan):
-    found = trained(changed(plan, subsamplingRate=1e-9, maxIter=2))
-    np.testing.assert_allclose(found.counts, counts_at_start(), rtol=0 if plan is ONLINE else 1e-6)
-    assert np.isnan(found.history.objective).all()
+    result = trained(changed(plan, subsamplingRate=1e-9, maxIter=2))
+    np.testing.assert_allclose(result.counts, counts_at_start(), rtol=0 if plan is ONLINE else 1e-6)
+    assert np.isnan(result.history.objective).all()
 
 
 def test_online_when_batches_are_empty_then_history_has_numbers():
@@ -138,17 +138,17 @@ def test_online_when_batches_are_empty_then_history_has_numbers():
 
     seed = next(seed for seed in range(100) if any(drawn(seed)) and not (drawn(seed)[0] or drawn(seed)[-1]))
     with training_context() as ps:
-        found = train_online(ps, arrays(one, 1), changed(ONLINE, subsamplingRate=0.2, maxIter=12, seed=seed))
-    objective, known = found.history.objective, np.flatnonzero(drawn(seed))
+        result = train_online(ps, arrays(one, 1), changed(ONLINE, subsamplingRate=0.2, maxIter=12, seed=seed))
+    objective, known = result.history.objective, np.flatnonzero(drawn(seed))
     assert np.isfinite(objective).all()
     assert (objective[0], objective[-1]) == (objective[known[0]], objective[known[-1]])
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_averaging_when_workers_step_then_mean_of_their_lambdas(workers):
-    found = trained(AVERAGE, workers)
-    assert_same(found, reference(AVERAGE, workers))
-    assert found.history.steps == AVERAGE.settings.maxIter
+    result = trained(AVERAGE, workers)
+    assert_same(result, reference(AVERAGE, workers))
+    assert result.history.steps == AVERAGE.settings.maxIter
 
 
 def test_averaging_when_lambda_exceeds_memory_then_limit_error():

@@ -19,27 +19,27 @@ def plan(**params):
 
 
 def test_plan_when_nothing_is_set_then_is_what_samplers_have():
-    made = plan()
-    settings = made.settings
-    assert isinstance(made, SamplingPlan)
-    assert (made.topics, settings.maxIter, set(made.alphas), made.beta) == (10, 100, {0.1}, 0.01)
-    assert (settings.sync, settings.staleness, settings.budgetS, made.save_interval) == ("ssp", 1, None, 10)
+    created = plan()
+    settings = created.settings
+    assert isinstance(created, SamplingPlan)
+    assert (created.topics, settings.maxIter, set(created.alphas), created.beta) == (10, 100, {0.1}, 0.01)
+    assert (settings.sync, settings.staleness, settings.budgetS, created.save_interval) == ("ssp", 1, None, 10)
     assert not settings.optimizeDocConcentration
 
 
 def test_plan_when_online_then_is_what_pyspark_has():
-    made = plan(optimizer="online", k=4)
-    settings = made.settings
-    assert isinstance(made, OnlinePlan)
-    assert (settings.maxIter, set(made.alphas), made.beta) == (20, {0.25}, 0.25)
+    created = plan(optimizer="online", k=4)
+    settings = created.settings
+    assert isinstance(created, OnlinePlan)
+    assert (settings.maxIter, set(created.alphas), created.beta) == (20, {0.25}, 0.25)
     assert settings.optimizeDocConcentration
     assert (settings.learningOffset, settings.learningDecay, settings.subsamplingRate) == (1024.0, 0.51, 0.05)
 
 
 def test_plan_when_em_then_concentrations_are_pysparks_less_1(caplog):
-    made = plan(optimizer="EM", k=4)
-    assert isinstance(made, SamplingPlan)
-    assert (made.settings.maxIter, set(made.alphas), made.beta) == (20, {12.5}, pytest.approx(0.1))
+    created = plan(optimizer="EM", k=4)
+    assert isinstance(created, SamplingPlan)
+    assert (created.settings.maxIter, set(created.alphas), created.beta) == (20, {12.5}, pytest.approx(0.1))
     assert plan(optimizer="em", k=2, docConcentration=[1.5, 3.0]).alphas.tolist() == [0.5, 2.0]
     assert "topics are found by collapsed Gibbs sampling" in caplog.text
 
@@ -50,10 +50,12 @@ def test_models_then_are_instances_of_pyspark_local_lda():
 
 
 def test_plan_when_params_are_set_then_has_them():
-    made = plan(k=2, docConcentration=[1, 2], topicConcentration=0.5, sync="rotation", budgetS=2, checkpointInterval=-1)
-    settings = made.settings
-    assert (made.alphas.tolist(), made.beta, settings.sync) == ([1, 2], 0.5, "rotation")
-    assert (settings.budgetS, made.save_interval) == (2.0, 0)
+    created = plan(
+        k=2, docConcentration=[1, 2], topicConcentration=0.5, sync="rotation", budgetS=2, checkpointInterval=-1
+    )
+    settings = created.settings
+    assert (created.alphas.tolist(), created.beta, settings.sync) == ([1, 2], 0.5, "rotation")
+    assert (settings.budgetS, created.save_interval) == (2.0, 0)
     assert set(plan(docConcentration=3).alphas) == {3.0}
     assert plan(seed=-5).seed == 2**63 - 5
 

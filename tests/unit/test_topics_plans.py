@@ -83,12 +83,12 @@ def test_alpha_when_fitted_then_beats_nearby_values():
         whole = alpha.sum()
         return 800 * (gammaln(whole) - gammaln(whole + 60)) + (gammaln(counts + alpha) - gammaln(alpha)).sum()
 
-    found = np.full(4, 0.5)
+    result = np.full(4, 0.5)
     for _ in range(5):
-        found = fit_alpha(found, keys, np.append(documents, 800))
-    np.testing.assert_allclose(found, true, rtol=0.2)
+        result = fit_alpha(result, keys, np.append(documents, 800))
+    np.testing.assert_allclose(result, true, rtol=0.2)
     for change in np.eye(4) * 0.02:
-        assert likelihood(found) > max(likelihood(found * (1 + change)), likelihood(found * (1 - change)))
+        assert likelihood(result) > max(likelihood(result * (1 + change)), likelihood(result * (1 - change)))
 
 
 def test_alpha_when_no_document_has_topic_then_stays_above_0():

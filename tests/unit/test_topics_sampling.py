@@ -18,9 +18,9 @@ WORDS, DOCUMENTS, TOPICS = 9, 12, 70
 def counts():
     """How often words come in documents; a word and a document without any token."""
     rng = np.random.default_rng(5)
-    found = rng.integers(0, 4, (DOCUMENTS, WORDS))
-    found[3] = found[:, 4] = 0
-    return sp.csr_array(found)
+    result = rng.integers(0, 4, (DOCUMENTS, WORDS))
+    result[3] = result[:, 4] = 0
+    return sp.csr_array(result)
 
 
 @pytest.fixture
@@ -34,15 +34,15 @@ def prior():
 
 
 def of_words(corpus, topics, count=TOPICS):
-    found = np.zeros((len(corpus.words), count), np.int32)
-    np.add.at(found, (np.repeat(np.arange(len(corpus.words)), np.diff(corpus.begins)), topics), 1)
-    return found
+    result = np.zeros((len(corpus.words), count), np.int32)
+    np.add.at(result, (np.repeat(np.arange(len(corpus.words)), np.diff(corpus.begins)), topics), 1)
+    return result
 
 
 def of_documents(corpus, topics, count=TOPICS):
-    found = np.zeros((len(corpus.numbers), count), np.int64)
-    np.add.at(found, (corpus.documents, topics), 1)
-    return found
+    result = np.zeros((len(corpus.numbers), count), np.int64)
+    np.add.at(result, (corpus.documents, topics), 1)
+    return result
 
 
 @pytest.fixture(params=["dense", "sparse"])
@@ -57,32 +57,32 @@ def tallied(assignments):
         assert not tally.form[:, TOPICS:].any()
         return tally.form[:, :TOPICS]
     first, length, held, often = tally.form
-    found = np.zeros((len(length), TOPICS), np.int64)
+    result = np.zeros((len(length), TOPICS), np.int64)
     for document, count in enumerate(length):
         some = slice(first[document], first[document] + count)
-        found[document, held[some]] = often[some]
-    return found
+        result[document, held[some]] = often[some]
+    return result
 
 
 def test_corpus_when_documents_are_split_then_has_each_token(counts, corpus):
     assert corpus.words.tolist() == [0, 10, 20, 30, 50, 60, 70, 80]
-    found = np.zeros((DOCUMENTS, WORDS), np.int64)
-    np.add.at(found, (corpus.documents, np.repeat(corpus.words // 10, np.diff(corpus.begins))), 1)
-    np.testing.assert_array_equal(found, counts.toarray())
+    result = np.zeros((DOCUMENTS, WORDS), np.int64)
+    np.add.at(result, (corpus.documents, np.repeat(corpus.words // 10, np.diff(corpus.begins))), 1)
+    np.testing.assert_array_equal(result, counts.toarray())
     np.testing.assert_array_equal(corpus.lengths, counts.sum(axis=1))
 
 
 def test_sampling_when_done_then_counts_match_topics(corpus, prior, sampler):
-    given = Assignments.random(corpus, TOPICS, iteration_key(1, 0), sampler)
-    counts, totals = of_words(corpus, given.topics), np.bincount(given.topics, minlength=TOPICS)
+    inputs = Assignments.random(corpus, TOPICS, iteration_key(1, 0), sampler)
+    counts, totals = of_words(corpus, inputs.topics), np.bincount(inputs.topics, minlength=TOPICS)
     for iteration in range(1, 4):
-        before = given.topics.copy()
+        before = inputs.topics.copy()
         for begin, end in corpus.slices(3):
-            given.sample(begin, end, counts[begin:end], totals, prior, iteration_key(1, iteration))
-        assert (before != given.topics).any()
-        np.testing.assert_array_equal(counts, of_words(corpus, given.topics))
+            inputs.sample(begin, end, counts[begin:end], totals, prior, iteration_key(1, iteration))
+        assert (before != inputs.topics).any()
+        np.testing.assert_array_equal(counts, of_words(corpus, inputs.topics))
         np.testing.assert_array_equal(totals, counts.sum(axis=0))
-        np.testing.assert_array_equal(tallied(given), of_documents(corpus, given.topics))
+        np.testing.assert_array_equal(tallied(inputs), of_documents(corpus, inputs.topics))
 
 
 def test_sampling_when_repeated_then_topic_frequencies_are_exact(corpus, prior, sampler):
@@ -98,12 +98,12 @@ def test_sampling_when_repeated_then_topic_frequencies_are_exact(corpus, prior, 
     n_dk = np.bincount(topics[rest & (corpus.documents == document)], minlength=few)
     n_wk, n_k = counts[word] - (np.arange(few) == topics[token]), totals - (np.arange(few) == topics[token])
     expected = (n_dk + prior.alpha) * (n_wk + prior.beta) / (n_k + prior.beta * prior.vocabulary)
-    found = np.zeros(few)
+    result = np.zeros(few)
     for key in range(draws):
-        given = Assignments(corpus, few, topics, sampler)
-        given.sample(word, word + 1, counts[word : word + 1].copy(), totals.copy(), prior, np.uint64(key))
-        found[given.topics[token]] += 1
-    assert chisquare(found, expected / expected.sum() * draws).pvalue > 0.001
+        inputs = Assignments(corpus, few, topics, sampler)
+        inputs.sample(word, word + 1, counts[word : word + 1].copy(), totals.copy(), prior, np.uint64(key))
+        result[inputs.topics[token]] += 1
+    assert chisquare(result, expected / expected.sum() * draws).pvalue > 0.001
 
 
 def test_random_topics_when_documents_move_then_are_the_same(counts, corpus):
@@ -119,21 +119,21 @@ def test_changes_when_topics_were_others_then_are_the_difference(corpus):
     rng = np.random.default_rng(1)
     before, after = (rng.integers(0, TOPICS, corpus.size).astype(np.uint16) for _ in range(2))
     after[::3] = before[::3]
-    given = Assignments(corpus, TOPICS, after)
+    inputs = Assignments(corpus, TOPICS, after)
     begin, end = 2, 7
-    changes = given.changed(begin, end, before[corpus.begins[begin] : corpus.begins[end]])
-    found = np.zeros((end - begin, TOPICS), np.int32)
-    np.add.at(found, (np.repeat(np.arange(end - begin), changes.sizes), changes.topics), changes.by)
-    np.testing.assert_array_equal(found, (of_words(corpus, after) - of_words(corpus, before))[begin:end])
+    changes = inputs.changed(begin, end, before[corpus.begins[begin] : corpus.begins[end]])
+    result = np.zeros((end - begin, TOPICS), np.int32)
+    np.add.at(result, (np.repeat(np.arange(end - begin), changes.sizes), changes.topics), changes.by)
+    np.testing.assert_array_equal(result, (of_words(corpus, after) - of_words(corpus, before))[begin:end])
     assert (changes.by != 0).all()
 
 
 def test_likelihood_when_from_tallies_then_equals_full_counts(corpus, prior, sampler):
-    given = Assignments.random(corpus, TOPICS, iteration_key(7, 0), sampler)
-    n_dk, alpha = of_documents(corpus, given.topics), prior.alpha
+    inputs = Assignments.random(corpus, TOPICS, iteration_key(7, 0), sampler)
+    n_dk, alpha = of_documents(corpus, inputs.topics), prior.alpha
     expected = (gammaln(n_dk + alpha) - gammaln(alpha)).sum()
     expected += (gammaln(alpha.sum()) - gammaln(corpus.lengths + alpha.sum())).sum()
-    assert given.likelihood(prior) == pytest.approx(expected)
+    assert inputs.likelihood(prior) == pytest.approx(expected)
 
 
 def test_topics_when_they_are_many_then_are_held_in_32_bits():
@@ -144,10 +144,10 @@ def test_topics_when_they_are_many_then_are_held_in_32_bits():
 def test_counts_of_counts_when_some_are_large_then_cover_all(sampler):
     rng = np.random.default_rng(2)
     corpus = Corpus.from_counts(sp.csr_array(rng.integers(0, 90, (7, WORDS))), np.arange(WORDS), np.arange(7))
-    given = Assignments(corpus, 3, rng.choice(3, corpus.size, p=[0.1, 0.3, 0.6]), sampler)
-    n_dk = of_documents(corpus, given.topics, 3)
-    found = {(k, n): times for k, n, times in zip(*given.counts_of_counts(), strict=True)}
-    assert found == {(k, n): (n_dk[:, k] == n).sum() for k in range(3) for n in np.unique(n_dk[:, k]) if n}
+    inputs = Assignments(corpus, 3, rng.choice(3, corpus.size, p=[0.1, 0.3, 0.6]), sampler)
+    n_dk = of_documents(corpus, inputs.topics, 3)
+    result = {(k, n): times for k, n, times in zip(*inputs.counts_of_counts(), strict=True)}
+    assert result == {(k, n): (n_dk[:, k] == n).sum() for k in range(3) for n in np.unique(n_dk[:, k]) if n}
     assert n_dk.max() > 64
 
 

@@ -45,17 +45,17 @@ def trained(ps, plan, workers=2, on_step=lambda step: None):
 @pytest.mark.parametrize("sync", ["ssp", "average", "rotation"])
 def test_training_when_done_then_counts_cover_all_tokens(ps, fleet, sync):
     steps = []
-    found = trained(ps, changed(PLAN, sync=sync), on_step=steps.append)
-    assert found.counts.shape == (WORDS, TOPICS)
-    assert found.counts.min() == 0
-    np.testing.assert_array_equal(found.counts.sum(axis=1), documents().sum(axis=0))
+    result = trained(ps, changed(PLAN, sync=sync), on_step=steps.append)
+    assert result.counts.shape == (WORDS, TOPICS)
+    assert result.counts.min() == 0
+    np.testing.assert_array_equal(result.counts.sum(axis=1), documents().sum(axis=0))
     last = fleet[0].shares_ring.clock_rows(len(ps.reports[0]) - 1)
-    np.testing.assert_array_equal(fleet[0].shares.pull(last).sum(axis=0), found.counts.sum(axis=0))
-    assert len(steps) == found.history.steps == PLAN.settings.maxIter
-    assert found.history.objective[-1] < found.history.objective[0] - 0.1
-    assert min(found.history.metrics["tokens_per_s"]) > 0
-    assert steps[-1].metrics["log_likelihood"] == pytest.approx(-found.history.objective[-1] * documents().sum())
-    assert steps[-1].metrics["log_likelihood"] < words_likelihood(found.counts, found.beta)
+    np.testing.assert_array_equal(fleet[0].shares.pull(last).sum(axis=0), result.counts.sum(axis=0))
+    assert len(steps) == result.history.steps == PLAN.settings.maxIter
+    assert result.history.objective[-1] < result.history.objective[0] - 0.1
+    assert min(result.history.metrics["tokens_per_s"]) > 0
+    assert steps[-1].metrics["log_likelihood"] == pytest.approx(-result.history.objective[-1] * documents().sum())
+    assert steps[-1].metrics["log_likelihood"] < words_likelihood(result.counts, result.beta)
 
 
 def test_rotation_when_seed_is_fixed_then_matches_serial_bitwise(ps):
@@ -63,31 +63,31 @@ def test_rotation_when_seed_is_fixed_then_matches_serial_bitwise(ps):
 
 
 def test_rotation_when_turns_end_by_time_then_counts_are_full(ps):
-    found = trained(ps, changed(ROTATION, budgetS=0.001))
-    np.testing.assert_array_equal(found.counts.sum(axis=1), documents().sum(axis=0))
+    result = trained(ps, changed(ROTATION, budgetS=0.001))
+    np.testing.assert_array_equal(result.counts.sum(axis=1), documents().sum(axis=0))
 
 
 def test_alpha_when_it_is_fitted_then_topics_have_different_ones(ps):
-    found = trained(ps, changed(PLAN, optimizeDocConcentration=True, maxIter=32))
-    assert len(np.unique(found.alpha)) == TOPICS
-    assert found.alpha.min() > 0
+    result = trained(ps, changed(PLAN, optimizeDocConcentration=True, maxIter=32))
+    assert len(np.unique(result.alpha)) == TOPICS
+    assert result.alpha.min() > 0
 
 
 def test_local_when_seed_is_fixed_then_equals_servers_bitwise(ps):
     one = changed(PLAN, optimizeDocConcentration=True, maxIter=32)
-    found, expected = (trained(ps, replace(one, is_local=is_local), workers=1) for is_local in (True, False))
-    np.testing.assert_array_equal(found.counts, expected.counts)
-    np.testing.assert_array_equal(found.alpha, expected.alpha)
+    result, expected = (trained(ps, replace(one, is_local=is_local), workers=1) for is_local in (True, False))
+    np.testing.assert_array_equal(result.counts, expected.counts)
+    np.testing.assert_array_equal(result.alpha, expected.alpha)
     # Before the last iteration, the servers' counts may already have changes of the next one.
-    assert found.history.objective[-1] == pytest.approx(expected.history.objective[-1], rel=1e-12)
-    assert found.history.bytes == 0
+    assert result.history.objective[-1] == pytest.approx(expected.history.objective[-1], rel=1e-12)
+    assert result.history.bytes == 0
 
 
 @pytest.mark.parametrize("topics", [1, 70_000])
 def test_training_when_topics_are_1_or_70000_then_all_have_one(ps, topics):
-    found = trained(ps, changed(PLAN, k=topics, maxIter=1))
-    np.testing.assert_array_equal(found.counts.sum(axis=1), documents().sum(axis=0))
-    assert (found.counts[:, topics * 15 // 16 :] > 0).any()  # of 70,000, beyond 16 bits
+    result = trained(ps, changed(PLAN, k=topics, maxIter=1))
+    np.testing.assert_array_equal(result.counts.sum(axis=1), documents().sum(axis=0))
+    assert (result.counts[:, topics * 15 // 16 :] > 0).any()  # of 70,000, beyond 16 bits
 
 
 @pytest.mark.parametrize(

@@ -50,14 +50,14 @@ def infer(counts, weights, alpha):
 
 def test_digamma_when_numbers_are_of_any_size_then_it_is_scipys():
     x = np.concatenate([np.geomspace(1e-6, 1e9, 4000), np.linspace(0.5, 20, 4000)])
-    found = np.array([kernels.digamma(each) for each in x])
-    np.testing.assert_allclose(found, psi(x), rtol=1e-12, atol=1e-12)
+    result = np.array([kernels.digamma(each) for each in x])
+    np.testing.assert_allclose(result, psi(x), rtol=1e-12, atol=1e-12)
 
 
 def test_exp_digamma_when_of_any_size_then_error_below_1e_8():
     x = np.concatenate([np.geomspace(0.002, 1e9, 4000), np.linspace(0.01, 20, 8000)])
-    found = np.array([kernels.exp_digamma(each) for each in x])
-    np.testing.assert_allclose(found, np.exp(psi(x)), rtol=1e-8)
+    result = np.array([kernels.exp_digamma(each) for each in x])
+    np.testing.assert_allclose(result, np.exp(psi(x)), rtol=1e-8)
 
 
 def test_exp_digamma_when_number_is_tiny_then_is_nearly_0():

@@ -29,10 +29,10 @@ def test_training_and_inference_when_warm_then_compile_nothing():
     before = compiled(MODULES)
     x = sp.csr_array(np.random.default_rng(0).poisson(1.0, (30, 9)))
     corpus, prior = Corpus.from_counts(x, np.arange(9), np.arange(30)), Prior(np.ones(40), 0.1, 9)
-    given = Assignments.random(corpus, 40, iteration_key(1, 0))
+    inputs = Assignments.random(corpus, 40, iteration_key(1, 0))
     counts = np.zeros((len(corpus.words), 40), np.int32)
-    np.add.at(counts, (np.repeat(np.arange(len(counts)), np.diff(corpus.begins)), given.topics), 1)
-    given.sample(2, 4, counts[2:4], counts.sum(axis=0), prior, iteration_key(1, 1))
+    np.add.at(counts, (np.repeat(np.arange(len(counts)), np.diff(corpus.begins)), inputs.topics), 1)
+    inputs.sample(2, 4, counts[2:4], counts.sum(axis=0), prior, iteration_key(1, 1))
     for dtype in (np.int32, np.float64):
         for how in ("sampled", "variational"):
             model = LDATopics(counts.astype(dtype), prior.alpha, 0.1, how)

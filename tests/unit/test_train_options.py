@@ -65,8 +65,10 @@ def test_options_when_not_shared_then_are_estimator_params(command, estimators):
     ],
 )
 def test_option_when_misspelt_then_error_has_nearest(words, near):
-    done = ps2(*words)
-    assert (done.returncode, done.stderr.splitlines()[-1].endswith(f". Did you mean {near}?")) == (2, True), done.stderr
+    finished = ps2(*words)
+    assert (finished.returncode, finished.stderr.splitlines()[-1].endswith(f". Did you mean {near}?")) == (2, True), (
+        finished.stderr
+    )
 
 
 def test_option_when_no_option_is_similar_then_no_hint():
@@ -151,14 +153,14 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_train_when_asked_what_cannot_be_then_spark_starts_not(family, fault, tmp_path):
     (tmp_path / "file").touch()
-    options, told = FAULTS[fault]
-    given = [option.format(full=tmp_path) for option in options]
+    options, messages = FAULTS[fault]
+    inputs = [option.format(full=tmp_path) for option in options]
     defaults = ["--output", str(tmp_path / "model"), "--master", "there is no such Spark"]
     if family == "ctr":
         defaults += ["--model", "deepfm"]  # the default model learns online and takes no checkpoint
-    result = CliRunner().invoke(train, [family, *defaults, *given])
+    result = CliRunner().invoke(train, [family, *defaults, *inputs])
     assert isinstance(result.exception, PS2Error)
-    assert told in str(result.exception)
+    assert messages in str(result.exception)
 
 
 WRONG = {
@@ -236,31 +238,31 @@ WRONG = {
 )
 def test_train_when_option_is_invalid_then_named_before_spark(family, options, code, told, tmp_path):
     (tmp_path / "rows").touch()
-    given = [option.format(rows=tmp_path / "rows") for option in options]
-    places = ["--input", tmp_path / "rows", "--output", tmp_path / "model", "--master", "there is no such Spark"]
+    inputs = [option.format(rows=tmp_path / "rows") for option in options]
+    positions = ["--input", tmp_path / "rows", "--output", tmp_path / "model", "--master", "there is no such Spark"]
     if family == "ctr":
-        places += ["--categories", "site"]
-    done = ps2("train", family, *places, *given)
-    assert (done.returncode, told in done.stderr.splitlines()[-1]) == (code, True), done.stderr
+        positions += ["--categories", "site"]
+    finished = ps2("train", family, *positions, *inputs)
+    assert (finished.returncode, told in finished.stderr.splitlines()[-1]) == (code, True), finished.stderr
 
 
 def test_train_when_matplotlib_is_missing_then_says_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     (tmp_path / "rows").touch()
-    places = ["--input", tmp_path / "rows", "--output", tmp_path / "model", "--plots", tmp_path / "plots"]
-    done = ps2("train", "gbt", *places)
-    assert_one_line(done.stderr)
-    assert "--plots: matplotlib is not installed; pip install 'ps2-spark[plot]'" in done.stderr
-    assert done.returncode == 2
+    positions = ["--input", tmp_path / "rows", "--output", tmp_path / "model", "--plots", tmp_path / "plots"]
+    finished = ps2("train", "gbt", *positions)
+    assert_one_line(finished.stderr)
+    assert "--plots: matplotlib is not installed; pip install 'ps2-spark[plot]'" in finished.stderr
+    assert finished.returncode == 2
 
 
 @pytest.mark.parametrize("variables", [{"PATH": ""}, {"JAVA_HOME": "/nonexistent"}])
 def test_train_when_java_is_missing_then_says_what_to_install(variables, tmp_path, monkeypatch):
     monkeypatch.delenv("JAVA_HOME", raising=False)
     (tmp_path / "rows").touch()
-    done = ps2("train", "lr", "--input", tmp_path / "rows", "--output", tmp_path / "model", **variables)
-    assert_one_line(done.stderr)
-    assert (done.returncode, "Java 17" in done.stderr) == (2, True)
+    finished = ps2("train", "lr", "--input", tmp_path / "rows", "--output", tmp_path / "model", **variables)
+    assert_one_line(finished.stderr)
+    assert (finished.returncode, "Java 17" in finished.stderr) == (2, True)
 
 
 def test_gbt_when_binary_task_has_three_labels_then_says_tasks():
@@ -279,14 +281,14 @@ def test_gbt_when_binary_task_has_three_labels_then_says_tasks():
 )
 def test_lr_when_options_of_solver_conflict_then_names_them(options, told, tmp_path):
     (tmp_path / "rows").touch()
-    given = ["--input", str(tmp_path / "rows"), "--output", str(tmp_path / "model"), "--master", "none", *options]
+    inputs = ["--input", str(tmp_path / "rows"), "--output", str(tmp_path / "model"), "--master", "none", *options]
     with pytest.raises(ConfigError, match=told):
-        CliRunner().invoke(train, ["lr", *given], catch_exceptions=False)
+        CliRunner().invoke(train, ["lr", *inputs], catch_exceptions=False)
 
 
 def test_help_when_it_is_asked_for_then_spark_is_not_imported():
     script = "import sys; from ps2.cli.main import main\ntry: main()\nfinally: assert 'pyspark' not in sys.modules"
-    done = subprocess.run(
+    finished = subprocess.run(
         [sys.executable, "-c", script, "train", "gbt", "--help"], capture_output=True, text=True, check=False
     )
-    assert (done.returncode, "--save-xgboost" in done.stdout) == (0, True), done.stderr
+    assert (finished.returncode, "--save-xgboost" in finished.stdout) == (0, True), finished.stderr

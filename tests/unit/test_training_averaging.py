@@ -32,8 +32,8 @@ def opposite():
 
 
 def ended(rows, problem, options, stride=None):
-    made = fit(rows, problem, options, stride=stride)
-    return made.w[:, 0], made.biases, made.history
+    created = fit(rows, problem, options, stride=stride)
+    return created.w[:, 0], created.biases, created.history
 
 
 def beginning(rows, problem=PROBLEM):
@@ -200,9 +200,9 @@ def simulated(rows, problem, options):
     workers = [Worker(shard, shard.c.sum() / total) for shard in rows.shards]
     v, beta = np.append(np.zeros(problem.dim), beginning(rows, problem)), options.settings.stepSize
     for _ in range(options.settings.maxIter):
-        made = [worker.train(v, beta, options.settings.localSteps, options.settings.momentum) for worker in workers]
-        v = sum(worker.share * model for worker, (model, _) in zip(workers, made, strict=True))
-        if sum(oscillated for _, oscillated in made) >= len(workers) / 2:
+        created = [worker.train(v, beta, options.settings.localSteps, options.settings.momentum) for worker in workers]
+        v = sum(worker.share * model for worker, (model, _) in zip(workers, created, strict=True))
+        if sum(oscillated for _, oscillated in created) >= len(workers) / 2:
             beta /= 2
     return v, beta
 

@@ -27,8 +27,8 @@ def rows():
 
 
 def ended(rows, options):
-    made = fit(rows, PROBLEM, options, ColumnNames(), stride=1)
-    return made.w, made.biases, made.history
+    created = fit(rows, PROBLEM, options, ColumnNames(), stride=1)
+    return created.w, created.biases, created.history
 
 
 @pytest.mark.parametrize("options", [FEW, ALL, LBFGS], ids=["few", "all", "l-bfgs"])
@@ -48,10 +48,10 @@ def test_gradients_when_model_is_large_then_sent_as_factors(rows, monkeypatch):
     """Models of more than 4 million weights are of float32, with all columns if the rows use these."""
     monkeypatch.setattr("ps2.algorithms.linear.parameters.SPARSE_FROM", 100)
     w, _, factored = ended(rows, change_plan(FEW, all_columns=True))
-    made = fit(rows, PROBLEM, FEW, ColumnNames(), stride=1)  # used columns alone
-    assert made.is_sparse
-    assert made.history.gradients is None
-    np.testing.assert_allclose(w, made.w, rtol=1e-4, atol=1e-6)
+    created = fit(rows, PROBLEM, FEW, ColumnNames(), stride=1)  # used columns alone
+    assert created.is_sparse
+    assert created.history.gradients is None
+    np.testing.assert_allclose(w, created.w, rtol=1e-4, atol=1e-6)
     assert (w.dtype, factored.gradients.factored) == (np.float32, 10)
 
 

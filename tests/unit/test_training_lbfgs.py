@@ -18,8 +18,8 @@ OPTIONS = plan_of(maxIter=200, tol=1e-10)
 @pytest.fixture(scope="module")
 def rows():
     """Three classes, and features of different scales."""
-    made = make(cuts=(20,), classes=3)
-    return replace(made, x=made.x * [1, 3, 0.2, 1, 10])
+    created = make(cuts=(20,), classes=3)
+    return replace(created, x=created.x * [1, 3, 0.2, 1, 10])
 
 
 @pytest.fixture(scope="module")
@@ -29,8 +29,8 @@ def two(rows):
 
 
 def found(rows, problem, options=OPTIONS):
-    made = fit(rows, problem, options)
-    return made.w, made.biases, made.history
+    created = fit(rows, problem, options)
+    return created.w, created.biases, created.history
 
 
 CASES = [
@@ -51,10 +51,10 @@ CASES = [
 
 @pytest.mark.parametrize("problem", CASES, ids=lambda p: f"{p.loss}-{p.fit_intercept:d}{p.standardize:d}-{p.l1}")
 def test_training_when_converged_then_is_at_scipys_minimum(rows, two, problem):
-    given = two if problem.classes == 2 else rows
-    w, b, history = found(given, problem)
-    reached = objective(problem, given, w, b)
-    assert reached == pytest.approx(minimum(problem, given), abs=1e-6)
+    inputs = two if problem.classes == 2 else rows
+    w, b, history = found(inputs, problem)
+    reached = objective(problem, inputs, w, b)
+    assert reached == pytest.approx(minimum(problem, inputs), abs=1e-6)
     assert history.objective[-1] == pytest.approx(reached, rel=1e-9)
     if not problem.fit_intercept:
         assert not b[: 3 if problem.loss == "softmax" else 1].any()
@@ -103,10 +103,10 @@ def test_history_when_trained_then_starts_before_step_1(two):
 def test_training_when_millions_of_features_float32_converges(l1):
     rows, stride = make(n=40, dim=30, cuts=(25,), zeros=0.8), SPARSE_FROM // 20
     problem = Problem("logistic", 29 * stride + 1, l1=l1, l2=0.02)
-    made = fit(rows, problem, plan_of(maxIter=60, tol=1e-7), stride=stride)
-    assert made.is_sparse
+    created = fit(rows, problem, plan_of(maxIter=60, tol=1e-7), stride=stride)
+    assert created.is_sparse
     alone = replace(problem, dim=30)
-    assert objective(alone, rows, made.w, made.biases) == pytest.approx(minimum(alone, rows), abs=1e-5)
+    assert objective(alone, rows, created.w, created.biases) == pytest.approx(minimum(alone, rows), abs=1e-5)
 
 
 @pytest.mark.parametrize("steps", [0, 1, 3])

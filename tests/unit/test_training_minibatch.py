@@ -36,12 +36,12 @@ CASES += [("ftrl", True, BOTH), ("adagrad", True, {}), ("adam", True, {})]
 @pytest.mark.parametrize(("name", "lazy", "penalties"), CASES)
 def test_full_steps_when_taken_then_equal_numpys(rows, name, lazy, penalties):
     problem = Problem("logistic", 5, standardize=False, **penalties)
-    made = fit(rows, problem, minibatches(name, lazy))
+    created = fit(rows, problem, minibatches(name, lazy))
     w, b = expected(rows, problem, name)
     # The first gradient of the intercept is rounding, and Adam's step as long as for any other.
     tolerance = 1e-7 if name == "adam" else 1e-9
-    np.testing.assert_allclose(made.w[:, 0], w, rtol=tolerance, atol=1e-12)
-    np.testing.assert_allclose(made.biases, b, rtol=tolerance, atol=1e-12)
+    np.testing.assert_allclose(created.w[:, 0], w, rtol=tolerance, atol=1e-12)
+    np.testing.assert_allclose(created.biases, b, rtol=tolerance, atol=1e-12)
 
 
 @pytest.mark.parametrize(("name", "penalties"), [("adagrad", {}), ("ftrl", BOTH)])
@@ -59,21 +59,21 @@ def test_lazy_minibatches_when_columns_are_missing_then_as_plain(sparse, name, p
 def test_full_steps_when_millions_of_features_then_little_memory(sparse, name, lazy):
     stride = SPARSE_FROM // 20
     problem = Problem("logistic", 29 * stride + 1, **BOTH)
-    made = fit(sparse, problem, minibatches(name, lazy), COLUMNS, stride)
+    created = fit(sparse, problem, minibatches(name, lazy), COLUMNS, stride)
     plain = Rows(sparse.x, sparse.y, np.ones(40), sparse.cuts)
     std = np.sqrt(((plain.x - plain.x.mean(axis=0)) ** 2).sum(axis=0) / 39)
     std[std == 0] = np.inf
     w, b = expected(Rows(plain.x / std, plain.y, plain.c, plain.cuts), Problem("logistic", 30, **BOTH), name)
-    assert (made.is_sparse, made.w.dtype) == (True, np.float32)
-    np.testing.assert_allclose(made.w[:, 0], w / std, rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(made.biases, b, rtol=1e-4)
+    assert (created.is_sparse, created.w.dtype) == (True, np.float32)
+    np.testing.assert_allclose(created.w[:, 0], w / std, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(created.biases, b, rtol=1e-4)
 
 
 def test_minibatches_when_worker_samples_no_row_then_goes_on(rows):
-    made = fit(rows, Problem("logistic", 5), minibatches("adam", True, 10, miniBatchFraction=0.03), COLUMNS)
-    assert made.history.steps == 10
-    assert 0 < made.history.rows < 60
-    assert np.isfinite(made.w).all()
+    created = fit(rows, Problem("logistic", 5), minibatches("adam", True, 10, miniBatchFraction=0.03), COLUMNS)
+    assert created.history.steps == 10
+    assert 0 < created.history.rows < 60
+    assert np.isfinite(created.w).all()
 
 
 @pytest.fixture(scope="module")
@@ -88,11 +88,11 @@ def shard():
 def test_worker_when_ahead_of_driver_then_sees_own_steps(shard, name, lazy, penalties, staleness):
     """A worker that waits for nobody takes NumPy's steps, one after the other, whatever the driver has got to."""
     problem = Problem("logistic", 5, standardize=False, **penalties)
-    made = fit(shard, problem, minibatches(name, lazy, staleness=staleness))
+    created = fit(shard, problem, minibatches(name, lazy, staleness=staleness))
     w, b = expected(shard, problem, name)
     tolerance = 1e-7 if name == "adam" else 1e-9
-    np.testing.assert_allclose(made.w[:, 0], w, rtol=tolerance, atol=1e-12)
-    np.testing.assert_allclose(made.biases, b, rtol=tolerance, atol=1e-12)
+    np.testing.assert_allclose(created.w[:, 0], w, rtol=tolerance, atol=1e-12)
+    np.testing.assert_allclose(created.biases, b, rtol=tolerance, atol=1e-12)
 
 
 @pytest.mark.parametrize(("name", "penalties"), [("sgd", BOTH), ("adagrad", BOTH), ("adam", {}), ("ftrl", BOTH)])
@@ -101,8 +101,8 @@ def test_own_steps_when_of_two_workers_then_near_one_of_both(rows, name, penalti
     worth = []
     for staleness in (0, 1):
         options = minibatches(name, steps=40, staleness=staleness)
-        made = fit(rows, problem, options)
-        worth.append(objective(problem, rows, made.w, made.biases))
+        created = fit(rows, problem, options)
+        worth.append(objective(problem, rows, created.w, created.biases))
     assert worth[1] - minimum(problem, rows) < max(2 * (worth[0] - minimum(problem, rows)), 0.01)
 
 
@@ -115,8 +115,8 @@ def test_minibatches_when_seeds_are_equal_then_bit_identical(rows):
 
 
 def test_history_when_rows_are_few_then_counts_rows_and_bytes(rows):
-    made = fit(rows, Problem("logistic", 5), minibatches("sgd"))
-    history = made.history
+    created = fit(rows, Problem("logistic", 5), minibatches("sgd"))
+    history = created.history
     assert (history.steps, history.rows, len(history.seconds)) == (STEPS, STEPS * 60, STEPS)
     assert history.objective[0] == pytest.approx(0.69, abs=0.01)
     # Two workers pull and push five weights and a bias, beside what they are told and tell.

@@ -41,8 +41,8 @@ def rows():
 
 
 def fitted(rows, problem, options):
-    made = fit(rows, problem, options)
-    return made.w, made.biases, made.history
+    created = fit(rows, problem, options)
+    return created.w, created.biases, created.history
 
 
 def worth(problem, options, rows, w, b):
@@ -109,8 +109,8 @@ def test_training_when_validation_ends_it_worse_then_warns(caplog):
     held = replace(make(cuts=(20,)), held=np.arange(60) % 3 == 0)
     options = change_plan(MINIBATCH, stepSize=9.0, maxIter=20, validationIndicatorCol="held")
     with caplog.at_level(logging.WARNING):
-        made = fit(held, replace(PROBLEM, l2=0.0), options, ColumnNames(validation="held"))
-    assert made.history.steps < 20
+        created = fit(held, replace(PROBLEM, l2=0.0), options, ColumnNames(validation="held"))
+    assert created.history.steps < 20
     assert "the objective has grown from" in caplog.text
 
 

@@ -34,9 +34,9 @@ def two():
 
 def found(rows, problem, options=EXACT):
     """Weights of features as they are given, the intercept, and the fit."""
-    made = fit(rows, problem, options)
-    assert made.history.reason != "no step lowers the objective beyond rounding"
-    return made.w[:, 0], made.biases[0], made
+    created = fit(rows, problem, options)
+    assert created.history.reason != "no step lowers the objective beyond rounding"
+    return created.w[:, 0], created.biases[0], created
 
 
 # Each pair of values of any two: L2 penalty, intercept, standardize.
@@ -47,22 +47,22 @@ FORMS = [(0.0, True, True), (0.0, False, False), (0.03, True, False), (0.03, Fal
 @pytest.mark.parametrize("problem", [SQUARED, LOGISTIC], ids=lambda p: p.loss)
 def test_sap_when_converged_then_conditions_of_minimum_hold(rows, two, problem, l2, intercept, standardize):
     problem = replace(problem, l2=l2, fit_intercept=intercept, standardize=standardize)
-    given = rows if problem.loss == "squared" else two
-    w, b, made = found(given, problem)
-    assert violation(problem, given, w, b) < 1e-6
+    inputs = rows if problem.loss == "squared" else two
+    w, b, created = found(inputs, problem)
+    assert violation(problem, inputs, w, b) < 1e-6
     assert 0 < np.count_nonzero(w) < 12
-    reached = objective(problem, given, w[:, None], made.biases)
-    assert made.history.objective[-1] == pytest.approx(reached, rel=1e-9)
-    assert made.history.objective[0] > reached
-    assert made.history.reason == "the duality gap is within the tolerance"
-    assert reached == pytest.approx(minimum(problem, given), rel=1e-5)
+    reached = objective(problem, inputs, w[:, None], created.biases)
+    assert created.history.objective[-1] == pytest.approx(reached, rel=1e-9)
+    assert created.history.objective[0] > reached
+    assert created.history.reason == "the duality gap is within the tolerance"
+    assert reached == pytest.approx(minimum(problem, inputs), rel=1e-5)
 
 
 @pytest.mark.parametrize("problem", [SQUARED, LOGISTIC], ids=lambda p: p.loss)
 def test_sap_when_lbfgs_trains_too_then_objectives_agree(rows, two, problem):
-    given = rows if problem.loss == "squared" else two
-    _, _, ours = found(given, problem)
-    _, _, theirs = found(given, problem, plan_of(maxIter=300, tol=1e-12))
+    inputs = rows if problem.loss == "squared" else two
+    _, _, ours = found(inputs, problem)
+    _, _, theirs = found(inputs, problem, plan_of(maxIter=300, tol=1e-12))
     assert ours.history.objective[-1] <= theirs.history.objective[-1] * (1 + 1e-9)
     assert ours.history.objective[-1] == pytest.approx(theirs.history.objective[-1], rel=1e-5)
 
@@ -70,15 +70,15 @@ def test_sap_when_lbfgs_trains_too_then_objectives_agree(rows, two, problem):
 @pytest.mark.parametrize("cuts", [(), (10,)], ids=["1", "2"])
 @pytest.mark.parametrize("problem", [SQUARED, LOGISTIC], ids=lambda p: p.loss)
 def test_sap_when_rows_are_with_other_workers_then_same(problem, cuts):
-    given = correlated(cuts=cuts, classes=problem.loss == "logistic")
-    w, b, _ = found(given, problem)
-    assert violation(problem, given, w, b) < 1e-6
+    inputs = correlated(cuts=cuts, classes=problem.loss == "logistic")
+    w, b, _ = found(inputs, problem)
+    assert violation(problem, inputs, w, b) < 1e-6
 
 
 @pytest.mark.parametrize("problem", [SQUARED, LOGISTIC], ids=lambda p: p.loss)
 def test_sap_when_trained_again_then_bits_are_the_same(rows, two, problem):
-    given = rows if problem.loss == "squared" else two
-    first, again = (found(given, problem, change_plan(EXACT, set_size=3, seed=4)) for _ in range(2))
+    inputs = rows if problem.loss == "squared" else two
+    first, again = (found(inputs, problem, change_plan(EXACT, set_size=3, seed=4)) for _ in range(2))
     assert (first[0].tobytes(), first[1]) == (again[0].tobytes(), again[1])
     assert first[2].history.objective == again[2].history.objective
 
@@ -88,58 +88,58 @@ def test_sap_when_trained_again_then_bits_are_the_same(rows, two, problem):
 def test_sap_when_sets_are_small_then_every_schedule_converges(rows, two, problem, schedule, monkeypatch):
     for limit in ("MAX_NEW", "MAX_CACHED", "MAX_NEW_LOGISTIC"):
         monkeypatch.setattr(sap, limit, 4)
-    given = rows if problem.loss == "squared" else two
+    inputs = rows if problem.loss == "squared" else two
     options = change_plan(EXACT, tol=1e-5, maxIter=2000, set_size=4, schedule=schedule)
-    w, b, made = found(given, problem, options)
-    assert violation(problem, given, w, b) < 1e-2 * problem.l1
-    assert made.history.reason == "the duality gap is within the tolerance"
-    assert (np.diff(made.history.objective) <= 1e-12).all()
+    w, b, created = found(inputs, problem, options)
+    assert violation(problem, inputs, w, b) < 1e-2 * problem.l1
+    assert created.history.reason == "the duality gap is within the tolerance"
+    assert (np.diff(created.history.objective) <= 1e-12).all()
 
 
 @pytest.mark.parametrize(("problem", "times"), [(SQUARED, 1.0), (LOGISTIC, 1.0), (LOGISTIC, 1.5)])
 def test_strength_when_above_the_largest_then_no_step(rows, two, problem, times):
-    given = rows if problem.loss == "squared" else two
-    largest = largest_strength(problem, given)
-    w, _, made = found(given, replace(problem, l1=largest * times * (1 + 1e-12)))
-    assert (np.count_nonzero(w), made.history.steps) == (0, 0)
-    w, _, made = found(given, replace(problem, l1=largest * 0.999))
+    inputs = rows if problem.loss == "squared" else two
+    largest = largest_strength(problem, inputs)
+    w, _, created = found(inputs, replace(problem, l1=largest * times * (1 + 1e-12)))
+    assert (np.count_nonzero(w), created.history.steps) == (0, 0)
+    w, _, created = found(inputs, replace(problem, l1=largest * 0.999))
     assert np.count_nonzero(w) == 1
 
 
 @pytest.mark.parametrize("l1", [0.05, 1e3])
 def test_sap_when_tolerance_is_0_then_stops_at_rounding(rows, l1):
     problem = replace(SQUARED, l1=l1)
-    made = fit(rows, problem, change_plan(EXACT, tol=0.0))
-    assert violation(problem, rows, made.w[:, 0], made.biases[0]) < 1e-9
-    assert made.history.steps < 20
+    created = fit(rows, problem, change_plan(EXACT, tol=0.0))
+    assert violation(problem, rows, created.w[:, 0], created.biases[0]) < 1e-9
+    assert created.history.steps < 20
 
 
 @pytest.mark.parametrize("problem", [replace(SQUARED, l2=0.02), LOGISTIC], ids=lambda p: p.loss)
 def test_path_when_trained_then_each_model_is_a_minimum(rows, two, problem):
-    given = rows if problem.loss == "squared" else two
+    inputs = rows if problem.loss == "squared" else two
     path = PathSettings(lambdaPath=[3.0, 1.0, 0.5, 0.1])
-    _, _, made = found(given, problem, change_plan(EXACT, path=path))
-    assert [point.strength for point in made.path] == [3.0, 1.0, 0.5, 0.1]
-    for point in made.path:
+    _, _, created = found(inputs, problem, change_plan(EXACT, path=path))
+    assert [point.strength for point in created.path] == [3.0, 1.0, 0.5, 0.1]
+    for point in created.path:
         w = np.zeros(12)
         w[point.columns] = point.w
         one = replace(problem, l1=problem.l1 * point.strength, l2=problem.l2 * point.strength)
-        assert violation(one, given, w, point.bias) < 1e-6
+        assert violation(one, inputs, w, point.bias) < 1e-6
         assert point.history.objective[-1] == pytest.approx(
-            objective(one, given, w[:, None], np.array([point.bias])), rel=1e-9
+            objective(one, inputs, w[:, None], np.array([point.bias])), rel=1e-9
         )
         assert len(point.history.objective) == point.history.steps + 1
 
 
 def test_path_when_only_counted_then_begins_at_the_largest(rows):
-    _, _, made = found(
+    _, _, created = found(
         rows, replace(SQUARED, l1=1.0), change_plan(EXACT, path=PathSettings(lambdaCount=5, lambdaRatio=0.01))
     )
-    strengths = np.array([point.strength for point in made.path])
+    strengths = np.array([point.strength for point in created.path])
     assert strengths[0] == pytest.approx(largest_strength(SQUARED, rows))
     np.testing.assert_allclose(strengths[1:] / strengths[:-1], 0.01**0.25)
-    assert len(made.path[0].columns) == 0
-    assert len(made.path[-1].columns) > 3
+    assert len(created.path[0].columns) == 0
+    assert len(created.path[-1].columns) > 3
 
 
 def odd(rows, kind):
@@ -164,42 +164,42 @@ def odd(rows, kind):
     [(kind, True) for kind in ("zeros", "constant", "equal", "far", "absent")] + [("constant", False), ("far", False)],
 )
 def test_columns_when_odd_then_conditions_of_minimum_hold(rows, kind, standardize):
-    given, problem = odd(rows, kind), replace(SQUARED, standardize=standardize)
-    w, b, _ = found(given, problem)
+    inputs, problem = odd(rows, kind), replace(SQUARED, standardize=standardize)
+    w, b, _ = found(inputs, problem)
     shift = 1e7 * (kind == "far")
-    near = replace(given, x=given.x - [shift] + np.append(0, np.full(11, shift)))
+    near = replace(inputs, x=inputs.x - [shift] + np.append(0, np.full(11, shift)))
     assert violation(problem, near, w, b + shift * w[0]) < 1e-6
     assert w[3] == 0 or kind not in ("zeros", "constant")
 
 
 def test_features_when_one_then_weight_is_known():
-    given = Rows(np.arange(8.0)[:, None], 3 * np.arange(8.0) + 1, np.ones(8), (4,))
-    w, b, _ = found(given, Problem("squared", 1, l1=0.5, standardize=False))
+    inputs = Rows(np.arange(8.0)[:, None], 3 * np.arange(8.0) + 1, np.ones(8), (4,))
+    w, b, _ = found(inputs, Problem("squared", 1, l1=0.5, standardize=False))
     variance = np.arange(8.0).var()
     assert w[0] == pytest.approx(3 - 0.5 / variance)
-    assert b == pytest.approx(given.y.mean() - 3.5 * w[0])
+    assert b == pytest.approx(inputs.y.mean() - 3.5 * w[0])
 
 
 def test_features_when_more_than_rows_then_minimum_is_found():
-    given = correlated(n=20, dim=60, cuts=(7,))
+    inputs = correlated(n=20, dim=60, cuts=(7,))
     problem = Problem("squared", 60, l1=0.02)
-    w, b, _ = found(given, problem)
-    assert violation(problem, given, w, b) < 1e-6
+    w, b, _ = found(inputs, problem)
+    assert violation(problem, inputs, w, b) < 1e-6
     assert 0 < np.count_nonzero(w) <= 20
 
 
 def test_labels_when_all_equal_then_no_weight(rows):
-    given = replace(rows, y=np.full(80, 3.0))
-    w, b, made = found(given, SQUARED)
-    assert (np.count_nonzero(w), b, made.history.steps) == (0, pytest.approx(3.0), 0)
+    inputs = replace(rows, y=np.full(80, 3.0))
+    w, b, created = found(inputs, SQUARED)
+    assert (np.count_nonzero(w), b, created.history.steps) == (0, pytest.approx(3.0), 0)
 
 
 @pytest.mark.parametrize("steps", [0, 1])
 def test_sap_when_steps_are_few_then_takes_no_more(two, steps):
-    _, _, made = found(two, LOGISTIC, change_plan(EXACT, maxIter=steps))
-    assert made.history.steps == steps
+    _, _, created = found(two, LOGISTIC, change_plan(EXACT, maxIter=steps))
+    assert created.history.steps == steps
     assert re.fullmatch(
-        r"all iterations were made; the duality gap is \d\.\de.\d\d of the objective", made.history.reason
+        r"all iterations were made; the duality gap is \d\.\de.\d\d of the objective", created.history.reason
     )
 
 
@@ -218,18 +218,18 @@ def test_problem_when_not_for_sap_then_error_says_which(rows, problem, message):
 
 
 def test_features_when_too_large_then_error_says_so(rows):
-    given = replace(rows, x=rows.x * 1e200)
+    inputs = replace(rows, x=rows.x * 1e200)
     with pytest.raises(InputError, match="the square of feature 0 overflows"), np.errstate(all="ignore"):
-        found(given, replace(SQUARED, standardize=False))
+        found(inputs, replace(SQUARED, standardize=False))
 
 
 def test_labels_when_too_large_then_error_says_so(rows):
-    given = replace(rows, y=rows.y * 1e200)
+    inputs = replace(rows, y=rows.y * 1e200)
     with (
         pytest.raises(InputError, match=r"the objective is (inf|nan) before the first step"),
         np.errstate(all="ignore"),
     ):
-        found(given, SQUARED)
+        found(inputs, SQUARED)
 
 
 LASSO = {"elasticNetParam": 1.0, "solver": "sap", "weightCol": "weight", "tol": 1e-9}

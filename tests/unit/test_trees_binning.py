@@ -24,21 +24,21 @@ TURNS = 6
 
 def exact_cuts(values, weights, bins):
     """Return the cuts that distinct values with weights lead to: the reference."""
-    distinct, place = np.unique(values + 0.0, return_inverse=True)
+    distinct, position = np.unique(values + 0.0, return_inverse=True)
     bits = feature_columns.ordered_bits(distinct)
-    return cuts_from(bits, bits, np.bincount(place, weights).astype(np.int64), bins)
+    return cuts_from(bits, bits, np.bincount(position, weights).astype(np.int64), bins)
 
 
 def summed_up(parts, bins):
     """Return the cuts of all features by the way that workers and servers go."""
     columns = [FeatureColumns.of_dense(x) for x, _ in parts]
     weights = [w for _, w in parts]
-    found = [feature_columns.distinct(c, bins, w) for c, w in zip(columns, weights, strict=True)]
-    held = np.concatenate([np.column_stack([d.features.astype(np.uint64), d.bits]) for d in found])
-    values, place = np.unique(held, axis=0, return_inverse=True)
+    result = [feature_columns.distinct(c, bins, w) for c, w in zip(columns, weights, strict=True)]
+    held = np.concatenate([np.column_stack([d.features.astype(np.uint64), d.bits]) for d in result])
+    values, position = np.unique(held, axis=0, return_inverse=True)
     summed = np.zeros(len(values), np.int64)
-    np.add.at(summed, place.reshape(-1), np.concatenate([d.weights for d in found]))
-    many = np.unique(np.concatenate([d.many for d in found]))
+    np.add.at(summed, position.reshape(-1), np.concatenate([d.weights for d in result]))
+    many = np.unique(np.concatenate([d.many for d in result]))
     few = Distinct(values[:, 0].astype(np.int64), values[:, 1], summed, many).without(many, bins)
     cells = cells_after(list(zip(columns, weights, strict=True)), few.many, bins)
     cuts = []
@@ -72,11 +72,11 @@ def test_cuts_of_many_when_cut_at_once_then_match_each_feature(bins, zeros):
     x[:20, 2], x[:, 3] = 7.0, np.abs(x[:, 3])
     absent = zeros * np.arange(1, 6)
     cells = cells_after([(FeatureColumns.of_dense(x), np.ones(60, np.int64))], np.arange(5), bins, absent)
-    assert [int(cells_of(cells, place)[2].sum()) for place in range(5)] == (60 + absent).tolist()
+    assert [int(cells_of(cells, position)[2].sum()) for position in range(5)] == (60 + absent).tolist()
     cuts, sizes = cut_points.cuts_of_many(cells, bins)
-    for place, found in enumerate(np.split(cuts, np.cumsum(sizes)[:-1])):
-        np.testing.assert_allclose(found, cuts_from(*cells_of(cells, place), bins), rtol=2.0**-22, atol=1e-40)
-        assert (np.diff(found) > 0).all()
+    for position, result in enumerate(np.split(cuts, np.cumsum(sizes)[:-1])):
+        np.testing.assert_allclose(result, cuts_from(*cells_of(cells, position), bins), rtol=2.0**-22, atol=1e-40)
+        assert (np.diff(result) > 0).all()
 
 
 def test_cuts_of_many_when_values_are_spread_then_are_float32():
@@ -100,8 +100,8 @@ def test_cells_when_values_are_close_then_bins_are_as_even(base):
 
 def test_value_counts_when_zeros_are_absent_then_zero_is_a_value():
     values = feature_columns.ordered_bits(np.array([0.0, 2.0, 2.0, 3.0]))
-    found = Distinct(np.array([0, 0, 2, 2]), values, np.array([1, 1, 1, 0]), np.empty(0, np.int64))
-    assert cut_points.value_counts(found, np.array([3, 1, 1, 0])).tolist() == [2, 1, 2, 0]
+    result = Distinct(np.array([0, 0, 2, 2]), values, np.array([1, 1, 1, 0]), np.empty(0, np.int64))
+    assert cut_points.value_counts(result, np.array([3, 1, 1, 0])).tolist() == [2, 1, 2, 0]
 
 
 def table(rows=3000, seed=0):
@@ -201,19 +201,19 @@ def test_cuts_of_few_when_cut_at_once_then_match_each_feature():
     x = sp.random_array((40, 300), density=0.1, rng=rng, format="csr")
     x.data = np.round(x.data * 8 - 4)
     columns, weights = FeatureColumns.of_sparse(x), rng.integers(0, 2, 40)
-    found = feature_columns.distinct(columns, 5, weights)
+    result = feature_columns.distinct(columns, 5, weights)
     held = np.bincount(columns_of(columns), weights[columns.rows], minlength=300)
     absent = (weights.sum() - held).astype(np.int64)
     absent[::10] = 0
-    cuts, begins = cut_points.cuts_of_few(found, absent)
+    cuts, begins = cut_points.cuts_of_few(result, absent)
     assert len(begins) == 301
     for feature in range(300):
-        mine = found.features == feature
-        bits, one = found.bits[mine], cuts[begins[feature] : begins[feature + 1]]
-        if feature in found.many:
+        mine = result.features == feature
+        bits, one = result.bits[mine], cuts[begins[feature] : begins[feature + 1]]
+        if feature in result.many:
             assert not len(one)
         else:
-            np.testing.assert_array_equal(one, cuts_from(bits, bits, found.weights[mine], 9, int(absent[feature])))
+            np.testing.assert_array_equal(one, cuts_from(bits, bits, result.weights[mine], 9, int(absent[feature])))
 
 
 def columns_of(columns):
@@ -236,18 +236,18 @@ def test_distinct_when_columns_are_sparse_then_match_entries():
     x = sp.random_array((200, 300), density=0.1, rng=rng, format="csr")
     x.data = np.round(x.data * 4)  # zeros among them
     weights = rng.integers(0, 4, 200)
-    found = feature_columns.distinct(FeatureColumns.of_sparse(x), 3, weights)
+    result = feature_columns.distinct(FeatureColumns.of_sparse(x), 3, weights)
     entries = x.tocoo()
     for feature in range(300):
         mine = entries.col == feature
-        values, place = np.unique(entries.data[mine], return_inverse=True)
+        values, position = np.unique(entries.data[mine], return_inverse=True)
         if len(values) > 3:
-            assert feature in found.many
+            assert feature in result.many
         else:
-            got = found.features == feature
-            np.testing.assert_array_equal(from_bits(found.bits[got]), values)
+            got = result.features == feature
+            np.testing.assert_array_equal(from_bits(result.bits[got]), values)
             np.testing.assert_array_equal(
-                found.weights[got], np.bincount(place, weights[entries.row[mine]], len(values))
+                result.weights[got], np.bincount(position, weights[entries.row[mine]], len(values))
             )
 
 
@@ -282,9 +282,9 @@ def test_bin_dense_when_binned_then_matches_searchsorted(dtype, rows):
     x, bins = sample()
     x = x[:rows].astype(dtype)
     assert bins.sizes.tolist() == [4, 3, 4, 1]
-    found = bins.bin_dense(FeatureColumns.of_dense(x))
-    assert found.dtype == np.uint8
-    np.testing.assert_array_equal(found, expected_bins(x.astype(np.float64), bins))
+    result = bins.bin_dense(FeatureColumns.of_dense(x))
+    assert result.dtype == np.uint8
+    np.testing.assert_array_equal(result, expected_bins(x.astype(np.float64), bins))
 
 
 def test_bin_dense_when_cuts_are_close_then_matches_searchsorted():
@@ -293,9 +293,9 @@ def test_bin_dense_when_cuts_are_close_then_matches_searchsorted():
     bins = bins_of([cuts], [0], [False])
     np.testing.assert_array_equal(bins.bin_dense(FeatureColumns.of_dense(x)), expected_bins(x, bins))
     begins, columns = bins.bin_sparse(sp.csr_array(x), "zero")
-    found = np.zeros(1000, np.int64)
-    found[np.diff(begins) > 0] = columns
-    np.testing.assert_array_equal(found, expected_bins(x, bins)[0])
+    result = np.zeros(1000, np.int64)
+    result[np.diff(begins) > 0] = columns
+    np.testing.assert_array_equal(result, expected_bins(x, bins)[0])
 
 
 @pytest.mark.parametrize("absent", ["zero", "missing"])
@@ -321,9 +321,9 @@ def test_implied_when_zeros_are_then_it_is_the_bin_of_zero():
 
 def test_bin_dense_when_feature_exceeds_256_bins_then_are_wider():
     bins = bins_of([np.arange(300)], [0], [False])
-    found = bins.bin_dense(FeatureColumns.of_dense(np.arange(301.0)[:, None]))
-    assert found.dtype == np.uint16
-    assert found[0].tolist() == list(range(301))
+    result = bins.bin_dense(FeatureColumns.of_dense(np.arange(301.0)[:, None]))
+    assert result.dtype == np.uint16
+    assert result[0].tolist() == list(range(301))
 
 
 @pytest.mark.parametrize(("feature", "value", "said"), [(0, np.nan, "NaN"), (2, 3.0, "none of its 3 categories")])

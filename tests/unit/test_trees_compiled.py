@@ -66,10 +66,10 @@ def grown(kind, by_kernel, monkeypatch):
     problem = TreeProblem(Objective(loss), FEATURES, (0.1,), categories=CATEGORIES)
     options = plans.boosting(maxIter=3, maxBins=40, seed=7, weight_unit=2.0**-6, **options)
     rows = rows_of(weighted, kind.startswith("sparse"))
-    given = rows.chosen(np.flatnonzero(np.arange(700) % 3)), rows.chosen(np.arange(0, 700, 3))
+    inputs = rows.chosen(np.flatnonzero(np.arange(700) % 3)), rows.chosen(np.arange(0, 700, 3))
     quantiles = Quantiles.in_process(problem, options.settings.maxBins, 1.0 if weighted else None)
-    bins, columns = quantiles.find_bins(given[0])
-    of = BoostedRows(problem, options, bins, given, columns)
+    bins, columns = quantiles.find_bins(inputs[0])
+    of = BoostedRows(problem, options, bins, inputs, columns)
     if not by_kernel:
         monkeypatch.setattr(local_worker, "is_compiled", lambda *_: False)
     grower, trees, before = LocalGrower(problem, options, bins, of, 2.0**-6 if weighted else 0.0), [], np.zeros(3)
@@ -98,7 +98,7 @@ def test_histograms_when_memory_is_short_then_limit_error(monkeypatch):
     rows = LocalRows(np.zeros(1, np.int64), sp.csr_array(np.arange(4.0)[:, None] + 1), np.arange(4.0))
     bins, columns = Quantiles.in_process(problem, options.settings.maxBins, None).find_bins(rows)
     of = BoostedRows(problem, options, bins, (rows, None), columns)
-    made = LocalHistograms(problem, options, bins, of.training.rows)
+    created = LocalHistograms(problem, options, bins, of.training.rows)
     monkeypatch.setattr(local_histograms, "_free_bytes", lambda: 1000)
     with pytest.raises(LimitError, match=r"needs 1,000 histograms of .* bytes, and 1,000 are left on its machine"):
-        made.make_room(1000)
+        created.make_room(1000)

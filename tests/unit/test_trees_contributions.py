@@ -65,29 +65,29 @@ def walk_once(tree, row, node):
 
 def by_definition(tree, row):
     """Shapley's values over all sets of features, and the expected value."""
-    found = np.zeros(FEATURES + 1)
+    result = np.zeros(FEATURES + 1)
     for feature in range(FEATURES):
         others = [f for f in range(FEATURES) if f != feature]
         for size in range(FEATURES):
             weight = factorial(size) * factorial(FEATURES - size - 1) / factorial(FEATURES)
             for some in combinations(others, size):
                 gained = expected_value(tree, row, {*some, feature}) - expected_value(tree, row, set(some))
-                found[feature] += weight * gained
-    found[-1] = expected_value(tree, row, set())
-    return found
+                result[feature] += weight * gained
+    result[-1] = expected_value(tree, row, set())
+    return result
 
 
 @given(st.integers(0, 10**6), st.integers(0, 12), st.sampled_from([1, 2]))
 def test_contributions_when_trees_are_small_then_by_definition(seed, splits, width):
     forest = random_forest(seed, splits, width)
     x = np.random.default_rng(seed).choice(VALUES, size=(3, FEATURES))
-    found = GBTModel(forest).contributions(x).reshape(3, width, -1)
-    for row, ours in zip(x, found, strict=True):
+    result = GBTModel(forest).contributions(x).reshape(3, width, -1)
+    for row, ours in zip(x, result, strict=True):
         for output in range(width):
             expected = sum(by_definition(tree, row) for tree in forest.trees[output::width])
             expected[-1] += forest.base[output]
             np.testing.assert_allclose(ours[output], expected, atol=1e-12)
-    np.testing.assert_allclose(found.sum(axis=2), GBTModel(forest).margins(x), atol=1e-12)
+    np.testing.assert_allclose(result.sum(axis=2), GBTModel(forest).margins(x), atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -95,8 +95,8 @@ def test_contributions_when_trees_are_small_then_by_definition(seed, splits, wid
 def test_contributions_when_values_are_missing_then_xgboosts(dtype, params):
     x, y = data()
     booster, forest = grown(x, y, rounds=20, **params)
-    found = GBTModel(forest).contributions(x.astype(dtype))
-    np.testing.assert_allclose(found, booster.predict(xgboost.DMatrix(x), pred_contribs=True), atol=1e-5)
+    result = GBTModel(forest).contributions(x.astype(dtype))
+    np.testing.assert_allclose(result, booster.predict(xgboost.DMatrix(x), pred_contribs=True), atol=1e-5)
 
 
 def test_contributions_when_there_are_classes_then_xgboosts():
@@ -118,8 +118,8 @@ def test_contributions_when_there_are_categories_then_xgboosts():
     booster = xgboost.train(params, rows, 6)
     forest = forest_of(booster, [0.0])
     assert any(len(tree.set_flags) for tree in forest.trees)
-    found = GBTModel(forest).contributions(x)
-    np.testing.assert_allclose(found, booster.predict(rows, pred_contribs=True), atol=1e-5)
+    result = GBTModel(forest).contributions(x)
+    np.testing.assert_allclose(result, booster.predict(rows, pred_contribs=True), atol=1e-5)
 
 
 @pytest.mark.parametrize("absent", ["zero", "missing"])

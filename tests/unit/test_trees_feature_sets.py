@@ -34,9 +34,9 @@ def flags(words, features):
 )
 def test_tree_when_features_have_groups_then_it_is_xgboosts(recipe, params):
     x, y = data()
-    given = {"base_score": 0.0, "eta": 0.3, "interaction_constraints": "[[0, 1], [1, 2, 3]]", **params}
-    given |= {"tree_method": "hist", "max_bin": 64, "nthread": 1}
-    theirs = forest_of(xgboost.train(given, xgboost.DMatrix(x, y), 1), [0.0]).trees[0]
+    inputs = {"base_score": 0.0, "eta": 0.3, "interaction_constraints": "[[0, 1], [1, 2, 3]]", **params}
+    inputs |= {"tree_method": "hist", "max_bin": 64, "nthread": 1}
+    theirs = forest_of(xgboost.train(inputs, xgboost.DMatrix(x, y), 1), [0.0]).trees[0]
     ours = grown(x, y, recipe).tree
     assert_same(ours, theirs, x)
     free = grown(x, y, plans.changed(recipe, interactionConstraints=())).tree
@@ -52,9 +52,9 @@ def paths(tree, node=0, path=frozenset()):
 
 def test_paths_when_features_have_groups_then_stay_within_one():
     x, y = data(seed=3)
-    found = paths(grown(x, y, RECIPE).tree)
-    assert max(map(len, found)) > 1
-    assert all(len(path) == 1 or any(path <= set(group) for group in GROUPS) for path in found)
+    result = paths(grown(x, y, RECIPE).tree)
+    assert max(map(len, result)) > 1
+    assert all(len(path) == 1 or any(path <= set(group) for group in GROUPS) for path in result)
 
 
 def test_sets_when_there_are_no_rules_then_no_words():
@@ -64,9 +64,9 @@ def test_sets_when_there_are_no_rules_then_no_words():
 def test_draws_when_features_have_weights_then_follow_them():
     weights = (0.0, 1.0, 1.0, 2.0, 4.0)
     keys = np.arange(4000)
-    found = flags(FeatureSets(5, weights=weights, drawn=1).words([frozenset()] * 4000, keys), 5)
-    assert (found.sum(axis=1) == 1).all()
-    np.testing.assert_allclose(found.mean(axis=0), np.array(weights) / 8, atol=0.03)
+    result = flags(FeatureSets(5, weights=weights, drawn=1).words([frozenset()] * 4000, keys), 5)
+    assert (result.sum(axis=1) == 1).all()
+    np.testing.assert_allclose(result.mean(axis=0), np.array(weights) / 8, atol=0.03)
     all_of_them = flags(FeatureSets(5, weights=weights, drawn=5).words([frozenset()], keys[:1]), 5)
     assert all_of_them.tolist() == [[False, True, True, True, True]]
 

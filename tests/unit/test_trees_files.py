@@ -41,10 +41,10 @@ def saved(folder, model):
 def test_forest_when_saved_and_loaded_then_it_is_the_same(sets, tmp_path):
     model = forest(sets)
     saved(tmp_path, model)
-    found = load_forest(str(tmp_path))
-    assert (found.features, found.loss, found.shape, found.base.tolist()) == (4, "huber", 1.5, [0.25])
-    assert found.absent == "missing"
-    for ours, theirs in zip(found.trees, model.trees, strict=True):
+    result = load_forest(str(tmp_path))
+    assert (result.features, result.loss, result.shape, result.base.tolist()) == (4, "huber", 1.5, [0.25])
+    assert result.absent == "missing"
+    for ours, theirs in zip(result.trees, model.trees, strict=True):
         for field in fields(Tree):
             one, other = getattr(ours, field.name), getattr(theirs, field.name)
             np.testing.assert_array_equal(one, other)

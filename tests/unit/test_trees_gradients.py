@@ -47,8 +47,8 @@ def test_gradients_when_rows_have_weights_then_are_multiplied(name):
     weights[::7] = 0.0
     plain = pairs_of(name, margins, y)
     margins[::7] = np.inf
-    found = pairs_of(name, margins, y, weights)
-    np.testing.assert_allclose(found, plain * weights[:, None])
+    result = pairs_of(name, margins, y, weights)
+    np.testing.assert_allclose(result, plain * weights[:, None])
     total, weight = Objective(name, shape=SHAPE).losses(margins[:, None], y, weights)
     kept = weights > 0
     np.testing.assert_allclose(total, (each_loss(name, margins[kept], y[kept]) * weights[kept]).sum())
@@ -90,12 +90,12 @@ def test_sums_below_when_summed_by_exponent_then_at_most_twice(size):
     pairs = size * rng.normal(size=(2, 300, 2)) * np.exp(3 * rng.normal(size=(2, 300, 2)))
     pairs[:, ::3] = 0.0
     weights = size * rng.random(300)
-    found = sums_below(exponents_of(pairs, weights))
+    result = sums_below(exponents_of(pairs, weights))
     exact = np.append(sums_of(pairs), weights.sum())
-    assert (exact <= found).all()
-    assert (found <= 2 * exact * (1 + 1e-12)).all()
+    assert (exact <= result).all()
+    assert (result <= 2 * exact * (1 + 1e-12)).all()
     parts = [exponents_of(pairs[:, part], weights[part]) for part in (slice(0, 70), slice(70, None))]
-    assert sums_below(sum(parts)).tolist() == found.tolist()
+    assert sums_below(sum(parts)).tolist() == result.tolist()
 
 
 def test_sums_below_when_gradient_is_infinite_then_is_infinite():
@@ -111,11 +111,11 @@ def test_bounds_after_when_margins_move_by_step_then_bound_sums(name, step):
     objective, weights, margins = Objective(name, width, SHAPE), rng.random(500) + 0.5, rng.normal(size=(500, width))
     before = np.append(sums_of(objective.gradients(margins, y, weights)[0]), weights.sum())
     moves = step * rng.random(margins.shape) * rng.choice([-1.0, 1.0], margins.shape)
-    found = sums_of(objective.gradients(margins + moves, y, weights)[0])
-    assert (found <= np.array(objective.bounds_after(before, step)) * (1 + 1e-12)).all()
+    result = sums_of(objective.gradients(margins + moves, y, weights)[0])
+    assert (result <= np.array(objective.bounds_after(before, step)) * (1 + 1e-12)).all()
     if width == 1:
         known = objective.bounds_after(before, step, float(weights @ np.abs(moves[:, 0])))
-        assert (found <= np.array(known) * (1 + 1e-12)).all()
+        assert (result <= np.array(known) * (1 + 1e-12)).all()
         assert known[1] <= objective.bounds_after(before, step)[1]
 
 

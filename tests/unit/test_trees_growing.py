@@ -25,10 +25,10 @@ def rows_of(sparse, seed=0):
     x = rng.integers(-2, VALUES - 2, size=(ROWS, FEATURES)).astype(float)
     cuts = np.tile(np.arange(-2, VALUES - 3) + 0.5, FEATURES)
     bins = Bins(cuts, np.arange(FEATURES + 1) * (VALUES - 1), np.zeros(FEATURES, np.int32), np.zeros(FEATURES, bool))
-    places = (x + 2).astype(int) + np.arange(FEATURES) * VALUES
+    positions = (x + 2).astype(int) + np.arange(FEATURES) * VALUES
     if sparse:
-        return SparseRows(bins, *bins.bin_sparse(sp.csr_array(x), "zero"), "zero"), places, x != 0
-    return DenseRows(bins, bins.bin_dense(FeatureColumns.of_dense(x))), places, np.ones(x.shape, bool)
+        return SparseRows(bins, *bins.bin_sparse(sp.csr_array(x), "zero"), "zero"), positions, x != 0
+    return DenseRows(bins, bins.bin_dense(FeatureColumns.of_dense(x))), positions, np.ones(x.shape, bool)
 
 
 def pairs_of(channels, most=1000, seed=1):
@@ -48,11 +48,11 @@ def expected(order, places, held, pairs):
 @pytest.mark.parametrize("share", [0.0, 0.003, 0.1, 0.3, 1.0])
 def test_histogram_when_rows_are_dense_then_sums_by_bin(channels, share, monkeypatch):
     monkeypatch.setattr(growing, "OF_PIECE", 500)  # pieces of few rows
-    rows, places, held = rows_of(sparse=False)
+    rows, positions, held = rows_of(sparse=False)
     order = np.flatnonzero(np.random.default_rng(2).random(ROWS) < share).astype(np.int32)
     pairs, out = pairs_of(channels), np.ones((FEATURES * VALUES, channels), np.int64)
     rows.add_histogram(order, pairs, out)
-    np.testing.assert_array_equal(out, 1 + expected(order, places, held, pairs))
+    np.testing.assert_array_equal(out, 1 + expected(order, positions, held, pairs))
 
 
 @pytest.mark.parametrize("channels", [2, 3])
@@ -64,29 +64,29 @@ def test_histogram_when_features_are_many_then_skips_binless(most, channels):
     cuts = np.concatenate([np.arange(size - 1) + 0.5 for size in sizes])
     nothing = np.zeros(77)
     bins = Bins(cuts, np.append(0, np.cumsum(sizes - 1)), nothing.astype(np.int32), nothing.astype(bool))
-    places = rng.integers(0, sizes, (rows, 77))
-    dense = DenseRows(bins, bins.bin_dense(FeatureColumns.of_dense(places.astype(float))))
+    positions = rng.integers(0, sizes, (rows, 77))
+    dense = DenseRows(bins, bins.bin_dense(FeatureColumns.of_dense(positions.astype(float))))
     assert dense.columns.itemsize == (1 if most < 256 else 2)
     order = np.flatnonzero(rng.random(rows) < 0.8).astype(np.int32)
     pairs = rng.integers(1, 1000, (rows, channels))
-    out, wanted = (np.zeros((int(bins.first[-1]), channels), np.int64) for _ in range(2))
+    out, requested = (np.zeros((int(bins.first[-1]), channels), np.int64) for _ in range(2))
     dense.add_histogram(order, pairs, out)
     for f in np.flatnonzero(sizes > 1):
-        np.add.at(wanted, bins.first[f] + places[order, f], pairs[order])
-    np.testing.assert_array_equal(out, wanted)
+        np.add.at(requested, bins.first[f] + positions[order, f], pairs[order])
+    np.testing.assert_array_equal(out, requested)
 
 
 @pytest.mark.parametrize("channels", [2, 3])
 @pytest.mark.parametrize("count", [0, 1, 3, ROWS])
 def test_histogram_when_rows_are_sparse_then_has_nonempty_bins(channels, count):
-    rows, places, held = rows_of(sparse=True)
+    rows, positions, held = rows_of(sparse=True)
     scratch, pairs = Scratch(FEATURES * VALUES, channels), pairs_of(channels)
     order = np.sort(np.random.default_rng(3).permutation(ROWS)[:count]).astype(np.int32)
-    wanted = expected(order, places, held, pairs)
+    requested = expected(order, positions, held, pairs)
     for _ in range(2):
         bins, sums = rows.histogram(order, pairs, scratch)
-        np.testing.assert_array_equal(bins, np.flatnonzero(wanted[:, 0]))
-        np.testing.assert_array_equal(sums, wanted[bins])
+        np.testing.assert_array_equal(bins, np.flatnonzero(requested[:, 0]))
+        np.testing.assert_array_equal(sums, requested[bins])
         assert not scratch.sums.any()
         assert not scratch.touched.any()
 
@@ -94,11 +94,11 @@ def test_histogram_when_rows_are_sparse_then_has_nonempty_bins(channels, count):
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("bin", [0, 1, 2, 4])
 def test_part_when_node_is_split_then_both_sides_keep_order(sparse, bin):
-    rows, places, _ = rows_of(sparse)
+    rows, positions, _ = rows_of(sparse)
     order = np.flatnonzero(np.random.default_rng(4).random(ROWS) < 0.4).astype(np.int32)
     before = order.copy()
     left = rows.part(order, Split(3, bin, False, NO_SET), np.empty_like(order))
-    goes = places[before, 3] - 3 * VALUES <= bin
+    goes = positions[before, 3] - 3 * VALUES <= bin
     np.testing.assert_array_equal(order[:left], before[goes])
     np.testing.assert_array_equal(order[left:], before[~goes])
 
@@ -159,9 +159,9 @@ def whole(pairs, ids, key=5, scales=(8.0, 4.0)):
 def test_quantise_when_numbers_are_integers_then_keeps_them():
     top = 2.0**62
     pairs = np.array([[1.0, -1.0], [top, -top], [min(top, 2.0**53) - 1, 1 - min(top, 2.0**53)]])
-    found = whole(pairs, np.arange(3), scales=(1.0, 1.0))
-    assert found.dtype == np.int64
-    np.testing.assert_array_equal(found, pairs.astype(np.int64))
+    result = whole(pairs, np.arange(3), scales=(1.0, 1.0))
+    assert result.dtype == np.int64
+    np.testing.assert_array_equal(result, pairs.astype(np.int64))
 
 
 def test_quantise_when_rows_are_permuted_then_each_is_the_same():
@@ -174,15 +174,15 @@ def test_quantise_when_rows_are_permuted_then_each_is_the_same():
 
 def test_quantise_when_many_are_summed_then_is_unbiased():
     pairs = np.tile([0.3, -0.07], (200_000, 1))
-    found = whole(pairs, np.arange(len(pairs)))
-    np.testing.assert_allclose(found.mean(axis=0), pairs[0] * [8, 4], atol=0.01)
-    assert set(np.unique(found[:, 0])) == {2, 3}
-    assert set(np.unique(found[:, 1])) == {-1, 0}
+    result = whole(pairs, np.arange(len(pairs)))
+    np.testing.assert_allclose(result.mean(axis=0), pairs[0] * [8, 4], atol=0.01)
+    assert set(np.unique(result[:, 0])) == {2, 3}
+    assert set(np.unique(result[:, 1])) == {-1, 0}
 
 
 def test_quantise_when_hessian_is_small_then_is_at_least_1():
-    found = whole(np.array([[1e-16, 0.25], [0.0, 0.0]]), np.arange(2))
-    assert found.tolist() == [[1, 1], [0, 0]]
+    result = whole(np.array([[1e-16, 0.25], [0.0, 0.0]]), np.arange(2))
+    assert result.tolist() == [[1, 1], [0, 0]]
 
 
 @pytest.mark.parametrize(
@@ -190,5 +190,5 @@ def test_quantise_when_hessian_is_small_then_is_at_least_1():
 )
 def test_child_bounds_when_monotone_then_meet_in_middle(sign, left, right):
     w_left, w_right = (2.0, 4.0) if sign >= 0 else (4.0, 2.0)
-    found = child_bounds(w_left, w_right, sign, np.array([-1.0, 9.0]))
-    assert [one.tolist() for one in found] == [left, right]
+    result = child_bounds(w_left, w_right, sign, np.array([-1.0, 9.0]))
+    assert [one.tolist() for one in result] == [left, right]

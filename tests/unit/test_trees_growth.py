@@ -95,11 +95,11 @@ def test_trees_when_leaves_are_limited_then_are_first_splits(recipe):
 @each_recipe
 def test_trees_when_finished_then_margins_are_predictions(recipe):
     x, y = data()
-    made = grown(x, y, recipe)
-    forest = Forest((made.tree,), np.zeros(1), x.shape[1])
-    np.testing.assert_array_equal(Predictor(forest).margins(x)[:, 0], made.margins)
-    assert made.tree.count[made.tree.leaves].sum() == len(y)
-    assert len(made.tree.leaves) <= recipe.settings.maxLeaves
+    created = grown(x, y, recipe)
+    forest = Forest((created.tree,), np.zeros(1), x.shape[1])
+    np.testing.assert_array_equal(Predictor(forest).margins(x)[:, 0], created.margins)
+    assert created.tree.count[created.tree.leaves].sum() == len(y)
+    assert len(created.tree.leaves) <= recipe.settings.maxLeaves
 
 
 @pytest.mark.parametrize("growing", ["leaf", "level"])
@@ -107,7 +107,7 @@ def test_trees_when_finished_then_margins_are_predictions(recipe):
 def test_trees_when_values_are_few_then_match_xgboost_splits(growing, leaves, depth):
     x, y = data(rows=800)
     recipe = plans.boosting(maxDepth=depth or 30, growth=growing, maxLeaves=leaves, stepSize=0.3)
-    given = {
+    inputs = {
         "tree_method": "hist",
         "max_bin": 64,
         "grow_policy": {"leaf": "lossguide", "level": "depthwise"}[growing],
@@ -117,29 +117,29 @@ def test_trees_when_values_are_few_then_match_xgboost_splits(growing, leaves, de
         "base_score": 0.0,
         "nthread": 1,
     }
-    booster = xgboost.train(given, xgboost.DMatrix(x, y), 1)
-    made = grown(x, y, recipe)
-    assert_same(made.tree, forest_of(booster, (0.0,)).trees[0], x)
-    assert len(made.tree.leaves) == leaves or not leaves
+    booster = xgboost.train(inputs, xgboost.DMatrix(x, y), 1)
+    created = grown(x, y, recipe)
+    assert_same(created.tree, forest_of(booster, (0.0,)).trees[0], x)
+    assert len(created.tree.leaves) == leaves or not leaves
 
 
 def test_trees_when_255_leaves_then_clocks_and_rows_are_few():
     rng = np.random.default_rng(0)
     x = rng.integers(0, 40, (5000, 5)).astype(np.float32)
     y = np.sin(x[:, 0] / 5) * x[:, 1] + x[:, 2] * x[:, 3] / 40 + rng.normal(size=5000)
-    made = grown(x, y, plans.changed(LEAFWISE, maxLeaves=255, maxDepth=30))
-    assert len(made.tree.leaves) == 255
-    assert made.clocks <= made.tree.depth + 6
-    assert made.parted < 1.25 * 254
+    created = grown(x, y, plans.changed(LEAFWISE, maxLeaves=255, maxDepth=30))
+    assert len(created.tree.leaves) == 255
+    assert created.clocks <= created.tree.depth + 6
+    assert created.parted < 1.25 * 254
     # The layout, half of the leaves, and the other children of those that a clock looks into.
-    assert made.room <= 1 + 128 + 254 // growth.BATCH_SHARE + 1
+    assert created.room <= 1 + 128 + 254 // growth.BATCH_SHARE + 1
 
 
 def node(gain, *children):
     """A node with a best split, whose children are known."""
-    made = Node(0, np.zeros(3, np.int64), np.zeros(2), may_split=True, gain=gain, is_known=True)
-    made.children = children or (leaf(), leaf())
-    return made
+    created = Node(0, np.zeros(3, np.int64), np.zeros(2), may_split=True, gain=gain, is_known=True)
+    created.children = children or (leaf(), leaf())
+    return created
 
 
 def leaf():

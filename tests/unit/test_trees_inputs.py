@@ -30,8 +30,8 @@ def column(values):
 def test_regressor_when_values_are_missing_then_matches_xgboost(tmp_path):
     estimator = GBTRegressor(maxIter=3, maxDepth=4, stepSize=0.3, baseScore=0.0, defaults="xgboost")
     model = fit(estimator, X, Y)
-    given = {"tree_method": "exact", "max_depth": 4, "eta": 0.3, "base_score": 0.0, "nthread": 1}
-    booster = xgboost.train(given, xgboost.DMatrix(X, Y), 3)
+    inputs = {"tree_method": "exact", "max_depth": 4, "eta": 0.3, "base_score": 0.0, "nthread": 1}
+    booster = xgboost.train(inputs, xgboost.DMatrix(X, Y), 3)
     for ours, theirs in zip(model.fitted.forest.trees, forest_of(booster, (0.0,)).trees, strict=True):
         assert_same(ours, theirs, X)
     np.testing.assert_allclose(model.fitted.predict(X), booster.predict(xgboost.DMatrix(X)), atol=1e-4)
@@ -66,8 +66,8 @@ def test_validation_when_only_held_out_lack_feature_then_same():
     lacking = x.copy()
     lacking[held, 0] = np.nan
     estimator = GBTRegressor(maxIter=3, validationIndicatorCol="held", validationTol=0.0)
-    made = [fit(estimator, values, y, held=held).fitted.forest.trees for values in (x, lacking)]
-    for one, other in zip(*made, strict=False):
+    created = [fit(estimator, values, y, held=held).fitted.forest.trees for values in (x, lacking)]
+    for one, other in zip(*created, strict=False):
         assert one.to_debug_string() == other.to_debug_string()
         assert (one.default_left == other.default_left).all()
         assert (one.value == other.value).all()
@@ -113,47 +113,47 @@ def test_features_when_categories_are_invalid_then_are_named(categories, error, 
 
 
 def test_values_when_zeros_of_either_sign_then_are_one():
-    made = fit(GBTRegressor(**MEANS), column([0.0, -0.0, 0.0, -0.0, 1.0, 1.0]), [0, 5, 0, 5, 0, 0])
-    assert 0 <= made.fitted.forest.trees[0].threshold[0] < 1
-    assert made.predict([0.0]) == made.predict([-0.0]) == pytest.approx(2.5)
-    assert made.totalNumNodes == 3
+    created = fit(GBTRegressor(**MEANS), column([0.0, -0.0, 0.0, -0.0, 1.0, 1.0]), [0, 5, 0, 5, 0, 0])
+    assert 0 <= created.fitted.forest.trees[0].threshold[0] < 1
+    assert created.predict([0.0]) == created.predict([-0.0]) == pytest.approx(2.5)
+    assert created.totalNumNodes == 3
 
 
 def test_values_when_smallest_and_largest_then_are_separated():
     values = column([-LARGEST, -SMALLEST, 0.0, SMALLEST, LARGEST])
-    made = fit(GBTRegressor(**MEANS, maxDepth=4), values, [3, 1, 4, 1, 5])
-    assert made.fitted.predict(values) == pytest.approx([3, 1, 4, 1, 5], abs=1e-4)
+    created = fit(GBTRegressor(**MEANS, maxDepth=4), values, [3, 1, 4, 1, 5])
+    assert created.fitted.predict(values) == pytest.approx([3, 1, 4, 1, 5], abs=1e-4)
 
 
 def test_bins_when_more_than_rows_then_each_value_has_one():
     values = column(range(12))
-    made = fit(GBTRegressor(**MEANS, maxBins=4000, maxDepth=11), values, values[:, 0] % 3)
-    assert made.fitted.predict(values) == pytest.approx(values[:, 0] % 3, abs=1e-4)
+    created = fit(GBTRegressor(**MEANS, maxBins=4000, maxDepth=11), values, values[:, 0] % 3)
+    assert created.fitted.predict(values) == pytest.approx(values[:, 0] % 3, abs=1e-4)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_rows_when_worker_has_empty_ones_then_labels_are_learnt(workers):
     x = sp.csr_array(np.array([[1.0, 0.0], [0.0, 0.0], [0.0, 3.0], [0.0, 0.0]]))
-    made = fit(GBTRegressor(maxIter=2, numWorkers=workers), x, [1, 0, 2, 0])
-    assert made.fitted.predict(x) == pytest.approx([1, 0, 2, 0])
+    created = fit(GBTRegressor(maxIter=2, numWorkers=workers), x, [1, 0, 2, 0])
+    assert created.fitted.predict(x) == pytest.approx([1, 0, 2, 0])
 
 
 def test_features_when_equal_in_float32_then_are_still_separated(tmp_path):
     x = np.array([[20240115.0], [20240116.0]])
-    made = fit(GBTClassifier(maxIter=2), np.tile(x, (20, 1)), np.tile([0, 1], 20))
-    assert made.fitted.predict(x).tolist() == [0.0, 1.0]
-    assert made.predict(Vectors.dense([20240116.0])) == made.predict(Vectors.sparse(1, [0], [20240116.0])) == 1.0
+    created = fit(GBTClassifier(maxIter=2), np.tile(x, (20, 1)), np.tile([0, 1], 20))
+    assert created.fitted.predict(x).tolist() == [0.0, 1.0]
+    assert created.predict(Vectors.dense([20240116.0])) == created.predict(Vectors.sparse(1, [0], [20240116.0])) == 1.0
     with pytest.raises(UsageError, match=r"feature 0 on both sides of 20240115\.5 are the same"):
-        made.saveXGBoost(str(tmp_path / "m.json"))
+        created.saveXGBoost(str(tmp_path / "m.json"))
 
 
 def test_saved_when_middle_is_of_float32_then_is_refused(tmp_path):
     """Both values are 1 in float32, and so is the number between them."""
     x = np.tile([[1.0 - 2.0**-30], [1.0 + 2.0**-30]], (20, 1))
-    made = fit(GBTClassifier(maxIter=2), x, np.tile([0, 1], 20))
-    assert made.fitted.predict(x[:2]).tolist() == [0.0, 1.0]
+    created = fit(GBTClassifier(maxIter=2), x, np.tile([0, 1], 20))
+    assert created.fitted.predict(x[:2]).tolist() == [0.0, 1.0]
     with pytest.raises(UsageError, match=r"feature 0 on both sides of 1\.0+2 are the same"):
-        made.saveXGBoost(str(tmp_path / "m.json"))
+        created.saveXGBoost(str(tmp_path / "m.json"))
 
 
 @pytest.mark.parametrize("base", [20240115.0, 1.7e12])
@@ -162,12 +162,12 @@ def test_features_when_fractions_of_large_number_then_all_seen(base, count):
     steps = np.random.default_rng(0).permutation(count)
     x = np.column_stack([base + steps / 1024, np.arange(count) % 3])
     y = np.floor(steps / count * 8)
-    made = []
+    created = []
     for order, workers in ((slice(None), 1), (slice(None, None, -1), 2)):
         estimator = GBTRegressor(maxDepth=5, maxBins=64, numWorkers=workers, **MEANS)
-        made.append(fit(estimator, x[order], y[order]))
-        assert np.mean(np.abs(made[-1].fitted.predict(x) - y) > 0.01) < 0.1
-    for one, other in zip(*(model.fitted.forest.trees for model in made), strict=True):
+        created.append(fit(estimator, x[order], y[order]))
+        assert np.mean(np.abs(created[-1].fitted.predict(x) - y) > 0.01) < 0.1
+    for one, other in zip(*(model.fitted.forest.trees for model in created), strict=True):
         for name in ("feature", "threshold", "value"):
             np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
 
@@ -181,56 +181,56 @@ SMALL = ROWS[1:101]
 
 def learnt(label, rows=ROWS, w=None, **params):
     """Return a model, trained on labels of x and big."""
-    given = {"maxDepth": 4, "maxBins": 128, "stepSize": 0.3, "regLambda": 0.0}
-    return fit(GBTRegressor(**given | params), rows, label, w=np.ones(len(ROWS)) if w is None else w).fitted
+    inputs = {"maxDepth": 4, "maxBins": 128, "stepSize": 0.3, "regLambda": 0.0}
+    return fit(GBTRegressor(**inputs | params), rows, label, w=np.ones(len(ROWS)) if w is None else w).fitted
 
 
 @pytest.mark.parametrize(("outlier", "rounds"), [(1e9, 50), (1e12, 80)])
 def test_labels_when_one_is_huge_then_the_others_are_learnt(outlier, rounds):
-    made = learnt(np.where(ROWS[:, 1] == 1, outlier, ROWS[:, 0]), maxIter=rounds)
-    assert np.abs(made.predict(SMALL) - SMALL[:, 0]).max() < 0.1
+    created = learnt(np.where(ROWS[:, 1] == 1, outlier, ROWS[:, 0]), maxIter=rounds)
+    assert np.abs(created.predict(SMALL) - SMALL[:, 0]).max() < 0.1
 
 
 def test_labels_when_huge_one_is_featureless_then_others_right():
-    made = learnt(np.where(ROWS[:, 1] == 1, 1e15, ROWS[:, 0]), ROWS[:, :1], maxIter=150)
+    created = learnt(np.where(ROWS[:, 1] == 1, 1e15, ROWS[:, 0]), ROWS[:, :1], maxIter=150)
     far = SMALL[SMALL[:, 0] > 3, :1]
-    assert np.abs(made.predict(far) - far[:, 0]).max() < 1
+    assert np.abs(created.predict(far) - far[:, 0]).max() < 1
 
 
 @pytest.mark.parametrize("light", [1e-6, 1e-12])
 def test_weights_when_far_apart_then_light_rows_are_learnt(light):
     w = np.where(ROWS[:, 0] < 5, 1.0, light)
-    made = learnt(ROWS[:, 0], w=w, maxIter=50, weightCol="w", minChildWeight=0.0, maxBins=32)
-    assert np.abs(made.predict(SMALL) - SMALL[:, 0]).max() < 0.4
+    created = learnt(ROWS[:, 0], w=w, maxIter=50, weightCol="w", minChildWeight=0.0, maxBins=32)
+    assert np.abs(created.predict(SMALL) - SMALL[:, 0]).max() < 0.4
 
 
 def test_counts_when_they_reach_million_then_learns_small_ones():
-    made = learnt(np.floor(4.0 ** ROWS[:, 0]), maxIter=120, lossType="poisson", minChildWeight=0.0)
-    assert np.abs(np.log(made.predict(SMALL) / np.floor(4.0 ** SMALL[:, 0]))).max() < 0.3
+    created = learnt(np.floor(4.0 ** ROWS[:, 0]), maxIter=120, lossType="poisson", minChildWeight=0.0)
+    assert np.abs(np.log(created.predict(SMALL) / np.floor(4.0 ** SMALL[:, 0]))).max() < 0.3
 
 
 @pytest.mark.parametrize("loss", ["squared", "absolute", "quantile"])
 def test_labels_when_far_from_0_then_predictions_are_theirs(loss, tmp_path):
     x = np.arange(1000.0)[:, None] % 20
-    made = fit(GBTRegressor(lossType=loss, maxIter=30, stepSize=0.3), x, 1700000033 + x[:, 0])
-    errors = made.fitted.predict(x) - 1700000033 - x[:, 0]
+    created = fit(GBTRegressor(lossType=loss, maxIter=30, stepSize=0.3), x, 1700000033 + x[:, 0])
+    errors = created.fitted.predict(x) - 1700000033 - x[:, 0]
     assert abs(np.mean(errors)) < 0.1
     # A quantile of whole numbers is a whole number: a leaf of two of them says one.
     assert np.max(np.abs(errors)) < 1.1
     with pytest.raises(UsageError, match=r"xgboost adds margins up in float32: of up to 1\.7e"):
-        made.saveXGBoost(str(tmp_path / "m.json"))
+        created.saveXGBoost(str(tmp_path / "m.json"))
 
 
 def test_labels_when_they_are_huge_then_leaves_have_their_size():
-    made = fit(GBTRegressor(**MEANS), column([0.0, 0.0, 1.0, 1.0]), [0.0, 0.0, 1e30, 1e30])
-    assert [made.predict([0.0]), made.predict([1.0])] == pytest.approx([0, 1e30], abs=1e24)
+    created = fit(GBTRegressor(**MEANS), column([0.0, 0.0, 1.0, 1.0]), [0.0, 0.0, 1e30, 1e30])
+    assert [created.predict([0.0]), created.predict([1.0])] == pytest.approx([0, 1e30], abs=1e24)
 
 
 @pytest.mark.parametrize(("defaults", "nodes", "share"), [("pyspark", 3, 1.0), ("xgboost", 1, 0.5)])
 def test_labels_when_tiny_then_xgboost_min_gain_forbids_splits(defaults, nodes, share):
-    made = fit(GBTRegressor(maxIter=1, defaults=defaults), column([0.0, 1.0]), [0.0, 1e-30])
-    assert made.totalNumNodes == nodes
-    assert made.predict([1.0]) == pytest.approx(share * 1e-30, rel=1e-6, abs=0)
+    created = fit(GBTRegressor(maxIter=1, defaults=defaults), column([0.0, 1.0]), [0.0, 1e-30])
+    assert created.totalNumNodes == nodes
+    assert created.predict([1.0]) == pytest.approx(share * 1e-30, rel=1e-6, abs=0)
 
 
 @pytest.mark.parametrize(
@@ -249,9 +249,9 @@ def test_labels_when_loss_rejects_them_then_input_error(loss, label, message):
 
 def test_tables_when_one_row_then_its_label_is_predicted():
     x, y = data(1)
-    made = fit(GBTRegressor(maxIter=2), x, y)
-    assert made.totalNumNodes == 2
-    assert made.predict([0.0] * 4) == pytest.approx(y[0])
+    created = fit(GBTRegressor(maxIter=2), x, y)
+    assert created.totalNumNodes == 2
+    assert created.predict([0.0] * 4) == pytest.approx(y[0])
 
 
 # -- many features -----------------------------------------------------------------------------------------------------
@@ -274,8 +274,8 @@ def fit_many(x, limit=LIMIT, **params):
 
 def test_features_when_most_have_one_value_then_take_no_memory():
     assert MANY * 8 * 20 > 2 * LIMIT - MANY * 24
-    made = fit_many(sparse_rows(500))
-    assert (made.numFeatures, made.totalNumNodes) == (MANY, 3)
+    created = fit_many(sparse_rows(500))
+    assert (created.numFeatures, created.totalNumNodes) == (MANY, 3)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from ps2.algorithms.trees.feature_columns import ordered_bits
 
 def added(parts):
     """Add up what several workers found."""
-    keys, place = np.unique(np.concatenate([keys for keys, _ in parts]), return_inverse=True)
-    return keys, np.bincount(place, np.concatenate([sums for _, sums in parts])).astype(np.int64)
+    keys, position = np.unique(np.concatenate([keys for keys, _ in parts]), return_inverse=True)
+    return keys, np.bincount(position, np.concatenate([sums for _, sums in parts])).astype(np.int64)
 
 
 def quantiles_of(workers, share, leaves):

@@ -147,12 +147,12 @@ def test_local_when_fleet_rolls_back_then_same_trees(whole):
 
 @pytest.mark.usefixtures("by_round")
 def test_local_when_driver_is_lost_then_next_one_goes_on(whole):
-    names, told = Names("trees"), []
+    names, reported = Names("trees"), []
     for rounds, clocks in ((2, 1000), (5, 2), (5, 1000)):
-        run = run_of(plans.changed(OPTIONS, maxIter=rounds), names, told=told, ends_after=clocks)
+        run = run_of(plans.changed(OPTIONS, maxIter=rounds), names, told=reported, ends_after=clocks)
         run.attempt()
-        told = run.told
-        names = Names("trees", lambda name: None, (run.clock, run.clock), told)
+        reported = run.told
+        names = Names("trees", lambda name: None, (run.clock, run.clock), reported)
     assert bits(run) == bits(whole)
     assert history(run).validation == history(whole).validation
     assert history(run).steps == 5

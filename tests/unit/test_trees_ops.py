@@ -227,9 +227,9 @@ def test_best_splits_when_shard_is_wide_then_threads_match_one():
 
 
 def test_is_drawn_when_sampling_then_has_requested_number():
-    for features, drawn in ((1, 1), (28, 5), (1000, 333), (4097, 4096)):
+    for features, sample in ((1, 1), (28, 5), (1000, 333), (4097, 4096)):
         for key in (0, 7, -3):
-            assert sum(is_drawn(f, features, drawn, key) for f in range(features)) == drawn
+            assert sum(is_drawn(f, features, sample, key) for f in range(features)) == sample
     chosen = {tuple(f for f in range(28) if is_drawn(f, 28, 5, key)) for key in range(50)}
     assert len(chosen) > 45
     counts = np.bincount([f for key in range(2000) for f in range(28) if is_drawn(f, 28, 5, key)])

@@ -31,15 +31,15 @@ WEIGHTS = np.resize([1.0, 2.0, 3.0], len(Y))
 )
 def test_penalties_when_set_then_predictions_are_xgboosts(ours, theirs):
     expected = xgboosts(X, Y, 3, tree_method="hist", **theirs)
-    made = fit(GBTRegressor(**XGBOOSTS, **ours), X, Y)
-    np.testing.assert_allclose(made.fitted.predict(X), expected, atol=1e-4)
+    created = fit(GBTRegressor(**XGBOOSTS, **ours), X, Y)
+    np.testing.assert_allclose(created.fitted.predict(X), expected, atol=1e-4)
     assert not theirs or np.abs(expected - xgboosts(X, Y, 3)).max() > 0.1
 
 
 def test_classifier_when_values_are_few_then_matches_xgboost():
-    made = fit(GBTClassifier(**XGBOOSTS, maxBins=32), X, Y > 0)
+    created = fit(GBTClassifier(**XGBOOSTS, maxBins=32), X, Y > 0)
     expected = xgboosts(X, Y > 0, 3, objective="binary:logistic")
-    np.testing.assert_allclose(made.fitted.margins(X)[:, 0], expected, atol=1e-4)
+    np.testing.assert_allclose(created.fitted.margins(X)[:, 0], expected, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -54,10 +54,10 @@ def test_classifier_when_values_are_few_then_matches_xgboost():
     ],
 )
 def test_softmax_when_three_classes_then_margins_are_xgboosts(ours, theirs):
-    made = fit(GBTClassifier(**{**XGBOOSTS, **ours}), X, CLASSES, w=WEIGHTS)
-    assert (made.numClasses, made.getNumTrees) == (3, 9)
-    np.testing.assert_allclose(made.fitted.margins(X), xgboosts(X, CLASSES, 3, **SOFTMAX, **theirs), atol=1e-4)
-    assert "growth" not in ours or {len(tree.leaves) for tree in made.fitted.forest.trees} == {6}
+    created = fit(GBTClassifier(**{**XGBOOSTS, **ours}), X, CLASSES, w=WEIGHTS)
+    assert (created.numClasses, created.getNumTrees) == (3, 9)
+    np.testing.assert_allclose(created.fitted.margins(X), xgboosts(X, CLASSES, 3, **SOFTMAX, **theirs), atol=1e-4)
+    assert "growth" not in ours or {len(tree.leaves) for tree in created.fitted.forest.trees} == {6}
 
 
 @pytest.mark.parametrize(
@@ -69,21 +69,21 @@ def test_softmax_when_three_classes_then_margins_are_xgboosts(ours, theirs):
 )
 def test_leaves_when_quantile_loss_then_loss_matches_xgboost(loss, objective):
     y = 100 * Y
-    made = fit(GBTRegressor(**{**XGBOOSTS, "maxIter": 1}, lossType=loss, lossShape=0.3), X, y)
+    created = fit(GBTRegressor(**{**XGBOOSTS, "maxIter": 1}, lossType=loss, lossShape=0.3), X, y)
     # Of an even number of residuals xgboost takes the mean of two: later trees have other splits.
     theirs = y - xgboosts(X, y, 1, tree_method="hist", **objective)
     share = 0.5 if loss == "absolute" else 0.3
     expected = np.maximum(share * theirs, (share - 1) * theirs).mean() * (2 if loss == "absolute" else 1)
-    assert made.summary.objectiveHistory[-1] == pytest.approx(expected, rel=0.01)
+    assert created.summary.objectiveHistory[-1] == pytest.approx(expected, rel=0.01)
 
 
 def test_defaults_when_xgboosts_then_so_are_predictions():
     plain = GBTRegressor()
     for ours in (GBTRegressor(defaults="XGBoost"), plain.copy({plain.defaults: "xgboost"})):
         assert (ours.getMaxIter(), ours.getStepSize(), ours.getRegLambda(), ours.getMaxBins()) == (100, 0.3, 1.0, 256)
-        made = fit(ours.setMaxIter(3).setBaseScore(0.5), X, Y)
+        created = fit(ours.setMaxIter(3).setBaseScore(0.5), X, Y)
         theirs = xgboost.train({"base_score": 0.5}, xgboost.DMatrix(X, Y), 3)
-        np.testing.assert_allclose(made.fitted.predict(X), theirs.predict(xgboost.DMatrix(X)), atol=1e-4)
+        np.testing.assert_allclose(created.fitted.predict(X), theirs.predict(xgboost.DMatrix(X)), atol=1e-4)
     assert GBTRegressor(maxDepth=3, defaults="xgboost").getMaxDepth() == 3
     assert plain.getRegAlpha() == plain.getMinSplitLoss() == 0
 
@@ -112,20 +112,20 @@ PYSPARKS = [
 @pytest.mark.parametrize(("params", "expected"), PYSPARKS)
 def test_tree_when_nodes_or_gains_must_be_large_then_as_pyspark(params, expected):
     shape = {"maxIter": 1, "maxDepth": 4, "stepSize": 1.0}
-    made = fit(GBTRegressor(**shape, **params), X, Y, w=WEIGHTS)
-    found, counts = np.unique(made.fitted.predict(X).round(5), return_counts=True)
+    created = fit(GBTRegressor(**shape, **params), X, Y, w=WEIGHTS)
+    result, counts = np.unique(created.fitted.predict(X).round(5), return_counts=True)
     values, rows = zip(*(pair.split(":") for pair in expected.split()), strict=True)
-    np.testing.assert_allclose(found, np.array(values, float), atol=1e-4)
+    np.testing.assert_allclose(result, np.array(values, float), atol=1e-4)
     assert counts.tolist() == list(map(int, rows))
-    assert 3 < made.totalNumNodes < fit(GBTRegressor(**shape), X, Y).totalNumNodes
+    assert 3 < created.totalNumNodes < fit(GBTRegressor(**shape), X, Y).totalNumNodes
 
 
 @pytest.mark.parametrize("weight", [{}, {"weightCol": "w"}])
 def test_class_leaves_when_share_is_required_then_is_weighted(weight):
     params = {"maxIter": 2, "maxDepth": 4, "minWeightFractionPerNode": 0.15, **weight}
-    made = fit(GBTClassifier(**params), X, CLASSES, w=WEIGHTS)
+    created = fit(GBTClassifier(**params), X, CLASSES, w=WEIGHTS)
     weights = WEIGHTS if weight else np.ones(len(Y))
-    for leaves in made.fitted.leaves(X).T:
+    for leaves in created.fitted.leaves(X).T:
         assert np.bincount(leaves, weights).min() >= 0.149 * weights.sum()
 
 
@@ -135,16 +135,16 @@ def test_class_leaves_when_share_is_required_then_is_weighted(weight):
 @pytest.mark.parametrize("maker", [GBTClassifier, GBTRegressor])
 def test_five_rows_when_nothing_is_set_then_are_told_apart(maker):
     x = np.arange(5.0)[:, None] * [1.0, 0.0, 0.0, 0.0]
-    made = fit(maker(), x, [0, 0, 1, 1, 1])
-    assert made.trees[0].numNodes == 3
-    assert (made.fitted.predict(x) > 0.5).tolist() == [False, False, True, True, True]
+    created = fit(maker(), x, [0, 0, 1, 1, 1])
+    assert created.trees[0].numNodes == 3
+    assert (created.fitted.predict(x) > 0.5).tolist() == [False, False, True, True, True]
 
 
 @pytest.mark.parametrize("maker", [GBTClassifier, GBTRegressor])
 def test_weights_when_scaled_then_trees_are_the_same(maker):
     estimator = maker(maxIter=3, maxDepth=3, weightCol="w")
-    expected, *made = (fit(estimator, X, CLASSES, w=WEIGHTS * scale) for scale in (1.0, 0.01, 1e-9))
-    for model in made:
+    expected, *created = (fit(estimator, X, CLASSES, w=WEIGHTS * scale) for scale in (1.0, 0.01, 1e-9))
+    for model in created:
         # Of splits that gain nearly the same, another may be chosen.
         assert model.summary.objectiveHistory == pytest.approx(expected.summary.objectiveHistory, rel=1e-3)
         assert model.totalNumNodes == expected.totalNumNodes
@@ -180,15 +180,17 @@ def test_a_class_when_rare_then_leaves_stay_small():
 
 def test_labels_when_metadata_adds_classes_then_all_have_trees():
     two = CLASSES < 2
-    made = fit(GBTClassifier(maxIter=1, maxDepth=1), X[two], CLASSES[two], classes=3)
-    assert (made.numClasses, made.getNumTrees) == (3, 3)
-    assert (made.fitted.predictProbability(X)[:, 2] < 0.05).all()
+    created = fit(GBTClassifier(maxIter=1, maxDepth=1), X[two], CLASSES[two], classes=3)
+    assert (created.numClasses, created.getNumTrees) == (3, 3)
+    assert (created.fitted.predictProbability(X)[:, 2] < 0.05).all()
 
 
 def test_empty_class_when_weights_are_small_then_not_predicted():
     some = CLASSES != 1
-    made = fit(GBTClassifier(maxIter=1, maxDepth=1, weightCol="w"), X[some], CLASSES[some], w=np.full(some.sum(), 1e-6))
-    assert (made.fitted.predict(X) != 1).all()
+    created = fit(
+        GBTClassifier(maxIter=1, maxDepth=1, weightCol="w"), X[some], CLASSES[some], w=np.full(some.sum(), 1e-6)
+    )
+    assert (created.fitted.predict(X) != 1).all()
 
 
 # -- how trees grow --------------------------------------------------------------------------------------------------
@@ -202,10 +204,10 @@ def test_sampling_when_seeds_are_equal_then_trees_are(params):
 
 
 def test_monotone_constraints_when_set_then_predictions_follow():
-    made = fit(GBTRegressor(maxIter=5, monotoneConstraints=[0, 0, -1, 0]), X, Y)
+    created = fit(GBTRegressor(maxIter=5, monotoneConstraints=[0, 0, -1, 0]), X, Y)
     grid = np.repeat(X[:20, None], 7, axis=1)
     grid[:, :, 2] = np.arange(-3, 4) / 2
-    assert (np.diff(made.fitted.predict(grid.reshape(-1, 4)).reshape(20, 7)) <= 0).all()
+    assert (np.diff(created.fitted.predict(grid.reshape(-1, 4)).reshape(20, 7)) <= 0).all()
 
 
 @pytest.mark.parametrize("loss", ["squared", "absolute", "huber", "poisson", "quantile"])
@@ -237,17 +239,17 @@ def test_regressor_when_it_learns_then_each_loss_gets_less(loss):
     "params", [{"maxDepth": 0}, {"maxDepth": 30, "minChildWeight": 0.0}, {"maxBins": 2}, {"maxIter": 0}]
 )
 def test_trees_when_params_are_at_their_limits_then_still_grow(params):
-    made = fit(GBTClassifier(**{"maxIter": 2, **params}), X, Y > 0)
-    assert made.getNumTrees == params.get("maxIter", 2)
-    assert max((tree.depth for tree in made.trees), default=0) <= params.get("maxDepth", 5)
-    assert np.isfinite(made.fitted.predictProbability(X)).all()
+    created = fit(GBTClassifier(**{"maxIter": 2, **params}), X, Y > 0)
+    assert created.getNumTrees == params.get("maxIter", 2)
+    assert max((tree.depth for tree in created.trees), default=0) <= params.get("maxDepth", 5)
+    assert np.isfinite(created.fitted.predictProbability(X)).all()
 
 
 def test_trees_when_nothing_can_be_split_then_are_leaves():
     for x, y in ((X[:20], np.ones(20)), (np.ones((1, 4)), np.ones(1)), (np.ones((20, 4)), np.arange(20) % 2)):
-        made = fit(GBTClassifier(maxIter=2), x, y)
-        assert made.totalNumNodes == 2
-        assert made.featureImportances.numNonzeros() == 0
+        created = fit(GBTClassifier(maxIter=2), x, y)
+        assert created.totalNumNodes == 2
+        assert created.featureImportances.numNonzeros() == 0
 
 
 # -- models ----------------------------------------------------------------------------------------------------------
@@ -255,9 +257,11 @@ def test_trees_when_nothing_can_be_split_then_are_leaves():
 
 def test_trees_when_three_classes_then_each_has_first_tree():
     model = fit(GBTClassifier(maxIter=2, maxDepth=2, stepSize=0.5), X, CLASSES)
-    said = np.array(model.treeWeights) * [tree.predict(X[0]) for tree in model.trees]
+    message = np.array(model.treeWeights) * [tree.predict(X[0]) for tree in model.trees]
     assert model.treeWeights == [1.0] * 3 + [0.5] * 3
-    np.testing.assert_allclose(said.reshape(2, 3).sum(axis=0), model.predictRaw(X[0]).toArray(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        message.reshape(2, 3).sum(axis=0), model.predictRaw(X[0]).toArray(), rtol=1e-5, atol=1e-6
+    )
 
 
 def test_model_when_asked_then_tells_of_its_trees():
@@ -279,12 +283,12 @@ def test_model_when_asked_then_tells_of_its_trees():
 
 
 def test_thresholds_when_set_then_largest_ratio_decides():
-    made = fit(GBTClassifier(maxIter=1, maxDepth=2, thresholds=[1.0, 1.0, 0.1]), X, CLASSES)
+    created = fit(GBTClassifier(maxIter=1, maxDepth=2, thresholds=[1.0, 1.0, 0.1]), X, CLASSES)
     for row in X[:30]:
-        ratios = made.predictProbability(row).toArray() / [1.0, 1.0, 0.1]
-        assert made.predict(row) == np.argmax(ratios)
-    assert made.setThresholds([1e-9, 1.0, 1.0]).predict(X[0]) == 0.0
-    assert made.setThresholds([1.0, 1e-9, 1.0]).predict(X[0]) == 1.0
+        ratios = created.predictProbability(row).toArray() / [1.0, 1.0, 0.1]
+        assert created.predict(row) == np.argmax(ratios)
+    assert created.setThresholds([1e-9, 1.0, 1.0]).predict(X[0]) == 0.0
+    assert created.setThresholds([1.0, 1e-9, 1.0]).predict(X[0]) == 1.0
 
 
 # -- what cannot be ----------------------------------------------------------------------------------------------------

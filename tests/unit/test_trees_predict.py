@@ -55,15 +55,15 @@ def walk(tree, row):
 def test_margins_when_rows_are_dense_then_they_are_xgboosts(dtype, params):
     x, y = data()
     booster, forest = grown(x, y, **params)
-    found = Predictor(forest).margins(x.astype(dtype))
-    np.testing.assert_allclose(found[:, 0], booster.predict(xgboost.DMatrix(x)), rtol=1e-5, atol=1e-5)
+    result = Predictor(forest).margins(x.astype(dtype))
+    np.testing.assert_allclose(result[:, 0], booster.predict(xgboost.DMatrix(x)), rtol=1e-5, atol=1e-5)
 
 
 def test_leaves_when_rows_are_dense_then_they_are_xgboosts():
     x, y = data()
     booster, forest = grown(x, y)
-    found = Predictor(forest).leaves(x)
-    np.testing.assert_array_equal(found, booster.predict(xgboost.DMatrix(x), pred_leaf=True))
+    result = Predictor(forest).leaves(x)
+    np.testing.assert_array_equal(result, booster.predict(xgboost.DMatrix(x), pred_leaf=True))
 
 
 def test_margins_when_there_are_classes_then_each_has_its_trees():
@@ -79,8 +79,8 @@ def test_margins_when_absent_is_missing_then_match_xgboost():
     x = sp.random_array((ROWS, 500), density=0.05, rng=rng, format="csr", dtype=np.float32)
     y = x[:, :250].sum(axis=1)
     booster, forest = grown(x, y)
-    found = Predictor(replace(forest, absent="missing")).margins(x)
-    np.testing.assert_allclose(found[:, 0], booster.predict(xgboost.DMatrix(x)), rtol=1e-5, atol=1e-5)
+    result = Predictor(replace(forest, absent="missing")).margins(x)
+    np.testing.assert_allclose(result[:, 0], booster.predict(xgboost.DMatrix(x)), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("index", [np.int32, np.int64])

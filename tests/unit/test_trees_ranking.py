@@ -33,9 +33,9 @@ def pair_by_pair(s, y, truncation):
     """Hessians and gradients of a group whose margins are all different."""
     order = np.argsort(-s)
     best = sum(gain / np.log2(k + 2) for k, gain in enumerate(np.sort(gains(y))[::-1][:truncation]))
-    found, total = np.zeros((len(y), 2)), 0.0
+    result, total = np.zeros((len(y), 2)), 0.0
     if not best:
-        return found
+        return result
     rank = np.argsort(order)
     for i in range(len(y)):
         for j in range(len(y)):
@@ -44,10 +44,10 @@ def pair_by_pair(s, y, truncation):
             discounts = abs(1 / np.log2(rank[i] + 2) - 1 / np.log2(rank[j] + 2))
             change = (gains(y[i]) - gains(y[j])) * discounts / best / (0.01 + abs(s[i] - s[j]))
             p = 1 / (1 + np.exp(s[i] - s[j]))
-            found[[i, j], 1] += [-p * change, p * change]
-            found[[i, j], 0] += p * (1 - p) * change
+            result[[i, j], 1] += [-p * change, p * change]
+            result[[i, j], 0] += p * (1 - p) * change
             total += 2 * p * change
-    return found * (np.log2(1 + total) / total if total else 1.0)
+    return result * (np.log2(1 + total) / total if total else 1.0)
 
 
 @pytest.mark.parametrize("truncation", [1, 3, 100])
@@ -55,13 +55,13 @@ def test_gradients_when_groups_are_mixed_then_pair_by_pair(truncation):
     margins, y, group = sample()
     weights = np.random.default_rng(1).random(200) + 0.5
     groups = RowGroups.of(group, np.arange(200), weights)
-    found, (lost, count) = Objective("lambdarank", shape=float(truncation)).gradients(
+    result, (lost, count) = Objective("lambdarank", shape=float(truncation)).gradients(
         margins[:, None], y, weights, groups=groups
     )
     for number in np.unique(group):
         mine = group == number
         expected = pair_by_pair(margins[mine], y[mine], truncation) * weights[mine, None]
-        np.testing.assert_allclose(found[0][mine], expected, rtol=1e-9, atol=1e-15)
+        np.testing.assert_allclose(result[0][mine], expected, rtol=1e-9, atol=1e-15)
     assert count == len(np.unique(group))
     ndcg = Metric("ndcg", truncation)
     sums = ndcg.sums(Objective("lambdarank"), margins[:, None], y, NONE, SPAN, groups)
@@ -81,8 +81,8 @@ def test_gradients_when_rows_are_shuffled_then_bit_equal():
 def test_gradients_when_margins_are_far_apart_then_bounded():
     margins, y, group = sample(seed=5)
     for scale in (0.0, 1e-9, 1e4):
-        given = (margins * scale)[:, None], y
-        pairs = Objective("lambdarank", shape=1e6).gradients(*given, groups=RowGroups.of(group, np.arange(200), NONE))[
+        inputs = (margins * scale)[:, None], y
+        pairs = Objective("lambdarank", shape=1e6).gradients(*inputs, groups=RowGroups.of(group, np.arange(200), NONE))[
             0
         ]
         assert np.isfinite(pairs).all()

@@ -19,7 +19,7 @@ from tests.xgboost_trees import assert_same, forest_of, rows_of_few_values
 
 def xgboosts(x, y, recipe, **params):
     objective = {"squared": "reg:squarederror", "logistic": "binary:logistic", "softmax": "multi:softprob"}
-    given = {
+    inputs = {
         "tree_method": "exact",
         "objective": objective[recipe.loss],
         "max_depth": recipe.depth,
@@ -31,7 +31,7 @@ def xgboosts(x, y, recipe, **params):
         "nthread": 1,
     }
     weights = params.pop("weight", None)
-    booster = xgboost.train(given | params, xgboost.DMatrix(x, y, weight=weights), recipe.rounds)
+    booster = xgboost.train(inputs | params, xgboost.DMatrix(x, y, weight=weights), recipe.rounds)
     return forest_of(booster, recipe.base).trees
 
 
@@ -199,10 +199,10 @@ def test_trees_when_columns_are_odd_then_prediction_is_margin(rows, sparse):
     x[:, 3] = rng.choice([-1e30, 1e-40, 1e38, 1e300], rows)
     x[:, 4] = np.where(rng.random(rows) < 0.5, np.nan, 1.0)
     y = rng.normal(size=rows) + 2 * (x[:, 2] > 0) - np.isnan(x[:, 4])
-    given = sp.csr_array(x) if sparse else x
+    inputs = sp.csr_array(x) if sparse else x
     with np.errstate(over="ignore"):
-        forest, margins = train(given, y, Recipe(rounds=3, depth=4, min_child_weight=0.0, rate=1.0))
-    np.testing.assert_allclose(Predictor(forest).margins(given), margins, rtol=1e-12, atol=1e-12)
+        forest, margins = train(inputs, y, Recipe(rounds=3, depth=4, min_child_weight=0.0, rate=1.0))
+    np.testing.assert_allclose(Predictor(forest).margins(inputs), margins, rtol=1e-12, atol=1e-12)
     assert np.isfinite(margins).all()
 
 

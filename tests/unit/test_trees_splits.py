@@ -47,18 +47,18 @@ def test_best_splits_when_on_servers_then_match_one_histogram(ps):
     histograms.reshape(NODES, -1, 2)[:, filled] = rng.integers(1, 50, (NODES, len(filled), 2))
     for part in (histograms // 2, histograms - histograms // 2):
         m.add(np.arange(1, NODES + 1), part)
-    given = {
+    inputs = {
         "totals": np.tile([1000, 300, 1000], (NODES, 1)),
         "bounds": np.tile([-np.inf, np.inf], (NODES, 1)),
         "keys": np.zeros(NODES, np.int64),
         "rules": np.array([0.5, 0.25, 1.0, 0.0, 1.0]),
         "allowed": np.empty((NODES, 0), np.int64),
     }
-    found = m.apply("trees.best_splits", rows=np.arange(1, NODES + 1), words=1, **given)
+    result = m.apply("trees.best_splits", rows=np.arange(1, NODES + 1), words=1, **inputs)
     whole = np.vstack((layout[None], histograms))
-    expected = ops.best_splits(whole, np.arange(1, NODES + 1), **given, words=1)
+    expected = ops.best_splits(whole, np.arange(1, NODES + 1), **inputs, words=1)
     assert (expected[1][:, 0] >= 0).all()
-    for one, other in zip(found, expected, strict=True):
+    for one, other in zip(result, expected, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
@@ -94,7 +94,7 @@ def test_add_histograms_when_bins_are_mixed_then_marks_are_kept(ps, channels):
     m.push([0], layout_of(rows.bins.sizes, rows.bins.first, None, none.astype(np.int64), channels)[None])
     for part in parts:
         with batch():
-            moved = add_histograms(m, [(row, *found) for row, found in part.items()])
+            moved = add_histograms(m, [(row, *result) for row, result in part.items()])
         assert moved == sum(sums.nbytes for _, sums in part.values())
     expected = np.zeros((len(nodes), features * size, channels), np.int64)
     for out, mine in zip(expected, nodes.values(), strict=True):
@@ -116,10 +116,10 @@ def test_histograms_when_too_many_then_names_count_and_size():
         fleet.make_room(40)
         with pytest.raises(LimitError, match="growing to 200 rows") as raised:
             fleet.make_room(200)
-        told = (
+        messages = (
             "4,992 features have 9,984 bins that can part rows: a tree that grows needs 200 histograms of 159,744 bytes"
         )
-        assert str(raised.value).startswith(told)
+        assert str(raised.value).startswith(messages)
         assert fleet.histograms.rows == 40
         np.testing.assert_array_equal(fleet.histograms.pull([LAYOUT]), layout)
         fleet.free()

@@ -66,11 +66,13 @@ def test_training_when_rows_and_bins_move_then_bit_identical(kind):
     for servers, workers, sparse in ((1, 1, False), (2, 1, True), (2, 2, False), (3, 1, False), (3, 2, True)):
         with training_context(servers) as ps:
             before = [taken for _, taken in ps.memory()]
-            made = trained(ps, workers, sparse, recipe, problem)
+            created = trained(ps, workers, sparse, recipe, problem)
             assert [taken for _, taken in ps.memory()] == before
-            digests.add(digest(made.forest))
+            digests.add(digest(created.forest))
     assert len(digests) == 1
-    assert [len(tree) > 1 for tree in made.forest.trees] == [True] * problem.objective.width * recipe.settings.maxIter
+    assert [len(tree) > 1 for tree in created.forest.trees] == [
+        True
+    ] * problem.objective.width * recipe.settings.maxIter
 
 
 def test_leaves_when_grown_by_leaf_then_are_many_and_deep(ps):
@@ -81,11 +83,11 @@ def test_leaves_when_grown_by_leaf_then_are_many_and_deep(ps):
 
 
 def test_training_when_done_then_margins_separate_classes(ps):
-    made, (x, y) = trained(ps), table()
-    margins = Predictor(made.forest).margins(x)[:, 0]
+    created, (x, y) = trained(ps), table()
+    margins = Predictor(created.forest).margins(x)[:, 0]
     assert ((margins > 0) == y).mean() > 0.8
-    assert made.history.objective[-1] == pytest.approx(np.mean(np.logaddexp(0, np.where(y, -margins, margins))))
-    assert all(tree.count[0] == tree.count[tree.feature < 0].sum() < len(y) for tree in made.forest.trees)
+    assert created.history.objective[-1] == pytest.approx(np.mean(np.logaddexp(0, np.where(y, -margins, margins))))
+    assert all(tree.count[0] == tree.count[tree.feature < 0].sum() < len(y) for tree in created.forest.trees)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -120,12 +122,12 @@ def test_training_when_rare_features_are_dropped_then_same_trees(ps, monkeypatch
     problem = TreeProblem(Objective("logistic"), 40, (0.0,))
     recipe = plans.boosting(maxIter=2, maxDepth=4, minChildWeight=8.0)
     rows = rows_of(x, y, 2, sparse=True)
-    made = train(ps, rows, problem, recipe, facts_of(y))
+    created = train(ps, rows, problem, recipe, facts_of(y))
     rare = (x != 0).sum(axis=0) < program.min_rows_to_split(problem, recipe, None)
     assert 0 < rare.sum() < 20
     monkeypatch.setattr(program, "min_rows_to_split", lambda *_: 0)
-    assert digest(train(ps, rows, problem, recipe, facts_of(y)).forest) == digest(made.forest)
-    assert len(made.forest.trees[0]) > 5
+    assert digest(train(ps, rows, problem, recipe, facts_of(y)).forest) == digest(created.forest)
+    assert len(created.forest.trees[0]) > 5
 
 
 def test_training_when_many_features_then_histograms_stay_put(ps, monkeypatch):

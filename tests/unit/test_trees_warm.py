@@ -68,11 +68,11 @@ def test_training_and_prediction_when_warm_then_compile_nothing():
     scan_kernels.weight_of(1.0, 1.0, 1.0, 0.0, -np.inf, np.inf)
     before = compiled()
     x = np.random.default_rng(0).integers(0, 5, (100, 3)).astype(np.float64)
-    for given in (x, sp.csr_array(x), x.astype(np.float32)):
-        forest, _ = train(given, x[:, 0], Recipe(depth=2, rounds=2))
-        Predictor(forest).margins(given)
-        Predictor(forest).leaves(given)
-        Explainer(forest).contributions(given)
+    for inputs in (x, sp.csr_array(x), x.astype(np.float32)):
+        forest, _ = train(inputs, x[:, 0], Recipe(depth=2, rounds=2))
+        Predictor(forest).margins(inputs)
+        Predictor(forest).leaves(inputs)
+        Explainer(forest).contributions(inputs)
     Metric("auc").sums(Objective("logistic"), x[:, :1], x[:, 0], np.empty(0), (0.0, 1.0))
     FeatureSets(3, weights=(1.0, 1.0, 1.0), drawn=1).words([frozenset()], np.zeros(1, np.int64))
     for options in (

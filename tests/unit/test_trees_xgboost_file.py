@@ -92,16 +92,18 @@ def test_saved_when_xgboost_loads_it_then_predictions_match(loss, width, sets, t
     model, x = forest(loss, width=width, sets=sets), rows()
     booster = loaded(model, tmp_path / "model.json")
     margins = Predictor(model).margins(x)
-    found = booster.predict(as_matrix(x, sets), output_margin=True).reshape(margins.shape)
-    np.testing.assert_allclose(found, margins, rtol=1e-6, atol=2e-6)
-    said = LINKS.get(loss, lambda m: m)(margins)
-    np.testing.assert_allclose(booster.predict(as_matrix(x, sets)).reshape(said.shape), said, rtol=5e-6, atol=1e-6)
+    result = booster.predict(as_matrix(x, sets), output_margin=True).reshape(margins.shape)
+    np.testing.assert_allclose(result, margins, rtol=1e-6, atol=2e-6)
+    message = LINKS.get(loss, lambda m: m)(margins)
+    np.testing.assert_allclose(
+        booster.predict(as_matrix(x, sets)).reshape(message.shape), message, rtol=5e-6, atol=1e-6
+    )
 
 
 def test_saved_when_xgboost_loads_it_then_leaves_match(tmp_path):
     model, x = forest("squared"), rows()
-    found = loaded(model, tmp_path / "model.json").predict(as_matrix(x), pred_leaf=True)
-    np.testing.assert_array_equal(found, Predictor(model).leaves(x))
+    result = loaded(model, tmp_path / "model.json").predict(as_matrix(x), pred_leaf=True)
+    np.testing.assert_array_equal(result, Predictor(model).leaves(x))
 
 
 def test_saved_when_only_missing_go_right_then_xgboost_loads_it(tmp_path):
@@ -110,8 +112,8 @@ def test_saved_when_only_missing_go_right_then_xgboost_loads_it(tmp_path):
     for value in (-1.0, 1.0):
         draft.add_child(0, value, 1.0, 1)
     model, x = Forest((draft.finish(),), np.zeros(1), FEATURES), rows()
-    found = loaded(model, tmp_path / "model.json").predict(as_matrix(x))
-    np.testing.assert_array_equal(found, np.where(np.isnan(x[:, -1]), 1.0, -1.0))
+    result = loaded(model, tmp_path / "model.json").predict(as_matrix(x))
+    np.testing.assert_array_equal(result, np.where(np.isnan(x[:, -1]), 1.0, -1.0))
 
 
 def test_saved_when_xgboost_loads_it_then_trains_on_and_explains(tmp_path):
@@ -126,16 +128,16 @@ def test_saved_when_xgboost_loads_it_then_trains_on_and_explains(tmp_path):
 def test_saved_when_rows_are_sparse_then_xgboost_sees_missing(tmp_path):
     model = forest("squared", sets=False)
     x = sp.csr_array(np.nan_to_num(rows()))
-    found = loaded(model, tmp_path / "model.json").predict(xgboost.DMatrix(x))
+    result = loaded(model, tmp_path / "model.json").predict(xgboost.DMatrix(x))
     expected = Predictor(replace(model, absent="missing")).margins(x)
-    np.testing.assert_allclose(found, expected[:, 0], rtol=1e-6, atol=2e-6)
+    np.testing.assert_allclose(result, expected[:, 0], rtol=1e-6, atol=2e-6)
 
 
 @pytest.mark.parametrize("width", [1, 3])
 def test_saved_when_without_trees_then_xgboost_predicts_base(width, tmp_path):
     model = Forest((), np.arange(1.0, width + 1), FEATURES, "softmax" if width > 1 else "squared")
-    found = loaded(model, tmp_path / "model.json").predict(as_matrix(rows(), False), output_margin=True)
-    np.testing.assert_allclose(found.reshape(-1, width), np.tile(model.base, (500, 1)))
+    result = loaded(model, tmp_path / "model.json").predict(as_matrix(rows(), False), output_margin=True)
+    np.testing.assert_allclose(result.reshape(-1, width), np.tile(model.base, (500, 1)))
 
 
 def test_saved_when_names_are_given_then_xgboost_has_them(tmp_path):

@@ -45,12 +45,12 @@ def order(rotations, slices=2):
 @pytest.mark.parametrize(("staleness", "slices"), [(0, 1), (0, 2), (1, 2), (2, 4)])
 def test_rotate_when_alone_then_follows_schedule(start_worker, vector, staleness, slices):
     worker, _ = start_worker(staleness)
-    found = []
+    result = []
     for turn in worker.rotate(BLOCKS, 3, slices, fetch=lambda block: worker.prefetch(vector, [block])):
         assert turn.pull().tolist() == [turn.rotation]
         vector.add([1], [turn.block], wait=False)
-        found.append(turn.block)
-    assert found == order(3, slices)
+        result.append(turn.block)
+    assert result == order(3, slices)
 
 
 def test_turn_when_several_reads_were_requested_then_pulls_all(start_worker, vector):
@@ -75,43 +75,43 @@ def test_rotate_when_loop_was_left_then_next_begins_at_turn_0(start_worker, vect
         vector.add([1], [turn.block], wait=False)
         if worker.clock == 3:
             break
-    found = [turn.block for turn in worker.rotate(BLOCKS)]
-    assert found == order(1)
+    result = [turn.block for turn in worker.rotate(BLOCKS)]
+    assert result == order(1)
     assert (worker.clock, vector.pull().tolist()) == (3 + BLOCKS, [1] * BLOCKS)
 
 
 def test_attempt_when_earlier_died_in_turn_then_resumes_there(start_worker, vector):
-    run, found = None, []
+    run, result = None, []
     for attempt in range(2):
         worker, control = start_worker(1, run)
         run = control.run
         for turn in worker.rotate(BLOCKS, 2):
             vector.add([1], [turn.block])
-            found.append((worker.clock, turn.block))
+            result.append((worker.clock, turn.block))
             if attempt == 0 and worker.clock == 5:
                 break
         worker.end()
         control.die()
-    assert found[:6] == list(enumerate(order(2)))[:6]
-    assert found[6:] in (list(enumerate(order(2)))[4:], list(enumerate(order(2)))[5:])
+    assert result[:6] == list(enumerate(order(2)))[:6]
+    assert result[6:] in (list(enumerate(order(2)))[4:], list(enumerate(order(2)))[5:])
     assert vector.pull().tolist() == [2] * BLOCKS
 
 
 def test_rotate_when_fleet_rolls_back_then_turns_match_clocks(start_worker, vector):
     worker, control = start_worker(1)
-    found, back = [], []
+    result, back = [], []
     for turn in worker.rotate(BLOCKS, 2, fetch=lambda block: worker.prefetch(vector, [block])):
-        found.append((worker.clock, turn.block))
+        result.append((worker.clock, turn.block))
         turn.pull()
         if worker.clock == 2 and not back:
             control.run.note_cut("checkpoint", control.run.cut())
         if worker.clock == 4 and not back:
             back.append(control.run.applied()[0])
             control.run.roll_back(1, "checkpoint")
-    clocks = [clock for clock, _ in found]
+    clocks = [clock for clock, _ in result]
     assert clocks[:5] == [0, 1, 2, 3, 4]
     assert clocks[5:] in ([*range(1, 8)], [*range(2, 8)])
-    assert all(block == order(2)[clock] for clock, block in found)
+    assert all(block == order(2)[clock] for clock, block in result)
 
 
 # -- time control ------------------------------------------------------------------------------------------------------
@@ -119,13 +119,13 @@ def test_rotate_when_fleet_rolls_back_then_turns_match_clocks(start_worker, vect
 
 def test_parts_when_time_is_up_then_rest_is_first_next_rotation(start_worker, clock_s):
     worker, control = start_worker(1)
-    done = []
+    finished = []
     for turn in worker.rotate(BLOCKS, 3, budgetS=1.0):
         for part in turn.parts("abcde"):
             clock_s[0] += 0.6
-            done += [part] * (turn.block == 0)
+            finished += [part] * (turn.block == 0)
         assert turn.expired()
-    assert done == ["a", "b", "c", "d", "e", "a"]
+    assert finished == ["a", "b", "c", "d", "e", "a"]
     assert [times.left for times in control.times[1:]] == [0.6] * 12
     assert [times.block for times in control.times[1:]] == order(3)
 
@@ -134,11 +134,11 @@ def test_parts_when_time_is_up_then_rest_is_first_next_rotation(start_worker, cl
 def test_parts_when_budget_ends_then_nearest_piece_is_last(start_worker, clock_s, piece_s, count):
     worker, _ = start_worker(1)
     for turn in worker.rotate(BLOCKS, 1, budgetS=1.0):
-        done = 0
+        finished = 0
         for _ in turn.parts("abcde"):
             clock_s[0] += piece_s
-            done += 1
-        assert done == count
+            finished += 1
+        assert finished == count
 
 
 def test_parts_when_budget_is_auto_then_run_decides(start_worker, clock_s):
@@ -167,21 +167,21 @@ def test_parts_when_there_is_no_budget_then_each_comes_once(start_worker):
 
 def test_rotate_when_caller_schedules_then_its_turns_come(start_worker, vector):
     worker, _ = start_worker(1)
-    places = [None, (0, 0), (0, 1), None, (2, 3), (0, 1)]
-    asked, found = [], []
+    positions = [None, (0, 0), (0, 1), None, (2, 3), (0, 1)]
+    asked, result = [], []
 
     def at(clock):
         asked.append((worker.clock, clock))
-        return places[clock]
+        return positions[clock]
 
     for turn in worker.rotate(BLOCKS, at=at, fetch=lambda block: worker.prefetch(vector, [block])):
-        found.append((turn.rotation, turn.number, turn.block))
+        result.append((turn.rotation, turn.number, turn.block))
         if turn.block >= 0:
             assert turn.pull().tolist() == [0]
-        if len(found) == 5:
+        if len(result) == 5:
             break
     blocks = [schedule(0, rotation, 1, BLOCKS)[:, 0] for rotation in range(3)]
-    assert found == [*[(-1, 0, -1), (0, 0, blocks[0][0]), (0, 1, blocks[0][1]), (-1, 0, -1), (2, 3, blocks[2][3])]]
+    assert result == [*[(-1, 0, -1), (0, 0, blocks[0][0]), (0, 1, blocks[0][1]), (-1, 0, -1), (2, 3, blocks[2][3])]]
     assert asked == [(clock, asks) for clock in range(5) for asks in (clock, clock + 1)]
 
 

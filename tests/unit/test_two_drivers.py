@@ -49,9 +49,9 @@ def in_step(monkeypatch):
     find, together = folders.find, threading.Barrier(2)
 
     def find_together(url):
-        found = find(url)
+        result = find(url)
         together.wait(30)
-        return found
+        return result
 
     monkeypatch.setattr(folders, "find", find_together)
 
@@ -60,11 +60,11 @@ def test_take_when_two_drivers_pick_same_number_then_both_stay(two, tmp_path, mo
     with monkeypatch.context() as patch, ThreadPoolExecutor(2) as pool:
         in_step(patch)
         for _ in range(3):
-            made = list(pool.map(Driver.take, two))
-    assert [checkpoint.number for checkpoint in made] == [3, 3]
+            created = list(pool.map(Driver.take, two))
+    assert [checkpoint.number for checkpoint in created] == [3, 3]
     for driver in two:
         assert driver.newest_matrices() == [driver.matrix]
-    assert {(found.number, found.run) for found in folders.find(str(tmp_path))} == {(3, "a"), (3, "b")}
+    assert {(result.number, result.run) for result in folders.find(str(tmp_path))} == {(3, "a"), (3, "b")}
 
 
 def test_take_when_other_driver_has_some_then_number_is_greater(two, tmp_path):
@@ -72,7 +72,7 @@ def test_take_when_other_driver_has_some_then_number_is_greater(two, tmp_path):
     first.take()
     second.take()
     assert [second.take().number, first.take().number] == [3, 4]
-    assert [(found.number, found.run) for found in folders.find(str(tmp_path))] == [(3, "b"), (4, "a")]
+    assert [(result.number, result.run) for result in folders.find(str(tmp_path))] == [(3, "b"), (4, "a")]
     assert folders.newest(str(tmp_path)) == first.checkpoints.newest.path
 
 
@@ -88,5 +88,5 @@ def test_take_when_resumed_from_other_driver_then_that_one_stays(tmp_path, slash
     other.take()
     for _ in range(3):
         mine.take()
-    left = [(found.number, found.run) for found in folders.find(str(tmp_path))]
+    left = [(result.number, result.run) for result in folders.find(str(tmp_path))]
     assert left == [(1, "z"), (4, "a"), (5, "a"), (8, "b")]

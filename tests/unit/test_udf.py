@@ -68,17 +68,17 @@ def test_function_when_it_succeeds_then_writes_and_result_stay():
         w += v
         return w.sum()
 
-    given = rows()
-    assert run(fn, given) == 36.0
-    assert given[0].tolist() == [10, 12, 14]
+    inputs = rows()
+    assert run(fn, inputs) == 36.0
+    assert inputs[0].tolist() == [10, 12, 14]
 
 
 @pytest.mark.parametrize("fn", FAILURES)
 def test_function_when_it_fails_then_the_rows_are_as_before(fn):
-    given = rows()
+    inputs = rows()
     with pytest.raises(OpError):
-        run(fn, given)
-    assert [row.tolist() for row in given] == [[0, 1, 2], [10, 11, 12]]
+        run(fn, inputs)
+    assert [row.tolist() for row in inputs] == [[0, 1, 2], [10, 11, 12]]
 
 
 def test_function_when_it_raises_then_error_has_its_traceback():
@@ -88,10 +88,10 @@ def test_function_when_it_raises_then_error_has_its_traceback():
 
 @pytest.mark.parametrize("fn", FAILURES)
 def test_function_when_it_raises_uncopied_then_says_not_undone(fn):
-    given = rows()
+    inputs = rows()
     with pytest.raises(OpError, match="were NOT undone"):
-        run(fn, given, limit=47)
-    assert given[0].tolist() == [-1, -1, -1]
+        run(fn, inputs, limit=47)
+    assert inputs[0].tolist() == [-1, -1, -1]
 
 
 def test_function_when_it_succeeds_uncopied_then_says_nothing():

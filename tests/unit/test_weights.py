@@ -49,15 +49,15 @@ def test_as_vector_when_most_are_0_then_it_is_sparse():
 def test_as_matrix_when_mostly_0_then_is_sparse_and_equal():
     rows = np.zeros((3, 8))
     rows[0, 1], rows[2, 7] = 2.0, -3.0
-    made = as_matrix(rows)
-    assert isinstance(made, SparseMatrix)
-    np.testing.assert_array_equal(made.toArray(), rows)
+    created = as_matrix(rows)
+    assert isinstance(created, SparseMatrix)
+    np.testing.assert_array_equal(created.toArray(), rows)
 
 
 def test_as_matrix_when_few_are_0_then_it_is_dense_and_the_same():
-    made = as_matrix(W)
-    assert isinstance(made, DenseMatrix)
-    np.testing.assert_array_equal(made.toArray(), W)
+    created = as_matrix(W)
+    assert isinstance(created, DenseMatrix)
+    np.testing.assert_array_equal(created.toArray(), W)
 
 
 @pytest.mark.parametrize(

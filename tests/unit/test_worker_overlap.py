@@ -230,12 +230,12 @@ def test_within_when_budget_is_spent_then_takes_no_unused_item(start, monkeypatc
     worker, _ = start()
     items, now_s = iter(range(100)), [0.0]
     monkeypatch.setattr("ps2.run.clock_loop.time", SimpleNamespace(monotonic=lambda: now_s[0]))
-    done = []
+    finished = []
     for _ in worker.clocks(2, budgetS=1.0):
         for item in worker.within(items):
-            done.append(item)
+            finished.append(item)
             now_s[0] += 0.3
-    assert done == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert finished == [0, 1, 2, 3, 4, 5, 6, 7]
     assert next(items) == 8
 
 

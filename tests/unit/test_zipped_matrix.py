@@ -15,9 +15,9 @@ ROWS, DIM = 3, 50
 
 @pytest.fixture
 def matrices(ps):
-    made = [DCV.dense(DIM, ROWS).matrix() for _ in range(3)]
-    yield made
-    for matrix in made:
+    created = [DCV.dense(DIM, ROWS).matrix() for _ in range(3)]
+    yield created
+    for matrix in created:
         matrix.free()
 
 

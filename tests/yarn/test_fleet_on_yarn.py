@@ -32,8 +32,8 @@ def ps(spark, cluster):
         memoryLimit=MEMORY,
         checkpointDir=f"{cluster.webhdfs}/checkpoints",
         conf=PS2Conf(startTimeoutS=120),
-    ) as made:
-        yield made
+    ) as created:
+        yield created
 
 
 def containers_of(ps):
@@ -124,11 +124,11 @@ def test_run_when_server_container_is_killed_then_stays_exact(ps, sc, executors,
 
 @pytest.mark.parametrize("words", [("python", spark_app.__name__), ("java", "ExecutorLauncher")])
 def test_run_when_driver_or_master_is_killed_then_stays_exact(ps, sc, processes, executors, until, words):
-    program, said = words
+    program, message = words
     before = len(ps.recoveries)
 
     def choose():
-        found = [process for process in processes(said) if process.name().startswith(program)]
+        found = [process for process in processes(message) if process.name().startswith(program)]
         assert found, f"no process to kill: {words}"
         # Those of the training are older.
         youngest = max(found, key=lambda process: process.create_time())

@@ -25,11 +25,11 @@ def ps2(cluster, tmp_path):
 
     def run(*arguments):
         environment = os.environ | {"XDG_STATE_HOME": str(tmp_path)}
-        done = subprocess.run(
+        finished = subprocess.run(
             [PS2, *arguments], env=environment, capture_output=True, text=True, timeout=200, check=False
         )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        assert finished.returncode == 0, finished.stderr
+        return finished.stdout
 
     return run
 
