@@ -93,7 +93,7 @@ class UnreachableError(UnavailableError):
 
 
 class LostError(UnavailableError):
-    """A server is lost for good: retrying does not help, and its data must be created anew."""
+    """A server is lost for good: retrying does not help, and its data must be created again."""
 
 
 class RecoveringError(UnavailableError):

@@ -20,8 +20,8 @@ class ServerOptions:
         token_file: the file with the fleet's token.
         memory_limit_bytes: the memory limit of each server.
         advertise: the host by which clients reach the servers; None: the host of ``listen``.
-        data_port: the first server's port for data, the next server has the next one; None: any.
-        metrics_port: the first server's port for metrics, the next server has the next one; None: no metrics.
+        data_port: the data port of the first server, from which the others count up; None: any free ports.
+        metrics_port: the metrics port of the first server, from which the others count up; None: no metrics.
         ops: modules that declare operations.
         tls: the servers' certificates; None: no TLS.
         exit_with_parent: True if servers end with this process.
@@ -38,7 +38,7 @@ class ServerOptions:
 
 
 class ServerProcesses:
-    """One process per server, in a session of its own: neither Ctrl-C nor a closed terminal reaches it."""
+    """One process per server, each in its own session: neither Ctrl-C nor a closed terminal reaches it."""
 
     def __init__(self, listen: Sequence[str], folder: Path, options: ServerOptions) -> None:
         """Args:
@@ -71,7 +71,7 @@ class ServerProcesses:
         self.leave()
 
     def leave(self) -> None:
-        """Let the servers go on without this process."""
+        """Let the servers run on after this process ends."""
         self._forks.close()
 
     def _spawn(self, index: int) -> Child:

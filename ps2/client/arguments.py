@@ -22,9 +22,9 @@ MAX_KEYS = 1 << 27
 Distribution = Literal["uniform", "normal"]
 # Parameters of each distribution, with their defaults.
 _DRAWS = {"uniform": {"low": 0.0, "high": 1.0}, "normal": {"mean": 0.0, "std": 1.0}}
-# No uniform draw is larger, and no normal one of 64 random bits.
+# Limits of a draw: a uniform one is below 1, and a normal one from 64 random bits is below 10 in magnitude.
 _LARGEST_DRAW = {"uniform": 1.0, "normal": 10.0}
-# The smallest magnitudes that round to infinity.
+# The smallest magnitude that rounds to infinity in each wire dtype.
 WIRE_ENDS = {"float16": 65520.0, "bfloat16": (2 - 2.0**-8) * 2.0**127}
 
 
@@ -56,8 +56,8 @@ def as_rows(name: str, rows: Any, count: int) -> Int64s:
 def as_values(values: Any, dtype: np.dtype[Any], shape: tuple[int, ...], name: str = "values") -> Array:
     """Return values as a C-contiguous array of the given dtype and shape.
 
-    Floats are rounded to float32, and integers become floats, if the vector's dtype asks for it. Floats never become
-    integers. A number that does not fit the dtype raises DTypeError: an integer, or a finite float that would become
+    For a vector of floats, wider floats are rounded and integers are converted. For a vector of integers, floats are
+    rejected. A number that does not fit the dtype raises DTypeError: an integer, or a finite float that would become
     infinite.
     """
     if type(values) is np.ndarray and values.dtype == dtype and values.shape == shape and values.flags.c_contiguous:
@@ -171,7 +171,7 @@ def dtype_name(dtype: Any) -> str:
     """Return the name of a dtype that vectors support, or raise DTypeError."""
     try:
         if dtype is None:
-            raise TypeError("numpy would take it for float64")
+            raise TypeError("numpy would read None as float64")
         return np.dtype(dtype).name
     except TypeError as error:
         raise DTypeError(f"dtype: expected one of {', '.join(DTYPES)}, got {dtype!r}") from error
@@ -182,7 +182,7 @@ def is_number(value: object) -> bool:
 
 
 def checked_vectors(kind: type[V], name: str, vectors: Sequence[V]) -> list[V]:
-    """Return at least one vector; raises ShapeError or DTypeError."""
+    """Return the vectors as a list; raise ShapeError if there is none, DTypeError if one is not a ``kind``."""
     checked = list(vectors)
     if not checked:
         raise ShapeError(f"{name}: expected one or more vectors, got none")

@@ -1,4 +1,4 @@
-"""Realigns vectors that are not co-located: copies their data through this process, window by window. Warnings."""
+"""Realigns vectors that are not co-located: copies their data through this process, window by window, and warns."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from ps2.ops.table import Array
 # Bytes, or keys, of one vector that this process holds at a time.
 WINDOW_BYTES = 64 << 20
 WINDOW_KEYS = 8 << 20
-# Float64 holds all whole numbers below it.
+# Float64 represents every integer below this exactly.
 EXACT_BELOW = 2.0**53
 
 
 def colocated_copy(base: H, other: H, dtype: str | None = None) -> H:
     """Return a vector with the data of ``other``, co-located with ``base``: ``other`` itself, or a copy.
 
-    A copy is the inefficient way of the paper's Figure 4. ``dtype`` is that of the result; None means that of
-    ``base``.
+    A copy costs what the paper's Figure 4 calls inefficient. ``dtype``: the dtype of the result; None: the dtype
+    of ``base``.
     """
     _check_usable(base, other)
     dtype = dtype or base._spec.dtype
@@ -39,7 +39,7 @@ def colocated_copy(base: H, other: H, dtype: str | None = None) -> H:
 
 
 def same_matrix_copy(base: H, other: H) -> H:
-    """Return a vector with the data of ``other`` in the matrix of ``base``; otherwise as ``colocated_copy``."""
+    """Return a vector with the data of ``other`` in the matrix of ``base``: ``other`` itself, or a copy."""
     _check_usable(base, other)
     if base._is_sibling(other):
         return other
@@ -66,15 +66,15 @@ def _realigned_copy(base: H, other: H, dtype: str, fault: str) -> H:
     if not np.can_cast(other.dtype, np.dtype(dtype), "same_kind"):
         raise DTypeError(f"{other!r} does not fit {dtype}, the dtype that this operation needs with {base!r}")
     if base._spec.key_policy is not None:
-        # Each push would be a touch, which might be dropped, or make other keys go.
+        # Each push would be a touch: it might not be admitted, or might evict other keys.
         raise NotColocatedError(
             f"{base!r} and {other!r} are not co-located ({fault}), and the keys of the first are managed: pull the "
             "second and push it"
         )
-    own = dtype != base._spec.dtype
-    if base._fleet.strict or (own and base.isSparse):
+    needs_matrix = dtype != base._spec.dtype
+    if base._fleet.strict or (needs_matrix and base.isSparse):
         raise NotColocatedError(f"{base!r} and {other!r} are not co-located ({fault}); make one of them with derive")
-    copy = create(type(base), replace(base._spec, rows=1, dtype=dtype, wire=None)) if own else base.derive()
+    copy = create(type(base), replace(base._spec, rows=1, dtype=dtype, wire=None)) if needs_matrix else base.derive()
     moved = transfer(base._session, other._stored(), copy._stored())
     warnings.warn(
         f"{base!r} and {other!r} are not co-located ({fault}): {moved:,} bytes went through this process; "
@@ -88,7 +88,7 @@ def _realigned_copy(base: H, other: H, dtype: str, fault: str) -> H:
 def moved_alone(vector: H) -> H:
     """Move a vector into a matrix of its own with the same partitioning, free the original, and return the new one.
 
-    If the servers have no room for both, the vector stays as it is (LimitError).
+    If the servers lack memory for both, LimitError is raised and the vector stays as it is.
     """
     alone = create(type(vector), replace(vector._spec, rows=1))
     try:
@@ -118,8 +118,8 @@ def _transfer_keys(session: Session, source: Target, into: Target) -> int:
     moved = 0
     for keys, values in _windows(session, source):
         for start in range(0, keys.size, WINDOW_KEYS):
-            some = slice(start, start + WINDOW_KEYS)
-            session.dispatch.run([plans.push_columns(into, "scatter", values[some], keys[some])])
+            window = slice(start, start + WINDOW_KEYS)
+            session.dispatch.run([plans.push_columns(into, "scatter", values[window], keys[window])])
         moved += 2 * (keys.nbytes + values.nbytes)
     return int(moved)
 
@@ -131,7 +131,7 @@ def _windows(session: Session, source: Target) -> Iterator[tuple[Array, Array]]:
         keys = np.flatnonzero(dense)
         yield keys, dense[keys]
         return
-    if source.spec.key_policy is not None:  # keys may go between two windows
+    if source.spec.key_policy is not None:  # keys may be evicted between two windows
         yield session.dispatch.run([plans.pull_active(source)])[0]
         return
     counts = session.dispatch.run([plans.count_active(source)])[0]
@@ -151,7 +151,7 @@ def caller_depth() -> int:
 
 
 def warn_if_rounded(name: str, plan: Plan[float], target: Target) -> Plan[float]:
-    """Return the plan of a scalar that warns if the scalar is of integers, and too large for float64 to be exact."""
+    """Return the plan; for an integer vector it warns if the scalar is too large for float64 to be exact."""
     if target.spec.np_dtype.kind != "i":
         return plan
 

@@ -81,7 +81,7 @@ def _keys_to_export(matrix: DCVMatrix, after: ExportManifest | None, source: Map
         return _KeysToExport(_all_keys(matrix), none, None, "the table does not know when its keys changed")
     try:
         mark = Mark.from_json(was["mark"])
-        # Removed keys come first, so that a key that is removed and made anew meanwhile is among the changed ones.
+        # Removed keys come first: a key that is removed and created again meanwhile is then among the changed ones.
         removed = _distinct(matrix.removed(mark))
         return _KeysToExport(_changed_keys(matrix, mark), removed, after)
     except StaleMarkError as error:

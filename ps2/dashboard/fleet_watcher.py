@@ -82,7 +82,7 @@ class FleetWatcher:
         )
 
     def vectors(self, begin: int, find: str) -> bytes:
-        """Return a part of the table of vectors as JSON, of the last snapshot."""
+        """Return a part of the last snapshot's table of vectors, as JSON."""
         return to_json(vectors_view(self._matrices(), len(self._addresses), self._reports.all(), begin, find))
 
     def _ask(self, address: str) -> None:
@@ -107,21 +107,21 @@ class FleetWatcher:
 
     def _matrices(self) -> list[CatalogMatrix]:
         owners: dict[int, dict[int, int]] = {}
-        kinds = {}
+        matrices = {}
         for index, report in self._reports.all().items():
             for matrix in report.status.matrices:
-                kinds[matrix.matrix] = matrix
+                matrices[matrix.matrix] = matrix
                 owners.setdefault(matrix.matrix, {}).update((part.index, index) for part in matrix.partitions)
         return [
             CatalogMatrix(
-                id, one.spec, one.rows, [owner for _, owner in sorted(owners[id].items())], self._names.get(id, ())
+                id, matrix.spec, matrix.rows, [owners[id][part] for part in sorted(owners[id])], self._names.get(id, ())
             )
-            for id, one in kinds.items()
+            for id, matrix in matrices.items()
         ]
 
 
 def vector_names(catalogs: Iterable[bytes]) -> Mapping[int, Mapping[str, int]]:
-    """Return the rows of each matrix's vectors by name, from the newest of the catalogs that a driver has published."""
+    """Return each matrix's map from vector names to rows, from the newest catalog that a driver has published."""
     published = [json.loads(catalog) for catalog in catalogs if catalog]
     newest: Mapping[str, Any] = max(published, key=lambda catalog: catalog["number"], default={"matrices": []})
     return {matrix.id: matrix.names for matrix in matrices_from_json(newest["matrices"], "the driver's catalog")}

@@ -1,4 +1,4 @@
-"""The page's socket and thread. The HTTP server is imported by the first request: before, the page costs a socket."""
+"""The page's socket and thread. The first request imports the HTTP server; until then the page costs one socket."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 DEFAULT_LISTEN = "127.0.0.1:4070-4169"
 BACKLOG = 128
-# Streams included.
+# The maximum includes open streams.
 MAX_CONNECTIONS = 400
 STOP_S = 5.0
 
@@ -32,7 +32,7 @@ class PageServer:
     """A live page that listens on this host.
 
     Attributes:
-        port: the port that was free.
+        port: the port at which the page listens.
     """
 
     def __init__(
@@ -74,9 +74,9 @@ class PageServer:
     def description(self) -> str:
         """The line that announces the page, with its link."""
         first = self._ports[0]
-        used = "" if first in (self.port, 0) else f" (port {first} is taken)"
-        unencrypted = "" if is_loopback(self._host) else "; what it shows travels unencrypted"
-        return f"live page at {self.url}{used}{unencrypted}"
+        port_note = "" if first in (self.port, 0) else f" (port {first} is taken)"
+        unencrypted = "" if is_loopback(self._host) else "; its data travel unencrypted"
+        return f"live page at {self.url}{port_note}{unencrypted}"
 
     @property
     def address(self) -> str:
@@ -85,7 +85,7 @@ class PageServer:
         return join_address(host, self.port)
 
     def stop(self) -> None:
-        """End all streams and the thread; the port is free then."""
+        """End all streams and the thread, and free the port."""
         with self._lock:
             self._stopping.set()
             if self._server is not None:
@@ -112,8 +112,8 @@ class PageServer:
         except ImportError as error:
             log.warning("the live page needs starlette and uvicorn: %s", error)
             return
-        own = () if is_loopback(self._host) else (socket.gethostname().lower(),)
-        hosts = frozenset({"localhost", self._host.lower(), *own})
+        hostnames = () if is_loopback(self._host) else (socket.gethostname().lower(),)
+        hosts = frozenset({"localhost", self._host.lower(), *hostnames})
         site = PageResources(self._publisher, self._sessions, self._vectors, hosts, self.port)
         config = uvicorn.Config(
             application(site),

@@ -14,10 +14,10 @@ MAX_VIEWERS = 100
 
 
 class SnapshotPublisher:
-    """Makes frames while there are viewers. All of it runs in one event loop, save ``close``."""
+    """Makes frames while there are viewers. Everything except ``close`` runs in one event loop."""
 
     def __init__(self, make: Callable[[], bytes], period_s: float = PERIOD_S) -> None:
-        """``make``: called in a thread of its own; it may take a while."""
+        """``make``: returns the next frame; called in a separate thread, so it may be slow."""
         self._make = make
         self._period_s = period_s
         self._frame: tuple[int, bytes] = (0, b"")
@@ -56,11 +56,11 @@ class SnapshotPublisher:
         guarded = GuardedLoop("ps2-dashboard")
         while self.viewers and not self.is_closed:
             began_s = time.monotonic()
-            await asyncio.to_thread(guarded.run_once, self._next)
+            await asyncio.to_thread(guarded.run_once, self._make_frame)
             self._wake()
             await asyncio.sleep(max(0.05, self._period_s - (time.monotonic() - began_s)))
 
-    def _next(self) -> None:
+    def _make_frame(self) -> None:
         self._frame = self._frame[0] + 1, self._make()
 
     def _wake(self) -> None:

@@ -20,14 +20,14 @@ Array = npt.NDArray[Any]
 VECTOR = {"type", "size", "indices", "values"}
 # The maximum number of names in a message.
 LISTED = 20
-# The advice for null and NaN if they are not missing values.
+# The advice in errors for null and NaN where missing values are not allowed.
 IMPUTE = "impute null and NaN, or drop these rows"
 VECTORS = "a vector of pyspark.ml, an array of numbers, or the names of number columns"
 
 
 def as_arrow(values: Any, kind: pa.DataType | None = None, from_pandas: bool | None = None) -> Any:
-    """Return an array or a column of pandas as an Arrow array, perhaps in chunks; raises as ``pyarrow.array`` does. It
-    may have another byte order than this machine's, or be sparse. Categories become their values."""
+    """Return an array or pandas column as an Arrow array, or chunked array; raises like ``pyarrow.array``. The values
+    may be sparse, or have a foreign byte order. Categories become their values."""
     if hasattr(values, "sparse"):
         values = values.sparse.to_dense()
     dtype = getattr(values, "dtype", None)
@@ -43,9 +43,9 @@ class Features:
 
     Attributes:
         lengths: int64, shape (n,): number of entries of each row.
-        columns: int32 or int64, shape (nnz,), ascending in each row, each once.
-        values: float32 or float64, shape (nnz,), finite; NaN for a missing value. Values of the same index of a vector
-            have been added.
+        columns: int32 or int64, shape (nnz,), strictly ascending in each row.
+        values: float32 or float64, shape (nnz,), finite; NaN for a missing value. If a vector
+            repeats an index, its values are added.
         size: number of columns of each row; None if there is no row.
     """
 
@@ -115,7 +115,7 @@ def number_column(batch: pa.RecordBatch, name: str) -> pa.Array:
     column = named_column(batch, name)
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int8())
-    # A column without rows may have no type.
+    # A column without rows may have the type null.
     elif not (
         _is_number(column.type)
         or pa.types.is_decimal(column.type)
@@ -127,7 +127,7 @@ def number_column(batch: pa.RecordBatch, name: str) -> pa.Array:
 
 def named_column(batch: pa.RecordBatch, name: str) -> pa.Array:
     """Return a column; raise InputError unless there is exactly one of that name."""
-    # A list of all names for each column would take as long as the square of their number.
+    # List all names only for an error: with many columns, a list for each would take quadratic time.
     index = batch.schema.get_field_index(name)
     if index < 0:
         names = batch.schema.names
@@ -179,9 +179,9 @@ class _Checks:
         numbers = flat.to_numpy(zero_copy_only=False)
         with np.errstate(over="ignore"):
             values: Array = numbers.astype(dtype, copy=False)
-        wild = np.isinf(values) if self._missing else ~np.isfinite(values)
-        if wild.any():
-            entry = int(np.argmax(wild))
+        invalid = np.isinf(values) if self._missing else ~np.isfinite(values)
+        if invalid.any():
+            entry = int(np.argmax(invalid))
             self.fail(find_row(entry, lengths), f"{numbers[entry]:g} in it", expected)
         return values
 
@@ -208,8 +208,8 @@ def _from_numbers(
             numbers = read_numbers(batch, name, before)
         with np.errstate(over="ignore"):
             values[:, column] = numbers
-        wild = np.isinf(values[:, column])
-        _Checks(name, before).check_rows(wild, numbers, f"a number that fits {dtype}")
+        infinite = np.isinf(values[:, column])
+        _Checks(name, before).check_rows(infinite, numbers, f"a number that fits {dtype}")
     lengths = np.full(batch.num_rows, len(names), np.int64)
     return Features(lengths, dense_columns(lengths), values.reshape(-1), len(names))
 
@@ -247,8 +247,8 @@ def _from_vectors(column: pa.StructArray, dtype: np.dtype[Any], checks: _Checks)
         return Features(lengths, columns, entries, size)
     x = canonical(x)
     lengths = np.diff(x.indptr).astype(np.int64)
-    if (wild := np.isinf(x.data)).any():
-        row = find_row(int(np.argmax(wild)), lengths)
+    if (infinite := np.isinf(x.data)).any():
+        row = find_row(int(np.argmax(infinite)), lengths)
         checks.fail(row, "values of one index that add up to infinity", f"finite features that fit {dtype}")
     return Features(lengths, x.indices, x.data, size)
 
@@ -269,7 +269,7 @@ def list_lengths(lists: pa.Array) -> Int64s:
 
 
 def dense_columns(lengths: Int64s) -> Array:
-    """Number the entries of each row from 0."""
+    """Return the columns of entries of dense rows: 0, 1, ... in each row."""
     if len(lengths) and (lengths == lengths[0]).all():
         return np.tile(np.arange(lengths[0], dtype=np.int32), len(lengths))
     ends = np.cumsum(lengths)

@@ -30,7 +30,7 @@ from ps2.protocol.pb import server_pb2 as pb
 
 MAGIC = b"PS2D"
 GREETING = struct.Struct("<4sI")
-HEAD = struct.Struct("<IQ")
+HEAD = struct.Struct("<IQ")  # before each message: the bytes of its header, and of its arrays
 MAX_GREETING_BYTES = 4096
 # An answer may contain the text of an error.
 MAX_ANSWER_BYTES = 1 << 16
@@ -48,7 +48,7 @@ def written(parts: Parts) -> list[memoryview]:
 
 
 def written_by_pieces(parts: ReplyParts) -> Iterator[list[memoryview]]:
-    """Yield the views to send for a reply. A streamed array's next piece is computed after the one before was sent."""
+    """Yield the views to send for a reply. A piece of a streamed array is computed once the previous one is sent."""
     header, arrays = parts
     views = [memoryview(HEAD.pack(len(header), nbytes(arrays)) + header)]
     for array in arrays:
@@ -76,7 +76,7 @@ def read_request(limit_bytes: int, reserve: Callable[[RequestDraft], None]) -> R
     """Read a request. Return an error instead if the request cannot run but the connection is still usable.
 
     Args:
-        limit_bytes: maximum size of its arrays.
+        limit_bytes: maximum size of the request's arrays.
         reserve: called with the draft before memory is allocated for the arrays; may raise.
 
     Raises:

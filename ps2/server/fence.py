@@ -18,8 +18,8 @@ GONE_AFTER_S = 15.0
 VERSION, OPEN, UNTIL_NS, COPIED = range(4)
 ANY_VERSION = -1
 NEVER_NS = 2**63 - 1
-# This clock cannot be set, and it counts suspended time: meanwhile a coordinator on another machine runs on, and
-# replaces silent servers.
+# This clock cannot be set, and it also counts the time while this machine is suspended: the coordinator may run on
+# another machine, and replaces silent servers in that time.
 CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
@@ -35,7 +35,7 @@ class Fence:
     to receive the shards of a lost server.
 
     Attributes:
-        leaving: True once the server was told to end.
+        leaving: True once the server has been told to stop.
     """
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Fence:
 
     @property
     def handed_over(self) -> bool:
-        """True once the last checkpoint before the end was cut: clients' requests are refused."""
+        """True once the last checkpoint before the server stops was taken: clients' requests are refused."""
         return self._handed_over
 
     @handed_over.setter
@@ -147,7 +147,7 @@ class Fence:
         self.check_lease()
 
     def check_active(self) -> None:
-        """Raise StaleRouteError if the server does not accept clients' requests yet, or no longer."""
+        """Raise StaleRouteError if the server does not yet accept clients' requests, or no longer accepts them."""
         if self.waits:
             raise StaleRouteError("this server waits for its coordinator to give it its shards")
         if self.handed_over:

@@ -23,9 +23,9 @@ class KeySet:
 
     Attributes:
         columns: the keys as sent, int64; None once ``slots`` is set.
-        slots: the keys' slots in ``home``; set once all keys exist there, unless keys may change their slots there.
+        slots: the keys' slots in ``home``; set once all keys exist there; never for managed keys, which change slots.
         name: cache name of a key set to remember; None if it has no digest or is in the cache already.
-        home: the shard of ``slots``.
+        home: the shard to which ``slots`` refer.
     """
 
     count: int
@@ -86,8 +86,8 @@ class KeyCache:
             elif name is not None:
                 resolved.append(self._get(operation.name, name, keys.count))
             else:
-                before = operations[position - 1] if position else None
-                if before is None or (before.matrix, before.partition) != (operation.matrix, operation.partition):
+                previous = operations[position - 1] if position else None
+                if previous is None or (previous.matrix, previous.partition) != (operation.matrix, operation.partition):
                     raise ProtocolError(f"operation {operation.name!r}: no operation before it has keys to reuse")
                 if resolved[-1] is None or resolved[-1].count != keys.count:
                     raise ProtocolError(
@@ -130,11 +130,11 @@ class KeyCache:
             keys = self._sets.get(name)
             if keys is None:
                 self.misses += 1
-                raise KeyMissError(f"operation {operation!r}: these {count:,} keys are not remembered here")
+                raise KeyMissError(f"operation {operation!r}: these {count:,} keys are not remembered by this server")
             self._sets.move_to_end(name)
             self.hits += 1
         if keys.count != count:
-            raise ProtocolError(f"operation {operation!r}: the hash is that of {keys.count} keys, not of {count}")
+            raise ProtocolError(f"operation {operation!r}: the hash belongs to {keys.count} keys, not to {count}")
         return keys
 
     def _drop(self, name: Name) -> None:

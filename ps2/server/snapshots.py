@@ -39,7 +39,7 @@ class ShardPause:
     def take(self) -> None:
         """Wait until all locks are held.
 
-        If the timeout passed or ``release`` was called first, none is (DeadlineError).
+        If the timeout passes or ``release`` is called first, all are released, and DeadlineError is raised.
         """
         self._began_s = time.perf_counter()
         self._thread.start()
@@ -53,7 +53,7 @@ class ShardPause:
 
     @property
     def held_s(self) -> float:
-        """Seconds since the first lock was requested, until all locks were released."""
+        """Seconds from the request of the first lock to the release of all locks, or until now."""
         ended_s = self._ended_s
         return (time.perf_counter() if ended_s is None else ended_s) - self._began_s
 
@@ -75,7 +75,7 @@ class ShardPause:
     def _run(self) -> None:
         with ExitStack() as stack:
             try:
-                # In the order in which requests take them, to avoid deadlock.
+                # Acquire locks in the order in which requests acquire them, to avoid deadlock.
                 for key in sorted(self.shards):
                     if not self._acquire(self.shards[key].lock):
                         self._released.set()
@@ -152,7 +152,7 @@ class Snapshots:
         self._leave(current, "frozen")
 
     def copy(self, checkpoint: str, rows: Mapping[int, Sequence[int]], last: bool = False) -> Copied:
-        """Copy the paused shards' rows in use, and resume them. Without memory, they stay paused until ``write`` ends.
+        """Copy the used rows of paused shards, and resume these; without memory for copies, ``write`` resumes them.
 
         ``last``: refuse clients' requests from now on, so that nothing changes after this checkpoint.
         ``nbytes`` is 0 if the shards stay paused. Raises RecoveryError after the timeout: the shards are no
@@ -279,7 +279,7 @@ def save(engine: Engine, order: SaveMatrix, route_version: int) -> list[SavedSha
 
 @contextlib.contextmanager
 def _locked_snapshot(engine: Engine, matrix: int, shard: Shard, rows: Sequence[int]) -> Iterator[ShardSnapshot]:
-    """Yield a snapshot of a shard's rows: copies, or without memory for them, views of the locked shard."""
+    """Yield a snapshot of a shard's rows: copies, or views of the locked shard if there is no memory for copies."""
     with ExitStack() as counted, ExitStack() as held:
         engine.meter.acquire(shard.lock)
         held.callback(shard.lock.release)

@@ -44,14 +44,14 @@ log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 16 << 20
 MAX_CONNECTIONS = 16_384
-# Time for a client to send its whole body. A later one gets an error, so that it does not hold a connection for ever.
+# Time for a client to send its whole body. A slower client gets an error, so that it cannot hold a connection forever.
 BODY_S = 30.0
-# Maximum of numbers in an answer: a body of 16 MiB could ask for more than fit any memory.
+# The maximum count of numbers in an answer: a body of 16 MiB could ask for more than memory holds.
 MAX_NUMBERS = 4 << 20
 # Larger requests are parsed and scored in a thread, so that other requests need not wait.
 INLINE_ROWS = 64
 INLINE_BYTES = 1 << 16
-# A longer answer becomes text in pieces of this many numbers, in threads. Each piece holds Python's lock for some
+# A longer answer is converted to text in pieces of this many numbers, in threads. Each piece holds the GIL for a few
 # milliseconds.
 PIECE_NUMBERS = 1 << 14
 # Seconds between two checks of the token file for changes.
@@ -116,7 +116,7 @@ class _LongAnswer(StreamingResponse):
 
 
 class TokenFile:
-    """The tokens in a file, read again when it changes; the tokens before stay if it becomes unusable."""
+    """The tokens in a file, read again when it changes; the previous tokens stay valid if it becomes unusable."""
 
     def __init__(self, path: str) -> None:
         """Read the file; raise AuthError or ConfigError if it is not usable."""
@@ -124,7 +124,7 @@ class TokenFile:
         self._tokens, self._stamp, self._looked_s = read_token(path).split(), file_stamp(path), time.monotonic()
 
     def accepts(self, token_text: str) -> bool:
-        """Return True for one of the tokens. The time does not tell how much of a wrong token is right."""
+        """Return True for one of the tokens. Comparisons take constant time, so that timing reveals nothing."""
         if time.monotonic() - self._looked_s > LOOK_S:
             self._looked_s = time.monotonic()
             self._read_again()
@@ -160,7 +160,7 @@ class ScoringService:
             ],
             exception_handlers={HTTPException: _http_error},
         )
-        application.router.redirect_slashes = False  # to the host that the request names
+        application.router.redirect_slashes = False  # a redirect would go to the host that the request names
         return application
 
     async def _score(self, request: Request) -> Response:
@@ -178,7 +178,7 @@ class ScoringService:
         return await self._answer(request, "keys", answer, self._scorer.manifest.description.width)
 
     async def _answer(self, request: Request, field: str, answer: Answer, width: int = 0) -> Response:
-        """Answer a request with the body ``{field: [...]}``, by ``width`` numbers for each number (0: at most one)."""
+        """Answer a request with the body ``{field: [...]}``; ``width``: numbers in the answer per item, 0: one."""
         if (refused := self._refused(request)) is not None:
             return refused
         began_s, rows, status = time.perf_counter(), 0, 500
@@ -203,7 +203,7 @@ class ScoringService:
             status, response = 413, _error(413, f"expected at most {error}; send several requests")
         except TimeoutError:
             status, response = 408, _error(408, f"expected the whole body within {BODY_S:g} s", {"Connection": "close"})
-        except asyncio.CancelledError:  # by uvicorn, some seconds after SIGTERM; it would log a traceback of each
+        except asyncio.CancelledError:  # by uvicorn, seconds after SIGTERM; it would log a traceback
             status, response = 503, _error(503, "this endpoint is ending")
         except ClientDisconnect:
             status, response = 400, _error(400, "the client has gone")
@@ -238,8 +238,8 @@ class ScoringService:
 
 
 def listen(host: str, ports: range, tokens: TokenFile | None) -> socket.socket:
-    """Listen at the first free port; raise ConfigError if others reach the host without a token, LaunchError if none is
-    free."""
+    """Listen at the first free port; raise ConfigError if other hosts could connect without a token, LaunchError if
+    no port is free."""
     if tokens is None and not is_loopback(host):
         raise ConfigError(f"{host} can be reached by other hosts: give --token-file, or listen at {LOOPBACK}")
     try:
@@ -272,7 +272,7 @@ def http_server(service: ScoringService, keep_alive_s: int, certificate: tuple[s
     server = HttpServer(config, MAX_CONNECTIONS)
     try:
         config.load()
-    except OSError as error:  # ssl.SSLError is one
+    except OSError as error:  # or ssl.SSLError, its subclass
         raise ConfigError(f"--tls-cert {cert}, --tls-key {key}: expected a certificate and its key: {error}") from error
     return server
 
@@ -291,7 +291,7 @@ async def _body(request: Request) -> bytes:
 
 
 def _items(body: bytes, field: str) -> list[Any]:
-    """Return the list under ``field`` in a request's body; raise UsageError unless the body has just that."""
+    """Return the list under ``field`` in a request's body; raise UsageError if the body has anything else."""
     try:
         content = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -323,11 +323,11 @@ def _json_pieces(content: Mapping[str, Any]) -> Iterator[str]:
 
 
 async def _http_error(request: Request, error: Exception) -> JSONResponse:
-    """Answer a request without a route in the form of all errors."""
+    """Answer a request that no route matches, in the same form as all errors."""
     assert isinstance(error, HTTPException)
     return _error(error.status_code, f"{request.method} {request.url.path}: {error.detail}", dict(error.headers or {}))
 
 
 def _error(status: int, text: str, headers: dict[str, str] | None = None) -> JSONResponse:
-    # JSON may hold half a character, as a column's name for example, and UTF-8 may not.
+    # JSON may hold a lone surrogate, for example in a column's name; UTF-8 cannot encode it.
     return JSONResponse({"error": text.encode(errors="backslashreplace").decode()}, status, headers)

@@ -172,7 +172,7 @@ def are_in(keys: Int64s, candidates: Int64s) -> npt.NDArray[np.bool_]:
 
 
 def with_removed(keys: Int64s, values: Float32s, removed: Int64s, where: str) -> KeyTable | None:
-    """Return a delta as a table; None if it is empty. A key that is removed and has values was made anew."""
+    """Return a delta as a table; None if it is empty. A key that is removed and has values was created again."""
     if not len(removed):
         return key_table(keys, values, where=where) if len(keys) else None
     gone = np.ones(len(removed), np.uint8)

@@ -38,7 +38,7 @@ class Renewed(Generic[T]):
 
     @property
     def name(self) -> str:
-        """The name that all certificates of the fleet carry; "" if they carry the host."""
+        """The name in all certificates of the fleet; empty if each certificate names its own host."""
         return self._tls.name
 
     def get(self) -> T:
@@ -79,8 +79,8 @@ def reason(error: ssl.SSLError) -> str:
 def check_serving(tls: Tls, *hosts: str) -> None:
     """Check, before anything starts, that peers with the same certificates would accept this process at these hosts."""
     for host in hosts:
-        if (wrong := peer_fault(tls, host)) is not None:
-            raise ConfigError(f"certificates: peers that trust {tls} would reject {host}: {wrong}")
+        if (fault_text := peer_fault(tls, host)) is not None:
+            raise ConfigError(f"certificates: peers that trust {tls} would reject {host}: {fault_text}")
 
 
 def peer_fault(tls: Tls, host: str) -> str | None:
@@ -93,7 +93,7 @@ def peer_fault(tls: Tls, host: str) -> str | None:
 
 
 def fault(pems: Pems, host: str) -> str | None:
-    """Return why a peer with the same certificates would reject them at a host ("": any), or None."""
+    """Return why a peer with the same certificates would reject them at ``host`` (empty: any host); None: accepted."""
     caller, called = client_context(pems), server_context(pems)
     caller.check_hostname = bool(host)
     to_called, to_caller = ssl.MemoryBIO(), ssl.MemoryBIO()

@@ -70,10 +70,10 @@ class Points:
         by_cluster = readable(centres.T)
         step = max(1, PRODUCTS // max(1, centres.shape[1]))
         for begin in range(0, len(self), step):
-            some = slice(begin, begin + step)
-            x = readable(self.table[some])
+            block = slice(begin, begin + step)
+            x = readable(self.table[block])
             products = readable(x @ centres)
-            kernels.nearest_dense(x, products, by_cluster, norms, roots, epsilon, assigned[some], distances[some])
+            kernels.nearest_dense(x, products, by_cluster, norms, roots, epsilon, assigned[block], distances[block])
         return assigned, distances
 
 

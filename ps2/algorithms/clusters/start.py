@@ -15,11 +15,11 @@ import scipy.sparse as sp
 from ps2.algorithms.training.row_draws import MODULUS, UInt64s
 from ps2.ops.kernels import Float64s, Int64s
 
-# Rows as plain data, which can be joined.
+# Rows as a dict of arrays; ``joined`` concatenates several.
 PackedRows = dict[str, npt.NDArray[Any]]
 
-# Squared distances below this share of the squared lengths have lost too many digits: differences are squared instead;
-# the maximum number of differences in memory.
+# CLOSE: a squared distance below this share of the squared lengths has lost too many digits, and is computed again from
+# differences. BLOCK_NUMBERS: the maximum number of differences in memory.
 CLOSE, BLOCK_NUMBERS = 1e-6, 1 << 22
 
 
@@ -27,7 +27,7 @@ def plus_plus(x: sp.csr_array, weights: Float64s, count: int, seed: int) -> Int6
     """Choose rows by weighted k-means++ (Arthur and Vassilvitskii, 2007).
 
     Returns:
-        The rows in the order in which they were chosen; fewer than ``count`` if no other different row has a weight.
+        The rows in the order of choice; fewer than ``count`` if all other rows equal chosen ones or weigh 0.
     """
     rng = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed % MODULUS)))
     columns, indices = np.unique(x.indices, return_inverse=True)
@@ -56,19 +56,19 @@ def plus_plus(x: sp.csr_array, weights: Float64s, count: int, seed: int) -> Int6
 
 
 def packed(x: sp.csr_array, keys: Int64s, ids: UInt64s) -> PackedRows:
-    """Return rows as plain data; see ``unpacked``."""
+    """Return rows as ``PackedRows``; ``unpacked`` is the inverse."""
     sizes = np.diff(x.indptr).astype(np.int64)
     return {"sizes": sizes, "columns": keys[x.indices], "values": x.data, "ids": ids}
 
 
 def unpacked(rows: PackedRows, dim: int) -> sp.csr_array:
-    """Return the rows of ``packed``, in the columns of all features."""
+    """Return packed rows as a matrix with a column for every feature."""
     starts = np.concatenate([[0], np.cumsum(rows["sizes"])])
     return sp.csr_array((rows["values"], rows["columns"], starts), shape=(len(rows["sizes"]), dim))
 
 
 def without_repeats(rows: PackedRows) -> PackedRows:
-    """Return packed rows of several workers by ascending hash, each once."""
+    """Remove repeated rows, which several workers may have sent, and sort the others by hash."""
     _, first = np.unique(rows["ids"], return_index=True)
     starts = np.concatenate([[0], np.cumsum(rows["sizes"])])
     sizes = rows["sizes"][first]
@@ -78,5 +78,5 @@ def without_repeats(rows: PackedRows) -> PackedRows:
 
 
 def joined(rows: list[PackedRows]) -> PackedRows:
-    """Return packed rows one after the other."""
+    """Concatenate packed rows."""
     return {name: np.concatenate([part[name] for part in rows]) for name in rows[0]}

@@ -1,4 +1,4 @@
-"""A worker of k-means: its tasks, and what it does for each.
+"""A worker of k-means: the tasks that the driver sends, and how a worker does them.
 
 A worker that is started again needs only its task and the servers. It caches the nearest candidate of each row, which
 saves time.
@@ -32,31 +32,31 @@ from ps2.server.memory import free_bytes
 
 Array = npt.NDArray[Any]
 
-# Binary digits of a sum of all rows, and of a weight among them.
+# Bits that a sum over all rows may use, of values or of weights; float64 has 53.
 DIGITS = 51
-# The smallest unit of sums by which numbers can be divided.
+# Lower limit of the units of sums, since values are divided by them.
 MIN_UNIT = 2.0**-1000
-# Unit of float64 rows that have length 1: rows of one direction are equal, whatever their lengths were.
+# Normalized float64 rows are rounded to multiples of this, so that rows of the same direction become equal.
 DIRECTION_UNIT = 2.0**-42
 # Maximum bytes of the candidates whose distances are computed together.
 CANDIDATE_BYTES = 128 << 20
-# From this share of nonzero sums on, all sums travel, without the numbers of their clusters.
+# If a larger share of the sums may be nonzero, all sums are sent, so that cluster numbers need not be.
 DENSE_SHARE = 0.5
 
 
 @dataclass(frozen=True, eq=False)
 class ServerVectors:
-    """The vectors and matrices on the servers; picklable.
+    """Handles to the vectors and matrices on the servers; picklable.
 
     Attributes:
         centres: layout "column": a column is a feature.
         sums: the sum of the rows of each cluster, in the same layout.
         counts: the summed weight of each cluster's rows.
         norms: the squared length of each centre.
-        highs, lows: the largest value of each feature, and the largest negated one.
+        highs, lows: the largest value of each feature, and its smallest value, negated.
         held: the number of rows that hold each feature.
         shifts: the number that is subtracted from each feature (``clusters.shift``).
-        sizes: the largest absolute value of each feature after that.
+        sizes: the largest absolute value of each feature after the shift.
     """
 
     centres: DCVMatrix
@@ -71,12 +71,12 @@ class ServerVectors:
 
 
 class Scale(NamedTuple):
-    """The exponents of powers of two, which change no digit.
+    """Exponents of powers of two: scaling by them causes no rounding.
 
     Attributes:
-        exponent: values are divided by its power.
-        weights: weights are divided by its power.
-        rows: the number of rows is below its power.
+        exponent: values are divided by 2 ** exponent.
+        weights: weights are divided by 2 ** weights.
+        rows: the number of rows is below 2 ** rows.
     """
 
     exponent: int
@@ -94,7 +94,7 @@ class Survey(Task):
 
 @dataclass(frozen=True, eq=False)
 class RankRows(Task):
-    """Rank the rows for a draw: report the ranks and hashes of the first ones. The candidates are of earlier draws."""
+    """Rank the rows for a draw: report the first ranks, with hashes. ``candidates``: the rows of earlier draws."""
 
     scale: Scale
     draw: int
@@ -113,7 +113,7 @@ class CollectDraw(Task):
 
 @dataclass(frozen=True, eq=False)
 class WeighCandidates(Task):
-    """Report the weight of each candidate: that of the rows that are nearest to it."""
+    """Report the weight of each candidate: the summed weight of the rows nearest to it."""
 
     scale: Scale
     candidates: PackedRows
@@ -139,7 +139,7 @@ class Assign(Task):
 
 
 class ClusteringWorker:
-    """Does tasks with the rows of a worker."""
+    """Does the driver's tasks on the rows of one worker."""
 
     def __init__(self, plan: KMeansPlan, vectors: ServerVectors, reading: Reading) -> None:
         rows = reading.training
@@ -156,7 +156,7 @@ class ClusteringWorker:
             self._rows = LocalRows(rows.keys, x, None, rows.weights)
         self._ids = row_draws.hashes(self._rows.x, self._rows.keys)
         self._prepared: _Prepared | None = None
-        self._num_candidates = 0  # ``_nearest`` is each row's nearest one of these
+        self._num_candidates = 0  # ``_nearest`` has each row's nearest candidate
         self._nearest, self._distances = np.zeros(len(rows), np.int64), np.full(len(rows), np.inf)
 
     def __call__(self, worker: Any, task: Any) -> None:
@@ -195,17 +195,17 @@ class ClusteringWorker:
         worker.report({"rows": len(rows), "without_length": self._without_length})
 
     def _ranks(self, draw: int) -> Float64s:
-        """Return the ranks of rows in a draw, which is at first by weight, then by the rows' shares of the cost."""
+        """Return the rows' ranks in a draw: the first draw is by weight, later ones by each row's share of the cost."""
         assert self._prepared is not None
         weights = self._prepared.weights * self._distances if draw else self._prepared.weights
         return row_draws.priorities(self._ids, weights, self._plan.seed, draw)
 
     def _distinct(self, numbers: Int64s) -> Int64s:
-        """Return the first of each set of equal rows, by ascending hash."""
+        """Remove repeated rows; return the numbers of the others by ascending hash."""
         return np.asarray(numbers[np.unique(self._ids[numbers], return_index=True)[1]])
 
     def _find_nearest(self, candidates: Any) -> None:
-        """Find the nearest candidate of each row, some of which may be new."""
+        """Update each row's nearest candidate, if there are new candidates."""
         if candidates is None or len(candidates["sizes"]) == self._num_candidates:
             return
         assert self._prepared is not None
@@ -223,7 +223,7 @@ class ClusteringWorker:
         self._num_candidates = len(candidates["sizes"])
 
     def _place_centres(self, chosen: npt.NDArray[np.uint64]) -> None:
-        """Put the rows that are the first centres on the servers, each where its hash is among the chosen ones."""
+        """Put the rows with the chosen hashes on the servers; a hash's position is the number of its cluster."""
         assert self._prepared is not None
         order = np.argsort(chosen)
         positions = np.minimum(np.searchsorted(chosen[order], self._ids), len(chosen) - 1)
@@ -254,7 +254,7 @@ class ClusteringWorker:
         worker.report({"rows": len(self._rows), "bytes": moved_bytes, "sizes": sizes})
 
     def _add_sums(self, assigned: Int64s, counts: Float64s) -> int:
-        """Add sums of rows by cluster, and their counts, by one request; return the bytes of the sums."""
+        """Add each cluster's sum of rows, and its count, in one batch; return the bytes of the sums."""
         prepared, vectors, keys = self._prepared, self._vectors, self._rows.keys
         assert prepared is not None
         x, width = prepared.points.x, self._plan.clusters
@@ -282,7 +282,7 @@ class ClusteringWorker:
 
 
 class _Prepared:
-    """Rows without their offsets, and weights, scaled.
+    """The rows after shift and scaling, and their scaled weights.
 
     Attributes:
         weights: the weights of rows, as multiples of a unit, so that sums are exact.
@@ -318,7 +318,7 @@ class _Prepared:
 
 
 def draw_size(plan: KMeansPlan, draw: int) -> int:
-    """Return how many rows a draw takes: the first centre, or all of them ("random"), then candidates."""
+    """Return the size of a draw: one first centre (with "random": all centres), in later draws 2 k candidates."""
     if plan.settings.initMode == "random":
         return plan.clusters
     return 2 * plan.clusters if draw else 1

@@ -2,7 +2,7 @@
 
 The layers and the table of embeddings are on the servers. A clock is a step with a minibatch. Each worker has a part of
 it. The table takes its steps as the workers' gradients arrive. The layers take one step a clock, with the sum of the
-workers' gradients, when the driver asks for it. With a staleness, they take a step with each worker's gradient instead.
+workers' gradients, when the driver asks for it. With staleness, they take a step with each worker's gradient instead.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from ps2.data.key_rows import KeyRows
 from ps2.errors import DivergedError
 
 WORDS = Words("epoch", "loss")
-# Parts of a plan that another driver may have otherwise, or that follow from the rows.
-UNDECISIVE = ("maxIter", "name", "steps", "weight")
+# Parts of a plan in which a driver that resumes the training may differ, or that follow from the rows.
+NOT_COMPARED = ("maxIter", "name", "steps", "weight")
 
 
 class DeepProgram(Program[TrainingHistory]):
@@ -58,7 +58,7 @@ class DeepProgram(Program[TrainingHistory]):
             epoch += 1
 
     def _epoch(self, epoch: int) -> Steps[tuple[float, int]]:
-        """Pass over all rows; return their mean loss, each row's before its step, and the number of rows."""
+        """Pass over all rows; return their mean loss (each computed before the row's step) and the number of rows."""
         num_rows, losses = 0, list[float]()
         for _ in range(self.plan.steps):
             step = yield NextClock().then(partial(self._take_step, epoch))
@@ -70,7 +70,7 @@ class DeepProgram(Program[TrainingHistory]):
 
     def _take_step(self, epoch: int, report: Any) -> tuple[float, int] | None:
         """Let the layers take a clock's step; return its summed loss and number of rows, None if the report is lost."""
-        if not vars(report):  # an earlier driver has received the report and taken the step
+        if not vars(report):  # an earlier driver received the report and took the step
             return None
         if not math.isfinite(report.loss):
             raise DivergedError(
@@ -103,7 +103,7 @@ class DeepTable:
     Attributes:
         label, weight: the names of columns; ``weight`` None: all rows weigh 1.
         total: the sum of the rows' weights.
-        newest_s: the largest time of a row, in seconds; minus infinity without times.
+        newest_s: the latest time of a row, in seconds; minus infinity if rows have no times.
     """
 
     frame: Any
@@ -125,7 +125,7 @@ class Resumable:
 
     @staticmethod
     def of(name: str, ps: Any, table: DeepTable, plan: DeepPlan, model: Mapping[str, Any]) -> Resumable:
-        """Return the training of this name; "": no other driver may resume it.
+        """Return the training with this name; empty: no other driver may resume it.
 
         Raises:
             NotFoundError: the context was restored, and has no such training.
@@ -133,8 +133,8 @@ class Resumable:
         """
         keys = table.hasher.to_json()
         rows = {"columns": keys["fields"], "hashSeed": keys["seed"], "rows": table.rows, "workers": table.workers}
-        decisive = {key: value for key, value in plan.plain().items() if key not in UNDECISIVE}
-        training = Resumable(CheckpointNames.of(name, ps), {**model, **decisive, **rows})
+        compared = {key: value for key, value in plan.plain().items() if key not in NOT_COMPARED}
+        training = Resumable(CheckpointNames.of(name, ps), {**model, **compared, **rows})
         # Compare the settings first: the caller looks for vectors that depend on them.
         Journal.of(training.names, training.settings, DeepProgram.number)
         return training

@@ -1,4 +1,4 @@
-"""Compile kernels of deep models (``python -m ps2.algorithms.deep.warm``); else they are at first use."""
+"""Compile kernels of deep models (``python -m ps2.algorithms.deep.warm``); otherwise first use compiles them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ps2.data.key_rows import KeyRows
 
 
 def warm() -> None:
-    """Take two rows through each kind of model, forward and back."""
+    """Run a forward and a backward pass of each kind of model on two rows."""
     fields = np.array([0, 1, 0, 1], np.int32)
     rows = KeyRows(np.array([0, 2, 4]), np.array([3, 5, 3, 7]), np.ones(4, np.float32), fields, 2)
     worker_rows = DeepRows(rows, np.array([0.0, 1.0]))

@@ -1,4 +1,4 @@
-"""Compile kernels of dictionaries (``python -m ps2.algorithms.dictionary.warm``); else they are at first use."""
+"""Compile kernels of dictionaries (``python -m ps2.algorithms.dictionary.warm``); otherwise first use compiles them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ps2.ops.guards import readable
 
 
 def warm() -> None:
-    """Call the kernels on two rows, in the forms in which workers, drivers and models hold them."""
+    """Call the kernels on two rows, with the argument types that workers, drivers and models use."""
     one = np.eye(2)
     x = sp.csr_array(one)
     SparseCoder(one, 0.1).transform(x)

@@ -1,4 +1,4 @@
-"""A worker of a dictionary's training: its tasks, and what it does for each.
+"""A worker of a dictionary's training: the tasks that the driver sends, and how a worker does them.
 
 A worker caches its rows' codes from one clock to the next. That saves time: it would compute the same ones again.
 """

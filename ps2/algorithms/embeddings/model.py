@@ -30,7 +30,7 @@ BLOCK_PAIRS, BLOCK_ROWS = 1 << 16, 4096
 # Readers of word2vec's format end a name or a line at these.
 SPACE = re.compile(r"[\s\x00]")
 FORMAT = "ps2.embedding.v1"
-# The model class and the word for a name in errors, by kind of training.
+# For each kind of training: the model class, and what error messages call a name.
 MODELS = {
     "word2vec": ("ps2.algorithms.feature.Word2VecModel", "word"),
     "deepwalk": ("ps2.algorithms.graph.DeepWalkModel", "vertex"),
@@ -46,12 +46,12 @@ class Embedding(ArrayModel):
         names: words or vertex ids, the most frequent first: the rows of ``vectors``.
         vectors: float32, shape (n, d).
         counts: int64, shape (n,): the occurrences of each name; 0 if unknown.
-        contexts: float32, shape (n, d): the output vectors of the training, which ``score`` uses; None: the vectors
-            themselves, or not saved.
+        contexts: float32, shape (n, d): the output vectors of the training, which ``score`` uses; None: not saved, or
+            the same as ``vectors``, which ``score`` then uses.
         exponent: the exponent of the counts from which negatives were drawn.
         kind: the kind of training: "word2vec", "deepwalk", "node2vec" or "line".
-        sources: int64, shape (n,): of directed edges, the number of times that each name is a source, while ``counts``
-            count targets; None: ``counts`` count both.
+        sources: int64, shape (n,): with directed edges, how often each name is a source; ``counts`` then count targets.
+            None: ``counts`` count both.
 
     Example::
 
@@ -138,9 +138,9 @@ class Embedding(ArrayModel):
             if list(vectors.shape) != content["shape"] or not len(names) == len(vectors) == len(counts):
                 raise ValueError(f"shapes {vectors.shape} and {counts.shape}, and {len(names)} names")
             if contexts is not None and contexts.shape != vectors.shape:
-                raise ValueError(f"shapes {vectors.shape} and, of contexts, {contexts.shape}")
+                raise ValueError(f"vectors of shape {vectors.shape}, contexts of shape {contexts.shape}")
             if sources is not None and sources.shape != counts.shape:
-                raise ValueError(f"shapes {counts.shape} and, of sources, {sources.shape}")
+                raise ValueError(f"counts of shape {counts.shape}, sources of shape {sources.shape}")
             return Embedding(names, vectors, counts, kind, contexts, float(content["exponent"]), sources)
 
     def save(self, path: str) -> None:
@@ -196,7 +196,7 @@ class Embedding(ArrayModel):
         """Return the names with the most similar vectors and their cosines, the most similar first.
 
         Args:
-            name: excluded from the result; or a vector, shape (dim,).
+            name: a name, which the result leaves out; or a vector, shape (dim,).
             n: maximum number of names.
 
         Raises:
@@ -299,10 +299,10 @@ class Embedding(ArrayModel):
         """Plot the vectors in the plane of their two largest principal components.
 
         Args:
-            path: also writes the plot there: PNG, or the format of the suffix (.svg, .pdf).
+            path: a file to which the plot is also written: PNG, or the format of its suffix (.svg, .pdf).
             classes: name -> class; each of the five largest classes has its colour, and all other names are grey.
             labels: names that are written beside their points; None: all names if there are 60 at most, else none.
-            ax: draws there; None: a figure of its own, without a window and pyplot, which a notebook shows.
+            ax: the Axes to draw in; None: a new figure without pyplot, which opens no window; a notebook shows it.
 
         Returns:
             The Axes with the plot.
@@ -319,7 +319,7 @@ class Embedding(ArrayModel):
     @cached_property
     def _units(self) -> Float32s:
         """The vectors scaled to length 1; zeros stay."""
-        # Squares of float32 from 1e-23 down are 0 in float32, and those from 2e19 on infinite.
+        # Sums are float64: in float32, the square of 1e-23 is 0, and the square of 2e19 is infinite.
         lengths = np.sqrt(np.einsum("nd,nd->n", self.vectors, self.vectors, dtype=np.float64))
         units = np.empty_like(self.vectors)
         return np.divide(self.vectors, np.where(lengths > 0, lengths, 1.0)[:, None], out=units, casting="same_kind")
@@ -351,7 +351,7 @@ def _largest(values: Array, count: int) -> Array:
 def _texts(text: Array, ends: Array) -> pa.Array:
     offsets = np.append(0, ends)
     if np.any(np.diff(offsets) < 0) or offsets[-1] != len(text):
-        raise ValueError("names and where they end do not go together")
+        raise ValueError("the ends of names do not match their text")
     data = text.tobytes()
     bounds = zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
     return pa.array([data[begin:end].decode() for begin, end in bounds], pa.string())

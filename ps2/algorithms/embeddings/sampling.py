@@ -34,7 +34,7 @@ class Sampler:
 
     @staticmethod
     def from_frequencies(plan: EmbeddingPlan, frequencies: Int64s) -> Sampler:
-        """Return the sampler for the occurrences of each word, int64; with edges, as a target."""
+        """Return the sampler for words with these counts, int64; with edges, how often a vertex is a target."""
         shares = frequencies / max(frequencies.sum(), 1)
         chances = np.where(frequencies > 0, np.power(np.maximum(shares, 1e-300), plan.settings.nsExponent), 0.0)
         # No occurrences: all words are equally likely.
@@ -86,20 +86,20 @@ class SampledBatch:
     negatives: Int32s
 
     def train(self, vectors: Float32s, contexts: Float32s, rate: float, threads: int = 1) -> Float64s:
-        """Train tables on the batch, in place; several threads do so without locks. The tables are float32,
-        C-contiguous, for edges of first order the same array. Return the statistics of ``training_kernels``."""
+        """Train the tables on the batch, in place; threads update them without locks. The tables are float32 and
+        C-contiguous; for first-order edges they are one array. Return the statistics of ``training_kernels``."""
         kernel, options = training_kernels.kernel_of(kind_of(self.plan), self.plan.window, self.plan.sharing)
         draws = training_kernels.Draws(self.tokens, self.targets, self.windows, self.negatives)
-        rest = draws, vectors, contexts, np.float32(rate), *options
+        arguments = draws, vectors, contexts, np.float32(rate), *options
         bounds = readable(self.offsets[:-1]), readable(self.offsets[1:])
         if threads == 1:
-            statistics: Float64s = kernel(*bounds, *rest)
+            statistics: Float64s = kernel(*bounds, *arguments)
             return statistics
-        parts = over_blocks(kernel, bounds, *rest, cost=self._cost, max_cores=threads)
+        parts = over_blocks(kernel, bounds, *arguments, cost=self._cost, max_cores=threads)
         return np.sum(parts, axis=0)
 
     def renumbered(self, tokens: Int32s, targets: Int32s, negatives: Int32s) -> SampledBatch:
-        """Return the same batch for other rows of the tables."""
+        """Return the batch with other row numbers of the tables."""
         return replace(self, tokens=readable(tokens), targets=readable(targets), negatives=readable(negatives))
 
     def pieces(self, groups: int) -> Iterator[SampledBatch]:

@@ -124,7 +124,7 @@ class ClockReport:
 
     @property
     def mean_loss(self) -> float:
-        """The mean loss; NaN: there is none."""
+        """The mean loss; NaN without any losses."""
         return self.loss / self.losses if self.losses else math.nan
 
     def add(self, report: Any) -> None:

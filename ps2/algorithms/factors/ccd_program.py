@@ -2,8 +2,8 @@
 
 Yu et al., "Scalable Coordinate Descent Approaches to Parallel Matrix Factorization for Recommender Systems" (2012),
 section 4: each worker has the ratings of some users and of some items. In an iteration, which is a clock, all workers
-solve the vectors of their users, and then those of their items. Coordinates are solved in another order than by CCD++:
-vector by vector, some ranks at a time, as by iALS++ (Rendle et al. 2021; ``ccd_kernels.py``).
+solve the vectors of their users, and then those of their items. The order of coordinates differs from CCD++: vector by
+vector, a block of ranks at a time, as in iALS++ (Rendle et al. 2021; ``ccd_kernels.py``).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from ps2.algorithms.training.record import StepReport
 from ps2.array_types import Float32s, Int64s
 from ps2.errors import PS2Error
 
-# The standard deviation of the numbers of new vectors, times the root of the rank.
+# The standard deviation of a new vector's entries, before division by the square root of the rank.
 INITIAL_STD = 0.3
 
 
@@ -135,7 +135,7 @@ class CcdWorker:
     def __init__(
         self, vectors: CcdVectors, positions: tuple[Int64s, Int64s], sides: tuple[SideDescent, SideDescent]
     ) -> None:
-        """Both pairs are of the worker's users and items."""
+        """Each pair has one part for the worker's users, and one for its items."""
         self._vectors = vectors
         self._user_positions, self._item_positions = positions
         self._users, self._items = sides
@@ -150,7 +150,7 @@ class CcdWorker:
         vectors, rank = self._vectors, worker.rank
         before, after = task.iteration % 2, (task.iteration + 1) % 2
         users, items = self._users, self._items
-        if self._loaded != task.iteration:  # the process is new, or goes back
+        if self._loaded != task.iteration:  # the process is new, or was rolled back
             users.own = vectors.users[before].pull(columns=self._user_positions)
             items.own = vectors.items[before].pull(columns=self._item_positions)
         users.solve(request(vectors.items[before]), vectors.gram(ITEMS + before))
@@ -163,7 +163,7 @@ class CcdWorker:
         vectors.items[after].push(columns=self._item_positions, values=items.own, wait=False)
         if vectors.grams is not None:
             vectors.add_gram(ITEMS + after, rank, items_gram := gram_matrix(items.own))
-            # The x^2 of all cells of these items: the inner product of both sides' products.
+            # The sum of squared predictions over all users and these items: the inner product of both Gram matrices.
             loss += float(np.sum(users_gram * items_gram))
         self._loaded = task.iteration + 1
         sums = {LOSS: loss, WEIGHT: items.weight, HELD_LOSS: held, HELD_WEIGHT: items.held_weight}
@@ -172,13 +172,13 @@ class CcdWorker:
 
 
 def first_vectors(plan: FactorizationPlan, users: int, items: int) -> tuple[Float32s, Float32s]:
-    """Draw vectors, with their biases: shape (users, ranks) and (items, ranks). The users' are solved first."""
+    """Return first vectors with biases, shapes (users, ranks), (items, ranks). Users' are 0: they are solved first."""
     settings, ranks = plan.settings, num_coordinates(plan)
     item_vectors = np.zeros((items, ranks), np.float32)
     rng = np.random.default_rng(plan.seed)
     item_vectors[:, : settings.rank] = rng.standard_normal((items, settings.rank), np.float32)
     item_vectors *= np.float32(INITIAL_STD / math.sqrt(settings.rank))
-    # Most ratings have one sign, so the first rank begins with it.
+    # Most ratings have the same sign, so the first coordinate of all items starts positive.
     item_vectors[:, 0] = np.abs(item_vectors[:, 0])
     if settings.nonnegative:
         np.abs(item_vectors, out=item_vectors)
@@ -186,7 +186,7 @@ def first_vectors(plan: FactorizationPlan, users: int, items: int) -> tuple[Floa
 
 
 def _copy_model(vectors: Float32s, numbers: Any, factors: Float32s, bias: Float32s | None) -> None:
-    """Copy a model's factors to some vectors, and its biases if both have some."""
+    """Copy a model's factors to the rows ``numbers`` of vectors, and its biases if both have biases."""
     rank = factors.shape[1]
     vectors[numbers, :rank] = factors
     if bias is not None and vectors.shape[1] > padded(rank):
@@ -194,6 +194,6 @@ def _copy_model(vectors: Float32s, numbers: Any, factors: Float32s, bias: Float3
 
 
 def _split(vectors: Float32s, plan: FactorizationPlan) -> Vectors:
-    """Split vectors into factors, without the numbers that fill blocks of ranks, and biases."""
+    """Split vectors into factors and biases; leave out the padding of ranks."""
     biases = vectors[:, padded(plan.settings.rank)].copy() if plan.settings.biases else None
     return np.ascontiguousarray(vectors[:, : plan.settings.rank]), biases

@@ -126,7 +126,7 @@ class WorkersRatings:
 
     Attributes:
         held_out: the held-out ratings of the worker's items; None: there are none.
-        strange: the number of rows with ids that were missing at the first reading.
+        strange: the number of rows with ids that did not occur when the ratings were surveyed.
         user_bounds, item_bounds: the first position of the worker's users and items, and the end.
     """
 

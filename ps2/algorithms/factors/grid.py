@@ -50,9 +50,9 @@ class Layout:
         return self.user_begins[rank * self.groups : (rank + 1) * self.groups + 1]
 
     def items_owned_by(self, rank: int) -> tuple[int, int]:
-        """Return the bounds of the items that a worker solves where items do not rotate."""
-        each = self.ring.blocks // self.ring.workers * self.groups
-        return int(self.item_begins[rank * each]), int(self.item_begins[(rank + 1) * each])
+        """Return the bounds of the items that a worker solves, if items do not rotate."""
+        size = self.ring.blocks // self.ring.workers * self.groups
+        return int(self.item_begins[rank * size]), int(self.item_begins[(rank + 1) * size])
 
     def item_bounds(self, block: int) -> Int64s:
         """Return the bounds of a block's groups of items, shape (groups + 1,)."""
@@ -66,7 +66,7 @@ class HeldOut:
     Attributes:
         users: positions among the worker's users.
         items: indices into ``columns``.
-        weights: empty: all are 1.
+        weights: the weights of the ratings; empty: all are 1.
         columns: the positions of the items that occur.
     """
 
@@ -90,9 +90,9 @@ class Grid:
     Attributes:
         users: the number of the worker's users, whose positions begin at ``first_user``.
         begins: the first rating of each cell, and the end: shape (item groups * users + 1,).
-        items: positions, counted from the first one of their block.
-        weights: empty: all are 1.
-        strange: the number of rows with ids that were missing at the first reading.
+        items: positions of the items within their block.
+        weights: the weights of the ratings; empty: all are 1.
+        strange: the number of rows with ids that did not occur when the ratings were surveyed.
     """
 
     layout: Layout
@@ -106,7 +106,7 @@ class Grid:
     strange: int
 
     def cells(self, block: int, item_group: int) -> Int64s:
-        """Return where the ratings of each user begin in a group of a block's items, and the end."""
+        """Return the bounds of each user's ratings of one group of a block's items, shape (users + 1,)."""
         row = block * self.layout.groups + item_group
         return self.begins[row * self.users : (row + 1) * self.users + 1]
 
@@ -145,9 +145,9 @@ def ordered(
     held_out: HeldOut | None = None,
     strange: int = 0,
 ) -> Grid:
-    """Put ratings into a grid: positions among the worker's users, positions of items, values, and weights (empty: 1).
+    """Put ratings into a grid. They are: user positions among the worker's, item positions, values, weights (or empty).
 
-    ``mine`` is the position of the worker's first user, and the number of its users.
+    ``mine``: the position of the worker's first user, and the number of its users.
     """
     users, items, values, weights = ratings
     groups = len(layout.item_begins) - 1

@@ -1,4 +1,4 @@
-"""Operations of factorizations: vectors are copied, and sums of workers added up, where they lie."""
+"""Operations of factorizations: servers copy vectors, and add up workers' sums, without sending them."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from ps2.ops.table import FLOATS, Block, Blocks, Partition, op
 
 @op(writes=("m",), dtypes=FLOATS)
 def copy_blocks(m: Blocks, source: Blocks, partition: Partition, *, begin: int, end: int) -> None:
-    """Copy the blocks of the columns from one to another, which is left out, from a matrix that is cut alike."""
-    some = slice(max(begin - partition.begin, 0), max(end - partition.begin, 0))
-    m[some] = source[some]
+    """Copy the blocks of the columns in [begin, end) from ``source``, a matrix with the same partitioning."""
+    window = slice(max(begin - partition.begin, 0), max(end - partition.begin, 0))
+    m[window] = source[window]
 
 
 @op(writes=("m",), dtypes=("float64",))
 def add_rows(m: Block, *, first: int, count: int, into: int) -> None:
-    """Set a row to the sum of others, added one after the other: the result does not depend on when each was written.
+    """Set a row to the sum of other rows, added in a fixed order: rounding does not depend on who wrote first.
 
     Args:
-        first, count: the rows to add up.
+        first, count: the first row to add up, and the number of rows.
         into: the row that is set.
 
     Raises:

@@ -45,7 +45,7 @@ class FactorizationPlan(Plan[FactorizationSettings]):
 
     @property
     def words(self) -> Words:
-        """The terms for an iteration and what it minimises."""
+        """The terms for an iteration and for its objective."""
         return IMPLICIT_WORDS if self.settings.implicitPrefs else WORDS
 
 

@@ -22,7 +22,7 @@ STRANGE = "strange"
 # Fields of a worker's report, which are added up over workers.
 # ASKS: the number of workers that have no vectors to train, and ask for a restart.
 # LOSS, WEIGHT: the weighted sum of squared errors of the ratings that were trained on, and the sum of their weights.
-# HELD_LOSS, HELD_WEIGHT: the same of held-out ratings. RATINGS: the number of ratings that were trained on.
+# HELD_LOSS, HELD_WEIGHT: the same for held-out ratings. RATINGS: the number of ratings that were trained on.
 # BYTES: the bytes that travelled. PENALTY: the penalty of all vectors, where it is known.
 ASKS, LOSS, WEIGHT, HELD_LOSS, HELD_WEIGHT = "asks", "loss", "weight", "held_loss", "held_weight"
 RATINGS, BYTES, PENALTY = "ratings", "bytes", "penalty"
@@ -31,7 +31,7 @@ ZERO_SUMS = dict.fromkeys((ASKS, LOSS, WEIGHT, HELD_LOSS, HELD_WEIGHT, RATINGS, 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A factorization to compute; the survey includes the users and items of the model that it begins with."""
+    """A factorization to compute; the survey includes the users and items of the initial model."""
 
     survey: RatingsSurvey
     deal: Deal
@@ -49,9 +49,9 @@ class Iteration:
     """The results of an iteration.
 
     Attributes:
-        objective: the RMSE of the ratings, or the mean loss of implicit feedback. With "sgd", each rating has the error
-            before its own step.
-        validation: the same of the held-out rows after the iteration; NaN without any.
+        objective: the RMSE of the ratings, or the mean loss of implicit feedback. With "sgd", each rating's error
+            is taken before its own step.
+        validation: the same for the held-out rows after the iteration; NaN without held-out rows.
         bytes: the number of bytes that workers exchanged with servers.
     """
 
@@ -76,8 +76,8 @@ class FactorsProgram(Program[FittedFactors]):
     """A factorization whose vectors are on the servers.
 
     Attributes:
-        scale: the factor from the errors that workers report to those of ratings.
-        mean: the number to which a prediction adds biases and the product of vectors.
+        scale: the factor that converts errors that workers report to errors of ratings.
+        mean: the constant term of predictions, to which biases and the product of vectors are added.
         step_size: the first step size; None: the solver has none.
     """
 
@@ -89,7 +89,7 @@ class FactorsProgram(Program[FittedFactors]):
     def __init__(self, problem: Problem, on_step: Callable[[StepReport], None]) -> None:
         super().__init__(problem.plan, None, Record(on_step, problem.plan.words))
         self.problem = problem
-        # Without held-out rows there is no progress to wait for.
+        # Without held-out rows, progress cannot be measured.
         self._patience = problem.plan.settings.patience if problem.keeps_best else 0
 
     def settings(self) -> dict[str, Any]:
@@ -114,9 +114,9 @@ class FactorsProgram(Program[FittedFactors]):
             raise InputError(f"{int(report.strange)} {WRONG}")
 
     def last_iteration(self, results: Sequence[Iteration], iterations: int) -> int:
-        """Return the last iteration, as far as it can be known from these results.
+        """Return the last iteration, according to the results so far.
 
-        Without progress for ``patience`` iterations, workers that may be ahead end ``staleness`` iterations later.
+        After ``patience`` iterations without progress, ``staleness`` more follow: workers may be that far ahead.
         """
         best, since_best = math.inf, 0
         for number, result in enumerate(results, 1):
@@ -129,8 +129,8 @@ class FactorsProgram(Program[FittedFactors]):
         return iterations
 
     def best_iteration(self, results: Sequence[Iteration]) -> int:
-        """Return the iteration, from 1, whose vectors are the result: the last one, if held-out rows do not choose."""
-        losses = [(each.validation, i) for i, each in enumerate(results, 1) if not math.isnan(each.validation)]
+        """Return the iteration, from 1, whose vectors are the result: the last one, unless held-out rows choose it."""
+        losses = [(result.validation, i) for i, result in enumerate(results, 1) if not math.isnan(result.validation)]
         return min(losses)[1] if losses and self.problem.keeps_best else len(results)
 
     def end_iteration(self, ask: Ask, results: list[Iteration], result: Iteration) -> None:

@@ -25,7 +25,7 @@ from ps2.algorithms.factors.timetable import Begin, Kind, Lengths, Phase, Timeta
 from ps2.array_types import Float32s, Int64s
 from ps2.run.rotation import IDLE
 
-# Ratings of one thread between two draws of the order; between two checks of the time, if turns have a budget.
+# The number of ratings of a piece per thread: without a time budget, and with one, which is checked after each piece.
 PIECE_RATINGS, TIMED_RATINGS = 1 << 16, 1 << 12
 
 
@@ -37,11 +37,11 @@ def draw_order(seed: int, iteration: int, block: int, rank: int, pieces: int) ->
 
 @dataclass(frozen=True)
 class Piece:
-    """Work that threads do together: each takes a group of users, and each another group of items.
+    """Work that threads share: each one has its own group of users and its own group of items.
 
     Attributes:
-        round: group g of users is taken with group ``(g + round) mod groups`` of items.
-        number: the number of the part of each group's users.
+        round: group g of users is paired with group ``(g + round) mod groups`` of items.
+        number: which part of each group's users.
     """
 
     round: int
@@ -49,7 +49,7 @@ class Piece:
 
 
 class BlockDescent:
-    """Takes steps for the ratings of a block: the same in a worker as in a serial program.
+    """Takes gradient steps for the ratings of a block; a serial program takes exactly the same ones.
 
     Attributes:
         users: the users' rows, shape (users, width); they change.
@@ -67,8 +67,8 @@ class BlockDescent:
         """Return the work on a block, in a fixed order."""
         groups = self.grid.layout.groups
         ratings = PIECE_RATINGS if self.plan.settings.budgetS is None else TIMED_RATINGS
-        each = max(1, self.grid.ratings_in(block) // (groups * groups * ratings))
-        return [Piece(turn, number) for turn in range(groups) for number in range(each)]
+        parts = max(1, self.grid.ratings_in(block) // (groups * groups * ratings))
+        return [Piece(turn, number) for turn in range(groups) for number in range(parts)]
 
     def ordered(self, block: int, iteration: int) -> list[Piece]:
         """Return the work on a block in the order of an iteration."""
@@ -86,7 +86,7 @@ class BlockDescent:
             return self._take_group(block, piece, group, iteration, rows)
 
         sums = [*map(take_group, groups)] if threads is None else [*threads.map(take_group, groups)]
-        return {name: sum(one[name] for one in sums) for name in (LOSS, WEIGHT, RATINGS)}
+        return {name: sum(part[name] for part in sums) for name in (LOSS, WEIGHT, RATINGS)}
 
     def _take_group(self, block: int, piece: Piece, group: int, iteration: int, rows: Float32s) -> dict[str, float]:
         grid, settings = self.grid, self.plan.settings
@@ -104,7 +104,7 @@ class BlockDescent:
         return {LOSS: loss, WEIGHT: float(weights.sum(dtype=np.float64)) if len(weights) else ratings, RATINGS: ratings}
 
     def _part(self, begins: Int64s, group: int, number: int, parts: int) -> tuple[int, int]:
-        """Return the users of a part of a group, about as many ratings in each part."""
+        """Return the bounds of the users in one part of a group; all parts have about as many ratings."""
         first, end = int(self._groups[group]), int(self._groups[group + 1])
         if parts == 1:
             return first, end
@@ -135,15 +135,15 @@ class _SgdWorker:
     """A worker's ratings, its users' vectors, and the timetable.
 
     It has no vectors when it begins, and when the fleet has rolled back to a checkpoint. Then it changes nothing until
-    a clock in which all workers take saved vectors.
+    a clock in which all workers load saved vectors.
     """
 
     def __init__(self, worker: Any, loop: SgdLoop, grid: Grid, threads: ThreadPoolExecutor | None) -> None:
         self._worker, self._grid, self._threads = worker, grid, threads
         self._plan, self._fleet, self._timetable = loop.plan, loop.fleet, Timetable(loop.lengths)
-        self._mine = np.arange(grid.first_user, grid.first_user + grid.users)
+        self._user_positions = np.arange(grid.first_user, grid.first_user + grid.users)
         count, rank, workers = grid.layout.items, worker.rank, worker.workers
-        # The items that this worker copies when vectors are saved or taken.
+        # The items that this worker copies when vectors are saved or loaded.
         self._copied_items = count * rank // workers, count * (rank + 1) // workers
         self._descent = BlockDescent(grid, loop.plan, rank, np.empty((0, loop.plan.width), np.float32))
         self._epoch, self._has_vectors = worker.epoch, False
@@ -161,7 +161,7 @@ class _SgdWorker:
             report: Mapping[str, float] = {}
             if phase.kind is Kind.BEGIN:
                 worker.barrier()
-                self._take_saved(timetable.begin(worker.clock))
+                self._load_saved(timetable.begin(worker.clock))
                 worker.barrier()
                 self._has_vectors = not worker.goesBack
             elif phase.kind is Kind.CLOSE:
@@ -174,7 +174,7 @@ class _SgdWorker:
             worker.report({**ZERO_SUMS, **report, ASKS: float(not self._has_vectors)})
 
     def _find_turn(self, clock: int) -> tuple[int, int] | None:
-        """Return a clock's rotation and turn; None: it has none."""
+        """Return the rotation and the turn of a clock; None if it is not a turn."""
         worker, timetable = self._worker, self._timetable
         if clock == worker.clock:
             if worker.epoch != self._epoch:
@@ -189,10 +189,10 @@ class _SgdWorker:
         rotation, number = divmod(phase.turn, turns)
         return (phase.iteration - 1) * (timetable.lengths.turns // turns) + rotation, number
 
-    def _take_saved(self, begin: Begin) -> None:
-        """Take the saved vectors that a message names. No other worker changes any meanwhile."""
+    def _load_saved(self, begin: Begin) -> None:
+        """Load the saved vectors that a message names. Barriers keep other workers from changing them."""
         copy_vectors(self._fleet.saved_items[begin.copy], self._fleet.items, *self._copied_items)
-        self._descent.users = self._fleet.saved_users[begin.copy].pull(columns=self._mine)
+        self._descent.users = self._fleet.saved_users[begin.copy].pull(columns=self._user_positions)
         self._descent.rates = self._plan.rates(begin.halvings)
 
     def _train(self, turn: Any, phase: Phase) -> dict[str, float]:
@@ -200,7 +200,7 @@ class _SgdWorker:
         rows = turn.pull()
         descent, block = self._descent, turn.block
         sums = {LOSS: 0.0, WEIGHT: 0.0, RATINGS: 0.0}
-        # Where time ends turns, pieces come in turn: those that were left over come first.
+        # With a time budget the order is fixed, so that pieces left over from the last turn come first.
         is_timed = self._plan.settings.budgetS is not None
         pieces = descent.pieces(block) if is_timed else descent.ordered(block, phase.iteration)
         for piece in turn.parts(pieces):
@@ -210,12 +210,12 @@ class _SgdWorker:
         return {**sums, BYTES: 2 * rows.nbytes}
 
     def _close(self, saves: bool) -> dict[str, float]:
-        """Evaluate held-out rows, and perhaps save vectors; no worker changes any vectors of items meanwhile."""
+        """Evaluate held-out rows, and save vectors if ``saves``; no worker changes items' vectors meanwhile."""
         report = self._evaluate() if self._timetable.lengths.evaluates else {}
         if not saves:
             return report
         copy = self._timetable.free
-        self._fleet.saved_users[copy].push(columns=self._mine, values=self._descent.users)
+        self._fleet.saved_users[copy].push(columns=self._user_positions, values=self._descent.users)
         copy_vectors(self._fleet.items, self._fleet.saved_items[copy], *self._copied_items)
         return {**report, BYTES: self._descent.users.nbytes}
 

@@ -27,16 +27,16 @@ BEST = 2
 
 def push_vectors(matrix: DCVMatrix, positions: Any, make_vectors: Callable[[slice], Float32s]) -> None:
     """Push vectors to these columns; ``make_vectors`` returns those of a slice of the positions."""
-    for some in _slices(matrix, len(positions)):
-        matrix.push(columns=positions[some].astype(np.int64), values=make_vectors(some), wait=False)
+    for part in _slices(matrix, len(positions)):
+        matrix.push(columns=positions[part].astype(np.int64), values=make_vectors(part), wait=False)
     matrix.flush()
 
 
 def pull_vectors(matrix: DCVMatrix, positions: Any) -> Float32s:
     """Pull the vectors of these columns, shape (positions, rows)."""
     vectors = np.empty((len(positions), matrix.rows), np.float32)
-    for some in _slices(matrix, len(positions)):
-        vectors[some] = matrix.pull(columns=positions[some].astype(np.int64))
+    for part in _slices(matrix, len(positions)):
+        vectors[part] = matrix.pull(columns=positions[part].astype(np.int64))
     return vectors
 
 

@@ -1,9 +1,9 @@
-"""The timetable of a factorization by rotation: workers and driver agree on each clock without asking. Pure.
+"""The timetable of a factorization by rotation: workers and driver compute the role of each clock alike. Pure.
 
-Workers take the saved vectors of an iteration, and train from there. An iteration is some turns, and then a closing
+Workers load the saved vectors of an iteration, and train on. An iteration is a number of turns, and then a closing
 clock if vectors are saved or held-out rows evaluated after it. A worker that has lost its vectors asks for a restart.
-Then the driver's message names a clock in which all workers go back to the iteration that was saved last, and the
-iterations after that come once more, from the same vectors with the same draws.
+Then the driver's message names a clock in which all workers go back to the iteration that was saved last, and
+repeat the iterations after it, from the same vectors with the same random draws.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from ps2.errors import UsageError
 
 # Clocks by which one worker may be ahead of another.
 STALENESS = 1
-# Saved copies of the vectors on the servers: the last complete one stays while the next one is made; and so does the
-# best one, where held-out rows choose it.
+# Copies of the vectors that the servers hold: the last complete one stays while the next one is written. If held-out
+# rows choose the result, a third copy holds the best vectors.
 COPIES, COPIES_WITH_BEST = 2, 3
 
 
 class Kind(Enum):
     """The kind of a clock.
 
-    BEGIN: workers take the vectors of an iteration; TURN: they train; CLOSE: they save and evaluate; IDLE: nothing.
+    BEGIN: workers load the vectors of an iteration; TURN: they train; CLOSE: they save and evaluate; IDLE: nothing.
     """
 
     BEGIN = "begin"
@@ -39,10 +39,10 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Phase:
-    """The use of a clock.
+    """The role of a clock.
 
     Attributes:
-        iteration: the iteration, from 1; for BEGIN, the finished iteration whose vectors are taken, 0: none.
+        iteration: the iteration, from 1; for BEGIN, the finished iteration whose vectors are loaded, 0: none.
         turn: the number of the turn in the iteration, from 0.
     """
 
@@ -56,10 +56,10 @@ class Lengths:
     """The lengths that determine a timetable.
 
     Attributes:
-        turns: clocks of an iteration: 2 at least, as a decision takes effect an iteration later.
+        turns: clocks of an iteration, at least 2, because a decision takes effect one iteration later.
         save_interval: iterations between saves; 0: vectors are saved at the end only.
         evaluates: whether held-out rows are evaluated after each iteration.
-        keeps_best: whether they choose the iteration whose vectors are the result. Then each iteration is saved.
+        keeps_best: whether held-out rows choose the iteration whose vectors are the result. Then each one is saved.
     """
 
     turns: int
@@ -73,7 +73,7 @@ class Lengths:
 
     @property
     def copies(self) -> int:
-        """Copies of saved vectors."""
+        """The number of copies of saved vectors."""
         return COPIES_WITH_BEST if self.keeps_best else COPIES
 
     def saves(self, iteration: int, last: int) -> bool:
@@ -82,17 +82,17 @@ class Lengths:
         return iteration == last or (interval > 0 and iteration % interval == 0)
 
     def clocks(self, iteration: int, last: int) -> int:
-        """Return how many clocks an iteration has: its turns, and a closing clock if it saves or evaluates."""
+        """Return the number of clocks of an iteration: its turns, and a closing clock if it saves or evaluates."""
         return self.turns + (self.evaluates or self.saves(iteration, last))
 
 
 @dataclass(frozen=True)
 class Begin(NextClock):
-    """Names a clock in which all workers take saved vectors.
+    """A message that names a clock in which all workers load saved vectors.
 
     Attributes:
-        clock: the clock. No worker enters it before it has the message.
-        iteration: the iteration after which the vectors were saved; 0: those of the beginning.
+        clock: the clock. No worker enters it before it has read the message.
+        iteration: the iteration after which the vectors were saved; 0: the initial vectors.
         copy: the copy that holds them.
         halvings: how often the step was halved.
     """
@@ -105,11 +105,11 @@ class Begin(NextClock):
 
 @dataclass(frozen=True)
 class Iterate(NextClock):
-    """Follows the clock before an iteration. Workers have it by the iteration's second clock.
+    """The driver's message at the start of an iteration. Workers have read it by the iteration's second clock.
 
     Attributes:
         last: the last iteration.
-        free: the copy that the next save writes.
+        free: the copy that the next save overwrites.
     """
 
     last: int
@@ -117,7 +117,7 @@ class Iterate(NextClock):
 
 
 class Timetable:
-    """The use of each clock, as far as the messages that a worker has read decide it; ``free`` is ``Iterate.free``."""
+    """The role of each clock, computed from the messages read so far; ``free`` is ``Iterate.free``."""
 
     def __init__(self, lengths: Lengths) -> None:
         self.lengths = lengths
@@ -141,7 +141,7 @@ class Timetable:
         return next(begin for begin in reversed(self._begins) if begin.clock <= clock)
 
     def last(self, clock: int) -> int:
-        """Return the last iteration, as far as it is known in a clock."""
+        """Return the last iteration, if it is known in this clock; else a number larger than any."""
         return self._lasts.get(self.begin(clock), sys.maxsize)
 
     def phase(self, clock: int) -> Phase:

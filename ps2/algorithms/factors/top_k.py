@@ -40,8 +40,8 @@ class Candidates:
         scores, positions = np.empty((len(left), k), np.float32), np.empty((len(left), k), np.int64)
         left = readable(left)
         for begin in range(0, len(left), LEFT):
-            some = slice(begin, begin + LEFT)
-            self._select(left[some], scores[some], positions[some])
+            block = slice(begin, begin + LEFT)
+            self._select(left[block], scores[block], positions[block])
         return scores, positions
 
     def _select(self, left: Float32s, scores: Float32s, positions: Int64s) -> None:

@@ -1,4 +1,4 @@
-"""Compile kernels of factorizations (``python -m ps2.algorithms.factors.warm``); else they are at first use."""
+"""Compile kernels of factorizations (``python -m ps2.algorithms.factors.warm``); otherwise first use compiles them."""
 
 from __future__ import annotations
 

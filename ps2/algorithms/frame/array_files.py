@@ -161,7 +161,7 @@ class ArrayModel:
             path: a folder, local or a URL that fsspec knows.
 
         Raises:
-            CheckpointMissingError: there is none.
+            CheckpointMissingError: the folder holds no model.
             UsageError: it is another model, or its version is unknown.
             CheckpointCorruptError: the files do not match the metadata.
         """

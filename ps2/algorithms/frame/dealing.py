@@ -163,8 +163,8 @@ def way(loads: Sequence[Load], workers: int) -> Dealing:
     """Choose how to make one non-empty partition for each worker.
 
     Args:
-        loads: of each partition.
-        workers: at most the number of rows.
+        loads: the load of each partition.
+        workers: the number of workers, at most the number of rows.
 
     Returns:
         "keep": use the partitions as they are. "coalesce": merge neighbours. "shuffle": every partition deals rows to

@@ -331,11 +331,11 @@ def when_free(spark: SparkBackend, slots: int, run: Callable[[], T]) -> T:
 class HasInitialModel(TrainingEstimator):
     """An estimator whose training may go on from a model: ``setInitialModel``, or the keyword ``initialModel``."""
 
-    # What the training begins with; None: it begins anew.
+    # The model with which the training begins; None: it starts from scratch.
     _initial: Any = None
 
     def setInitialModel(self: H, value: Any) -> H:
-        """Set a model to go on from; None: begin anew. It is not part of the estimator's file.
+        """Set a model to train on from; None: start from scratch. It is not part of the estimator's file.
 
         Raises:
             ConfigError: the estimator's training cannot begin with it.

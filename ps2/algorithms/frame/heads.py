@@ -1,4 +1,4 @@
-"""Predictions of rows as arrays: heads turn margins into raw predictions, probabilities, predictions, as pyspark.ml."""
+"""Predictions as arrays: heads turn margins into raw predictions, probabilities and predictions, like pyspark.ml."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ValueHead(_MarginsHead):
     """The head of a regression. The margin is the prediction, or its logarithm ("exp").
 
     Attributes:
-        link: from margins to predictions.
+        link: the function from margins to predictions; None: the identity.
     """
 
     classes: int | None = None
@@ -43,7 +43,7 @@ class ValueHead(_MarginsHead):
 
 @dataclass(frozen=True)
 class SharesHead(_MarginsHead):
-    """The head of topics: the margins are a document's shares of the topics.
+    """The head of topic models: the margins are the shares of the topics in a document.
 
     Attributes:
         classes: number of topics.
@@ -57,10 +57,10 @@ class SharesHead(_MarginsHead):
 
 @dataclass(frozen=True)
 class VectorHead(_MarginsHead):
-    """The head of a map to other vectors: the margins are these.
+    """The head of a model that maps rows to vectors: the margins are the vector.
 
     Attributes:
-        classes: their size.
+        classes: the size of the vectors.
     """
 
     classes: int
@@ -68,7 +68,7 @@ class VectorHead(_MarginsHead):
 
 @dataclass(frozen=True)
 class ClusterHead(_MarginsHead):
-    """The head of clusters: the margin is the cluster.
+    """The head of a clustering: the margin is the number of the cluster.
 
     Attributes:
         classes: number of clusters.
@@ -79,11 +79,11 @@ class ClusterHead(_MarginsHead):
 
 @dataclass(frozen=True)
 class VotesHead:
-    """The head of random forests: the margins are sums of the trees' shares of the classes.
+    """The head of random forests: the margins are the class probabilities, summed over the trees.
 
     Attributes:
         classes: number of classes.
-        thresholds: as of ``ClassHead``.
+        thresholds: see ``ClassHead``.
     """
 
     classes: int
@@ -106,10 +106,10 @@ class ClassHead:
 
     Attributes:
         classes: number of classes.
-        link: from raw predictions to probabilities; None: the model has none.
-        threshold: class 1 of two needs a probability (a raw prediction, if there are none) above it; None: the largest
-            decides.
-        thresholds: the largest probability divided by its class's threshold decides; None: all are equal.
+        link: the function from raw predictions to probabilities; None: the model has no probabilities.
+        threshold: with two classes, class 1 is predicted if its probability (without a link: its raw prediction) is
+            larger; None: the class with the largest one is predicted.
+        thresholds: the class with the largest probability divided by its threshold is predicted; None: all are equal.
     """
 
     classes: int
@@ -156,7 +156,7 @@ def _softmax(margins: Float64s) -> Float64s:
 
 
 class Fitted(Protocol):
-    """Trained parameters, as far as predictions need them; picklable."""
+    """The part of a trained model that predictions need; picklable."""
 
     @property
     def dim(self) -> int:
@@ -172,7 +172,7 @@ class Fitted(Protocol):
 
     @property
     def is_light(self) -> bool:
-        """Whether the parameters may travel inside the function that uses them."""
+        """Whether the parameters are small enough to be pickled with the function that uses them."""
 
     def margins(self, x: sp.csr_array) -> Float64s:
         """Compute the margins of rows, before any link function; shape (n, outputs)."""
@@ -185,7 +185,7 @@ class FittedTrees(Fitted, Protocol):
         """Return the leaf that each row reaches in each tree, shape (n, trees)."""
 
     def contributions(self, x: sp.csr_array) -> Any:
-        """Return what each feature, and then the base, contributes to the margins, shape (n, ..., features + 1)."""
+        """Return the contribution of each feature, and then of the base, to margins; shape (n, ..., features + 1)."""
 
 
 class Head(Protocol):
@@ -205,25 +205,25 @@ class Head(Protocol):
         """Return classes or values, shape (n,)."""
 
 
-def predicted(fitted: Fitted, head: Head, x: Any, starts: Any, of_trees: Collection[str]) -> dict[str, Float64s]:
+def predicted(fitted: Fitted, head: Head, x: Any, starts: Any, tree_outputs: Collection[str]) -> dict[str, Float64s]:
     """Return predictions of rows by kind: "raw", "prediction" and, if the model has them, "probability".
 
-    ``starts`` are margins that rows begin with, shape (n, 1), or 0; ``of_trees`` has "leaf" or "contrib" to add these.
+    ``starts``: offsets of the margins, shape (n, 1), or 0. ``tree_outputs``: "leaf" and "contrib" request these kinds.
     """
     raw = head.raw(fitted.margins(x) + starts)
     probability = head.probability(raw)
     predictions = {"raw": raw, "prediction": head.prediction(raw)}
     if probability is not None:
         predictions["probability"] = probability
-    if "leaf" in of_trees:
+    if "leaf" in tree_outputs:
         predictions["leaf"] = np.asarray(cast(FittedTrees, fitted).leaves(x), np.float64)
-    if "contrib" in of_trees:
+    if "contrib" in tree_outputs:
         predictions["contrib"] = _contributions(cast(FittedTrees, fitted), x, starts)
     return predictions
 
 
 def _contributions(fitted: FittedTrees, x: Any, starts: Any) -> Float64s:
-    """Return what adds up to the margins, one output after the other; where rows begin is part of the last number."""
+    """Return the contributions to the margins, output by output; each output's last one includes its start."""
     contributions = fitted.contributions(x)
     contributions = contributions[:, None] if contributions.ndim == 2 else contributions
     contributions[:, :, -1] += starts

@@ -102,15 +102,15 @@ def check_key_columns(dataset: DataFrame, hasher: FieldHasher) -> None:
             if counts[name] > 1:
                 raise InputError(f"column {name!r}: expected one column of that name, got {counts[name]}")
             kind = field.kind if field.kind != "cross" else hasher.parts[name].kind
-            expected = _wrong(types[name], kind, is_values=position == 1, in_cross=field.kind == "cross")
+            expected = _expected_type(types[name], kind, is_values=position == 1, in_cross=field.kind == "cross")
             if expected:
                 is_other = kind == "categorical" and not isinstance(types[name], (NumericType, ArrayType))
                 hint = ": cast it to string" if is_other else ""
                 raise InputError(f"column {name!r}: expected {expected}, got {types[name].simpleString()}{hint}")
 
 
-def _wrong(kind: DataType, role: str, is_values: bool, in_cross: bool) -> str:
-    """Return what was expected of a column in this role; "" if its type fits."""
+def _expected_type(kind: DataType, role: str, is_values: bool, in_cross: bool) -> str:
+    """Return the types that a column in this role may have, in words; empty if its type is one of them."""
     element = kind.elementType if isinstance(kind, ArrayType) else None
     if role == "keys":
         fits = isinstance(element, NumericType if is_values else IntegralType)
@@ -222,9 +222,9 @@ def _namer(hasher: FieldHasher) -> Callable[[Batches], Batches]:
     def name(batches: Batches) -> Batches:
         seen: set[int] = set()
         for batch in batches:
-            found = {key: said for key, said in hasher.inverse(batch).items() if key not in seen}
-            seen |= found.keys()
-            columns = [list(found), [field for field, _ in found.values()], [value for _, value in found.values()]]
+            new = {key: names for key, names in hasher.inverse(batch).items() if key not in seen}
+            seen |= new.keys()
+            columns = [list(new), [field for field, _ in new.values()], [value for _, value in new.values()]]
             types = (pa.int64(), pa.string(), pa.string())
             arrays = [pa.array(values, kind) for values, kind in zip(columns, types, strict=True)]
             yield pa.RecordBatch.from_arrays(arrays, names=["key", "field", "value"])

@@ -33,9 +33,9 @@ class WorkerSurvey:
     """A worker's survey, without faults.
 
     Attributes:
-        table: float64, shape (groups, len(FIELDS)); NaN: there is none.
-        shift: what was subtracted from labels.
-        unit: what weights were multiplied by.
+        table: float64, shape (groups, len(FIELDS)); NaN: no value.
+        shift: the number that was subtracted from labels.
+        unit: the number by which weights were multiplied.
         dim: number of features.
     """
 
@@ -71,9 +71,9 @@ class ReadAndSurvey:
     """Reads a worker's rows, and surveys them.
 
     Attributes:
-        classes: as of ``tables.survey``.
+        classes: see ``tables.survey``.
         most: labels of classes are whole numbers below this.
-        most_bytes: of Arrow batches that the worker reads: Spark's estimate of a table may be far too small.
+        most_bytes: the limit of Arrow batches that the worker reads: Spark's estimate of a table may be far too small.
     """
 
     columns: ColumnNames

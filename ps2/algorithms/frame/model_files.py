@@ -26,7 +26,7 @@ PART = "part-00000"
 
 
 def located(spark: Any, path: str) -> tuple[str, bool]:
-    """Return the URL for fsspec of a path as Spark reads it, and whether it exists."""
+    """Return the fsspec URL of a path, resolved as Spark resolves it, and whether it exists."""
     if not isinstance(path, str):
         raise TypeError(f"path: expected a string, got {type(path).__name__}")
     _check_home(path)
@@ -52,7 +52,7 @@ def _plain(url: str) -> str:
 
 
 def save_metadata(instance: Any, path: str, spark: Any, extra: dict[str, Any] | None, params: dict[str, Any]) -> None:
-    """Write pyspark's description of an object to the folder ``metadata`` in its own."""
+    """Write pyspark's description of an object to the folder ``metadata`` inside the object's folder."""
     _check_home(path)
     if not is_connect(spark):
         DefaultParamsWriter.saveMetadata(
@@ -63,7 +63,7 @@ def save_metadata(instance: Any, path: str, spark: Any, extra: dict[str, Any] | 
 
 
 def write_metadata(instance: Any, path: str, spark: Any, extra: dict[str, Any] | None, params: dict[str, Any]) -> None:
-    """Write the same by this process alone."""
+    """Write the same as ``save_metadata``, from this process and without Spark."""
     text: str = DefaultParamsWriter._get_metadata_to_save(instance, spark, extra, params)
     fs, root = resolve_url(path)
     with reported(root, "writing the metadata"):
@@ -73,7 +73,7 @@ def write_metadata(instance: Any, path: str, spark: Any, extra: dict[str, Any] |
 
 
 def load_metadata(path: str, spark: Any) -> dict[str, Any]:
-    """Read what ``save_metadata`` has written, or pyspark."""
+    """Read the metadata that ``save_metadata`` or pyspark has written."""
     if not is_connect(spark):
         return DefaultParamsReader.loadMetadata(escaped(path), spark.sparkContext)
     fs, root = resolve_url(path)
@@ -83,14 +83,14 @@ def load_metadata(path: str, spark: Any) -> dict[str, Any]:
 
 
 def remove_folder(path: str) -> None:
-    """Remove a folder that another object is saved to."""
+    """Remove a folder before another object is saved to it."""
     fs, root = resolve_url(path, "path")
-    with reported(root, "removing what is there"):
+    with reported(root, "removing the files in it"):
         remove_tree(fs, root)
 
 
 class _Overwriting(MLWriter):
-    """Replaces a folder, also for a client of Spark Connect, which has no JVM that would."""
+    """Replaces a folder. A client of Spark Connect has no JVM to do so, and removes the folder itself."""
 
     def _handleOverwrite(self, path: str) -> None:
         if not is_connect(self.sparkSession):
@@ -122,12 +122,12 @@ class ModelWriter(_Overwriting):
 
 
 class ExportingWriter(ModelWriter, GeneralMLWriter):
-    """Writes a model; with ``format("pmml")``, pyspark.ml writes its counterpart."""
+    """Writes a model; with ``format("pmml")``, pyspark.ml writes its model of the same kind."""
 
     source = "internal"
 
     def saveImpl(self, path: str) -> None:
-        """Write the model; in another format than "internal", pyspark.ml writes its own model.
+        """Write the model; pyspark.ml writes all formats except "internal".
 
         Raises:
             UsageError: the model has too many weights for the driver, so pyspark.ml cannot hold it.
@@ -151,18 +151,18 @@ class ModelReader(MLReader[Any]):
         """Read a model.
 
         Raises:
-            CheckpointMissingError: there is none.
-            UsageError: it has another class or an unknown version.
+            CheckpointMissingError: the folder holds no model.
+            UsageError: the model has another class or an unknown version.
             CheckpointCorruptError: the files do not match the metadata.
-            StoppedError: its weights belong on servers, and no PS2Context is active.
+            StoppedError: the model's weights belong on servers, and no PS2Context is active.
         """
         metadata = _metadata(self.sparkSession, path, self._cls)
         url, _ = located(self.sparkSession, path)
-        return _made(self._cls, path, url, metadata)
+        return _build_model(self._cls, path, url, metadata)
 
 
 def write_local_model(model: Any, path: str) -> None:
-    """Write a model to a new folder, local or a URL of fsspec, that this process reaches; executors need not."""
+    """Write a model to a new folder, local or an fsspec URL. Only this process needs access to it."""
     content = model._write_content(path)
     write_metadata(model, path, active_session(), {KEY: content}, _as_json(model))
 
@@ -171,10 +171,10 @@ def read_local_model(cls: Any, path: str) -> Any:
     """Read what ``write_local_model`` wrote; raises like ``ModelReader.load``."""
     metadata = read_metadata(path)
     _check_class(path, metadata, cls)
-    return _made(cls, path, path, metadata)
+    return _build_model(cls, path, path, metadata)
 
 
-def _made(cls: Any, path: str, url: str, metadata: dict[str, Any]) -> Any:
+def _build_model(cls: Any, path: str, url: str, metadata: dict[str, Any]) -> Any:
     model = cls(cls._read_content(path, url, metadata.get(KEY)))
     model._resetUid(metadata["uid"])
     _set_params(model, metadata)
@@ -198,8 +198,8 @@ class EstimatorReader(DefaultParamsReader[Any]):
         """Read an estimator.
 
         Raises:
-            CheckpointMissingError: there is none.
-            UsageError: it has another class.
+            CheckpointMissingError: the folder holds no estimator.
+            UsageError: the estimator has another class.
         """
         metadata = _metadata(self.sparkSession, path, self.cls)
         estimator: Any = self.cls()
@@ -222,7 +222,7 @@ def _set_params(instance: Any, metadata: dict[str, Any]) -> None:
             rows = np.array(value, np.float64)
             matrix = DenseMatrix(rows.shape[0], rows.shape[1], rows.reshape(-1), isTransposed=True)
             metadata["paramMap"][name] = matrix
-    # A version of pyspark may have params without an effect that another one lacks.
+    # Some versions of pyspark have params that other versions lack; these have no effect here.
     metadata["defaultParamMap"] = {
         name: value for name, value in metadata["defaultParamMap"].items() if instance.hasParam(name)
     }
@@ -234,21 +234,21 @@ def _metadata(spark: Any, path: str, cls: type) -> dict[str, Any]:
     expected = f"{cls.__module__}.{cls.__name__}"
     resolve_url(path, "path")
     if not located(spark, f"{path}/metadata")[1]:
-        raise CheckpointMissingError(f"{path}: expected a {expected}, and there is no folder metadata in it")
+        raise CheckpointMissingError(f"{path}: expected a {expected}, but it has no folder metadata")
     metadata = load_metadata(path, spark)
     _check_class(path, metadata, cls)
     return metadata
 
 
 def _check_class(path: str, metadata: dict[str, Any], cls: type) -> None:
-    """Raise UsageError if metadata describe another class. Earlier versions had classes in other modules of ours."""
+    """Raise UsageError if metadata describe another class. Earlier versions of PS2 had them in other modules."""
     module, _, name = str(metadata.get("class")).rpartition(".")
     if name != cls.__name__ or module.partition(".")[0] != cls.__module__.partition(".")[0]:
         raise UsageError(f"{path}: expected a {cls.__module__}.{cls.__name__}, got a {metadata.get('class')}")
 
 
 def prepare_folder(spark: Any, path: str, overwrite: bool) -> None:
-    """Make a model's folder before the training; ConfigError if that fails, or the folder is full and must stay."""
+    """Make a model's folder before the training; ConfigError if that fails, or it has files and not ``overwrite``."""
     url, exists = located(spark, path)
     fs, root = resolve_url(url)
     if exists and not overwrite and (fs.isfile(root) or fs.ls(root)):

@@ -29,9 +29,9 @@ from ps2.errors import InputError, UsageError
 from ps2.run.spark.backend_lookup import with_python
 
 _WHOLE = "ps2 predictions"
-# Of the struct that a task gets; vectors have no field of this name.
+# A field of the struct that a task gets; vectors have no field of this name.
 MARGIN = "margin"
-# Columns meanwhile.
+# Temporary columns.
 DENSE, SPARSE = "ps2 dense", "ps2 sparse"
 _ARRAYS = ("raw", "probability", "leaf", "contrib")
 _STRUCT = ", ".join([*(f"{name} array<double>" for name in _ARRAYS), "prediction double", "fault string"])
@@ -84,10 +84,10 @@ def with_predictions(
     """Add columns of predictions.
 
     Args:
-        columns: of features and, perhaps, of margins, which are added to the model's.
+        columns: the columns of features and, optionally, of margins, which are added to the model's.
         dim: number of features.
         share: gives a task the trained parameters.
-        names: of the new columns, each with its kind: "raw", "probability", "prediction" or, for trees, "leaf" and
+        names: the new columns, each with its kind: "raw", "probability", "prediction" or, for trees, "leaf" and
             "contrib".
 
     Raises:
@@ -169,7 +169,7 @@ def _input(frame: DataFrame, columns: ColumnNames) -> Column:
     return F.struct(*(vectors[part.name].alias(part.name) for part in _VECTOR), *margin) if margin else vectors
 
 
-def _predictor(share: Callable[[], Fitted], head: Head, columns: ColumnNames, of_trees: set[str]) -> Any:
+def _predictor(share: Callable[[], Fitted], head: Head, columns: ColumnNames, tree_outputs: set[str]) -> Any:
     name = _name(columns.features)
 
     def predict(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
@@ -178,7 +178,7 @@ def _predictor(share: Callable[[], Fitted], head: Head, columns: ColumnNames, of
         for batch in batches:
             try:
                 x = _read(batch, name, before, fitted)
-                predictions = _as_frame(predicted(fitted, head, x, _starts(batch, columns, before), of_trees))
+                predictions = _as_frame(predicted(fitted, head, x, _starts(batch, columns, before), tree_outputs))
             except UsageError as error:
                 predictions = _faulty(len(batch), str(error))
             yield predictions

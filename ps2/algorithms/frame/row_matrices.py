@@ -15,14 +15,14 @@ from ps2.errors import DTypeError, InputError, ShapeError
 def as_rows(name: str, x: Any, features: int | None = None, what: str = "numbers") -> Any:
     """Return rows as an array or a scipy CSR array of numbers, shape (n, features); the dtype is the caller's.
 
-    A CSR array has sorted columns, each at most once in a row: values that the caller gave for the same place are
-    added up, as scipy does.
+    A CSR array has sorted columns, each at most once in a row: values with the same indices are added up, as
+    scipy does.
 
     Args:
-        name: of the argument, for errors.
-        x: scipy sparse, or anything that NumPy converts to an array, such as a pandas DataFrame, whose NA is NaN.
-        features: None: any number of them.
-        what: what the numbers are, for errors.
+        name: the argument's name, for errors.
+        x: a scipy sparse matrix, or anything that NumPy converts to an array, such as a pandas DataFrame (NA: NaN).
+        features: the expected number of features; None: any.
+        what: a description of the numbers, for errors.
 
     Raises:
         ShapeError, DTypeError: x is not such a matrix.
@@ -71,8 +71,8 @@ def _as_array(name: str, expected: str, x: Any) -> Any:
 def _canonical(expected: str, x: Any) -> sp.csr_array:
     """Return a sparse matrix as CSR in canonical form; the caller's arrays are not changed."""
     if x.format not in ("csr", "csc", "bsr"):
-        # scipy converts other forms, too, without looking for places that the matrix does not have.
-        x = sp.csr_array(x) if x.format == "lil" else _placed(expected, x.tocoo())
+        # scipy converts other formats, too, but does not check their indices.
+        x = sp.csr_array(x) if x.format == "lil" else _checked_csr(expected, x.tocoo())
     try:
         x.check_format(full_check=True)
     except ValueError as error:
@@ -80,9 +80,9 @@ def _canonical(expected: str, x: Any) -> sp.csr_array:
     return canonical(sp.csr_array(x))
 
 
-def _placed(expected: str, x: Any) -> sp.csr_array:
-    """Return a COO matrix as CSR, if all its entries have places in it."""
-    for indices, size in zip((x.col, x.row), reversed(x.shape), strict=False):  # one dimension has no rows
+def _checked_csr(expected: str, x: Any) -> sp.csr_array:
+    """Return a COO matrix as CSR; raise ShapeError if an index is out of range."""
+    for indices, size in zip((x.col, x.row), reversed(x.shape), strict=False):  # a one-dimensional array has no rows
         if len(indices) and not 0 <= indices.min() <= indices.max() < size:
             raise ShapeError(
                 f"{expected}, got a malformed sparse matrix: indices must be in [0, {size}), and are "

@@ -370,7 +370,7 @@ class HistorySummary:
 
         Args:
             path: file to write as well: PNG, or the format of its suffix (.svg, .pdf).
-            ax: draws there; None: a figure of its own, without a window and pyplot, which a notebook shows.
+            ax: the Axes to draw in; None: a new figure without pyplot, which opens no window; a notebook shows it.
 
         Returns:
             The Axes with the plot.

@@ -86,7 +86,7 @@ class Survey(TableSurvey):
     """Result of a survey of a table with labels.
 
     Attributes:
-        facts: of the rows to train on.
+        facts: facts about the rows to train on.
         features: the schema's entries for the feature columns.
         has_class_0_alone: whether all rows to train on are of class 0, and no metadata list another class.
     """

@@ -1,7 +1,7 @@
 """The minimum memory of a training, checked before it begins. Pure.
 
-Sparse vectors hold only the columns that the rows use, which are known once the rows are read. So the driver counts one
-feature of them, and each worker counts its own features.
+Sparse vectors hold only the columns that the rows use, which are known once the rows are read. So the driver assumes
+one feature for them, and each worker counts the features of its rows.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from ps2.algorithms.linear.solvers.descent import PAIRS
 from ps2.algorithms.linear.solvers.least_squares import packed_size
 from ps2.algorithms.linear.solvers.optimizer import states_of
 
-# The maximum number of vectors of weights of a solver, those of the best model included, without an optimizer's state.
+# The maximum number of weight vectors of a solver, including the best model's, excluding an optimizer's state.
 ROWS: dict[SolverName, int] = {"l-bfgs": 2 * PAIRS + 12, "normal": 3, "minibatch": 5, "ma-sgd": 5, "ftsgd": 5, "sap": 7}
-# The number of float64 arrays, as long as its weights, that a worker has at a time besides weights and columns.
+# The maximum number of float64 arrays, each as long as a worker's weights, besides its weights and columns.
 BUFFERS: dict[SolverName, int] = {"l-bfgs": 1, "normal": 1, "minibatch": 1, "ma-sgd": 2, "ftsgd": 4, "sap": 1}
 COLUMN_BYTES = 8
 KEY_BYTES = 8
 
 
 def feature_vectors(problem: Problem) -> int:
-    """Return the number of vectors of sums for the features' scales."""
+    """Return the number of vectors that hold sums from which the features' scales follow."""
     # Squares of float32 values do not overflow float64.
     return 4 if is_small(problem) else 3
 
 
 def rows_of(plan: LinearPlan) -> int:
-    """Return the maximum number of vectors of weights."""
+    """Return the maximum number of weight vectors, an optimizer's state included."""
     states = len(states_of(plan.optimizer)) if plan.solver == "minibatch" else 0
     return ROWS[plan.solver] + states + (2 if plan.bounds is not None else 0)
 
 
 def fleet_bytes(problem: Problem, plan: LinearPlan) -> int:
-    """Return the minimum bytes of the vectors on all servers together."""
+    """Return the minimum memory of the vectors, in bytes over all servers."""
     rows, sums = rows_of(plan), feature_vectors(problem) * 8 * plan.scales(problem)
     if is_small(problem) or plan.all_columns:
         item = 8 if is_small(problem) else 4
@@ -46,7 +46,7 @@ def fleet_bytes(problem: Problem, plan: LinearPlan) -> int:
 
 
 def worker_bytes(problem: Problem, plan: LinearPlan, features: int) -> int:
-    """Return the minimum bytes of a worker with this number of features: columns, weights, gradient."""
+    """Return the minimum memory of a worker with this number of features: columns, weights and gradient."""
     weight = COLUMN_BYTES + (8 if is_small(problem) else 4) + 8 * BUFFERS[plan.solver]
     return features * problem.width * weight + _products_bytes(problem, plan)
 

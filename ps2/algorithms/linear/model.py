@@ -91,7 +91,7 @@ class LinearModel(_Predictor):
             path: folder, local or a URL that fsspec knows.
 
         Raises:
-            CheckpointMissingError: there is none.
+            CheckpointMissingError: the folder holds no model.
             UsageError: it is another model, such as a factorization machine, or of a version that is not known here.
             CheckpointCorruptError: the files do not match the metadata.
         """
@@ -126,7 +126,7 @@ class FactorizationMachine(_Predictor):
         """Read a model that ``model.save(path)`` of an estimator's model wrote; see ``LinearModel.load``.
 
         Raises:
-            CheckpointMissingError: there is none.
+            CheckpointMissingError: the folder holds no model.
             UsageError: it is another model, such as a linear one, or of a version that is not known here.
             CheckpointCorruptError: the files do not match the metadata.
         """

@@ -187,11 +187,11 @@ class LDATopics(ArrayModel):
         """Plot the most likely words of topics as bars, a panel for each topic.
 
         Args:
-            path: also writes the plot there: PNG, or the format of the suffix (.svg, .pdf).
+            path: a file to which the plot is also written: PNG, or the format of its suffix (.svg, .pdf).
             maxTermsPerTopic: how many words of a topic, at most.
             vocabulary: the words, such as ``CountVectorizerModel.vocabulary``; None: their numbers.
             topics: numbers of the topics to draw; None: the first 24.
-            ax: draws there; None: a figure of its own, without a window and pyplot, which a notebook shows.
+            ax: the Axes to draw in; None: a new figure without pyplot, which opens no window; a notebook shows it.
 
         Returns:
             The Axes around the panels.

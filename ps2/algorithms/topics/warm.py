@@ -1,4 +1,4 @@
-"""Compile kernels of topics (``python -m ps2.algorithms.topics.warm``); else they are at first use."""
+"""Compile kernels of topics (``python -m ps2.algorithms.topics.warm``); otherwise first use compiles them."""
 
 from __future__ import annotations
 

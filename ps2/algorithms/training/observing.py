@@ -14,10 +14,10 @@ class FitWatch(Protocol):
     """Watches one fit. Its methods do not raise, and return at once, except for ``ended``."""
 
     def step(self, report: StepReport) -> None:
-        """Note a step. Any thread may call this."""
+        """Record a step. Any thread may call this."""
 
     def ended(self, model: Any) -> None:
-        """Note the end of the fit; ``model`` is None if the fit failed."""
+        """Record the end of the fit; ``model`` is None if the fit failed."""
 
 
 # Called with an estimator when its fit begins; returns None to ignore this fit.

@@ -24,7 +24,7 @@ FIRST_CLOCK = 1
 
 
 class NotWhole(RecoveryError):
-    """Servers were lost just before the end of a run, so its result is incomplete: a fit begins anew."""
+    """Servers were lost just before the end of a run, so its result is incomplete: a fit starts again."""
 
 
 class WorkerProgram(Protocol):

@@ -154,7 +154,7 @@ def unevenness(loads: Iterable[Load], workers: int) -> float:
 
 
 def deal_by_cost(costs: Int64s, parts: int) -> npt.NDArray[np.int32]:
-    """Return the part of each item, by the greedy rule: the costliest item first, to the cheapest part with room.
+    """Return the part of each item, by the greedy rule: the costliest item first, to the cheapest part not yet full.
 
     No part gets more than ``ceil(n / parts)`` items.
     """

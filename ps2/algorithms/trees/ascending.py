@@ -1,4 +1,4 @@
-"""Sets of whole numbers that ascend: NumPy's ``unique`` and ``isin`` hash or sort anew what is in order already."""
+"""Sets of integers in ascending order: NumPy's ``unique`` and ``isin`` would hash or sort them again."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ BATCH, BATCH_SHARE = 16, 8
 
 
 def rules_of(plan: BoostingPlan, scales: tuple[float, float]) -> Rules:
-    """Return how splits are judged; scales: factors of hessians and gradients."""
+    """Return how splits are judged; ``scales``: the factors that made hessians and gradients whole numbers."""
     hessian_scale, gradient_scale = scales
     penalties = float(plan.settings.regLambda), float(plan.settings.regAlpha)
     return Rules(1 / gradient_scale, 1 / hessian_scale, *penalties, float(plan.min_hessian), plan.min_third)
@@ -51,7 +51,7 @@ def limits_of(plan: BoostingPlan, rules: Rules, totals: Int64s, max_splits: int)
 
 
 class BoostedGrowth(Growth):
-    """A boosted tree that grows; scales: factors of hessians and gradients; rate: of leaves, None: the plan's."""
+    """A boosted tree that grows; scales: see ``PlantTrees``; rate: the learning rate of leaves, None: the plan's."""
 
     keeps_histograms, operation = True, "trees.best_splits"
 

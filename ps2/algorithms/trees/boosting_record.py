@@ -105,7 +105,7 @@ class BoostingRecord:
             record.rows, record.bytes = self._amounts[rounds - 1] if rounds else (0, 0)
 
     def _is_enough(self, value: float) -> bool:
-        """Note the metric of the held-out rows; return whether it has stopped improving."""
+        """Record the metric of the held-out rows; return whether it has stopped improving."""
         if math.isnan(value):
             return False
         self.record.validation.append(value)
@@ -115,7 +115,7 @@ class BoostingRecord:
         return True
 
     def result(self) -> tuple[Forest, TrainingHistory]:
-        """Return the forest of at most ``maxIter`` rounds, and how it went."""
+        """Return the forest of at most ``maxIter`` rounds, and the training's history."""
         self.cut(self._plan.settings.maxIter)
         return self.forest(), self.history()
 
@@ -129,7 +129,7 @@ class BoostingRecord:
         return replace(forest, absent=self._problem.absent)
 
     def history(self) -> TrainingHistory:
-        """Return how it went; with it, the leaves of each round."""
+        """Return the history of the training, with each round's number of leaves."""
         width = self._problem.objective.width
         leaves = tuple(self._leaves(end) for end in range(width, len(self.trees) + 1, width))
         return replace(self.record.history(), metrics={"leaves": leaves})

@@ -128,7 +128,7 @@ class PlantTrees(GrowTask):
     Attributes:
         first: the number of the first of these trees.
         count: the number of trees.
-        scales: factors of hessians and gradients, or of weights and labels.
+        scales: factors that make hessians and gradients, or weights and labels, whole numbers.
         begins_round: the boosted tree is the first of a round after the first one. Workers do what ``SumGradients``
             says, too.
     """

@@ -261,7 +261,7 @@ class Growth(ABC):
         )
 
     def _note(self, best: Splits) -> None:
-        """Note the best splits of the open nodes that gain enough."""
+        """Store the best splits of the open nodes that gain enough."""
         self._words, verdicts = best.sets.shape[1], np.zeros((len(self.open), 4), np.bool_)
         self._judge(best, verdicts)
         lefts, rights = best.lefts, self._arrays()[1] - best.lefts

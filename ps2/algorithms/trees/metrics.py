@@ -1,9 +1,9 @@
-"""Metrics of the rows that are held out: what a worker reports of its rows, and the value of all reports. Pure.
+"""Metrics of held-out rows: each worker's report, and the metric that all reports give. Pure.
 
 A report is an array that is added up over the workers. Means are exact. The AUC counts rows in ``CELLS`` equal cells
-between the least and the largest margin that the trees can give, which all workers know; rows of one cell count as
-tied. So the AUC is off by at most half the share of the pairs of a positive and a negative row that meet in a cell, and
-does not depend on how rows lie.
+between the smallest and the largest margin that the trees can give, which all workers know; rows of one cell count as
+tied. So the error of the AUC is at most half the share of (positive, negative) pairs of rows that share a cell, and
+does not depend on how rows are partitioned.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ps2.ops.guards import readable
 from ps2.ops.kernels import kernel
 
 MetricName = Literal["loss", "logloss", "error", "auc", "rmse", "mae", "ndcg", "map"]
-# Cells of the AUC: of margins that are spread over a tenth of their range, few pairs in ten thousand meet.
+# Cells of the AUC. If margins fill a tenth of the range, only a few pairs in ten thousand share a cell.
 CELLS = 1 << 14
 CLASSES: tuple[MetricName, ...] = ("logloss", "error")
 NUMBERS: tuple[MetricName, ...] = ("rmse", "mae")
@@ -44,14 +44,14 @@ METRICS: dict[LossName, tuple[MetricName, ...]] = {
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric; "loss" is that of the training; at: the number of rows at the head of a group for "ndcg" and "map"."""
+    """A metric; "loss" is the training's loss. ``at``: "ndcg" and "map" use this many top rows of each group."""
 
     name: MetricName = "loss"
     at: int = ALL
 
     @staticmethod
     def parsed(text: str) -> Metric:
-        """Return the metric of a name such as "auc" or "ndcg@10"; "" is the loss. ConfigError: there is none."""
+        """Return the metric with a name such as "auc" or "ndcg@10"; "" is the loss. ConfigError: an unknown name."""
         if not text:
             return Metric()
         names = [name for name in get_args(MetricName) if name != "loss"]
@@ -71,7 +71,7 @@ class Metric:
 
     @property
     def is_larger_better(self) -> bool:
-        """Whether a model is better where the metric is larger."""
+        """Whether a larger value means a better model."""
         return self.name in ("auc", *RANKS)
 
     def sums(
@@ -83,7 +83,7 @@ class Metric:
         span: tuple[float, float],
         groups: RowGroups | None = None,
     ) -> Float64s:
-        """Return a worker's report, shape (2, 1): a weighted sum, and weights; "auc": (2, CELLS), weights by class."""
+        """Return a worker's report, shape (2, 1): weighted sum, sum of weights; "auc": weights by class, (2, CELLS)."""
         if self.name == "auc":
             out = np.zeros((2, CELLS))
             smallest, width = span[0], (span[1] - span[0]) / CELLS
@@ -94,13 +94,13 @@ class Metric:
             return np.array([[total], [float(len(groups))]])
         if self.name in ("loss", "logloss"):
             return np.array(objective.losses(margins, y, weights, groups))[:, None]
-        each = self._of_rows(objective, margins, y)
+        errors = self._row_errors(objective, margins, y)
         if not len(weights):
-            return np.array([[each.sum()], [float(len(y))]])
-        return np.array([[weights @ each], [weights.sum()]])
+            return np.array([[errors.sum()], [float(len(y))]])
+        return np.array([[weights @ errors], [weights.sum()]])
 
-    def _of_rows(self, objective: Objective, margins: Float64s, y: Float64s) -> Float64s:
-        """Return what the metric is the mean of; "rmse": its square is."""
+    def _row_errors(self, objective: Objective, margins: Float64s, y: Float64s) -> Float64s:
+        """Return the error of each row. The metric is their mean; "rmse" is the root of their mean."""
         if self.name == "error":
             classes = margins.argmax(axis=1) if objective.width > 1 else margins[:, 0] > 0
             return (classes != y).astype(np.float64)
@@ -108,7 +108,7 @@ class Metric:
         return residuals * residuals if self.name == "rmse" else np.abs(residuals)
 
     def value(self, sums: Float64s) -> float:
-        """Return the metric of all rows; NaN: there is none with a weight, or, of "auc", only one class."""
+        """Return the metric of all rows; NaN if the weights sum to 0, or if "auc" has rows of only one class."""
         if self.name == "auc":
             return _auc(sums)
         if not sums[1, 0] > 0:
@@ -118,7 +118,7 @@ class Metric:
 
 
 def _auc(cells: Float64s) -> float:
-    """Return the share of pairs, by weight, in which the positive row is in a higher cell; half of those in one."""
+    """Return the weighted share of pairs whose positive row is in the higher cell; ties count half."""
     negative, positive = cells
     pairs = negative.sum() * positive.sum()
     below = np.cumsum(negative) - negative

@@ -33,7 +33,7 @@ class GBTModel(TreesModel):
         """Read a model that ``model.save(path)`` of an estimator's model wrote.
 
         Raises:
-            CheckpointMissingError: there is none.
+            CheckpointMissingError: the folder holds no model.
             UsageError: it is no model of trees, or of a version that is not known here.
             CheckpointCorruptError: the files are not what the metadata say.
         """

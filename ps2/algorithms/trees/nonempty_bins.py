@@ -6,7 +6,7 @@ and are on every copy: a number has the marks of 32 bins, and a row those of 64 
 of each 65 rows the second one has the marks of the others.
 
 Where in that row a histogram's marks are depends on how many bins lie on the server: when the matrix has been cut for
-another number of servers, they have to be made anew.
+another number of servers, they have to be made again.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ class Forest:
         return sum(map(len, self.trees))
 
     def to_debug_string(self, header: str, rate: float = 1.0) -> str:
-        """Print all trees as pyspark.ml does, under a first line; rate: as of ``parts``."""
+        """Print all trees as pyspark.ml does, below ``header``; ``rate``: see ``parts``."""
         texts = (
             f"  Tree {t} (weight {java_number(weight)}):\n" + part.trees[0].to_debug_string(4, float(part.base[0]))
             for t, (weight, part) in enumerate(zip(self.weights(rate), self.parts(rate), strict=True))

@@ -1,8 +1,8 @@
 """Operations of the strategy "servers": each server has some columns of all vectors, and draws negatives itself.
 
-A table is the only row of its matrix. A server's part of it holds its columns of all vectors, word by word, and then
-one more number for each word: those of the two tables together are an alias table, so that all servers draw the same
-negatives from the same key. A batch's tokens go to the servers, partial dot products come back, and their sums go to
+A table is the only row of its matrix. A server's part of it holds the server's columns of all vectors, word by word,
+then one number per word. These numbers of both tables form an alias table, from which all servers draw the same
+negatives for the same key. A batch's tokens go to the servers, partial dot products come back, and their sums go to
 the servers (paper, section 5.2.2). If one server has all columns, only tokens travel.
 """
 
@@ -51,7 +51,7 @@ class Batch(NamedTuple):
 
 @op(writes=("vectors", "contexts"), dtypes=FLOAT)
 def put_aliases(vectors: Block, contexts: Block, thresholds: Some, aliases: Some, *, words: Count, begin: int) -> None:
-    """Set a part of the alias table, beginning with one word; raise OutOfRangeError if a word is out of range."""
+    """Set a part of the alias table, from word ``begin`` on; raise OutOfRangeError if a word is out of range."""
     part = _tables(vectors, contexts, words)
     if not 0 <= begin <= begin + len(thresholds) <= words or (len(aliases) and aliases.max() >= words):
         raise OutOfRangeError(f"expected aliases of {words:,} words, got {len(thresholds):,} from {begin:,} on")
@@ -100,14 +100,14 @@ def learn_from_products(
     rate: float,
     workers: Count,
 ) -> None:
-    """Update vectors by the dot products, summed over all servers, while ``workers`` workers do so; see
-    ``find_products``."""
+    """Update vectors from the dot products, summed over all servers. ``workers``: how many workers update at the same
+    time. Other arguments: see ``find_products``."""
     part = _tables(vectors, contexts, words, kind)
     groups, count, used = _groups(_sample(part, tokens, offsets, key, window, negative, kind), kind)
     expected = (count if kind == CBOW else used, negative + 1)
     if products.shape != expected:
         raise ShapeError(f"products: expected shape {expected}, got {products.shape}")
-    if not count:  # sentences of a word each have no pairs
+    if not count:  # sentences of one word have no pairs
         return
     coefficients = np.array(products, np.float32)
     training_kernels.coefficients(coefficients, len(coefficients), np.float32(rate))
@@ -119,7 +119,7 @@ def learn_from_products(
     changes = *tables, np.zeros(len(words_in), np.int64), np.zeros(len(words_out), np.int64)
     rows = input_rows, begins, output_rows.reshape(count, -1)
     kernels.add_changes(part.vectors, part.contexts, groups, rows, count, kind, coefficients, changes)
-    # With one table, a word has two changes.
+    # With one table, a word changes both as an input and as an output.
     scale = CURVE * rate * workers * (2 if kind == EDGES_ONE_TABLE else 1)
     kernels.apply_changes(part.vectors, words_in, changes[0], changes[2], scale)
     kernels.apply_changes(part.contexts, words_out, changes[1], changes[3], scale)
@@ -150,7 +150,7 @@ def train_sentences(
 
 
 def _tables(vectors: Array, contexts: Array, words: int, kind: int = EDGES) -> Local:
-    """Return this server's part of two tables; of edges with one table, contexts are the vectors."""
+    """Return this server's part of two tables; for edges with one table, contexts are the vectors."""
     width = vectors.shape[1] // words - 1
     if vectors.shape != contexts.shape or vectors.shape != (1, words * (width + 1)) or width < 1:
         raise ShapeError(f"expected two tables of {words:,} words, got shapes {vectors.shape} and {contexts.shape}")
@@ -168,7 +168,7 @@ def _sample(part: Local, tokens: Array, offsets: Array, key: int, window: int, n
     if not len(ends) or ends[0] or ends[-1] != len(tokens) or (np.diff(ends) < 0).any():
         raise ShapeError(f"offsets: expected them to rise from 0 to {len(tokens):,}")
     if units == 2 and (np.diff(ends) != 2).any():
-        raise ShapeError("offsets: expected sentences of two")
+        raise ShapeError("offsets: expected edges: sentences of two tokens")
     batch_key = np.uint64(key % 2**64)
     windows = np.empty(len(tokens) if units == 1 else 0, np.int32)
     sampling_kernels.draw_windows(batch_key, window, windows)
@@ -188,7 +188,7 @@ def _distinct(words: Array) -> tuple[Array, Array]:
 
 
 def _groups(batch: Batch, kind: int) -> tuple[kernels.Groups, int, int]:
-    """Return the groups, their number, and the number of their inputs."""
+    """Return the groups, the number of groups, and the number of their inputs."""
     # The window may be larger than any sentence.
     lengths = np.diff(batch.offsets)
     pairs = min(2 * int(batch.windows.sum(dtype=np.int64)), int((lengths * (lengths - 1)).sum()))

@@ -33,7 +33,7 @@ def rewind_to(learned: int, offsets: Collection[int], commits: Collection[int], 
 
     If Spark has not committed batch ``learned``, it repeats that batch, and the learner skips it by its number. If
     Spark is ahead, batch ``learned + 1`` becomes the newest: Spark repeats it with the same offsets, and plans later
-    batches anew. RecoveryError: Spark is behind the model, or has removed the entries that it needs.
+    batches again. RecoveryError: Spark is behind the model, or has removed the entries that it needs.
     """
     newest = max(offsets, default=NOTHING)
     if newest < learned:

@@ -81,11 +81,11 @@ class StreamState:
         self.vector.add(change, wait=False)
 
     def begin(self, batch: int) -> None:
-        """Note on the servers that a batch begins."""
+        """Record on the servers that a batch begins."""
         self._set({BEGUN: batch + 1.0})
 
     def end(self, batch: int, newest_s: float) -> None:
-        """Note on the servers that the model holds a batch, and the largest time of a row so far."""
+        """Record on the servers that the model holds a batch, and the largest time of a row so far."""
         columns = {LEARNED: batch + 1.0}
         if newest_s > NEVER:
             columns |= {HAS_NEWEST: 1.0, NEWEST: newest_s}

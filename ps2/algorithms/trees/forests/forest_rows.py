@@ -50,7 +50,7 @@ class ForestRows:
         return exponents_of(self._pairs[None], self._pairs[:, 0])
 
     def begin(self, bins: Bins, columns: FeatureColumns | None, scales: tuple[float, float]) -> None:
-        """Bin the rows, and convert weights and labels to whole numbers; scales: factors of weights and labels."""
+        """Bin the rows, and convert weights and labels to whole numbers by multiplying them by ``scales``."""
         self.rows = binned(self._unbinned, bins, self._problem.absent, columns)
         assert self._unbinned.y is not None
         plan = self._plan

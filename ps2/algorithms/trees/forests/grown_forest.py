@@ -1,4 +1,4 @@
-"""A tree of a random forest as it has grown, in whole numbers; and the forest that such trees make."""
+"""Trees of a random forest with integer sums, as growth leaves them, and their conversion to a ``RandomForest``."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from ps2.array_types import Float64s
 
 @dataclass(frozen=True, eq=False)
 class ForestTree(GrownTree):
-    """A tree whose nodes are numbered level by level, from the left. Gains are of impurity times the node's weight."""
+    """A tree, its nodes numbered level by level from the left. A gain is a decrease of impurity times node weight."""
 
     def as_data(self) -> list[Any]:
-        """Return it as plain data: numbers of bins and features as int32."""
+        """Return the tree as plain data; bins and features are int32."""
         return [getattr(self, field.name) for field in fields(self)]
 
     def impurity(self, plan: ForestPlan, scales: tuple[float, float]) -> tuple[float, float]:
-        """Return the impurity of the root, and the mean impurity of the leaves; of labels the decrease below 0."""
+        """Return the impurity of the root, and the leaves' mean one; in a regression, both relative to the root's."""
         weight = self.weights(plan, scales)
-        gained = float(self.gains[self.children >= 0].sum()) / weight[0] if weight[0] else 0.0
+        decrease = float(self.gains[self.children >= 0].sum()) / weight[0] if weight[0] else 0.0
         root = 0.0
         if plan.classes and weight[0]:
             root = float(impurity_of(plan.impurity, self.shares(plan)[:1])[0])
-        return root, root - gained
+        return root, root - decrease
 
     def weights(self, plan: ForestPlan, scales: tuple[float, float]) -> Float64s:
         """Return the weight of each node."""
-        whole = self.sums[:, : plan.classes].sum(axis=1) if plan.classes else self.sums[:, 0]
-        return np.asarray(whole / scales[0])
+        scaled_weights = self.sums[:, : plan.classes].sum(axis=1) if plan.classes else self.sums[:, 0]
+        return np.asarray(scaled_weights / scales[0])
 
     def shares(self, plan: ForestPlan) -> Float64s:
         """Return the shares of the classes in each node, shape (n, classes)."""
@@ -51,7 +51,7 @@ class ForestTree(GrownTree):
 def random_forest(
     trees: Sequence[ForestTree], bins: Bins, problem: TreeProblem, plan: ForestPlan, scales: tuple[float, float]
 ) -> RandomForest:
-    """Return the forest of some trees; scales: factors of weights and labels."""
+    """Return the forest of these trees; ``scales``: the factors that made weights and labels whole numbers."""
     shares = tuple(tree.shares(plan) for tree in trees) if plan.classes else ()
     grown_trees = tuple(
         _tree(tree, bins, problem, plan, scales, shares[number] if shares else None)
@@ -84,17 +84,17 @@ def _tree(
 
 
 def without_unused(tree: ForestTree) -> ForestTree:
-    """Return a tree without the best splits of its leaves, which do not gain enough."""
+    """Remove the candidate splits of the leaves, which were rejected because they gain too little."""
     leaf = tree.children < 0
     where, sets, gains = tree.where.copy(), tree.sets.copy(), tree.gains.copy()
     where[leaf], sets[leaf], gains[leaf] = -1, 0, 0.0
-    # Sets are of categorical splits alone.
+    # Only categorical splits have sets.
     sets[where[:, BIN] >= 0] = 0
     return replace(tree, where=where, sets=sets, gains=gains)
 
 
 class ForestRecord:
-    """Trees by number; record: the root's impurity, then the mean impurity of the leaves of each tree."""
+    """The trees in order, and the record: the first root's impurity, then each tree's mean impurity of the leaves."""
 
     def __init__(self, problem: TreeProblem, plan: ForestPlan, record: Record) -> None:
         self._problem, self._plan, self.record = problem, plan, record
@@ -103,11 +103,11 @@ class ForestRecord:
         self._scales = (1.0, 1.0)
 
     def begin(self, bins: Bins, scales: tuple[float, float]) -> None:
-        """Note the bins, and the factors of weights and labels."""
+        """Store the bins, and the factors that made weights and labels whole numbers."""
         self._bins, self._scales = bins, scales
 
     def add(self, ask: Ask, trees: Sequence[ForestTree], rows: int, seconds: float | None = None) -> None:
-        """Record trees that have grown on ``rows`` rows; seconds: of one tree; None: as measured in the driver."""
+        """Record trees grown on ``rows`` rows; ``seconds``: the time of one tree, None: measure it in the driver."""
         if not trees:
             return
         tree_s = ask(lambda: self.record.lap_s / len(trees) if seconds is None else seconds)
@@ -120,7 +120,7 @@ class ForestRecord:
             ask.record_step_and_check_stop(leaves, {"leaves": int((tree.children < 0).sum())}, tree_s)
 
     def result(self) -> tuple[RandomForest, TrainingHistory]:
-        """Return the forest, and how it went."""
+        """Return the forest, and the history of its training."""
         return self.forest(), self.history()
 
     def forest(self) -> RandomForest:
@@ -129,6 +129,6 @@ class ForestRecord:
         return random_forest(self.trees, self._bins, self._problem, self._plan, self._scales)
 
     def history(self) -> TrainingHistory:
-        """Return how it went; with it, the leaves of each tree."""
+        """Return the history of the training, with each tree's number of leaves."""
         leaves = tuple(float((tree.children < 0).sum()) for tree in self.trees)
         return replace(self.record.history(), metrics={"leaves": leaves})

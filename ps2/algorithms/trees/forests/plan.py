@@ -66,7 +66,7 @@ class ForestPlan(Plan[ForestSettings]):
         return TURNS if self.node_features else 1
 
     def rules(self, scales: tuple[float, float]) -> ForestRules:
-        """Return how splits are judged; scales: factors of weights and labels."""
+        """Return how splits are judged; ``scales``: the factors that made weights and labels whole numbers."""
         settings = self.settings
         limits = float(self.min_node_weight), float(settings.minInfoGain)
         kinds = CODES[self.impurity], self.width, settings.minInstancesPerNode, settings.maxDepth

@@ -46,7 +46,7 @@ class RandomForest(TreesModel):
         """Read a model that ``model.save(path)`` of an estimator's model wrote.
 
         Raises:
-            CheckpointMissingError: there is none.
+            CheckpointMissingError: the folder holds no model.
             UsageError: it is no random forest, or of a version that is not known here.
             CheckpointCorruptError: the files are not what the metadata say.
         """
