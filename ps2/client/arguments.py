@@ -22,7 +22,7 @@ MAX_KEYS = 1 << 27
 Distribution = Literal["uniform", "normal"]
 # Parameters of each distribution, with their defaults.
 _DRAWS = {"uniform": {"low": 0.0, "high": 1.0}, "normal": {"mean": 0.0, "std": 1.0}}
-# No uniform draw is larger, and no normal one of 64 random bits.
+# Bounds of the absolute value of a draw, before shift and scale; a normal one is made of 64 random bits.
 _LARGEST_DRAW = {"uniform": 1.0, "normal": 10.0}
 # The smallest magnitudes that round to infinity.
 WIRE_ENDS = {"float16": 65520.0, "bfloat16": (2 - 2.0**-8) * 2.0**127}
@@ -89,9 +89,9 @@ def _check_fits(name: str, array: Array, dtype: np.dtype[Any]) -> None:
     """Raise DTypeError if an integer is outside the range of ``dtype``."""
     if not array.size or np.can_cast(array.dtype, dtype):
         return
-    ends = np.iinfo(dtype)
-    if array.max() > ends.max or array.min() < ends.min:
-        position = int(np.argmax((array > ends.max) | (array < ends.min)))
+    limits = np.iinfo(dtype)
+    if array.max() > limits.max or array.min() < limits.min:
+        position = int(np.argmax((array > limits.max) | (array < limits.min)))
         raise _unfit(name, array, dtype, position)
 
 
@@ -103,10 +103,10 @@ def as_wire_values(values: Any, spec: MatrixSpec, shape: tuple[int, ...], name: 
         too_large = (size >= WIRE_ENDS[spec.wire]) & np.isfinite(size)
         if too_large.any():
             position = int(np.argmax(too_large))
-            advice = "; make it with wire='bfloat16'" if spec.wire == "float16" else ""
+            advice = "; create it with wire='bfloat16'" if spec.wire == "float16" else ""
             raise OutOfRangeError(
-                f"{name}: {array.reshape(-1)[position]} (at position {position}) does not fit the {spec.wire} that "
-                f"this vector's values travel as{advice}"
+                f"{name}: {array.reshape(-1)[position]} (at position {position}) does not fit the {spec.wire} in "
+                f"which this vector's values are sent{advice}"
             )
     return array
 

@@ -18,8 +18,8 @@ from ps2.ops.kernels import Float64s, Int64s
 # Rows as plain data, which can be joined.
 PackedRows = dict[str, npt.NDArray[Any]]
 
-# Squared distances below this share of the squared lengths have lost too many digits: differences are squared instead;
-# the maximum number of differences in memory.
+# A squared distance below this share of the squared lengths has lost too many digits, and is computed from differences
+# instead. The maximum number of differences in memory.
 CLOSE, BLOCK_NUMBERS = 1e-6, 1 << 22
 
 
@@ -62,7 +62,7 @@ def packed(x: sp.csr_array, keys: Int64s, ids: UInt64s) -> PackedRows:
 
 
 def unpacked(rows: PackedRows, dim: int) -> sp.csr_array:
-    """Return the rows of ``packed``, in the columns of all features."""
+    """Return packed rows as a matrix that has a column for each feature."""
     starts = np.concatenate([[0], np.cumsum(rows["sizes"])])
     return sp.csr_array((rows["values"], rows["columns"], starts), shape=(len(rows["sizes"]), dim))
 

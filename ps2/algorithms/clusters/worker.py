@@ -32,15 +32,15 @@ from ps2.server.memory import free_bytes
 
 Array = npt.NDArray[Any]
 
-# Binary digits of a sum of all rows, and of a weight among them.
+# Significant bits of an exact sum over all rows; values and weights are rounded to units that leave room for them.
 DIGITS = 51
-# The smallest unit of sums by which numbers can be divided.
+# The minimum unit of sums: the quotient of a value and a smaller unit could overflow.
 MIN_UNIT = 2.0**-1000
-# Unit of float64 rows that have length 1: rows of one direction are equal, whatever their lengths were.
+# Float64 rows of length 1 are rounded to multiples of this, so that rows of one direction become equal.
 DIRECTION_UNIT = 2.0**-42
 # Maximum bytes of the candidates whose distances are computed together.
 CANDIDATE_BYTES = 128 << 20
-# From this share of nonzero sums on, all sums travel, without the numbers of their clusters.
+# If more than this share of the sums may be nonzero, all are sent, without the numbers of their clusters.
 DENSE_SHARE = 0.5
 
 
@@ -56,7 +56,7 @@ class ServerVectors:
         highs, lows: the largest value of each feature, and the largest negated one.
         held: the number of rows that hold each feature.
         shifts: the number that is subtracted from each feature (``clusters.shift``).
-        sizes: the largest absolute value of each feature after that.
+        sizes: the largest absolute value of each feature after the subtraction.
     """
 
     centres: DCVMatrix
@@ -71,12 +71,12 @@ class ServerVectors:
 
 
 class Scale(NamedTuple):
-    """The exponents of powers of two, which change no digit.
+    """Exponents of powers of two: scaling by these rounds nothing.
 
     Attributes:
-        exponent: values are divided by its power.
-        weights: weights are divided by its power.
-        rows: the number of rows is below its power.
+        exponent: values are divided by 2**exponent.
+        weights: weights are divided by 2**weights.
+        rows: the number of rows is below 2**rows.
     """
 
     exponent: int
@@ -94,7 +94,7 @@ class Survey(Task):
 
 @dataclass(frozen=True, eq=False)
 class RankRows(Task):
-    """Rank the rows for a draw: report the ranks and hashes of the first ones. The candidates are of earlier draws."""
+    """Rank the rows for a draw: report the ranks and hashes of the first ones. ``candidates``: from earlier draws."""
 
     scale: Scale
     draw: int
@@ -143,7 +143,7 @@ class ClusteringWorker:
 
     def __init__(self, plan: KMeansPlan, vectors: ServerVectors, reading: Reading) -> None:
         rows = reading.training
-        what = f"k={plan.clusters:,}: the rows of one worker use {len(rows.keys):,} features, at which the centres take"
+        what = f"k={plan.clusters:,}: the rows of one worker use {len(rows.keys):,} features; their centres take"
         check_worker(what, plan.worker_bytes(len(rows.keys)), free_bytes())
         self._plan, self._vectors, self._rows = plan, vectors, rows
         self._without_length = 0
@@ -173,8 +173,8 @@ class ClusteringWorker:
                 first = row_draws.smallest(ranks, self._ids, draw_size(self._plan, task.draw))
                 worker.report({"ranks": ranks[first], "ids": self._ids[first]}, "concat")
             case CollectDraw():
-                drawn = self._distinct(np.flatnonzero(self._ranks(task.draw) <= task.last_rank))
-                worker.report(start.packed(self._prepared.points.x[drawn], self._rows.keys, self._ids[drawn]), "concat")
+                rows = self._distinct(np.flatnonzero(self._ranks(task.draw) <= task.last_rank))
+                worker.report(start.packed(self._prepared.points.x[rows], self._rows.keys, self._ids[rows]), "concat")
             case WeighCandidates():
                 weights = np.bincount(self._nearest, self._prepared.weights, len(task.candidates["sizes"]))
                 worker.report({"weights": weights})
@@ -195,7 +195,7 @@ class ClusteringWorker:
         worker.report({"rows": len(rows), "without_length": self._without_length})
 
     def _ranks(self, draw: int) -> Float64s:
-        """Return the ranks of rows in a draw, which is at first by weight, then by the rows' shares of the cost."""
+        """Return the rows' ranks in a draw: draw 0 favours large weights, later ones large shares of the cost."""
         assert self._prepared is not None
         weights = self._prepared.weights * self._distances if draw else self._prepared.weights
         return row_draws.priorities(self._ids, weights, self._plan.seed, draw)
@@ -205,7 +205,7 @@ class ClusteringWorker:
         return np.asarray(numbers[np.unique(self._ids[numbers], return_index=True)[1]])
 
     def _find_nearest(self, candidates: Any) -> None:
-        """Find the nearest candidate of each row, some of which may be new."""
+        """Update each row's nearest candidate, if some candidates are new."""
         if candidates is None or len(candidates["sizes"]) == self._num_candidates:
             return
         assert self._prepared is not None
@@ -223,7 +223,7 @@ class ClusteringWorker:
         self._num_candidates = len(candidates["sizes"])
 
     def _place_centres(self, chosen: npt.NDArray[np.uint64]) -> None:
-        """Put the rows that are the first centres on the servers, each where its hash is among the chosen ones."""
+        """Put this worker's rows whose hashes are in ``chosen`` on the servers, as the first centres."""
         assert self._prepared is not None
         order = np.argsort(chosen)
         positions = np.minimum(np.searchsorted(chosen[order], self._ids), len(chosen) - 1)
@@ -282,7 +282,7 @@ class ClusteringWorker:
 
 
 class _Prepared:
-    """Rows without their offsets, and weights, scaled.
+    """Rows, shifted and scaled, and scaled weights.
 
     Attributes:
         weights: the weights of rows, as multiples of a unit, so that sums are exact.
@@ -318,7 +318,7 @@ class _Prepared:
 
 
 def draw_size(plan: KMeansPlan, draw: int) -> int:
-    """Return how many rows a draw takes: the first centre, or all of them ("random"), then candidates."""
+    """Return how many rows a draw takes: all centres ("random"), else one row in draw 0 and 2k candidates in others."""
     if plan.settings.initMode == "random":
         return plan.clusters
     return 2 * plan.clusters if draw else 1

@@ -31,8 +31,8 @@ from ps2.data.key_rows import KeyRows
 from ps2.errors import DivergedError
 
 WORDS = Words("epoch", "loss")
-# Parts of a plan that another driver may have otherwise, or that follow from the rows.
-UNDECISIVE = ("maxIter", "name", "steps", "weight")
+# Parts of a plan that may differ in a driver that resumes the training, or that follow from the rows.
+NOT_COMPARED = ("maxIter", "name", "steps", "weight")
 
 
 class DeepProgram(Program[TrainingHistory]):
@@ -58,7 +58,7 @@ class DeepProgram(Program[TrainingHistory]):
             epoch += 1
 
     def _epoch(self, epoch: int) -> Steps[tuple[float, int]]:
-        """Pass over all rows; return their mean loss, each row's before its step, and the number of rows."""
+        """Pass over all rows; return their number and mean loss, for each row with the model before its step."""
         num_rows, losses = 0, list[float]()
         for _ in range(self.plan.steps):
             step = yield NextClock().then(partial(self._take_step, epoch))
@@ -133,8 +133,8 @@ class Resumable:
         """
         keys = table.hasher.to_json()
         rows = {"columns": keys["fields"], "hashSeed": keys["seed"], "rows": table.rows, "workers": table.workers}
-        decisive = {key: value for key, value in plan.plain().items() if key not in UNDECISIVE}
-        training = Resumable(CheckpointNames.of(name, ps), {**model, **decisive, **rows})
+        compared = {key: value for key, value in plan.plain().items() if key not in NOT_COMPARED}
+        training = Resumable(CheckpointNames.of(name, ps), {**model, **compared, **rows})
         # Compare the settings first: the caller looks for vectors that depend on them.
         Journal.of(training.names, training.settings, DeepProgram.number)
         return training

@@ -24,7 +24,7 @@ class SparseCoder(ArrayModel):
 
     Attributes:
         dictionary: D, float64, shape (k, features).
-        penalty: of the codes' absolute values.
+        penalty: the penalty of the codes' absolute values.
         positive: whether codes are not negative.
 
     Example::

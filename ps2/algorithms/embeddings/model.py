@@ -48,10 +48,10 @@ class Embedding(ArrayModel):
         counts: int64, shape (n,): the occurrences of each name; 0 if unknown.
         contexts: float32, shape (n, d): the output vectors of the training, which ``score`` uses; None: the vectors
             themselves, or not saved.
-        exponent: the exponent of the counts from which negatives were drawn.
+        exponent: negatives were drawn in proportion to counts ** exponent.
         kind: the kind of training: "word2vec", "deepwalk", "node2vec" or "line".
-        sources: int64, shape (n,): of directed edges, the number of times that each name is a source, while ``counts``
-            count targets; None: ``counts`` count both.
+        sources: int64, shape (n,): for directed edges, how often each name is a source; ``counts`` then has how often
+            it is a target. None: ``counts`` has both.
 
     Example::
 
@@ -136,11 +136,11 @@ class Embedding(ArrayModel):
                 values = _texts(read_array(url, "names.npy", files), read_array(url, "ends.npy", files))
             names = Names(values, MODELS[kind][1])
             if list(vectors.shape) != content["shape"] or not len(names) == len(vectors) == len(counts):
-                raise ValueError(f"shapes {vectors.shape} and {counts.shape}, and {len(names)} names")
+                raise ValueError(f"vectors {vectors.shape}, counts {counts.shape}, and {len(names)} names")
             if contexts is not None and contexts.shape != vectors.shape:
-                raise ValueError(f"shapes {vectors.shape} and, of contexts, {contexts.shape}")
+                raise ValueError(f"vectors of shape {vectors.shape}, contexts of shape {contexts.shape}")
             if sources is not None and sources.shape != counts.shape:
-                raise ValueError(f"shapes {counts.shape} and, of sources, {sources.shape}")
+                raise ValueError(f"counts of shape {counts.shape}, sources of shape {sources.shape}")
             return Embedding(names, vectors, counts, kind, contexts, float(content["exponent"]), sources)
 
     def save(self, path: str) -> None:
@@ -281,12 +281,12 @@ class Embedding(ArrayModel):
         """Return the vectors' two largest principal components, shape (n, 2), and each one's share of the variance."""
         x = self.vectors.astype(np.float64)
         x -= x.mean(axis=0)
-        sizes, axes = np.linalg.eigh(x.T @ x)
-        missing = (0, max(0, 2 - self.dim))
-        points = np.pad(x @ axes[:, ::-1][:, :2], ((0, 0), missing))
+        values, axes = np.linalg.eigh(x.T @ x)
+        padding = (0, max(0, 2 - self.dim))
+        points = np.pad(x @ axes[:, ::-1][:, :2], ((0, 0), padding))
         # Fix the sign of each axis: its component of largest magnitude is positive.
         signs = np.sign(points[np.abs(points).argmax(axis=0), [0, 1]])
-        return points * np.where(signs == 0, 1.0, signs), np.pad(sizes[::-1][:2] / max(sizes.sum(), 1e-300), missing)
+        return points * np.where(signs == 0, 1.0, signs), np.pad(values[::-1][:2] / max(values.sum(), 1e-300), padding)
 
     def plotEmbedding(
         self,
@@ -351,7 +351,7 @@ def _largest(values: Array, count: int) -> Array:
 def _texts(text: Array, ends: Array) -> pa.Array:
     offsets = np.append(0, ends)
     if np.any(np.diff(offsets) < 0) or offsets[-1] != len(text):
-        raise ValueError("names and where they end do not go together")
+        raise ValueError("names.npy and ends.npy do not match")
     data = text.tobytes()
     bounds = zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
     return pa.array([data[begin:end].decode() for begin, end in bounds], pa.string())

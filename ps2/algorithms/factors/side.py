@@ -112,7 +112,7 @@ class Side:
 def _read_texts(text: Array, ends: Array) -> pa.Array:
     offsets = np.append(0, ends).astype(np.int64)
     if np.any(np.diff(offsets) < 0) or offsets[-1] != len(text):
-        raise ValueError("ids and where they end do not go together")
+        raise ValueError("ids and their ends do not match")
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(text, np.uint8))]
     array = pa.Array.from_buffers(pa.large_string(), len(ends), buffers)
     array.validate(full=True)

@@ -19,7 +19,7 @@ def as_rows(name: str, x: Any, features: int | None = None, what: str = "numbers
     added up, as scipy does.
 
     Args:
-        name: of the argument, for errors.
+        name: the argument's name, for errors.
         x: scipy sparse, or anything that NumPy converts to an array, such as a pandas DataFrame, whose NA is NaN.
         features: None: any number of them.
         what: what the numbers are, for errors.

@@ -16,7 +16,7 @@ class CheckpointNames:
     """Names of a training's vectors, in the order in which the driver makes these.
 
     Attributes:
-        prefix: of all names; "": the vectors have no names.
+        prefix: the prefix of all names; "": the vectors have no names.
         begun: how many clocks an earlier driver's workers have finished.
         called: for how many of these its ``onClock`` was called: fewer if the workers were ahead. The next run calls it
             for the others, with what they reported.
