@@ -67,12 +67,12 @@ def on_worker(args: Args) -> Part:
         fleet: dict[str, Any] = {"fleet": args.addresses[:servers], "tokenFile": args.token_file}
         with spark_and_servers("gigabit", "1g", 1, **fleet) as (_, ps):
             for way in WAYS:  # the first time, connections are made and kernels loaded
-                _trained(ps, _plan(args, min(args.columns)).by(way))
+                _trained(ps, _plan(args, min(args.columns)).with_via(way))
             for columns in args.columns:
                 plan = _plan(args, columns)
                 costs = predict_seconds(plan, _frequencies(plan), servers, 1, THREADS)
                 expected = {way: 1e6 * float(cost) for way, cost in zip(STRATEGIES, costs, strict=True) if way in WAYS}
-                measured = {way: _trained(ps, plan.by(way)) for way in WAYS}
+                measured = {way: _trained(ps, plan.with_via(way)) for way in WAYS}
                 chosen = min(WAYS, key=lambda way: expected[way])
                 fastest = min(WAYS, key=lambda way: measured[way])
                 what = f"auto ({chosen}), {servers} servers, d={columns}"

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.growing import Split
-from ps2.algorithms.trees.layout import set_of
+from ps2.algorithms.trees.layout import category_flags
 from ps2.algorithms.trees.tree import LEAF, Bools, Tree
 
 
@@ -90,5 +90,5 @@ class TreeBuilder:
 def split_test(split: Split, bins: Bins) -> float | Bools:
     """Return the threshold of a split, or the flags of the categories that go left."""
     if split.bin < 0:
-        return set_of(split.words, int(bins.categories[split.feature]))
+        return category_flags(split.words, int(bins.categories[split.feature]))
     return bins.threshold(split.feature, split.bin)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # Columns per server: title, attribute of ``ServerStatus``, format.
 SERVER_TABLE: tuple[tuple[Column, str, Callable[[Any], str]], ...] = (
     (Column("up", right=True), "uptime_s", duration),
-    (Column("matrices", right=True), "matrices", lambda held: f"{len(held):,}"),
+    (Column("matrices", right=True), "matrices", lambda matrices: f"{len(matrices):,}"),
     (Column("rows", right=True), "rows", "{:,}".format),
     (Column("memory", right=True), "memory_bytes", size),
     (Column("limit", right=True), "memory_limit_bytes", size),
@@ -196,7 +196,7 @@ class VectorInfo(NamedTuple):
 def fleet_status(
     answers: Mapping[str, ServerStatus | TransientError], names: Mapping[int, Mapping[str, int]]
 ) -> FleetStatus:
-    """Return the state of a fleet, by each server's answer and, by matrix, the row of each name."""
+    """Return the state of a fleet from its servers' answers; ``names``: by matrix, the rows of its named vectors."""
     statuses = [answer for answer in answers.values() if isinstance(answer, ServerStatus)]
     servers = [
         FleetServer(address, answer)

@@ -27,10 +27,10 @@ class Policy:
 
 
 @dataclass(frozen=True)
-class Lost:
+class Outage:
     """The state of a fleet when servers were declared lost.
 
-    ``silent_s``: since the oldest of their last signs of life. ``mutations``: each server's id and the number of
+    ``silent_s``: seconds since the earliest of their last heartbeats. ``mutations``: each server's id and the number of
     requests that had changed data on it, by index.
     """
 
@@ -52,7 +52,7 @@ class Recovery:
     Attributes:
         servers: indices of the lost servers; empty if a program let the fleet roll back.
         reason: why they were lost.
-        source: "replica", "handover" (the checkpoint that a server made before it ended in order) or "checkpoint". Only
+        source: "replica", "handover" (the checkpoint that a server made at a normal shutdown) or "checkpoint". Only
             with "checkpoint" are later changes missing.
         checkpoint: folder of the checkpoint, unless the source is a replica.
         step: first step that the checkpoint does not hold; None if it belongs to no step.
@@ -63,7 +63,7 @@ class Recovery:
         loadS: seconds until the new processes had their shards.
         nbytes: bytes of these shards.
         mutationsLost: number of requests whose changes are lost: those after the checkpoint, as of the last heartbeat.
-        zeros: matrices (and rows) younger than the checkpoint, which came back as zeros.
+        zeros: matrices (and rows) created after the checkpoint, which are zeros now.
     """
 
     servers: tuple[int, ...]
@@ -91,13 +91,13 @@ class Recovery:
         if self.source == "replica":
             return f"{text}: from the copies, nothing is missing"
         if self.source == "handover":
-            return f"{text}: from checkpoint {self.checkpoint}, with which it had ended; nothing is missing"
+            return f"{text}: from checkpoint {self.checkpoint}, which it made when it shut down; nothing is missing"
         subject = "all servers are" if self.rolledBack else "it is"
         text += f": {subject} at checkpoint {self.checkpoint} again (next step {self.step})"
         text += f", {self.mutationsLost} requests that changed something are missing"
         if self.mixed:
             text += "; the other servers go on from where they were, so ages of vectors are mixed"
-        return f"{text}; zeros, as younger: {', '.join(self.zeros)}" if self.zeros else text
+        return f"{text}; zeros, as created after the checkpoint: {', '.join(self.zeros)}" if self.zeros else text
 
 
 def backup_of(index: int, servers: int) -> int:
@@ -115,7 +115,7 @@ def source_of(lost: Collection[int], servers: int, policy: Policy, has_checkpoin
 def all_roll_back(policy: Policy, can_resume: bool) -> bool:
     """Return True if all servers roll back to a checkpoint, False if only the lost ones do.
 
-    ``can_resume``: a run or step is under way that can go on from that checkpoint by itself.
+    ``can_resume``: a run or step is under way that can resume from that checkpoint by itself.
     """
     return policy.recover == "consistent" or (policy.recover == "auto" and can_resume)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from ps2.coordinator.recovery import Lost
+from ps2.coordinator.recovery import Outage
 from ps2.dashboard.fleet_view import ServerHealth
 from ps2.errors import LostError, NotFoundError, RecoveringError, UnavailableError
 
@@ -263,12 +263,12 @@ class ServerRegistry:
             members = self._membership.members.items()
             return [index for index, m in members if m.lost_reason is not None and (replaces or m.ended)]
 
-    def fence(self, indices: Collection[int]) -> Lost:
+    def fence(self, indices: Collection[int]) -> Outage:
         """Ignore later signs of life of lost servers; return the state of the fleet now."""
         with self._lock:
             now_s = time.monotonic()
             members = self._membership.members
-            lost = Lost(
+            lost = Outage(
                 servers=tuple(indices),
                 reason="; ".join(
                     self._restoring.get(index) or f"server {index}: {members[index].lost_reason}" for index in indices

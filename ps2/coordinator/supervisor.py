@@ -11,7 +11,7 @@ from contextlib import ExitStack, suppress
 
 from ps2.coordinator.checkpoints import Checkpoints, Newest, younger
 from ps2.coordinator.fleet_control import FleetControl
-from ps2.coordinator.recovery import Lost, Policy, Recovery, RecoveryLog, Source, all_roll_back, backup_of, source_of
+from ps2.coordinator.recovery import Outage, Policy, Recovery, RecoveryLog, Source, all_roll_back, backup_of, source_of
 from ps2.coordinator.steps import Steps
 from ps2.errors import (
     CheckpointCorruptError,
@@ -278,7 +278,7 @@ class Supervisor:
             with self._master.unchanging(), ExitStack() as answering:
                 nbytes = self._restore_from_checkpoint((), newest, True, answering)
                 self._rolling_back = False
-                lost = Lost((), REQUESTED, 0.0, members)
+                lost = Outage((), REQUESTED, 0.0, members)
                 costs = (0.0, time.monotonic() - began_s, nbytes)
                 recovery = self._report(lost, "checkpoint", newest, True, costs)
                 self._recoveries.append(recovery)
@@ -294,7 +294,7 @@ class Supervisor:
 
     def _report(
         self,
-        lost: Lost,
+        lost: Outage,
         source: Source,
         newest: Newest | None,
         together: bool,

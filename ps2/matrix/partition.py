@@ -95,7 +95,7 @@ class MatrixSpec:
 
     def _check_key_policy(self, policy: KeyPolicy) -> None:
         if self.kind != "sparse":
-            raise ConfigError(f"key_policy: only the keys of a sparse matrix come and go, got kind={self.kind!r}")
+            raise ConfigError(f"key_policy: only a sparse matrix has managed keys, got kind={self.kind!r}")
         if self.np_dtype.kind != "f" and not policy.initial.is_zero:
             raise ConfigError(f"init: expected 'zeros' for a matrix of {self.dtype}, got {policy.initial.kind!r}")
         # A row that is added later is 0 at the active keys, so it must be 0 at all others.

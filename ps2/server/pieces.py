@@ -46,7 +46,7 @@ class Pieces:
     def __init__(self, memory: MemoryAccount) -> None:
         self._memory = memory
         self._lock = threading.Lock()
-        self._begun: dict[Name, _Begun] = {}
+        self._partial: dict[Name, _PartialRequest] = {}
 
     def put(self, piece: Request) -> tuple[Request, int] | None:
         """Add a piece. After the last one, return the request, and the bytes to give back once the request has run."""
@@ -55,23 +55,23 @@ class Pieces:
         offset = int(operation.params.get("at", -1))
         with self._lock:
             # The primary of another route version was replaced: it never completes its requests.
-            for old in [n for n, b in self._begun.items() if b.route_version != piece.route_version]:
+            for old in [n for n, b in self._partial.items() if b.route_version != piece.route_version]:
                 self._drop(old)
             if offset == 0:
                 self._drop(name)
-                self._begun[name] = _Begun(piece.route_version, self._memory)
-            begun = self._begun.get(name)
-            if begun is None or begun.came != offset:
+                self._partial[name] = _PartialRequest(piece.route_version, self._memory)
+            partial = self._partial.get(name)
+            if partial is None or partial.received_bytes != offset:
                 raise StaleRouteError("a piece of a forwarded request does not follow the one before it")
             try:
-                whole = begun.add(byte_view(operation.arrays[0]))
+                request = partial.add(byte_view(operation.arrays[0]))
             except PS2Error:
                 self._drop(name)
                 raise
-            if whole is None:
+            if request is None:
                 return None
-            del self._begun[name]
-            return whole, begun.counted_bytes
+            del self._partial[name]
+            return request, partial.counted_bytes
 
     def run(self, piece: Request, run: Callable[[Request], object]) -> None:
         """Add a piece, and run the request if it was the last."""
@@ -85,24 +85,24 @@ class Pieces:
             self._memory.give_transient(counted_bytes)
 
     def _drop(self, name: Name) -> None:
-        begun = self._begun.pop(name, None)
-        if begun is not None:
-            self._memory.give_transient(begun.counted_bytes)
+        partial = self._partial.pop(name, None)
+        if partial is not None:
+            self._memory.give_transient(partial.counted_bytes)
 
 
-class _Begun:
-    """A partly received request; ``came`` is its number of bytes so far."""
+class _PartialRequest:
+    """A partly received request; ``received_bytes`` is its number of bytes so far."""
 
     def __init__(self, route_version: int, memory: MemoryAccount) -> None:
         self.route_version = route_version
-        self.came = 0
+        self.received_bytes = 0
         self.counted_bytes = 0
         self._memory = memory
         self._reading: Reading[Request | PS2Error] = read_request(WHOLE_BYTES, self._reserve)
         self._view = next(self._reading)
 
     def add(self, data: memoryview) -> Request | None:
-        self.came += len(data)
+        self.received_bytes += len(data)
         while len(data):
             size = min(len(data), len(self._view))
             self._view[:size] = data[:size]
@@ -111,8 +111,8 @@ class _Begun:
                 continue
             try:
                 self._view = next(self._reading)
-            except StopIteration as read:
-                request: Request | PS2Error = read.value
+            except StopIteration as stop:
+                request: Request | PS2Error = stop.value
                 if isinstance(request, PS2Error):
                     raise request from None
                 return request

@@ -91,7 +91,7 @@ def send_all(connection: Connection, views: list[memoryview]) -> None:
 def receive(connection: Connection, reading: Generator[memoryview, None, T], deadline_s: float | None = None) -> T:
     """Read one message, by a reader of ``framing``, from a blocking socket; the deadline changes the socket's timeout.
 
-    Raises EOFError if the peer closed the connection before the message, OSError within it or after the deadline.
+    Raises EOFError if the peer closed the connection before the message, OSError within it or past the deadline.
     """
     begun = False
     try:
@@ -101,21 +101,21 @@ def receive(connection: Connection, reading: Generator[memoryview, None, T], dea
                 if deadline_s is not None:
                     wait_until(connection, deadline_s)
                 try:
-                    got = connection.recv_into(view, 0, socket.MSG_WAITALL)
+                    received = connection.recv_into(view, 0, socket.MSG_WAITALL)
                 except TimeoutError:
                     check()
                     if deadline_s is None or time.monotonic() > deadline_s:
                         raise
                     continue
-                if not got and not begun:
+                if not received and not begun:
                     raise EOFError
-                if not got:
+                if not received:
                     raise ConnectionResetError(0, "the peer closed the connection in the middle of a message")
                 begun = True
-                view = view[got:]
+                view = view[received:]
             view = next(reading)
-    except StopIteration as done:
-        message: T = done.value
+    except StopIteration as stop:
+        message: T = stop.value
         return message
 
 
@@ -138,7 +138,7 @@ class PlainSocket(socket.socket):
 def connect(family: int, address: Any, timeout_s: float) -> PlainSocket:
     """Connect a socket; raises OSError.
 
-    ``family``: AF_UNIX, or AF_UNSPEC for a host and port, all of whose addresses it tries.
+    ``family``: AF_UNIX; or AF_UNSPEC for a host and port: the addresses of the host are tried in order.
     """
     if family == socket.AF_UNIX:
         return _connect(family, address, timeout_s)

@@ -33,7 +33,7 @@ def rows(n=600):
 
 def model_of(*fields, kind="deepfm", optimizer="ftrl+adagrad", **settings):
     architecture = Architecture(kind, 4, len(fields), 1 if kind == "two-tower" else len(fields), (16, 8))
-    table = {"k": architecture.width, "optimizer": optimizer, "zeroColumns": architecture.first, "init": "normal"}
+    table = {"k": architecture.width, "optimizer": optimizer, "zeroColumns": architecture.num_linear, "init": "normal"}
     return DeepModel.new(architecture, FieldHasher(fields), {**table, "initScale": 0.01, **settings}, seed=0)
 
 

@@ -68,5 +68,5 @@ def test_choice_when_asked_then_says_what_it_was_chosen_by():
     plan, why = with_strategy(PLAN, np.array([2e-6, 1e-6, np.inf]))
     assert plan.settings.via == "rows"
     assert why == "chosen by predicted time per token: 'local' 2 us, 'rows' 1 us, 'servers' does not fit"
-    plan, why = with_strategy(PLAN.by("servers"), np.empty(0))
+    plan, why = with_strategy(PLAN.with_via("servers"), np.empty(0))
     assert (plan.settings.via, why) == ("servers", "as requested")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ps2.coordinator.recovery import Lost, Policy, Recovery, all_roll_back, backup_of, backups, source_of
+from ps2.coordinator.recovery import Outage, Policy, Recovery, all_roll_back, backup_of, backups, source_of
 
 ADDRESSES = ["a:1", "b:2", "c:3"]
 
@@ -67,14 +67,14 @@ def test_backups_when_there_are_no_replicas_then_nobody_has_one():
 
 
 def test_mutations_lost_when_checkpoint_has_some_then_is_rest():
-    lost = Lost((0,), "ended", 0.5, {0: ("id-0", 10), 1: ("id-1", 7)})
+    lost = Outage((0,), "ended", 0.5, {0: ("id-0", 10), 1: ("id-1", 7)})
     assert lost.mutations_since({"id-0": 4, "id-1": 7}, [0]) == 6
     assert lost.mutations_since({"id-0": 4, "id-1": 7}, [0, 1]) == 6
 
 
 def test_mutations_lost_when_server_is_newer_then_counts_all():
-    assert Lost((0,), "ended", 0.5, {0: ("its successor", 3)}).mutations_since({"id-0": 9}, [0]) == 3
+    assert Outage((0,), "ended", 0.5, {0: ("its successor", 3)}).mutations_since({"id-0": 9}, [0]) == 3
 
 
 def test_mutations_lost_when_last_heartbeat_is_older_then_none():
-    assert Lost((0,), "ended", 0.5, {0: ("id-0", 2)}).mutations_since({"id-0": 4}, [0]) == 0
+    assert Outage((0,), "ended", 0.5, {0: ("id-0", 2)}).mutations_since({"id-0": 4}, [0]) == 0

@@ -119,7 +119,7 @@ class Case:
         """Return the sums of what goes left by the answer."""
         f, bin, default = where
         size, flags, _ = self.features[f]
-        lefts = layout.set_of(words, size) if bin < 0 else np.arange(size) <= bin
+        lefts = layout.category_flags(words, size) if bin < 0 else np.arange(size) <= bin
         if flags & layout.HAS_MISSING:
             lefts[-1] = default
         return self.full[node, self.first[f] : self.first[f + 1]][lefts].sum(axis=0)[: self.channels]
@@ -193,7 +193,7 @@ def test_best_splits_when_no_missing_category_then_joins_zeros(gradient, goes):
     case.m[1] = np.array([[0, 0], [20, -50], [30, 50]]).reshape(-1)  # those of category 0: 10 and the gradient
     _, where, _, sets = case.found()
     assert where[0].tolist() == [0, -1, goes]
-    np.testing.assert_array_equal(layout.set_of(sets[0], 3), [goes, True, False])
+    np.testing.assert_array_equal(layout.category_flags(sets[0], 3), [goes, True, False])
 
 
 @pytest.mark.parametrize(("counts", "goes"), [((30, 10), 1), ((10, 30), 0)])

@@ -1,4 +1,4 @@
-"""What servers compute for k-means: sums of rows are added, and centres are moved to their means, where they lie.
+"""Server operations of k-means: sums of rows are added, and centres are moved to their means.
 
 A column of the matrices is a feature; its block has a number for each cluster. Sums over features are exact, so that
 they do not depend on how features are cut into shards.
@@ -36,7 +36,7 @@ def raise_to(u: Row, slots: Slots, values: Annotated[Values, along(SLOTS)]) -> N
 def shift(highs: Row, lows: Row, held: Row, sizes: Row, shifts: Row, *, rows: float) -> None:
     """Set the numbers that are subtracted from features, and their largest absolute values after it.
 
-    A feature that all rows hold, and that is never 0, loses the middle of its values: an offset would cost digits of
+    A feature that all rows hold, and that is never 0, loses the midrange of its values: an offset would cost digits of
     sums and distances. Others lose nothing, as rows that do not hold a feature would have to hold it then.
 
     Args:
@@ -74,7 +74,7 @@ def place(
 
 @op(reduce="concat", dtypes=FLOATS)
 def squares(m: Blocks) -> Annotated[Float64s, along(2, BLOCK)]:
-    """Return the sum of squares of each cluster's numbers on this shard, and what it has lost."""
+    """Return the sum of squares of each cluster's numbers on this shard, and its rounding error."""
     totals = np.zeros((2, m.shape[1]))
     for some in over_blocks(_squares, (readable(m),), cost=MOVE_COST * m.shape[1]):
         add_sums(totals[None], some[None])

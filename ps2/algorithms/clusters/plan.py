@@ -21,8 +21,8 @@ MIN_FLOAT32_NUMBERS = 1 << 22
 SUM_BYTES = 8
 # Numbers that the servers keep for each feature.
 NUMBERS_PER_FEATURE = 5
-# Seconds that a clock computes with a stored value, of dense and of sparse rows: once, and for each cluster (decision
-# 61).
+# Seconds that a clock spends on a stored value: (in any case, and for each cluster), of dense rows and of sparse rows
+# (decision 61).
 DENSE_S, SPARSE_S = (2.5e-9, 0.14e-9), (10e-9, 0.4e-9)
 # The approximate number of clocks besides iterations and draws.
 OTHER_CLOCKS = 6
@@ -59,8 +59,8 @@ class KMeansPlan(Plan[KMeansSettings]):
     @property
     def fleet_bytes(self) -> int:
         """The bytes on all servers together: centres, sums, and a few numbers for each feature and cluster."""
-        each = SUM_BYTES + (8 if self.dtype == "float64" else 4)
-        return self.numbers * each + SUM_BYTES * (NUMBERS_PER_FEATURE * self.dim + 2 * self.clusters)
+        number_bytes = SUM_BYTES + (8 if self.dtype == "float64" else 4)
+        return self.numbers * number_bytes + SUM_BYTES * (NUMBERS_PER_FEATURE * self.dim + 2 * self.clusters)
 
     def work(self, rows: int, cost: float) -> Work:
         """Return the work of the training; ``cost`` is the number of stored feature values plus the number of rows."""

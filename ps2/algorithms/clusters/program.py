@@ -56,7 +56,7 @@ def train(
     names = CheckpointNames.of(plan.name, ps)
     if not names.begun:
         what = f"k={plan.clusters:,} and {plan.dim:,} features make {plan.numbers:,} numbers of centres, which"
-        check_servers(f"{what} take with their sums", plan.fleet_bytes, ps.memory())
+        check_servers(f"{what}, together with their sums, take", plan.fleet_bytes, ps.memory())
     return run_program(ps, KMeansProgram(plan, Record(on_step, WORDS), names, table.columns), table, names)
 
 
@@ -123,7 +123,7 @@ class KMeansProgram(Program[FittedClusters]):
         return Scale(exponent_of(np.array(max_value)), weight_exponent, math.frexp(report.rows)[1])
 
     def _shift_features(self, rows: int) -> float:
-        """Subtract the middle from features that all rows hold; return the largest absolute value after that."""
+        """Subtract the midrange from features that all rows hold; return the largest absolute value after that."""
         vectors = self._vectors
         features = vectors.highs.zip(vectors.lows, vectors.held, vectors.sizes, vectors.shifts)
         features.apply("clusters.shift", rows=float(rows))
@@ -185,8 +185,8 @@ class KMeansProgram(Program[FittedClusters]):
         if self.plan.settings.distanceMeasure == "cosine":
             squares = sum_of_shards(vectors.sums.apply("clusters.squares"), 1)[0]
             divisors = np.where(divisors > 0, np.sqrt(squares), 0.0)
-        of_shards = vectors.centres.apply("clusters.move", sums=vectors.sums, divisors=divisors)
-        norms, squared_moves = sum_of_shards(of_shards, 2)
+        shard_sums = vectors.centres.apply("clusters.move", sums=vectors.sums, divisors=divisors)
+        norms, squared_moves = sum_of_shards(shard_sums, 2)
         vectors.norms.push(norms)
         vectors.counts.zero()
         return float(squared_moves.max())

@@ -13,7 +13,7 @@ from ps2.errors import ConfigError
 
 KindName = Literal["deepfm", "wide-deep", "two-tower"]
 KINDS: tuple[KindName, ...] = get_args(KindName)
-# First parts of the layers' names: those of the two towers, and those of the other kinds.
+# Prefixes of the layers' names: of the two towers, and of models without towers.
 LEFT, RIGHT = "left", "right"
 DEEP = "deep"
 
@@ -75,9 +75,9 @@ class Architecture:
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"dropout: expected a number in [0, 1), got {self.dropout}")
         if self.deep > self.fields or (self.has_towers and self.deep == self.fields):
-            raise ConfigError(f"deep: expected a number up to {self.fields} fields, got {self.deep}")
+            raise ConfigError(f"deep: expected at most {self.fields - self.has_towers} fields, got {self.deep}")
         if self.has_towers and not self.hidden:
-            raise ConfigError("hidden: a tower has one layer at least, got none")
+            raise ConfigError("hidden: expected at least one layer for each tower, got none")
         if not 0 < self.temperature < math.inf:
             raise ConfigError(f"temperature: expected a finite positive number, got {self.temperature}")
 
@@ -91,14 +91,14 @@ class Architecture:
         return self.kind == "deepfm"
 
     @property
-    def first(self) -> int:
-        """The position of the vector in a key's block: 1, after the linear weight; 0 for towers, which have none."""
+    def num_linear(self) -> int:
+        """The number of linear weights in a key's block, which the vector follows: 1; 0 for towers."""
         return 0 if self.has_towers else 1
 
     @property
     def width(self) -> int:
         """The number of weights in a key's block."""
-        return self.k + self.first
+        return self.k + self.num_linear
 
     @property
     def input_fields(self) -> int:
@@ -129,5 +129,5 @@ class Architecture:
 
 
 def _stack(name: str, inputs: int, sizes: tuple[int, ...]) -> tuple[Layer, ...]:
-    before = (inputs, *sizes)
-    return tuple(Layer(f"{name}{n}", before[n], size) for n, size in enumerate(sizes))
+    widths = (inputs, *sizes)
+    return tuple(Layer(f"{name}{n}", widths[n], size) for n, size in enumerate(sizes))

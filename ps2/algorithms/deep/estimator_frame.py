@@ -126,8 +126,8 @@ class DeepEstimator(DeepSettings, KeyedEstimator):
         architecture = self._architecture(hasher)
         arguments = table_arguments(self, architecture)
         rates = {key: value for key, value in arguments.items() if key not in TABLE_ARGUMENTS}
-        optimizer = TableOptimizer.of(arguments["optimizer"], architecture.width, architecture.first, rates)
-        settings = TableSettings(optimizer, zero_columns=architecture.first)
+        optimizer = TableOptimizer.of(arguments["optimizer"], architecture.width, architecture.num_linear, rates)
+        settings = TableSettings(optimizer, zero_columns=architecture.num_linear)
         table = EmbeddingTable.existing(ps.vector(name).matrix(), settings)
         return DeepModel(architecture, hasher, SharedLayers.existing(architecture, ps, name), table, name)
 
@@ -206,7 +206,7 @@ def table_arguments(params: Any, architecture: Architecture) -> dict[str, Any]:
     return {
         "k": architecture.width,
         "optimizer": optimizer,
-        "zeroColumns": architecture.first,
+        "zeroColumns": architecture.num_linear,
         "init": "normal",
         "initScale": params.getInitStd(),
         "seed": params._seed,

@@ -109,7 +109,7 @@ class Pass:
         self._sums = np.empty((n, sizes.k), dtype)
         self._inputs = np.empty((n, sizes.input_fields * sizes.k), dtype)
         rows = batch.indptr, batch.inverse, batch.field, batch.x
-        embed(*rows, table, sizes.first, sizes.input_fields, self._linear, self._sums, self._pairs, self._inputs)
+        embed(*rows, table, sizes.num_linear, sizes.input_fields, self._linear, self._sums, self._pairs, self._inputs)
         dropout = architecture.dropout
         if architecture.has_towers:
             half, cut = len(architecture.hidden), architecture.deep * architecture.k
@@ -162,7 +162,7 @@ class Pass:
         gradient = np.zeros_like(self._table)
         rows = batch.indptr, batch.inverse, batch.field, batch.x, self._table
         slopes = np.ascontiguousarray(slopes)
-        embed_slopes(*rows, sizes.first, sizes.input_fields, slopes, self._sums, below, sizes.has_pairs, gradient)
+        embed_slopes(*rows, sizes.num_linear, sizes.input_fields, slopes, self._sums, below, sizes.has_pairs, gradient)
         return gradient
 
 

@@ -1,4 +1,4 @@
-"""What servers compute for deep models: steps of the layers' optimizer.
+"""Server operations of deep models: steps of the layers' optimizer.
 
 A layer is a matrix of five rows: weights, Adam's two moments, the sum of the workers' gradients, and in each column the
 number of steps, which so lies in checkpoints and copies with what it belongs to.

@@ -22,7 +22,7 @@ TOLERANCE = 1e-6
 BLOCK_NUMBERS = 1 << 20
 # Sweeps over all atoms for each pass over the rows.
 SWEEPS = 5
-# A penalty beyond this leaves no code of rows that are scaled.
+# With a penalty above this, all codes of scaled rows are 0.
 MAX_PENALTY = 1e100
 
 
@@ -52,7 +52,7 @@ def code(
 
 @dataclass(frozen=True, eq=False)
 class Products:
-    """Inner products, float64, each of shape (k, k).
+    """Inner products, float64, each of shape (k, k); ``update`` explains the symbols.
 
     Attributes:
         pairs: S.
@@ -76,7 +76,7 @@ def update(products: Products, is_new: Mask) -> tuple[Float64s, Float64s]:
     features need only coefficients.
 
     Args:
-        is_new: marks the atoms that their row of B replaces, at length 1.
+        is_new: marks the atoms to replace by their row of B, scaled to length 1.
 
     Returns:
         The next atoms as coefficients of the atoms, and of the rows of B; each of shape (k, k).

@@ -14,11 +14,11 @@ from ps2.ops.kernels import Float64s
 
 # Servers send products of all pairs of atoms, four numbers of 8 bytes for each pair, in one reply.
 MAX_ATOMS = 1 << 10
-# The maximum of numbers in the dictionary, which the driver holds in the end.
+# The maximum number of numbers in the dictionary: the driver holds the result.
 MAX_NUMBERS = 1 << 26
 # Bytes on the servers for a number of the dictionary with its sum, and for a pair of atoms with its sum.
 NUMBER_BYTES = PAIR_BYTES = 16
-# Seconds that an iteration computes with a stored value, for each atom (decision 65).
+# Seconds that an iteration spends on a stored value, for each atom (decision 65).
 VALUE_S = 5e-9
 # The number of clocks of an iteration.
 CLOCKS = 2
@@ -52,15 +52,15 @@ class DictionaryPlan(Plan[DictionarySettings]):
         return Work.of_clocks(cost, self.numbers, clocks, VALUE_S / CLOCKS * self.settings.k)
 
     def check(self, rows: int) -> None:
-        """Raise ConfigError or LimitError if this number of rows has no such dictionary."""
+        """Raise ConfigError or LimitError if there are more atoms than rows, or too many atoms or numbers."""
         if self.settings.k > rows:
             raise ConfigError(f"k: expected at most the number of rows, {rows:,}, got {self.settings.k:,}")
         if self.settings.k > MAX_ATOMS:
             raise LimitError(f"k: expected at most {MAX_ATOMS:,} atoms, got {self.settings.k:,}")
         if self.numbers > MAX_NUMBERS:
             raise LimitError(
-                f"k={self.settings.k:,} and {self.dim:,} features make {self.numbers:,} numbers, and at most "
-                f"{MAX_NUMBERS:,} come to the driver; take fewer atoms"
+                f"k={self.settings.k:,} and {self.dim:,} features make {self.numbers:,} numbers, and the "
+                f"driver can hold at most {MAX_NUMBERS:,}; use fewer atoms"
             )
 
 

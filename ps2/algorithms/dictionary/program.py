@@ -1,8 +1,8 @@
 """A dictionary as a durable program.
 
-Mairal et al. (2010), with all rows in each iteration. It takes two clocks. In one, workers compute the codes of their
-rows by the dictionary on the servers. In the other, they add up products of codes and rows. Then the servers combine
-atoms and sums to the next dictionary (``descent.py``).
+Mairal et al. (2010), with all rows in each iteration. An iteration takes two clocks. In one, workers compute the codes
+of their rows by the dictionary on the servers. In the other, they add up products of codes and rows. Then the servers
+combine atoms and sums to the next dictionary (``descent.py``).
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ ROUNDING = 1e-9
 # Warnings.
 SPREAD = (
     "the largest values of rows are from %g to %g: sums are rounded to digits of the largest, so small rows may count "
-    "for nothing, and the training ends early, as the objective is that of the largest; scale rows, or leave outliers "
-    "out"
+    "for nothing, and the training ends early, as the objective depends on large rows only; scale rows, or remove "
+    "outliers"
 )
-RAISED = "iteration %d has raised the objective, by roundings, and is the last one"
+RAISED = "iteration %d has raised the objective, through rounding errors; the training ends"
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ def train(
     names = CheckpointNames.of(plan.name, ps)
     if not names.begun:
         what = f"k={plan.settings.k:,} and {plan.dim:,} features make {plan.numbers:,} numbers, which"
-        check_servers(f"{what} take with their sums", plan.fleet_bytes, ps.memory())
+        check_servers(f"{what} , together with their sums, take", plan.fleet_bytes, ps.memory())
     return run_program(ps, DictionaryProgram(plan, Record(on_step, WORDS), names, table.columns), table, names)
 
 
@@ -113,7 +113,7 @@ class DictionaryProgram(Program[FittedDictionary]):
                 if codes.loss > last_loss * (1.0 + ROUNDING):
                     ask(partial(log.warning, RAISED, iteration))
                 self.record.reason = (
-                    f"iteration {iteration} lessened the objective by no more than tol={plan.settings.tol:g} of it"
+                    f"iteration {iteration} reduced the objective by no more than tol={plan.settings.tol:g} of it"
                 )
                 return
             if iteration >= ask.setting(lambda: plan.settings.maxIter):
@@ -135,9 +135,9 @@ class DictionaryProgram(Program[FittedDictionary]):
         return Scale(exponent, values, math.frexp(survey.rows)[1], losses)
 
     def _update_atoms(self, scale: Scale, max_codes: Float64s, new_atoms: npt.NDArray[np.int64]) -> None:
-        """Minimise the objective over the dictionary, for the codes of the sums on the servers (Algorithm 2).
+        """Minimise the objective over the dictionary, for the codes whose sums are on the servers (Algorithm 2).
 
-        ``max_codes`` is the largest absolute code of each atom, and rows replace ``new_atoms``.
+        ``max_codes`` is the largest absolute code of each atom; ``new_atoms`` are replaced by rows.
         """
         vectors, count = self._vectors, self.plan.settings.k
         exponents = np.frexp(max_codes)[1].astype(np.int64)
@@ -176,7 +176,7 @@ class DictionaryProgram(Program[FittedDictionary]):
 
 
 def _merge_draws(count: int, report: Any) -> dict[str, Any]:
-    """Return a report with ``count`` of the rows that all workers drew: their hashes, and a worker that has each."""
+    """Return a report with ``count`` of the rows that workers drew: their hashes, and the rank of a worker of each."""
     # The first worker provides a row that several have.
     order = np.argsort(report.ranks, kind="stable")
     ids, ranks = report.ids[order], report.ranks[order]
@@ -185,6 +185,6 @@ def _merge_draws(count: int, report: Any) -> dict[str, Any]:
 
 
 def _new_atoms(atoms: npt.NDArray[np.int64], drawn: Any) -> NewAtoms:
-    """Return which atoms drawn rows replace, as far as there are rows."""
+    """Return the atoms that drawn rows replace, one for each row, and these rows."""
     count = min(len(atoms), len(drawn.ids))
     return {ATOMS: atoms[:count], IDS: drawn.ids[:count], RANKS: drawn.ranks[:count]}

@@ -28,10 +28,10 @@ from ps2.ops.guards import readable
 from ps2.ops.kernels import Float64s
 from ps2.server.memory import free_bytes
 
-# Atoms that rows replace, and the hashes of these rows, and the ranks of the workers that have them.
+# Rows that replace atoms: the atoms' numbers, the rows' hashes, and the ranks of the workers that have the rows.
 NewAtoms = dict[str, npt.NDArray[Any]]
 ATOMS, IDS, RANKS = "atoms", "ids", "ranks"
-# Binary digits of a sum of all rows.
+# Significant bits of an exact sum over all rows.
 DIGITS = 51
 # Maximum number of rows that replace unused atoms in an iteration.
 MAX_SPARE_ROWS = 32
@@ -55,13 +55,13 @@ class ServerVectors:
 
 
 class Scale(NamedTuple):
-    """Powers of two.
+    """Exponents of powers of two: scaling by these rounds nothing.
 
     Attributes:
-        exponent: rows are divided by its power; 0 unless their squares would leave float64's range.
-        values: all values are below its power after that.
-        rows: their number is below its power.
-        losses: each loss is below its power.
+        exponent: rows are divided by 2**exponent; 0 unless their squares would leave float64's range.
+        values: the divided values are below 2**values.
+        rows: the number of rows is below 2**rows.
+        losses: each loss is below 2**losses.
     """
 
     exponent: int
@@ -71,12 +71,12 @@ class Scale(NamedTuple):
 
     @property
     def pair_digits(self) -> int:
-        """The exponent of the factor that makes products of two codes below 1 whole numbers, after rounding."""
+        """The exponent of the factor of products of two codes, both below 1, before rounding to whole numbers."""
         return DIGITS - self.rows
 
     @property
     def sum_digits(self) -> int:
-        """The same for products of a value and a code below 1."""
+        """The same for products of a value and a code."""
         return self.pair_digits - self.values
 
 
@@ -114,19 +114,19 @@ class DictionaryWorker:
     def __init__(self, plan: DictionaryPlan, vectors: ServerVectors, reading: Reading) -> None:
         self._plan, self._vectors, self._rows = plan, vectors, reading.training
         atoms, features = plan.settings.k, len(self._rows.keys)
-        what = f"k={atoms:,}: the rows of one worker use {features:,} features, at which atoms and sums take"
+        what = f"k={atoms:,}: the rows of one worker use {features:,} features; their atoms and sums take"
         check_worker(what, NUMBER_BYTES * atoms * features, free_bytes())
         self._ids = row_draws.hashes(self._rows.x, self._rows.keys)
         self._x: sp.csr_array | None = None
         # The codes of all rows, and their losses.
-        self._coded: tuple[sp.csr_array, Float64s] | None = None
+        self._code_cache: tuple[sp.csr_array, Float64s] | None = None
 
     def __call__(self, worker: Any, task: Any) -> None:
         match task:
             case Survey():
                 self._survey(worker)
             case Code():
-                self._coded = None
+                self._code_cache = None
                 self._code(worker, task.draw, Scale(*task.scale))
             case Sum():
                 self._sum(worker, task, Scale(*task.scale))
@@ -155,16 +155,16 @@ class DictionaryWorker:
         if self._x is None:
             self._x = scaled_rows(self._rows.x, scale.exponent)
         moved_bytes = 0
-        if self._coded is None:
+        if self._code_cache is None:
             with batch():
                 pulled = self._vectors.atoms.pull(columns=self._rows.keys), self._vectors.products.pull()
             atoms, products = (future.result() for future in pulled)
             plan = self._plan
             penalty = float(shifted(plan.settings.regParam, -scale.exponent))
             products = products.reshape(plan.settings.k, plan.settings.k)
-            self._coded = code(self._x, atoms, products, penalty, plan.settings.nonnegative)
+            self._code_cache = code(self._x, atoms, products, penalty, plan.settings.nonnegative)
             moved_bytes = atoms.nbytes + products.nbytes
-        return *self._coded, moved_bytes
+        return *self._code_cache, moved_bytes
 
     def _code(self, worker: Any, draw: int, scale: Scale) -> None:
         codes, losses, moved_bytes = self._compute_codes(scale)

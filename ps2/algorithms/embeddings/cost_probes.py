@@ -68,7 +68,7 @@ def predict_seconds(
     parts = min(servers, plan.size)
     updates = UpdateRates.from_frequencies(plan, frequencies, sampler.chances).max_per_token
     piece = piece_tokens(plan, updates * workers, parts)
-    clock = clock_tokens(plan.by("local"), workers)
+    clock = clock_tokens(plan.with_via("local"), workers)
     work = work_per_token(plan, frequencies, sampler.chances, clock, batch_tokens(plan), piece)
     costs = _costs(plan, servers, piece, hosts)
     # The measurements are those of one thread.

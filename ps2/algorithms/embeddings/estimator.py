@@ -271,7 +271,7 @@ class LINE(LINESettings, EmbeddingEstimator, Estimator["LINEModel"]):
         read = ReadKeys(table.directed, table.edges, table.weight, self._seed)
         frequencies = np.ones(1, np.int64)
         corpus = Corpus(table.frame, _count_workers(dataset, workers, table.rows), read, frequencies=frequencies)
-        parts = self._train_orders(corpus, self._plan(settings, 1, table.edges).by("rows"))
+        parts = self._train_orders(corpus, self._plan(settings, 1, table.edges).with_via("rows"))
         names, counts = Names(pa.array(parts[0].keys), "vertex"), parts[0].counts
         assert counts is not None
         return self._combine(table, table.edges / table.weight, names, counts, parts)

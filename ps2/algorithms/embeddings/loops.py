@@ -22,8 +22,8 @@ from ps2.ops.guards import readable
 
 # The largest size of a piece's rows in one table, and of the dot products of a request.
 MAX_ROW_BYTES, MAX_PRODUCT_BYTES = 64 << 20, 8 << 20
-# Limits of a pair of requests, whose dot products are all of the vectors before it: tokens; and updates of the most
-# frequent word at a step size of 1. Beyond these, more tokens do not change it further.
+# Limits of a piece that takes two requests, as all its dot products are of the vectors before it: its tokens; and the
+# updates of the most frequent word, times the step size. Beyond these, more tokens do not change the word's vector.
 PIECE_TOKENS, MAX_UPDATES, MIN_UPDATES = 1_000, 10.0, 1e-9
 # The difference between the keys of consecutive pieces.
 NEXT_PIECE = np.uint64(0xD1342543DE82EF95)
@@ -100,7 +100,7 @@ def train_rows(context: WorkerContext) -> None:
         for batch in context.batches(clock):
             for piece in batch.pieces(piece_groups(context.plan)):
                 numbered, words = numbering.renumber(piece)
-                rows = tuple(context.prefetch(table, each) for table, each in zip(tables, words, strict=True))
+                rows = tuple(context.prefetch(table, needed) for table, needed in zip(tables, words, strict=True))
                 if previous is not None:
                     _train_piece(context, tables, previous)
                 previous = PrefetchedPiece(numbered, words, rows)
@@ -138,7 +138,7 @@ def _train_piece(context: WorkerContext, tables: list[VectorTable], piece: Prefe
 
 
 class RowNumbering:
-    """Renumbers the words of a piece as rows of what is pulled for it."""
+    """Replaces the words of a piece by row numbers in the arrays that are pulled for it."""
 
     def __init__(self, plan: EmbeddingPlan) -> None:
         self._plan = plan
@@ -246,6 +246,6 @@ def _train_by_products(context: WorkerContext, vectors: SlicedTable, arguments: 
     statistics = np.zeros(STATISTICS)
     losses_of(readable(products[::LOSS_INTERVAL]), statistics)
     statistics[PAIRS] = len(products)
-    each = 2 * products.nbytes + 2 * (arguments["tokens"].nbytes + arguments["offsets"].nbytes)
+    server_bytes = 2 * products.nbytes + 2 * (arguments["tokens"].nbytes + arguments["offsets"].nbytes)
     context.report.add_statistics(statistics)
-    context.report.bytes += each * vectors.parts
+    context.report.bytes += server_bytes * vectors.parts

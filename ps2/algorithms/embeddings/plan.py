@@ -35,9 +35,9 @@ class EmbeddingPlan(Plan[EmbeddingSettings]):
     """A training of embeddings by negative sampling (Mikolov et al. 2013, "Distributed Representations of Words").
 
     Attributes:
-        vocabulary: the number of words, the most frequent first. Words that are keys have own numbers in each worker.
+        vocabulary: the number of words, the most frequent first. Each worker numbers keyed words by itself.
         total: the number of tokens (or edges) of an epoch, over all workers.
-        order: 2: contexts are separate from vectors; 1, for edges only: they are the vectors themselves.
+        order: 2: contexts have a table of their own; 1, for edges only: the vectors are also the contexts.
     """
 
     vocabulary: int
@@ -49,9 +49,9 @@ class EmbeddingPlan(Plan[EmbeddingSettings]):
             if not 1 <= (value := getattr(self, name)) <= limit:
                 raise ConfigError(f"{name}: expected a number from 1 to {limit:,}, got {value}")
         if self.order == 1 and self.architecture != "edges":
-            raise ConfigError("order: expected 2, or of edges 1, got 1")
+            raise ConfigError("order: expected 2, as 1 is for edges only, got 1")
 
-    def by(self, strategy: str) -> EmbeddingPlan:
+    def with_via(self, strategy: str) -> EmbeddingPlan:
         """Return the plan with another strategy."""
         return replace(self, settings=with_values(self.settings, via=strategy))
 
@@ -66,7 +66,7 @@ class EmbeddingPlan(Plan[EmbeddingSettings]):
 
     @property
     def size(self) -> int:
-        """The dimension of the vectors of this order."""
+        """The dimension of one order's vectors: LINE with two orders gives each half of ``vectorSize``."""
         settings = self.settings
         parts = len(ORDERS[settings.order]) if isinstance(settings, LINESettings) else 1
         return settings.vectorSize // parts
@@ -84,12 +84,12 @@ class EmbeddingPlan(Plan[EmbeddingSettings]):
 
     @property
     def keyed(self) -> bool:
-        """Whether words are keys: integers without numbering, only with the strategy "rows"."""
+        """Whether words are hashed keys of a sparse table, not row numbers; only with the strategy "rows"."""
         return isinstance(self.settings, LINESettings) and self.settings.hashed
 
     @property
     def shares_table(self) -> bool:
-        """Whether contexts are the vectors themselves."""
+        """Whether the vectors are also the contexts."""
         return self.order == 1
 
     @property
@@ -113,7 +113,7 @@ class EmbeddingPlan(Plan[EmbeddingSettings]):
 
     @property
     def sharing(self) -> int:
-        """The number of a word's contexts that share negatives: two; or all, where more negatives would cost more."""
+        """The number of a word's contexts that share negatives: two, or all where more negatives cost more time."""
         return 2 if self.settings.via == "local" and self.architecture == "skipgram" else 2 * self.window
 
     @property
@@ -128,7 +128,7 @@ class EmbeddingPlan(Plan[EmbeddingSettings]):
 
     @property
     def inputs_per_token(self) -> float:
-        """The mean number of inputs of a token's group; of skip-gram its contexts, window + 1 in the mean."""
+        """The mean number of inputs of a token's group; for skip-gram its contexts, window + 1 on average."""
         return {"skipgram": self.window + 1.0, "cbow": 1.0, "edges": 0.5}[self.architecture]
 
     def rate(self, progress: float) -> float:
@@ -142,10 +142,10 @@ class FittedEmbeddings:
 
     Attributes:
         vectors: float32, shape (vocabulary, size).
-        contexts: float32, of the same shape; None: the vectors themselves.
+        contexts: float32, of the same shape; None: the vectors are also the contexts.
         history: the objective is the mean of -log p of a prediction and its negatives, for each epoch.
         clocks: the number of clocks of the run, earlier trainings included.
-        keys, counts: int64: if words are keys, these and their occurrences, the most frequent first.
+        keys, counts: int64: the keys and their occurrences, the most frequent first; None: words are not keys.
     """
 
     vectors: Float32s

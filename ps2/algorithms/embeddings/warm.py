@@ -1,4 +1,4 @@
-"""Compile all kernels of embeddings (``python -m ps2.algorithms.embeddings.warm``), instead of at first use."""
+"""Compile all kernels of embeddings before their first use (``python -m ps2.algorithms.embeddings.warm``)."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def with_strategy(plan: EmbeddingPlan, seconds: Float64s) -> tuple[EmbeddingPlan
     if not len(seconds):
         return plan, "as requested"
     via, reason = fastest(dict(zip(STRATEGIES, seconds.tolist(), strict=True)), " per token")
-    return plan.by(via), reason
+    return plan.with_via(via), reason
 
 
 def _distinct(shares: npt.NDArray[Any], draws: int) -> Float64s:

@@ -54,7 +54,7 @@ P = TypeVar("P", bound="Plan[Any]")
 Check = tuple[Callable[[Any], bool], str]
 
 # The ends of the names of parameters that do not decide the model.
-UNDECISIVE = ("Col", "Cols", "numServers", "numWorkers", "via")
+NOT_COMPARED = ("Col", "Cols", "numServers", "numWorkers", "via")
 MAX_FLOAT32 = 3.4028234663852886e38
 # Trainings compute in float32, where a larger number is infinite.
 FLOAT32: Check = (lambda value: not MAX_FLOAT32 < abs(value) < math.inf, "a number of float32, at most 3.4e38 in size")
@@ -388,7 +388,7 @@ class Plan(Generic[N]):
         facts = {field.name: getattr(self, field.name) for field in fields(self)}
         settings = facts.pop("settings")
         declared, values = settings_of(type(settings)), values_of(settings)
-        decisive = {name: value for name, value in values.items() if not name.endswith(UNDECISIVE)}
+        compared = {name: value for name, value in values.items() if not name.endswith(NOT_COMPARED)}
         optional = {name for name in declared if name.endswith("Col") and declared[name].default is None}
         has_column = {name: values[name] is not None for name in optional if not declared[name].in_model}
-        return decisive | has_column | facts
+        return compared | has_column | facts

@@ -38,7 +38,7 @@ from ps2.run.spark.backend_lookup import backend_of
 
 # The maximum size of the Arrow batches of a table that Spark estimates to be small, in units of ``SMALL_BYTES``.
 MAX_SMALL = 4
-# Seconds that one clock computes with a stored value, for each weight of a feature (decision 57).
+# Seconds that one clock spends on a stored value, for each weight of a feature (decision 57).
 VALUE_S = 4e-9
 # Solvers whose gradients may travel as sufficient factors.
 TAKES_FACTORS = tuple(solver for solver, names in TAKES.items() if "factors" in names)

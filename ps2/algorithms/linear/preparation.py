@@ -22,7 +22,7 @@ from ps2.algorithms.linear.scaling import (
     deviations,
     inverse,
     scaled,
-    shrinking,
+    shrink_factors,
     squared_distances,
 )
 from ps2.algorithms.linear.solvers.solver import Data, SolverContext
@@ -196,4 +196,4 @@ def _pull(vectors: list[DCV], keys: Int64s) -> list[Array]:
 
 
 def _shrinking(sizes: list[Array], keys: Int64s) -> Float64s:
-    return shrinking(sizes[0]) if sizes else np.ones(len(keys))
+    return shrink_factors(sizes[0]) if sizes else np.ones(len(keys))

@@ -1,7 +1,7 @@
 """Standard deviations of features as pyspark's Summarizer computes them, and rows divided by them.
 
 There are two rounds, so that nothing cancels: the workers sum the mean of each feature, then squared distances from it.
-A feature that a row does not store is 0 there; these zeros are never visited.
+A feature that a row does not store is 0 in this row; these zeros are never visited.
 
 Squares of float64 values may overflow. So each feature has a power of two h, which follows from its largest value in
 the first round. The second round sums distances of value * h^2, which is below 1.
@@ -32,7 +32,7 @@ class ColumnSums:
     Attributes:
         means: the sum of weight times value, divided by the weight of all rows.
         weights: the weight of the rows where the feature is not 0.
-        sizes: the root of the largest absolute value; the workers' sum is an upper bound of that of all rows.
+        sizes: the square root of the largest absolute value; the workers' sum is an upper bound of it for all rows.
     """
 
     means: Float64s
@@ -41,7 +41,7 @@ class ColumnSums:
 
 
 def column_sums(rows: KeptRows, facts: Facts) -> ColumnSums:
-    """Sum the first round over a worker's rows, by its keys."""
+    """Return the first round's sums over a worker's rows, by its keys."""
     sums = np.zeros((3, len(rows.keys)))
     share = 1.0 / facts.weight if facts.weight > 0.0 else 0.0
     for block in rows.blocks():
@@ -49,13 +49,13 @@ def column_sums(rows: KeptRows, facts: Facts) -> ColumnSums:
     return ColumnSums(sums[0], sums[1], np.sqrt(sums[2]))
 
 
-def shrinking(sizes: Array) -> Float64s:
-    """Return each feature's h: the largest power of two by which its values times h^2 are below 1."""
+def shrink_factors(sizes: Array) -> Float64s:
+    """Return each feature's h: the largest power of two for which its values times h^2 are below 1."""
     return np.ldexp(1.0, -np.frexp(sizes)[1])
 
 
 def squared_distances(rows: KeptRows, mean: Array, h: Array) -> Float64s:
-    """Sum the second round over a worker's rows: weight times ((value - mean) h^2)^2, where the value is not 0.
+    """Return the second round's sums over a worker's rows: weight times ((value - mean) h^2)^2, where values are not 0.
 
     ``mean``, that of all workers' rows, ``h`` and the result have shape (k,).
     """
@@ -87,7 +87,7 @@ def deviations(squares: Array, weights: Array, mean: Array, h: Array, facts: Fac
 
 
 def inverse(deviation: Array, h: Array) -> Float64s:
-    """Return 1 / std from deviations times h^2: 0 where that is 0, infinite where it overflows."""
+    """Return 1 / std from deviations times h^2: 0 where the deviation is 0, infinite where 1 / std overflows."""
     inverses = np.zeros(len(deviation))
     np.divide(h, deviation, out=inverses, where=np.asarray(deviation) > 0.0)
     with np.errstate(over="ignore"):
@@ -95,9 +95,9 @@ def inverse(deviation: Array, h: Array) -> Float64s:
 
 
 def conditioning(deviation: Array, mean: Array, h: Array, problem: Problem) -> Float64s:
-    """Return the factors of features by which the objective is about as curved along each weight (Jacobi).
+    """Return factors of features that make the objective about equally curved along each weight (Jacobi).
 
-    ``deviation`` is the standard deviation times h^2; ``mean`` is what the search does not subtract.
+    ``deviation`` is the standard deviation times h^2; ``mean``: the part of it that the search does not subtract.
     """
     assert problem.curvature is not None
     size = np.hypot(deviation / h / h, mean) * math.sqrt(problem.curvature)

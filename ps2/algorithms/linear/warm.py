@@ -1,4 +1,4 @@
-"""Compile all kernels of linear models (``python -m ps2.algorithms.linear.warm``); else workers do at first use."""
+"""Compile all kernels of linear models before their first use (``python -m ps2.algorithms.linear.warm``)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ps2.algorithms.linear.coordinates import NO_PRODUCTS, LocalColumns, Strengt
 from ps2.algorithms.linear.loss_kernels import HALF_SQUARED
 from ps2.algorithms.linear.losses import SoftmaxLoss, loss_of
 from ps2.algorithms.linear.plan import Problem
-from ps2.algorithms.linear.scaling import column_sums, scaled, shrinking, squared_distances
+from ps2.algorithms.linear.scaling import column_sums, scaled, shrink_factors, squared_distances
 from ps2.algorithms.linear.solvers.averaging import LocalSteps, local_sgd
 from ps2.algorithms.training.table import Facts
 from ps2.data.row_spill import RowSpill
@@ -42,7 +42,7 @@ def warm() -> None:
             if problem.loss == "logistic":
                 local_sgd(loss, rows, w, b, np.arange(2), LocalSteps(1, 0.1))
         sums = column_sums(rows, Facts(2, 2.0, 2.0, (), 0.0, 0.0))
-        scaled(rows, squared_distances(rows, sums.means, shrinking(sums.sizes)))
+        scaled(rows, squared_distances(rows, sums.means, shrink_factors(sums.sizes)))
         rows.take([0])
         _read_from_file(dtype)
         change, others = np.zeros(2, dtype), [np.ones(2, dtype) for _ in range(3)]

@@ -14,7 +14,7 @@ from ps2.errors import ConfigError, LimitError
 MAX_NUMBERS = 1 << 26
 # From this many numbers on, servers and workers hold float32.
 MIN_FLOAT32_NUMBERS = 1 << 22
-# Seconds that a step computes with a value of a pair's difference, for each row of L.
+# Seconds that a step spends on a value of a pair's difference, for each row of L.
 VALUE_S = 2e-9
 # The approximate number of values that drawn pairs have, for each partner of a row of either kind: the row's values and
 # the partner's.

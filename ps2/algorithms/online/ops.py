@@ -1,4 +1,4 @@
-"""What servers compute for online models: changes of keys add up, and weights follow from FTRL's sums."""
+"""Server operations of online models: changes of keys add up, and weights follow from FTRL's sums."""
 
 from __future__ import annotations
 

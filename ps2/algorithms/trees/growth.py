@@ -18,7 +18,7 @@ import numpy as np
 
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.driver_messages import FIELDS, NO_NODES, NONE, OPENED_FIELDS, FinalNodes, Moves
-from ps2.algorithms.trees.layout import BIN, FEATURE, HESSIAN, MISSING_LEFT, Bools, set_of
+from ps2.algorithms.trees.layout import BIN, FEATURE, HESSIAN, MISSING_LEFT, Bools, category_flags
 from ps2.algorithms.trees.scan_kernels import Rules
 from ps2.algorithms.trees.search_kernels import Splits
 from ps2.algorithms.trees.tree import LEAF, Tree
@@ -63,7 +63,7 @@ def tree_of(bins: Bins, grown: GrownTree, value: Float64s, cover: Float64s) -> T
     is_last = cut >= bins.offsets[feature + 1]
     threshold = np.where(is_last, np.inf, np.append(bins.cuts, np.inf)[np.clip(cut, 0, len(bins.cuts))])
     flags = [
-        set_of(np.ascontiguousarray(grown.sets[node]), int(bins.categories[feature[node]]))
+        category_flags(np.ascontiguousarray(grown.sets[node]), int(bins.categories[feature[node]]))
         for node in np.flatnonzero(has_set).tolist()
     ]
     sizes = np.zeros(len(children), np.int64)

@@ -1,4 +1,4 @@
-"""Sums and quantiles of labels by weight, from which margins begin.
+"""Weighted sums and quantiles of labels, for the initial margins.
 
 They are the same to the last digit in any order of the rows.
 """
@@ -22,10 +22,10 @@ from ps2.algorithms.trees.cut_points import unit_of, whole
 from ps2.algorithms.trees.feature_columns import from_bits, ordered_bits
 from ps2.run.spark.backend_lookup import in_one_wave, with_python
 
-# A float64 is a whole number of 53 bits times a power of two; its lower bits are summed up beside the upper ones.
+# A float64 is a whole number of 53 bits times a power of two; its lower and upper bits are summed up separately.
 BITS, LOW_BITS = 53, 27
 WEIGHT, WEIGHTED = range(2)
-# A label's ordered bits are looked at in three parts, the first ones first.
+# The search for a quantile looks at labels' ordered bits in three parts, the upper ones first.
 PARTS = (22, 21, 21)
 # A mean weight counts as this many bits: sums of 2^31 weights are exact in float64, too.
 WEIGHT_BITS = 20
@@ -33,7 +33,7 @@ WEIGHT_BITS = 20
 
 @dataclass(frozen=True)
 class LabelSums:
-    """Sums of labels and weights, rounded once; class_weights: of classes that have rows, empty for numbers."""
+    """Sums of labels and weights, rounded once; class_weights: for each class that has rows; empty for regression."""
 
     weight: float
     mean: float
@@ -86,12 +86,12 @@ def _summed(labels: np.ndarray, kind: int, values: np.ndarray) -> pa.RecordBatch
 
 
 def label_quantile(table: Table, share: float, facts: Facts) -> float:
-    """Return the smallest label that a share of the rows' weight does not exceed, in any order. Three jobs."""
+    """Return the weighted quantile of the labels at ``share``, the same in any order of the rows. Three jobs."""
     unit = 0.0 if table.columns.weight is None else unit_of(facts.weight / facts.rows, WEIGHT_BITS)
-    prefix, below, target = 0, 64, -1.0
+    prefix, shift, target = 0, 64, -1.0
     for bits in PARTS:
-        below -= bits
-        cells, weights = _weights_by_part(table, unit, prefix, below, bits)
+        shift -= bits
+        cells, weights = _weights_by_part(table, unit, prefix, shift, bits)
         if target < 0:
             target = share * weights.sum()
         ends = np.cumsum(weights)
@@ -101,12 +101,12 @@ def label_quantile(table: Table, share: float, facts: Facts) -> float:
     return float(from_bits(np.array([prefix], np.uint64))[0])
 
 
-def _weights_by_part(table: Table, unit: float, prefix: int, below: int, bits: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct values of a part of labels' bits below a prefix, ascending, and their weights."""
+def _weights_by_part(table: Table, unit: float, prefix: int, shift: int, bits: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the distinct values of the ``bits`` bits after a prefix of labels, ascending, and their weights."""
 
     def summed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            heads = ordered_bits(batch["y"].to_numpy(zero_copy_only=False)) >> np.uint64(below)
+            heads = ordered_bits(batch["y"].to_numpy(zero_copy_only=False)) >> np.uint64(shift)
             counts = np.ones(len(heads), np.int64)
             if unit:
                 counts = whole(batch["w"].to_numpy(zero_copy_only=False), unit)

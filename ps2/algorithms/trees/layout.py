@@ -1,6 +1,6 @@
 """The layout of a histogram's bins.
 
-A row of the matrix of histograms tells of each bin which feature's it is, and how servers are to look at that feature.
+One row of the matrix of histograms holds, for each bin, its feature and how servers search that feature for splits.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ UInt8s = npt.NDArray[np.uint8]
 UInt32s = npt.NDArray[np.uint32]
 UInt64s = npt.NDArray[np.uint64]
 
-# The layout of a bin is two numbers: its feature, and its place among the feature's bins. The first bin's place is 0,
-# so in its stead it has, negative: how many bins there are, which one is implied (+ 1), and flags.
+# The layout of a bin is two numbers: its feature, and its position among the feature's bins. The first bin has instead
+# of its position, 0, a negative number that packs the number of bins, the implied bin (+ 1), and flags.
 PLACE_BITS = 13
 PLACES = (1 << PLACE_BITS) - 1
-# Of a feature; one of categories may lack values, too.
+# The maximum for a feature; a categorical one may need a bin for missing values, too.
 MAX_BINS = 1 << 12
 MAX_CATEGORIES = MAX_BINS - 1
-# Of a sum in a histogram: all are int64.
+# Bytes of a sum in a histogram, an int64.
 SUM_BYTES = 8
 CATEGORICAL, HAS_MISSING, INCREASING, DECREASING = 1, 2, 4, 8
 # Rows that hold this share of their features are stored dense.
@@ -42,7 +42,7 @@ LOWER, UPPER = range(2)
 FEATURE, BIN, MISSING_LEFT = range(3)
 
 
-# Categories in a word of a set.
+# Categories in a word of a set, one bit for each.
 WORD_BITS = 64
 
 
@@ -51,18 +51,18 @@ def layout_of(sizes: Int64s, first: Int64s, implied: Int32s | None, flags: Int64
     if len(sizes) and sizes.max() > MAX_BINS:
         worst = int(np.argmax(sizes))
         raise LimitError(f"feature {worst}: expected at most {MAX_BINS:,} bins, got {sizes[worst]:,}")
-    places = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    columns = np.repeat(first[:-1], sizes) + places
+    positions = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    columns = np.repeat(first[:-1], sizes) + positions
     layout = np.zeros((int(first[-1]), channels), np.int64)
     layout[columns, 0] = np.repeat(np.arange(len(sizes)), sizes)
-    layout[columns, 1] = places
-    implied_at = np.zeros(len(sizes), np.int64) if implied is None else implied.astype(np.int64) + 1
-    some = sizes > 0
-    layout[first[:-1][some], 1] = -(implied_at | sizes << PLACE_BITS | flags << (2 * PLACE_BITS))[some]
+    layout[columns, 1] = positions
+    implied_codes = np.zeros(len(sizes), np.int64) if implied is None else implied.astype(np.int64) + 1
+    has_bins = sizes > 0
+    layout[first[:-1][has_bins], 1] = -(implied_codes | sizes << PLACE_BITS | flags << (2 * PLACE_BITS))[has_bins]
     return layout.reshape(-1)
 
 
-def set_of(words: npt.NDArray[Any], size: int) -> npt.NDArray[np.bool_]:
+def category_flags(words: npt.NDArray[Any], size: int) -> npt.NDArray[np.bool_]:
     """Return the flags of a set's first ``size`` categories."""
     return np.unpackbits(words.view(np.uint8), bitorder="little", count=size).astype(np.bool_)
 
@@ -84,7 +84,7 @@ def category_goes_left(value: float, flags: Bools, begin: int, end: int, missing
 
 @kernel
 def bins_left(where: Int64s, words: Int64s, has_missing: bool, out: Array) -> None:
-    """Set for each bin of a feature whether it goes left; has_missing: the last bin is that of missing values."""
+    """Set for each bin of a feature whether it goes left; has_missing: the last bin is for missing values."""
     for bin in range(len(out)):
         if where[BIN] < 0:
             out[bin] = (words[bin // WORD_BITS] >> np.int64(bin % WORD_BITS)) & 1 != 0
