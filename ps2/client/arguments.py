@@ -22,10 +22,10 @@ MAX_KEYS = 1 << 27
 Distribution = Literal["uniform", "normal"]
 # Parameters of each distribution, with their defaults.
 _DRAWS = {"uniform": {"low": 0.0, "high": 1.0}, "normal": {"mean": 0.0, "std": 1.0}}
-# No uniform draw is larger, and no normal one of 64 random bits.
+# Upper bounds of the magnitude of a draw; a normal draw is made from 64 random bits.
 _LARGEST_DRAW = {"uniform": 1.0, "normal": 10.0}
 # The smallest magnitudes that round to infinity.
-WIRE_ENDS = {"float16": 65520.0, "bfloat16": (2 - 2.0**-8) * 2.0**127}
+MIN_OVERFLOW = {"float16": 65520.0, "bfloat16": (2 - 2.0**-8) * 2.0**127}
 
 
 def as_indices(indices: Any) -> Int64s:
@@ -89,9 +89,9 @@ def _check_fits(name: str, array: Array, dtype: np.dtype[Any]) -> None:
     """Raise DTypeError if an integer is outside the range of ``dtype``."""
     if not array.size or np.can_cast(array.dtype, dtype):
         return
-    ends = np.iinfo(dtype)
-    if array.max() > ends.max or array.min() < ends.min:
-        position = int(np.argmax((array > ends.max) | (array < ends.min)))
+    limits = np.iinfo(dtype)
+    if array.max() > limits.max or array.min() < limits.min:
+        position = int(np.argmax((array > limits.max) | (array < limits.min)))
         raise _unfit(name, array, dtype, position)
 
 
@@ -99,14 +99,14 @@ def as_wire_values(values: Any, spec: MatrixSpec, shape: tuple[int, ...], name: 
     """Return values as ``as_values`` does. Raise OutOfRangeError if one does not fit the wire dtype."""
     array = as_values(values, spec.np_dtype, shape, name)
     if spec.wire is not None and array.size:
-        size = np.abs(array)
-        too_large = (size >= WIRE_ENDS[spec.wire]) & np.isfinite(size)
+        magnitudes = np.abs(array)
+        too_large = (magnitudes >= MIN_OVERFLOW[spec.wire]) & np.isfinite(magnitudes)
         if too_large.any():
             position = int(np.argmax(too_large))
             advice = "; make it with wire='bfloat16'" if spec.wire == "float16" else ""
             raise OutOfRangeError(
-                f"{name}: {array.reshape(-1)[position]} (at position {position}) does not fit the {spec.wire} that "
-                f"this vector's values travel as{advice}"
+                f"{name}: {array.reshape(-1)[position]} (at position {position}) does not fit the {spec.wire} "
+                f"in which this vector's values are sent{advice}"
             )
     return array
 
@@ -171,7 +171,7 @@ def dtype_name(dtype: Any) -> str:
     """Return the name of a dtype that vectors support, or raise DTypeError."""
     try:
         if dtype is None:
-            raise TypeError("numpy would take it for float64")
+            raise TypeError("numpy would read it as float64")
         return np.dtype(dtype).name
     except TypeError as error:
         raise DTypeError(f"dtype: expected one of {', '.join(DTYPES)}, got {dtype!r}") from error

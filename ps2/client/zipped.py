@@ -150,31 +150,31 @@ class ZippedDCV(Generic[H]):
             raise ConfigError(f"operation {name!r} works on all rows of a matrix: call it by `vector.matrix().apply`")
         if op.writes and len({(v._matrix, v._row) for v in self._vectors}) < len(self._vectors):
             raise ConfigError(f"operation {name!r}: the same vector is given twice")
-        target, near = first._target(*self._vectors[1:]), list(self._vectors)
+        target, colocated = first._target(*self._vectors[1:]), list(self._vectors)
         if target.others:
             dtypes = [op.own_dtypes.get(read, first._spec.dtype) for read in op.reads[1:]]
-            fitting = tuple((matrix, dtype) for (matrix, _), dtype in zip(target.others, dtypes, strict=False))
-            declared(replace(target, others=fitting), op.name, given)  # invalid arguments must fail before data move
-            near[1:] = map(colocated_copy, repeat(first), near[1:], dtypes)
-            target = first._target(*near[1:])
+            copied = tuple((matrix, dtype) for (matrix, _), dtype in zip(target.others, dtypes, strict=False))
+            declared(replace(target, others=copied), op.name, given)  # invalid arguments must fail before data move
+            colocated[1:] = map(colocated_copy, repeat(first), colocated[1:], dtypes)
+            target = first._target(*colocated[1:])
         answer = submit(first._session, declared(target, op.name, given))
-        self._write_back(near, written=op.writes, names=op.reads)
+        self._write_back(colocated, written=op.writes, names=op.reads)
         return answer if op.answers or op.reduce else first
 
     def _map(self, fn: Callable[..., Any], with_index: bool, read_only: bool) -> PartitionResults:
         first = self._vectors[0]
-        near = [v if first.isColocated(v) else colocated_copy(first, v) for v in self._vectors]
-        plan = map_partitions(first._target(*near[1:]), fn, with_index, read_only)
+        colocated = [v if first.isColocated(v) else colocated_copy(first, v) for v in self._vectors]
+        plan = map_partitions(first._target(*colocated[1:]), fn, with_index, read_only)
         results: Any = submit(first._session, plan)
-        names = tuple(str(i) for i in range(len(near)))
+        names = tuple(str(i) for i in range(len(colocated)))
         if not read_only:
-            self._write_back(near, written=names, names=names)
+            self._write_back(colocated, written=names, names=names)
         return results
 
-    def _write_back(self, near: list[H], written: tuple[str, ...], names: tuple[str, ...]) -> None:
-        for name, original, used in zip(names, self._vectors, near, strict=True):
-            if used is not original and name in written:
-                source = colocated_copy(original, used)  # a copy is freed when the name goes out of scope
+    def _write_back(self, colocated: list[H], written: tuple[str, ...], names: tuple[str, ...]) -> None:
+        for name, original, current in zip(names, self._vectors, colocated, strict=True):
+            if current is not original and name in written:
+                source = colocated_copy(original, current)  # a copy is freed when the name goes out of scope
                 submit(original._session, declared(original._target(source), "copy", {}))
 
 
@@ -219,12 +219,12 @@ class ZippedMatrix(Generic[M]):
             The answers of the rows, float64 of shape (rows,); the first matrix if the operation returns nothing.
 
         Raises:
-            UsageError: the operation takes something else than vectors and scalars.
+            UsageError: the operation takes operands other than vectors and scalars.
             NotFoundError, ConfigError, DTypeError, ShapeError: there is no such operation, or its arguments are wrong.
         """
         op = lookup(name)
         if set(op.operands) != {"row"}:
-            raise UsageError(f"operation {name!r}: expected one on vectors and scalars; m.apply runs those on matrices")
+            raise UsageError(f"operation {name!r}: expected vectors and scalars as operands; m.apply runs others")
         first = self._matrices[0]
         others = [matrix._first for matrix in self._matrices[1:]]
         target = replace(first._target(), others=first._first._others(others))

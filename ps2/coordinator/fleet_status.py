@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # Columns per server: title, attribute of ``ServerStatus``, format.
 SERVER_TABLE: tuple[tuple[Column, str, Callable[[Any], str]], ...] = (
     (Column("up", right=True), "uptime_s", duration),
-    (Column("matrices", right=True), "matrices", lambda held: f"{len(held):,}"),
+    (Column("matrices", right=True), "matrices", lambda matrices: f"{len(matrices):,}"),
     (Column("rows", right=True), "rows", "{:,}".format),
     (Column("memory", right=True), "memory_bytes", size),
     (Column("limit", right=True), "memory_limit_bytes", size),
@@ -70,8 +70,8 @@ class FleetServer:
     @property
     def as_data(self) -> dict[str, Any]:
         """The server as JSON data for programs."""
-        more = {"error": self.error} if self.status is None else self.status.as_data
-        return {"address": self.address, "state": self.state, **more}
+        details = {"error": self.error} if self.status is None else self.status.as_data
+        return {"address": self.address, "state": self.state, **details}
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class FleetStatus:
     Attributes:
         servers: the servers, by index.
         matrices: the matrices, by id.
-        operations: operations summed over the servers, the longest in total first.
+        operations: the operations summed over the servers, by descending total time.
     """
 
     servers: list[FleetServer]
@@ -196,7 +196,7 @@ class VectorInfo(NamedTuple):
 def fleet_status(
     answers: Mapping[str, ServerStatus | TransientError], names: Mapping[int, Mapping[str, int]]
 ) -> FleetStatus:
-    """Return the state of a fleet, by each server's answer and, by matrix, the row of each name."""
+    """Return the state of a fleet. ``answers``: by address. ``names``: by matrix, the row of each named vector."""
     statuses = [answer for answer in answers.values() if isinstance(answer, ServerStatus)]
     servers = [
         FleetServer(address, answer)
@@ -250,7 +250,7 @@ def _matrices(answers: Sequence[ServerStatus], names: Mapping[int, Mapping[str, 
 
 
 def _operations(answers: Sequence[ServerStatus]) -> list[OperationStatus]:
-    """Sum the operations over all servers; the slowest one in total comes first."""
+    """Sum the operations over all servers; order them by descending total time."""
     sums_by_name: dict[str, OperationStatus] = {}
     for operation in (operation for answer in answers for operation in answer.operations):
         sums = sums_by_name.get(operation.name, OperationStatus(operation.name, 0, 0, 0.0, 0))

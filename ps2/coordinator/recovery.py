@@ -30,8 +30,8 @@ class Policy:
 class Lost:
     """The state of a fleet when servers were declared lost.
 
-    ``silent_s``: since the oldest of their last signs of life. ``mutations``: each server's id and the number of
-    requests that had changed data on it, by index.
+    ``silent_s``: the longest time since a lost server's sign of life. ``mutations``: by index, each server's id and
+    the number of requests that had changed data on it.
     """
 
     servers: tuple[int, ...]
@@ -52,7 +52,7 @@ class Recovery:
     Attributes:
         servers: indices of the lost servers; empty if a program let the fleet roll back.
         reason: why they were lost.
-        source: "replica", "handover" (the checkpoint that a server made before it ended in order) or "checkpoint". Only
+        source: "replica", "handover" (the checkpoint that a server made before it shut down) or "checkpoint". Only
             with "checkpoint" are later changes missing.
         checkpoint: folder of the checkpoint, unless the source is a replica.
         step: first step that the checkpoint does not hold; None if it belongs to no step.
@@ -91,13 +91,13 @@ class Recovery:
         if self.source == "replica":
             return f"{text}: from the copies, nothing is missing"
         if self.source == "handover":
-            return f"{text}: from checkpoint {self.checkpoint}, with which it had ended; nothing is missing"
+            return f"{text}: from checkpoint {self.checkpoint} of its shutdown, nothing is missing"
         subject = "all servers are" if self.rolledBack else "it is"
         text += f": {subject} at checkpoint {self.checkpoint} again (next step {self.step})"
         text += f", {self.mutationsLost} requests that changed something are missing"
         if self.mixed:
             text += "; the other servers go on from where they were, so ages of vectors are mixed"
-        return f"{text}; zeros, as younger: {', '.join(self.zeros)}" if self.zeros else text
+        return f"{text}; newer than the checkpoint and now 0: {', '.join(self.zeros)}" if self.zeros else text
 
 
 def backup_of(index: int, servers: int) -> int:

@@ -1,4 +1,4 @@
-"""Compile the kernels of ``ps2.torch`` (``python -m ps2.torch.warm``, without PyTorch); else they are at first use."""
+"""Compile the kernels of ``ps2.torch`` before their first use (``python -m ps2.torch.warm``, without PyTorch)."""
 
 from __future__ import annotations
 

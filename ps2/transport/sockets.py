@@ -88,32 +88,32 @@ def send_all(connection: Connection, views: list[memoryview]) -> None:
         send_some(connection, views)
 
 
-def receive(connection: Connection, reading: Generator[memoryview, None, T], deadline_s: float | None = None) -> T:
-    """Read one message, by a reader of ``framing``, from a blocking socket; the deadline changes the socket's timeout.
+def receive(connection: Connection, reader: Generator[memoryview, None, T], deadline_s: float | None = None) -> T:
+    """Read one message from a blocking socket with a reader of ``framing``. A deadline changes the socket's timeout.
 
-    Raises EOFError if the peer closed the connection before the message, OSError within it or after the deadline.
+    Raises EOFError if the connection ended before the message began, OSError if it ended later or time ran out.
     """
-    begun = False
+    has_begun = False
     try:
-        view = next(reading)
+        view = next(reader)
         while True:
             while len(view):
                 if deadline_s is not None:
                     wait_until(connection, deadline_s)
                 try:
-                    got = connection.recv_into(view, 0, socket.MSG_WAITALL)
+                    num_read = connection.recv_into(view, 0, socket.MSG_WAITALL)
                 except TimeoutError:
                     check()
                     if deadline_s is None or time.monotonic() > deadline_s:
                         raise
                     continue
-                if not got and not begun:
+                if not num_read and not has_begun:
                     raise EOFError
-                if not got:
+                if not num_read:
                     raise ConnectionResetError(0, "the peer closed the connection in the middle of a message")
-                begun = True
-                view = view[got:]
-            view = next(reading)
+                has_begun = True
+                view = view[num_read:]
+            view = next(reader)
     except StopIteration as done:
         message: T = done.value
         return message
@@ -123,8 +123,8 @@ class PlainSocket(socket.socket):
     """The client's end of a data connection.
 
     Attributes:
-        headers: prepared headers of requests that are sent on it repeatedly.
-        patience_s: time to wait for a reply before checking that the peer is alive.
+        headers: the prepared headers of requests that this connection sends repeatedly.
+        patience_s: the time to wait for a reply before checking that the peer is alive.
     """
 
     def __init__(self, family: int) -> None:
@@ -138,7 +138,7 @@ class PlainSocket(socket.socket):
 def connect(family: int, address: Any, timeout_s: float) -> PlainSocket:
     """Connect a socket; raises OSError.
 
-    ``family``: AF_UNIX, or AF_UNSPEC for a host and port, all of whose addresses it tries.
+    ``family``: AF_UNIX, or AF_UNSPEC for a host and a port. Each address of the host is tried in turn.
     """
     if family == socket.AF_UNIX:
         return _connect(family, address, timeout_s)

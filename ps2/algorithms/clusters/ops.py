@@ -1,6 +1,6 @@
-"""What servers compute for k-means: sums of rows are added, and centres are moved to their means, where they lie.
+"""Operations of k-means: servers add up the sums of rows, and move the centres to the means of their rows.
 
-A column of the matrices is a feature; its block has a number for each cluster. Sums over features are exact, so that
+A column of the matrices is a feature; its block has a value for each cluster. Sums over features are exact, so that
 they do not depend on how features are cut into shards.
 """
 
@@ -18,12 +18,12 @@ from ps2.ops.operands import BLOCK, SLOTS, along
 from ps2.ops.parallel import over_blocks
 from ps2.ops.table import FLOATS, Array, Blocks, Floats, Of, Row, Slots, Tiny, Unsigned, Values, op
 
-# What a number costs to move, in additions.
+# The cost of moving one value of a centre, in additions.
 MOVE_COST = 8
 
 Sums = Annotated[Blocks, Of("float64")]
 BySlot = Annotated[Unsigned, along(SLOTS)]
-Places = Annotated[Unsigned, along(SLOTS, by="sizes"), Tiny(lambda dtype: np.zeros(1, np.uint8))]
+Positions = Annotated[Unsigned, along(SLOTS, by="sizes"), Tiny(lambda dtype: np.zeros(1, np.uint8))]
 
 
 @op(writes=("u",), dtypes=("float64",))
@@ -34,26 +34,26 @@ def raise_to(u: Row, slots: Slots, values: Annotated[Values, along(SLOTS)]) -> N
 
 @op(writes=("sizes", "shifts"), dtypes=("float64",))
 def shift(highs: Row, lows: Row, held: Row, sizes: Row, shifts: Row, *, rows: float) -> None:
-    """Set the numbers that are subtracted from features, and their largest absolute values after it.
+    """Set the shift that is subtracted from each feature, and its largest absolute value after the subtraction.
 
-    A feature that all rows hold, and that is never 0, loses the middle of its values: an offset would cost digits of
-    sums and distances. Others lose nothing, as rows that do not hold a feature would have to hold it then.
+    The shift is the middle of the feature's values if all rows store the feature and its values have one sign: an
+    offset would cost digits of sums and distances. Else it is 0: a shift would turn absent values into nonzero ones.
 
     Args:
-        highs, lows: the largest value of each feature, and the largest of its negatives.
-        held: the number of rows that hold each feature, of ``rows`` rows.
+        highs, lows: the largest value of each feature, and its largest negated value.
+        held: the number of rows that store each feature; there are ``rows`` rows.
     """
     sizes[:] = np.maximum(np.maximum(highs, lows), 0.0)
     shifts[:] = 0.0
-    some = (held == rows) & (held > 0) & ((highs < 0) | (lows < 0))
-    high, low = highs[some], -lows[some]
-    shifts[some] = high / 2 + low / 2
-    sizes[some] = np.maximum(high - shifts[some], shifts[some] - low)
+    is_shifted = (held == rows) & (held > 0) & ((highs < 0) | (lows < 0))
+    high, low = highs[is_shifted], -lows[is_shifted]
+    shifts[is_shifted] = high / 2 + low / 2
+    sizes[is_shifted] = np.maximum(high - shifts[is_shifted], shifts[is_shifted] - low)
 
 
 @op(writes=("m",), dtypes=FLOATS)
 def gather(
-    m: Blocks, slots: Slots, sizes: BySlot, clusters: Places, values: Annotated[Values, along(SLOTS, by="sizes")]
+    m: Blocks, slots: Slots, sizes: BySlot, clusters: Positions, values: Annotated[Values, along(SLOTS, by="sizes")]
 ) -> None:
     """Add to some values of the blocks at the slots.
 
@@ -66,7 +66,7 @@ def gather(
 
 @op(writes=("m",), dtypes=FLOATS)
 def place(
-    m: Blocks, slots: Slots, sizes: BySlot, clusters: Places, values: Annotated[Values, along(SLOTS, by="sizes")]
+    m: Blocks, slots: Slots, sizes: BySlot, clusters: Positions, values: Annotated[Values, along(SLOTS, by="sizes")]
 ) -> None:
     """Overwrite some values of the blocks at the slots; arguments and errors are those of ``gather``."""
     _put(m, *_checked(m, slots, sizes, clusters, values))
@@ -74,24 +74,24 @@ def place(
 
 @op(reduce="concat", dtypes=FLOATS)
 def squares(m: Blocks) -> Annotated[Float64s, along(2, BLOCK)]:
-    """Return the sum of squares of each cluster's numbers on this shard, and what it has lost."""
+    """Return the sum of squares of each cluster's values on this shard, and its rounding error."""
     totals = np.zeros((2, m.shape[1]))
-    for some in over_blocks(_squares, (readable(m),), cost=MOVE_COST * m.shape[1]):
-        add_sums(totals[None], some[None])
+    for partial in over_blocks(_squares, (readable(m),), cost=MOVE_COST * m.shape[1]):
+        add_sums(totals[None], partial[None])
     return totals
 
 
 @op(writes=("m", "sums"), reduce="concat", dtypes=FLOATS)
 def move(m: Blocks, sums: Sums, divisors: Annotated[Floats, along(BLOCK)]) -> Annotated[Float64s, along(4, BLOCK)]:
-    """Move centres to their sums by their divisors; a centre whose divisor is 0 stays. Sums are 0 afterwards.
+    """Set each centre to its sum divided by its divisor, unless that is 0; then set the sums to 0.
 
     Returns:
-        The squared lengths of the centres, and the squared distances that they moved, on this shard: of each, a sum,
-        and what rounding has taken from it.
+        The squared lengths of the centres, and the squared distances that they moved, on this shard: each as a sum and
+        its rounding error.
     """
     totals = np.zeros((2, 2, m.shape[1]))
-    for some in over_blocks(_move, (m, sums), readable(divisors), cost=MOVE_COST * m.shape[1]):
-        add_sums(totals, some)
+    for partial in over_blocks(_move, (m, sums), readable(divisors), cost=MOVE_COST * m.shape[1]):
+        add_sums(totals, partial)
     return totals.reshape(4, -1)
 
 

@@ -15,14 +15,14 @@ from ps2.algorithms.training.record import TrainingHistory, Words
 from ps2.data.rows import Float
 from ps2.ops.kernels import Int64s
 
-# From this many numbers on, centres are float32, and so are rows while the model is trained.
+# If centres have at least this many values, centres and the rows in training are float32.
 MIN_FLOAT32_NUMBERS = 1 << 22
 # Bytes of a sum.
 SUM_BYTES = 8
 # Numbers that the servers keep for each feature.
 NUMBERS_PER_FEATURE = 5
-# Seconds that a clock computes with a stored value, of dense and of sparse rows: once, and for each cluster (decision
-# 61).
+# The seconds of computation per stored value and clock, in dense and in sparse rows: a constant part, and a part per
+# cluster (decision 61).
 DENSE_S, SPARSE_S = (2.5e-9, 0.14e-9), (10e-9, 0.4e-9)
 # The approximate number of clocks besides iterations and draws.
 OTHER_CLOCKS = 6
@@ -43,7 +43,7 @@ class KMeansPlan(Plan[KMeansSettings]):
 
     @property
     def numbers(self) -> int:
-        """The number of numbers in all centres."""
+        """The number of values in all centres."""
         return self.clusters * self.dim
 
     @property

@@ -55,8 +55,8 @@ def train(
     """Find clusters, with their centres on the servers; in a restored context, continue."""
     names = CheckpointNames.of(plan.name, ps)
     if not names.begun:
-        what = f"k={plan.clusters:,} and {plan.dim:,} features make {plan.numbers:,} numbers of centres, which"
-        check_servers(f"{what} take with their sums", plan.fleet_bytes, ps.memory())
+        what = f"k={plan.clusters:,} and {plan.dim:,} features make {plan.numbers:,} values of centres, which"
+        check_servers(f"{what} with their sums take", plan.fleet_bytes, ps.memory())
     return run_program(ps, KMeansProgram(plan, Record(on_step, WORDS), names, table.columns), table, names)
 
 
@@ -123,7 +123,7 @@ class KMeansProgram(Program[FittedClusters]):
         return Scale(exponent_of(np.array(max_value)), weight_exponent, math.frexp(report.rows)[1])
 
     def _shift_features(self, rows: int) -> float:
-        """Subtract the middle from features that all rows hold; return the largest absolute value after that."""
+        """Shift features by ``clusters.shift``; return the largest absolute value after that."""
         vectors = self._vectors
         features = vectors.highs.zip(vectors.lows, vectors.held, vectors.sizes, vectors.shifts)
         features.apply("clusters.shift", rows=float(rows))
@@ -142,7 +142,7 @@ class KMeansProgram(Program[FittedClusters]):
         candidates: PackedRows | None = None
         for draw in range(settings.initSteps + 1):  # lines 1 to 6; draw 0 takes one row
             last_rank = yield RankRows(scale, draw, candidates).then(partial(_last_rank, draw_size(plan, draw)))
-            if last_rank < 0:  # no row adds to the cost, so the candidates are all different rows
+            if last_rank < 0:  # the cost is 0, so further candidates are useless
                 break
             collect = CollectDraw(scale, draw, candidates, last_rank)
             drawn_rows = yield collect.then(lambda report: start.without_repeats(vars(report)))
@@ -154,13 +154,13 @@ class KMeansProgram(Program[FittedClusters]):
         return ids[start.plus_plus(rows, report.weights, plan.clusters, plan.seed)]  # line 8
 
     def _check_size(self, candidates: PackedRows) -> None:
-        """Raise LimitError if a message cannot bring the candidates to the workers."""
+        """Raise LimitError if the candidates do not fit in a message."""
         size_bytes = sum(array.nbytes for array in candidates.values())
         if size_bytes > MAX_MESSAGE_SHARE * LIMIT_BYTES:
             raise LimitError(
                 f"initMode: 'k-means||' has found {len(candidates['ids']):,} candidates for k="
-                f"{self.plan.clusters:,} first centres, which take {size_bytes:,} bytes, more than a message can "
-                "bring to the workers; use 'random'"
+                f"{self.plan.clusters:,} first centres, which take {size_bytes:,} bytes, more than a message to "
+                "the workers can hold; use 'random'"
             )
 
     def _compute_norms(self) -> None:
@@ -185,8 +185,8 @@ class KMeansProgram(Program[FittedClusters]):
         if self.plan.settings.distanceMeasure == "cosine":
             squares = sum_of_shards(vectors.sums.apply("clusters.squares"), 1)[0]
             divisors = np.where(divisors > 0, np.sqrt(squares), 0.0)
-        of_shards = vectors.centres.apply("clusters.move", sums=vectors.sums, divisors=divisors)
-        norms, squared_moves = sum_of_shards(of_shards, 2)
+        shard_sums = vectors.centres.apply("clusters.move", sums=vectors.sums, divisors=divisors)
+        norms, squared_moves = sum_of_shards(shard_sums, 2)
         vectors.norms.push(norms)
         vectors.counts.zero()
         return float(squared_moves.max())
@@ -197,7 +197,7 @@ class KMeansProgram(Program[FittedClusters]):
             return squared_move / 2.0 <= limit
         return math.sqrt(squared_move) <= float(shifted(np.array(limit), -scale.exponent))
 
-    # -- what the frame calls ------------------------------------------------------------------------------------------
+    # -- hooks of the frame --------------------------------------------------------------------------------------------
 
     def worker(self) -> Callable[[Reading], ClusteringWorker]:
         return partial(ClusteringWorker, self.plan, self._vectors)

@@ -1,4 +1,4 @@
-"""Compile kernels of k-means (``python -m ps2.algorithms.clusters.warm``); else they are at first use."""
+"""Compile kernels of k-means before their first use (``python -m ps2.algorithms.clusters.warm``)."""
 
 from __future__ import annotations
 

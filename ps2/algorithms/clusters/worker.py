@@ -32,15 +32,15 @@ from ps2.server.memory import free_bytes
 
 Array = npt.NDArray[Any]
 
-# Binary digits of a sum of all rows, and of a weight among them.
+# Binary digits of the sum over all rows; weights and values are rounded to its last digit.
 DIGITS = 51
-# The smallest unit of sums by which numbers can be divided.
+# The minimum unit of sums; division by a smaller one might overflow.
 MIN_UNIT = 2.0**-1000
-# Unit of float64 rows that have length 1: rows of one direction are equal, whatever their lengths were.
+# Float64 rows of length 1 are rounded to this unit, so that rows with equal directions become equal.
 DIRECTION_UNIT = 2.0**-42
 # Maximum bytes of the candidates whose distances are computed together.
 CANDIDATE_BYTES = 128 << 20
-# From this share of nonzero sums on, all sums travel, without the numbers of their clusters.
+# If the share of nonzero sums may exceed this, all sums are sent, without cluster numbers.
 DENSE_SHARE = 0.5
 
 
@@ -53,10 +53,10 @@ class ServerVectors:
         sums: the sum of the rows of each cluster, in the same layout.
         counts: the summed weight of each cluster's rows.
         norms: the squared length of each centre.
-        highs, lows: the largest value of each feature, and the largest negated one.
-        held: the number of rows that hold each feature.
+        highs, lows: the largest value of each feature, and its largest negated value.
+        held: the number of rows that store each feature.
         shifts: the number that is subtracted from each feature (``clusters.shift``).
-        sizes: the largest absolute value of each feature after that.
+        sizes: the largest absolute value of each feature after the subtraction.
     """
 
     centres: DCVMatrix
@@ -71,12 +71,12 @@ class ServerVectors:
 
 
 class Scale(NamedTuple):
-    """The exponents of powers of two, which change no digit.
+    """Exponents of powers of two; scaling by them changes no digit.
 
     Attributes:
-        exponent: values are divided by its power.
-        weights: weights are divided by its power.
-        rows: the number of rows is below its power.
+        exponent: values are divided by ``2**exponent``.
+        weights: weights are divided by ``2**weights``.
+        rows: the number of rows is below ``2**rows``.
     """
 
     exponent: int
@@ -94,7 +94,7 @@ class Survey(Task):
 
 @dataclass(frozen=True, eq=False)
 class RankRows(Task):
-    """Rank the rows for a draw: report the ranks and hashes of the first ones. The candidates are of earlier draws."""
+    """Rank the rows for a draw: report the ranks and hashes of the first ones. Earlier draws chose the candidates."""
 
     scale: Scale
     draw: int
@@ -113,7 +113,7 @@ class CollectDraw(Task):
 
 @dataclass(frozen=True, eq=False)
 class WeighCandidates(Task):
-    """Report the weight of each candidate: that of the rows that are nearest to it."""
+    """Report the weight of each candidate: the summed weight of the rows nearest to it."""
 
     scale: Scale
     candidates: PackedRows
@@ -139,32 +139,32 @@ class Assign(Task):
 
 
 class ClusteringWorker:
-    """Does tasks with the rows of a worker."""
+    """Carries out tasks on the rows of a worker."""
 
     def __init__(self, plan: KMeansPlan, vectors: ServerVectors, reading: Reading) -> None:
         rows = reading.training
-        what = f"k={plan.clusters:,}: the rows of one worker use {len(rows.keys):,} features, at which the centres take"
+        what = f"k={plan.clusters:,}: the rows of one worker use {len(rows.keys):,} features, and their centres take"
         check_worker(what, plan.worker_bytes(len(rows.keys)), free_bytes())
         self._plan, self._vectors, self._rows = plan, vectors, rows
-        self._without_length = 0
+        self._num_zero_rows = 0
         if plan.settings.distanceMeasure == "cosine":
             data = rows.x.data.copy()
-            self._without_length = kernels.normalize(readable(rows.x.indptr), data)
+            self._num_zero_rows = kernels.normalize(readable(rows.x.indptr), data)
             if data.dtype == np.float64:
                 data = np.rint(data / DIRECTION_UNIT) * DIRECTION_UNIT
             x = type(rows.x)((data, rows.x.indices, rows.x.indptr), shape=rows.x.shape)
             self._rows = LocalRows(rows.keys, x, None, rows.weights)
         self._ids = row_draws.hashes(self._rows.x, self._rows.keys)
-        self._prepared: _Prepared | None = None
-        self._num_candidates = 0  # ``_nearest`` is each row's nearest one of these
+        self._scaled: _ScaledRows | None = None
+        self._num_candidates = 0  # ``_nearest`` is the index of each row's nearest candidate
         self._nearest, self._distances = np.zeros(len(rows), np.int64), np.full(len(rows), np.inf)
 
     def __call__(self, worker: Any, task: Any) -> None:
         if isinstance(task, Survey):
             self._survey(worker)
             return
-        if self._prepared is None:
-            self._prepared = _Prepared.of(self._rows, self._plan, self._vectors, Scale(*task.scale))
+        if self._scaled is None:
+            self._scaled = _ScaledRows.of(self._rows, self._plan, self._vectors, Scale(*task.scale))
         if isinstance(task, (RankRows, CollectDraw, WeighCandidates)):
             self._find_nearest(task.candidates)
         match task:
@@ -173,10 +173,10 @@ class ClusteringWorker:
                 first = row_draws.smallest(ranks, self._ids, draw_size(self._plan, task.draw))
                 worker.report({"ranks": ranks[first], "ids": self._ids[first]}, "concat")
             case CollectDraw():
-                drawn = self._distinct(np.flatnonzero(self._ranks(task.draw) <= task.last_rank))
-                worker.report(start.packed(self._prepared.points.x[drawn], self._rows.keys, self._ids[drawn]), "concat")
+                rows = self._distinct(np.flatnonzero(self._ranks(task.draw) <= task.last_rank))
+                worker.report(start.packed(self._scaled.points.x[rows], self._rows.keys, self._ids[rows]), "concat")
             case WeighCandidates():
-                weights = np.bincount(self._nearest, self._prepared.weights, len(task.candidates["sizes"]))
+                weights = np.bincount(self._nearest, self._scaled.weights, len(task.candidates["sizes"]))
                 worker.report({"weights": weights})
             case PlaceCentres():
                 self._place_centres(task.chosen)
@@ -192,12 +192,12 @@ class ClusteringWorker:
         vectors.held.add(np.bincount(rows.x.indices, minlength=len(rows.keys)).astype(np.float64), rows.keys)
         weight = 1.0 if rows.weights is None else float(rows.weights.max(initial=0.0))
         worker.report({"weight": weight}, "max")
-        worker.report({"rows": len(rows), "without_length": self._without_length})
+        worker.report({"rows": len(rows), "without_length": self._num_zero_rows})
 
     def _ranks(self, draw: int) -> Float64s:
-        """Return the ranks of rows in a draw, which is at first by weight, then by the rows' shares of the cost."""
-        assert self._prepared is not None
-        weights = self._prepared.weights * self._distances if draw else self._prepared.weights
+        """Return the ranks of rows in a draw: by weight in draw 0, by their shares of the cost in later draws."""
+        assert self._scaled is not None
+        weights = self._scaled.weights * self._distances if draw else self._scaled.weights
         return row_draws.priorities(self._ids, weights, self._plan.seed, draw)
 
     def _distinct(self, numbers: Int64s) -> Int64s:
@@ -205,10 +205,10 @@ class ClusteringWorker:
         return np.asarray(numbers[np.unique(self._ids[numbers], return_index=True)[1]])
 
     def _find_nearest(self, candidates: Any) -> None:
-        """Find the nearest candidate of each row, some of which may be new."""
+        """Update the nearest candidate of each row, if there are new candidates."""
         if candidates is None or len(candidates["sizes"]) == self._num_candidates:
             return
-        assert self._prepared is not None
+        assert self._scaled is not None
         new = start.unpacked(candidates, self._plan.dim)[self._num_candidates :]
         dtype = self._rows.x.dtype
         width = max(1, CANDIDATE_BYTES // (dtype.itemsize * max(1, len(self._rows.keys))))
@@ -216,19 +216,19 @@ class ClusteringWorker:
             block = new[begin : begin + width]
             lengths = np.asarray((block * block).sum(axis=1, dtype=np.float64)).reshape(-1)
             centres = np.ascontiguousarray(block[:, self._rows.keys].toarray().T.astype(dtype))
-            nearest, distances = self._prepared.points.nearest(centres, lengths)
+            nearest, distances = self._scaled.points.nearest(centres, lengths)
             nearer = distances < self._distances
             self._nearest[nearer] = nearest[nearer] + self._num_candidates + begin
             self._distances[nearer] = distances[nearer]
         self._num_candidates = len(candidates["sizes"])
 
     def _place_centres(self, chosen: npt.NDArray[np.uint64]) -> None:
-        """Put the rows that are the first centres on the servers, each where its hash is among the chosen ones."""
-        assert self._prepared is not None
+        """Put the first centres on the servers: the rows whose hashes are in ``chosen``, in the order of ``chosen``."""
+        assert self._scaled is not None
         order = np.argsort(chosen)
         positions = np.minimum(np.searchsorted(chosen[order], self._ids), len(chosen) - 1)
         rows = self._distinct(np.flatnonzero(chosen[order][positions] == self._ids))
-        columns = self._prepared.points.x[rows].tocsc()
+        columns = self._scaled.points.x[rows].tocsc()
         sizes = np.diff(columns.indptr)
         used = sizes > 0
         self._vectors.centres.apply(
@@ -240,36 +240,36 @@ class ClusteringWorker:
         )
 
     def _assign(self, worker: Any, clusters: int) -> None:
-        prepared, vectors, keys = self._prepared, self._vectors, self._rows.keys
-        assert prepared is not None
+        scaled, vectors, keys = self._scaled, self._vectors, self._rows.keys
+        assert scaled is not None
         with batch():
             pulled = vectors.centres.pull(columns=keys), vectors.norms.pull()
         centres, norms = pulled[0].result()[:, :clusters], pulled[1].result()[:clusters]
-        assigned, distances = prepared.points.nearest(centres, norms)
-        counts: Float64s = np.bincount(assigned, prepared.weights, self._plan.clusters).astype(np.float64)
+        assigned, distances = scaled.points.nearest(centres, norms)
+        counts: Float64s = np.bincount(assigned, scaled.weights, self._plan.clusters).astype(np.float64)
         sum_bytes = self._add_sums(assigned, counts)
-        worker.report({"cost": np.array([kernels.total(readable(distances), prepared.weights)])}, "concat")
+        worker.report({"cost": np.array([kernels.total(readable(distances), scaled.weights)])}, "concat")
         moved_bytes = centres.nbytes + norms.nbytes + counts.nbytes + sum_bytes
         sizes = np.bincount(assigned, minlength=clusters)
         worker.report({"rows": len(self._rows), "bytes": moved_bytes, "sizes": sizes})
 
     def _add_sums(self, assigned: Int64s, counts: Float64s) -> int:
-        """Add sums of rows by cluster, and their counts, by one request; return the bytes of the sums."""
-        prepared, vectors, keys = self._prepared, self._vectors, self._rows.keys
-        assert prepared is not None
-        x, width = prepared.points.x, self._plan.clusters
+        """Add sums of rows by cluster, and their counts, in one request; return the bytes of the sums."""
+        scaled, vectors, keys = self._scaled, self._vectors, self._rows.keys
+        assert scaled is not None
+        x, width = scaled.points.x, self._plan.clusters
         if x.nnz > DENSE_SHARE * len(keys) * width:
             sums = np.zeros((len(keys), width))
             entries = readable(x.indptr), readable(x.indices), readable(x.data)
-            kernels.sum_rows(*entries, prepared.weights, readable(assigned), prepared.units, sums)
+            kernels.sum_rows(*entries, scaled.weights, readable(assigned), scaled.units, sums)
             with batch():
                 vectors.sums.add(columns=keys, values=sums)
                 vectors.counts.add(counts)
             return sums.nbytes
-        columns = prepared.columns()
+        columns = scaled.columns()
         sizes, clusters, values = np.zeros(len(keys), np.int32), np.empty(x.nnz, np.int32), np.empty(x.nnz)
         entries = readable(columns.indptr), readable(columns.indices), readable(columns.data)
-        weighted = *entries, prepared.weights, readable(assigned), prepared.units
+        weighted = *entries, scaled.weights, readable(assigned), scaled.units
         count = kernels.sum_columns(*weighted, sizes, clusters, values, width)
         used = sizes > 0
         sent_sizes, sent_clusters = _narrow(sizes[used]), _narrow(clusters[:count])
@@ -281,7 +281,7 @@ class ClusteringWorker:
         return sent_sizes.nbytes + sent_clusters.nbytes + 8 * count
 
 
-class _Prepared:
+class _ScaledRows:
     """Rows without their offsets, and weights, scaled.
 
     Attributes:
@@ -294,7 +294,7 @@ class _Prepared:
         self._columns: Any = None
 
     @staticmethod
-    def of(rows: LocalRows, plan: KMeansPlan, vectors: ServerVectors, scale: Scale) -> _Prepared:
+    def of(rows: LocalRows, plan: KMeansPlan, vectors: ServerVectors, scale: Scale) -> _ScaledRows:
         x, shifts = rows.x, vectors.shifts.pull(rows.keys)
         if scale.exponent or shifts.any():
             data = shifted(x.data - shifts[x.indices], -scale.exponent).astype(x.dtype)
@@ -308,7 +308,7 @@ class _Prepared:
             sizes = shifted(vectors.sizes.pull(rows.keys), -scale.exponent)
             largest = np.frexp(sizes)[1].astype(np.int64)
         units = np.maximum(np.ldexp(1.0, largest + scale.rows - DIGITS), MIN_UNIT)
-        return _Prepared(Points.of(x, plan.dim), weights, units)
+        return _ScaledRows(Points.of(x, plan.dim), weights, units)
 
     def columns(self) -> Any:
         """Return the rows' matrix column by column."""

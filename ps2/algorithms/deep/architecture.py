@@ -13,7 +13,7 @@ from ps2.errors import ConfigError
 
 KindName = Literal["deepfm", "wide-deep", "two-tower"]
 KINDS: tuple[KindName, ...] = get_args(KindName)
-# First parts of the layers' names: those of the two towers, and those of the other kinds.
+# Prefixes of the layers' names: in the two towers, and in the other kinds.
 LEFT, RIGHT = "left", "right"
 DEEP = "deep"
 
@@ -54,7 +54,7 @@ class Architecture:
             belong to the right tower ("two-tower").
         hidden: sizes of the hidden layers; for "two-tower", the last one is the size of both towers' vectors.
         dropout: share of a hidden layer's outputs that training drops, in [0, 1).
-        temperature: number that divides the cosine of the two towers' vectors.
+        temperature: the divisor of the cosine of the two towers' vectors.
     """
 
     kind: KindName
@@ -77,7 +77,7 @@ class Architecture:
         if self.deep > self.fields or (self.has_towers and self.deep == self.fields):
             raise ConfigError(f"deep: expected a number up to {self.fields} fields, got {self.deep}")
         if self.has_towers and not self.hidden:
-            raise ConfigError("hidden: a tower has one layer at least, got none")
+            raise ConfigError("hidden: expected at least one layer for a tower, got none")
         if not 0 < self.temperature < math.inf:
             raise ConfigError(f"temperature: expected a finite positive number, got {self.temperature}")
 
@@ -92,7 +92,7 @@ class Architecture:
 
     @property
     def first(self) -> int:
-        """The position of the vector in a key's block: 1, after the linear weight; 0 for towers, which have none."""
+        """The offset of the vector in a key's block: 1, after the linear weight; 0 for towers, which have none."""
         return 0 if self.has_towers else 1
 
     @property

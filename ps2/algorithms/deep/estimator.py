@@ -42,7 +42,7 @@ class _ClickEstimator(ClickSettings, DeepEstimator):
         return Architecture(self._KIND, *sizes, self.getDropoutRate())
 
     def _deep(self, hasher: FieldHasher) -> int:
-        """Return how many fields, the first ones, are inputs of the layers."""
+        """Return the number of leading fields that are inputs of the layers."""
         return hasher.field_count
 
 
@@ -89,7 +89,7 @@ class WideAndDeep(_ClickEstimator, Estimator["WideAndDeepModel"]):
     def _deep(self, hasher: FieldHasher) -> int:
         deep = hasher.field_count - sum(field.kind == "cross" for field in hasher.fields)
         if not deep:
-            raise ConfigError("crosses: expected other fields, too, as crosses are no inputs of the layers")
+            raise ConfigError("crosses: expected other fields, too, because crosses are not inputs of the layers")
         return deep
 
 
@@ -166,7 +166,7 @@ class TwoTowerModel(TowerSettings, DeepFittedModel, Model):
         return KeyScoring(tuple(self.fitted.hasher.columns), self.getPredictionCol())
 
     def userVectors(self, dataset: DataFrame, outputCol: str = "vector") -> DataFrame:
-        """Add the users' vectors, of length 1, as arrays of floats; only the users' columns need to be there."""
+        """Add the users' vectors, of length 1, as arrays of floats; only the users' columns are needed."""
         return self._with_vectors(dataset, outputCol, right=False)
 
     def itemVectors(self, dataset: DataFrame, outputCol: str = "vector") -> DataFrame:

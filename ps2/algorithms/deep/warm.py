@@ -1,4 +1,4 @@
-"""Compile kernels of deep models (``python -m ps2.algorithms.deep.warm``); else they are at first use."""
+"""Compile kernels of deep models before their first use (``python -m ps2.algorithms.deep.warm``)."""
 
 from __future__ import annotations
 

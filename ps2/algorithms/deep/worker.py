@@ -57,7 +57,7 @@ class DeepRows:
         self._indptr, self._field, self._x = rows.indptr, rows.fields, rows.values
         self.labels, self.weights = labels, weights
         keys, inverse = rows.distinct()
-        # int32: rows that a worker's memory holds have no 2**31 distinct keys.
+        # int32 suffices: a worker's memory cannot hold rows with 2**31 distinct keys.
         self._keys, self._inverse = keys, inverse.astype(np.int32, copy=False)
         self._marks = np.full(len(keys), -1, np.int32)
 
@@ -101,7 +101,7 @@ class Learner:
         plan, sizes = self.plan, self.architecture
         items = rows.items(sizes.deep, sizes.fields) if plan.loss == "softmax" else None
         # If each worker takes steps of its own, the gradient is the mean over its rows.
-        mean = plan.weight / (plan.steps if plan.settings.staleness == 0 else plan.steps * worker.workers)
+        divisor = plan.weight / (plan.steps if plan.settings.staleness == 0 else plan.steps * worker.workers)
         order, epoch = np.zeros(0, np.int64), -1
         for clock in worker.clocks(plan.settings.maxIter * plan.steps):
             if clock // plan.steps != epoch:
@@ -111,23 +111,23 @@ class Learner:
             loss = 0.0
             if len(numbers):
                 seed = int(np.random.SeedSequence([plan.seed, worker.rank, clock]).generate_state(1)[0])
-                loss = self.take_step(rows.take(numbers), items, mean, seed)
+                loss = self.take_step(rows.take(numbers), items, divisor, seed)
             worker.report({"loss": loss, "rows": len(numbers)})
 
-    def take_step(self, rows: Minibatch, items: tuple[Int64s, Float64s] | None, mean: float, seed: int) -> float:
+    def take_step(self, rows: Minibatch, items: tuple[Int64s, Float64s] | None, divisor: float, seed: int) -> float:
         """Take one step with some rows; return their summed loss. If the loss is not finite, nothing is sent.
 
         Args:
             items: ``DeepRows.items``, for the loss "softmax"; else None.
-            mean: the number that divides the summed gradient.
+            divisor: the number that divides the summed gradient.
 
         Raises:
             InputError: a gradient is not finite, or too large for its optimizer. Layers above may have taken the step.
         """
         weights, table = self.layers.pull(), self.table.pullDistinct(rows.keys)
         forward = Pass(self.architecture, weights, rows.batch, table, seed)
-        with np.errstate(over="ignore", invalid="ignore"):  # the loss tells
-            loss, backward = self._loss(forward, rows, items, mean)
+        with np.errstate(over="ignore", invalid="ignore"):  # overflow makes the loss infinite or NaN
+            loss, backward = self._loss(forward, rows, items, divisor)
         if math.isfinite(loss):
             send = self._step_layer if self.plan.settings.staleness else self.layers.add
             try:
@@ -161,15 +161,15 @@ class Learner:
         advance_keys(self.table, now_s)
 
     def _loss(
-        self, forward: Pass, rows: Minibatch, items: tuple[Int64s, Float64s] | None, mean: float
+        self, forward: Pass, rows: Minibatch, items: tuple[Int64s, Float64s] | None, divisor: float
     ) -> tuple[float, Callable[[OnLayer], Any]]:
         """Return the loss, and a function that runs the backward pass and returns the gradient of the embeddings."""
         if items is None:
-            loss, slopes = logistic_loss(forward.margins(), rows.labels, rows.weights, mean)
+            loss, slopes = logistic_loss(forward.margins(), rows.labels, rows.weights, divisor)
             return loss, partial(forward.slopes_back, slopes)
         numbers, shares = items[0][rows.numbers].astype(np.int64), items[1][rows.numbers]
         pairs = PositivePairs(numbers, np.log(shares), rows.weights)
-        loss, left, right = softmax_loss(*forward.towers(), pairs, self.architecture.temperature, mean)
+        loss, left, right = softmax_loss(*forward.towers(), pairs, self.architecture.temperature, divisor)
         return loss, partial(forward.towers_back, left, right)
 
     def _step_layer(self, number: int, gradient: Any) -> None:

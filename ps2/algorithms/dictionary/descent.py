@@ -1,4 +1,4 @@
-"""Coordinate descent: the codes of rows by a dictionary, and the update of the dictionary by codes. Pure."""
+"""Coordinate descent: the codes of rows for a dictionary, and the update of the dictionary for codes. Pure."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Mask = npt.NDArray[np.bool_]
 
 # Descent ends when no coordinate of a code moves farther than this share of the row's length.
 TOLERANCE = 1e-6
-# Maximum numbers of dense codes in memory at a time.
+# The maximum number of values of dense codes in memory at a time.
 BLOCK_NUMBERS = 1 << 20
-# Sweeps over all atoms for each pass over the rows.
+# The number of sweeps over all atoms for each pass over the rows.
 SWEEPS = 5
-# A penalty beyond this leaves no code of rows that are scaled.
+# With a larger penalty, all codes of scaled rows are 0.
 MAX_PENALTY = 1e100
 
 
@@ -72,11 +72,11 @@ def update(products: Products, is_new: Mask) -> tuple[Float64s, Float64s]:
 
     With codes A of rows X, and S = A'A, B = A'X, the dictionary D minimises 1/2 tr(D'SD) - tr(D'B). The step of atom k
     is u = d_k + (b_k - s_k D) / s_kk, d_k = u / max(1, |u|). Each new atom is a combination of old atoms and of rows of
-    B. So the descent, lengths included, needs only inner products, which are sums over features, and the servers of the
-    features need only coefficients.
+    B. So the descent and the lengths need only inner products, which are sums over features. Servers need only the
+    coefficients to compute the new atoms.
 
     Args:
-        is_new: marks the atoms that their row of B replaces, at length 1.
+        is_new: the mask of the atoms to be replaced by their row of B, scaled to length 1.
 
     Returns:
         The next atoms as coefficients of the atoms, and of the rows of B; each of shape (k, k).
@@ -85,8 +85,8 @@ def update(products: Products, is_new: Mask) -> tuple[Float64s, Float64s]:
     pairs = products.pairs.copy()
     pairs[is_new], pairs[:, is_new] = 0.0, 0.0
     pairs[is_new, is_new] = 1.0
-    of_atoms, of_sums = np.eye(count), np.zeros((count, count))
+    atom_weights, sum_weights = np.eye(count), np.zeros((count, count))
     state = products.atoms.copy(), products.cross.copy(), products.sums.copy()
     for _ in range(SWEEPS):
-        kernels.sweep(pairs, is_new, *state, of_atoms, of_sums)
-    return of_atoms, of_sums
+        kernels.sweep(pairs, is_new, *state, atom_weights, sum_weights)
+    return atom_weights, sum_weights

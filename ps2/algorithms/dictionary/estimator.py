@@ -22,7 +22,7 @@ from ps2.algorithms.frame.tables import TableSurvey
 
 
 class DictionaryLearning(DictionarySettings, FleetEstimator, Estimator["DictionaryLearningModel"]):
-    """Sparse coding: k atoms on servers, of which each row is a combination of few.
+    """Sparse coding: each row is a combination of few of the k atoms, which lie on servers.
 
     Atoms D and codes A minimise ``1/2 |X - A D|^2 + regParam |A|_1``, and no atom is longer than 1: scikit-learn's
     DictionaryLearning with alpha = regParam (Mairal et al., 2010).

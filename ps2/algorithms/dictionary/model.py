@@ -18,14 +18,14 @@ from ps2.ops.kernels import Float64s
 
 
 class SparseCoder(ArrayModel):
-    """A dictionary, and the sparse codes of rows by it; picklable.
+    """A dictionary that computes sparse codes of rows; picklable.
 
     The code a of a row x minimises ``1/2 |x - a D|^2 + penalty |a|_1``.
 
     Attributes:
         dictionary: D, float64, shape (k, features).
-        penalty: of the codes' absolute values.
-        positive: whether codes are not negative.
+        penalty: the weight of the codes' absolute values.
+        positive: whether all codes are at least 0.
 
     Example::
 
@@ -39,7 +39,7 @@ class SparseCoder(ArrayModel):
 
     def __init__(self, dictionary: npt.ArrayLike, penalty: float = 1.0, positive: bool = False) -> None:
         """Raises:
-        ShapeError, DTypeError: the dictionary is no matrix of numbers.
+        ShapeError, DTypeError: the dictionary is not a matrix of numbers.
         InputError: a number is not finite.
         ConfigError: the penalty is negative or not finite.
         """
@@ -73,10 +73,10 @@ class SparseCoder(ArrayModel):
             x: NumPy array or scipy sparse, shape (n, features).
 
         Raises:
-            ShapeError, DTypeError: the rows are no numbers, or have another number of features.
+            ShapeError, DTypeError: the rows are not numbers, or their number of features differs.
             InputError: numbers are not finite, or codes or inner products of atoms are beyond float64.
         """
-        codes, _, exponent = self._coded(x)
+        codes, _, exponent = self._encode(x)
         codes.data = shifted(codes.data, exponent)
         if not np.isfinite(codes.data).all():
             raise InputError("features: the codes of some rows are too large to be numbers; scale the features")
@@ -87,11 +87,11 @@ class SparseCoder(ArrayModel):
 
         It is infinite if it exceeds float64.
         """
-        _, losses, exponent = self._coded(x)
+        _, losses, exponent = self._encode(x)
         return float(shifted(losses.sum(), 2 * exponent))
 
     def margins(self, x: sp.csr_array) -> Float64s:
-        """Return the codes of rows with their zeros, as predictions have them: shape (n, k)."""
+        """Return the codes of rows as a dense array, the form of predictions: shape (n, k)."""
         return np.asarray(self.transform(x).toarray())
 
     @cached_property
@@ -105,8 +105,8 @@ class SparseCoder(ArrayModel):
     def __getstate__(self) -> dict[str, Any]:
         return {"dictionary": self.dictionary, "penalty": self.penalty, "positive": self.positive}
 
-    def _coded(self, x: Any) -> tuple[sp.csr_array, Float64s, int]:
-        """Return codes and losses, and the power of two that rows and codes are divided by."""
+    def _encode(self, x: Any) -> tuple[sp.csr_array, Float64s, int]:
+        """Return codes, losses and an exponent: rows and codes are divided by this power of two."""
         rows = sp.csr_array(finite_row_or_rows("x", x, self.dim))
         exponent = exponent_of(rows.data)
         penalty = float(shifted(self.penalty, -exponent))

@@ -14,11 +14,11 @@ from ps2.ops.kernels import Float64s
 
 # Servers send products of all pairs of atoms, four numbers of 8 bytes for each pair, in one reply.
 MAX_ATOMS = 1 << 10
-# The maximum of numbers in the dictionary, which the driver holds in the end.
+# The maximum number of values in the dictionary, which the driver holds at the end.
 MAX_NUMBERS = 1 << 26
-# Bytes on the servers for a number of the dictionary with its sum, and for a pair of atoms with its sum.
+# Bytes on the servers for a value of the dictionary with its sum, and for a pair of atoms with its sum.
 NUMBER_BYTES = PAIR_BYTES = 16
-# Seconds that an iteration computes with a stored value, for each atom (decision 65).
+# The seconds of computation per iteration, stored value and atom (decision 65).
 VALUE_S = 5e-9
 # The number of clocks of an iteration.
 CLOCKS = 2
@@ -33,7 +33,7 @@ class DictionaryPlan(Plan[DictionarySettings]):
 
     @property
     def numbers(self) -> int:
-        """The number of numbers in the dictionary."""
+        """The number of values in the dictionary."""
         return self.settings.k * self.dim
 
     @property
@@ -52,15 +52,15 @@ class DictionaryPlan(Plan[DictionarySettings]):
         return Work.of_clocks(cost, self.numbers, clocks, VALUE_S / CLOCKS * self.settings.k)
 
     def check(self, rows: int) -> None:
-        """Raise ConfigError or LimitError if this number of rows has no such dictionary."""
+        """Raise ConfigError if there are fewer rows than atoms, LimitError if the dictionary is too large."""
         if self.settings.k > rows:
             raise ConfigError(f"k: expected at most the number of rows, {rows:,}, got {self.settings.k:,}")
         if self.settings.k > MAX_ATOMS:
             raise LimitError(f"k: expected at most {MAX_ATOMS:,} atoms, got {self.settings.k:,}")
         if self.numbers > MAX_NUMBERS:
             raise LimitError(
-                f"k={self.settings.k:,} and {self.dim:,} features make {self.numbers:,} numbers, and at most "
-                f"{MAX_NUMBERS:,} come to the driver; take fewer atoms"
+                f"k={self.settings.k:,} and {self.dim:,} features make {self.numbers:,} values, and the driver "
+                f"holds at most {MAX_NUMBERS:,}; take fewer atoms"
             )
 
 

@@ -1,8 +1,8 @@
 """A dictionary as a durable program.
 
-Mairal et al. (2010), with all rows in each iteration. It takes two clocks. In one, workers compute the codes of their
-rows by the dictionary on the servers. In the other, they add up products of codes and rows. Then the servers combine
-atoms and sums to the next dictionary (``descent.py``).
+The method is that of Mairal et al. (2010), with all rows in each iteration. An iteration takes two clocks. In one,
+workers compute the codes of their rows for the dictionary on the servers. In the other, they add up products of codes
+and rows. Then the servers combine atoms and sums to the next dictionary (``descent.py``).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from ps2.errors import InputError
 from ps2.ops.exact_sums import sum_of_shards
 from ps2.ops.kernels import Float64s
 
-# If the largest values of rows differ by more, sums keep no digit of the squares of the smaller ones.
+# If the largest values of two rows differ by a larger factor, the squares of the smaller row vanish in the sums.
 MAX_SPREAD = 2.0**20
 # A smaller relative growth of the objective is worth no warning.
 ROUNDING = 1e-9
@@ -54,10 +54,10 @@ ROUNDING = 1e-9
 # Warnings.
 SPREAD = (
     "the largest values of rows are from %g to %g: sums are rounded to digits of the largest, so small rows may count "
-    "for nothing, and the training ends early, as the objective is that of the largest; scale rows, or leave outliers "
-    "out"
+    "for nothing, and the training ends early, because large rows dominate the objective; scale rows, or leave out "
+    "outliers"
 )
-RAISED = "iteration %d has raised the objective, by roundings, and is the last one"
+RAISED = "iteration %d is the last one: rounding errors have raised the objective"
 
 log = logging.getLogger(__name__)
 
@@ -71,8 +71,8 @@ def train(
     """
     names = CheckpointNames.of(plan.name, ps)
     if not names.begun:
-        what = f"k={plan.settings.k:,} and {plan.dim:,} features make {plan.numbers:,} numbers, which"
-        check_servers(f"{what} take with their sums", plan.fleet_bytes, ps.memory())
+        what = f"k={plan.settings.k:,} and {plan.dim:,} features make {plan.numbers:,} values, which"
+        check_servers(f"{what} with their sums take", plan.fleet_bytes, ps.memory())
     return run_program(ps, DictionaryProgram(plan, Record(on_step, WORDS), names, table.columns), table, names)
 
 
@@ -113,7 +113,7 @@ class DictionaryProgram(Program[FittedDictionary]):
                 if codes.loss > last_loss * (1.0 + ROUNDING):
                     ask(partial(log.warning, RAISED, iteration))
                 self.record.reason = (
-                    f"iteration {iteration} lessened the objective by no more than tol={plan.settings.tol:g} of it"
+                    f"iteration {iteration} reduced the objective by no more than the share tol={plan.settings.tol:g}"
                 )
                 return
             if iteration >= ask.setting(lambda: plan.settings.maxIter):
@@ -123,7 +123,7 @@ class DictionaryProgram(Program[FittedDictionary]):
             new_atoms = _new_atoms(np.flatnonzero(max_codes == 0.0), codes)
 
     def _scale(self, ask: Ask, survey: Any) -> Scale:
-        """Return the powers of two that divide rows, and that bound the sums."""
+        """Return the exponents of the powers of two that divide rows, and that bound the sums."""
         if not survey.max_value > 0.0:
             name = self._columns.shown("features")
             raise InputError(f"{name}: expected rows with values, got {survey.rows:,} rows of zeros alone")
@@ -135,9 +135,9 @@ class DictionaryProgram(Program[FittedDictionary]):
         return Scale(exponent, values, math.frexp(survey.rows)[1], losses)
 
     def _update_atoms(self, scale: Scale, max_codes: Float64s, new_atoms: npt.NDArray[np.int64]) -> None:
-        """Minimise the objective over the dictionary, for the codes of the sums on the servers (Algorithm 2).
+        """Minimise the objective over the dictionary; the sums on the servers describe the codes (Algorithm 2).
 
-        ``max_codes`` is the largest absolute code of each atom, and rows replace ``new_atoms``.
+        ``max_codes`` is the largest absolute code of each atom; ``new_atoms`` are the atoms that rows replace.
         """
         vectors, count = self._vectors, self.plan.settings.k
         exponents = np.frexp(max_codes)[1].astype(np.int64)
@@ -156,7 +156,7 @@ class DictionaryProgram(Program[FittedDictionary]):
         vectors.products.push(sum_of_shards(combined, 1)[0].reshape(-1))
         vectors.pairs.zero()
 
-    # -- what the frame calls ------------------------------------------------------------------------------------------
+    # -- hooks of the frame --------------------------------------------------------------------------------------------
 
     def worker(self) -> Callable[[Reading], DictionaryWorker]:
         return partial(DictionaryWorker, self.plan, self._vectors)
@@ -185,6 +185,6 @@ def _merge_draws(count: int, report: Any) -> dict[str, Any]:
 
 
 def _new_atoms(atoms: npt.NDArray[np.int64], drawn: Any) -> NewAtoms:
-    """Return which atoms drawn rows replace, as far as there are rows."""
+    """Return which drawn row replaces which atom; surplus atoms stay."""
     count = min(len(atoms), len(drawn.ids))
     return {ATOMS: atoms[:count], IDS: drawn.ids[:count], RANKS: drawn.ranks[:count]}

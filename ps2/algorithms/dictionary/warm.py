@@ -1,4 +1,4 @@
-"""Compile kernels of dictionaries (``python -m ps2.algorithms.dictionary.warm``); else they are at first use."""
+"""Compile kernels of dictionaries before their first use (``python -m ps2.algorithms.dictionary.warm``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compile kernels of factorizations (``python -m ps2.algorithms.factors.warm``); else they are at first use."""
+"""Compile kernels of factorizations before their first use (``python -m ps2.algorithms.factors.warm``)."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ A = TypeVar("A", bound="ArrayModel")
 
 # The key in the metadata, beside those that pyspark writes.
 KEY = "ps2"
-# The maximum of numbers of a model that travels inside the functions that use it; a larger one is broadcast.
+# The maximum number of values of a model that travels inside the functions that use it; a larger one is broadcast.
 MAX_LIGHT = 1 << 14
 
 

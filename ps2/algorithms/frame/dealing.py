@@ -163,7 +163,7 @@ def way(loads: Sequence[Load], workers: int) -> Dealing:
     """Choose how to make one non-empty partition for each worker.
 
     Args:
-        loads: of each partition.
+        loads: the load of each partition.
         workers: at most the number of rows.
 
     Returns:

@@ -331,7 +331,7 @@ def when_free(spark: SparkBackend, slots: int, run: Callable[[], T]) -> T:
 class HasInitialModel(TrainingEstimator):
     """An estimator whose training may go on from a model: ``setInitialModel``, or the keyword ``initialModel``."""
 
-    # What the training begins with; None: it begins anew.
+    # The model that the training starts from; None: it starts from scratch.
     _initial: Any = None
 
     def setInitialModel(self: H, value: Any) -> H:

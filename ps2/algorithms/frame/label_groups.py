@@ -22,7 +22,7 @@ from ps2.data.rows import LocalRows
 
 # The column of rows that says which rdd_partition of the DataFrame they are from.
 PART_COLUMN = "ps2_part"
-# Of a group, in the order in which they travel.
+# The fields of a group, in the order in which they are sent.
 FIELDS = (PART, "class", ROWS, COST, SQUARES, "least", "most", "heaviest", "weight", "squared", "wy", "wyy")
 WHOLE = (PART, "class", ROWS)
 HELD_OUT = -1
@@ -34,8 +34,8 @@ class WorkerSurvey:
 
     Attributes:
         table: float64, shape (groups, len(FIELDS)); NaN: there is none.
-        shift: what was subtracted from labels.
-        unit: what weights were multiplied by.
+        shift: the number that was subtracted from labels.
+        unit: the number that weights were multiplied by.
         dim: number of features.
     """
 
@@ -71,9 +71,9 @@ class ReadAndSurvey:
     """Reads a worker's rows, and surveys them.
 
     Attributes:
-        classes: as of ``tables.survey``.
+        classes: see ``tables.survey``.
         most: labels of classes are whole numbers below this.
-        most_bytes: of Arrow batches that the worker reads: Spark's estimate of a table may be far too small.
+        most_bytes: the maximum bytes of the Arrow batches that the worker reads; Spark's estimate may be far too small.
     """
 
     columns: ColumnNames

@@ -29,7 +29,7 @@ from ps2.errors import InputError, UsageError
 from ps2.run.spark.backend_lookup import with_python
 
 _WHOLE = "ps2 predictions"
-# Of the struct that a task gets; vectors have no field of this name.
+# A field of the struct that a task gets; vectors have no field of this name.
 MARGIN = "margin"
 # Columns meanwhile.
 DENSE, SPARSE = "ps2 dense", "ps2 sparse"
@@ -84,11 +84,11 @@ def with_predictions(
     """Add columns of predictions.
 
     Args:
-        columns: of features and, perhaps, of margins, which are added to the model's.
+        columns: the columns of features and, perhaps, of margins, which are added to the model's.
         dim: number of features.
         share: gives a task the trained parameters.
-        names: of the new columns, each with its kind: "raw", "probability", "prediction" or, for trees, "leaf" and
-            "contrib".
+        names: the names of the new columns, each with its kind: "raw", "probability", "prediction" or, for trees,
+            "leaf" and "contrib".
 
     Raises:
         InputError: there is no such feature column, its known size is not ``dim``, or one of the new columns exists

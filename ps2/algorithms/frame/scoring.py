@@ -50,7 +50,7 @@ class WordScoring:
     """Means of the vectors of lists of words.
 
     Attributes:
-        loader: as of ``FeatureScoring``.
+        loader: see ``FeatureScoring``.
         column: column of lists of strings.
         output: column that is added.
     """
@@ -67,7 +67,7 @@ class PairScoring:
     """Scores of pairs of vertices, or ratings of pairs of users and items.
 
     Attributes:
-        loader: as of ``FeatureScoring``.
+        loader: see ``FeatureScoring``.
         first, second: columns of ids.
         output: column that is added.
         integers: whether ids of the first and of the second are integers; else they are strings.

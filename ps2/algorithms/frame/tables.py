@@ -86,7 +86,7 @@ class Survey(TableSurvey):
     """Result of a survey of a table with labels.
 
     Attributes:
-        facts: of the rows to train on.
+        facts: the facts of the rows to train on.
         features: the schema's entries for the feature columns.
         has_class_0_alone: whether all rows to train on are of class 0, and no metadata list another class.
     """
@@ -214,7 +214,7 @@ def survey(frame: DataFrame, columns: ColumnNames, classes: int | None) -> Surve
     """Survey labels, weights and the number of features; one Spark job if the rows are few, for classes.
 
     Args:
-        frame: with columns that ``check_columns`` accepts, a label among them.
+        frame: a DataFrame whose columns ``check_columns`` accepts, with a label.
         classes: the largest number of classes; 0: no limit; None: labels are numbers.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Compile kernels of online models (``python -m ps2.algorithms.online.warm``); else they are at first use."""
+"""Compile kernels of online models before their first use (``python -m ps2.algorithms.online.warm``)."""
 
 from __future__ import annotations
 

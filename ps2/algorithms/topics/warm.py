@@ -1,4 +1,4 @@
-"""Compile kernels of topics (``python -m ps2.algorithms.topics.warm``); else they are at first use."""
+"""Compile kernels of topics before their first use (``python -m ps2.algorithms.topics.warm``)."""
 
 from __future__ import annotations
 

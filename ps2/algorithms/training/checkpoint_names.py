@@ -16,11 +16,11 @@ class CheckpointNames:
     """Names of a training's vectors, in the order in which the driver makes these.
 
     Attributes:
-        prefix: of all names; "": the vectors have no names.
+        prefix: the prefix of all names; "": the vectors have no names.
         begun: how many clocks an earlier driver's workers have finished.
         called: for how many of these its ``onClock`` was called: fewer if the workers were ahead. The next run calls it
             for the others, with what they reported.
-        messages: what the earlier driver's ``onClock`` returned, oldest first.
+        messages: the values that the earlier driver's ``onClock`` returned, oldest first.
     """
 
     def __init__(

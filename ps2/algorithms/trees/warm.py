@@ -1,4 +1,4 @@
-"""Compile all kernels of trees (``python -m ps2.algorithms.trees.warm``); else they are at first use."""
+"""Compile all kernels of trees before their first use (``python -m ps2.algorithms.trees.warm``)."""
 
 from __future__ import annotations
 
