@@ -38,7 +38,7 @@ CONTAINER_TABLE: tuple[tuple[Column, str, Callable[[Any], str]], ...] = (
 )
 MATRIX_COLUMNS = (
     *(Column("matrix"), Column("kind"), Column("layout"), Column("dim", right=True), Column("dtype")),
-    *(Column(title, right=True) for title in ("rows", "bytes", "active keys", "waiting", "gone")),
+    *(Column(title, right=True) for title in ("rows", "bytes", "active keys", "waiting", "removed")),
     Column("names", folds=True),
 )
 OPERATION_COLUMNS = (
