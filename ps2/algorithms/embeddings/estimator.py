@@ -185,7 +185,7 @@ class WalkEstimator(EmbeddingEstimator):
         try:
             visits = count_visits(table, graph.share, settings, workers)
             if visits.sum() <= len(table.vertices) * settings.numWalks:
-                raise InputError("expected edges that walks can follow, got none with a weight above 0")
+                raise InputError("expected edges that walks can go along, got none of a weight above 0")
             order, numbers = rank_by_frequency(visits)
             shared = context.broadcast(numbers)
             read = ReadWalks(graph.share, lambda: shared.value, settings, int(visits.sum()), workers)
@@ -253,7 +253,7 @@ class LINE(LINESettings, EmbeddingEstimator, Estimator["LINEModel"]):
         weights = weigh_targets(table)
         weight = float(weights.sum())
         if not weight:
-            raise InputError("expected edges, got none with a weight above 0")
+            raise InputError("expected edges, got none of a weight above 0")
         edges = table.max_edges if table.weighted else round(weight)
         counts = np.maximum(np.rint(weights * (edges / weight)).astype(np.int64), weights > 0)
         order, numbers = rank_by_frequency(counts)
