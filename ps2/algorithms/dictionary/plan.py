@@ -59,7 +59,7 @@ class DictionaryPlan(Plan[DictionarySettings]):
             raise LimitError(f"k: expected at most {MAX_ATOMS:,} atoms, got {self.settings.k:,}")
         if self.numbers > MAX_NUMBERS:
             raise LimitError(
-                f"k={self.settings.k:,} and {self.dim:,} features make {self.numbers:,} values, and the driver "
+                f"k={self.settings.k:,} and {self.dim:,} features make {self.numbers:,} numbers, and the driver "
                 f"holds at most {MAX_NUMBERS:,}; take fewer atoms"
             )
 

@@ -71,7 +71,7 @@ def train(
     """
     names = CheckpointNames.of(plan.name, ps)
     if not names.begun:
-        what = f"k={plan.settings.k:,} and {plan.dim:,} features make {plan.numbers:,} values, which"
+        what = f"k={plan.settings.k:,} and {plan.dim:,} features make {plan.numbers:,} numbers, which"
         check_servers(f"{what} with their sums take", plan.fleet_bytes, ps.memory())
     return run_program(ps, DictionaryProgram(plan, Record(on_step, WORDS), names, table.columns), table, names)
 
