@@ -33,7 +33,7 @@ class BrowserSessions:
         return self._fixed or self._current
 
     def admit(self, token: str) -> str | None:
-        """Return a cookie for a valid token, which is used up then; None for an invalid one."""
+        """Return a cookie for a valid token, or None. A token that admits once is invalid afterwards."""
         with self._lock:
             if not hmac.compare_digest(token.encode(), self.token.encode()):
                 return None

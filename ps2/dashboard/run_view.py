@@ -43,9 +43,9 @@ class _Reading:
     """The values that are read under the run's lock.
 
     Attributes:
-        rows: by rank, the timeline's rows since the last look.
-        tails: by rank of the chart, the timeline's last rows.
-        live: by rank, the worker's state, its reason, and its beginning.
+        rows: the timeline's rows since the last update, by rank.
+        tails: the timeline's last rows, by rank, for the ranks in the chart.
+        live: the worker's state, its reason, and its beginning, by rank.
     """
 
     applied: list[int]

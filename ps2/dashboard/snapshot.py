@@ -17,10 +17,10 @@ class ServerView:
     Attributes:
         state: "running", "silent" (no sign of life for longer than usual), "recovering" (lost, and being brought back)
             or "lost".
-        reason: the reason for its loss, or "".
+        reason: the reason for the loss of the server, or "".
         silent_s: the time since its last sign of life.
         requests_per_s, bytes_in_per_s, bytes_out_per_s: the rates between its last two reports.
-        lock_wait: the seconds in each second that requests waited for locks of shards.
+        lock_wait: the seconds per second for which requests waited for locks of shards, summed over requests.
         waiting: the number of requests that wait for a lock now.
         copies_bytes: the size of its copies of other servers' shards.
         behind: the number of its shards whose copies are not up to date.
@@ -51,10 +51,10 @@ class ServerView:
 
 @dataclass(frozen=True)
 class FleetView:
-    """All servers in sums, and those that the table shows: the ones that are not running first.
+    """Sums over all servers, and the servers that the table shows, those that are not running first.
 
     Attributes:
-        running: the number of servers in that state.
+        running: the number of running servers.
         states: the number of servers by state.
     """
 
@@ -230,10 +230,10 @@ class RunView:
         finished: the number of clocks that all workers have finished, counted from the first clock.
         per_s: the recent rate of clocks of all workers, per second.
         left_s: the seconds until the ends of all loops, at this rate; None: unknown.
-        parts: the seconds of all workers by category, and at the end the unmeasured ones.
+        parts: the seconds of all workers by category; the last entry is the unmeasured time.
         window_s: the length of the chart, which ends at ``seconds``.
         states: the number of workers by state.
-        shown: the workers of table and chart.
+        shown: the workers in the table and the chart.
         stragglers: the ranks whose clocks take much longer than others'.
     """
 
@@ -290,7 +290,7 @@ class TrainingView:
 
 @dataclass(frozen=True)
 class HistoryView:
-    """A run or a fit that is over, or under way (``seconds`` is None then)."""
+    """A run or a fit. ``seconds`` is None if it is under way."""
 
     kind: str
     name: str
@@ -314,8 +314,8 @@ class Snapshot:
     """The page's content.
 
     Attributes:
-        fleet_id: the coordinator's id; each fleet has another one.
-        at_s: the time of the snapshot, since the epoch of Unix.
+        fleet_id: the coordinator's id, which identifies the fleet.
+        at_s: the time of the snapshot, in seconds since the Unix epoch.
         where: the host and the process of the snapshot.
         note: a text about missing content, or "".
         dropped_events: the number of older events that are not shown.

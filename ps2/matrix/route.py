@@ -12,7 +12,7 @@ class Route:
     """The servers of a matrix's partitions.
 
     Attributes:
-        version: grows on every change.
+        version: the route's version, which grows with every change.
         bounds: the ``n + 1`` ascending column bounds of ``n`` partitions.
         addresses: ``host:port`` of each partition's server.
     """

@@ -22,7 +22,7 @@ from ps2.onnx.graph import FEATURES
 
 log = logging.getLogger(__name__)
 
-# The number of rows of the sample, and the maximum of numbers in it.
+# The number of rows of the sample, and the maximum number of values in it.
 ROWS, MAX_NUMBERS = 64, 1 << 20
 # Smallest difference that counts, as a share of an output's largest number. The order of a sum changes its rounding.
 TOLERANCE = 1e-9
@@ -69,7 +69,7 @@ def check_scores(file: bytes, scoring: FeatureScoring, fitted: Any) -> None:
             raise UsageError(
                 f"export: ONNX Runtime {onnxruntime.__version__} scores {differs.sum()} of {len(x)} rows of a sample "
                 f"otherwise than the model, so nothing was written: output {name!r}: expected {reference[row]}, got "
-                f"{scores[row]}, of the row {x[row][:20]}"
+                f"{scores[row]}, for the row {x[row][:20]}"
             )
 
 
@@ -104,7 +104,7 @@ def _is_as_near(clusters: KMeansClusters, x: Float64s, *choices: Float64s) -> Bo
 
 
 def _is_close(head: ClassHead | VotesHead, expected: dict[str, Float64s]) -> Bools:
-    """Find the rows of which rounding may decide the class."""
+    """Find the rows whose class may depend on rounding."""
     score = expected.get("probability", expected["raw"])
     if isinstance(head, ClassHead) and head.threshold is not None:
         return np.isclose(score[:, 1], head.threshold, rtol=TOLERANCE, atol=TOLERANCE)

@@ -34,7 +34,7 @@ NUMBERS = itertools.count()
 
 NOT_PROVEN = "the answer has no proof that it comes from a server of the fleet"
 
-# What listens at an address, by service of the contract; for error messages.
+# The process that listens at an address, by service of the contract; for error messages.
 LISTENING = {"Master": "the driver's master", "Launcher": "the fleet's launcher"}
 
 # Part of gRPC's message when an attempt to connect has timed out.

@@ -145,7 +145,7 @@ class ClockTimes:
     spark: float = 0.0
 
 
-# What a worker sends.
+# The fields that a worker sends.
 SENT_TIMES = tuple(field.name for field in pb.ClockTimes.DESCRIPTOR.fields)
 
 
@@ -154,9 +154,9 @@ class StartTimes:
     """How a task began, in seconds.
 
     Attributes:
-        python_s: from the start of its Python process until the task began.
-        daemon_s: from the start of the Python process that forked it; 0 if none did.
-        connect_s: since the task began.
+        python_s: the time from the start of its Python process until the task began.
+        daemon_s: the same from the start of the Python process that forked it; 0 if none did.
+        connect_s: the time from the beginning of the task until the worker was connected.
     """
 
     python_s: float = 0.0

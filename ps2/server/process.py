@@ -51,7 +51,7 @@ END_S = 15.0
 PARENT_CHECK_S = 0.5
 PARENT_POLL_S = 0.1
 ACTIVE_POLL_S = 0.1
-# What another process does if numba's cache does not hold a server's kernels; workers need the cores more.
+# The code of another process that compiles a server's kernels if numba's cache lacks them; workers need the cores more.
 COMPILE_FAST_PATH = "from ps2.server import fast_path_compiled; fast_path_compiled.load(); "
 COMPILE = "from ps2.ops import warm; warm.warm()"
 COMPILING_NICENESS = 10

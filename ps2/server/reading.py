@@ -30,7 +30,7 @@ Shards = Mapping[tuple[int, int], Shard]
 
 @dataclass(frozen=True)
 class _Range:
-    """Columns ``[begin, end)`` of a saved shard; they go to the columns of ``shard`` from ``first_column`` on."""
+    """Columns ``[begin, end)`` of a saved shard; they go to the columns of ``shard`` from ``first`` on."""
 
     shard: Shard
     begin: int
@@ -42,12 +42,12 @@ class _Range:
         begin, end = max(self.begin, column), min(self.end, column + values.shape[1])
         if begin < end:
             target = self.first + begin - self.begin
-            self.shard.array[_run(rows), target : target + end - begin] = values[:, begin - column : end - column]
+            self.shard.array[_as_slice(rows), target : target + end - begin] = values[:, begin - column : end - column]
 
 
 @dataclass(frozen=True)
-class _Chosen:
-    """Selected columns of a saved shard, ascending; they go to the columns of ``shard`` from ``first_column`` on."""
+class _Selection:
+    """Selected columns of a saved shard, ascending; they go to the columns of ``shard`` from ``first`` on."""
 
     shard: Shard
     columns: Int64s
@@ -57,17 +57,17 @@ class _Chosen:
         begin, end = map(int, np.searchsorted(self.columns, (column, column + values.shape[1])))
         if begin < end:
             chosen = values[:, self.columns[begin:end] - column]
-            self.shard.array[_run(rows), self.first + begin : self.first + end] = chosen
+            self.shard.array[_as_slice(rows), self.first + begin : self.first + end] = chosen
 
 
 @dataclass(frozen=True)
 class _Source:
-    """A saved shard of ``columns`` columns, and the parts that go to each shard."""
+    """A saved shard, its number of columns, and the part of it that goes to each shard."""
 
     matrix: LoadMatrix
     saved: SavedShard
     columns: int
-    parts: tuple[_Range | _Chosen, ...]
+    parts: tuple[_Range | _Selection, ...]
 
 
 @dataclass(frozen=True)
@@ -88,15 +88,15 @@ class Reader:
             for matrix in matrices:
                 self._count_key_indexes(matrix, counted)
             # Insert all keys first, because insertion may reallocate the arrays.
-            located = _all([partial(self._locate, matrix, shards) for matrix in matrices])
-            _all([partial(self._read, source) for sources in located for source in sources])
+            located = _run_in_parallel([partial(self._locate, matrix, shards) for matrix in matrices])
+            _run_in_parallel([partial(self._read, source) for sources in located for source in sources])
             for sources in located:
                 for source in sources:
                     self._read_managed_keys(source)
 
     def restore_ids(self, matrices: Sequence[LoadMatrix], shards: Shards) -> None:
         """Read the applied ids into the shards whose partitions have not changed; raises like ``fill``."""
-        for matrix, saved in _same(matrices):
+        for matrix, saved in _unchanged_shards(matrices):
             path = f"{self.root}/{matrix.matrix:x}-{saved.partition.index}"
             if (file := saved.files.get("ids")) is None:
                 raise CheckpointCorruptError(f"{path}: expected a file of applied ids, but there is none")
@@ -113,14 +113,14 @@ class Reader:
         for saved in matrix.sources if matrix.spec.kind == "sparse" else ():
             if saved.partition not in matrix.partitions:
                 size = 8 * count_keys(self.fs, self.root, saved.files["keys"])
-                self.memory.take_transient(size, "the places of a checkpoint's keys")
+                self.memory.take_transient(size, "the index of a checkpoint's keys")
                 counted.callback(self.memory.give_transient, size)
 
     def _locate(self, matrix: LoadMatrix, shards: Shards) -> list[_Source]:
-        mine = [shards[matrix.matrix, partition.index] for partition in matrix.partitions]
+        targets = [shards[matrix.matrix, partition.index] for partition in matrix.partitions]
         if matrix.spec.kind == "dense":
-            return [_dense_source(matrix, saved, mine) for saved in matrix.sources]
-        return [self._insert_keys(matrix, saved, mine) for saved in matrix.sources]
+            return [_dense_source(matrix, saved, targets) for saved in matrix.sources]
+        return [self._insert_keys(matrix, saved, targets) for saved in matrix.sources]
 
     def _insert_keys(self, matrix: LoadMatrix, saved: SavedShard, shards: Sequence[Shard]) -> _Source:
         """Insert the keys of a saved shard into the shards of their hash buckets; return where their values go."""
@@ -131,11 +131,11 @@ class Reader:
             for start, keys in read_keys(reading):
                 buckets = _buckets(reading.path, matrix, saved.partition, keys)
                 for shard, columns in zip(shards, chosen, strict=True):
-                    mine = (buckets >= shard.partition.begin) & (buckets < shard.partition.end)
-                    if not self._add(shard, keys[mine]):
+                    is_in_shard = (buckets >= shard.partition.begin) & (buckets < shard.partition.end)
+                    if not self._add(shard, keys[is_in_shard]):
                         raise CheckpointCorruptError(f"{reading.path}: a key occurs twice")
                     if shard.partition != saved.partition:
-                        columns.append(start + np.flatnonzero(mine))
+                        columns.append(start + np.flatnonzero(is_in_shard))
                 count = start + keys.size
         return _Source(
             matrix,
@@ -144,13 +144,13 @@ class Reader:
             tuple(
                 _Range(shard, 0, count, first_column)
                 if shard.partition == saved.partition
-                else _Chosen(shard, np.concatenate([np.empty(0, np.int64), *columns]), first_column)
+                else _Selection(shard, np.concatenate([np.empty(0, np.int64), *columns]), first_column)
                 for shard, first_column, columns in zip(shards, first, chosen, strict=True)
             ),
         )
 
     def _add(self, shard: Shard, keys: Int64s) -> bool:
-        """Add keys to a shard; return False if some were there before."""
+        """Add keys to a shard; return False if the shard had some of them before."""
         with shard.lock:
             self.check(shard)
             before = shard.live
@@ -167,7 +167,7 @@ class Reader:
             with part.shard.lock:
                 self.check(part.shard)
                 if part.shard.managed is not None:
-                    chosen = part.columns if isinstance(part, _Chosen) else np.arange(part.begin, part.end)
+                    chosen = part.columns if isinstance(part, _Selection) else np.arange(part.begin, part.end)
                     part.shard.managed.adopt_ticks(state, chosen, part.first)
                     part.shard.managed.adopt(state)
 
@@ -175,22 +175,22 @@ class Reader:
         """Read the values of a saved shard, and verify the checksum of its ids."""
         rows = np.array(source.matrix.rows, np.int64)
         with checked(self.fs, self.root, source.saved.files["values"]) as reading:
-            for some, column, values in read_values(reading, source.matrix.saved, rows, source.columns):
+            for block_rows, column, values in read_values(reading, source.matrix.saved, rows, source.columns):
                 for part in source.parts:
                     with part.shard.lock:
                         self.check(part.shard)
-                        part.put(some, column, values)
+                        part.put(block_rows, column, values)
         if "ids" in source.saved.files:
             read_json(self.fs, self.root, source.saved.files["ids"])
 
 
-def _run(rows: Int64s) -> Int64s | slice:
+def _as_slice(rows: Int64s) -> Int64s | slice:
     """Return ascending rows as a slice if they are contiguous: NumPy copies slices faster."""
     first, last = int(rows[0]), int(rows[-1])
     return slice(first, last + 1) if last - first == rows.size - 1 else rows
 
 
-def _all(calls: Sequence[Callable[[], Any]]) -> list[Any]:
+def _run_in_parallel(calls: Sequence[Callable[[], Any]]) -> list[Any]:
     """Run calls in parallel and return their results in order. If a call fails, wait for the others, then raise."""
     with ThreadPoolExecutor(READERS, thread_name_prefix="ps2-read") as pool:
         futures = [pool.submit(call) for call in calls]
@@ -247,7 +247,7 @@ def _buckets(path: str, matrix: LoadMatrix, partition: Partition, keys: Int64s) 
     return buckets
 
 
-def _same(matrices: Sequence[LoadMatrix]) -> Iterator[tuple[LoadMatrix, SavedShard]]:
+def _unchanged_shards(matrices: Sequence[LoadMatrix]) -> Iterator[tuple[LoadMatrix, SavedShard]]:
     """Yield the saved shards whose partitions have not changed."""
     for matrix in matrices:
         for saved in matrix.sources:

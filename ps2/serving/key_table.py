@@ -16,7 +16,7 @@ from ps2.ops.kernels import kernel
 
 Bytes = npt.NDArray[np.uint8]
 
-# What is known of a key.
+# The state of a key.
 UNKNOWN, PRESENT, REMOVED = 0, 1, 2
 # Keys of one bucket, if they are spread evenly. Their binary search ends within one or two cache lines.
 BUCKET_KEYS = 4

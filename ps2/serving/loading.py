@@ -64,7 +64,7 @@ class LoadedExport:
     Attributes:
         base: one table for each part of the base, which maps its files; in ascending order of their keys.
         changes: tables of the deltas, the newest first; most are merged, in memory.
-        dense: by name, arrays that each export writes whole; the newest export's.
+        dense: the arrays that each export writes whole, by name; the newest export's.
     """
 
     manifest: ExportManifest

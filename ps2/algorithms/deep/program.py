@@ -81,7 +81,7 @@ class DeepProgram(Program[TrainingHistory]):
             self._learner.layers.step(self.plan.settings.stepSize, self.plan.settings.weightDecay)
         return report.loss, report.rows
 
-    # -- what the frame calls ------------------------------------------------------------------------------------------
+    # -- hooks of the frame --------------------------------------------------------------------------------------------
 
     def settings(self) -> dict[str, Any]:
         return self._settings

@@ -10,7 +10,7 @@ exp(-h) = (1 - h/2) / (1 + h/2), as in implicit steps, the share of the sum to a
     (1 - exp(-w h)) / (w (1 - exp(-h)))  =  (1 + h/2) / (1 + w h/2)
 
 This is 1 for small h and 1/w for large h. The curvature is known: the loss of an input x and an output o is
-log(1 + exp(+-x . o)), with second derivative p (1 - p) o o' by x, at most o o' / 4 (Boehning and Lindsay 1988). Its
+log(1 + exp(+-x . o)), with second derivative p (1 - p) o o' in x, at most o o' / 4 (Boehning and Lindsay 1988). Its
 mean over outputs is one matrix for all inputs. It has a few principal directions in which outputs are long, and many
 in which they are short: the former are tracked, the latter share one mean. For outputs, swap inputs and outputs.
 """
@@ -40,8 +40,8 @@ ALL = (slice(None), slice(None))
 
 @dataclass(frozen=True, eq=False)
 class UpdateRates:
-    """Expected updates of each word's vectors and contexts, per token, float64, shape (vocabulary,); of a single table,
-    both are the sum."""
+    """Expected updates of each word's vectors and contexts, per token, float64, shape (vocabulary,). If vectors and
+    contexts share one table, both are the sum."""
 
     vectors: Float64s
     contexts: Float64s
@@ -110,11 +110,11 @@ class PrincipalDirections:
     def damp(self, changes: Float32s, steps: Float64s, workers: int) -> None:
         """Damp changes of the other table, in place; a row's step is its number of updates * rate * curvature bound."""
         for begin in range(0, len(changes), BLOCK_ROWS):
-            some, by = changes[begin : begin + BLOCK_ROWS], steps[begin : begin + BLOCK_ROWS, None]
-            others = _share(by * self.rest, workers)
-            along = (some @ self.basis) * (_share(by * self.lengths, workers) - others)
-            some *= others
-            some += along @ self.basis.T
+            block, block_steps = changes[begin : begin + BLOCK_ROWS], steps[begin : begin + BLOCK_ROWS, None]
+            others = _share(block_steps * self.rest, workers)
+            along = (block @ self.basis) * (_share(block_steps * self.lengths, workers) - others)
+            block *= others
+            block += along @ self.basis.T
 
 
 def _share(h: Array, workers: int) -> Float32s:

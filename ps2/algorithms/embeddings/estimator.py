@@ -113,7 +113,7 @@ class EmbeddingEstimator(TrainingEstimator):
 
 
 def _count_workers(dataset: DataFrame, requested_workers: int | None, rows: int) -> int:
-    """Return the number of workers: if it is not set, one for each executor; never more than rows."""
+    """Return the number of workers: the requested one, else one for each executor; at most one for each row."""
     return min(requested_workers or count_executors(backend_of(dataset)), rows)
 
 
@@ -222,8 +222,8 @@ class Node2Vec(Node2VecSettings, WalkEstimator, Estimator["Node2VecModel"]):
 
 
 class LINE(LINESettings, EmbeddingEstimator, Estimator["LINEModel"]):
-    """Vectors of vertices from their edges (Tang et al. 2015). First order: vertices with an edge between them are
-    similar. Second order: vertices with edges to the same vertices are. Or both.
+    """Vectors of vertices from their edges (Tang et al. 2015). In first order, vertices with an edge between them are
+    similar. In second order, vertices with edges to the same vertices are similar. ``order="both"`` learns both.
     """
 
     __module__ = "ps2.algorithms.graph"
@@ -361,7 +361,7 @@ def _survey_graph(dataset: DataFrame, settings: GraphSettings) -> EdgeTable:
 
 
 def _names(table: EdgeTable, order: Int64s) -> Names:
-    """Return the names of vertices in some order."""
+    """Return the names of the vertices in this order."""
     kind = pa.string() if pa.types.is_string(table.arrow_id) else pa.int64()
     return Names(table.vertices.named(order).cast(kind), "vertex")
 

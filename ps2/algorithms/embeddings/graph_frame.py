@@ -1,4 +1,4 @@
-"""Graphs on workers or servers: read as sentences for a training, or walked into a DataFrame."""
+"""Graphs on workers or servers, and their walks: as the sentences of a training, or as a DataFrame."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class LocatedGraph:
 
 
 def locate_graph(table: EdgeTable, graph_on: str, servers: int | None) -> LocatedGraph:
-    """Place a graph on the workers or on the servers, by the param ``graphOn``. ``servers``: those of the fleet that
-    starts if no PS2Context is active; None: the default."""
+    """Place a graph on the workers or on the servers, by the param ``graphOn``. ``servers``: the size of the
+    fleet that starts if no PS2Context is active; None: the default."""
     spark = table.frame.sparkSession
     numbers = table.max_edges + len(table.vertices) + 1
     fits_worker = numbers * (4 + 8 * table.weighted) <= MAX_WORKER_BYTES
@@ -55,8 +55,8 @@ def locate_graph(table: EdgeTable, graph_on: str, servers: int | None) -> Locate
 
 @dataclass(frozen=True, eq=False)
 class ReadWalks:
-    """Makes a worker's sentences: walks. Tasks call ``graph``, and ``numbers`` for the vertices' numbers, int32;
-    ``visits`` is the estimated number of vertices of all walks of an epoch."""
+    """Makes walks, a worker's sentences. In tasks, ``graph`` returns the graph, and ``numbers`` the vertices' numbers.
+    ``visits`` is the estimated number of vertices in all walks of an epoch."""
 
     graph: Callable[[], Graph]
     numbers: Callable[[], Int32s]

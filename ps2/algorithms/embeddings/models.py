@@ -165,10 +165,10 @@ class VertexModel(EmbeddingModel):
         return self.embedding.similar(id, n)
 
     def score(self, pairs: DataFrame) -> DataFrame:
-        """Add a column ``score``: the larger, the likelier is an edge (``Embedding.score``).
+        """Add a column ``score``: pairs with larger scores are likelier edges (``Embedding.score``).
 
         Args:
-            pairs: with ids in ``srcCol`` and ``dstCol``; if ``directed``, edges from the former to the latter.
+            pairs: a DataFrame with ids in ``srcCol`` and ``dstCol``; if ``directed``, edges lead from source to target.
 
         Returns:
             ``pairs`` with ``score``, double; null if one of the two has no vector.

@@ -17,8 +17,8 @@ from ps2.client.dcv import DCV
 from ps2.client.handle import derive_all, free_all
 from ps2.ops.table import Array
 
-# From this many weights on, vectors are float32, and columns that the rows do not use take no memory, unless a plan
-# says otherwise (``all_columns``).
+# With at least this many weights, vectors are float32, and columns that the rows do not use take no memory, unless a
+# plan says otherwise (``all_columns``).
 SPARSE_FROM = 1 << 22
 
 

@@ -128,7 +128,7 @@ class LinearProgram(Program[TrainedModel]):
         """Return the task; or ``NextClock``, as workers that may be ahead of each other know their tasks (SSP, ASP)."""
         return task if self.staleness == 0 else NextClock()
 
-    # -- what the frame calls ------------------------------------------------------------------------------------------
+    # -- hooks of the frame --------------------------------------------------------------------------------------------
 
     def worker(self) -> LinearWork:
         return LinearWork(self.context.problem, self.plan, self._preparation, self.solver_work())

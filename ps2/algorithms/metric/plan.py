@@ -10,9 +10,9 @@ from ps2.algorithms.metric.settings import MetricSettings
 from ps2.algorithms.training.faults import Form
 from ps2.errors import ConfigError, LimitError
 
-# The maximum number of numbers in L, which the driver holds in the end.
+# The maximum number of values in L, which the driver holds at the end.
 MAX_NUMBERS = 1 << 26
-# From this many numbers on, servers and workers hold float32.
+# With at least this many values in L, servers and workers hold float32.
 MIN_FLOAT32_NUMBERS = 1 << 22
 # Seconds that a step spends on a value of a pair's difference, for each row of L.
 VALUE_S = 2e-9
@@ -37,7 +37,7 @@ class MetricPlan(Plan[MetricSettings]):
 
     @property
     def numbers(self) -> int:
-        """The number of numbers in L."""
+        """The number of values in L."""
         return self.settings.rank * self.dim
 
     def work(self, rows: int, cost: float) -> Work:

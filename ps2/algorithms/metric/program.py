@@ -155,7 +155,7 @@ class MetricProgram(Program[TrainedMetric]):
             rows.apply(plan.settings.optimizer, lr=plan.settings.stepSize, **lazy)
             self.gradient.zero()
 
-    # -- what the frame calls ------------------------------------------------------------------------------------------
+    # -- hooks of the frame --------------------------------------------------------------------------------------------
 
     def worker(self) -> MetricWork:
         return MetricWork(self.plan, self.weight, self.gradient)

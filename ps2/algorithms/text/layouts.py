@@ -105,8 +105,8 @@ class Layout:
     Attributes:
         columns: the columns to read.
         headers: the headers of the files, all with the same names, perhaps in other orders.
-        separator: what separates the fields; None: white space.
-        text: of text, a description of its lines. "": of CSV files, where a field that contains the separator is in
+        separator: the separator of the fields; None: white space.
+        text: a description of the lines of text files. "": CSV files, where a field that contains the separator is in
             double quotes, which end on its line. Text has no quotes, and lines that begin with # are comments.
         is_open: lines may have more fields, which are ignored.
     """

@@ -22,7 +22,7 @@ from ps2.run.spark.backend_lookup import with_python
 SUSPECT = r":[^ ]*:|[0-9.][dDfF](\s|$)|0[xX]|Infinity|[eE]\+?[0-9]{3}|[0-9]{309}"
 MISSING = re.compile(r"[+-]?NaN")
 INDEX = re.compile(r"\d{1,10}", re.ASCII)
-# What Java takes for white space around lines and numbers; U+00A0, for one, is none.
+# The characters that Java strips from lines and numbers as white space; U+00A0, for example, is not one.
 BLANKS = "".join(map(chr, range(33)))
 # Spark's indices have 32 bits.
 MAX_FEATURES = 2**31 - 1

@@ -19,7 +19,7 @@ from ps2.run.spark.backend_lookup import with_python
 from ps2.run.spark.files import escaped
 
 SHOWN_CHARS = 40
-# What Spark reads where bytes are not UTF-8.
+# The character that Spark reads in place of bytes that are not UTF-8.
 NOT_UTF8 = "\ufffd"
 # White space beside the space, for Spark and Python alike.
 WHITE = "\t\x0b\x0c\r"

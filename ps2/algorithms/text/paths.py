@@ -19,7 +19,7 @@ from ps2.storage.files import check_encodable
 
 # Characters of Hadoop's path patterns.
 PATTERN = re.compile(r"[*?[{\\]")
-# Of these, the ones that mean something else to Python's glob.
+# The ones that mean something else to Python's glob.
 SPARKS_PATTERN = re.compile(r"[\[{\\]")
 # Matches the file's name in Spark's error.
 FAILED_FILE = re.compile(r"reading file (\S+?)\.?\s")

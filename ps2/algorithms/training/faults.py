@@ -207,7 +207,7 @@ class Faults:
 
     def _count_number_features(self, batch: pa.RecordBatch, names: tuple[str, ...]) -> None:
         null = np.zeros(batch.num_rows, bool)
-        # Of each row, the first feature whose value is wrong, and that value.
+        # The first feature of each row whose value is wrong, and that value.
         found = {
             kind: (np.full(batch.num_rows, -1), np.zeros(batch.num_rows)) for kind in (self._kind, self._strange_kind)
         }
@@ -254,7 +254,7 @@ class _Lists:
         lengths: int64, shape (n,): entries of each row.
         values, null: shape (nnz,): entries, and which are null.
         indices: columns of the entries; None: 0, 1, ... in each row.
-        indices_lengths: as ``lengths``.
+        indices_lengths: like ``lengths``, for the indices.
     """
 
     sizes: Int64s
@@ -337,7 +337,7 @@ def error_of(faults: Float64s, columns: ColumnNames = ColumnNames(), form: Form 
     Args:
         faults: float64, shape (workers, LENGTH): ``Faults.array()`` of each, by rdd_partition.
         columns: their names.
-        form: that rows must have.
+        form: the form that rows must have.
 
     Returns:
         An error that names each kind of fault, how many rows have it, and one of these; None if all rows are fine.

@@ -44,7 +44,7 @@ class KeptReading:
     """The rows that a worker has read, in memory or in a file; as ``Reading``.
 
     Attributes:
-        spilled: what is in a file; None: all rows are in memory.
+        spilled: the rows in a file; None: all rows are in memory.
     """
 
     training: KeptRows

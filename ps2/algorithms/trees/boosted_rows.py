@@ -133,14 +133,14 @@ class BoostedRows:
         """Sum up the rows from which the tree grows."""
         assert self.grown is not None
         assert self.quantised is not None
-        order = self.grown.of(0)
+        order = self.grown.rows_of(0)
         third = len(order) if self._whole_weights is None else self._whole_weights[order].sum(dtype=np.int64)
         return np.array([*growing_kernels.sum_pairs(order, self.quantised), third], np.int64)
 
     def end(self, nodes: FinalNodes) -> None:
         """Add the leaves of the tree to the margins of the rows in them."""
         for rows, margins in self.moving:
-            rows.end(nodes, margins)
+            rows.add_leaf_values(nodes, margins)
         self.grown, self.moving = None, []
         self.widen_span(nodes.values[nodes.is_leaf])
 

@@ -146,5 +146,5 @@ class CompiledGrower:
         splits[:, [FEATURE, BIN, DEFAULT_LEFT]], splits[:, FIELDS:] = where[inner], sets[inner]
         splits = splits[np.argsort(splits[:, LEFT])]
         leaf = children < 0
-        rows.grown.settle(ends)
+        rows.grown.set_bounds(ends)
         return tree, Moves(splits, FinalNodes(np.arange(count), leaf, np.where(leaf, tree.value, 0.0)))

@@ -17,7 +17,7 @@ from ps2.ops.parallel import over_blocks
 NO_WEIGHTS = readable(np.empty(0, np.int64))
 NO_ROWS = readable(np.empty(0, np.int32))
 ZERO = kernels.SIGN
-# What a value costs in a kernel, in additions.
+# The cost of a value in a kernel, in additions.
 COST = 8
 
 

@@ -169,7 +169,7 @@ class LocalGrower:
         share = self._problem.objective.leaf_share
         # The bounds of monotone features hold for leaves from gradients only.
         if share is not None and not plan.monotone:
-            leaves = [rows.grown.of(node) for node in nodes.leaves.tolist()]
+            leaves = [rows.grown.rows_of(node) for node in nodes.leaves.tolist()]
             values = local_quantiles(share, self._weight_unit, leaves, rows.residuals, rows.training.weights)
             tree.value[nodes.is_leaf] = values * rate
             nodes = replace(nodes, values=np.where(nodes.is_leaf, tree.value, 0.0))
@@ -183,7 +183,7 @@ class LocalGrower:
         while True:
             best = None
             if growth.open:
-                nodes = [(row, rows.grown.of(node)) for node, row in opened[:, [NODE, ROW]].tolist()]
+                nodes = [(row, rows.grown.rows_of(node)) for node, row in opened[:, [NODE, ROW]].tolist()]
                 histograms.add(nodes, rows.summed)
                 best = histograms.best_splits(growth)
             moves = growth.advance(best)

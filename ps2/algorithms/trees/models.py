@@ -166,8 +166,8 @@ class BoostedModel(BoostingSettings, Ensemble, _BoostedTrees):
     def saveXGBoost(self, path: str) -> None:
         """Write xgboost's JSON model: ``xgboost.Booster(model_file=path)`` predicts the same, up to float32's rounding.
 
-        The file has the first ``numTrees`` trees if that is set. xgboost takes entries that a sparse matrix does not
-        store for missing: as this model does if ``absentAsMissing`` was set.
+        The file has the first ``numTrees`` trees if that is set. xgboost treats entries that a sparse matrix does not
+        store as missing. This model does the same if ``absentAsMissing`` was set.
 
         Raises:
             UsageError: xgboost, whose numbers are float32, would split rows of training otherwise, or round leaves

@@ -35,7 +35,7 @@ from ps2.ops.parallel import over_blocks
 from ps2.ops.table import Array, Block, Floats, Integers, Range, RowIds, Slots, Values, op
 
 Channels = Annotated[int, Range(at_least=2, below=4)]
-# Of random forests: one a class.
+# The maximum for random forests, which have one channel for each class.
 MAX_CHANNELS = 1 << 12
 ManyChannels = Annotated[int, Range(at_least=2, below=MAX_CHANNELS)]
 

@@ -38,7 +38,7 @@ WeightSource = Literal["hessians", "rows", "weights"]
 # Seconds of one core: to read and bin a stored value; to add one to a histogram; for a row's gradient, its rounding and
 # its way to a leaf; to look at a bin of a node.
 READ_S, ADD_S, ROW_S, BIN_S = 100e-9, 0.75e-9, 40e-9, 5e-9
-# Of sparse rows, whose bins lie far apart: to add a value, and to send what it adds to.
+# The same for sparse rows, whose bins lie far apart: to add a value, and to send the bin that it adds to.
 ADD_SPARSE_S, SEND_SPARSE_S = 40e-9, 16e-9
 # Seconds of a clock with servers, whatever it does.
 CLOCK_S = 10e-3
@@ -61,7 +61,7 @@ class TreeProblem:
         absent: how to read an entry that a sparse row does not store: zero or missing.
         categories: the number of categories by feature number; features without an entry are numeric.
         initial: a forest that the training resumes from, with this base; None: there is none.
-        reach: by how much rows' margins may lie below and above the base before the first new tree.
+        reach: the maximum distance of rows' margins below and above the base, before the first new tree.
     """
 
     objective: Objective
@@ -286,7 +286,7 @@ def work_of(table: TableSize, plan: BoostingPlan, trees: int, node_s: float = 0.
         levels, clocks = LEVELS_BY_LEAF * doublings, CLOCKS_BY_LEAF * doublings
     # A histogram has the bins that rows fill.
     bins = min(table.features * min(plan.settings.maxBins, table.rows), table.values)
-    # Of two children, the histogram of the one with fewer rows is added up.
+    # Workers add up the histogram of only one of two children: the one with fewer rows.
     added, scanned, add_s, send_s = table.values * (1 + levels / 2), leaves * bins, ADD_S, 0.0
     if table.values < DENSE_FROM * table.rows * table.features:
         # Only bins that are filled are looked at.

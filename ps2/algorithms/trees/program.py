@@ -238,7 +238,7 @@ class BoostingProgram(FleetProgram[Forest]):
             moves = Moves(nodes=replace(nodes, values=np.where(nodes.is_leaf, tree.value, 0.0)))
         return {"tree": tree_as_data(tree), "splits": moves.splits, "nodes": list(vars(moves.nodes).values())}
 
-    # -- what the frame calls ------------------------------------------------------------------------------------------
+    # -- hooks of the frame --------------------------------------------------------------------------------------------
 
     def worker(self) -> Callable[[Reading], TreeWorker]:
         return partial(TreeWorker, self._problem, self.plan, self._quantiles, self._leaf_quantiles)

@@ -21,13 +21,13 @@ from ps2.ops.guards import readable
 from ps2.ops.kernels import kernel
 from ps2.ops.parallel import over_blocks
 
-# Rows hashed at once, so that their data stay in the caches.
-AT_ONCE = 1 << 12
-# Histograms with few empty bins, or small ones, travel whole: bin numbers would cost more.
-FULL, SMALL_BYTES = 0.25, 1 << 17
+# Rows hashed together, so that their data stay in the caches.
+HASHED_ROWS = 1 << 12
+# Histograms with few empty bins, and small ones, are sent whole: bin numbers would cost more.
+MIN_DENSE_SHARE, SMALL_BYTES = 0.25, 1 << 17
 
-# Cost of a row that is parted, or at a leaf's end, and of a value that is hashed, in additions of array elements.
-PART_COST, END_COST, HASH_COST = 4, 4, 16
+# The cost of moving a row to a child, of adding a leaf's value to a row, and of hashing a value, in element additions.
+PART_COST, LEAF_COST, HASH_COST = 4, 4, 16
 
 Binned = DenseRows | SparseRows
 
@@ -58,7 +58,7 @@ def filled(x: sp.csr_array, absent: Absent) -> Array:
 
 
 def dense_of(rows: LocalRows, dim: int, absent: Absent) -> Array:
-    """Return rows as a dense array, shape (n, dim): ``filled``, but without a copy where nothing is absent."""
+    """Return rows as a dense array, shape (n, dim): ``filled``, but without a copy where no value is absent."""
     x = rows.x
     if x.shape[1] == dim and x.nnz == len(rows) * dim:
         indices, order = x.indices.reshape(x.shape), np.arange(dim)
@@ -68,7 +68,7 @@ def dense_of(rows: LocalRows, dim: int, absent: Absent) -> Array:
 
 
 def binned(rows: LocalRows, bins: Bins, absent: Absent, columns: FeatureColumns | None = None) -> Binned:
-    """Return rows by bins; columns: those of dense rows, if they are known."""
+    """Return binned rows. ``columns``: the columns of dense rows, if the caller has them."""
     if columns is not None:
         return DenseRows(bins, bins.bin_dense(columns))
     if is_dense(rows.x, bins.features):
@@ -79,24 +79,24 @@ def binned(rows: LocalRows, bins: Bins, absent: Absent, columns: FeatureColumns 
 
 
 def row_ids(rows: LocalRows, absent: Absent) -> Int64s:
-    """Return a hash of each row's features and label: the same wherever the row lies."""
+    """Return a hash of each row's features and label; it does not depend on the worker or on the position."""
     x = rows.x
     labels = readable((np.zeros(len(rows)) if rows.y is None else rows.y).view(np.uint64))
-    nothing = np.array([0.0 if absent == "zero" else np.nan]).view(np.uint64)[0]
+    absent_bits = np.array([0.0 if absent == "zero" else np.nan]).view(np.uint64)[0]
     ids = np.empty(len(rows), np.uint64)
 
     def identify(begins: Int64s) -> None:
         for begin in begins.tolist():
-            part = slice(begin, begin + AT_ONCE)
-            indptr = x.indptr[begin : begin + AT_ONCE + 1].astype(np.int64)
+            part = slice(begin, begin + HASHED_ROWS)
+            indptr = x.indptr[begin : begin + HASHED_ROWS + 1].astype(np.int64)
             entries = slice(indptr[0], indptr[-1])
             values = x.data[entries].astype(np.float64) + 0.0  # -0 is 0
-            values[np.isnan(values)] = np.nan  # of which there are many kinds
+            values[np.isnan(values)] = np.nan  # NaN has many bit patterns
             columns, words = readable(rows.keys[x.indices[entries]]), readable(values.view(np.uint64))
-            _hash(readable(indptr - indptr[0]), columns, words, nothing, labels[part], ids[part])
+            _hash(readable(indptr - indptr[0]), columns, words, absent_bits, labels[part], ids[part])
 
-    cost = HASH_COST * AT_ONCE * x.nnz // max(len(rows), 1)
-    over_blocks(identify, (np.arange(0, len(rows), AT_ONCE),), cost=cost)
+    cost = HASH_COST * HASHED_ROWS * x.nnz // max(len(rows), 1)
+    over_blocks(identify, (np.arange(0, len(rows), HASHED_ROWS),), cost=cost)
     return ids.view(np.int64)
 
 
@@ -105,7 +105,7 @@ def _hash(indptr: Array, columns: Int64s, values: UInt64s, absent: np.uint64, la
     for row in range(len(out)):
         state = scrambled(labels[row])
         for i in range(indptr[row], indptr[row + 1]):
-            # A value equal to an absent one does not count, stored or not; nor does the order.
+            # Values equal to absent ones are skipped: storing them changes no hash. The order of values changes none.
             if values[i] != absent:
                 state += scrambled(values[i] + GOLDEN * np.uint64(columns[i] + 1))
         out[row] = scrambled(state)
@@ -113,7 +113,7 @@ def _hash(indptr: Array, columns: Int64s, values: UInt64s, absent: np.uint64, la
 
 @kernel
 def draw(ids: Int64s, key: int, fraction: float) -> npt.NDArray[np.bool_]:
-    """Draw the rows that a tree is grown from: each with a probability, by its id."""
+    """Draw the rows of a tree: each with probability ``fraction``, as a function of key and id."""
     is_drawn = np.empty(len(ids), np.bool_)
     for i in range(len(ids)):
         state = scrambled(scrambled(np.uint64(key)) + GOLDEN * np.uint64(ids[i]))
@@ -123,7 +123,7 @@ def draw(ids: Int64s, key: int, fraction: float) -> npt.NDArray[np.bool_]:
 
 @kernel
 def whole_weights(weights: Float64s, ids: Int64s, unit: float) -> Int32s:
-    """Return rows' weights as whole numbers of units, rounded at random by the row's id."""
+    """Return rows' weights as whole numbers of units. The row's id seeds their stochastic rounding."""
     units = np.empty(len(weights), np.int32)
     for i in range(len(weights)):
         draw = np.float64(scrambled(np.uint64(ids[i]) + GOLDEN) >> np.uint64(11)) * TO_UNIT
@@ -140,27 +140,27 @@ class NodeRows:
         self._spare = np.empty_like(order)
         self._nodes = {0: slice(0, len(order))}
 
-    def of(self, node: int) -> Int32s:
+    def rows_of(self, node: int) -> Int32s:
         """Return the numbers of the rows in a node."""
         return self._order[self._nodes[node]]
 
     @property
     def arrays(self) -> tuple[Int32s, Int32s]:
-        """The numbers of all rows, those of a node contiguous, and memory of the same length."""
+        """The numbers of all rows, grouped by node, and a scratch array of the same length."""
         return self._order, self._spare
 
-    def settle(self, ends: Int64s) -> None:
-        """Take in where the rows of each node begin and end, shape (nodes, 2), after ``arrays`` have changed."""
-        self._nodes = {node: slice(begin, end) for node, (begin, end) in enumerate(ends.tolist())}
+    def set_bounds(self, bounds: Int64s) -> None:
+        """Set the bounds of each node's rows, shape (nodes, 2), after ``arrays`` have changed."""
+        self._nodes = {node: slice(begin, end) for node, (begin, end) in enumerate(bounds.tolist())}
 
     def part(self, splits: Int64s) -> None:
-        """Part the rows of nodes, none of which comes of another one, among their children; see ``Moves``."""
+        """Move the rows of nodes to their children; no node is a descendant of another one. See ``Moves``."""
         if len(splits):
-            # Nodes have their own rows, so threads may share them out.
+            # Nodes share no rows, so threads may work on different nodes.
             over_blocks(self.walk, (splits,), cost=PART_COST * len(self._order) // len(splits))
 
     def walk(self, splits: Int64s) -> None:
-        """Part the rows of nodes among their children, one after the other."""
+        """Move the rows of nodes to their children, one node after the other."""
         for row in splits:
             span, left = self._nodes[int(row[messages.NODE])], int(row[messages.LEFT])
             feature, bin = int(row[messages.FEATURE]), int(row[messages.BIN])
@@ -168,20 +168,20 @@ class NodeRows:
             middle = span.start + self._rows.part(self._order[span], split, self._spare[span])
             self._nodes[left], self._nodes[left + 1] = slice(span.start, middle), slice(middle, span.stop)
 
-    def end(self, nodes: FinalNodes, margins: Float64s) -> None:
+    def add_leaf_values(self, nodes: FinalNodes, margins: Float64s) -> None:
         """Add each leaf's value to the margins of its rows."""
 
         def add(leaves: Int64s, values: Float64s) -> None:
             for node, value in zip(leaves.tolist(), values.tolist(), strict=True):
-                growing_kernels.add_to_rows(readable(self.of(node)), margins, value)
+                growing_kernels.add_to_rows(readable(self.rows_of(node)), margins, value)
 
         leaves = nodes.leaves
         if len(leaves):
-            over_blocks(add, (leaves, nodes.values[nodes.is_leaf]), cost=END_COST * len(self._order) // len(leaves))
+            over_blocks(add, (leaves, nodes.values[nodes.is_leaf]), cost=LEAF_COST * len(self._order) // len(leaves))
 
     def counts(self, nodes: FinalNodes) -> Int64s:
         """Return how many rows are in each node."""
-        return np.array([len(self.of(node)) for node in nodes.numbers.tolist()], np.int64)
+        return np.array([len(self.rows_of(node)) for node in nodes.numbers.tolist()], np.int64)
 
 
 class Histograms:
@@ -194,7 +194,7 @@ class Histograms:
         self._shape = (count, channels)
 
     def of(self, order: Int32s, pairs: Array) -> tuple[Int64s | None, Array]:
-        """Return the sums of some rows' bins, shape (n, channels), and these bins, ascending; None: all bins."""
+        """Return the bins that some rows use, ascending (None: all bins), and their sums, shape (n, channels)."""
         if isinstance(self._rows, SparseRows):
             return self._rows.histogram(order, pairs, self._scratch)
         out = np.zeros(self._shape, np.int64)
@@ -202,4 +202,4 @@ class Histograms:
         if out.nbytes <= SMALL_BYTES:
             return None, out
         bins = np.flatnonzero(out[:, 0])
-        return (None, out) if len(bins) > FULL * len(out) else (bins, out[bins])
+        return (None, out) if len(bins) > MIN_DENSE_SHARE * len(out) else (bins, out[bins])

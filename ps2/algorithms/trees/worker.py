@@ -133,7 +133,7 @@ class TreeWorker(FleetWorker):
         report = self._grow(task)
         rows = self._rows
         assert rows is not None
-        nodes = [] if rows.grown is None else [rows.grown.of(node) for node in task.opened[:, NODE].tolist()]
+        nodes = [] if rows.grown is None else [rows.grown.rows_of(node) for node in task.opened[:, NODE].tolist()]
         histograms: list[Histogram | None] = [
             self._histograms.of(order, rows.summed) if len(order) else None for order in nodes
         ]
@@ -176,5 +176,5 @@ class TreeWorker(FleetWorker):
         """Let the driver find the leaves' quantiles."""
         assert rows.grown is not None
         assert self._leaf_quantiles is not None
-        leaves = [rows.grown.of(leaf) for leaf in task.nodes.leaves.tolist()]
+        leaves = [rows.grown.rows_of(leaf) for leaf in task.nodes.leaves.tolist()]
         self._leaf_quantiles.add(leaves, rows.residuals, rows.training.weights, task.cells)

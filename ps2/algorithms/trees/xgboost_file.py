@@ -25,11 +25,11 @@ from ps2.errors import UsageError
 from ps2.storage.files import resolve_url, write_whole
 
 VERSION = (3, 2, 0)
-# What xgboost has for the parent of a root; the threshold that it writes where there is a set.
+# The number that xgboost writes as a root's parent, and the threshold that it writes for a split by a set.
 NO_PARENT = 2**31 - 1
 SET_CONDITION = float(np.finfo(np.float32).smallest_subnormal)
 LARGEST = np.finfo(np.float32).max
-# By what part of their range margins may be rounded.
+# The maximum rounding of margins, as a share of their range.
 ROUNDED = 1e-3
 # Base scores whose margin is 0.
 NEUTRAL = {"logistic": 0.5, "poisson": 1.0}

@@ -43,7 +43,7 @@ MANY = 1 << 20
 UNKNOWN_BYTES = 1 << 62
 STATISTICS = re.compile(r"Statistics\(sizeInBytes=([\d.]+(?:E\+?\d+)?) (\w+)")
 UNITS = {"B": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40, "PiB": 50, "EiB": 60}
-# What the server says of a session that was released, or that it has forgotten.
+# The error of the server for a session that was released, or that it has forgotten.
 SESSION_ENDED = re.compile(r"INVALID_HANDLE\.SESSION_(?:CLOSED|CHANGED|NOT_FOUND)")
 LOCAL = re.compile(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?")
 

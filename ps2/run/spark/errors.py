@@ -34,13 +34,13 @@ LED_TO = re.compile(
 )
 RAISED = re.compile(r"^Traceback .*\n(?:[ \t].*\n)*(\S.*)", re.MULTILINE)
 DISK_FULL = re.compile(r"java\.io\.IOException: (?:No space left on device|Disk quota exceeded)")
-# What Spark raises for a row of which a prediction's expression says what is wrong with it.
+# The error of Spark for a row that a prediction's expression rejects; the group is the expression's reason.
 FAULTY_ROW = re.compile(
     r"(?:\[USER_RAISED_EXCEPTION\]|java\.lang\.RuntimeException:) (column .*?)(?: SQLSTATE: \w+)?$", re.MULTILINE
 )
 UNREACHED = re.compile(rf"^{UnreachableError.__module__}\.{UnreachableError.__name__}: (.*)", re.MULTILINE)
 
-# What fails for want of address space says one of these.
+# An error for lack of address space has one of these texts.
 NO_ADDRESS_SPACE = re.compile(
     r"MemoryError|can't start new thread|error return without exception set|annot allocate memory|"
     r"failed to map segment|Python worker exited unexpectedly|Resource temporarily unavailable"

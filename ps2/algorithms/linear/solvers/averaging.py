@@ -137,7 +137,7 @@ class Averaging(SteppingProgram):
             self.model.bias.add(self._changes.bias)
             self._changes.zero()
 
-    # -- what the frame calls ------------------------------------------------------------------------------------------
+    # -- hooks of the frame --------------------------------------------------------------------------------------------
 
     def solver_work(self) -> AveragingWork:
         context = self.context

@@ -196,7 +196,7 @@ class Ftsgd(SteppingProgram):
             self._changes.zero()
         return float(np.hypot(self.model.weight.norm2(), self.model.bias.norm2())) if step == 0 else 0.0
 
-    # -- what the frame calls ------------------------------------------------------------------------------------------
+    # -- hooks of the frame --------------------------------------------------------------------------------------------
 
     def solver_work(self) -> FtsgdWork:
         weight = self.context.facts.weight

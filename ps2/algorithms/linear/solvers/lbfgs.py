@@ -294,7 +294,7 @@ class Lbfgs(LinearProgram):
         if self._region is not None:
             self._region.align(self._direction, self._pseudo)
 
-    # -- what the frame calls ------------------------------------------------------------------------------------------
+    # -- hooks of the frame --------------------------------------------------------------------------------------------
 
     def solver_work(self) -> LbfgsWork:
         form = GradientForm(self.context.loss, FormChoice(self.plan.factors))

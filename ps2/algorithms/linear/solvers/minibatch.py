@@ -145,7 +145,7 @@ class Minibatch(SteppingProgram):
         with batch():
             self._optimizer.step(step + 1)
 
-    # -- what the frame calls ------------------------------------------------------------------------------------------
+    # -- hooks of the frame --------------------------------------------------------------------------------------------
 
     def solver_work(self) -> MinibatchWork:
         context, plan = self.context, self.plan

@@ -192,7 +192,7 @@ class Normal(LinearProgram):
         squares = np.minimum(np.minimum(inverse_std, MAX_INVERSE_STD) ** 2 * (problem.l2 / ratio), MAX_INVERSE_STD**2)
         return problem.l1 * inverse_std, squares
 
-    # -- what the frame calls ------------------------------------------------------------------------------------------
+    # -- hooks of the frame --------------------------------------------------------------------------------------------
 
     def solver_work(self) -> NormalWork:
         label_mean, dim = self._label_mean, self.context.problem.dim

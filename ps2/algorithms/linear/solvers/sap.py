@@ -408,7 +408,7 @@ class Sap(LinearProgram):
         square = self._vectors.curvature.pull(columns) + fit.strengths.l2
         self._vectors.change.push(changes * np.sqrt(square), columns)
 
-    # -- what the frame calls ------------------------------------------------------------------------------------------
+    # -- hooks of the frame --------------------------------------------------------------------------------------------
 
     def solver_work(self) -> SapWork:
         return SapWork(self.context.problem, self.context.facts, self.model, self._vectors)

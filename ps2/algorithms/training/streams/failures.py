@@ -16,7 +16,7 @@ LOST = re.compile(
 )
 # The cause in Spark's words about a query that has ended, without its ids and its class of errors.
 ENDED = re.compile(r"terminated with exception: (?:\[\w+(?:\.\w+)*\] )?(.*?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
-# What the driver's Java says of a job whose query was stopped.
+# The error of the driver's Java for a job whose query was stopped.
 INTERRUPTED = re.compile(
     r"^: java\.(?:lang\.InterruptedException|io\.InterruptedIOException|nio\.channels\.ClosedByInterruptException)",
     re.MULTILINE,

@@ -98,7 +98,7 @@ class ForestProgram(FleetProgram[RandomForest]):
             forest.add(ask, growth.trees, num_rows)
         return forest
 
-    # -- what the frame calls ------------------------------------------------------------------------------------------
+    # -- hooks of the frame --------------------------------------------------------------------------------------------
 
     def worker(self) -> Callable[[Reading], ForestWorker]:
         return partial(ForestWorker, self._problem, self.plan, self._quantiles)

@@ -85,7 +85,7 @@ class ForestWorker(FleetWorker):
     def _histogram(self, node: Int64s) -> Histogram | None:
         """Return the histogram of a node; node: a row of ``opened``."""
         rows, draws = self._growing[int(node[TREE])]
-        order, key = readable(rows.of(int(node[NODE]))), self._plan.keys(self._first + int(node[TREE]))[1]
+        order, key = readable(rows.rows_of(int(node[NODE]))), self._plan.keys(self._first + int(node[TREE]))[1]
         return self._histograms.of(order, draws, key, int(node[PLACE]), int(node[TURN])) if len(order) else None
 
 
