@@ -9,7 +9,7 @@ from training import plan_of
 
 from ps2.algorithms.linear.losses import loss_of
 from ps2.algorithms.linear.plan import Problem
-from ps2.algorithms.linear.scaling import column_sums, scaled, shrinking, squared_distances
+from ps2.algorithms.linear.scaling import column_sums, scaled, shrink_factors, squared_distances
 from ps2.algorithms.linear.solvers.least_squares import products, slopes
 from ps2.algorithms.linear.solvers.solver import Data
 from ps2.algorithms.training.table import Facts
@@ -60,7 +60,7 @@ def test_scales_when_rows_are_in_a_file_then_equal_to_the_bit(both):
     facts = Facts(ROWS, 750.0, 400.0, (), 0.0, 0.0)
     local, result = (column_sums(rows, facts) for rows in both)
     assert np.array_equal([result.means, result.weights, result.sizes], [local.means, local.weights, local.sizes])
-    h = shrinking(local.sizes)
+    h = shrink_factors(local.sizes)
     assert np.array_equal(*(squared_distances(rows, local.means, h) for rows in both))
     factors = np.random.default_rng(2).random(DIM)
     blocks = [scaled(block, factors).x.data for block in both[1].blocks()]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from ps2.algorithms.linear.scaling import column_sums, deviations, inverse, scaled, shrinking, squared_distances
+from ps2.algorithms.linear.scaling import column_sums, deviations, inverse, scaled, shrink_factors, squared_distances
 from ps2.algorithms.training.table import Facts
 from ps2.data.rows import LocalRows, Rows
 from ps2.errors import ShapeError
@@ -38,7 +38,7 @@ def rounds(x, weights, shards=3):
         mean[part.keys] += of_part.means
         nonzero[part.keys] += of_part.weights
         sizes[part.keys] += of_part.sizes
-    h = shrinking(sizes)
+    h = shrink_factors(sizes)
     for part in parts:
         squares[part.keys] += squared_distances(part, mean[part.keys], h[part.keys])
     return deviations(squares, nonzero, mean, h, facts), h
