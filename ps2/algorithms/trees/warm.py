@@ -148,7 +148,7 @@ def warm_whole_trees() -> None:
     rows = DenseRows(_bins(), np.zeros((1, 1), np.uint8))
     problem, plan = TreeProblem(Objective("logistic"), 1, (0.0,)), BoostingPlan(settings=BoostingSettings(maxIter=1))
     planted: Any = SimpleNamespace(
-        grown=SimpleNamespace(arrays=(ORDER.copy(), ORDER.copy()), settle=lambda ends: None),
+        grown=SimpleNamespace(arrays=(ORDER.copy(), ORDER.copy()), set_bounds=lambda bounds: None),
         summed=np.zeros((1, 2), np.int64),
     )
     CompiledGrower(problem, plan, rows).grow(planted, (1.0, 1.0), np.zeros(3, np.int64), 1.0)
