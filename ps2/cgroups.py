@@ -1,6 +1,6 @@
 """Limits of control groups (version 1, version 2 or both) on this process.
 
-A group's limit applies to all groups below it, so the smallest limit among the own group and its ancestors counts.
+A group's limit applies to all groups below it, so the smallest limit of the process's group and its ancestors counts.
 Systemd, Slurm and Kubernetes set limits on an ancestor of the process's own group.
 """
 
@@ -80,12 +80,8 @@ def memory_limit_bytes(root: Path = ROOT) -> int | None:
 
 def free_memory_bytes(root: Path = ROOT) -> int | None:
     """Return how much more memory this process's groups allow; None if they set no limit."""
-    free_bytes = [
-        max(0, limit - group.used_bytes())
-        for group in _groups("memory", root)
-        if (limit := group.memory_bytes()) is not None
-    ]
-    return min(free_bytes, default=None)
+    limits = [(group, group.memory_bytes()) for group in _groups("memory", root)]
+    return min((max(0, limit - group.used_bytes()) for group, limit in limits if limit is not None), default=None)
 
 
 def core_quota(root: Path = ROOT) -> float | None:
@@ -107,17 +103,13 @@ def _own_quota() -> float | None:
 
 def _groups(controller: str, root: Path) -> Iterator[_Group]:
     """Yield the groups of this process for a controller: its own, and all ancestors that are mounted."""
-    own = _own_paths(controller, root)
     mounts = list(_mounts(controller, root))
-    for is_v2 in (True, False):
+    for is_v2, path in sorted(_own_paths(controller, root).items(), reverse=True):
         version_mounts = [(point, top) for version, point, top in mounts if version == is_v2]
-        path = own.get(is_v2)
-        if path is None:
-            continue
-        # In a container, the mount may show only a part of the tree, while the process's path is seen from outside.
-        fitting = [(point, path.relative_to(top)) for point, top in version_mounts if path.is_relative_to(top)]
-        for point, below in fitting or [(point, PurePosixPath()) for point, _ in version_mounts]:
-            for folder in (below, *below.parents) if below.parts else (below,):
+        # In a container, a mount may show only a part of the tree, while the process's path is seen from outside.
+        matching = [(point, path.relative_to(top)) for point, top in version_mounts if path.is_relative_to(top)]
+        for point, group_path in matching or [(point, PurePosixPath()) for point, _ in version_mounts]:
+            for folder in (group_path, *group_path.parents) if group_path.parts else (group_path,):
                 yield _Group(root / point.relative_to("/") / folder, is_v2)
 
 

@@ -18,22 +18,22 @@ log = logging.getLogger(__name__)
 
 # Connections that wait for ``accept``.
 BACKLOG = 128
-# Connections that are accepted before the event loop looks at the others. Those that are closed for them need a few
-# rounds of the loop until their files are free.
+# Connections that are accepted in one round of the event loop. The connections that are closed in favour of them need a
+# few rounds until their descriptors are free.
 ACCEPTED_AT_ONCE = 16
-# A client that has not sent the whole head of a request by then loses its connection: uvicorn has no such limit.
+# Time limit for a client to send the whole head of a request. uvicorn has no such limit.
 HEAD_S = 10.0
-# The system ends a connection whose peer takes no data for so long.
+# The system ends a connection whose peer acknowledges no data for this long.
 UNANSWERED_S = 60.0
 # Pause after descriptors or memory have run out.
 PAUSE_S = 1.0
 
 
 class HttpServer(uvicorn.Server):
-    """A uvicorn server with at most ``max_connections``, and at most one for every second file that it may open.
+    """A uvicorn server with at most ``max_connections``, and at most half as many as the files that it may open.
 
-    One more connection ends the one that has waited longest for a request, be it the first or a further one. While all
-    others are being answered, it ends itself. So nobody is kept out by connections that say nothing.
+    One more connection ends the connection that has waited longest for a request, so idle connections keep nobody out.
+    If all other connections are being answered, the new connection itself is ended.
     """
 
     def __init__(self, config: uvicorn.Config, max_connections: int) -> None:
@@ -55,7 +55,7 @@ class HttpServer(uvicorn.Server):
             self._listen(listener)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept no more connections, and end those that there are when they have been answered."""
+        """Accept no more connections, and end the open connections when they have been answered."""
         for listener in sockets or []:
             asyncio.get_running_loop().remove_reader(listener)
         await super().shutdown(sockets)
@@ -101,11 +101,11 @@ class _Connections:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._waiting: dict[_Connection, None] = {}  # the longest first
+        self._waiting: dict[_Connection, None] = {}  # in order, the longest waiting first
         self._answering: set[_Connection] = set()
 
     def add(self, connection: _Connection) -> _Connection | None:
-        """Add one that waits; return the one that must end if there are too many."""
+        """Add a connection that waits; return the connection that must end if there are too many, else None."""
         self.wait(connection)
         if len(self._waiting) + len(self._answering) <= self.limit:
             return None
@@ -114,27 +114,27 @@ class _Connections:
         return ended
 
     def wait(self, connection: _Connection) -> None:
-        """Move one to those that wait for a request."""
+        """Record that a connection waits for a request."""
         self._answering.discard(connection)
         self._waiting[connection] = None
 
     def answer(self, connection: _Connection) -> None:
-        """Move one to those whose request is being answered."""
+        """Record that a connection's request is being answered."""
         self._waiting.pop(connection, None)
         self._answering.add(connection)
 
     def remove(self, connection: _Connection) -> None:
-        """Remove one that has ended."""
+        """Remove a connection that has ended."""
         self._waiting.pop(connection, None)
         self._answering.discard(connection)
 
 
 class _Connection(H11Protocol):
-    """A connection that ends when the head of a request has not come ``HEAD_S`` after its first byte, or its opening.
+    """A connection that ends if the head of a request is incomplete ``HEAD_S`` after its first byte, or the opening.
 
-    h11 reads it, which ends at heads of more than 64 KiB. httptools, which uvicorn prefers where it is installed, keeps
-    heads of any length: a client without a token could fill the memory.
-    uvicorn itself limits the time between two requests (``timeout_keep_alive``), but only until the first byte.
+    It uses h11, which refuses heads of more than 64 KiB. httptools, which uvicorn prefers where it is installed, keeps
+    heads of any length, so a client without a token could fill the memory. uvicorn limits the time between two requests
+    (``timeout_keep_alive``), but only until the first byte.
     """
 
     def __init__(self, server: HttpServer, accepted: socket.socket, connections: _Connections) -> None:
@@ -157,7 +157,7 @@ class _Connection(H11Protocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if not self._is_answered() and not self.transport.is_closing():  # else the next request had come already
+        if not self._is_answered() and not self.transport.is_closing():  # else the next request has arrived already
             self._all.wait(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -166,7 +166,7 @@ class _Connection(H11Protocol):
         super().connection_lost(exc)
 
     def hang_up(self) -> None:
-        """End the connection at once, at whatever point it is."""
+        """End the connection at once."""
         with suppress(OSError):
             self.accepted.shutdown(socket.SHUT_RDWR)
 

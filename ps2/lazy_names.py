@@ -20,7 +20,8 @@ def lazy_names(
     Args:
         package: ``__name__`` of the module.
         modules: for each lazy name, the module that defines it.
-        project: the project that the names need; PS2's extra and the project's module are called like ``package``.
+        project: the project that the names need. PS2's extra and the project's module have the last part of the name
+            ``package``.
         missing: the error to raise if the project is not installed.
     """
 

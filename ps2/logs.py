@@ -1,4 +1,4 @@
-"""Logs as lines of JSON, one an event: ``PS2_LOG=json`` (docs/logs.md). Warnings that do not fill a log."""
+"""Logs with one line of JSON for each event (``PS2_LOG=json``, docs/logs.md), and warnings of limited frequency."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VARIABLE = "PS2_LOG"
 LogFormat = Literal["text", "json"]
 TEXT: LogFormat = "text"
 JSON: LogFormat = "json"
-# The fields of a line beside time, level, logger and message; a line has those that are known.
+# Optional fields of a line, in addition to time, level, logger and message.
 FIELDS = ("fleet", "server", "run", "rank", "clock")
 
 Fields = Mapping[str, object]
@@ -28,7 +28,7 @@ def log_format(environment: Mapping[str, str] = os.environ) -> LogFormat:
     """Return the form of this process's log: Python's own ("text"), or lines of JSON.
 
     Raises:
-        ConfigError: ``PS2_LOG`` is something else.
+        ConfigError: ``PS2_LOG`` has another value.
     """
     value = environment.get(VARIABLE, "") or TEXT
     for name in get_args(LogFormat):
@@ -40,8 +40,8 @@ def log_format(environment: Mapping[str, str] = os.environ) -> LogFormat:
 class JsonFormatter(logging.Formatter):
     """Formats a record as one line of JSON.
 
-    ``ts`` is RFC 3339 in UTC; ``level``, ``logger`` and ``message`` follow, then the known ones of ``FIELDS``, and
-    ``exception``, a traceback, if the record has one. A record's own fields (``extra=``) win over the process's.
+    ``ts`` is RFC 3339 in UTC; ``level``, ``logger`` and ``message`` follow, then the known fields of ``FIELDS``, and
+    ``exception``, a traceback, if the record has one. A record's own fields (``extra=``) override the process's fields.
     """
 
     def __init__(self, fields: Callable[[], Fields] = dict) -> None:
@@ -68,26 +68,26 @@ class JsonFormatter(logging.Formatter):
 class JsonLog:
     """Writes the records of a logger and its children to stderr as JSON, between ``open`` and ``close``.
 
-    Meanwhile, handlers of the loggers above get none of these records, which they would print again.
+    In between, the handlers of parent loggers do not get these records, which they would print again.
     """
 
     def __init__(self, fields: Callable[[], Fields] = dict, logger: str = "ps2", level: int = logging.INFO) -> None:
         """Args:
         fields: returns the current fields of this process.
         logger: the logger's name; "" is the root.
-        level: the logger's level, unless it has one.
+        level: the level to set if the logger has none.
         """
         self._logger = logging.getLogger(logger)
         self._level = level
         self._fields = fields
         self._handler: logging.Handler | None = None
-        self._before = self._logger.level, self._logger.propagate
+        self._original = self._logger.level, self._logger.propagate
 
     def open(self) -> None:
         logger, self._handler = self._logger, logging.StreamHandler()
         self._handler.setFormatter(JsonFormatter(self._fields))
         logger.addHandler(self._handler)
-        self._before, logger.propagate = (logger.level, logger.propagate), False
+        self._original, logger.propagate = (logger.level, logger.propagate), False
         if logger.level == logging.NOTSET or logger is logging.root:
             logger.setLevel(self._level)
 
@@ -95,7 +95,7 @@ class JsonLog:
         if self._handler is not None:
             self._logger.removeHandler(self._handler)
             self._handler = None
-            level, self._logger.propagate = self._before
+            level, self._logger.propagate = self._original
             self._logger.setLevel(level)
 
 

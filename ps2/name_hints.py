@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
     """Return the most similar name. Case, dashes and underscores do not count. None: no name is similar."""
-    plain = {_plain(each): each for each in names}
+    plain = {_plain(candidate): candidate for candidate in names}
     matches = difflib.get_close_matches(_plain(name), plain, n=1)
     return plain[matches[0]] if matches else None
 

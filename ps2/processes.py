@@ -25,8 +25,8 @@ class ProcessId:
 
     Attributes:
         pid: the operating system's number.
-        start: identifies the process among all that had or will have the pid, independent of clock changes. "": the
-            process had already ended.
+        start: distinguishes the process from earlier and later ones with the pid, even if the clock is changed. "" if
+            the process had already ended.
     """
 
     pid: int
@@ -47,7 +47,7 @@ class ProcessId:
                 os.kill(self.pid, number)
 
 
-def has_come(pipe: IO[bytes] | IO[str] | int, timeout_s: float) -> bool:
+def wait_readable(pipe: IO[bytes] | IO[str] | int, timeout_s: float) -> bool:
     """Return True if a process's pipe becomes readable, or ends, within ``timeout_s``.
 
     Uses poll, as ``select`` supports only the first 1,024 open files of a process.
@@ -59,10 +59,14 @@ def has_come(pipe: IO[bytes] | IO[str] | int, timeout_s: float) -> bool:
 
 def _start_of(pid: int) -> str | None:
     """Return the ``start`` of the running process with a pid; None if there is none."""
-    if not (PROC / "self/stat").exists():
-        return _start_elsewhere(pid)
+    if not (PROC / "self/stat").exists():  # a system without /proc
+        try:
+            process = psutil.Process(pid)
+            return None if process.status() == psutil.STATUS_ZOMBIE else str(hash(process))
+        except psutil.NoSuchProcess:
+            return None
     try:
-        # The command's name may contain any character, brackets too.
+        # The command's name may contain any character, even brackets.
         fields = (PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
@@ -75,12 +79,3 @@ def _boot() -> str:
         return BOOT.read_text().strip()
     except OSError:
         return ""
-
-
-def _start_elsewhere(pid: int) -> str | None:
-    """Like ``_start_of`` on systems without /proc: psutil identifies a process by its start time in the kernel."""
-    try:
-        process = psutil.Process(pid)
-        return None if process.status() == psutil.STATUS_ZOMBIE else str(hash(process))
-    except psutil.NoSuchProcess:
-        return None

@@ -1,9 +1,8 @@
-"""How PS2 starts its own programs, and finds what packages bring to it.
+"""Starts PS2's own programs, and finds the entry points of installed packages.
 
-Programs are started such that no file of the current folder shadows a module of Python.
-
-With ``-m`` or ``-c``, Python looks for modules in the current folder first, and in ``PYTHONPATH`` before its own
-modules. A file ``types.py`` there, harmless to a notebook beside it, would break a new process at once.
+No file of the current folder shadows a module of Python in these programs. With ``-m`` or ``-c``, Python looks for
+modules in the current folder first, and in ``PYTHONPATH`` before its own modules. A file ``types.py`` there, which does
+not disturb a notebook in the same folder, would break a new process at once.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ def import_path() -> list[str]:
 
     The path is complete, as users' functions may come from any module that this process can import.
     """
-    own = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
-    own |= {os.path.join(folder, "lib-dynload") for folder in own}
-    own.add(str(Path(sysconfig.get_path("stdlib")).with_name("python{}{}.zip".format(*sys.version_info))))
+    standard = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
+    standard |= {os.path.join(folder, "lib-dynload") for folder in standard}
+    standard.add(str(Path(sysconfig.get_path("stdlib")).with_name("python{}{}.zip".format(*sys.version_info))))
     entries = dict.fromkeys(entry or os.getcwd() for entry in sys.path)
-    return sorted(entries, key=lambda entry: entry not in own)
+    return sorted(entries, key=lambda entry: entry not in standard)
 
 
 def hiding(folder: str) -> list[str]:
@@ -54,8 +53,8 @@ def hiding(folder: str) -> list[str]:
 def entries_of(group: str) -> tuple[EntryPoint, ...]:
     """Return the entry points of a group that installed packages declare.
 
-    To read those of 200 packages takes 20 ms. They are read again only if the import path, or a folder on it, has
-    changed.
+    Reading the entry points of 200 packages takes 20 ms. They are read again only if the import path, or a folder on
+    it, has changed.
     """
     return _entries(group, tuple((folder, _changed_ns(folder)) for folder in sys.path))
 

@@ -1,4 +1,4 @@
-"""SplitMix64: a hash of 64 bits, and the random numbers that are hashes of their own number.
+"""SplitMix64: a 64-bit hash, which makes random numbers from their index.
 
 G. Steele, D. Lea and C. Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014, figure 15.
 """
@@ -18,7 +18,7 @@ MULTIPLIER_2 = np.uint64(0x94D049BB133111EB)
 
 
 def scrambled(state: Bits) -> Bits:
-    """Return SplitMix64's output for a state: uint64, a number or an array."""
+    """Return SplitMix64's output for a state, which is uint64: a number or an array."""
     mixed: Any = state
     mixed = (mixed ^ (mixed >> np.uint64(30))) * MULTIPLIER_1
     mixed = (mixed ^ (mixed >> np.uint64(27))) * MULTIPLIER_2

@@ -91,7 +91,7 @@ class Fleet:
                 id=matrix,
                 spec=spec,
                 bounds=self.bounds(spec),
-                born=dict.fromkeys(used[matrix], 0),
+                generations=dict.fromkeys(used[matrix], 0),
                 names={},
                 fresh=spec.rows,
                 retired=(),

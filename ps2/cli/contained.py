@@ -91,7 +91,7 @@ def run(
         # The servers end with this process, on any host.
         members = tuple(LaunchedServer(address, fleet.launcher) for _, address in sorted(addresses.items()))
         fleet = fleet.with_servers(members)
-        locations = contained.launcher.locations()
+        locations = contained.launcher.hosts.locations()
         texts = [locations.get(index, "") for index in range(len(members))]
         lines = description(fleet, "in containers", texts, detached=report_ready is not None)
         lines += [f"log     {fleet.folder / LOG}"] if report_ready is not None else []
@@ -126,7 +126,7 @@ class ContainedFleet:
         for index in range(self.launcher.servers):
             self.launcher.start(index, "")
         deadline_s = time.monotonic() + timeout_s
-        while len(addresses := self.launcher.addresses()) < self.launcher.servers:
+        while len(addresses := self.launcher.hosts.addresses()) < self.launcher.servers:
             for index, reason in self.launcher.poll().items():
                 raise LaunchError(f"server {index} did not start: {reason}")
             stop_request.check()
@@ -140,10 +140,10 @@ class ContainedFleet:
 
     def watch(self, stop_request: StopRequest, fleet: LaunchedFleet) -> None:
         """Restart dead servers until the user asks for the end, or 'ps2 stop' was called."""
-        addresses, stopping_s = self.launcher.addresses(), 0.0
+        addresses, stopping_s = self.launcher.hosts.addresses(), 0.0
         while not stop_request.received:
             ended = self.launcher.poll()
-            stopped = [index for index, code in self.launcher.exit_codes().items() if code == 0]
+            stopped = [index for index, code in self.launcher.hosts.exit_codes().items() if code == 0]
             if len(stopped) == self.launcher.servers:
                 click.echo("the fleet was stopped")
                 return
@@ -166,7 +166,7 @@ class ContainedFleet:
         """Record new addresses, for ``ps2 status`` and for drivers that attach."""
         from ps2.cli.state import LaunchedServer
 
-        current = {**addresses, **self.launcher.addresses()}
+        current = {**addresses, **self.launcher.hosts.addresses()}
         if current != addresses:
             for index in sorted(index for index in current if current[index] != addresses.get(index)):
                 click.echo(

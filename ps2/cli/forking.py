@@ -23,7 +23,7 @@ import ps2.server.process  # noqa: F401 - the modules of servers
 from ps2.cli.main import main
 from ps2.ops.kernels import total
 from ps2.ops.modules import GROUP
-from ps2.processes import has_come
+from ps2.processes import wait_readable
 from ps2.programs import entries_of
 from ps2.server.fast_path_compiled import is_compiled, load
 
@@ -33,7 +33,7 @@ PARENT_CHECK_S = 0.5
 def fork_request(parent: int) -> dict[str, Any] | None:
     """Answer requests until the parent closes stdin or has ended; then return None. In a fork, return its request."""
     while True:
-        while not has_come(sys.stdin, PARENT_CHECK_S):
+        while not wait_readable(sys.stdin, PARENT_CHECK_S):
             if os.getppid() != parent:
                 return None
         line = sys.stdin.readline()  # requests do not overlap

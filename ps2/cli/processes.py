@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ps2.certificates import TlsFiles
-from ps2.coordinator.launchers.processes.child import Child, ForkServer, end, how_it_ended
+from ps2.coordinator.launchers.processes.child import Child, ForkServer, end, ending, last_lines
 from ps2.processes import ProcessId
 
 
@@ -63,7 +63,7 @@ class ServerProcesses:
 
     def ending(self, index: int) -> str:
         """Return why a server ended, and the tail of its log."""
-        return how_it_ended(self._children[index].wait(), self._log(index))
+        return ending(self._children[index].wait(), last_lines(self._log(index)))
 
     def stop(self) -> None:
         """End the servers; kill those that take too long."""

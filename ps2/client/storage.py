@@ -63,8 +63,8 @@ def save(vector: Handle, rows: Sequence[int], url: str) -> None:
             return control.save(address, SaveMatrix(matrix, tuple(rows), indices, where, stem))
 
         shards = sorted(itertools.chain(*_on_all(write, route)), key=lambda shard: shard.partition.index)
-        born = dict.fromkeys(range(len(rows)), 0)
-        return SavedMatrix(matrix, spec, route.bounds, born, {}, len(rows), (), tuple(shards))
+        generations = dict.fromkeys(range(len(rows)), 0)
+        return SavedMatrix(matrix, spec, route.bounds, generations, {}, len(rows), (), tuple(shards))
 
     try:
         saved = session.at_one_version(matrix, attempt)

@@ -66,7 +66,7 @@ log = logging.getLogger(__name__)
 
 
 def user_backend(spark: Any) -> SparkBackend | None:
-    """Return the user's Spark application; for None, the active one, if any. Imports no pyspark that is not loaded."""
+    """Return the user's Spark application; for None, the active one, if any. Does not load pyspark."""
     if spark is None:
         return active_backend()
     if not is_connect(spark) and not hasattr(getattr(spark, "sparkContext", spark), "setLocalProperty"):
@@ -107,7 +107,10 @@ class Application:
     def __init__(
         self, fleet: FleetRef, token: str | None, tls: Tls | None, master: Master, control: ServerControl
     ) -> None:
-        """Begin without a Spark application. ``token``: that of an attached fleet; None: tasks derive it."""
+        """Begin without a Spark application.
+
+        ``token``: the token of an attached fleet; None: tasks derive the token from the driver's secret.
+        """
         self.spark: SparkBackend | None = None
         self.stages: list[StageWatch] = []
         self._fleet = fleet
@@ -128,7 +131,7 @@ class Application:
         servers = tuple(self._master.registry.addresses())
         if (warning := out_of_reach(spark, self._fleet.master, servers)) is not None:
             log.warning("%s", warning)
-        self._hand_over(spark)
+        self._give_access(spark)
         spark.set_fleet(fleet_text(self._fleet))
         if any(watch.watches(spark) for watch in self.stages):
             return
@@ -143,9 +146,9 @@ class Application:
         if spark is None or self._pems is None or self._access is None:
             return
         if self._pems.get() is not self._access.tls:
-            self._hand_over(spark)
+            self._give_access(spark)
 
-    def _hand_over(self, spark: SparkBackend) -> None:
+    def _give_access(self, spark: SparkBackend) -> None:
         pems = self._pems.get() if self._pems is not None else None
         self._access = Access(driver_secret(), spark.application_id, self._token, pems)
         spark.set_access(seal(self._access))
@@ -158,19 +161,19 @@ class Application:
         return self.spark
 
     def roll_back(self, epoch: int) -> None:
-        """Let jobs that the driver submits from now on belong to this epoch of the fleet."""
+        """Assign the jobs that the driver submits from now on to this epoch of the fleet."""
         if self.spark is not None:
             self.spark.set_epoch(epoch)
 
     def join(self, spark: SparkBackend, epoch: int) -> None:
-        """Let the jobs of the calling thread use the fleet, as of an epoch. Spark's own threads need this call.
+        """Let the jobs of the calling thread use the fleet in this epoch. Threads that Spark starts need this call.
 
-        With Spark Connect it may be another session, such as that of a query's batches.
+        With Spark Connect, ``spark`` can be another session, such as the session of a query's batches.
         """
         if self.spark is None or self.spark.application_id != spark.application_id:
             self.reach(spark)
         else:
-            self._hand_over(spark)
+            self._give_access(spark)
             spark.set_fleet(fleet_text(self._fleet))
         spark.set_epoch(epoch)
 
@@ -185,7 +188,7 @@ class Application:
         if spark is None or spark.is_stopped():
             return
         with suppress(StoppedError):  # the application has just ended
-            # The access that tasks keep is the same for all contexts, and is valid for no running fleet.
+            # Tasks keep this access, which is the same for all contexts. It admits them to no running fleet.
             spark.set_access(seal(Access(driver_secret(), spark.application_id)))
             spark.set_fleet(None)
             spark.mark_stopped(self._fleet.id)

@@ -41,8 +41,8 @@ class CallDeduplicator:
         with self._changed:
             return sum(len(calls.replies) for calls in self._scopes.values())
 
-    def once(self, id: RequestId, act: Callable[[], R]) -> R:
-        """Call ``act`` unless it has succeeded under this id before; return its result.
+    def once(self, id: RequestId, action: Callable[[], R]) -> R:
+        """Call ``action`` unless it has succeeded under this id before; return its result.
 
         A repeated call waits while the first call is under way. Raises StoppedError if the sender has given the
         call up.
@@ -56,7 +56,7 @@ class CallDeduplicator:
                 return known_reply
             calls.running.add(id.number)
         try:
-            reply = act()
+            reply = action()
             with self._changed:
                 calls.replies[id.number] = reply
             return reply
@@ -65,11 +65,11 @@ class CallDeduplicator:
                 calls.running.remove(id.number)
                 self._changed.notify_all()
 
-    def end(self, over: EndedStages) -> None:
+    def end(self, ended: EndedStages) -> None:
         """Forget the calls of stages that are over, and refuse their later calls."""
         with self._changed:
-            self._ended = over
-            for scope in [scope for scope, calls in self._scopes.items() if over.has(calls.series, calls.stage)]:
+            self._ended = ended
+            for scope in [scope for scope, calls in self._scopes.items() if ended.has(calls.series, calls.stage)]:
                 del self._scopes[scope]
 
     def _scope(self, id: RequestId) -> _Calls:
@@ -82,7 +82,7 @@ class CallDeduplicator:
 
     def _check(self, calls: _Calls | None, id: RequestId) -> None:
         if self._ended.has(id.series, id.stage):
-            raise StoppedError(f"stage {id.stage} of {id.series} is over: nothing of it is done any more")
+            raise StoppedError(f"stage {id.stage} of {id.series} is over: its requests are refused")
         if calls is not None and id.number < calls.settled:
             raise StoppedError(f"call {id.number} of {id.scope} was answered or given up before it came")
 
@@ -92,13 +92,13 @@ class DeferredFree:
     """A row that a task has freed.
 
     Attributes:
-        born: the row's generation when it was freed; in a later generation the row holds another vector.
+        generation: the row's generation when it was freed; in a later generation the row holds another vector.
         orphan: True if the program did not free the row, but no attempt of the task holds a handle to it any more.
     """
 
     matrix: int
     row: int
-    born: int
+    generation: int
     orphan: bool
 
 
@@ -114,7 +114,7 @@ class DeferredFrees:
     def add(self, series: str, stage: int, row: DeferredFree) -> None:
         self._rows.setdefault((series, stage), set()).add(row)
 
-    def take(self, over: EndedStages) -> set[DeferredFree]:
+    def take(self, ended: EndedStages) -> set[DeferredFree]:
         """Remove and return the rows of stages that are over."""
-        ended = [(series, stage) for series, stage in self._rows if over.has(series, stage)]
-        return set().union(*(self._rows.pop(key) for key in ended))
+        stages = [(series, stage) for series, stage in self._rows if ended.has(series, stage)]
+        return set().union(*(self._rows.pop(stage) for stage in stages))

@@ -23,6 +23,7 @@ class Grant:
 
     Attributes:
         reused: rows that were in use before and have to be zeroed.
+        total: number of rows that the matrix has afterwards.
     """
 
     rows: Sequence[int]
@@ -47,7 +48,7 @@ class Entry:
         spec: the matrix's shape and settings, with the present number of rows.
         fresh: number of the first row that was never in use.
         owners: for each partition, the index of its server. An index never changes; the server's address may.
-        born: generation of each row in use. A row that is freed and used again gets a later generation.
+        generations: generation of each row in use. A row that is freed and used again gets a later generation.
         row_holders: holders of the rows in use whose handles are counted.
     """
 
@@ -58,7 +59,7 @@ class Entry:
     fresh: int = 0
     retired: list[int] = field(default_factory=list)
     used: set[int] = field(default_factory=set)
-    born: dict[int, int] = field(default_factory=dict)
+    generations: dict[int, int] = field(default_factory=dict)
     row_holders: dict[int, RowHolders] = field(default_factory=dict)
 
     def grant(self, count: int) -> Grant:
@@ -66,12 +67,14 @@ class Entry:
         reused = tuple(self.retired[:count])
         needed = self.fresh + count - len(reused)
         if needed > MAX_ROWS:
-            raise LimitError(f"a matrix has at most {MAX_ROWS} rows, got a call for {count} beside {len(self.used)}")
+            raise LimitError(
+                f"a matrix has at most {MAX_ROWS} rows: {count} cannot be added to {len(self.used)} in use"
+            )
         _check_count(count)
         if needed > self.spec.rows and self.spec.layout == "column":
             raise UsageError(
-                f"matrix {self.id:x} has layout 'column' and keeps its {self.spec.rows} rows, of which "
-                f"{len(self.used)} are in use: reserve as many as there will be when it is made"
+                f"matrix {self.id:x} has layout 'column' and cannot grow beyond its {self.spec.rows} rows, of which "
+                f"{len(self.used)} are in use: reserve all rows that you need when you create it"
             )
         rows = _joined(reused, range(self.fresh, needed))
         total = self.spec.rows if needed <= self.spec.rows else min(max(needed, 2 * self.spec.rows), MAX_ROWS)
@@ -83,12 +86,12 @@ class Entry:
         reused = tuple(self.retired)
         return Grant(_joined(reused, range(self.fresh, self.spec.rows)), reused, self.spec.rows)
 
-    def hand_out(self, grant: Grant, first_born: int) -> None:
-        """Mark the rows as in use; ``first_born`` is the generation of the first row."""
+    def hand_out(self, grant: Grant, generation: int) -> None:
+        """Mark the rows as in use; ``generation`` is the generation of the first row."""
         del self.retired[: len(grant.reused)]
         self.fresh = max(self.fresh, max(grant.rows, default=-1) + 1)
         self.used.update(grant.rows)
-        self.born.update(zip(grant.rows, range(first_born, first_born + len(grant.rows)), strict=True))
+        self.generations.update(zip(grant.rows, range(generation, generation + len(grant.rows)), strict=True))
         self.spec = replace(self.spec, rows=grant.total)
 
     def retire(self, rows: Sequence[int]) -> list[int]:
@@ -97,7 +100,7 @@ class Entry:
         self.used.difference_update(freed)
         self.retired.extend(freed)
         for row in freed:
-            del self.born[row]
+            del self.generations[row]
             self.row_holders.pop(row, None)
         return freed
 
@@ -107,21 +110,21 @@ class Entry:
         counted = in_use.intersection(self.row_holders)
         self.row_holders.update(dict.fromkeys(in_use - counted, new_holders))
         for row in counted:
-            before = self.row_holders[row]
-            self.row_holders[row] = replace(before, holders=before.holders | new_holders.holders)
+            row_holders = self.row_holders[row]
+            self.row_holders[row] = replace(row_holders, holders=row_holders.holders | new_holders.holders)
 
     def let_go(self, rows: Sequence[int], holder: str) -> list[int]:
         """Record that a holder has no handles to rows any more; return the rows that are left without a holder."""
         orphans = []
-        left: dict[RowHolders, RowHolders] = {}
+        remaining: dict[RowHolders, RowHolders] = {}
         for row in rows:
             row_holders = self.row_holders.get(row)
             if row_holders is None:
                 continue
-            if row_holders not in left:
-                left[row_holders] = replace(row_holders, holders=row_holders.holders - {holder})
-            self.row_holders[row] = left[row_holders]
-            if not left[row_holders].holders:
+            if row_holders not in remaining:
+                remaining[row_holders] = replace(row_holders, holders=row_holders.holders - {holder})
+            self.row_holders[row] = remaining[row_holders]
+            if not remaining[row_holders].holders:
                 orphans.append(row)
         return orphans
 
@@ -145,7 +148,7 @@ class Located:
 def _check_count(count: int) -> None:
     if count > MAX_GRANT:
         raise LimitError(
-            f"a call takes at most {MAX_GRANT:,} rows, got {count:,}: many short vectors make a matrix with "
+            f"a call takes at most {MAX_GRANT:,} rows, got {count:,}: store many short vectors in a matrix with "
             "layout='column'"
         )
 
@@ -174,14 +177,14 @@ class Catalog:
     """Matrices by id. Ids start at a random number, so that two drivers of one fleet use different ids.
 
     Attributes:
-        born: number of rows that were ever handed out, which is the generation of the next row.
+        next_generation: number of rows that were ever handed out, which is the generation of the next row.
     """
 
     def __init__(self, first_id: int) -> None:
         self._next_id = first_id
         self._entries: dict[int, Entry] = {}
         self.names: dict[str, tuple[int, int]] = {}
-        self.born = 0
+        self.next_generation = 0
 
     def plan(self, spec: MatrixSpec, addresses: Sequence[str], route_version: int = 0) -> Entry:
         """Return a new matrix, not yet in the catalog, spread over the servers."""
@@ -209,14 +212,14 @@ class Catalog:
             bounds = partition_bounds(saved.spec, len(addresses)) if repartition else saved.bounds
             owners = assign_owners(len(bounds) - 1, len(addresses))
             route = Route(route_version, bounds, tuple(addresses[owner] for owner in owners))
-            born = dict(saved.born)
+            generations = dict(saved.generations)
             fresh, retired = saved.fresh, list(saved.retired)
             if not repartition:
-                fresh, retired = saved.spec.rows, [row for row in range(saved.spec.rows) if row not in born]
-            entry = Entry(saved.id, saved.spec, route, owners, fresh, retired, set(born), born)
+                fresh, retired = saved.spec.rows, [row for row in range(saved.spec.rows) if row not in generations]
+            entry = Entry(saved.id, saved.spec, route, owners, fresh, retired, set(generations), generations)
             self._entries[saved.id] = entry
             self.names.update({name: (saved.id, row) for name, row in saved.names.items()})
-            self.born = max(self.born, *(generation + 1 for generation in born.values()), 0)
+            self.next_generation = max(self.next_generation, *(number + 1 for number in generations.values()), 0)
 
     def add(self, entry: Entry) -> None:
         self._entries[entry.id] = entry
@@ -230,7 +233,7 @@ class Catalog:
         if name in self.names:
             matrix, row = self.names[name]
             raise ConfigError(
-                f"name {name!r} is that of row {row} of matrix {matrix:x} already; free it first, or take it "
+                f"name {name!r} belongs to row {row} of matrix {matrix:x} already; free that vector first, or get it "
                 f"by ps.vector({name!r})"
             )
 
@@ -246,8 +249,8 @@ class Catalog:
         if name:
             self.check_name(name)
             self.names[name] = entry.id, grant.rows[0]
-        entry.hand_out(grant, self.born)
-        self.born += len(grant.rows)
+        entry.hand_out(grant, self.next_generation)
+        self.next_generation += len(grant.rows)
 
     def retire(self, entry: Entry, rows: Sequence[int]) -> list[int]:
         """Mark rows as no longer in use, and release their names; return the rows that were in use."""
@@ -270,7 +273,7 @@ class Catalog:
                 id=entry.id,
                 spec=entry.spec,
                 bounds=entry.route.bounds,
-                born=dict(entry.born),
+                generations=dict(entry.generations),
                 names={name: row for name, (matrix, row) in self.names.items() if matrix == entry.id},
                 fresh=entry.fresh,
                 retired=tuple(entry.retired),

@@ -7,7 +7,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -23,7 +23,7 @@ from ps2.version import __version__
 
 log = logging.getLogger(__name__)
 
-# Time limit for all servers to freeze and to copy. If the coordinator dies meanwhile, servers resume after this time.
+# Time limit for all servers to freeze and to copy. If the coordinator dies first, the servers resume after this time.
 FREEZE_TIMEOUT_S = 30.0
 MAX_RECENT = 50
 
@@ -62,14 +62,14 @@ class Checkpoints:
     """Makes the checkpoints of one coordinator, one at a time."""
 
     def __init__(self, master: Master, servers: ServerControl, folder: str | None, keep: int) -> None:
-        """Begin without checkpoints. ``keep`` of this coordinator's complete ones stay in the folder."""
+        """Begin without checkpoints. ``keep``: the number of this coordinator's complete checkpoints in the folder."""
         self._master = master
         self._servers = servers
         self.folder = folder
         self._keep = keep
         self._one_at_a_time = threading.Lock()
         self._trusted: list[Newest] = []
-        self._own: dict[str, set[str]] = {}  # checkpoints that this coordinator may remove, by parent folder
+        self._removable: dict[str, set[str]] = {}  # checkpoints that this coordinator may remove, by parent folder
         self.recent: deque[tuple[float, Checkpoint]] = deque(maxlen=MAX_RECENT)  # the newest ones, with their times
         self.count = 0  # number of checkpoints made
         self.distrusted = ""  # why the last unreadable checkpoint was given up
@@ -96,7 +96,7 @@ class Checkpoints:
         start = folders.at_url(restored.path)
         if not folders.is_complete(folder):
             earlier = [old for old in folders.find(folder) if old.run == start.run and old.number < start.number]
-            self._own[folder.rstrip("/")] = {old.url for old in earlier}
+            self._removable[folder.rstrip("/")] = {old.url for old in earlier}
 
     def distrust(self, newest: Newest, reason: str) -> None:
         """Give up an unreadable checkpoint: the checkpoint before it is the newest from now on."""
@@ -112,7 +112,7 @@ class Checkpoints:
         on_complete: Callable[[str], None] = lambda folder: None,
         messages: bytes = b"",
     ) -> Checkpoint:
-        """Make a checkpoint of ``step``, the first one that it does not hold, in a new folder below ``path``.
+        """Make a checkpoint in a new folder below ``path``; ``step`` is the first step that it does not hold.
 
         ``on_complete`` is called with the folder when the checkpoint is complete, before the fleet can roll
         back to it. If it fails, the previous checkpoint is unchanged.
@@ -121,17 +121,17 @@ class Checkpoints:
 
     def hand_over(
         self,
-        last: Collection[str],
+        leaving: Collection[str],
         step: int | None,
         epoch: int,
         on_complete: Callable[[str], None] | None,
-        messages: bytes = b"",
+        messages: bytes,
     ) -> Newest:
-        """Make the last checkpoint of servers that are about to end. Nothing changes on these servers after it.
+        """Make the last checkpoint of the ``leaving`` servers, by address. Nothing changes on these servers after it.
 
         Without ``on_complete``, only the servers' successors use the checkpoint.
         """
-        return self._make(None, step, epoch, on_complete, messages, last)[1]
+        return self._make(None, step, epoch, on_complete, messages, leaving)[1]
 
     def _make(
         self,
@@ -140,7 +140,7 @@ class Checkpoints:
         epoch: int,
         on_complete: Callable[[str], None] | None,
         messages: bytes,
-        last: Collection[str] = (),
+        leaving: Collection[str] = (),
     ) -> tuple[Checkpoint, Newest]:
         root = self.parent(path)
         with self._one_at_a_time:
@@ -149,41 +149,40 @@ class Checkpoints:
             number = 1 + max((checkpoint.number for checkpoint in folders.find(root)), default=0)
             folder = folders.folder(root, number, self._master.id)
             try:
-                checkpoint, newest = self._take(folder, number, step, epoch, messages, last)
+                checkpoint, newest = self._take(folder, number, step, epoch, messages, leaving)
             except BaseException as error:
-                self._discard(last, "")
+                self._discard(leaving, "")
                 with suppress(PS2Error):
                     folders.remove(folder)
                 if not isinstance(error, PS2Error):  # for example KeyboardInterrupt
                     raise
-                before = f"; {self.newest.path} stays the newest complete one" if self.newest is not None else ""
-                raise RecoveryError(f"checkpoint {folder} failed: {error}{before}") from error
-            own = self._own.setdefault(root, set())
-            own.add(folder)
+                fallback = f"; {self.newest.path} stays the newest complete one" if self.newest is not None else ""
+                raise RecoveryError(f"checkpoint {folder} failed: {error}{fallback}") from error
+            removable = self._removable.setdefault(root, set())
+            removable.add(folder)
             self.recent.append((time.time(), checkpoint))
             self.count += 1
             self._master.registry.expect_recovery()
             if on_complete is None:
                 return checkpoint, newest
             on_complete(folder)
-            # Pruning removes the other ones.
-            self._trusted = [*self._trusted, newest][-self._keep :]
+            self._trusted = [*self._trusted, newest][-self._keep :]  # pruning removes the older ones
             try:
-                folders.prune(root, self._keep, own)
+                folders.prune(root, self._keep, removable)
             except RecoveryError as error:  # the new checkpoint is complete
                 log.warning("an older checkpoint cannot be removed: %s", error)
             log.info("checkpoint %s: %d bytes, requests held for %.3f s", folder, checkpoint.nbytes, checkpoint.pauseS)
             return checkpoint, newest
 
     def _take(
-        self, folder: str, number: int, step: int | None, epoch: int, messages: bytes, last: Collection[str]
+        self, folder: str, number: int, step: int | None, epoch: int, messages: bytes, leaving: Collection[str]
     ) -> tuple[Checkpoint, Newest]:
         began_s = time.monotonic()
         name = uuid.uuid4().hex
         self._master.registry.check_all_present()
         with self._master.changing():
             if self._master.epoch != epoch:
-                raise RecoveryError("the fleet has rolled back to a checkpoint meanwhile")
+                raise RecoveryError("the fleet has rolled back to an earlier checkpoint")
             cut_s = time.time()
             members = self._master.registry.members()
             addresses = [address for _, address in members]
@@ -194,7 +193,7 @@ class Checkpoints:
             try:
                 call_concurrently(addresses, lambda address: self._servers.freeze(address, name, FREEZE_TIMEOUT_S))
                 copied: list[Copied] = call_concurrently(
-                    addresses, lambda address: self._servers.copy(address, name, rows, last=address in last)
+                    addresses, lambda address: self._servers.copy(address, name, rows, last=address in leaving)
                 )
             except BaseException:
                 self._discard(addresses, name)
@@ -239,7 +238,7 @@ def to_load(manifest: Manifest, entry: Entry, index: int) -> LoadMatrix | None:
     if not partitions:
         return None
     saved = next((matrix for matrix in manifest.matrices if matrix.id == entry.id), None)
-    born = saved.born if saved is not None else {}
+    generations = saved.generations if saved is not None else {}
     return LoadMatrix(
         matrix=entry.id,
         spec=entry.spec,
@@ -248,18 +247,17 @@ def to_load(manifest: Manifest, entry: Entry, index: int) -> LoadMatrix | None:
         sources=saved.sources(partitions) if saved is not None else (),
         rows=saved.rows if saved is not None else (),
         unused=tuple(entry.retired),
-        zeros=tuple(row for row, generation in sorted(entry.born.items()) if born.get(row) != generation),
+        zeros=tuple(_missing_rows(entry, generations)),
     )
 
 
-def younger(manifest: Manifest, master: Master) -> tuple[str, ...]:
+def missing_vectors(manifest: Manifest, master: Master) -> tuple[str, ...]:
     """Return the vectors that a checkpoint lacks, as names, or as matrix and row."""
     missing: list[str] = []
     names = {vector: name for name, vector in master.names().items()}
     saved = {matrix.id: matrix for matrix in manifest.matrices}
     for entry in master.entries():
-        born = saved[entry.id].born if entry.id in saved else {}
-        rows = [row for row, generation in sorted(entry.born.items()) if born.get(row) != generation]
+        rows = _missing_rows(entry, saved[entry.id].generations if entry.id in saved else {})
         missing += [repr(names[entry.id, row]) for row in rows if (entry.id, row) in names]
         nameless = [row for row in rows if (entry.id, row) not in names]
         if nameless:
@@ -267,6 +265,12 @@ def younger(manifest: Manifest, master: Master) -> tuple[str, ...]:
     return tuple(missing)
 
 
+def _missing_rows(entry: Entry, saved: Mapping[int, int]) -> list[int]:
+    """Return the rows in use that a checkpoint lacks, ascending; ``saved`` has the generations in the checkpoint."""
+    return [row for row, generation in sorted(entry.generations.items()) if saved.get(row) != generation]
+
+
 def _shards_of(matrix: int, shards: Sequence[SavedShard]) -> tuple[SavedShard, ...]:
     """Return the shards of one matrix in the order of their partitions."""
-    return tuple(sorted((s for s in shards if s.matrix == matrix), key=lambda shard: shard.partition.index))
+    own_shards = (shard for shard in shards if shard.matrix == matrix)
+    return tuple(sorted(own_shards, key=lambda shard: shard.partition.index))

@@ -187,15 +187,15 @@ class PS2Conf:
             raise ConfigError("tokenFile goes with fleet: a local fleet makes a token of its own")
         if self.tls is not None and not (self.tls.cert and self.tls.ca):
             missing = "tlsCa" if self.tls.cert else "tlsCert and tlsKey"
-            raise ConfigError(f"a driver connects to servers and is connected to by tasks; give {missing} as well")
+            raise ConfigError(f"the driver connects to servers, and tasks connect to it; give {missing} as well")
         if attached and self.launcher not in ("local", "attach"):
             raise ConfigError(
-                f"launcher={self.launcher!r} starts servers, and fleet attaches to some that run: give one of them"
+                f"launcher={self.launcher!r} starts servers, and fleet attaches to running servers: give only one"
             )
         if self.launcher == "attach" and not attached:
             raise ConfigError("launcher='attach' needs fleet, the addresses of running servers")
         if self.sparkConf and self.launcher != "spark":
-            raise ConfigError("sparkConf goes with launcher='spark': it is that of the fleet's Spark application")
+            raise ConfigError("sparkConf goes with launcher='spark': it configures the fleet's Spark application")
         if self.lostAfterS < 2 * self.heartbeatS:
             raise ConfigError(
                 f"lostAfterS: expected at least two heartbeats of {self.heartbeatS} s, got {self.lostAfterS}"
@@ -259,7 +259,7 @@ class PS2Conf:
         for name in NAMES:
             running, new_value, default = (getattr(conf, name) for conf in (self, requested, defaults))
             if name not in ("servers", "fleet") and new_value not in (running, default):
-                raise ConfigError(f"{name}: {running} is that of the running context, not {new_value}; stop() it first")
+                raise ConfigError(f"{name}: the running context has {running}, not {new_value}; stop() it first")
 
     def __str__(self) -> str:
         defaults = PS2Conf()
@@ -335,7 +335,7 @@ def over(conf: PS2Conf | None, moved: Mapping[str, Any], **given: Any) -> PS2Con
     Args:
         conf: the settings; None: the defaults.
         moved: keywords that the call does not take; must be empty.
-        given: settings that the call takes as keywords; None: not given.
+        given: settings that the call takes as keywords; None keeps the setting of ``conf``.
 
     Raises:
         ConfigError: the settings cannot be used together, or ``moved`` is not empty. For a setting of ``PS2Conf`` in
@@ -362,8 +362,8 @@ def reached_at(conf: PS2Conf | None, driver_host: str | None) -> dict[str, str]:
     """Return settings that make the driver listen on all addresses and be reached at a host; none for no host."""
     if driver_host is None:
         return {}
-    bound = None if conf is None else conf.bindAddress
-    return {"advertiseAddress": driver_host, "bindAddress": bound or EVERYWHERE}
+    bind_address = None if conf is None else conf.bindAddress
+    return {"advertiseAddress": driver_host, "bindAddress": bind_address or EVERYWHERE}
 
 
 def _named(conf: PS2Conf) -> str:

@@ -362,8 +362,9 @@ class PS2Context:
 
     @shielded
     def stop(self) -> None:
-        """End a started fleet, or free this context's matrices on an attached fleet. A second call does nothing,
-        nor does one in a forked child: the fleet is its parent's.
+        """End a started fleet, or free this context's matrices on an attached fleet.
+
+        A second call does nothing. A call in a forked child does nothing either, because its parent owns the fleet.
 
         Raises:
             PS2Error: additions made with ``wait=False`` had failed. The context has stopped all the same.

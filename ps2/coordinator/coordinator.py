@@ -47,7 +47,9 @@ class _Tokens:
     """The secrets of one context.
 
     Attributes:
+        attached: the token in the file ``tokenFile`` of an attached fleet; None: there is no such file.
         fleet: the token that servers and clients prove to each other to know; None: the fleet has no token.
+        run: the token of the run server, which workers connect to.
     """
 
     attached: str | None
@@ -64,7 +66,7 @@ class _Tokens:
 
 
 class Coordinator:
-    """The parts of one running context. ``PS2Context`` is the public face of it."""
+    """The parts of one running context, whose public face is ``PS2Context``."""
 
     def __init__(self, spark: SparkBackend | None, conf: PS2Conf) -> None:
         """Start a fleet, or attach to one, and let Spark's tasks use it.

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
@@ -63,12 +64,12 @@ class DriverWatcher:
         self._events = EventLog()
         self._lock = threading.Lock()  # one snapshot at a time
         self._watcher: RunWatcher | None = None
-        self._last: RunView | None = None
-        self._ranks: RunFigures | None = None
-        self._counts = NO_COUNTS  # of runs that are over
+        self._last_view: RunView | None = None  # of the last run that is over
+        self._last_figures: RunFigures | None = None
+        self._counts = NO_COUNTS  # sums over the runs that are over
         self._runs = 0
         self._history: deque[HistoryView] = deque(maxlen=MAX_HISTORY)
-        self._current: list[HistoryView] = []  # of runs under way
+        self._current: list[HistoryView] = []  # the lines of the runs under way
         self._guarded = GuardedLoop("watcher of the driver")
 
     def open(self) -> None:
@@ -96,7 +97,7 @@ class DriverWatcher:
             outcome = failure_outcome(error)
             raise
         finally:
-            last = self._last if self._runs > runs_before else None
+            last = self._last_view if self._runs > runs_before else None
             detail = (
                 "no worker started"
                 if last is None
@@ -136,7 +137,7 @@ class DriverWatcher:
         )
         run = self._run_view()
         events, dropped = self._events.newest(MAX_EVENTS_SHOWN)
-        history = sorted([*self._history, *self._current, *TRAININGS.history()], key=lambda one: -one.at_s)
+        history = sorted([*self._history, *self._current, *TRAININGS.history()], key=lambda line: -line.at_s)
         return Snapshot(
             fleet_id=master.id,
             at_s=time.time(),
@@ -161,8 +162,8 @@ class DriverWatcher:
 
     def _figures(self) -> DriverFigures:
         master, checkpoints = self._fleet.master, self._fleet.checkpoints
-        view, ranks = self._run_view(), self._ranks if self._watcher is None else self._watcher.figures()
-        under_way = NO_COUNTS if self._watcher is None or ranks is None else ranks.counts
+        view, figures = self._run_view(), self._last_figures if self._watcher is None else self._watcher.figures()
+        counts_under_way = NO_COUNTS if self._watcher is None or figures is None else figures.counts
         statuses = []
         if not self._fleet.is_attached:  # attached servers expose their own metrics
             now_s, reports = time.monotonic(), master.reports.all().values()
@@ -178,19 +179,16 @@ class DriverWatcher:
             checkpoints=checkpoints.count,
             checkpoint=_checkpoint(*checkpoints.recent[-1]) if checkpoints.recent else None,
             runs=self._runs,
-            run=None if view is None or ranks is None else (view, ranks),
-            counts=added(self._counts, under_way),
+            run=None if view is None or figures is None else (view, figures),
+            counts=added(self._counts, counts_under_way),
             training=TRAININGS.current(),
             events=self._events.counts(),
         )
 
     def _ask(self, health: list[ServerHealth]) -> None:
         def ask(server: ServerHealth) -> None:
-            try:
-                master = self._fleet.master
-                master.reports.add(server.index, self._fleet.control.status(server.address))
-            except TransientError:
-                pass  # the coordinator detects silent servers elsewhere
+            with suppress(TransientError):  # the coordinator detects silent servers elsewhere
+                self._fleet.master.reports.add(server.index, self._fleet.control.status(server.address))
 
         call_concurrently([server for server in health if server.why is None], ask)
 
@@ -218,9 +216,9 @@ class DriverWatcher:
             with self._lock:
                 if self._watcher is not None:
                     self._log_retries(run)
-                    self._last = self._watcher.view()
-                    self._ranks = self._watcher.figures()
-                    self._counts = added(self._counts, self._ranks.counts)
+                    self._last_view = self._watcher.view()
+                    self._last_figures = self._watcher.figures()
+                    self._counts = added(self._counts, self._last_figures.counts)
                     self._watcher = None
 
         self._guarded.run_once(keep)
@@ -228,7 +226,7 @@ class DriverWatcher:
     def _run_view(self) -> RunView | None:
         watcher = self._watcher
         if watcher is None:
-            return self._last
+            return self._last_view
         self._log_retries(watcher.run)
         return watcher.view()
 

@@ -95,18 +95,18 @@ def _take_over(fleet: FleetControl, conf: PS2Conf, adopt: bool) -> None:
                 servers.free_matrix(address, status.matrix)
     if matrices:
         master.adopt(matrices, repartition=False)
-        log.info("took over %d matrices of the driver before", len(matrices))
+        log.info("took over %d matrices of the previous driver", len(matrices))
 
 
 def _wait_until_alone(fleet: FleetControl, conf: PS2Conf) -> list[ServerInfo]:
     began_s = time.monotonic()
     while True:
         servers_info = [fleet.control.hello(address) for address in fleet.master.registry.addresses()]
-        driven = [m for m in servers_info if m.coordinator and m.silent_s < conf.lostAfterS]
+        driven = [info for info in servers_info if info.coordinator and info.silent_s < conf.lostAfterS]
         if not driven:
             return servers_info
         # A driver that gave a sign of life since this wait began is running.
-        alive = [m for m in driven if m.silent_s < time.monotonic() - began_s - POLL_S]
+        alive = [info for info in driven if info.silent_s < time.monotonic() - began_s - POLL_S]
         if alive:
             raise UsageError(
                 f"this fleet has a driver (coordinator {alive[0].coordinator}), which gave a sign of life "

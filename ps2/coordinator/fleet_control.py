@@ -51,22 +51,18 @@ class FleetControl:
     ) -> None:
         """Raise the route version, and activate every server that is not lost.
 
-        ``seed``: indices of the servers whose backups hold no copies of their shards yet; ``loaded``: of those
-        that replace their shards by the loaded ones; ``copies``: keep copies in sync, if the fleet has
+        ``seed``: indices of the servers whose backups hold no copies of their shards yet. ``loaded``: indices of the
+        servers that replace their shards by the loaded ones. ``copies``: keep copies in sync, if the fleet has
         replicas.
         """
+        lease_s = self.master.config.lost_after_s if self.launcher.replaces else 0.0
         self.master.rehome()
         addresses = self.master.registry.addresses()
-        where = backups(addresses, lost, self._replicas if copies else 0)
+        backup_addresses = backups(addresses, lost, self._replicas if copies else 0)
         for index, address in enumerate(addresses):
             if index not in lost:
-                order = Activation(
-                    self.master.id,
-                    self._lease_s,
-                    loaded=index in loaded,
-                    backup=where[index],
-                    seed=index in seed,
-                )
+                backup, is_loaded, is_seed = backup_addresses[index], index in loaded, index in seed
+                order = Activation(self.master.id, lease_s, loaded=is_loaded, backup=backup, seed=is_seed)
                 self.control.activate(address, order)
 
     def release(self) -> None:
@@ -76,10 +72,6 @@ class FleetControl:
                 self.control.activate(address, Activation(self.master.id, leave=True))
             except PS2Error as error:
                 log.debug("leaving %s: %s", address, error)
-
-    @property
-    def _lease_s(self) -> float:
-        return self.master.config.lost_after_s if self.launcher.replaces else 0.0
 
     def load(self, newest: Newest, indices: Collection[int], ids: bool) -> int:
         """Let servers read their shards from a checkpoint, for ``take_loaded``; return the number of bytes."""

@@ -70,8 +70,8 @@ class FleetServer:
     @property
     def as_data(self) -> dict[str, Any]:
         """The server as JSON data for programs."""
-        more = {"error": self.error} if self.status is None else self.status.as_data
-        return {"address": self.address, "state": self.state, **more}
+        details = {"error": self.error} if self.status is None else self.status.as_data
+        return {"address": self.address, "state": self.state, **details}
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class FleetStatus:
     Attributes:
         servers: the servers, by index.
         matrices: the matrices, by id.
-        operations: operations summed over the servers, the longest in total first.
+        operations: operations summed over the servers, in descending order of their total time.
     """
 
     servers: list[FleetServer]

@@ -42,7 +42,7 @@ class InProcessServers:
         self.control = ServerControl(self)
         self.master = Master(self.control, FleetConfig(), id="inprocess")
         self._servicers: dict[str, Any] = {
-            address: ServerServicer(engine, f"id-{address}", WireConfig(), _stays)
+            address: ServerServicer(engine, f"id-{address}", WireConfig(), lambda: None)  # the process does not end
             for address, engine in self.engines.items()
         }
         self._servicers[MASTER] = MasterServicer(self.master)
@@ -66,12 +66,12 @@ class InProcessServers:
         self.engines.clear()
 
     def _outcome(self, address: str, request: Request) -> Outcome:
-        operations = tuple(map(_carried, request.operations))
+        operations = tuple(map(_received_operation, request.operations))
         try:
             reply = self.engines[address].execute(replace(request, operations=operations))
         except PS2Error as error:
             return error
-        results = tuple(map(_delivered, request.operations, reply.results))
+        results = tuple(map(_received_result, request.operations, reply.results))
         return Reply(results, reply.replayed)
 
 
@@ -87,35 +87,29 @@ def in_process_session(network: InProcessServers) -> Iterator[Session]:
             uninstall(session.fleet.id)
 
 
-def _carried(operation: Operation) -> Operation:
+def _received_operation(operation: Operation) -> Operation:
     """Return an operation with copied arrays, as after a network transfer: neither side sees the other's arrays."""
-    arrays = tuple(_copy(array, operation.wire) for array in operation.arrays)
-    keys = operation.keys
+    wire, keys = operation.wire, operation.keys
+    arrays = tuple(
+        np.array(array if wire is None else stored(*to_send(array, wire)), order="C") for array in operation.arrays
+    )
     if keys is not None and keys.columns is not None:
         keys = replace(keys, columns=keys.columns.copy())
     return replace(operation, arrays=arrays, keys=keys, into=None)
 
 
-def _copy(array: Array, wire: Wire | None) -> Array:
-    return np.array(array if wire is None else stored(*to_send(array, wire)), order="C")
-
-
-def _delivered(operation: Operation, result: Result) -> Result:
+def _received_result(operation: Operation, result: Result) -> Result:
     """Return a result with copied arrays; the first array is in the operation's ``into``, if that is set."""
     arrays = result.arrays if result.streamed is None else (result.streamed.whole(),)
     targets = (operation.into, *(None for _ in arrays[1:]))
     return Result(
         result.scalar,
-        tuple(_landed(array, operation.wire, target) for array, target in zip(arrays, targets, strict=False)),
+        tuple(_received_array(array, operation.wire, target) for array, target in zip(arrays, targets, strict=False)),
     )
 
 
-def _landed(array: Array, wire: Wire | None, into: Array | None) -> Array:
+def _received_array(array: Array, wire: Wire | None, into: Array | None) -> Array:
     values, spec = (array, plain_spec(array)) if wire is None else to_send(array, wire)
     target = landing(spec, into)
     target.reshape(-1)[:] = values.reshape(-1)
     return delivered(target, spec, into)
-
-
-def _stays() -> None:
-    """Do nothing when the master tells the process to end."""

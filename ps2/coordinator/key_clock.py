@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 
 POLL_S = 0.1
 # Number of advances within ``expire_after_s``, and bounds of the interval between two advances.
-PARTS_OF_AGE = 100
-SHORTEST_S, LONGEST_S = 0.1, 60.0
+ADVANCES_PER_AGE = 100
+MIN_INTERVAL_S, MAX_INTERVAL_S = 0.1, 60.0
 # Interval for a matrix that has ``max_keys`` only.
 LIMITED_S = 1.0
 
@@ -102,12 +102,12 @@ class KeyClock:
         policy = entry.spec.key_policy
         if policy is None or policy.expire_after_s is None:
             return
-        left = dict.fromkeys(every, -1)
-        while left and not self._stopping.is_set():
+        next_slots = dict.fromkeys(every, -1)
+        while next_slots and not self._stopping.is_set():
             older_s = policy.expire_after_s
-            slices = {index: {"older_s": older_s, "begin": begin} for index, begin in left.items()}
+            slices = {index: {"older_s": older_s, "begin": begin} for index, begin in next_slots.items()}
             answers = self._send(entry, route, "keys_expire", slices)
-            left = {index: int(arrays[0][0]) for index, arrays in answers.items() if arrays[0][0]}
+            next_slots = {index: int(arrays[0][0]) for index, arrays in answers.items() if arrays[0][0]}
 
     def _send(
         self, entry: Entry, route: Route, name: str, params: Mapping[int, Mapping[str, int | float]]
@@ -117,10 +117,10 @@ class KeyClock:
         # back, and repeating a slice of an expiry removes no other keys.
         requests: dict[str, list[Request]] = {}
         indices: dict[str, list[int]] = {}
-        for index, own in params.items():
+        for index, partition_params in params.items():
             number = next(self._numbers)
             id = RequestId(self._scope, number, number) if name in KEY_CHANGES else None
-            operation = Operation(name, entry.id, index, params=own)
+            operation = Operation(name, entry.id, index, params=partition_params)
             requests.setdefault(route.addresses[index], []).append(Request((operation,), id, route.version))
             indices.setdefault(route.addresses[index], []).append(index)
         answers: dict[int, tuple[Array, ...]] = {}
@@ -138,4 +138,4 @@ def _interval_s(policy: KeyPolicy | None) -> float | None:
         return None
     if policy.expire_after_s is None:
         return LIMITED_S
-    return min(max(policy.expire_after_s / PARTS_OF_AGE, SHORTEST_S), LONGEST_S)
+    return min(max(policy.expire_after_s / ADVANCES_PER_AGE, MIN_INTERVAL_S), MAX_INTERVAL_S)

@@ -106,7 +106,7 @@ class Launcher(ABC):
 
     @abstractmethod
     def stop(self) -> None:
-        """End all started servers, and leave nothing behind. May be called twice."""
+        """End all started servers, and leave nothing behind. A second call does nothing."""
 
 
 def launcher_class(name: str) -> type[Launcher]:

@@ -88,7 +88,7 @@ class Master:
         need.
         """
         if not self._changing.acquire(timeout=CHANGING_TIMEOUT_S):
-            raise RecoveringError("a server is being brought back, or a checkpoint made; no matrix changes meanwhile")
+            raise RecoveringError("no matrix can change while a server is brought back or a checkpoint is made")
         try:
             yield
         finally:
@@ -172,7 +172,7 @@ class Master:
     # -- matrices --------------------------------------------------------------------------------------------------
 
     def new_matrix(self, spec: MatrixSpec, name: str = "", caller: Caller | None = None) -> Entry:
-        """Allocate a matrix on all servers, or none, and hand out its row 0. A repeated call gets the same one."""
+        """Allocate a matrix on all servers or on none, and hand out its row 0. A repeated call gets the same matrix."""
         if caller is None:
             return self._new_matrix(spec, name)
         entry = self._calls.once(caller.id, lambda: self._new_matrix(spec, name))
@@ -264,7 +264,7 @@ class Master:
                 self._catalog.check_name(name)
                 entry = self._catalog.get(id)
                 grant = entry.grant(count) if count else entry.grant_reserved()
-                before = entry.spec.rows
+                old_total = entry.spec.rows
             if grant.total > entry.spec.rows:
                 grant = self._grow(entry, grant)
             if grant.reused:
@@ -272,7 +272,7 @@ class Master:
             with self._lock:
                 self._catalog.hand_out(entry, grant, name)
             # Matrices without names are not published: a later coordinator does not take them over.
-            if name or grant.total > before or any(matrix == id for matrix, _ in self._catalog.names.values()):
+            if name or grant.total > old_total or any(matrix == id for matrix, _ in self._catalog.names.values()):
                 self.publish()
             return grant.rows
 
@@ -289,10 +289,10 @@ class Master:
         else:
             with self._lock:
                 if self._ended.has(call.series, call.stage):
-                    raise StoppedError(f"stage {call.stage} of {call.series} is over: it frees nothing any more")
-                born = self._catalog.get(id).born if id in self._catalog.ids() else {}
-                for row in set(rows).intersection(born):
-                    self._deferred.add(call.series, call.stage, DeferredFree(id, row, born[row], orphan=False))
+                    raise StoppedError(f"stage {call.stage} of {call.series} is over: it cannot free rows any more")
+                generations = self._catalog.get(id).generations if id in self._catalog.ids() else {}
+                for row in set(rows).intersection(generations):
+                    self._deferred.add(call.series, call.stage, DeferredFree(id, row, generations[row], orphan=False))
 
     def drop_rows(self, id: int, rows: Sequence[int], holder: str, call: RequestId | None = None) -> None:
         """Record that a holder has no handles to rows any more; free the rows that have no other holder.
@@ -306,7 +306,7 @@ class Master:
             self._calls.once(call, lambda: self._drop_rows(id, rows, holder))
 
     def _drop_rows(self, id: int, rows: Sequence[int], holder: str) -> None:
-        now: dict[int, int] = {}
+        generations: dict[int, int] = {}
         with self._lock:
             if id not in self._catalog.ids():
                 return
@@ -314,13 +314,12 @@ class Master:
             for row in entry.let_go(rows, holder):
                 holders = entry.row_holders[row]
                 if not holders.series or self._ended.has(holders.series, holders.stage):
-                    now[row] = entry.born[row]
+                    generations[row] = entry.generations[row]
                 else:
-                    self._deferred.add(
-                        holders.series, holders.stage, DeferredFree(id, row, entry.born[row], orphan=True)
-                    )
-        if now:
-            self._free_rows(id, list(now), now)
+                    deferred = DeferredFree(id, row, entry.generations[row], orphan=True)
+                    self._deferred.add(holders.series, holders.stage, deferred)
+        if generations:
+            self._free_rows(id, list(generations), generations)
 
     def end_stages(self, series: str, below: int, live: Sequence[int]) -> None:
         """Forget the calls of stages below a number, except live stages, and take back the rows that they freed."""
@@ -329,9 +328,9 @@ class Master:
             ended_frees = self._deferred.take(self._ended)
         self._calls.end(self._ended)
         with self._lock:
-            for late in ended_frees:
-                if not (late.orphan and self._is_held(late)):  # another attempt may hold the row by now
-                    self._ended_frees.setdefault(late.matrix, {})[late.row] = late.born
+            for free in ended_frees:
+                if not (free.orphan and self._is_held(free)):  # another attempt may hold the row by now
+                    self._ended_frees.setdefault(free.matrix, {})[free.row] = free.generation
         if ended_frees:
             with suppress(RecoveringError), self.changing():  # otherwise ``catch_up`` frees them
                 self._free_ended()
@@ -351,37 +350,37 @@ class Master:
     def _free_ended(self) -> None:
         with self._lock:
             ended_frees, self._ended_frees = self._ended_frees, {}
-        for matrix, born in ended_frees.items():
-            self._free_now(matrix, list(born), born)
+        for matrix, generations in ended_frees.items():
+            self._free_now(matrix, list(generations), generations)
 
-    def _is_held(self, late: DeferredFree) -> bool:
-        holders = (
-            self._catalog.get(late.matrix).row_holders.get(late.row) if late.matrix in self._catalog.ids() else None
-        )
+    def _is_held(self, free: DeferredFree) -> bool:
+        if free.matrix not in self._catalog.ids():
+            return False
+        holders = self._catalog.get(free.matrix).row_holders.get(free.row)
         return holders is not None and bool(holders.holders)
 
-    def _free_rows(self, id: int, rows: Sequence[int], born: Mapping[int, int] | None = None) -> None:
-        """Free rows; with ``born``, only the rows that still have these generations."""
+    def _free_rows(self, id: int, rows: Sequence[int], generations: Mapping[int, int] | None = None) -> None:
+        """Free rows; with ``generations``, only the rows that still have these generations."""
         with self.changing():
-            self._free_now(id, rows, born)
+            self._free_now(id, rows, generations)
 
-    def _free_now(self, id: int, rows: Sequence[int], born: Mapping[int, int] | None = None) -> None:
+    def _free_now(self, id: int, rows: Sequence[int], generations: Mapping[int, int] | None = None) -> None:
         with self._lock:
             if id not in self._catalog.ids():
                 return
             entry = self._catalog.get(id)
-            if born is not None:
-                rows = [row for row in rows if entry.born.get(row) == born[row]]
-            names = len(self._catalog.names)
+            if generations is not None:
+                rows = [row for row in rows if entry.generations.get(row) == generations[row]]
+            num_names = len(self._catalog.names)
             freed = self._catalog.retire(entry, rows)
             if not entry.used:
                 self._catalog.remove(id)
-            renamed = len(self._catalog.names) < names
+            lost_names = len(self._catalog.names) < num_names
         if not entry.used:
             self._drop(entry)
         elif freed:
             self.pending_frees.retire(entry.id, freed, self._holders(entry))
-        if renamed:
+        if lost_names:
             self.publish()
 
     def free_all(self) -> None:

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ps2.config import is_loopback, read_token, split_listen
 from ps2.coordinator.application import driver_secret
+from ps2.coordinator.catalog import Entry
 from ps2.coordinator.conf import PS2Conf
 from ps2.coordinator.driver_watcher import DriverWatcher
 from ps2.coordinator.fleet import Fleet
+from ps2.coordinator.master import Master
 from ps2.coordinator.recovery import RecoveryLog
 from ps2.coordinator.tracing import Tracing
 from ps2.dashboard.browser_sessions import BrowserSessions
@@ -25,11 +27,7 @@ from ps2.run.host import ActiveRun
 from ps2.text_tables import Column, Link, Table, named_values, to_html
 
 if TYPE_CHECKING:
-    from ps2.coordinator.catalog import Entry
-    from ps2.coordinator.conf import PS2Conf
-    from ps2.coordinator.master import Master
     from ps2.transport.exposition import Exposition
-
 
 log = logging.getLogger(__name__)
 
@@ -90,11 +88,11 @@ class Monitoring:
 
 def _live_page(conf: PS2Conf, watcher: DriverWatcher) -> PageServer:
     """Start the live page, and print its link."""
-    fixed = None if conf.dashboardTokenFile is None else read_token(conf.dashboardTokenFile).split()[0]
+    fixed_token = None if conf.dashboardTokenFile is None else read_token(conf.dashboardTokenFile).split()[0]
     page = PageServer(
         lambda: to_json(watcher.snapshot()),
         lambda begin, find: to_json(watcher.vectors(begin, find)),
-        BrowserSessions(driver_secret() if fixed is None else fixed, fixed),
+        BrowserSessions(driver_secret() if fixed_token is None else fixed_token, fixed_token),
         split_listen(conf.dashboardListen, "dashboardListen"),
     )
     if log_format() == JSON:
@@ -112,7 +110,7 @@ def _expose(listen: str, watcher: DriverWatcher) -> Exposition:
     host, ports = split_listen(listen, "metricsListen")
     exposition = Exposition(DriverCollector(watcher.figures), (host, ports), "metricsListen")
     if not is_loopback(host):
-        log.warning("metrics on http://%s/metrics: whoever reaches the port may read them", exposition.address)
+        log.warning("metrics on http://%s/metrics: anybody who reaches the port can read them", exposition.address)
     return exposition
 
 

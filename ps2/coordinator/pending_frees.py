@@ -49,7 +49,7 @@ class PendingFrees:
             self._free(*members[index], matrix)
 
     def retire(self, matrix: int, rows: Collection[int], indices: Collection[int]) -> None:
-        """Let servers free rows; repeat the call later on servers that refuse. No row may be handed out meanwhile."""
+        """Let servers free rows, which must not be in use again; repeat the call later on servers that refuse."""
         members = self._members()
         for index in indices:
             self._retire(*members[index], matrix, rows)
@@ -71,13 +71,11 @@ class PendingFrees:
             if id in present and not self._free(id, present[id], matrix, ATTEMPT_TIMEOUT_S, id in silent):
                 silent.add(id)
         for (id, matrix), numbers in rows.items():
-            # Rows that were handed out since are in use, and were zeroed then.
-            left = numbers.intersection(free.get(matrix, ()))
-            if (
-                id in present
-                and left
-                and not self._retire(id, present[id], matrix, left, ATTEMPT_TIMEOUT_S, id in silent)
-            ):
+            # Rows that were handed out again are in use, and were zeroed then.
+            unused = numbers.intersection(free.get(matrix, ()))
+            if id not in present or not unused:
+                continue
+            if not self._retire(id, present[id], matrix, unused, ATTEMPT_TIMEOUT_S, id in silent):
                 silent.add(id)
 
     def _free(

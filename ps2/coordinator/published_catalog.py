@@ -38,20 +38,20 @@ class CatalogPublisher:
             try:
                 self._servers.activate(address, Activation(self._coordinator, backup=backup, catalog=catalog))
             except PS2Error as error:  # the other servers have the catalog; the supervisor replaces lost servers
-                log.warning("leaving the catalog with %s: %s", address, error)
+                log.warning("writing the catalog to %s: %s", address, error)
 
 
 def newest_catalog(servers: Sequence[ServerInfo]) -> tuple[SavedMatrix, ...]:
     """Return the last coordinator's named matrices; none if a server was restarted since."""
-    left = [json.loads(server.catalog) for server in servers if server.catalog]
-    if not left:
+    catalogs = [json.loads(server.catalog) for server in servers if server.catalog]
+    if not catalogs:
         return ()
-    content = max(left, key=lambda each: each["number"])
+    content = max(catalogs, key=lambda catalog: catalog["number"])
     if content["servers"] != [server.server_id for server in servers]:
-        log.warning("servers were restarted, or are in another order, since the driver before: what it had is dropped")
+        log.warning("servers were restarted, or are in another order: the previous driver's matrices are dropped")
         return ()
     try:
-        return matrices_from_json(content["matrices"], "the catalog of the driver before")
+        return matrices_from_json(content["matrices"], "the catalog of the previous driver")
     except CheckpointCorruptError as error:
         log.warning("%s", error)
         return ()

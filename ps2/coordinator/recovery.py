@@ -30,8 +30,8 @@ class Policy:
 class Outage:
     """The state of a fleet when servers were declared lost.
 
-    ``silent_s``: seconds since the earliest of their last heartbeats. ``mutations``: each server's id and the number of
-    requests that had changed data on it, by index.
+    ``silent_s``: the longest time since the last heartbeat of a lost server. ``mutations``: by index, each server's id
+    and the number of requests that had changed data on it.
     """
 
     servers: tuple[int, ...]
@@ -40,7 +40,7 @@ class Outage:
     mutations: Mapping[int, tuple[str, int]]
 
     def mutations_since(self, checkpointed: Mapping[str, int], indices: Collection[int]) -> int:
-        """Return how many mutations some servers have had since a checkpoint, given its counts by server id."""
+        """Return how many mutations these servers have had since a checkpoint, given its counts by server id."""
         counts = [self.mutations[index] for index in indices]
         return sum(max(0, count - checkpointed.get(server_id, 0)) for server_id, count in counts)
 
@@ -96,8 +96,9 @@ class Recovery:
         text += f": {subject} at checkpoint {self.checkpoint} again (next step {self.step})"
         text += f", {self.mutationsLost} requests that changed something are missing"
         if self.mixed:
-            text += "; the other servers go on from where they were, so ages of vectors are mixed"
-        return f"{text}; zeros, as created after the checkpoint: {', '.join(self.zeros)}" if self.zeros else text
+            text += "; the other servers did not roll back, so ages of vectors are mixed"
+        zeros = f"; zeros, because they were created after the checkpoint: {', '.join(self.zeros)}"
+        return text + zeros if self.zeros else text
 
 
 def backup_of(index: int, servers: int) -> int:

@@ -105,9 +105,9 @@ class Membership:
     def lost(self) -> dict[str, str]:
         """Return why each lost server is lost, by address."""
         return {
-            m.address: f"server {i} ({m.address}): {m.lost_reason}"
-            for i, m in self.members.items()
-            if m.lost_reason is not None
+            member.address: f"server {index} ({member.address}): {member.lost_reason}"
+            for index, member in self.members.items()
+            if member.lost_reason is not None
         }
 
     def _silent_for(self, silence_s: float, now_s: float) -> list[int]:
@@ -163,7 +163,7 @@ class ServerRegistry:
             self._changed.notify_all()
 
     def caller_runs(self) -> None:
-        """Record that this process runs; see ``Membership.here``."""
+        """Record that this process runs; see ``Membership.caller_runs``."""
         with self._lock:
             self._membership.caller_runs(time.monotonic())
 

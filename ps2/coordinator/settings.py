@@ -17,7 +17,7 @@ from ps2.number_checks import is_whole
 
 PREFIX = "PS2_"
 # Prefixes of variables that Kubernetes sets in every pod if a service is called "ps2". They are not settings.
-OF_KUBERNETES = ("PS2_PORT", "PS2_SERVICE")
+KUBERNETES_PREFIXES = ("PS2_PORT", "PS2_SERVICE")
 
 log = logging.getLogger(__name__)
 
@@ -52,9 +52,9 @@ def from_variables(environment: Mapping[str, str], names: Collection[str], parse
     """
     variables = {variable_of(name): name for name in names}
     for variable in environment:
-        is_known = variable in variables or not variable.startswith(PREFIX) or variable.startswith(OF_KUBERNETES)
+        is_known = variable in variables or not variable.startswith(PREFIX) or variable.startswith(KUBERNETES_PREFIXES)
         if not is_known and (near := difflib.get_close_matches(variable, variables, n=1, cutoff=0.9)):
-            log.warning("environment variable %s is no setting of PS2Conf; %s is", variable, near[0])
+            log.warning("environment variable %s is not a setting of PS2Conf; %s is", variable, near[0])
     values = {}
     for variable, name in variables.items():
         if text := environment.get(variable, "").strip():  # files of secrets end with a line break
@@ -97,12 +97,12 @@ def addresses(fleet: str | Sequence[str] | Any | None) -> tuple[str, ...]:
     if fleet is None:
         return ()
     texts = fleet.split(",") if isinstance(fleet, str) else fleet
-    wrong = ConfigError(f"fleet: expected HOST:PORT,HOST:PORT..., got {fleet!r}")
+    error = ConfigError(f"fleet: expected HOST:PORT,HOST:PORT..., got {fleet!r}")
     if not isinstance(texts, Sequence) or not all(isinstance(address, str) for address in texts):
-        raise wrong
+        raise error
     servers = tuple(address.strip() for address in texts if address.strip())
     if not servers:
-        raise wrong
+        raise error
     for address in servers:
         if ":" not in address:
             raise ConfigError(
@@ -125,5 +125,5 @@ def ports(value: object) -> range:
         raise ConfigError(f"ports: expected a text such as '40000-40020', got {value!r}")
     allowed = ports_of(str(value).strip(), "ports")
     if allowed == ANY_PORT:
-        raise ConfigError("ports: expected the first and the last of some (40000-40020), got 0; leave it out for any")
+        raise ConfigError("ports: expected a range such as 40000-40020, got 0; leave ports out to use any free port")
     return allowed

@@ -105,7 +105,7 @@ class StageWatch:
         self._stages = Stages(min(jobs, default=0))
         self._informed: dict[str, Over] = {}  # by server id, because replacements have to be informed, too
         self._master_informed = Over()
-        self._all_informed = False  # True: all know that the application is over
+        self._all_informed = False  # True: the master and all servers know that the application is over
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="ps2-stages", daemon=True)
         self._thread.start()
@@ -120,14 +120,14 @@ class StageWatch:
     def _watch(self) -> None:
         loop = GuardedLoop("ps2-stages")
         while not (self._all_informed or self._stopping.wait(POLL_INTERVAL_S)):
-            loop.run_once(self._look_and_inform)
+            loop.run_once(self._poll)
 
-    def _look_and_inform(self) -> None:
-        over = self._look()
-        if over is not None and self._inform(over):
-            self._all_informed = over.below == NO_MORE_STAGES
+    def _poll(self) -> None:
+        ended = self._ended_stages()
+        if ended is not None and self._inform(ended):
+            self._all_informed = ended.below == NO_MORE_STAGES
 
-    def _look(self) -> Over | None:
+    def _ended_stages(self) -> Over | None:
         """Return the stages that are over; None if Spark does not answer."""
         from py4j.protocol import Py4JError
 
@@ -145,22 +145,22 @@ class StageWatch:
             return None
         return SparkJob(frozenset(job.stageIds), job.status in ("RUNNING", "UNKNOWN"))
 
-    def _inform(self, over: Over) -> bool:
+    def _inform(self, ended: Over) -> bool:
         """Inform the servers and the master that have not been informed yet; return True if all know now."""
         present = self._master.registry.present()
         self._informed = {id: informed for id, informed in self._informed.items() if id in present}
         for id, address in present.items():
-            if self._informed.get(id, Over()) == over:
+            if self._informed.get(id, Over()) == ended:
                 continue
             try:
-                self._servers.end_stages(address, self._series, over.below, sorted(over.live))
-                self._informed[id] = over
+                self._servers.end_stages(address, self._series, ended.below, sorted(ended.live))
+                self._informed[id] = ended
             except PS2Error as error:
                 log.debug("telling %s which stages are over: %s", address, error)
-        if any(self._informed.get(id, Over()) != over for id in present):
+        if any(self._informed.get(id, Over()) != ended for id in present):
             return False
         # Inform the master last. It may then hand out freed rows again, so no server may accept a zombie's writes.
-        if self._master_informed != over:
-            self._master.end_stages(self._series, over.below, sorted(over.live))
-            self._master_informed = over
+        if self._master_informed != ended:
+            self._master.end_stages(self._series, ended.below, sorted(ended.live))
+            self._master_informed = ended
         return True

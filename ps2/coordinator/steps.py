@@ -29,10 +29,7 @@ from ps2.storage import folders
 
 log = logging.getLogger(__name__)
 
-POLL_S = 0.05
-
-
-# Interval at which a waiting batch checks whether a run has ended.
+# Interval at which a waiting batch or checkpoint checks whether a run has ended.
 POLL_S = 0.05
 
 
@@ -113,7 +110,7 @@ class Steps:
         self._recoveries = recoveries
         self._last_s = time.monotonic()  # when the last checkpoint began
         self._closing = threading.Event()
-        self._inside = False  # the loop is in a step, or in the checkpoint at its end
+        self._in_step = False  # the loop is in a step, or in the checkpoint at its end
         self.streams = StreamTurns()
         # Checkpoints from which a loop of steps can continue. Others hold a part of a step, or the middle of a run.
         self._cuts: deque[str] = deque(maxlen=MAX_CUTS)
@@ -146,7 +143,7 @@ class Steps:
             sleep(POLL_S)  # another thread is in ``onClock``
         self._last_s = time.monotonic()
         self._check()
-        on_complete = _record_no_cut if self._inside and step is None else self._cuts.append
+        on_complete = _record_no_cut if self._in_step and step is None else self._cuts.append
         number = self.next if step is None else step
         return self._checkpoints.take(path, number, self._session.epoch, on_complete, self._journal.to_bytes())
 
@@ -167,14 +164,14 @@ class Steps:
         """Make a checkpoint at once, even inside a step or run. Nothing changes on ``addresses`` after it."""
         run = self._active.run
         if run is None:
-            # It may hold a part of a step. The whole fleet must not roll back to such a checkpoint.
-            partial = self._inside or self._conf.recover == "consistent"
+            # The checkpoint may hold a part of a step. The whole fleet must not roll back to such a checkpoint.
+            partial = self._in_step or self._conf.recover == "consistent"
             on_complete = None if partial else _record_no_cut
             messages = self._journal.to_bytes()
             return self._checkpoints.hand_over(addresses, self.next, self._session.epoch, on_complete, messages)
         with run.holding_calls() as is_free:
             epoch, cut = run.epoch, run.cut()
-            # It may hold a part of a running call of ``onClock``, and lacks what that returns.
+            # The checkpoint may hold a part of a running call of ``onClock``, and lacks what that call returns.
             on_complete = (lambda folder: run.note_cut(folder, cut)) if is_free else None
             return self._checkpoints.hand_over(addresses, cut.first, epoch, on_complete, cut.saved())
 
@@ -182,13 +179,13 @@ class Steps:
     def step(self, number: int | None) -> Iterator[int]:
         if number is not None:
             _check_number("step", number)
-        if self._inside:
+        if self._in_step:
             raise UsageError("step: steps do not nest")
         if self._active.run is not None:
             raise UsageError("step: the clocks of the run that is under way are the steps")
         self._check()
         current = self.next if number is None else number
-        self._inside = True
+        self._in_step = True
         try:
             yield current
             self._session.dispatch.flush()
@@ -203,25 +200,25 @@ class Steps:
                 raise rolled_back from error
             raise
         finally:
-            self._inside = False
+            self._in_step = False
 
     def can_resume(self, checkpoint: str) -> bool:
         """Return True if the current run or step can continue from a checkpoint by itself."""
         run = self._active.run
         if run is not None:
             return checkpoint in run.cuts
-        return (self._inside or self.streams.are_open) and checkpoint in self._cuts
+        return (self._in_step or self.streams.are_open) and checkpoint in self._cuts
 
     @contextmanager
     def stream_batch(self, check: Callable[[], None]) -> Iterator[None]:
-        """Take the turn of a stream's batch: no run, step or checkpoint begins meanwhile.
+        """Take the turn of a stream's batch: no run, step or checkpoint begins in it.
 
-        ``check`` may raise while it waits.
+        ``check`` is called while this call waits, and may raise.
         """
 
         def is_free() -> bool:
             check()
-            return self._active.run is None and not self._inside
+            return self._active.run is None and not self._in_step
 
         with self.streams.batch(is_free):
             yield
@@ -234,7 +231,7 @@ class Steps:
     def end_clock(self, clock: int) -> bool:
         """Record that all workers of a run have finished a clock, and that ``onClock`` has returned for it.
 
-        Make the checkpoints that it has asked for, and one that is due; return True if there was one.
+        Make the checkpoints that ``onClock`` has asked for, and one that is due; return True if there was one.
         """
         run = self._active.run
         assert run is not None
@@ -249,7 +246,7 @@ class Steps:
     @shielded
     def begin_run(self, run: RunState) -> None:
         """Begin a run: its clocks are the steps. Raise RolledBack if the caller has not handled a rollback yet."""
-        if self._inside:
+        if self._in_step:
             raise UsageError("run: a step is under way, and the clocks of a run are steps themselves: call it outside")
         self.streams.wait()
         self._check()
@@ -281,14 +278,14 @@ class Steps:
         if self._conf.recover == "shard" or self._conf.checkpointDir is None or run is None:
             return
         while True:
-            before = len(self.wait_for_servers())
+            num_recoveries = len(self.wait_for_servers())
             try:
                 self._checkpoint_run(run, None, None)
                 return
             except RecoveryError:
-                # A server may have been lost meanwhile. If it came back without loss of data, try again.
-                since = self.wait_for_servers()[before:]
-                if not since or any(recovery.source == "checkpoint" for recovery in since):
+                # A server may have been lost. If it came back without loss of data, try again.
+                recoveries = self.wait_for_servers()[num_recoveries:]
+                if not recoveries or any(recovery.source == "checkpoint" for recovery in recoveries):
                     raise
 
     @shielded
@@ -339,12 +336,12 @@ class Steps:
         while not self._closing.wait(self._conf.checkpointEveryS):
             # Steps and clocks make checkpoints at their ends. After a rollback, the loop must roll back first.
             # Streams make checkpoints of their own, between batches.
-            is_bare = self._active.run is None and not self._inside and not self.streams.are_open
-            if is_bare and self._session.epoch == self._master.epoch:
-                loop.run_once(lambda: self._automatic(self._between))
+            is_idle = self._active.run is None and not self._in_step and not self.streams.are_open
+            if is_idle and self._session.epoch == self._master.epoch:
+                loop.run_once(lambda: self._automatic(self._checkpoint_between_steps))
 
-    def _between(self) -> Checkpoint:
-        """Make a checkpoint outside of steps. A step may begin meanwhile, so no loop continues from it."""
+    def _checkpoint_between_steps(self) -> Checkpoint:
+        """Make a checkpoint outside of steps. A step may begin before it is complete, so no loop continues from it."""
         self._last_s = time.monotonic()
         return self._checkpoints.take(None, self.next, self._session.epoch, messages=self._journal.to_bytes())
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack, suppress
 
-from ps2.coordinator.checkpoints import Checkpoints, Newest, younger
+from ps2.coordinator.checkpoints import Checkpoints, Newest, missing_vectors
 from ps2.coordinator.fleet_control import FleetControl
 from ps2.coordinator.recovery import Outage, Policy, Recovery, RecoveryLog, Source, all_roll_back, backup_of, source_of
 from ps2.coordinator.steps import Steps
@@ -32,9 +32,7 @@ ASK_TIMEOUT_S = 1.0
 # Interval at which ``roll_back`` checks whether the fleet has rolled back.
 WAIT_S = 0.1
 REQUESTED = "the driver asked for it"
-
-
-# Pause before a failed checkpoint is tried again. Meanwhile the leaving servers keep running, up to their own limit.
+# Pause before a failed checkpoint is tried again. The leaving servers keep running, up to their own limit.
 RETRY_S = 5.0
 
 
@@ -87,13 +85,15 @@ class DrainController:
             if not self._in_sync(addresses):
                 self._hand_over(leaving_members)
         except PS2Error as error:
-            log.warning("servers %s are to end, and what they hold is not safe yet: %s", sorted(leaving_members), error)
+            log.warning(
+                "servers %s are about to end, and their data are not safe yet: %s", sorted(leaving_members), error
+            )
             return
         for index, (server_id, address) in leaving_members.items():
             with suppress(PS2Error):  # a server that misses this call reports again that it is leaving
                 self._servers.hello(address, self._master.id, released=True)
                 self._released.add(server_id)
-                log.info("server %d was told to end, and may", index)
+                log.info("server %d is allowed to end", index)
 
     def _in_sync(self, addresses: Collection[str]) -> bool:
         """Return True if one server is leaving, and its copies are up to date. A second one could hold the copies."""
@@ -104,9 +104,7 @@ class DrainController:
 
     def _hand_over(self, leaving_members: Mapping[int, tuple[str, str]]) -> None:
         if self._checkpoints.folder is None:
-            log.warning(
-                "servers %s end, and what they hold goes with them: there is no checkpointDir", sorted(leaving_members)
-            )
+            log.warning("servers %s end, and their data are lost: there is no checkpointDir", sorted(leaving_members))
             return
         newest = self._steps.hand_over([address for _, address in leaving_members.values()])
         self._handovers = {**self._handovers, **dict.fromkeys(leaving_members, newest)}
@@ -132,7 +130,7 @@ class Supervisor:
         self._steps = steps
         self._recoveries = recoveries
         self._drain = DrainController(fleet, checkpoints, policy, steps)
-        self._rolling_back = False  # the whole fleet is rolling back to a checkpoint, and some servers have not yet
+        self._rolling_back = False  # the whole fleet is rolling back to a checkpoint, and not all servers have done so
         self._pending: set[int] = set()  # replaced servers that still lack their shards
         self._failing_since_s: float | None = None
         self._copies_broken = False  # the copies of a lost server were incomplete
@@ -181,12 +179,12 @@ class Supervisor:
             self._roll_back_on_request()
         if not indices or time.monotonic() < self._next_attempt_s:
             return
-        handed = self._drain.handed_over(indices)
-        newest = handed or self._checkpoints.newest
+        handover = self._drain.handed_over(indices)
+        newest = handover or self._checkpoints.newest
         source = source_of(indices, self._launcher.servers, self._policy, newest is not None)
         if source == "replica" and self._copies_broken:
             source = "checkpoint" if newest is not None else None
-        if source == "checkpoint" and handed is not None:
+        if source == "checkpoint" and handover is not None:
             source = "handover"
         if source is None:
             self._master.registry.give_up(self._why_not_restorable())
@@ -253,10 +251,8 @@ class Supervisor:
             if newest is None:
                 nbytes = self._restore_from_copies(indices, answering)
             else:
-                planned = source == "handover"
-                together = self._rolling_back or (
-                    not planned and all_roll_back(self._policy, self._steps.can_resume(newest.path))
-                )
+                can_resume = self._steps.can_resume(newest.path)
+                together = self._rolling_back or (source != "handover" and all_roll_back(self._policy, can_resume))
                 nbytes = self._restore_from_checkpoint(indices, newest, together, answering)
             self._rolling_back = False
             self._pending.clear()
@@ -315,7 +311,7 @@ class Supervisor:
             loadS=load_s,
             nbytes=nbytes,
             mutationsLost=lost.mutations_since(newest.mutations, rolled_back) if newest is not None else 0,
-            zeros=younger(newest.manifest, self._master) if newest is not None else (),
+            zeros=missing_vectors(newest.manifest, self._master) if newest is not None else (),
         )
 
     def _restore_from_copies(self, indices: Collection[int], answering: ExitStack) -> int:
@@ -326,12 +322,12 @@ class Supervisor:
             names = [(entry.id, p.index) for entry in entries for p in entry.partitions_of(index)]
             self._fleet.allocate(index, index, copies=False)
             nbytes += self._servers.send(addresses[backup_of(index, count)], addresses[index], names, copies=False)
-        before = [(index - 1) % count for index in indices]
-        for index in before:
+        backed_up = [(index - 1) % count for index in indices]  # the servers whose copies were on the lost servers
+        for index in backed_up:
             self._fleet.allocate(index, backup_of(index, count), copies=True)
         self._fleet.end_stages(indices)
         answering.enter_context(self._recoveries.lock)
-        self._fleet.activate(seed=before)
+        self._fleet.activate(seed=backed_up)
         return nbytes
 
     def _restore_from_checkpoint(

@@ -114,23 +114,26 @@ class Tracing:
             self._report_recoveries(context)
 
     def _report_checkpoints(self, context: Context | None) -> None:
-        before, self._checkpoints = self._checkpoints, self._fleet.checkpoints.count
-        checkpoints = list(self._fleet.checkpoints.recent)
-        for at_s, one in checkpoints[max(0, len(checkpoints) - (self._checkpoints - before)) :]:
-            attributes: Attributes = {"ps2.checkpoint": one.path, "ps2.bytes": one.nbytes, "ps2.pause_s": one.pauseS}
-            self._add_span("ps2.checkpoint", context, at_s - one.seconds, at_s, attributes)
+        num_reported, self._checkpoints = self._checkpoints, self._fleet.checkpoints.count
+        recent = list(self._fleet.checkpoints.recent)
+        for end_s, checkpoint in recent[max(0, len(recent) - (self._checkpoints - num_reported)) :]:
+            attributes: Attributes = {
+                "ps2.checkpoint": checkpoint.path,
+                "ps2.bytes": checkpoint.nbytes,
+                "ps2.pause_s": checkpoint.pauseS,
+            }
+            self._add_span("ps2.checkpoint", context, end_s - checkpoint.seconds, end_s, attributes)
 
     def _report_recoveries(self, context: Context | None) -> None:
         recovered = self._recoveries.timed()[self._recovered :]
         self._recovered += len(recovered)
-        for at_s, one in recovered:
-            servers = ",".join(map(str, one.servers))
+        for end_s, recovery in recovered:
             attributes: Attributes = {
-                "ps2.servers": servers,
-                "ps2.source": one.source,
-                "ps2.rolled_back": one.rolledBack,
+                "ps2.servers": ",".join(map(str, recovery.servers)),
+                "ps2.source": recovery.source,
+                "ps2.rolled_back": recovery.rolledBack,
             }
-            self._add_span("ps2.recovery", context, at_s - one.seconds, at_s, attributes)
+            self._add_span("ps2.recovery", context, end_s - recovery.seconds, end_s, attributes)
 
     def _add_span(self, name: str, context: Context | None, from_s: float, to_s: float, attributes: Attributes) -> None:
         all_attributes = {**self._common, **attributes}
@@ -168,10 +171,10 @@ class _RunSpans:
         attributes = {**self._attributes, "ps2.rank": rank, "ps2.clock": int(row[CLOCK])}
         name = "ps2.outside" if row[OUTSIDE] else "ps2.clock"
         span = self._tracer.start_span(name, self.context, start_time=_ns(at_s), attributes=attributes)
-        within = self._in_context(span)
+        child_context = self._in_context(span)
         for category, seconds in parts:
             name = f"ps2.worker.{category}"
-            child = self._tracer.start_span(name, within, start_time=_ns(at_s), attributes=attributes)
+            child = self._tracer.start_span(name, child_context, start_time=_ns(at_s), attributes=attributes)
             at_s += seconds
             child.end(_ns(at_s))
         span.end(_ns(at_s))

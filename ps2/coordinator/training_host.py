@@ -49,7 +49,7 @@ class StreamHost:
         self._coordinator.steps.streams.wait()
 
     def join_thread(self, spark: SparkBackend, epoch: int) -> None:
-        """Let the jobs that the calling thread submits use the fleet, as of an epoch. Spark's own threads need it."""
+        """Let the jobs of the calling thread use the fleet in this epoch. Threads that Spark starts need this call."""
         self._coordinator.application.join(spark, epoch)
 
 
@@ -92,14 +92,11 @@ class TrainingHost:
         return [name for name in self._coordinator.fleet.master.names() if name.startswith(prefix)]
 
     def forget_stop(self) -> None:
-        """Let the next run go on although an earlier driver's was stopped."""
+        """Let the next run continue although the run of an earlier driver was stopped."""
         self._coordinator.steps.forget_stop()
 
     def resumed(self, first: int) -> ResumedTraining | None:
-        """Return where an earlier driver's training, begun in clock ``first``, stopped.
-
-        None if this context resumes none.
-        """
+        """Return where an earlier driver's training, which began in clock ``first``, stopped; None: there is none."""
         steps = self._coordinator.steps
         if self._coordinator.conf.restore is None or steps.next <= first:
             return None

@@ -9,65 +9,28 @@ from numba import carray  # type: ignore[attr-defined]
 
 from ps2.ops import blocks, kernels
 from ps2.ops.kernels import Int64s, inline
-from ps2.server.fast_path_line import (
-    ARRAYS,
-    CHANGES,
-    COLUMNS_ADD,
-    COLUMNS_ADD_SOME,
-    COLUMNS_PULL,
-    COLUMNS_PUSH,
-    COUNT,
-    DATA,
-    DTYPE,
-    FLOAT32,
-    FLOAT64,
-    GATHER,
-    INT8,
-    INT16,
-    INT32,
-    ITEMS,
-    KIND,
-    LIVE,
-    NARROW_OFFSET,
-    POSITIONS,
-    PULL,
-    PUSH,
-    PUSH_ADD,
-    PUSH_SUB,
-    RECEIVED_DTYPE,
-    SCATTER,
-    SCATTER_ADD,
-    SCATTER_SUB,
-    SIZES,
-    START,
-    UINT8,
-    UINT16,
-    VALUE_COUNT,
-    VALUES_OFFSET,
-    WIDE_OFFSET,
-    WIDTH,
-)
+from ps2.server import fast_path_line as fp
 from ps2.server.libc import Address, pointer
 
 
 @inline
 def run(line: Int64s, base: Any, plan: Int64s, slots: Int64s) -> None:
     """Run an operation on a shard's values and the values in the buffer at address ``base``."""
-    kind, dtype, live, width = line[KIND], line[DTYPE], line[LIVE], line[WIDTH]
-    data, values = pointer(Address(line[DATA])), pointer(base + Address(plan[ARRAYS + WIDE_OFFSET]))
-    size, count = live * width, plan[VALUE_COUNT]
-    if kind == COLUMNS_ADD_SOME:
+    kind, dtype, live, width = line[fp.KIND], line[fp.DTYPE], line[fp.LIVE], line[fp.WIDTH]
+    data, values = pointer(Address(line[fp.DATA])), pointer(base + Address(plan[fp.ARRAYS + fp.WIDE_OFFSET]))
+    size, count = live * width, plan[fp.VALUE_COUNT]
+    if kind == fp.COLUMNS_ADD_SOME:
         blocks.add_some(carray(data, (live, width), np.int32), slots, *_some(base, plan))
-    elif kind in (PUSH_ADD, PUSH_SUB, SCATTER_ADD, SCATTER_SUB, COLUMNS_ADD):
-        if dtype == FLOAT32:
+    elif kind in (fp.PUSH_ADD, fp.PUSH_SUB, fp.SCATTER_ADD, fp.SCATTER_SUB, fp.COLUMNS_ADD):
+        if dtype == fp.FLOAT32:
             _add(line, plan, slots, carray(data, size, np.float32), carray(values, count, np.float32))
-        elif dtype == FLOAT64:
+        elif dtype == fp.FLOAT64:
             _add(line, plan, slots, carray(data, size, np.float64), carray(values, count, np.float64))
-        elif dtype == INT32:
+        elif dtype == fp.INT32:
             _add(line, plan, slots, carray(data, size, np.int32), carray(values, count, np.int32))
         else:
             _add(line, plan, slots, carray(data, size, np.int64), carray(values, count, np.int64))
-    elif ITEMS[dtype] == 4:  # values that are only moved are handled as integers of the same size
+    elif fp.ITEMS[dtype] == 4:  # values that are only moved are handled as integers of the same size
         _move(line, plan, slots, carray(data, size, np.int32), carray(values, count, np.int32))
     else:
         _move(line, plan, slots, carray(data, size, np.int64), carray(values, count, np.int64))
@@ -75,18 +38,18 @@ def run(line: Int64s, base: Any, plan: Int64s, slots: Int64s) -> None:
 
 @inline
 def _move(line: Int64s, plan: Int64s, slots: Int64s, data: Any, values: Any) -> None:
-    kind, width = line[KIND], line[WIDTH]
-    if kind == GATHER:
+    kind, width = line[fp.KIND], line[fp.WIDTH]
+    if kind == fp.GATHER:
         kernels.gather(data, slots, values)
-    elif kind == SCATTER:
+    elif kind == fp.SCATTER:
         kernels.scatter_set(data, slots, values)
-    elif kind == COLUMNS_PULL:
+    elif kind == fp.COLUMNS_PULL:
         blocks.take(data.reshape((-1, width)), slots, values.reshape((-1, width)))
-    elif kind == COLUMNS_PUSH:
+    elif kind == fp.COLUMNS_PUSH:
         blocks.put(data.reshape((-1, width)), slots, values.reshape((-1, width)))
     else:
-        row = data[plan[START] : plan[START] + values.size]
-        if kind == PUSH:
+        row = data[plan[fp.START] : plan[fp.START] + values.size]
+        if kind == fp.PUSH:
             _copy(values, row)
         else:
             _copy(row, values)
@@ -94,17 +57,17 @@ def _move(line: Int64s, plan: Int64s, slots: Int64s, data: Any, values: Any) -> 
 
 @inline
 def _add(line: Int64s, plan: Int64s, slots: Int64s, data: Any, values: Any) -> None:
-    kind, width = line[KIND], line[WIDTH]
-    if kind == SCATTER_ADD:
+    kind, width = line[fp.KIND], line[fp.WIDTH]
+    if kind == fp.SCATTER_ADD:
         kernels.scatter_add(data, slots, values)
-    elif kind == SCATTER_SUB:
+    elif kind == fp.SCATTER_SUB:
         kernels.scatter_sub(data, slots, values)
-    elif kind == COLUMNS_ADD:
+    elif kind == fp.COLUMNS_ADD:
         blocks.add(data.reshape((-1, width)), slots, values.reshape((-1, width)))
     else:
         # As a slice: with ``start + i`` as an index, the compiler would not use SIMD lanes.
-        to = data[plan[START] : plan[START] + values.size]
-        if kind == PUSH_ADD:
+        to = data[plan[fp.START] : plan[fp.START] + values.size]
+        if kind == fp.PUSH_ADD:
             for i in range(values.size):
                 to[i] += values[i]
         else:
@@ -118,34 +81,37 @@ def _add(line: Int64s, plan: Int64s, slots: Int64s, data: Any, values: Any) -> N
 @inline
 def prepare(line: Int64s, base: Any, plan: Int64s) -> bool:
     """Widen narrowed integers to the shard's dtype; return False if the request's arrays are invalid."""
-    if line[KIND] != COLUMNS_ADD_SOME:
-        if line[KIND] not in (PULL, GATHER, COLUMNS_PULL) and plan[ARRAYS + RECEIVED_DTYPE] != line[DTYPE]:
-            _widen(plan[ARRAYS:], base, line[DTYPE])
+    if line[fp.KIND] != fp.COLUMNS_ADD_SOME:
+        if (
+            line[fp.KIND] not in (fp.PULL, fp.GATHER, fp.COLUMNS_PULL)
+            and plan[fp.ARRAYS + fp.RECEIVED_DTYPE] != line[fp.DTYPE]
+        ):
+            _widen(plan[fp.ARRAYS :], base, line[fp.DTYPE])
         return True
-    for array in (plan[SIZES:], plan[POSITIONS:], plan[CHANGES:]):
+    for array in (plan[fp.SIZES :], plan[fp.POSITIONS :], plan[fp.CHANGES :]):
         _widen_unsigned(array, base)
     sizes, positions, changes = _some(base, plan)
     blocks.unfold(changes, changes)
-    return blocks.fit(sizes, positions, line[WIDTH])
+    return blocks.fit(sizes, positions, line[fp.WIDTH])
 
 
 @inline
 def _some(base: Any, plan: Int64s) -> Any:
     """Return the arrays of ``columns_add_some``, widened to int32."""
-    return (_int32s(plan[SIZES:], base), _int32s(plan[POSITIONS:], base), _int32s(plan[CHANGES:], base))
+    return (_int32s(plan[fp.SIZES :], base), _int32s(plan[fp.POSITIONS :], base), _int32s(plan[fp.CHANGES :], base))
 
 
 @inline
 def _int32s(array: Int64s, base: Any) -> Any:
-    return carray(pointer(base + Address(array[WIDE_OFFSET])), array[COUNT], np.int32)
+    return carray(pointer(base + Address(array[fp.WIDE_OFFSET])), array[fp.COUNT], np.int32)
 
 
 @inline
 def _widen_unsigned(array: Int64s, base: Any) -> None:
-    count, values, wide = array[COUNT], pointer(base + Address(array[VALUES_OFFSET])), _int32s(array, base)
-    if array[RECEIVED_DTYPE] == UINT8:
+    count, values, wide = array[fp.COUNT], pointer(base + Address(array[fp.VALUES_OFFSET])), _int32s(array, base)
+    if array[fp.RECEIVED_DTYPE] == fp.UINT8:
         _copy(carray(values, count, np.uint8), wide)
-    elif array[RECEIVED_DTYPE] == UINT16:
+    elif array[fp.RECEIVED_DTYPE] == fp.UINT16:
         _copy(carray(values, count, np.uint16), wide)
     else:
         _copy(carray(values, count, np.int32), wide)
@@ -153,16 +119,16 @@ def _widen_unsigned(array: Int64s, base: Any) -> None:
 
 @inline
 def _widen(array: Int64s, base: Any, dtype: int) -> None:
-    came, count = array[RECEIVED_DTYPE], array[COUNT]
-    values, wide = pointer(base + Address(array[VALUES_OFFSET])), pointer(base + Address(array[WIDE_OFFSET]))
-    if dtype == INT32:
-        if came == INT8:
+    came, count = array[fp.RECEIVED_DTYPE], array[fp.COUNT]
+    values, wide = pointer(base + Address(array[fp.VALUES_OFFSET])), pointer(base + Address(array[fp.WIDE_OFFSET]))
+    if dtype == fp.INT32:
+        if came == fp.INT8:
             _copy(carray(values, count, np.int8), carray(wide, count, np.int32))
         else:
             _copy(carray(values, count, np.int16), carray(wide, count, np.int32))
-    elif came == INT8:
+    elif came == fp.INT8:
         _copy(carray(values, count, np.int8), carray(wide, count, np.int64))
-    elif came == INT16:
+    elif came == fp.INT16:
         _copy(carray(values, count, np.int16), carray(wide, count, np.int64))
     else:
         _copy(carray(values, count, np.int32), carray(wide, count, np.int64))
@@ -171,10 +137,10 @@ def _widen(array: Int64s, base: Any, dtype: int) -> None:
 @inline
 def narrow(line: Int64s, base: Any, plan: Int64s) -> int:
     """Copy an answer into the narrowest integers that hold it, if any; return the dtype number of the result."""
-    count, values = plan[VALUE_COUNT], pointer(base + Address(plan[ARRAYS + WIDE_OFFSET]))
-    if line[DTYPE] == INT32:
-        return _narrow(carray(values, count, np.int32), base, plan, line[DTYPE])
-    return _narrow(carray(values, count, np.int64), base, plan, line[DTYPE])
+    count, values = plan[fp.VALUE_COUNT], pointer(base + Address(plan[fp.ARRAYS + fp.WIDE_OFFSET]))
+    if line[fp.DTYPE] == fp.INT32:
+        return _narrow(carray(values, count, np.int32), base, plan, line[fp.DTYPE])
+    return _narrow(carray(values, count, np.int64), base, plan, line[fp.DTYPE])
 
 
 @inline
@@ -182,16 +148,16 @@ def _narrow(values: Any, base: Any, plan: Int64s, dtype: int) -> int:
     smallest = largest = values[0]
     for i in range(values.size):
         smallest, largest = min(smallest, values[i]), max(largest, values[i])
-    to = pointer(base + Address(plan[NARROW_OFFSET]))
+    to = pointer(base + Address(plan[fp.NARROW_OFFSET]))
     if smallest >= -(1 << 7) and largest < 1 << 7:
         _copy(values, carray(to, values.size, np.int8))
-        return INT8
+        return fp.INT8
     if smallest >= -(1 << 15) and largest < 1 << 15:
         _copy(values, carray(to, values.size, np.int16))
-        return INT16
-    if dtype != INT32 and smallest >= -(1 << 31) and largest < 1 << 31:
+        return fp.INT16
+    if dtype != fp.INT32 and smallest >= -(1 << 31) and largest < 1 << 31:
         _copy(values, carray(to, values.size, np.int32))
-        return INT32
+        return fp.INT32
     return dtype
 
 

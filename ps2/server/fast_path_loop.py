@@ -17,60 +17,9 @@ from numba import carray  # type: ignore[attr-defined]
 
 from ps2.ops.kernels import Int64s, inline, kernel
 from ps2.ops.keyindex import find
+from ps2.server import fast_path_line as fp
 from ps2.server.applied import BASE, BELOW, BITS, END, IRREGULAR, WINDOW
 from ps2.server.fast_path_arrays import narrow, prepare, run
-from ps2.server.fast_path_line import (
-    A_REPLY,
-    ANSWER_BYTES,
-    ARRAY_BYTES,
-    ARRAY_WORDS,
-    ARRAYS,
-    ARRAYS_OFFSET,
-    CELL_COUNT,
-    CELLS,
-    COLUMNS_ADD_SOME,
-    COLUMNS_PULL,
-    COUNT,
-    DATA,
-    DTYPE,
-    FORM_BYTES,
-    GATHER,
-    HANDLE,
-    HANDLE_WORD,
-    HEAD_BYTES,
-    HEAD_OFFSET,
-    HEADER_OFFSET,
-    ITEMS,
-    KEY_COUNT,
-    KIND,
-    LAID_OUT,
-    LAYOUT,
-    MAX_ARRAYS,
-    MAX_HEADER,
-    MIN_HEADER,
-    MUTEX,
-    NARROW_OFFSET,
-    NUMBER_WORD,
-    PLAN_OFFSET,
-    PLAN_WORDS,
-    PULL,
-    RECEIVED_BYTES,
-    RECEIVED_DTYPE,
-    REPLY_HEADER,
-    REPLY_OFFSET,
-    SCOPE,
-    SCRATCH_OFFSET,
-    SETTLED_WORD,
-    SLOTS,
-    SLOTS_OFFSET,
-    START,
-    STEP_BYTES,
-    VALUE_COUNT,
-    VALUES_OFFSET,
-    VERSION_WORD,
-    WIDE_OFFSET,
-    WIDTH,
-)
 from ps2.server.fast_path_request import changes, has_form, may_narrow, plan_request, unpack_slots
 from ps2.server.fence import ANY_VERSION, COPIED, OPEN, UNTIL_NS, VERSION
 from ps2.server.libc import (
@@ -135,81 +84,86 @@ def serve(
     FIELDS).
     """
     base = array_address(buffer)
-    header = buffer[HEADER_OFFSET:]
+    header = buffer[fp.HEADER_OFFSET :]
     header32, words = header.view(np.int32), header.view(np.int64)
     head32, head64 = buffer.view(np.int32), buffer[8:].view(np.int64)
-    message = buffer[SCRATCH_OFFSET:].view(np.int64)[:MESSAGE_WORDS]
-    poll32, timespec = buffer[SCRATCH_OFFSET:].view(np.int32), message[:2]
-    plan = buffer[PLAN_OFFSET:].view(np.int64)[:PLAN_WORDS]
+    message = buffer[fp.SCRATCH_OFFSET :].view(np.int64)[:MESSAGE_WORDS]
+    poll32, timespec = buffer[fp.SCRATCH_OFFSET :].view(np.int32), message[:2]
+    plan = buffer[fp.PLAN_OFFSET :].view(np.int64)[: fp.PLAN_WORDS]
     while True:
         poll32[0], poll32[1] = descriptor, POLLIN
-        ready = c_poll(base + Address(SCRATCH_OFFSET), 1, linger_ms)
+        ready = c_poll(base + Address(fp.SCRATCH_OFFSET), 1, linger_ms)
         if ready == 0:
             return IDLE
         if ready < 0:
             if error_number() == EINTR:
                 continue
             return CLOSED
-        peeked = c_recv(descriptor, base + Address(HEAD_OFFSET), HEAD_BYTES + MAX_HEADER, MSG_PEEK | MSG_DONTWAIT)
+        peeked = c_recv(
+            descriptor, base + Address(fp.HEAD_OFFSET), fp.HEAD_BYTES + fp.MAX_HEADER, MSG_PEEK | MSG_DONTWAIT
+        )
         # -- is the request plain? The header suffices to decide.
-        if peeked < HEAD_BYTES + MIN_HEADER or generation[0] != expected:
+        if peeked < fp.HEAD_BYTES + fp.MIN_HEADER or generation[0] != expected:
             return OTHER
-        length, size, handle = head32[1], head64[0], header32[HANDLE_WORD]
-        line = table[handle & (SLOTS - 1)]
-        if handle <= 0 or line[HANDLE] != handle or length != line[FORM_BYTES] or peeked < HEAD_BYTES + length:
+        length, size, handle = head32[1], head64[0], header32[fp.HANDLE_WORD]
+        line = table[handle & (fp.SLOTS - 1)]
+        if handle <= 0 or line[fp.HANDLE] != handle or length != line[fp.FORM_BYTES] or peeked < fp.HEAD_BYTES + length:
             return OTHER
-        if not has_form(line, base + Address(HEADER_OFFSET)):
+        if not has_form(line, base + Address(fp.HEADER_OFFSET)):
             return OTHER
         if not plan_request(line, header, words, size, buffer.size, plan):
             return OTHER
-        writes = changes(line[KIND])
-        if not _may(fence, words[VERSION_WORD], writes, timespec):
+        writes = changes(line[fp.KIND])
+        if not _may(fence, words[fp.VERSION_WORD], writes, timespec):
             return OTHER
         # -- receive it, with aligned arrays
-        set_part(message, 0, base + Address(HEAD_OFFSET), HEAD_BYTES + length)
-        set_part(message, 1, base + Address(ARRAYS_OFFSET), plan[STEP_BYTES])
-        for number in range(MAX_ARRAYS):
-            array = plan[ARRAYS + ARRAY_WORDS * number :]
+        set_part(message, 0, base + Address(fp.HEAD_OFFSET), fp.HEAD_BYTES + length)
+        set_part(message, 1, base + Address(fp.ARRAYS_OFFSET), plan[fp.STEP_BYTES])
+        for number in range(fp.MAX_ARRAYS):
+            array = plan[fp.ARRAYS + fp.ARRAY_WORDS * number :]
             set_part(
-                message, 2 + number, base + Address(array[VALUES_OFFSET]), array[COUNT] * ITEMS[array[RECEIVED_DTYPE]]
+                message,
+                2 + number,
+                base + Address(array[fp.VALUES_OFFSET]),
+                array[fp.COUNT] * fp.ITEMS[array[fp.RECEIVED_DTYPE]],
             )
-        if not receive_parts(descriptor, message, 2 + MAX_ARRAYS):
+        if not receive_parts(descriptor, message, 2 + fp.MAX_ARRAYS):
             return CLOSED
         began_ns = now_ns(timespec)
-        slots = carray(pointer(base + Address(plan[SLOTS_OFFSET])), plan[KEY_COUNT], np.int64)
-        if line[KIND] >= GATHER and not unpack_slots(line, base, words, plan, slots):
+        slots = carray(pointer(base + Address(plan[fp.SLOTS_OFFSET])), plan[fp.KEY_COUNT], np.int64)
+        if line[fp.KIND] >= fp.GATHER and not unpack_slots(line, base, words, plan, slots):
             return RECEIVED
         if not prepare(line, base, plan):
             return RECEIVED
         # -- do it
-        mutex = Address(line[MUTEX])
+        mutex = Address(line[fp.MUTEX])
         began_ns += _lock(mutex, counts, timespec)
         again = 0
-        scope = carray(pointer(Address(line[SCOPE])), WINDOW + BITS // 64, np.int64)
+        scope = carray(pointer(Address(line[fp.SCOPE])), WINDOW + BITS // 64, np.int64)
         fine = (
             generation[0] == expected
-            and carray(pointer(Address(line[LAYOUT])), 1, np.int64)[0] == line[LAID_OUT]
-            and _may(fence, words[VERSION_WORD], writes, timespec)
+            and carray(pointer(Address(line[fp.LAYOUT])), 1, np.int64)[0] == line[fp.LAID_OUT]
+            and _may(fence, words[fp.VERSION_WORD], writes, timespec)
         )
         if fine and writes:
-            again = is_applied(scope, words[NUMBER_WORD], words[SETTLED_WORD])
-            fine = again >= 0 and words[SETTLED_WORD] >= 0
-        if fine and line[CELLS] != 0 and again == 0:
+            again = is_applied(scope, words[fp.NUMBER_WORD], words[fp.SETTLED_WORD])
+            fine = again >= 0 and words[fp.SETTLED_WORD] >= 0
+        if fine and line[fp.CELLS] != 0 and again == 0:
             # A read takes absent keys as 0; for a mutation, Python has to insert them.
-            cells = carray(pointer(Address(line[CELLS])), (line[CELL_COUNT], 2), np.int64)
+            cells = carray(pointer(Address(line[fp.CELLS])), (line[fp.CELL_COUNT], 2), np.int64)
             fine = find(cells, slots) or not writes
         if not fine:
             c_unlock(mutex)
             return RECEIVED
-        answer, sent = plan[ANSWER_BYTES], 0
-        is_straight = line[KIND] == PULL and not may_narrow(line, plan)
-        answer_offset = plan[ARRAYS + WIDE_OFFSET]
+        answer, sent = plan[fp.ANSWER_BYTES], 0
+        is_straight = line[fp.KIND] == fp.PULL and not may_narrow(line, plan)
+        answer_offset = plan[fp.ARRAYS + fp.WIDE_OFFSET]
         if is_straight:
             # Send directly from the row as much as the system accepts, and copy the rest: the lock must not wait for a
             # slow reader.
             _count_request(counts, 0, answer, False)
-            row_address = Address(line[DATA] + plan[START] * ITEMS[line[DTYPE]])
-            reply_bytes = _write_reply(line, buffer, plan, line[DTYPE], 0)
+            row_address = Address(line[fp.DATA] + plan[fp.START] * fp.ITEMS[line[fp.DTYPE]])
+            reply_bytes = _write_reply(line, buffer, plan, line[fp.DTYPE], 0)
             set_part(message, 1, row_address, answer)
             sent = send_parts(descriptor, message, 2, MSG_DONTWAIT)
             past = max(0, sent - reply_bytes)
@@ -218,12 +172,12 @@ def serve(
         elif not again:
             run(line, base, plan, slots)
             if writes:
-                add_applied(scope, words[NUMBER_WORD])
+                add_applied(scope, words[fp.NUMBER_WORD])
         if writes:
-            settle(scope, words[SETTLED_WORD])
+            settle(scope, words[fp.SETTLED_WORD])
         c_unlock(mutex)
         ended_ns = now_ns(timespec)
-        _count_operation(counts, line[KIND], plan[KEY_COUNT], ended_ns - began_ns)
+        _count_operation(counts, line[fp.KIND], plan[fp.KEY_COUNT], ended_ns - began_ns)
         # This process may have been suspended for so long that another server has replaced it. Python then refuses the
         # request; its effect is lost with this server, or its id is recorded as applied.
         if not is_straight and ended_ns > fence[UNTIL_NS]:
@@ -231,11 +185,11 @@ def serve(
         # -- answer it
         if not is_straight:
             _count_request(counts, _stored_bytes(line, plan), answer, writes and not again)
-            dtype = line[DTYPE]
+            dtype = line[fp.DTYPE]
             if may_narrow(line, plan):
                 dtype = narrow(line, base, plan)
-                if dtype != line[DTYPE]:
-                    answer, answer_offset = plan[VALUE_COUNT] * ITEMS[dtype], plan[NARROW_OFFSET]
+                if dtype != line[fp.DTYPE]:
+                    answer, answer_offset = plan[fp.VALUE_COUNT] * fp.ITEMS[dtype], plan[fp.NARROW_OFFSET]
             _write_reply(line, buffer, plan, dtype, again)
             set_part(message, 1, base + Address(answer_offset), answer)
             sent = send_parts(descriptor, message, 2, 0)
@@ -265,24 +219,26 @@ def _write_reply(line: Int64s, buffer: Any, plan: Int64s, dtype: int, again: int
 
     The reply has one result without a scalar; the result of a read has one array, sent as ``dtype``.
     """
-    head, words = buffer[REPLY_OFFSET - 4 :].view(np.int32), buffer[REPLY_OFFSET + 4 :].view(np.int64)
-    message = buffer[SCRATCH_OFFSET:].view(np.int64)
-    is_read, dimensions = not changes(line[KIND]), 2 * (line[KIND] == COLUMNS_PULL)
-    header = REPLY_HEADER + (ARRAY_BYTES + 8 * dimensions if is_read else 0)
-    head[1], words[0] = header, plan[VALUE_COUNT] * ITEMS[dtype] if is_read else 0
-    words[1], words[2], words[3], words[4] = A_REPLY | again << 8, 1, 1 << 16 if is_read else 0, 0
-    becomes = np.int64(0) if dtype == line[DTYPE] else line[DTYPE]
-    words[5], words[6] = dtype | becomes << 8 | np.int64(dimensions) << 16, plan[VALUE_COUNT]
-    words[7], words[8] = plan[KEY_COUNT], line[WIDTH]
-    set_part(message, 0, array_address(buffer) + Address(REPLY_OFFSET), HEAD_BYTES + header)
-    return HEAD_BYTES + header
+    head, words = buffer[fp.REPLY_OFFSET - 4 :].view(np.int32), buffer[fp.REPLY_OFFSET + 4 :].view(np.int64)
+    message = buffer[fp.SCRATCH_OFFSET :].view(np.int64)
+    is_read, dimensions = not changes(line[fp.KIND]), 2 * (line[fp.KIND] == fp.COLUMNS_PULL)
+    header = fp.REPLY_HEADER + (fp.ARRAY_BYTES + 8 * dimensions if is_read else 0)
+    head[1], words[0] = header, plan[fp.VALUE_COUNT] * fp.ITEMS[dtype] if is_read else 0
+    words[1], words[2], words[3], words[4] = fp.A_REPLY | again << 8, 1, 1 << 16 if is_read else 0, 0
+    becomes = np.int64(0) if dtype == line[fp.DTYPE] else line[fp.DTYPE]
+    words[5], words[6] = dtype | becomes << 8 | np.int64(dimensions) << 16, plan[fp.VALUE_COUNT]
+    words[7], words[8] = plan[fp.KEY_COUNT], line[fp.WIDTH]
+    set_part(message, 0, array_address(buffer) + Address(fp.REPLY_OFFSET), fp.HEAD_BYTES + header)
+    return fp.HEAD_BYTES + header
 
 
 @inline
 def _stored_bytes(line: Int64s, plan: Int64s) -> int:
     """Return the decoded size of a request's arrays: keys as int64, values in the shard's dtype."""
-    is_stored = line[KIND] != COLUMNS_ADD_SOME and changes(line[KIND])
-    return 8 * plan[KEY_COUNT] + (plan[VALUE_COUNT] * ITEMS[line[DTYPE]] if is_stored else plan[RECEIVED_BYTES])
+    is_stored = line[fp.KIND] != fp.COLUMNS_ADD_SOME and changes(line[fp.KIND])
+    return 8 * plan[fp.KEY_COUNT] + (
+        plan[fp.VALUE_COUNT] * fp.ITEMS[line[fp.DTYPE]] if is_stored else plan[fp.RECEIVED_BYTES]
+    )
 
 
 @inline

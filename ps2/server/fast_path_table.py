@@ -13,44 +13,20 @@ from ps2.protocol import binary
 from ps2.protocol.arrays import DTYPE_NUMBERS
 from ps2.protocol.binary import Shape
 from ps2.protocol.messages import PLAIN, Request
-from ps2.server.fast_path_line import (
-    BEGIN,
-    CELL_COUNT,
-    CELLS,
-    COLUMNS_PULL,
-    DATA,
-    DTYPE,
-    FIELDS,
-    FORM,
-    FORM_BYTES,
-    GATHER,
-    HANDLE,
-    KIND,
-    LAID_OUT,
-    LAYOUT,
-    LIVE,
-    MAX_HEADER,
-    MUTEX,
-    SCALARS,
-    SCALARS_OFFSET,
-    SCOPE,
-    SLOTS,
-    TAIL_WORD,
-    WIDTH,
-)
+from ps2.server import fast_path_line as fp
 from ps2.server.shard import Shard
 
-KEY_OPERATIONS, BLOCK_OPERATIONS = PLAIN[GATHER:], PLAIN[COLUMNS_PULL:]
+KEY_OPERATIONS, BLOCK_OPERATIONS = PLAIN[fp.GATHER :], PLAIN[fp.COLUMNS_PULL :]
 
 
 class HandleTable:
     """The table of one connection; one thread at a time uses it. The loop reads ``lines``, int64 of (SLOTS, FIELDS)."""
 
     def __init__(self) -> None:
-        self.lines = np.zeros((SLOTS, FIELDS), np.int64)
+        self.lines = np.zeros((fp.SLOTS, fp.FIELDS), np.int64)
         # By slot: keeps alive what the line points to, except the shard's array. The array may be freed at any time:
         # the loop reads it only under the lock, and only if the shard's layout has not changed.
-        self._references: list[Any] = [None] * SLOTS
+        self._references: list[Any] = [None] * fp.SLOTS
         self._slots: dict[Shape, int] = {}
         self._serials = itertools.count(1)
 
@@ -63,32 +39,36 @@ class HandleTable:
         if shape is None or not _has_plain_rows(shard, operation.rows, operation.name):
             return 0
         serial = next(self._serials)
-        slot = self._slots.get(shape, len(self._slots) if len(self._slots) < SLOTS else serial % SLOTS)
-        handle = (serial & 0xFFFFFF) * SLOTS + slot
+        slot = self._slots.get(shape, len(self._slots) if len(self._slots) < fp.SLOTS else serial % fp.SLOTS)
+        handle = (serial & 0xFFFFFF) * fp.SLOTS + slot
         header, _ = binary.request_parts(request, {shape: handle})
-        if len(header) > MAX_HEADER:
+        if len(header) > fp.MAX_HEADER:
             return 0
         self._slots = {known: other for known, other in self._slots.items() if other != slot} | {shape: slot}
         line = self.lines[slot]
         line[:] = 0
         form, words = np.frombuffer(header, np.uint8), None
-        line[[FORM, FORM_BYTES]] = form.ctypes.data, form.size
-        line[[KIND, SCALARS]] = PLAIN.index(operation.name), len(operation.params)
-        line[SCALARS_OFFSET] = TAIL_WORD + len(operation.rows)
+        line[[fp.FORM, fp.FORM_BYTES]] = form.ctypes.data, form.size
+        line[[fp.KIND, fp.SCALARS]] = PLAIN.index(operation.name), len(operation.params)
+        line[fp.SCALARS_OFFSET] = fp.TAIL_WORD + len(operation.rows)
         if id is not None:
             words = shard.applied.words(id)
-            line[SCOPE] = words.ctypes.data
+            line[fp.SCOPE] = words.ctypes.data
         self._references[slot] = (shard.lock, shard.layout, form, words)
-        line[[MUTEX, LAYOUT, LAID_OUT]] = shard.lock.address, shard.layout.ctypes.data, shard.layout[0]
+        line[[fp.MUTEX, fp.LAYOUT, fp.LAID_OUT]] = shard.lock.address, shard.layout.ctypes.data, shard.layout[0]
         numbers = shard.array[operation.rows[0]] if operation.rows else shard.array
-        line[[DATA, LIVE, WIDTH]] = numbers.ctypes.data, shard.array.shape[1], 1 if operation.rows else shard.rows
+        line[[fp.DATA, fp.LIVE, fp.WIDTH]] = (
+            numbers.ctypes.data,
+            shard.array.shape[1],
+            1 if operation.rows else shard.rows,
+        )
         if shard.index is None:
-            line[BEGIN] = shard.partition.begin
+            line[fp.BEGIN] = shard.partition.begin
         elif isinstance(shard.index, KeyIndex):
             cells = shard.index.cells
-            line[[CELLS, CELL_COUNT]] = cells.ctypes.data, len(cells)
-        line[DTYPE] = DTYPE_NUMBERS[shard.spec.np_dtype]
-        line[HANDLE] = handle
+            line[[fp.CELLS, fp.CELL_COUNT]] = cells.ctypes.data, len(cells)
+        line[fp.DTYPE] = DTYPE_NUMBERS[shard.spec.np_dtype]
+        line[fp.HANDLE] = handle
         return handle
 
 

@@ -243,7 +243,7 @@ class Shard:
         """Add rows of zeros until there are ``rows``."""
         self.check_rows(np.empty(0, np.int64))
         if rows > self.rows and self.spec.layout == "column":
-            raise UsageError(f"a matrix with layout 'column' keeps its {self.rows} rows, got a call for {rows}")
+            raise UsageError(f"a matrix with layout 'column' cannot grow beyond its {self.rows} rows, got {rows}")
         if rows > self.rows:
             self._resize(rows, int(self.array.shape[1]))
 

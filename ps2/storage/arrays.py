@@ -25,7 +25,7 @@ class Readable(Protocol):
 
 
 class Named(Readable, Protocol):
-    """An open file that is read from its beginning."""
+    """An open file that knows its path, and is read from its beginning."""
 
     path: str
 
@@ -66,19 +66,19 @@ def read_npy_header(path: str, file: Readable) -> NpyHeader:
     """Read the header of a .npy file; raises CheckpointCorruptError if it is not one.
 
     NumPy's own reader parses the header as Python, which can fail if several threads do so at once (CPython 3.11: "AST
-    constructor recursion depth mismatch"). What ``npy_header`` writes needs no parser.
+    constructor recursion depth mismatch"). A regular expression is enough for headers that ``npy_header`` wrote.
     """
     try:
         if np.lib.format.read_magic(file) != (1, 0):
             raise ValueError("expected version 1.0 of the format")
         match = _HEADER.fullmatch(file.read(int.from_bytes(file.read(2), "little")))
         if match is None:
-            raise ValueError("expected the type, order and shape of an array of numbers")
+            raise ValueError("expected the dtype, order and shape of a numeric array")
         dtype = np.dtype(match[1].decode())
     except (ValueError, TypeError) as error:
         raise CheckpointCorruptError(f"{path}: not a NumPy file: {error}") from error
     if match[2] == b"True":
-        raise CheckpointCorruptError(f"{path}: expected rows one after the other (C order), got Fortran order")
+        raise CheckpointCorruptError(f"{path}: expected C order, got Fortran order")
     return NpyHeader(dtype, tuple(int(length) for length in match[3].split(b",") if length.strip()))
 
 
@@ -87,8 +87,8 @@ def check_dtype(path: str, header: NpyHeader, dtype: np.dtype[Any]) -> None:
         raise CheckpointCorruptError(f"{path}: expected values of {dtype}, got {header.dtype}")
 
 
-def blocks(reading: Named, dtype: np.dtype[Any], rows: int, columns: int) -> Iterator[Block]:
-    """Yield (first row, first column, values) in blocks of whole rows, or of parts of a row that exceeds a block."""
+def blocks(file: Named, dtype: np.dtype[Any], rows: int, columns: int) -> Iterator[Block]:
+    """Yield (first row, first column, values) in blocks of whole rows, or parts of one row if it exceeds a block."""
     block_items = BLOCK_BYTES // dtype.itemsize
     height = max(1, block_items // max(columns, 1))
     width = min(columns, block_items)
@@ -96,9 +96,9 @@ def blocks(reading: Named, dtype: np.dtype[Any], rows: int, columns: int) -> Ite
         for column in range(0, columns, width):
             shape = (min(height, rows - row), min(width, columns - column))
             size = math.prod(shape) * dtype.itemsize
-            data = reading.read(size)
+            data = file.read(size)
             if len(data) != size:
                 raise CheckpointCorruptError(
-                    f"{reading.path}: expected {rows:,} x {columns:,} values of {dtype}, but the file ends early"
+                    f"{file.path}: expected {rows:,} x {columns:,} values of {dtype}, but the file ends early"
                 )
             yield row, column, np.frombuffer(data, dtype).reshape(shape)

@@ -1,7 +1,7 @@
 """Writes exports: first the files, then the manifest that names them. One program at a time writes to a folder.
 
 If two programs write to one folder anyway, one of them fails. On local file systems a lock ensures this. On other file
-systems, both may succeed if they replace the manifest at the same moment; then one of the exports is lost.
+systems, both can succeed if they replace the manifest at the same moment; then one of the exports is lost.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Values = npt.NDArray[np.float32]
 # Maximum bytes of values in one file, and in one read.
 PART_BYTES = 1 << 30
 READ_BYTES = 16 << 20
-ONE = "one at a time may"
+ONE_AT_A_TIME = "only one program at a time may export to a folder"
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,10 @@ class Export:
     Attributes:
         url: the folder.
         number: number of this export in the folder.
-        keys: number of keys with values that it holds.
-        removed: number of keys that it lists as removed.
-        nbytes: size of its files in bytes.
-        full: True: it holds all keys. False: it is a delta.
+        keys: number of keys with values in this export.
+        removed: number of keys that this export lists as removed.
+        nbytes: size of the files in bytes.
+        full: True if this export holds all keys, False if it is a delta.
         reason: why all keys were written although the caller asked for a delta; else None.
     """
 
@@ -71,9 +71,10 @@ class Content:
 
     Attributes:
         keys: int64 of shape (n,), ascending.
-        read: ``read(some)`` returns the values of some of the keys, float32 of shape (len(some), width). A thread calls
-            it.
-        removed: keys that were removed since the export before, int64 of shape (m,), ascending.
+        read: ``read(subset)`` returns the values of a subset of the keys, float32 of shape (len(subset), width). It is
+            called in another thread.
+        removed: keys that were removed since the previous export, int64 of shape (m,), ascending.
+        dense: arrays that are written whole each time, by name.
         source: the origin of the keys as JSON data, for the next delta.
     """
 
@@ -94,12 +95,12 @@ def continued(url: str, since: Export | int | str) -> ExportManifest:
         raise ConfigError(f"since: expected the result of export, its number, or 'last', got {since!r}")
     manifest = find_manifest(url)
     if manifest is None:
-        raise CheckpointMissingError(f"{url}: there is no export yet that a delta could go on from; leave out since=")
+        raise CheckpointMissingError(f"{url}: there is no export yet that a delta could add to; leave out since=")
     if isinstance(since, str):
         return manifest
-    entries = tuple(one for one in manifest.entries if one.number <= since)
+    entries = tuple(entry for entry in manifest.entries if entry.number <= since)
     if not entries or entries[-1].number != since:
-        numbers = ", ".join(str(one.number) for one in manifest.entries)
+        numbers = ", ".join(str(entry.number) for entry in manifest.entries)
         raise UsageError(f"{url}: since: expected one of the exports {numbers}, got {since}")
     return ExportManifest(manifest.description, entries, manifest.version)
 
@@ -115,15 +116,15 @@ def write_export(
 ) -> Export:
     """Write an export: a base, or a delta to ``after``.
 
-    A reader sees the export before or this one, never a mixture. Files that only older exports need are removed.
+    A reader sees the previous export or this one, never a mixture. Files that only older exports need are removed.
     ``reason``: why this is a base although the caller asked for a delta. ``replaces``: the export that the folder
-    must hold, because the content was derived from it; None: any. After an error the export before stays, and the
+    must hold, because the content was derived from it; None: any. After an error the previous export stays, and the
     new files are removed.
     """
     fs, root = resolve_url(url, "path")
-    before = replaces or find_manifest(url)
+    previous = replaces or find_manifest(url)
     _check(description, content, after)
-    number = before.number + 1 if before else 1
+    number = previous.number + 1 if previous else 1
     folder = f"{'base' if after is None else 'delta'}-{number:08d}-{uuid.uuid4().hex[:12]}"
     with reported(root, "making the folder"):
         fs.makedirs(f"{root}/{folder}", exist_ok=True)
@@ -131,17 +132,17 @@ def write_export(
         entry = _write_entry(fs, f"{root}/{folder}", number, content, description.width)
         manifest = ExportManifest(description, (*(after.entries if after else ()), entry), __version__)
         with locked(fs, root):
-            now = find_manifest(url)
-            if (now.number if now else 0) != number - 1:
-                raise RecoveryError(f"{url}: another program has exported to this folder meanwhile; {ONE}")
+            current = find_manifest(url)
+            if (current.number if current else 0) != number - 1:
+                raise RecoveryError(f"{url}: another program has exported to this folder; {ONE_AT_A_TIME}")
             write_json(fs, f"{root}/{MANIFEST}", manifest.to_json())
     except BlockingIOError as error:
         _remove_folder(fs, f"{root}/{folder}")
-        raise RecoveryError(f"{url}: another program exports to this folder at the same time; {ONE}") from error
+        raise RecoveryError(f"{url}: another program exports to this folder now; {ONE_AT_A_TIME}") from error
     except BaseException:
         _remove_folder(fs, f"{root}/{folder}")
         raise
-    _remove_old(fs, root, [manifest, *([before] if before else [])])
+    _remove_old(fs, root, [manifest, *([previous] if previous else [])])
     return Export(url, number, entry.keys, len(content.removed), entry.nbytes, after is None, reason)
 
 
@@ -150,7 +151,7 @@ def _check(description: Description, content: Content, after: ExportManifest | N
         if keys.dtype != np.int64 or keys.ndim != 1:
             raise ShapeError(f"{name}: expected int64 of shape (n,), got {keys.dtype} of shape {keys.shape}")
         if keys.size and (keys[0] < 0 or not (keys[1:] > keys[:-1]).all()):
-            raise UsageError(f"{name}: expected distinct keys, ascending, none of them negative")
+            raise UsageError(f"{name}: expected distinct non-negative keys in ascending order")
     for name, array in content.dense.items():
         if not ARRAY_NAME.fullmatch(name):
             raise UsageError(f"dense: expected names of letters, digits, dots and hyphens, got {name!r}")
@@ -159,12 +160,12 @@ def _check(description: Description, content: Content, after: ExportManifest | N
         if not np.isfinite(array).all():
             raise DivergedError(f"{name}: expected finite numbers; the model has diverged, so it is not exported")
     if after is not None:
-        was = after.description
         for name in ("kind", "width", "hasher", "initial"):
-            if getattr(was, name) != getattr(description, name):
+            exported, value = getattr(after.description, name), getattr(description, name)
+            if exported != value:
                 raise UsageError(
-                    f"since: the export has {name} {getattr(was, name)!r}, and this model has "
-                    f"{getattr(description, name)!r}; leave out since= for another model"
+                    f"since: the export has {name} {exported!r}, and this model has {value!r}; leave out since= for "
+                    "another model"
                 )
 
 
@@ -177,7 +178,7 @@ def _write_entry(fs: Any, folder: str, number: int, content: Content, width: int
         values = _write(fs, folder, f"values-{index}.npy", _values(keys, content.read, width))
         key_files.append(KeyFiles(len(keys), saved, values))
     removed = _write(fs, folder, "removed.npy", npy(content.removed)) if len(content.removed) else None
-    dense = {name: _write(fs, folder, f"dense-{name}.npy", _whole(array)) for name, array in content.dense.items()}
+    dense = {name: _write(fs, folder, f"dense-{name}.npy", _npy(array)) for name, array in content.dense.items()}
     return ExportEntry(number, folder.rpartition("/")[2], tuple(key_files), removed, dense, content.source, time.time())
 
 
@@ -186,11 +187,11 @@ def _values(keys: Int64s, read: Callable[[Int64s], Values], width: int) -> Itera
     rows = max(1, READ_BYTES // (4 * width))
     blocks = [keys[begin : begin + rows] for begin in range(0, len(keys), rows)]
     with ThreadPoolExecutor(1, "ps2-export") as pool:  # reads the next block while this one is written
-        coming = pool.submit(read, blocks[0]) if blocks else None
+        next_values = pool.submit(read, blocks[0]) if blocks else None
         for number, block in enumerate(blocks):
-            assert coming is not None
-            values = coming.result()
-            coming = pool.submit(read, blocks[number + 1]) if number + 1 < len(blocks) else None
+            assert next_values is not None
+            values = next_values.result()
+            next_values = pool.submit(read, blocks[number + 1]) if number + 1 < len(blocks) else None
             _check_values(block, values, width)
             yield np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
 
@@ -206,7 +207,7 @@ def _check_values(keys: Int64s, values: Values, width: int) -> None:
         raise DivergedError(f"key {key}: expected finite values; the model has diverged, so it is not exported")
 
 
-def _whole(array: npt.NDArray[Any]) -> Iterator[Any]:
+def _npy(array: npt.NDArray[Any]) -> Iterator[Any]:
     array = np.ascontiguousarray(array).reshape(array.shape)
     yield npy_header(array.dtype, array.shape)
     yield array.tobytes()
@@ -219,8 +220,8 @@ def _write(fs: Any, folder: str, name: str, parts: Iterator[Any]) -> SavedFile:
 def _remove_old(fs: Any, root: str, needed: list[ExportManifest]) -> None:
     """Remove older folders that neither the new nor the previous manifest names.
 
-    A reader may still open those of the previous one. A folder with the new number stays, because another program may
-    be writing it; the next export removes it.
+    A reader may still open the folders of the previous manifest. A folder with the new number stays, because another
+    program may be writing it; the next export removes it.
     """
     keep = {entry.folder for manifest in needed for entry in manifest.entries}
     with suppress(OSError):

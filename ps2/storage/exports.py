@@ -34,7 +34,7 @@ class Description:
     """The model of an export, without its arrays. JSON data only.
 
     Attributes:
-        kind: name of the function that scores rows (``ps2.serving.loading``); "table": none.
+        kind: name of the function that scores rows (``ps2.serving.loading``); "table" if there is no such function.
         width: number of values of a key.
         config: data of the scoring function.
         hasher: how columns become keys (``FieldHasher.to_json``); None: rows come as keys.
@@ -50,7 +50,7 @@ class Description:
 
 @dataclass(frozen=True)
 class KeyFiles:
-    """Two files with ``count`` keys, ascending, and their values. A folder has several; later ones have larger keys."""
+    """Two files with ``count`` ascending keys and their values. A folder has several pairs, in order of their keys."""
 
     count: int
     keys: SavedFile
@@ -63,10 +63,10 @@ class KeyFiles:
 
 @dataclass(frozen=True)
 class ExportEntry:
-    """One call of ``export``: a base, or the delta to all entries before it.
+    """The files of one call of ``export``: a base, or the delta to all entries before it.
 
     Attributes:
-        folder: name of its folder; begins with "base" or "delta".
+        folder: name of the folder with the files; it begins with "base" or "delta".
         source: the origin of the keys as the writer's JSON data, for the next delta: fleet, matrix and mark.
         created_s: Unix time in seconds.
     """
@@ -127,11 +127,11 @@ class ExportManifest:
     def from_json(cls, content: object, path: str) -> ExportManifest:
         """Return the manifest that ``to_json`` wrote; ``path`` is its path, for errors."""
         fields = Fields(path, content)
-        entries = tuple(_entry(one) for one in fields.objects("exports"))
-        numbers = [one.number for one in entries]
-        bases = [one.folder.startswith("base") for one in entries]
-        if not entries or not bases[0] or any(bases[1:]) or numbers != sorted(set(numbers)):
-            raise fields.wrong("exports", "a base and then its deltas, with ascending numbers")
+        entries = tuple(_entry(entry) for entry in fields.objects("exports"))
+        numbers = [entry.number for entry in entries]
+        is_base = [entry.folder.startswith("base") for entry in entries]
+        if not entries or not is_base[0] or any(is_base[1:]) or numbers != sorted(set(numbers)):
+            raise fields.error("exports", "a base and then its deltas, with ascending numbers")
         return cls(_description(fields.object("description")), entries, fields.get("version", str))
 
 
@@ -154,7 +154,7 @@ def read_manifest(url: str) -> ExportManifest:
 
 def _description(fields: Fields) -> Description:
     if not fields.count("width"):
-        raise fields.wrong("width", "a positive integer")
+        raise fields.error("width", "a positive integer")
     return Description(
         kind=fields.get("kind", str),
         width=fields.count("width"),
@@ -166,7 +166,7 @@ def _description(fields: Fields) -> Description:
 
 def _to_json(entry: ExportEntry) -> dict[str, Any]:
     content = asdict(entry)
-    # The names in manifests.
+    # These fields have other names in manifests.
     content["parts"], content["position"] = content.pop("key_files"), content.pop("source")
     return content
 
@@ -175,17 +175,17 @@ def _entry(fields: Fields) -> ExportEntry:
     number, folder = fields.count("number"), fields.get("folder", str)
     match = FOLDER.fullmatch(folder)
     if match is None or int(match[2]) != number:
-        raise fields.wrong("folder", f"base-{number:08d}-... or delta-{number:08d}-...")
+        raise fields.error("folder", f"base-{number:08d}-... or delta-{number:08d}-...")
     dense = fields.object("dense")
     names = fields.get("dense", dict)
     if not all(ARRAY_NAME.fullmatch(name) for name in names):
-        raise fields.wrong("dense", "names of letters, digits, dots and hyphens")
+        raise fields.error("dense", "names of letters, digits, dots and hyphens")
     return ExportEntry(
         number=number,
         folder=folder,
         key_files=tuple(
-            KeyFiles(one.count("count"), saved_file(one.object("keys")), saved_file(one.object("values")))
-            for one in fields.objects("parts")
+            KeyFiles(part.count("count"), saved_file(part.object("keys")), saved_file(part.object("values")))
+            for part in fields.objects("parts")
         ),
         removed=None if fields.get("removed", dict, type(None)) is None else saved_file(fields.object("removed")),
         dense={name: saved_file(dense.object(name)) for name in names},

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 # Bytes that are read or written at a time.
 BLOCK_BYTES = 4 << 20
 FULL = (errno.ENOSPC, errno.EDQUOT)
-# fsspec's chains: an archive in a file system, or a layer over one. Any other "::" belongs to the path.
+# Chained URLs of fsspec: an archive in a file system, or a layer over one. Any other "::" belongs to the path.
 LAYERS = "zip|tar|libarchive|reference|dir|simplecache|filecache|blockcache|cached"
 CHAIN = re.compile(rf"(?:{LAYERS})(?:://|::(?:/|.*://))")
 # Hadoop and Databricks write paths on a scheme's default host like this. Fsspec would read them as local paths.
@@ -56,10 +56,10 @@ def resolve_url(url: str | os.PathLike[str], name: str = "url") -> tuple[Any, st
         plain = plain[host.end() :] or "/"
     if (short := NO_HOST.match(plain)) and short[1] not in ("file", "local"):
         raise ConfigError(f"{name}: expected {short[1]}://..., or ./{plain} for a local path, got {url!r}")
-    # Fsspec splits at every "::". The URL contains no NUL.
-    whole = plain if CHAIN.match(plain) else plain.replace("::", "\0")
+    # Fsspec splits at every "::", so a NUL, which the URL does not contain, stands for each of them.
+    unsplit = plain if CHAIN.match(plain) else plain.replace("::", "\0")
     try:
-        fs, root = fsspec.core.url_to_fs(whole)
+        fs, root = fsspec.core.url_to_fs(unsplit)
     except (ValueError, ImportError, TypeError) as error:
         why = str(error).replace("\0", "::")
         raise ConfigError(f"{name}: expected a path or a URL that fsspec knows, got {url!r}: {why}") from error
@@ -138,14 +138,14 @@ def _move(fs: Any, source: str, target: str) -> None:
     fs.rm_file(source)
 
 
-def write(fs: Any, path: str, parts: Iterable[Any], called: str = "") -> tuple[int, str]:
+def write(fs: Any, path: str, parts: Iterable[Any], shown_path: str = "") -> tuple[int, str]:
     """Write a file; return its size and the XXH3-128 of its bytes, in hex. A local file is synced to disk.
 
-    If the file system refuses, the incomplete file is removed. Errors call it ``called``; empty: its path.
+    After an error, the incomplete file is removed. Errors name ``shown_path``; "" means ``path``.
     """
     digest, size = xxhash.xxh3_128(), 0
     try:
-        with reported(called or path, "writing"), fs.open(path, "wb") as file:
+        with reported(shown_path or path, "writing"), fs.open(path, "wb") as file:
             for part in parts:
                 file.write(part)
                 digest.update(part)
@@ -167,7 +167,7 @@ def write_whole(fs: Any, path: str, parts: Iterable[Any]) -> None:
             raise RecoveryError(f"{path}: expected a file or no file, got a folder")
     temporary = f"{path}.{uuid.uuid4().hex[:12]}"
     try:
-        write(fs, temporary, parts, called=path)
+        write(fs, temporary, parts, shown_path=path)
         with reported(path, "renaming it into place"):
             _move(fs, temporary, path)
     except BaseException:
@@ -177,25 +177,25 @@ def write_whole(fs: Any, path: str, parts: Iterable[Any]) -> None:
 
 @contextlib.contextmanager
 def locked(fs: Any, folder: str) -> Iterator[None]:
-    """Hold the exclusive lock of a local folder; its holder's end frees it. On other file systems, do nothing.
+    """Hold the exclusive lock of a local folder, which the end of this process releases, too.
 
-    Raises BlockingIOError if another holder has the lock.
+    On other file systems, do nothing. Raises BlockingIOError if another process or caller has the lock.
     """
     if not isinstance(fs, LocalFileSystem):
         yield
         return
     with reported(folder, "opening"):
-        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         try:
-            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise
         except OSError as error:  # some network file systems have no such locks
             log.debug("%s cannot be locked: %s", folder, reason(error))
         yield
     finally:
-        os.close(opened)
+        os.close(descriptor)
 
 
 def write_json(fs: Any, path: str, value: object) -> None:

@@ -39,7 +39,7 @@ class CheckpointFolder:
 
 @dataclass(frozen=True)
 class Verified:
-    """A file of a checkpoint that was read to its end; ``problem`` is its fault, None if it has none."""
+    """A file of a checkpoint that was read to its end; ``problem`` says what is wrong with it, None if nothing is."""
 
     name: str
     nbytes: int
@@ -52,7 +52,7 @@ def folder(url: str, number: int, run: str) -> str:
 
 
 def prepare(url: str) -> None:
-    """Create a folder for checkpoints, and verify that it is writable."""
+    """Create a folder for checkpoints, and check that it is writable."""
     fs, root = resolve_url(url, "checkpointDir")
     probe = f"{root}/.probe-{uuid.uuid4().hex[:12]}"
     try:
@@ -72,13 +72,11 @@ def prepare(url: str) -> None:
 def find(url: str) -> list[CheckpointFolder]:
     """Return all checkpoints in a folder, oldest first, including incomplete ones and those of other runs."""
     fs, root = resolve_url(url)
-    entries = _entries(fs, root, url)
     checkpoints = []
-    for entry in entries:
+    for entry in _entries(fs, root, url):
         match = NAME.fullmatch(entry["name"].rstrip("/").rpartition("/")[2])
         if match and entry["type"] == "directory":
-            mine = f"{url.rstrip('/')}/{match[0]}"
-            checkpoints.append(CheckpointFolder(mine, int(match[1]), match[2], is_complete(mine)))
+            checkpoints.append(at_url(f"{url.rstrip('/')}/{match[0]}"))
     return sorted(checkpoints, key=lambda checkpoint: (checkpoint.number, checkpoint.run))
 
 
@@ -111,7 +109,7 @@ def newest(url: str) -> str:
         # Two runs may have chosen the same number: take the later checkpoint.
         return max(last, key=lambda url: read_manifest(url).created_s) if len(last) > 1 else last[0]
     if checkpoints:
-        contents = f"{len(checkpoints)} checkpoint(s) without {MANIFEST}, which never became complete"
+        contents = f"{len(checkpoints)} incomplete checkpoint(s) without {MANIFEST}"
     elif entries:
         contents = f"{len(entries)} other file(s)"
     else:
@@ -132,10 +130,10 @@ def read_manifest(url: str) -> Manifest:
 
 
 def write_manifest(url: str, manifest: Manifest) -> None:
-    """Complete a checkpoint by writing its manifest atomically; write nothing if a shard is missing."""
+    """Complete a checkpoint by writing its manifest atomically; write nothing if the manifest is not valid."""
     fs, root = resolve_url(url)
     path, content = f"{root}/{MANIFEST}", manifest.to_json()
-    Manifest.from_json(content, path)
+    Manifest.from_json(content, path)  # raises if a shard is missing
     with reported(root, "making the folder"):
         fs.makedirs(root, exist_ok=True)
     write_json(fs, path, content)
@@ -172,12 +170,12 @@ def write_messages(url: str, encoded: bytes) -> SavedFile:
 def read_messages(url: str, file: SavedFile) -> bytes:
     """Read what ``write_messages`` wrote."""
     fs, root = resolve_url(url)
-    with checked(fs, root, file) as reading:
-        return b"".join(iter(reading.read, b""))
+    with checked(fs, root, file) as checked_file:
+        return b"".join(iter(checked_file.read, b""))
 
 
 def remove(url: str) -> None:
-    """Remove a checkpoint, manifest first: if the removal is interrupted, the rest does not count as complete."""
+    """Remove a checkpoint, manifest first: if the removal is interrupted, the other files are not a checkpoint."""
     fs, root = resolve_url(url)
     with reported(root, "removing"):
         if fs.exists(path := f"{root}/{MANIFEST}"):
@@ -186,20 +184,20 @@ def remove(url: str) -> None:
             remove_folder(fs, root)
 
 
-def prune(url: str, keep: int, mine: Collection[str]) -> list[str]:
+def prune(url: str, keep: int, removable: Collection[str]) -> list[str]:
     """Remove the oldest complete checkpoints beyond ``keep``, and incomplete ones older than the newest complete one.
 
-    Only those in ``mine`` are removed; those of other runs stay. Returns the removed folders.
+    Only checkpoints in ``removable`` are removed; those of other runs stay. Returns the removed folders.
     """
-    checkpoints = [checkpoint for checkpoint in find(url) if checkpoint.url in mine]
+    checkpoints = [checkpoint for checkpoint in find(url) if checkpoint.url in removable]
     complete = [checkpoint for checkpoint in checkpoints if checkpoint.complete]
     newest_ones = complete[max(len(complete) - keep, 0) :]
     last = complete[-1].number if complete else 0
     # A run writes one checkpoint at a time, so no process still writes to an earlier one.
-    gone = [old.url for old in checkpoints if old not in newest_ones and (old.complete or old.number < last)]
-    for old in gone:
-        remove(old)
-    return gone
+    removed = [old.url for old in checkpoints if old not in newest_ones and (old.complete or old.number < last)]
+    for old_url in removed:
+        remove(old_url)
+    return removed
 
 
 def verify(url: str, progress: Callable[[int], None] | None = None) -> list[Verified]:
@@ -208,20 +206,14 @@ def verify(url: str, progress: Callable[[int], None] | None = None) -> list[Veri
     ``progress`` is called with the number of bytes read since the last call.
     """
     fs, root = resolve_url(url)
-    report = []
     manifest = read_manifest(url)
-    if manifest.messages is not None:
+    files = [(file, (kind, matrix, shard)) for matrix, shard, kind, file in manifest.files()]
+    messages = [(manifest.messages, None)] if manifest.messages is not None else []
+    report = []
+    for file, source in (*messages, *files):
         problem = None
         try:
-            with checked(fs, root, manifest.messages, progress):
-                pass
-        except RecoveryError as error:
-            problem = str(error)
-        report.append(Verified(manifest.messages.name, manifest.messages.nbytes, problem))
-    for matrix, shard, kind, file in manifest.files():
-        problem = None
-        try:
-            verify_file(fs, root, file, (kind, matrix, shard), progress)
+            verify_file(fs, root, file, source, progress)
         except RecoveryError as error:
             problem = str(error)
         report.append(Verified(file.name, file.nbytes, problem))

@@ -44,21 +44,21 @@ class Fields:
             raise CheckpointCorruptError(f"{self.where}: {name} is missing")
         value = self._content[name]
         if not isinstance(value, types) or isinstance(value, bool):
-            raise self.wrong(name, " or ".join(TYPE_NAMES[type] for type in types))
+            raise self.error(name, " or ".join(TYPE_NAMES[type] for type in types))
         return value
 
     def count(self, name: str) -> int:
         """Return a non-negative integer."""
         value: int = self.get(name, int)
         if value < 0:
-            raise self.wrong(name, "a non-negative integer")
+            raise self.error(name, "a non-negative integer")
         return value
 
     def counts(self, name: str) -> tuple[int, ...]:
         """Return a list of non-negative integers."""
         values: list[Any] = self.get(name, list)
         if not all(is_count(value) for value in values):
-            raise self.wrong(name, "a list of non-negative integers")
+            raise self.error(name, "a list of non-negative integers")
         return tuple(values)
 
     def objects(self, name: str) -> list[Fields]:
@@ -68,7 +68,8 @@ class Fields:
     def object(self, name: str) -> Fields:
         return Fields(f"{self.where}: {name}", self.get(name, dict))
 
-    def wrong(self, name: str, expected: str) -> CheckpointCorruptError:
+    def error(self, name: str, expected: str) -> CheckpointCorruptError:
+        """Return the error for a field whose value is not as expected."""
         return CheckpointCorruptError(f"{self.where}: {name}: expected {expected}, got {short(self._content[name])}")
 
 
@@ -97,11 +98,10 @@ class SavedFile:
 
 @dataclass(frozen=True)
 class SavedShard:
-    """The files of one shard: "values"; "keys" if the matrix is sparse, and "life" if its keys are managed; "ids" in
-    the checkpoint of a fleet.
+    """The files of one shard, by kind.
 
-    Values are a .npy file of shape (rows in use, columns); with layout "column", of shape (columns, rows of the
-    matrix).
+    "values" is a .npy file of shape (rows in use, columns), or (columns, rows of the matrix) with layout "column". A
+    sparse matrix has "keys", and also "life" if its keys are managed. The checkpoint of a fleet has "ids".
     """
 
     matrix: int
@@ -117,10 +117,10 @@ class LoadMatrix:
         spec: the new spec; rows that the files lack are zeros.
         partitions: partitions that this server will hold.
         saved: the spec at the checkpoint.
-        sources: the saved shards that these partitions need; empty: the matrix is younger than the checkpoint, all
-            zeros.
+        sources: the saved shards that these partitions need; empty if the matrix was created after the checkpoint.
+        rows: rows that the files hold, ascending.
         unused: rows that are not in use.
-        zeros: rows that are in use and younger than the checkpoint.
+        zeros: rows in use that were handed out after the checkpoint.
     """
 
     matrix: int
@@ -135,7 +135,7 @@ class LoadMatrix:
 
 @dataclass(frozen=True)
 class SaveMatrix:
-    """Rows of some partitions that a server has to write, ascending; the names of their files begin with ``stem``."""
+    """Rows, ascending, of the partitions that a server has to write; the names of the files begin with ``stem``."""
 
     matrix: int
     rows: tuple[int, ...]
@@ -160,8 +160,8 @@ class SavedMatrix:
     """A matrix as it was at the checkpoint.
 
     Attributes:
-        spec: its spec; ``spec.rows`` is the number of rows at that time.
-        born: for each row in use, the generation of its row number.
+        spec: the spec of the matrix; ``spec.rows`` is the number of rows at that time.
+        generations: the generation of each row in use. A row that is freed and used again gets a later generation.
         fresh: the first row that was never handed out.
         retired: rows that were freed, to be handed out again.
     """
@@ -169,7 +169,7 @@ class SavedMatrix:
     id: int
     spec: MatrixSpec
     bounds: tuple[int, ...]
-    born: Mapping[int, int]
+    generations: Mapping[int, int]
     names: Mapping[str, int]
     fresh: int
     retired: tuple[int, ...]
@@ -177,8 +177,8 @@ class SavedMatrix:
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """The rows in use, ascending: the rows that the files hold, one after the other."""
-        return tuple(sorted(self.born))
+        """The rows in use, ascending. The files hold them in this order."""
+        return tuple(sorted(self.generations))
 
     @property
     def nbytes(self) -> int:
@@ -201,7 +201,7 @@ class Manifest:
         number: the checkpoint's number; later ones have larger numbers. 0: saved rows.
         step: first step that the checkpoint does not include, if the driver's loop counts steps.
         pause_s: longest time for which a server held requests.
-        seconds: from the beginning of the cut until all files were written.
+        seconds: time from the beginning of the cut until all files were written.
     """
 
     number: int
@@ -277,7 +277,7 @@ def matrix_to_json(matrix: SavedMatrix) -> dict[str, Any]:
         "id": matrix.id,
         "spec": _spec_to_json(matrix.spec),
         "bounds": list(matrix.bounds),
-        "born": {str(row): generation for row, generation in matrix.born.items()},
+        "born": {str(row): generation for row, generation in matrix.generations.items()},
         "names": dict(matrix.names),
         "fresh": matrix.fresh,
         "retired": list(matrix.retired),
@@ -297,39 +297,37 @@ def matrices_from_json(content: object, where: str) -> tuple[SavedMatrix, ...]:
 
 
 def _matrix_from_json(fields: Fields) -> SavedMatrix:
-    id, spec, bounds = fields.count("id"), _spec(fields.object("spec")), fields.counts("bounds")
+    id, spec, bounds = fields.count("id"), _spec_from_json(fields.object("spec")), fields.counts("bounds")
     ascending = all(begin < end for begin, end in pairwise(bounds))
     if len(bounds) < 2 or not ascending or (bounds[0], bounds[-1]) != (0, spec.space):
-        raise fields.wrong("bounds", f"ascending integers from 0 to {spec.space}")
-    born = {}
+        raise fields.error("bounds", f"ascending integers from 0 to {spec.space}")
+    generations = {}
     for row, generation in fields.get("born", dict).items():
         if not row.isdecimal() or int(row) >= spec.rows or not is_count(generation):
-            raise fields.wrong("born", f"rows below {spec.rows}, with non-negative integers")
-        born[int(row)] = generation
+            raise fields.error("born", f"rows below {spec.rows}, with non-negative integers")
+        generations[int(row)] = generation
     names = fields.get("names", dict)
-    if not all(is_count(row) and row in born for row in names.values()):
-        raise fields.wrong("names", "names of rows in use")
+    if not all(is_count(row) and row in generations for row in names.values()):
+        raise fields.error("names", "names of rows in use")
     fresh, retired = fields.count("fresh"), fields.counts("retired")
     if fresh > spec.rows:
-        raise fields.wrong("fresh", f"at most {spec.rows}, the number of rows")
-    if any(row >= fresh or row in born for row in retired):
-        raise fields.wrong("retired", f"rows below {fresh} that are not in use")
-    cut = partitions(bounds)
-    shards = [_shard(id, spec, cut, shard) for shard in fields.objects("shards")]
-    return SavedMatrix(id, spec, bounds, born, names, fresh, retired, tuple(shards))
+        raise fields.error("fresh", f"at most {spec.rows}, the number of rows")
+    if any(row >= fresh or row in generations for row in retired):
+        raise fields.error("retired", f"rows below {fresh} that are not in use")
+    shards = tuple(_shard(id, spec, partitions(bounds), shard) for shard in fields.objects("shards"))
+    return SavedMatrix(id, spec, bounds, generations, names, fresh, retired, shards)
 
 
 def _spec_to_json(spec: MatrixSpec) -> dict[str, Any]:
     content = asdict(spec)
-    # The name in checkpoints.
-    content["life"] = content.pop("key_policy")
+    content["life"] = content.pop("key_policy")  # its name in checkpoints
     return content
 
 
-def _spec(fields: Fields) -> MatrixSpec:
+def _spec_from_json(fields: Fields) -> MatrixSpec:
     names = [field.name for field in dataclasses.fields(MatrixSpec) if field.name != "key_policy"]
     content = {name: fields.get(name, int, str, type(None)) for name in names}
-    # Checkpoints of earlier versions know no managed keys.
+    # In checkpoints of earlier versions, which have no managed keys, the field is missing.
     has_policy = "life" in fields and fields.get("life", dict, type(None)) is not None
     try:
         return MatrixSpec(**content, key_policy=_key_policy(fields.object("life")) if has_policy else None)
@@ -347,20 +345,20 @@ def _scalars(fields: Fields, cls: type[KeyPolicy | Initial], *without: str) -> d
     return {name: fields.get(name, int, float, str, type(None)) for name in names}
 
 
-def _shard(matrix: int, spec: MatrixSpec, cut: Sequence[Partition], fields: Fields) -> SavedShard:
+def _shard(matrix: int, spec: MatrixSpec, all_partitions: Sequence[Partition], fields: Fields) -> SavedShard:
     index = fields.count("partition")
-    if index >= len(cut):
-        raise fields.wrong("partition", f"one below {len(cut)}")
+    if index >= len(all_partitions):
+        raise fields.error("partition", f"an index below {len(all_partitions)}")
     files = fields.object("files")
     kinds = (*array_kinds(spec), *(["ids"] if "ids" in files else []))
-    return SavedShard(matrix, cut[index], {kind: saved_file(files.object(kind)) for kind in kinds})
+    return SavedShard(matrix, all_partitions[index], {kind: saved_file(files.object(kind)) for kind in kinds})
 
 
 def saved_file(fields: Fields) -> SavedFile:
     """Read a file's name, size and checksum; raises CheckpointCorruptError."""
     file = SavedFile(fields.get("name", str), fields.count("nbytes"), fields.get("xxh3", str))
     if not FILE_NAME.fullmatch(file.name):
-        raise fields.wrong("name", "the name of a file in this folder")
+        raise fields.error("name", "the name of a file in this folder")
     if not XXH3.fullmatch(file.xxh3):
-        raise fields.wrong("xxh3", "32 hexadecimal digits")
+        raise fields.error("xxh3", "32 hexadecimal digits")
     return file

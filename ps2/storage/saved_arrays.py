@@ -49,17 +49,17 @@ def load_numpy(url: str, name: str | None = None) -> Array | tuple[Int64s, Array
 
 def _find_rows(url: str, manifest: Manifest, name: str | None) -> tuple[SavedMatrix, Int64s]:
     """Return the matrix to read, and its rows, ascending."""
-    known = {known: (matrix, row) for matrix in manifest.matrices for known, row in matrix.names.items()}
+    vectors = {vector: (matrix, row) for matrix in manifest.matrices for vector, row in matrix.names.items()}
     if name is None:
         if manifest.number or len(manifest.matrices) != 1:
             raise UsageError(
                 f"{url}: expected the save of a vector or a matrix, but this is a checkpoint of a fleet; "
-                f"load_numpy(url, name) reads one of its named vectors: {_listed(known)}"
+                f"load_numpy(url, name) reads one of its named vectors: {_listed(vectors)}"
             )
         return manifest.matrices[0], np.array(manifest.matrices[0].rows, np.int64)
-    if name not in known:
-        raise NotFoundError(f"{url}: expected a vector of the name {name!r}, got a checkpoint with {_listed(known)}")
-    matrix, row = known[name]
+    if name not in vectors:
+        raise NotFoundError(f"{url}: expected a vector of the name {name!r}, got a checkpoint with {_listed(vectors)}")
+    matrix, row = vectors[name]
     return matrix, np.array([row], np.int64)
 
 
@@ -79,24 +79,24 @@ def _sparse(url: str, matrix: SavedMatrix, rows: Int64s) -> tuple[Int64s, Array]
     keys, values = [np.empty(0, np.int64)], [np.empty((len(rows), 0), matrix.spec.np_dtype)]
     fs, root = resolve_url(url)
     for shard in matrix.shards:
-        with checked(fs, root, shard.files["keys"]) as reading:
-            keys += [part.copy() for _, part in read_keys(reading)]
+        with checked(fs, root, shard.files["keys"]) as file:
+            keys += [part.copy() for _, part in read_keys(file)]
         count = sum(map(len, keys)) - sum(part.shape[1] for part in values)
         values.append(np.empty((len(rows), count), matrix.spec.np_dtype))
         _read(url, matrix, shard, rows, values[-1])
-    every = np.concatenate(keys)
-    order = np.argsort(every)
-    if len(np.unique(every)) != len(every):
-        raise CheckpointCorruptError(f"{url}: expected each key of matrix {matrix.id} once, but some are there twice")
-    return every[order], np.concatenate(values, axis=1)[:, order]
+    all_keys = np.concatenate(keys)
+    order = np.argsort(all_keys)
+    if len(np.unique(all_keys)) != len(all_keys):
+        raise CheckpointCorruptError(f"{url}: expected distinct keys of matrix {matrix.id}, but some occur twice")
+    return all_keys[order], np.concatenate(values, axis=1)[:, order]
 
 
 def _read(url: str, matrix: SavedMatrix, shard: SavedShard, rows: Int64s, out: Array) -> None:
-    """Read a shard's values of some rows into an array of shape (len(rows), columns of the shard)."""
+    """Read a shard's values of these rows into an array of shape (len(rows), columns of the shard)."""
     fs, root = resolve_url(url)
     all_rows = np.array(matrix.rows, np.int64)
-    with checked(fs, root, shard.files["values"]) as reading:
-        for numbers, column, values in read_values(reading, matrix.spec, all_rows, out.shape[1]):
+    with checked(fs, root, shard.files["values"]) as file:
+        for numbers, column, values in read_values(file, matrix.spec, all_rows, out.shape[1]):
             is_read = np.isin(numbers, rows)
             positions = np.searchsorted(rows, numbers[is_read])
             out[positions, column : column + values.shape[1]] = values[is_read]

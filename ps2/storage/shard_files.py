@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import IO, Any
 
@@ -39,7 +40,7 @@ class CheckedFile:
         return data
 
     def finish(self, expected: SavedFile) -> None:
-        """Read the rest; raise CheckpointCorruptError unless the bytes are those that were saved."""
+        """Read to the end; raise CheckpointCorruptError unless the bytes are those that were saved."""
         while self.read():
             pass
         if self._size != expected.nbytes:
@@ -68,15 +69,15 @@ def checked(
         with raw:
             if size is not None and size != file.nbytes:
                 raise CheckpointCorruptError(f"{path}: expected {file.nbytes:,} bytes, got {size:,}")
-            reading = CheckedFile(path, raw, progress)
-            yield reading
-            reading.finish(file)
+            checked_file = CheckedFile(path, raw, progress)
+            yield checked_file
+            checked_file.finish(file)
 
 
 def read_json(fs: Any, root: str, file: SavedFile) -> Any:
     """Return the content of a JSON file; raises like ``checked``."""
-    with checked(fs, root, file) as reading:
-        data = b"".join(iter(reading.read, b""))
+    with checked(fs, root, file) as checked_file:
+        data = b"".join(iter(checked_file.read, b""))
     try:
         return json.loads(data)
     except ValueError as error:
@@ -96,64 +97,68 @@ def count_keys(fs: Any, root: str, file: SavedFile) -> int:
     return header.shape[0]
 
 
-def read_keys(reading: CheckedFile) -> Iterator[tuple[int, Int64s]]:
+def read_keys(file: CheckedFile) -> Iterator[tuple[int, Int64s]]:
     """Yield (position of the first key, int64 keys) in blocks."""
-    header = read_npy_header(reading.path, reading)
-    _check_keys(reading.path, header)
-    for _, start, keys in blocks(reading, np.dtype(np.int64), 1, header.shape[0]):
+    header = read_npy_header(file.path, file)
+    _check_keys(file.path, header)
+    for _, start, keys in blocks(file, np.dtype(np.int64), 1, header.shape[0]):
         yield start, keys[0]
 
 
-def read_bytes(reading: CheckedFile) -> bytes:
+def read_bytes(file: CheckedFile) -> bytes:
     """Return the bytes that a file holds as an array of uint8."""
-    header = read_npy_header(reading.path, reading)
-    check_dtype(reading.path, header, np.dtype(np.uint8))
-    return b"".join(iter(reading.read, b""))
+    header = read_npy_header(file.path, file)
+    check_dtype(file.path, header, np.dtype(np.uint8))
+    return b"".join(iter(file.read, b""))
 
 
-def read_values(reading: CheckedFile, spec: MatrixSpec, rows: Int64s, columns: int) -> Iterator[Values]:
+def read_values(file: CheckedFile, spec: MatrixSpec, rows: Int64s, columns: int) -> Iterator[Values]:
     """Yield (row numbers, first column, values of shape (rows, columns)) of a file in blocks.
 
-    ``rows``: those in use at the checkpoint, ascending.
+    ``rows``: the rows in use at the checkpoint, ascending.
     """
-    header = read_npy_header(reading.path, reading)
-    check_dtype(reading.path, header, spec.np_dtype)
+    header = read_npy_header(file.path, file)
+    check_dtype(file.path, header, spec.np_dtype)
     by_column = spec.layout == "column"
     shape = (columns, spec.rows) if by_column else (rows.size, columns)
     if header.shape != shape:
-        raise CheckpointCorruptError(f"{reading.path}: expected values of shape {shape}, got {header.shape}")
-    for first, second, values in blocks(reading, spec.np_dtype, *shape):
+        raise CheckpointCorruptError(f"{file.path}: expected values of shape {shape}, got {header.shape}")
+    for first, second, values in blocks(file, spec.np_dtype, *shape):
         if not by_column:
             yield rows[first : first + len(values)], second, values
             continue
         begin, end = np.searchsorted(rows, (second, second + values.shape[1]))
         if begin < end:
-            every = end - begin == values.shape[1]
-            yield rows[begin:end], first, values.T if every else values.T[rows[begin:end] - second]
+            all_in_use = end - begin == values.shape[1]
+            yield rows[begin:end], first, values.T if all_in_use else values.T[rows[begin:end] - second]
 
 
 def verify(
-    fs: Any, root: str, file: SavedFile, source: tuple[str, SavedMatrix, SavedShard], progress: Any = None
+    fs: Any,
+    root: str,
+    file: SavedFile,
+    source: tuple[str, SavedMatrix, SavedShard] | None,
+    progress: Callable[[int], None] | None,
 ) -> None:
-    """Read a file to its end; raise like ``checked``, ``read_keys`` and ``read_values``."""
-    kind, matrix, shard = source
+    """Read a file to its end; raise like ``checked``, ``read_keys`` and ``read_values``.
+
+    ``source``: the kind of the file, its matrix and its shard; None: the file belongs to no shard.
+    """
+    kind, matrix, shard = source or (None, None, None)
     if kind == "ids":
         read_json(fs, root, file)
         return
-    columns = shard.partition.width
-    if kind == "values" and matrix.spec.kind == "sparse":
-        columns = count_keys(fs, root, shard.files["keys"])
-    with checked(fs, root, file, progress) as reading:
+    columns = 0
+    if kind == "values" and matrix is not None and shard is not None:
+        is_sparse = matrix.spec.kind == "sparse"
+        columns = count_keys(fs, root, shard.files["keys"]) if is_sparse else shard.partition.width
+    with checked(fs, root, file, progress) as checked_file:
         if kind == "life":
-            read_bytes(reading)
-            return
-        read = read_keys(reading) if kind == "keys" else _read_matrix_values(reading, matrix, columns)
-        for _ in read:
-            pass
-
-
-def _read_matrix_values(reading: CheckedFile, matrix: SavedMatrix, columns: int) -> Iterator[Values]:
-    return read_values(reading, matrix.spec, np.array(matrix.rows, np.int64), columns)
+            read_bytes(checked_file)
+        elif kind == "keys":
+            deque(read_keys(checked_file), maxlen=0)
+        elif matrix is not None:
+            deque(read_values(checked_file, matrix.spec, np.array(matrix.rows, np.int64), columns), maxlen=0)
 
 
 def _check_keys(path: str, header: NpyHeader) -> None:

@@ -39,9 +39,9 @@ from ps2.errors import ConfigError
             r"a context with 2 local servers is running, not with 3 local servers; stop\(\) it first",
         ),
         ({"fleet": "h:1"}, ConfigError, "a context with 2 local servers is running, not with the fleet h:1"),
-        ({"conf": PS2Conf(strict=True)}, ConfigError, "strict: False is that of the running context, not True"),
+        ({"conf": PS2Conf(strict=True)}, ConfigError, "strict: the running context has False, not True"),
         ({"heartbeatS": 1}, ConfigError, r"heartbeatS is a setting of PS2Conf: give conf=PS2Conf\(heartbeatS=1\)"),
-        ({"memoryLimit": 1 << 20}, ConfigError, r"memoryLimit: None is that of the running context, not 1048576"),
+        ({"memoryLimit": 1 << 20}, ConfigError, r"memoryLimit: the running context has None, not 1048576"),
     ],
 )
 def test_get_or_create_when_an_argument_is_wrong_then_refused(ps, arguments, error, text):

@@ -268,7 +268,7 @@ def test_vector_when_fleet_was_restarted_then_stopped_error(ps):
 def test_name_when_taken_then_config_error_until_freed(ps):
     weight = DCV.dense(5, name="weight")
     for make in (DCV.dense, DCV.sparse):
-        with pytest.raises(ConfigError, match="name 'weight' is that of row 0"):
+        with pytest.raises(ConfigError, match="name 'weight' belongs to row 0"):
             make(5, name="weight")
     with pytest.raises(ConfigError, match="name 'weight'"):
         weight.derive("weight")

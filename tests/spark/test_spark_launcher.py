@@ -53,7 +53,7 @@ def test_servers_when_fleet_runs_then_each_has_its_own_container(ps, weight):
         len(
             {
                 position
-                for position in ps._coordinator.fleet.launcher.locations().values()
+                for position in ps._coordinator.fleet.launcher.hosts.locations().values()
                 if position.startswith("container app-")
             }
         )
@@ -70,24 +70,24 @@ def test_token_when_fleet_runs_then_not_in_argv_or_environment(ps):
 
 @pytest.mark.nightly
 def test_server_when_killed_then_container_starts_another(ps, weight):
-    before = ps._coordinator.fleet.launcher.locations()
+    before = ps._coordinator.fleet.launcher.hosts.locations()
     servers()[0].kill()
     weight.add([1] * DIM)
     np.testing.assert_array_equal(weight.pull(), np.full(DIM, 5))
     assert ps.recoveries[-1].source == "replica"
     assert "ended by SIGKILL" in ps.recoveries[-1].reason
-    assert ps._coordinator.fleet.launcher.locations() == before
+    assert ps._coordinator.fleet.launcher.hosts.locations() == before
 
 
 @pytest.mark.nightly
 def test_container_when_killed_then_cluster_gives_another(ps, weight, until):
-    before, recoveries = ps._coordinator.fleet.launcher.locations(), len(ps.recoveries)
+    before, recoveries = ps._coordinator.fleet.launcher.hosts.locations(), len(ps.recoveries)
     executor = next(p for p in servers()[0].parents() if "CoarseGrainedExecutorBackend" in command_of(p))
     executor.kill()
     until(lambda: len(ps.recoveries) > recoveries, "the server is back", 60)
     weight.add([1] * DIM)
     np.testing.assert_array_equal(weight.pull(), np.full(DIM, 6))
-    assert len(set(before.items()) & set(ps._coordinator.fleet.launcher.locations().items())) == 1
+    assert len(set(before.items()) & set(ps._coordinator.fleet.launcher.hosts.locations().items())) == 1
 
 
 @pytest.mark.nightly

@@ -305,7 +305,7 @@ def test_derive_when_all_rows_are_in_use_then_says_cannot_grow(fleet):
     with installed(session_over(fleet)):
         vector = DCV.dense(DIM, 2, layout="column")
         second = vector.derive()
-        with pytest.raises(UsageError, match="keeps its 2 rows, of which 2 are in use"):
+        with pytest.raises(UsageError, match="cannot grow beyond its 2 rows, of which 2 are in use"):
             second.derive()
 
 

@@ -76,7 +76,7 @@ def test_grant_when_not_handed_out_then_nothing_has_changed():
 def test_grant_when_over_maximum_rows_then_limit_error():
     entry = an_entry()
     take(entry, 2)
-    with pytest.raises(LimitError, match=f"at most {MAX_ROWS} rows, got a call for {2**32 - 1} beside 2"):
+    with pytest.raises(LimitError, match=f"at most {MAX_ROWS} rows: {2**32 - 1} cannot be added to 2 in use"):
         entry.grant(2**32 - 1)
 
 
@@ -156,10 +156,10 @@ def test_born_when_row_is_reused_then_generation_is_later():
     entry = catalog.plan(MatrixSpec(10, 4), ["a:1"])
     for count in (1, 2):
         catalog.hand_out(entry, entry.grant(count))
-    assert entry.born == {0: 0, 1: 1, 2: 2}
+    assert entry.generations == {0: 0, 1: 1, 2: 2}
     catalog.retire(entry, [1])
     catalog.hand_out(entry, entry.grant(1))
-    assert entry.born == {0: 0, 1: 3, 2: 2}
+    assert entry.generations == {0: 0, 1: 3, 2: 2}
 
 
 def test_names_when_their_rows_are_freed_then_free_again():
@@ -177,7 +177,7 @@ def test_names_when_one_is_taken_then_config_error_names_it():
     catalog = Catalog(0)
     entry = catalog.plan(MatrixSpec(10, 4), ["a:1"])
     catalog.hand_out(entry, entry.grant(1), "weight")
-    with pytest.raises(ConfigError, match="name 'weight' is that of row 0 of matrix 1 already"):
+    with pytest.raises(ConfigError, match="name 'weight' belongs to row 0 of matrix 1 already"):
         catalog.hand_out(entry, entry.grant(1), "weight")
     assert entry.used == {0}
 

@@ -100,7 +100,7 @@ def test_manifest_when_matrix_field_is_missing_then_names_it(name):
         (put(4, "matrices", 0, "fresh"), r"matrices\[0\]: fresh: expected at most 3"),
         (put([0], "matrices", 0, "retired"), r"matrices\[0\]: retired: expected rows below 3 that are not in use"),
         (put([], "matrices", 0, "shards"), r"matrices\[0\]: shards: expected one for each of 2 partitions"),
-        (put(2, "matrices", 0, "shards", 0, "partition"), r"shards\[0\]: partition: expected one below 2, got 2"),
+        (put(2, "matrices", 0, "shards", 0, "partition"), r"shards\[0\]: partition: expected an index below 2, got 2"),
         (put({}, "matrices", 1, "shards", 0, "files"), r"matrices\[1\]: shards\[0\]: files: keys is missing"),
         (put("../up", "matrices", 0, "shards", 0, "files", "ids", "name"), r"ids: name: expected the name of a file"),
         (put("0x", "matrices", 0, "shards", 0, "files", "ids", "xxh3"), r"ids: xxh3: expected 32 hexadecimal digits"),
@@ -169,7 +169,7 @@ def test_newest_when_folder_holds_nothing_then_error_says_so(tmp_path):
 
 def test_newest_when_none_is_complete_then_error_says_so(tmp_path):
     (tmp_path / "checkpoint-00000002-run").mkdir()
-    with pytest.raises(CheckpointMissingError, match=r"1 checkpoint\(s\) without manifest\.json"):
+    with pytest.raises(CheckpointMissingError, match=r"1 incomplete checkpoint\(s\) without manifest\.json"):
         folders.newest(str(tmp_path))
 
 

@@ -85,7 +85,7 @@ def test_take_rows_when_checkpoint_is_copying_then_refused(fleet, checkpoints, m
     matrix, refused = fleet.master.new_matrix(SPEC).id, []
 
     def take():
-        with pytest.raises(RecoveringError, match="a checkpoint made; no matrix changes meanwhile"):
+        with pytest.raises(RecoveringError, match="no matrix can change while a server is brought back"):
             fleet.master.take_rows(matrix, 1)
         refused.append(True)
 

@@ -154,9 +154,9 @@ def test_pipe_when_thousands_of_files_are_open_then_is_looked_at():
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
     reading, writing = os.pipe()
     high = fcntl.fcntl(reading, fcntl.F_DUPFD, 1024)
-    before = processes.has_come(high, 0)
+    before = processes.wait_readable(high, 0)
     os.write(writing, b"!")
-    assert (before, processes.has_come(high, 10)) == (False, True)
+    assert (before, processes.wait_readable(high, 10)) == (False, True)
     for descriptor in (reading, writing, high):
         os.close(descriptor)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ps2.coordinator.launchers.containers.hosting import listening
+from ps2.coordinator.launchers.containers.hosting import listen_address
 from ps2.coordinator.launchers.containers.hosts import Hosts
 from ps2.errors import ProtocolError
 from ps2.rpc.launcher_control import ContainerReport, Order, order_to_pb, report_from_pb, report_to_pb
@@ -104,6 +104,6 @@ def test_report_when_addresses_are_kept_then_next_one_is_told():
 
 
 def test_listening_when_predecessor_was_local_then_takes_port():
-    assert listening("10.0.0.1", "10.0.0.1:4000") == "10.0.0.1:4000"
-    assert listening("10.0.0.2", "10.0.0.1:4000") == "10.0.0.2:0"
-    assert listening("::1", "") == "[::1]:0"
+    assert listen_address("10.0.0.1", "10.0.0.1:4000") == "10.0.0.1:4000"
+    assert listen_address("10.0.0.2", "10.0.0.1:4000") == "10.0.0.2:0"
+    assert listen_address("::1", "") == "[::1]:0"

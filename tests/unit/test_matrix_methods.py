@@ -196,7 +196,7 @@ def test_rows_when_of_named_vector_then_later_driver_knows_them(fleet, session, 
     monkeypatch.setattr(fleet.master, "publish", lambda: messages.append(fleet.master.saved_matrices()))
     matrix = DCV.dense(DIM, K, name="kept").matrix()
     (kept,) = (saved for saved in messages[-1] if "kept" in saved.names)
-    assert sorted(kept.born) == list(range(K))
+    assert sorted(kept.generations) == list(range(K))
     matrix.free()
     assert not any(saved.names for saved in messages[-1])
 

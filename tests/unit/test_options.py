@@ -38,7 +38,7 @@ from ps2.serving import Scorer
         ({"lostAfterS": 1.5}, "lostAfterS: expected at least two heartbeats of 1.0 s, got 1.5"),
         ({"startTimeoutS": 0}, "startTimeoutS: expected a positive number of seconds, got 0"),
         ({"launcher": "yarn"}, "launcher: expected one of 'attach', 'local', 'spark', got 'yarn'"),
-        ({"launcher": "spark", "fleet": ("h:1",)}, "launcher='spark' starts servers, and fleet attaches to some that"),
+        ({"launcher": "spark", "fleet": ("h:1",)}, "launcher='spark' starts servers, and fleet attaches to running"),
         ({"sparkConf": {"spark.x": "1"}}, "sparkConf goes with launcher='spark'"),
         (
             {"launcher": "spark", "sparkConf": "spark.x=1"},
@@ -66,8 +66,8 @@ def test_check_same_when_no_other_setting_then_context_is_reused():
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"replicas": 1}, "replicas: 0 is that of the running context, not 1; stop() it first"),
-        ({"checkpointDir": "d"}, "checkpointDir: None is that of the running context, not d; stop() it first"),
+        ({"replicas": 1}, "replicas: the running context has 0, not 1; stop() it first"),
+        ({"checkpointDir": "d"}, "checkpointDir: the running context has None, not d; stop() it first"),
         ({"restore": "d"}, "restore: a context is running; stop() it first"),
         ({"servers": 3}, "a context with 2 local servers is running, not with 3 local servers; stop() it first"),
     ],
@@ -189,7 +189,7 @@ def test_load_when_a_variable_is_nearly_a_setting_then_warns(variables, caplog):
     variables(PS2_HEARTBEATS="1", PS2_PORT="tcp://10.0.0.1:7070", PS2_LANES="0")
     assert PS2Conf.load() == PS2Conf()
     assert [record.getMessage() for record in caplog.records] == [
-        "environment variable PS2_HEARTBEATS is no setting of PS2Conf; PS2_HEARTBEAT_S is"
+        "environment variable PS2_HEARTBEATS is not a setting of PS2Conf; PS2_HEARTBEAT_S is"
     ]
 
 

@@ -133,7 +133,7 @@ def _late_row(master, vector):
     from ps2.coordinator.call_deduplicator import DeferredFree
 
     entry = master._catalog.get(vector._matrix)
-    return DeferredFree(vector._matrix, 0, entry.born[0], orphan=False)
+    return DeferredFree(vector._matrix, 0, entry.generations[0], orphan=False)
 
 
 def test_dropped_rows_when_master_is_silent_then_keep_one_id():

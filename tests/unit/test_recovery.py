@@ -50,7 +50,7 @@ def test_recovery_when_others_stayed_then_says_ages_are_mixed(mixed):
     recovery = Recovery(
         (1,), "ended", "checkpoint", "c", 4, not mixed, mixed, **times, nbytes=8, mutationsLost=2, zeros=()
     )
-    assert ("the other servers go on from where they were, so ages of vectors are mixed" in str(recovery)) is mixed
+    assert ("the other servers did not roll back, so ages of vectors are mixed" in str(recovery)) is mixed
 
 
 def test_backups_when_all_servers_are_up_then_each_has_next_one():

@@ -145,7 +145,7 @@ def test_compact_when_a_delta_comes_meanwhile_then_it_stays(tmp_path, monkeypatc
         return load(*arguments)
 
     monkeypatch.setattr("ps2.serving.loading.load", replaced)
-    with pytest.raises(RecoveryError, match="another program has exported to this folder meanwhile"):
+    with pytest.raises(RecoveryError, match="another program has exported to this folder"):
         compact(str(tmp_path))
     assert Scorer(str(tmp_path)).lookUp([1])[1].all()
 

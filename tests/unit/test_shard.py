@@ -50,7 +50,7 @@ def test_blocks_when_keys_are_added_then_keep_values_contiguous():
 
 def test_rows_when_layout_is_column_then_there_are_never_more():
     shard = by_column(rows=2)
-    with pytest.raises(UsageError, match="keeps its 2 rows, got a call for 3"):
+    with pytest.raises(UsageError, match="cannot grow beyond its 2 rows, got 3"):
         shard.grow_rows(3)
 
 

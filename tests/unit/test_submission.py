@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ps2.coordinator.launchers.containers.hosting import container_named
-from ps2.coordinator.launchers.containers.submission import needed, submission_for
+from ps2.coordinator.launchers.containers.hosting import container_name
+from ps2.coordinator.launchers.containers.submission import required_settings, submission_for
 from ps2.errors import ConfigError
 
 TRAINING = {
@@ -46,7 +46,7 @@ def test_beside_when_spark_has_no_containers_then_names_master(master):
 
 
 def test_needed_when_containers_then_one_server_per_executor():
-    result = needed({"spark.master": "yarn", "spark.executor.cores": "4"}, 8, 4 << 30)
+    result = required_settings({"spark.master": "yarn", "spark.executor.cores": "4"}, 8, 4 << 30)
     assert (result["spark.executor.instances"], result["spark.executor.cores"], result["spark.task.cpus"]) == (
         "8",
         "4",
@@ -57,15 +57,16 @@ def test_needed_when_containers_then_one_server_per_executor():
 
 
 def test_needed_when_standalone_then_heap_includes_servers():
-    result = needed({"spark.master": "spark://h:7077"}, 2, 1)
+    result = required_settings({"spark.master": "spark://h:7077"}, 2, 1)
     assert result["spark.executor.memory"] == "1213m"
     assert result["spark.cores.max"] == "2"
 
 
 def test_needed_when_memory_was_given_then_it_stays():
-    assert needed({"spark.executor.memoryOverhead": "9g"}, 2, 1 << 30)["spark.executor.memoryOverhead"] == "9g"
+    result = required_settings({"spark.executor.memoryOverhead": "9g"}, 2, 1 << 30)
+    assert result["spark.executor.memoryOverhead"] == "9g"
 
 
-def test_container_named_when_manager_says_so_then_is_that_name():
-    assert container_named({"CONTAINER_ID": "container_e01_1_01_000002"}, Path("/")) == "container_e01_1_01_000002"
-    assert container_named({}, Path("/opt/spark/work/app-20260101-0000/3")) == "app-20260101-0000/3"
+def test_container_name_when_manager_says_so_then_is_that_name():
+    assert container_name({"CONTAINER_ID": "container_e01_1_01_000002"}, Path("/")) == "container_e01_1_01_000002"
+    assert container_name({}, Path("/opt/spark/work/app-20260101-0000/3")) == "app-20260101-0000/3"

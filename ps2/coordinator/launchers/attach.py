@@ -12,7 +12,7 @@ from ps2.transport.concurrent_calls import call_concurrently
 
 log = logging.getLogger(__name__)
 
-LOOK_TIMEOUT_S = 1.0
+HELLO_TIMEOUT_S = 1.0
 
 
 class AttachLauncher(Launcher):
@@ -47,7 +47,7 @@ class AttachLauncher(Launcher):
         try:
             info = self._server.hello(address)
             if info.coordinator == self._coordinator != "":
-                # An earlier attempt to bring it back has failed after it got some of its shards.
+                # An earlier recovery of this server failed after the server had got some of its shards.
                 self._server.activate(address, Activation(self._coordinator, afresh=True))
             self._server_ids[index] = info.server_id
         except UnavailableError as error:
@@ -65,14 +65,14 @@ class AttachLauncher(Launcher):
                 raise StoppedError(f"another driver (coordinator {info.coordinator}) has taken this fleet over")
         self.leaving = frozenset(index for index, info in answers.items() if info.leaving)
         return {
-            index: None if info.server_id == self._server_ids[index] else "it was restarted, and what it held is gone"
+            index: None if info.server_id == self._server_ids[index] else "it was restarted, and its data are gone"
             for index, info in answers.items()
         }
 
     def _hello(self, index: int) -> ServerInfo | None:
         try:
-            return self._server.hello(self._addresses[index], self._coordinator, LOOK_TIMEOUT_S)
-        except PS2Error as error:  # silence is judged by its length
+            return self._server.hello(self._addresses[index], self._coordinator, HELLO_TIMEOUT_S)
+        except PS2Error as error:  # only a long silence counts
             log.debug("server %d: %s", index, error)
             return None
 

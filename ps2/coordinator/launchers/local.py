@@ -12,7 +12,7 @@ from pathlib import Path
 from ps2.certificates import TlsFiles
 from ps2.config import Binding, ports_text, write_token
 from ps2.coordinator.launcher import Launcher, LaunchRequest
-from ps2.coordinator.launchers.processes.child import Child, ForkServer, end, how_it_ended
+from ps2.coordinator.launchers.processes.child import Child, ForkServer, end, ending, last_lines
 from ps2.errors import LaunchError
 from ps2.server.memory import available_bytes
 
@@ -21,9 +21,9 @@ MEMORY_SHARE = 0.8
 
 
 class LocalLauncher(Launcher):
-    """One process a server, in a session of its own, so that Ctrl-C reaches only the driver.
+    """One process for each server, in a session of its own, so that Ctrl-C reaches only the driver.
 
-    A server ends by itself when this process is gone, however it went.
+    A server ends by itself when this process has ended, even if it was killed.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class LocalLauncher(Launcher):
         ops: Sequence[str] = (),
         tls: TlsFiles | None = None,
     ) -> None:
-        """``binding``: None: loopback. The servers load the modules ``ops``, which declare operations."""
+        """``binding``: None means loopback. The servers load the modules ``ops``, which declare operations."""
         self._servers = servers
         self._binding = binding or Binding()
         self._memory = memory_limit_bytes or int(available_bytes() * MEMORY_SHARE) // servers
@@ -111,7 +111,7 @@ class LocalLauncher(Launcher):
 
     def poll(self) -> dict[int, str | None]:
         codes = {index: child.poll() for index, child in list(self._children.items())}
-        return {index: how_it_ended(code, self._log(index)) for index, code in codes.items() if code is not None}
+        return {index: ending(code, last_lines(self._log(index))) for index, code in codes.items() if code is not None}
 
     def stop(self) -> None:
         with self._lock:

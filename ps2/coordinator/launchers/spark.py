@@ -28,12 +28,10 @@ from ps2.rpc.launcher_control import order_to_pb, report_from_pb
 from ps2.rpc.serving import RpcServer
 from ps2.version import __version__
 
-# Failed attempts of a task, before its host has reported, which mean that Python or ps2 is missing there.
-ATTEMPTS = 3
+# If a task fails this often before its host has reported, Python or ps2 is missing there.
+MAX_ATTEMPTS = 3
 LEAVE_TIMEOUT_S = 2.0
 POLL_S = 0.05
-
-
 THREADS = 4
 
 
@@ -41,10 +39,10 @@ class LauncherServicer:
     """Implements ``service Launcher`` of the contract: decodes a report, passes it on, encodes the order."""
 
     def __init__(self, hosts: Hosts) -> None:
-        self._hosts = hosts
+        self.hosts = hosts
 
     def Report(self, request: pb.ReportRequest) -> pb.ReportReply:
-        return order_to_pb(self._hosts.report(report_from_pb(request)))
+        return order_to_pb(self.hosts.report(report_from_pb(request)))
 
 
 def listen(hosts: Hosts, bind: str, token: str, tls: Tls | None = None) -> RpcServer:
@@ -70,10 +68,10 @@ class ContainedServers:
 
 
 class SparkLauncher(Launcher):
-    """One Spark job whose tasks each host a server, by the orders of this process.
+    """One Spark job whose tasks each host a server, by the orders of this process; ``hosts`` has their reports.
 
-    The cluster manager gives a lost container's task another container. Servers start by order only, so a new one never
-    replaces a server whose loss has not been noticed.
+    The cluster manager gives a lost container's task another container. Servers start by order only, so a new server
+    never replaces one whose loss has not been noticed.
     """
 
     is_remote = True
@@ -82,14 +80,14 @@ class SparkLauncher(Launcher):
     def __init__(self, spec: ContainedServers, submission: Submission) -> None:
         self._spec = spec
         self._submission = submission
-        self._hosts = Hosts(spec.servers, __version__, spec.keep_addresses)
+        self.hosts = Hosts(spec.servers, __version__, spec.keep_addresses)
         self._lock = threading.Lock()
         self._stopped = False
         self._application: FleetApplication | None = None
         self._generation = 0
         self._folder = Path(tempfile.mkdtemp(prefix="ps2-"))
         try:
-            self._server = listen(self._hosts, spec.binding.listen, spec.token, spec.tls)
+            self._server = listen(self.hosts, spec.binding.listen, spec.token, spec.tls)
         except Exception:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise
@@ -124,7 +122,7 @@ class SparkLauncher(Launcher):
                 self._application = None
             if self._application is None:
                 self._application = self._submit()
-            self._hosts.order(index, self._arguments(index, master))
+            self.hosts.order(index, self._arguments(index, master))
 
     def poll(self) -> dict[int, str | None]:
         application = self._application
@@ -132,15 +130,15 @@ class SparkLauncher(Launcher):
             return dict.fromkeys(range(self.servers), "the fleet was stopped")
         if (reason := application.ended()) is not None:
             return dict.fromkeys(range(self.servers), reason)
-        endings = {**self._hosts.ended()}
+        endings: dict[int, str | None] = {**self.hosts.ended()}
         for index, (count, message) in application.failures().items():
-            if count >= ATTEMPTS and index in self._hosts.absent():
+            if count >= MAX_ATTEMPTS and index in self.hosts.absent():
                 endings.setdefault(index, f"{count} attempts of its task have failed, the last one with: {message}")
-        return dict(endings)
+        return endings
 
     def status_text(self) -> str:
         application = self._application
-        absent = self._hosts.absent()
+        absent = self.hosts.absent()
         text = f"{self.servers} containers were asked for, and {self.servers - len(absent)} are at work"
         if application is None:
             return text
@@ -148,27 +146,15 @@ class SparkLauncher(Launcher):
         failed = [f"server {index}: {failures[index][1]}" for index in absent if index in failures]
         return "; ".join([text, application.status_text(), *failed])
 
-    def addresses(self) -> dict[int, str]:
-        """Return by index where servers listen."""
-        return self._hosts.addresses()
-
-    def exit_codes(self) -> dict[int, int]:
-        """Return by index the exit codes of servers that have ended while their container runs."""
-        return self._hosts.exit_codes()
-
-    def locations(self) -> dict[int, str]:
-        """Return by index container and node of each server."""
-        return self._hosts.locations()
-
     def stop(self) -> None:
         with self._lock:
             if self._stopped:
                 return
             self._stopped = True
-        self._hosts.leave()
+        self.hosts.leave()
         if self._application is not None:
             deadline_s = time.monotonic() + LEAVE_TIMEOUT_S
-            while not self._hosts.have_left() and time.monotonic() < deadline_s:
+            while not self.hosts.have_left() and time.monotonic() < deadline_s:
                 time.sleep(POLL_S)
             self._application.stop()
         self._server.stop(0)

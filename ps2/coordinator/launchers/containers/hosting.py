@@ -22,7 +22,7 @@ from ps2.client.task import task_context
 from ps2.config import CONTAINER_VARIABLE, NODE_VARIABLE, ServerConfig, WireConfig, join_address, split_address
 from ps2.coordinator.launchers.processes.child import END_TIMEOUT_S, LOG_TAIL_LINES
 from ps2.errors import ConfigError, PS2Error, UnavailableError
-from ps2.processes import has_come
+from ps2.processes import wait_readable
 from ps2.programs import command, import_path
 from ps2.rpc.launcher_control import ContainerReport, LauncherControl
 from ps2.transport.connection import unreachable
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 # Spark hands these variables to the Python workers of the fleet's application (decision 3).
 TOKEN_VARIABLE = "PS2_HOST_TOKEN"
 TLS_VARIABLE = "PS2_HOST_TLS"
-# Servers get these in other ways.
+# Variables that servers do not inherit: they get the secrets through pipes.
 HIDDEN = (TOKEN_VARIABLE, TLS_VARIABLE, *VARIABLES)
 # Environment variables in which cluster managers name a container.
 CONTAINERS = ("CONTAINER_ID",)  # YARN's
@@ -54,28 +54,28 @@ def host(index: int, launcher: str, generation: int) -> None:
     report = ContainerReport(
         index,
         (generation << 32) + context.taskAttemptId(),
-        container_named(os.environ, Path.cwd()),
-        node_named(os.environ),
+        container_name(os.environ, Path.cwd()),
+        node_name(os.environ),
         __version__,
     )
     transport = FleetNetwork(secrets.token, WireConfig(tls=tls))
     try:
-        _keep(report, LauncherControl(transport, launcher), secrets, own_address(launcher))
+        _follow_orders(report, LauncherControl(transport, launcher), secrets, own_address(launcher))
     finally:
         transport.close()
 
 
-def container_named(environment: Mapping[str, str], folder: Path) -> str:
+def container_name(environment: Mapping[str, str], folder: Path) -> str:
     """Return the cluster manager's name of this container. Standalone executors work in APPLICATION/EXECUTOR."""
-    named = next((environment[name] for name in CONTAINERS if name in environment), None)
-    if named is not None:
-        return named
+    name = next((environment[variable] for variable in CONTAINERS if variable in environment), None)
+    if name is not None:
+        return name
     if folder.name.isdecimal() and folder.parent.name.startswith("app-"):
         return f"{folder.parent.name}/{folder.name}"
     return socket.gethostname()
 
 
-def node_named(environment: Mapping[str, str]) -> str:
+def node_name(environment: Mapping[str, str]) -> str:
     """Return the cluster manager's name of this machine. On YARN that is the node manager's address."""
     if "NM_HOST" in environment:
         return join_address(environment["NM_HOST"], int(environment.get("NM_PORT", "0")))
@@ -83,7 +83,7 @@ def node_named(environment: Mapping[str, str]) -> str:
 
 
 def own_address(launcher: str) -> str:
-    """Return this machine's address on the network of the launcher. Others reach the server there."""
+    """Return this machine's address in the network of the launcher, by which clients reach the server."""
     host, port = split_address(launcher)
     try:
         with socket.create_connection((host, port), timeout=10) as probe:
@@ -92,13 +92,13 @@ def own_address(launcher: str) -> str:
         raise unreachable("the fleet's launcher", launcher, error) from error
 
 
-def listening(own: str, before: str) -> str:
-    """Return where a server listens: at the address of its predecessor on this machine, or else at a free port."""
-    host, port = split_address(before) if before else ("", 0)
-    return join_address(own, port if host == own else 0)
+def listen_address(own_host: str, previous: str) -> str:
+    """Return where a server listens: at the previous server's address if it is on this host, else at a free port."""
+    host, port = split_address(previous) if previous else ("", 0)
+    return join_address(own_host, port if host == own_host else 0)
 
 
-def _keep(report: ContainerReport, launcher: LauncherControl, secrets: Secrets, address: str) -> None:
+def _follow_orders(report: ContainerReport, launcher: LauncherControl, secrets: Secrets, address: str) -> None:
     server: Server | None = None
     answered_s = time.monotonic()
     try:
@@ -122,7 +122,7 @@ def _keep(report: ContainerReport, launcher: LauncherControl, secrets: Secrets, 
                     if server is not None:
                         server.end()
                     environment = {CONTAINER_VARIABLE: report.container, NODE_VARIABLE: report.node}
-                    listen = listening(address, order.address)
+                    listen = listen_address(address, order.address)
                     server = Server([*order.arguments, "--listen", listen], secrets, environment)
                     report = replace(report, order=order.number, exit_code=None, said="", address="")
             time.sleep(REPORT_S)
@@ -180,7 +180,7 @@ class Server:
 
     def address(self) -> str:
         """Return ``host:port`` of the server; "" if it does not listen yet."""
-        if not self._address and has_come(self._announced, 0):
+        if not self._address and wait_readable(self._announced, 0):
             self._address = os.read(self._announced, MAX_ADDRESS).decode()
         return self._address
 
@@ -221,6 +221,6 @@ def _pipe(text: str) -> Iterator[int]:
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment of servers. It finds a ps2 that Spark has shipped, too."""
+    """Return the environment of servers, with which they find a ps2 that Spark has shipped, too."""
     variables = {name: value for name, value in os.environ.items() if name not in HIDDEN}
     return {**variables, "PYTHONPATH": os.pathsep.join(import_path())}

@@ -16,11 +16,14 @@ class _Slot:
     """One server of the fleet.
 
     Attributes:
-        order: the number of the last order; ``arguments`` belong to it.
-        attempt: the attempt of the host that carries the order out. No later host does: the server of this order has
-            died with its container, and the coordinator has not noticed yet.
-        host: the last report of the newest host; ``left``: True if that host was told to leave.
+        order: the number of the last order.
+        arguments: the arguments of ``ps2`` in that order.
+        attempt: the attempt of the host that carries the order out; None: no host yet. A later host does not carry it
+            out: the order's server has died with its container, and the coordinator has not noticed yet.
+        host: the last report of the newest host.
+        left: True if that host was told to leave.
         ended: the reason why the server of this order has ended, or does not start.
+        address: the last known ``host:port`` of the server.
     """
 
     order: int = 0
@@ -44,7 +47,7 @@ class Hosts:
         self._leaving = False
 
     def order(self, index: int, arguments: Sequence[str]) -> None:
-        """Order a server, in place of any before. The present host starts it, or the next one."""
+        """Order a server that replaces any earlier one. The present host starts it, or the next one."""
         with self._lock:
             slot = self._slots[index]
             slot.order += 1
@@ -62,7 +65,7 @@ class Hosts:
             return all(slot.left or slot.host is None for slot in self._slots)
 
     def report(self, report: ContainerReport) -> Order:
-        """Note a host's report; return its next order."""
+        """Record a host's report; return its next order."""
         with self._lock:
             if report.index >= len(self._slots):
                 raise ProtocolError(f"this fleet has {len(self._slots)} servers, and no server {report.index}")
@@ -75,14 +78,14 @@ class Hosts:
             if report.version != self._version:
                 slot.ended = f"{where(report)} has ps2 {report.version}, and this process {self._version}"
                 return Order(refused=slot.ended)
-            before, slot.host = slot.host, report
+            previous_host, slot.host = slot.host, report
             slot.address = report.address or slot.address
             if not slot.order:
                 return Order()
             if slot.attempt is None:
                 slot.attempt = report.attempt
             elif slot.attempt != report.attempt:
-                lost_host = "its container" if before is None else where(before)
+                lost_host = "its container" if previous_host is None else where(previous_host)
                 slot.ended = slot.ended or f"{lost_host} is gone"
                 return Order()
             if report.order == slot.order and report.exit_code is not None:

@@ -1,7 +1,7 @@
 """The fleet's Spark application: ``python -m ps2.coordinator.launchers.containers.spark_app``, a program of its own.
 
-One Spark job of one stage, with a task for each server. Its input is a line of JSON on stdin, the token included; it
-reports lines of JSON on stdout. It ends when stdin does: with the process that started it, however that process ends.
+It runs one Spark job of one stage, with a task for each server. Its input is a line of JSON on stdin, which includes
+the token. It reports lines of JSON on stdout. It ends when stdin ends, at the latest with the process that started it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 from ps2.coordinator.launchers.containers.hosting import TLS_VARIABLE, TOKEN_VARIABLE, host
-from ps2.coordinator.launchers.containers.submission import needed
+from ps2.coordinator.launchers.containers.submission import required_settings
 from ps2.logs import VARIABLE as LOG_VARIABLE
 from ps2.run.spark import classic as spark
 from ps2.run.spark.errors import failed_task
 from ps2.run.spark.interpreter import VARIABLE as PYTHON_VARIABLE
 
 GROUP = "ps2-fleet"
-LOOK_S = 0.5
+POLL_S = 0.5
 MAX_CHARS = 1000
 
 
@@ -40,7 +40,8 @@ def run(request: dict[str, Any], out: TextIO) -> None:
     for name, value in request["settings"].items():
         conf.set(name, value)
     conf.setAppName(request["name"])
-    for name, value in needed(dict(conf.getAll()), request["servers"], request["memory_bytes"]).items():
+    required = required_settings(dict(conf.getAll()), request["servers"], request["memory_bytes"])
+    for name, value in required.items():
         conf.set(name, value)
     if (python := conf.get("spark.pyspark.python")) is not None:
         os.environ[PYTHON_VARIABLE] = python
@@ -53,12 +54,12 @@ def run(request: dict[str, Any], out: TextIO) -> None:
     if yarn is not None:
         conf.set("spark.yarn.tags", request["tag"])
     starting = _Starting(yarn)
-    threading.Thread(target=_look, args=(report, starting), daemon=True).start()
+    threading.Thread(target=_report_state, args=(report, starting), daemon=True).start()
     threading.Thread(target=_end_with_stdin, args=(starting,), daemon=True).start()
     try:
         context = starting.context = SparkContext(conf=conf)
         report(application=context.applicationId, master=context.master)
-        # By Spark's own channel to the Python workers, not by its settings.
+        # Secrets go through Spark's own channel to its Python workers; its settings are visible to others.
         context.environment[TOKEN_VARIABLE] = request["token"]
         if request["tls"] is not None:
             context.environment[TLS_VARIABLE] = json.dumps(request["tls"])
@@ -67,11 +68,11 @@ def run(request: dict[str, Any], out: TextIO) -> None:
         launcher, generation, servers = request["launcher"], request["generation"], request["servers"]
         context.setJobGroup(GROUP, "one task a server")
 
-        def keep(index: int, _: object) -> list[None]:
+        def host_server(index: int, _: object) -> list[None]:
             host(index, launcher, generation)
             return []
 
-        context.parallelize(range(servers), servers).mapPartitionsWithIndex(keep).collect()
+        context.parallelize(range(servers), servers).mapPartitionsWithIndex(host_server).collect()
     except Py4JJavaError as error:
         report(fault=str(error.java_exception.toString())[:MAX_CHARS])
         sys.exit(1)
@@ -79,7 +80,7 @@ def run(request: dict[str, Any], out: TextIO) -> None:
 
 @dataclass
 class _Starting:
-    """The application while it starts: on YARN, its name there, and its SparkContext once it exists."""
+    """The application while it starts: on YARN, the application there; and its SparkContext once it exists."""
 
     yarn: YarnApplication | None
     context: Any = None
@@ -101,7 +102,7 @@ class _Reporter:
                 print(json.dumps(changed), file=self._out, flush=True)
 
 
-def _look(report: _Reporter, starting: _Starting) -> None:
+def _report_state(report: _Reporter, starting: _Starting) -> None:
     """Report the application's state in the cluster manager, and why tasks have failed."""
     from py4j.protocol import Py4JError
 
@@ -113,7 +114,7 @@ def _look(report: _Reporter, starting: _Starting) -> None:
                 report(failures=_failures(starting.context))
         except (Py4JError, OSError) as error:  # the application is ending, or not submitted yet
             print(f"looking at the application: {error}", file=sys.stderr)
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
 
 
 def _failures(context: Any) -> dict[str, tuple[int, str]]:
@@ -122,11 +123,11 @@ def _failures(context: Any) -> dict[str, tuple[int, str]]:
     for index, message in spark.failed_tasks(context, context.statusTracker().getJobIdsForGroup(GROUP)):
         count, _ = failures.get(str(index), (0, ""))
         failures[str(index)] = count + 1, message
-    return {index: (count, in_a_line(message)) for index, (count, message) in failures.items()}
+    return {index: (count, one_line(message)) for index, (count, message) in failures.items()}
 
 
-def in_a_line(message: str) -> str:
-    """Return Spark's error of a failed task in one line: Python's error, or all but Java's stack."""
+def one_line(message: str) -> str:
+    """Return Spark's error of a failed task in one line: Python's error, or all of it except Java's stack."""
     if "Traceback" in message:
         return failed_task(Exception(message))[1]
     return " ".join(line.strip() for line in message.splitlines() if not line.startswith("\tat "))[:MAX_CHARS]
@@ -191,7 +192,7 @@ class YarnApplication:
 
 
 if __name__ == "__main__":
-    # Java prints to stdout, too. Reports go to a copy of it that only this module writes to.
-    answers = os.fdopen(os.dup(1), "w")
+    # Java prints to stdout, too. Reports go to a copy of stdout that only this module writes to.
+    reports = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    run(json.loads(sys.stdin.readline()), answers)
+    run(json.loads(sys.stdin.readline()), reports)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ps2.coordinator.launchers.processes.child import below, last_lines
+from ps2.coordinator.launchers.processes.child import indented, last_lines
 from ps2.errors import ConfigError, LaunchError
 from ps2.programs import command, import_path
 from ps2.run.spark.interpreter import VARIABLE as PYTHON_VARIABLE
@@ -43,8 +43,8 @@ COPIED = (
     "spark.submit.pyFiles",
     "spark.yarn.",
 )
-# Exceptions: settings of that application alone.
-ITS_OWN = ("spark.yarn.app.", "spark.yarn.tags", "spark.kubernetes.driver.pod.name")
+# Settings with these prefixes are not copied, because they belong to the training's application alone.
+NOT_COPIED = ("spark.yarn.app.", "spark.yarn.tags", "spark.kubernetes.driver.pod.name")
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Submission:
     """How the fleet's Spark application is submitted.
 
     Attributes:
-        settings: Spark's settings; ``needed`` adds those of the fleet.
+        settings: Spark's settings; ``required_settings`` adds those of the fleet.
         arguments: the arguments of spark-submit.
         python: the interpreter of the containers; None: the interpreter of the environment.
     """
@@ -66,7 +66,7 @@ class Submission:
 def submission_for(training: Mapping[str, str], conf: Mapping[str, str], python: str | None) -> Submission:
     """Return how to submit a fleet to the cluster of a training's application, unless ``conf`` names another one."""
     copied = {
-        name: value for name, value in training.items() if name.startswith(COPIED) and not name.startswith(ITS_OWN)
+        name: value for name, value in training.items() if name.startswith(COPIED) and not name.startswith(NOT_COPIED)
     }
     settings = copied | {MASTER: training.get(MASTER, "")} | dict(conf)
     master = settings[MASTER]
@@ -78,7 +78,7 @@ def submission_for(training: Mapping[str, str], conf: Mapping[str, str], python:
     return Submission(settings, python=python, name=f"ps2 fleet of {training.get('spark.app.name', 'an application')}")
 
 
-def needed(settings: Mapping[str, str], servers: int, memory_bytes: int) -> dict[str, str]:
+def required_settings(settings: Mapping[str, str], servers: int, memory_bytes: int) -> dict[str, str]:
     """Return the settings that the fleet needs: one server per task, one task per executor, fixed executors."""
     cores = settings.get("spark.executor.cores", "1")
     fixed = {
@@ -109,7 +109,7 @@ def _memory(master: str, memory_bytes: int) -> dict[str, str]:
     return {"spark.executor.memory": f"{HEAP_MIB}m", "spark.executor.memoryOverhead": f"{processes}m"}
 
 
-# Time for Spark to release its containers.
+# Seconds that Spark gets to release its containers.
 END_TIMEOUT_S = 15.0
 # Variables of spark-submit's own Spark, if it has started this process.
 NOT_INHERITED = ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "PYSPARK_SUBMIT_ARGS")
@@ -167,7 +167,7 @@ class FleetApplication:
 
     def tail(self) -> str:
         """Return the tail of its output, as indented lines."""
-        return below(last_lines(self._log))
+        return indented(last_lines(self._log))
 
     def stop(self) -> None:
         """End the application; kill it if that takes too long."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from ps2.certificates import VARIABLES
 from ps2.errors import LaunchError
-from ps2.processes import ProcessId, has_come
+from ps2.processes import ProcessId, wait_readable
 from ps2.programs import command, import_path
 
 # Exit code of a process that no parent has waited for.
@@ -69,25 +69,15 @@ def end(children: Collection[Child]) -> None:
             child.wait()
 
 
-def how_it_ended(code: int, log: Path) -> str:
-    """Return why a server ended (``code`` is negative for a signal), and the tail of its log."""
-    return ending(code, last_lines(log))
-
-
 def ending(code: int, lines: Sequence[str]) -> str:
-    """Return the same, given the last lines of the log."""
-    how_it_ended = f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    """Return why a server ended (``code`` is negative for a signal), and the last ``lines`` of its log."""
+    exit_text = f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
     # The server's last message says more than its exit code.
     messages = [line.removeprefix("ps2: ") for line in lines if line.startswith("ps2: ")]
-    return f"{messages[-1] if messages and code > 0 else how_it_ended}; its log ends:{below(lines)}"
+    return f"{messages[-1] if messages and code > 0 else exit_text}; its log ends:{indented(lines)}"
 
 
-def tail(log: Path) -> str:
-    """Return the tail of a log, as indented lines."""
-    return below(last_lines(log))
-
-
-def below(lines: Sequence[str]) -> str:
+def indented(lines: Sequence[str]) -> str:
     """Indent lines for the end of a message."""
     return "".join(f"\n  {line}" for line in lines) or " (nothing)"
 
@@ -134,7 +124,7 @@ class ForkServer:
         except OSError as error:
             raise LaunchError(f"{name} cannot be started: {error}") from error
         if answer is None or "error" in answer:
-            raise LaunchError(f"{name} cannot be started: {answer['error'] if answer else tail(log)}")
+            raise LaunchError(f"{name} cannot be started: {answer['error'] if answer else indented(last_lines(log))}")
         return Child(ProcessId.of(answer["pid"]), self.read_exit_code)
 
     def read_exit_code(self, pid: int) -> int:
@@ -153,14 +143,22 @@ class ForkServer:
         if self._process is None:
             if log is None:
                 return None
-            self._process = _started(log)
+            with open(log, "wb") as file:
+                self._process = subprocess.Popen(
+                    command("ps2.cli.forking", str(os.getpid())),
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=file,
+                    env={**os.environ, "PYTHONPATH": os.pathsep.join(import_path())},
+                    start_new_session=True,
+                )
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
         try:
             process.stdin.write(json.dumps(request).encode() + b"\n")
             process.stdin.flush()
-            if has_come(process.stdout, ANSWER_TIMEOUT_S) and (line := process.stdout.readline()):
+            if wait_readable(process.stdout, ANSWER_TIMEOUT_S) and (line := process.stdout.readline()):
                 return dict(json.loads(line))
         except BrokenPipeError:
             pass
@@ -172,15 +170,3 @@ class ForkServer:
             self._process.kill()  # a stopped process ignores SIGTERM
             self._process.communicate()
             self._process = None
-
-
-def _started(log: Path) -> subprocess.Popen[bytes]:
-    with open(log, "wb") as file:
-        return subprocess.Popen(
-            command("ps2.cli.forking", str(os.getpid())),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=file,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(import_path())},
-            start_new_session=True,
-        )
