@@ -20,12 +20,12 @@ V = TypeVar("V")
 # 1 GiB of int64 keys. Callers split larger sets over several calls.
 MAX_KEYS = 1 << 27
 Distribution = Literal["uniform", "normal"]
-# Parameters of each distribution, with their defaults.
-_DRAWS = {"uniform": {"low": 0.0, "high": 1.0}, "normal": {"mean": 0.0, "std": 1.0}}
-# Limits of a draw: a uniform one is below 1, and a normal one from 64 random bits is below 10 in magnitude.
-_LARGEST_DRAW = {"uniform": 1.0, "normal": 10.0}
+# The parameters of each distribution, with their defaults.
+_DISTRIBUTIONS = {"uniform": {"low": 0.0, "high": 1.0}, "normal": {"mean": 0.0, "std": 1.0}}
+# Upper bounds of the magnitude of x: uniform in [0, 1), or standard normal, computed from 64 random bits.
+_MAX_MAGNITUDE = {"uniform": 1.0, "normal": 10.0}
 # The smallest magnitude that rounds to infinity in each wire dtype.
-WIRE_ENDS = {"float16": 65520.0, "bfloat16": (2 - 2.0**-8) * 2.0**127}
+WIRE_OVERFLOW = {"float16": 65520.0, "bfloat16": (2 - 2.0**-8) * 2.0**127}
 
 
 def as_indices(indices: Any) -> Int64s:
@@ -67,7 +67,7 @@ def as_values(values: Any, dtype: np.dtype[Any], shape: tuple[int, ...], name: s
     if array.size and (not np.can_cast(array.dtype, dtype, "same_kind") or array.dtype.kind not in "biuf"):
         raise DTypeError(f"{name}: expected numbers that fit {dtype}, got {array.dtype}")
     if dtype.kind == "i":
-        _check_fits(name, array, dtype)
+        _check_range(name, array, dtype)
     if array.shape != shape:
         raise ShapeError(f"{name}: expected shape {shape}, got {array.shape}")
     try:
@@ -76,71 +76,71 @@ def as_values(values: Any, dtype: np.dtype[Any], shape: tuple[int, ...], name: s
     except FloatingPointError:
         with np.errstate(over="ignore"):
             position = int(np.argmax(np.isfinite(array) & np.isinf(array.astype(dtype))))
-        raise _unfit(name, array, dtype, position) from None
+        raise _does_not_fit(name, array, dtype, position) from None
 
 
-def _unfit(name: str, array: Array, dtype: np.dtype[Any], position: int) -> DTypeError:
+def _does_not_fit(name: str, array: Array, dtype: np.dtype[Any], position: int) -> DTypeError:
     return DTypeError(
         f"{name}: expected numbers that fit {dtype}, got {array.reshape(-1)[position]} (at position {position})"
     )
 
 
-def _check_fits(name: str, array: Array, dtype: np.dtype[Any]) -> None:
+def _check_range(name: str, array: Array, dtype: np.dtype[Any]) -> None:
     """Raise DTypeError if an integer is outside the range of ``dtype``."""
     if not array.size or np.can_cast(array.dtype, dtype):
         return
-    ends = np.iinfo(dtype)
-    if array.max() > ends.max or array.min() < ends.min:
-        position = int(np.argmax((array > ends.max) | (array < ends.min)))
-        raise _unfit(name, array, dtype, position)
+    limits = np.iinfo(dtype)
+    if array.max() > limits.max or array.min() < limits.min:
+        position = int(np.argmax((array > limits.max) | (array < limits.min)))
+        raise _does_not_fit(name, array, dtype, position)
 
 
 def as_wire_values(values: Any, spec: MatrixSpec, shape: tuple[int, ...], name: str = "values") -> Array:
     """Return values as ``as_values`` does. Raise OutOfRangeError if one does not fit the wire dtype."""
     array = as_values(values, spec.np_dtype, shape, name)
     if spec.wire is not None and array.size:
-        size = np.abs(array)
-        too_large = (size >= WIRE_ENDS[spec.wire]) & np.isfinite(size)
+        magnitudes = np.abs(array)
+        too_large = (magnitudes >= WIRE_OVERFLOW[spec.wire]) & np.isfinite(magnitudes)
         if too_large.any():
             position = int(np.argmax(too_large))
             advice = "; make it with wire='bfloat16'" if spec.wire == "float16" else ""
             raise OutOfRangeError(
-                f"{name}: {array.reshape(-1)[position]} (at position {position}) does not fit the {spec.wire} that "
-                f"this vector's values travel as{advice}"
+                f"{name}: {array.reshape(-1)[position]} (at position {position}) does not fit {spec.wire}, the "
+                f"dtype in which this vector's values travel{advice}"
             )
     return array
 
 
-def draw_params(
+def random_params(
     distribution: Distribution, settings: Mapping[str, Any], dtype: np.dtype[Any]
 ) -> dict[str, float | bool]:
-    """Return the parameters of a random draw: ``shift + scale * x``, with x uniform in [0, 1) or standard normal.
+    """Return the parameters of ``shift + scale * x``, with x uniform in [0, 1) or standard normal.
 
     ``settings``: "low", "high", "mean" and "std"; None: the caller did not pass the parameter.
     """
-    if distribution not in _DRAWS:
+    if distribution not in _DISTRIBUTIONS:
         raise ConfigError(f"distribution: expected 'uniform' or 'normal', got {distribution!r}")
-    defaults = _DRAWS[distribution]
+    defaults = _DISTRIBUTIONS[distribution]
     values = defaults | {name: value for name, value in settings.items() if value is not None}
     for name, value in values.items():
         if name not in defaults:
             raise ConfigError(f"{name}: {distribution!r} takes {' and '.join(defaults)}")
         if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
             raise ConfigError(f"{name}: expected a finite number, got {value!r}")
-    (first, shift), (second, width) = values.items()
-    scale = width - shift if distribution == "uniform" else width
+    (shift_name, shift), (scale_name, bound) = values.items()
+    scale = bound - shift if distribution == "uniform" else bound
     if scale < 0:
-        minimum = f"{first} ({shift!r})" if distribution == "uniform" else "0"
-        raise ConfigError(f"{second}: expected {minimum} or more, got {width!r}")
-    if dtype.kind == "f" and abs(shift) + scale * _LARGEST_DRAW[distribution] > float(np.finfo(dtype).max):
+        minimum = f"{shift_name} ({shift!r})" if distribution == "uniform" else "0"
+        raise ConfigError(f"{scale_name}: expected {minimum} or more, got {bound!r}")
+    if dtype.kind == "f" and abs(shift) + scale * _MAX_MAGNITUDE[distribution] > float(np.finfo(dtype).max):
         raise ConfigError(
-            f"{first}, {second}: not all numbers of {distribution!r} with {shift!r}, {width!r} fit {dtype}"
+            f"{shift_name}, {scale_name}: not all numbers of {distribution!r} with {shift!r}, {bound!r} fit {dtype}"
         )
     return {"shift": shift, "scale": scale, "normal": distribution == "normal"}
 
 
 def as_target(out: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-    """Return ``out`` if an answer of this dtype and shape can be written into it."""
+    """Return ``out`` if it is a writable array of this dtype and shape; raise an error if it is not."""
     if not isinstance(out, np.ndarray) or is_masked(out):
         raise DTypeError(f"out: expected an array, got {type(out).__name__}")
     if out.dtype != dtype:

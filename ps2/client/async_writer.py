@@ -25,18 +25,17 @@ IDLE_S = 1.0
 
 Mutation = tuple["Plan[Any]", RequestId]
 
-
 _OVERWRITING = ("push", "rows_push", "columns_push")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class QueuedUpdate:
-    """A mutation in the queue."""
+    """A mutation in the queue; ``nbytes`` is the size of its arrays."""
 
     plan: Plan[Any]
     id: RequestId
     clock: int = 0
-    held_bytes: int = 0
+    nbytes: int = 0
 
 
 def sendable(waiting: Sequence[QueuedUpdate]) -> list[QueuedUpdate]:
@@ -56,16 +55,11 @@ def sendable(waiting: Sequence[QueuedUpdate]) -> list[QueuedUpdate]:
     return updates
 
 
-def held_bytes(plan: Plan[Any]) -> int:
-    """Return the size of a plan's arrays."""
-    return sum(operation.nbytes for operation in plan.operations)
-
-
 class AsyncWriter:
     """Queues mutations, and sends them from a thread that ends when the queue has been empty for a while. Thread-safe.
 
     Attributes:
-        is_idle: True if no mutation is unanswered, no error is unreported, and no read needs queued additions.
+        is_idle: True if all mutations are answered, all errors are reported, and no read collects queued additions.
     """
 
     def __init__(self, send: Callable[[Sequence[Mutation]], list[PS2Error]]) -> None:
@@ -79,31 +73,30 @@ class AsyncWriter:
         self._bytes = 0
         self._error: Exception | None = None  # the first error that no caller has received
         self._thread: threading.Thread | None = None
-        self._lingers = False  # the thread waits for more
-        self._sending: list[ReadYourWrites] = []  # reads in flight
-        self._readings: list[ReadYourWrites] = []  # reads that collect the additions that they lack
+        self._lingers = False  # the thread waits for further mutations
+        self._reads: list[ReadYourWrites] = []  # reads in flight: mutations of their values are held back
+        self._collectors: list[ReadYourWrites] = []  # reads that collect the queued additions missing in their answers
 
     @property
     def is_backed_up(self) -> bool:
         """True if the queue is so long that a read should not wait for its end."""
         with self._changed:
-            return sum(update.held_bytes for update in self._waiting) >= BACKED_UP_BYTES
+            return sum(update.nbytes for update in self._waiting) >= BACKED_UP_BYTES
 
-    def put(self, plan: Plan[Any], name: Callable[[], RequestId], clock: int = 0) -> None:
+    def put(self, plan: Plan[Any], new_id: Callable[[], RequestId], clock: int = 0) -> None:
         """Queue a mutation; wait while the window is full. The caller must not change its arrays afterwards.
 
-        ``name`` returns the mutation's id. It is called when there is room, because the id of a mutation whose
-        caller stopped waiting would never be answered.
+        ``new_id`` is called only when the window has space: if the caller stopped waiting, an id that was made before
+        would never be answered.
         """
-        size = held_bytes(plan)
+        size = sum(operation.nbytes for operation in plan.operations)
         with self._changed:
             wait_for(self._changed, lambda: self._has_room(size))
-            update = QueuedUpdate(plan, name(), clock, size)
-            self._waiting.append(update)
-            self._note_state()
-            self._bytes += update.held_bytes
-            for reading in self._readings:
-                reading.lacks(plan)
+            self._waiting.append(QueuedUpdate(plan, new_id(), clock, size))
+            self._update_idle()
+            self._bytes += size
+            for collector in self._collectors:
+                collector.lacks(plan)
             self._lingers = True
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="ps2-async_writer", daemon=True)
@@ -128,9 +121,9 @@ class AsyncWriter:
         Returns the first clock with an unanswered mutation; None if all are answered.
         """
         with self._changed:
-            wait_for(self._changed, lambda: all(update.clock >= below for update in self._open()))
+            wait_for(self._changed, lambda: all(update.clock >= below for update in self._unanswered()))
             self._raise_errors()
-            return min((update.clock for update in self._open()), default=None)
+            return min((update.clock for update in self._unanswered()), default=None)
 
     def has_settled_below(self, below: int, timeout_s: float) -> bool | None:
         """Wait at most ``timeout_s`` until all mutations of clocks below ``below`` are answered.
@@ -138,20 +131,21 @@ class AsyncWriter:
         Returns False if one has failed, None if some are still unanswered.
         """
         with self._changed:
-            if wait_for(self._changed, lambda: all(update.clock >= below for update in self._open()), timeout_s):
-                return self._error is None
-            return None
+            is_settled = wait_for(
+                self._changed, lambda: all(update.clock >= below for update in self._unanswered()), timeout_s
+            )
+            return self._error is None if is_settled else None
 
     def discard(self) -> None:
         """Drop unsent mutations and errors; wait until sent mutations are answered and the thread has ended."""
         with self._changed:
-            self._bytes -= sum(update.held_bytes for update in self._waiting)
+            self._bytes -= sum(update.nbytes for update in self._waiting)
             self._waiting.clear()
             self._lingers = False
             self._changed.notify_all()
             wait_for(self._changed, self._is_empty)
             self._error = None
-            self._note_state()
+            self._update_idle()
             thread = self._thread
         if thread is not None:
             join(thread)
@@ -160,37 +154,37 @@ class AsyncWriter:
     def held(self, plans: Sequence[Plan[Any]]) -> Iterator[ReadYourWrites]:
         """Hold back mutations that change the values that ``plans`` read; yield a collector of those mutations.
 
-        The collector takes mutations until ``forget``. Mutations of other values travel during the read. In a rotation
-        a worker's last block travels to the servers while it reads the next block: links carry both ways at once.
+        The collector takes mutations until ``forget``. Mutations of other values travel during the read. In a rotation,
+        for example, a worker sends its last block while it receives the next one.
         """
-        reading = ReadYourWrites(plans)
+        read = ReadYourWrites(plans)
         try:
             with self._changed:
-                self._sending.append(reading)
-                wait_for(self._changed, lambda: not any(reading.touches(update.plan) for update in self._in_flight))
+                self._reads.append(read)
+                wait_for(self._changed, lambda: not any(read.touches(update.plan) for update in self._in_flight))
                 for update in self._waiting:
-                    reading.lacks(update.plan)
-                self._readings.append(reading)
-                self._note_state()
-            yield reading
+                    read.lacks(update.plan)
+                self._collectors.append(read)
+                self._update_idle()
+            yield read
         finally:
             with self._changed:
-                self._sending.remove(reading)
+                self._reads.remove(read)
                 self._changed.notify_all()
 
-    def forget(self, reading: ReadYourWrites) -> None:
-        """End the collection of the additions that a read lacks."""
+    def forget(self, collector: ReadYourWrites) -> None:
+        """End the collection of the additions that the answers of a read lack."""
         with self._changed:
-            if reading in self._readings:
-                self._readings.remove(reading)
-                self._note_state()
+            if collector in self._collectors:
+                self._collectors.remove(collector)
+                self._update_idle()
 
     def note_written(self, plans: Sequence[Plan[Any]]) -> None:
-        """Note that this process has sent changes other than by this writer."""
+        """Note that this process has sent changes without this writer."""
         with self._changed:
-            for reading in self._readings:
+            for collector in self._collectors:
                 for plan in plans:
-                    reading.may_lack(plan)
+                    collector.may_lack(plan)
 
     def check(self) -> None:
         """Raise the first error that no caller has received."""
@@ -198,28 +192,28 @@ class AsyncWriter:
             self._raise_errors()
 
     def _run(self) -> None:
-        while updates := self._take():
+        while updates := self._next_updates():
             errors: list[Exception]
             try:
                 with self.transfers:
                     errors = list(self._send([(update.plan, update.id) for update in updates]))
-            except Exception as error:  # a bug, which the next caller must receive, because this thread has no caller
+            except Exception as error:  # a bug; this thread has no caller, so the next call raises the error
                 errors = [error]
             with self._changed:
                 self._error = self._error or next(iter(errors), None)
                 self._in_flight = []
-                self._note_state()
-                self._bytes -= sum(update.held_bytes for update in updates)
+                self._update_idle()
+                self._bytes -= sum(update.nbytes for update in updates)
                 self._changed.notify_all()
 
-    def _take(self) -> list[QueuedUpdate]:
+    def _next_updates(self) -> list[QueuedUpdate]:
         """Wait for mutations that may be sent, and return them; return none after ``IDLE_S``, when the thread ends."""
         with self._changed:
             while self._changed.wait_for(lambda: self._waiting or not self._lingers, IDLE_S) and self._waiting:
                 updates = [
                     update
                     for update in sendable(self._waiting)
-                    if not any(reading.touches(update.plan) for reading in self._sending)
+                    if not any(read.touches(update.plan) for read in self._reads)
                 ]
                 if not updates:
                     self._changed.wait()
@@ -231,23 +225,21 @@ class AsyncWriter:
             self._thread = None
             return []
 
-    def _open(self) -> list[QueuedUpdate]:
+    def _unanswered(self) -> list[QueuedUpdate]:
         return self._waiting + self._in_flight
 
-    def _note_state(self) -> None:
-        self.is_idle = not (self._waiting or self._in_flight or self._readings or self._error)
+    def _update_idle(self) -> None:
+        self.is_idle = not (self._waiting or self._in_flight or self._collectors or self._error)
 
     def _is_empty(self) -> bool:
         return not self._waiting and not self._in_flight
 
     def _has_room(self, size: int) -> bool:
-        if self._is_empty():
-            return True
-        count = len(self._waiting) + len(self._in_flight)
-        return count < WINDOW_PLANS and self._bytes + size <= WINDOW_BYTES
+        count = len(self._unanswered())
+        return not count or (count < WINDOW_PLANS and self._bytes + size <= WINDOW_BYTES)
 
     def _raise_errors(self) -> None:
         error, self._error = self._error, None
-        self._note_state()
+        self._update_idle()
         if error is not None:
             raise error

@@ -43,10 +43,9 @@ class _Batch:
     """The calls of one batch. The first call decides which session sends them.
 
     Attributes:
-        end: a weak reference to the batch's ``_End``, which dies with its ``with`` statement; None for a batch of an
-            ExitStack.
-        handles: the vectors that the calls use. Holding them keeps their rows: the row of a garbage-collected handle
-            may be given to another vector.
+        end: a weak reference to the batch's ``_End``, which is garbage-collected with its ``with`` statement; None for
+            a batch of an ExitStack.
+        handles: the vectors that the calls use. The rows of garbage-collected handles could go to other vectors.
     """
 
     end: Callable[[], object] | None
@@ -60,10 +59,10 @@ class _Open(threading.local):
 
     Attributes:
         filling: the batch that ``batch`` returns, or an earlier one whose ``with`` statement is gone.
+        end: the ``end`` of the next batch, from the lookup of ``__exit__`` until ``__enter__``.
     """
 
     filling: _Batch | None = None
-    # Set between ``__exit__`` lookup and ``__enter__`` of one ``with`` statement.
     end: Callable[[], object] | None = None
 
     @property
@@ -93,9 +92,8 @@ def _end(kind: type[BaseException] | None, *_: object) -> None:
 class _End:
     """The callable that a ``with`` statement calls at its end. Only that statement holds a reference to it.
 
-    A signal handler may raise before the first instruction of any ``__exit__``. The statement is then left without
-    ending the batch, and this object dies with the statement. No traceback frame keeps it alive, because ``_end`` does
-    not receive it.
+    A signal handler may raise before the first instruction of any ``__exit__``. The batch is then not ended, but this
+    object is garbage-collected. No frame of a traceback refers to it, because it is not an argument of ``_end``.
     """
 
     __slots__ = ("__weakref__",)
@@ -178,12 +176,12 @@ def submit_later(session: Session, plan: Plan[Any]) -> None:
 
 def _copied(plan: Plan[T]) -> Plan[T]:
     """Return the plan with a copy of its arrays: the caller may change the originals before they are sent."""
-    return replace(plan, operations=tuple(map(_own, plan.operations)))
+    return replace(plan, operations=tuple(map(_with_copies, plan.operations)))
 
 
-def _own(operation: Operation) -> Operation:
+def _with_copies(operation: Operation) -> Operation:
     keys = operation.keys
-    # Key sets with a digest are in the cache, and nobody changes them.
+    # Columns with a digest belong to the cache of key sets, and nobody changes them.
     if keys is not None and keys.columns is not None and keys.digest is None:
         keys = replace(keys, columns=keys.columns.copy())
     return replace(operation, arrays=tuple(array.copy() for array in operation.arrays), keys=keys)

@@ -30,11 +30,9 @@ _cache: dict[tuple[int | str, ...], tuple[float, Costs]] = {}
 def measure(session: Session, target: Target, pairs: Pairs) -> Costs:
     """Return the costs between this process and the servers of a matrix, measured at most a minute ago.
 
-    A measurement takes about 50 ms. It only reads. A write would take a mutation id, and a retried task must number its
-    mutations as the first attempt did, whether or not either attempt measured.
-
-    Costs are cached per fleet, number of partitions, row size and batch size (within a factor of 4), because transports
-    behave differently for small and for large messages.
+    A measurement takes about 50 ms. It only reads: a write would take a mutation id, and all attempts of a task must
+    number their mutations alike, whether or not they measure. Costs are cached per fleet, number of partitions, row
+    size and batch size (within a factor of 4), because transports differ between small and large messages.
     """
     work = sample(pairs.workload(target))
     sizes = (
@@ -50,8 +48,9 @@ def measure(session: Session, target: Target, pairs: Pairs) -> Costs:
         measured_s, costs = _cache.get(key, (0.0, None))
         if costs is None or time.monotonic() - measured_s > CACHE_S:
             costs = solve(_take_times(session, target, pairs, work), work)
-            for old in [old for old, (cached_s, _) in _cache.items() if time.monotonic() - cached_s > CACHE_S]:
-                del _cache[old]
+            expired = [key for key, (cached_s, _) in _cache.items() if time.monotonic() - cached_s > CACHE_S]
+            for expired_key in expired:
+                del _cache[expired_key]
             _cache[key] = time.monotonic(), costs
         return costs
 
@@ -59,7 +58,7 @@ def measure(session: Session, target: Target, pairs: Pairs) -> Costs:
 def _take_times(session: Session, target: Target, pairs: Pairs, work: Workload) -> Times:
     a, b, rows = pairs.a[: work.pairs], pairs.b[: work.pairs], pairs.distinct[: work.distinct_rows]
     index_a, index_b = pairs.index_a[: work.pairs] % rows.size, pairs.index_b[: work.pairs] % rows.size
-    one_each = np.array(target.route.bounds[:-1], dtype=np.int64)
+    first_columns = np.array(target.route.bounds[:-1], dtype=np.int64)  # one column of each partition
 
     def run(plan: Plan[Array]) -> Array:
         return session.dispatch.run([plan])[0]
@@ -72,7 +71,7 @@ def _take_times(session: Session, target: Target, pairs: Pairs, work: Workload) 
 
     probes: tuple[Callable[[], object], ...] = (
         lambda: run(declared(target, "rows_dot", {"rows_a": a[:1], "rows_b": b[:1]})),
-        lambda: run(plans.rows_pull(target, a, one_each)),
+        lambda: run(plans.rows_pull(target, a, first_columns)),
         lambda: run(plans.rows_pull(target, rows, None)),
         lambda: run(declared(target, "rows_dot", {"rows_a": a, "rows_b": b})),
         compute_locally,
@@ -81,20 +80,19 @@ def _take_times(session: Session, target: Target, pairs: Pairs, work: Workload) 
 
 
 def fastest(probes: Sequence[Callable[[], object]], budget_s: float) -> list[float]:
-    """Return the shortest time of each probe over several rounds, in seconds.
+    """Return the shortest time of each probe, in seconds, over the rounds that start within ``budget_s``.
 
-    No round starts later than ``budget_s``, except that there are always at least ``MIN_ROUNDS``.
+    There are at least ``MIN_ROUNDS`` and at most ``MAX_ROUNDS`` rounds.
     """
     for probe in probes:  # warm-up: the first call opens connections and loads kernels
         probe()
     rounds: list[list[float]] = []
-    end_s = time.perf_counter() + budget_s
-    while len(rounds) < MIN_ROUNDS or (len(rounds) < MAX_ROUNDS and time.perf_counter() < end_s):
-        rounds.append([_seconds(probe) for probe in probes])
+    deadline_s = time.perf_counter() + budget_s
+    while len(rounds) < MIN_ROUNDS or (len(rounds) < MAX_ROUNDS and time.perf_counter() < deadline_s):
+        times_s = []
+        for probe in probes:
+            began_s = time.perf_counter()
+            probe()
+            times_s.append(time.perf_counter() - began_s)
+        rounds.append(times_s)
     return [min(times) for times in zip(*rounds, strict=True)]
-
-
-def _seconds(fn: Callable[[], object]) -> float:
-    began_s = time.perf_counter()
-    fn()
-    return time.perf_counter() - began_s

@@ -34,8 +34,8 @@ class DCV(Handle):
 
     ``free()`` frees the row. So does garbage collection of a handle that was never pickled and has no name. Vectors of
     one matrix are co-located, and so are dense vectors of matrices with equal partitioning: column operations between
-    them move no data. Other vectors, and vectors of a dtype that the operation does not take, are first realigned
-    through this process, with a ``NotColocatedWarning``.
+    them move no data. Other vectors, and vectors of a dtype that the operation does not take, are first copied through
+    this process to the servers of the first vector, with a ``NotColocatedWarning``.
 
     On a sparse vector, an absent key counts as 0. ``fill``, ``mul``, ``div``, arithmetic with a number, and
     ``mapPartitions`` act on active keys only: the keys that any row of the matrix has been pushed or added to.
@@ -136,7 +136,7 @@ class DCV(Handle):
         """Pull, for ``np.asarray(vector)``. ``copy`` is ignored, because each array is a new one."""
         if self.isSparse or in_batch():
             where = "a batch" if in_batch() else "a sparse vector"
-            raise UsageError(f"numpy takes no array of {where}: pull() returns what there is")
+            raise UsageError(f"numpy cannot make an array of {where}: pull() returns its values")
         values = self.pull()
         return values if dtype is None else values.astype(dtype)
 
@@ -294,9 +294,9 @@ class DCV(Handle):
         """
         left, right = checked_vectors(DCV, "gram: us", us), checked_vectors(DCV, "gram: vs", vs)
         first = left[0]
-        near = [same_matrix_copy(first, vector) for vector in (*left, *right)]
-        rows = [vector._row for vector in near]
-        return first._submit(first._plan("gram", *near, rows_u=rows[: len(left)], rows_v=rows[len(left) :]))
+        vectors = [same_matrix_copy(first, vector) for vector in (*left, *right)]
+        rows = [vector._row for vector in vectors]
+        return first._submit(first._plan("gram", *vectors, rows_u=rows[: len(left)], rows_v=rows[len(left) :]))
 
     def combine(self, vectors: Sequence[DCV], alphas: Any) -> DCV:
         """Set this vector to the sum of ``alphas[i] * vectors[i]`` on the servers, in one pass.
@@ -305,9 +305,9 @@ class DCV(Handle):
             vectors: one or more; this vector may be among them.
             alphas: float64 of shape (len(vectors),). Sums are float64 until they are rounded to the vector's dtype.
         """
-        near = [same_matrix_copy(self, vector) for vector in checked_vectors(DCV, "combine: vectors", vectors)]
-        hold(*near)
-        return self._change(self._plan("combine", rows=[vector._row for vector in near], alphas=alphas))
+        copies = [same_matrix_copy(self, vector) for vector in checked_vectors(DCV, "combine: vectors", vectors)]
+        hold(*copies)
+        return self._change(self._plan("combine", rows=[vector._row for vector in copies], alphas=alphas))
 
     def axpy(self, other: DCV, alpha: Scalar) -> DCV:
         """Set ``self += alpha * other`` on the servers (paper, Table 1)."""
@@ -403,7 +403,7 @@ class DCV(Handle):
         """
         return storage.load(DCV, url, rows)
 
-    # -- inside ----------------------------------------------------------------------------------------------------
+    # -- internal --------------------------------------------------------------------------------------------------
 
     def _plan(self, name: str, *others: DCV, **params: Any) -> plans.Plan[Any]:
         return declared(self._target(*others), name, params)
@@ -413,14 +413,15 @@ class DCV(Handle):
         plan = extreme(target, name) if name in ("max", "min") else declared(target, name, {})
         return self._submit(warn_if_rounded(name, plan, target))
 
-    def _write(self, whole: str, scattered: str, values: Any, indices: Any, wait: bool = True) -> DCV:
+    def _write(self, dense_name: str, sparse_name: str, values: Any, indices: Any, wait: bool = True) -> DCV:
+        """Run operation ``dense_name`` on all columns, or ``sparse_name`` at indices."""
         if isinstance(values, DCV):
             raise DTypeError(f"values: expected numbers that fit {self.dtype}, got a DCV: copy takes one")
         if indices is None and self._spec.kind == "sparse":
-            raise UsageError(f"{whole}: a sparse vector needs indices with the values")
+            raise UsageError(f"{dense_name}: a sparse vector needs indices with the values")
         if indices is not None:
-            return self._change(plans.push_columns(self._target(), scattered, values, indices), wait)
-        return self._change(plans.push(self._target(), whole, values, 0, self._spec.dim), wait)
+            return self._change(plans.push_columns(self._target(), sparse_name, values, indices), wait)
+        return self._change(plans.push(self._target(), dense_name, values, 0, self._spec.dim), wait)
 
     def _arithmetic(self, verb: str, values: Any, indices: Any, wait: bool = True) -> DCV:
         if indices is None and isinstance(values, DCV):
@@ -443,7 +444,7 @@ class DCV(Handle):
     def _derived(self, *steps: DeclaredStep) -> DCV:
         """Return a new vector after applying the steps to it in order."""
         for step in steps:
-            step.plan_on(self._target(*step.others))  # check all arguments before taking a row
+            step.plan_on(self._target(*step.others))  # invalid arguments must fail before a row is taken
         result = self.derive()
         submit_all(self._session, [step.plan_on(result._target(*step.others)) for step in steps])
         return result

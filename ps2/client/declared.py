@@ -36,10 +36,10 @@ class DeclaredStep:
 
 
 def declared(target: Target, name: str, arguments: Mapping[str, Any]) -> Plan[Any]:
-    """Plan a call of an operation on every partition that it concerns; its answer is merged as the operation declares.
+    """Plan a call of an operation on all partitions that it needs. The answers are merged as the operation declares.
 
-    ``arguments`` have the operation's own names. Columns may be in any order. Duplicate columns are merged, unless
-    another array or answer runs along the columns: then the operation sees each duplicate.
+    ``arguments`` are by the operation's own names. Columns may be in any order. Duplicate columns are merged, unless
+    another array or an answer has an entry for each column: then the operation gets all duplicates.
     """
     op = lookup(name)
     names = [operand[0] for operand in op.request_operands]
@@ -50,7 +50,7 @@ def declared(target: Target, name: str, arguments: Mapping[str, Any]) -> Plan[An
         return _without_arrays(op, target, rows, scalars)
     arrays = _Arrays.of(op, {n: arguments[n] for n in names if n in arguments}, target)
     parts = list(arrays.parts())
-    # The narrow wire dtype applies only if every float that travels, in either direction, is a value of the matrix.
+    # The narrow wire dtype applies only if all floats of the request and the answer are values of the matrix.
     wire = None if op.answers or "floats" in op.operands else target.spec.wire
     matrices = target.other_matrices
     operations = tuple(
@@ -83,10 +83,10 @@ def extreme(target: Target, name: str) -> Plan[Any]:
         return plan
     count = declared(target, "count", {})
     pick = np.maximum if name == "max" else np.minimum
-    size = len(plan.operations)
+    num_operations = len(plan.operations)
 
     def merge(results: list[Result]) -> float:
-        value, active = plan.merge(results[:size]), count.merge(results[size:])
+        value, active = plan.merge(results[:num_operations]), count.merge(results[num_operations:])
         return float(pick(value, 0.0)) if active < target.spec.dim else float(value)
 
     return Plan(target.matrix, target.route, plan.operations + count.operations, merge, mutates=False)
@@ -100,11 +100,7 @@ def _without_arrays(op: Op, target: Target, rows: tuple[int, ...], scalars: Mapp
             for partition in target.partitions
         ]
     )
-
-    def merge(results: list[Result]) -> Any:
-        return None if op.reduce is None else merging.reduced(op, results)
-
-    return Plan(target.matrix, target.route, operations, merge, bool(op.writes))
+    return Plan(target.matrix, target.route, operations, lambda results: merging.reduced(op, results), bool(op.writes))
 
 
 @dataclass(frozen=True)
@@ -112,7 +108,7 @@ class _Arrays:
     """The arrays of one call.
 
     Attributes:
-        operands: name, kind, axes and array of each argument; arrays along the columns are in the order of the split.
+        operands: the name, kind, axes and array of each argument; arrays along the columns are in the split's order.
         lengths: the total length of each axis.
         split: the call's columns, grouped by partition; None if the call names no columns.
         repeated: True if duplicate columns are sent, not merged.
@@ -138,8 +134,8 @@ class _Arrays:
         )
         axes = {name: (along, arrays[name].shape) for name, _, along in op.request_operands}
         axis_lengths = lengths(where, axes, known_lengths)
-        every = [along.axes for along, _ in axes.values()] + [answer.axes for answer in op.answers]
-        if any(COLUMNS in axis_names for axis_names in every) and COLUMNS not in known_lengths:
+        all_axes = [along.axes for along, _ in axes.values()] + [answer.axes for answer in op.answers]
+        if any(COLUMNS in axis_names for axis_names in all_axes) and COLUMNS not in known_lengths:
             raise UsageError(f"{where} needs a dense matrix: the columns of a sparse one are not known in advance")
         split, repeated = None, False
         slots = next((name for name, kind, _ in op.request_operands if kind == SLOTS), None)
@@ -181,17 +177,18 @@ class _Arrays:
 
     def _cut(self, along: Along, array: Array, part: merging.Part) -> Array:
         if along.by is not None:
-            ends = self._ends(along.by)
+            offsets = self._offsets(along.by)
             assert part.slots is not None
-            return array[ends[part.slots.start] : ends[part.slots.stop]]
+            return array[offsets[part.slots.start] : offsets[part.slots.stop]]
         return array[tuple(part.slice(axis, self.op.blocks) for axis in along.axes)]
 
-    def _ends(self, by: str) -> Array:
-        counts = next(array for name, _, _, array in self.operands if name == by)
+    def _offsets(self, counts_name: str) -> Array:
+        """Return the offset of each column's entries, and the end, from the operand that has the counts of entries."""
+        counts = next(array for name, _, _, array in self.operands if name == counts_name)
         return np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
 
     def _by_slots(self) -> Iterator[tuple[Partition, slice | None, Keys | None]]:
-        """Yield each partition, with runs of about one block of its columns if the call names columns."""
+        """Yield each partition; if the call names columns, once for each run of columns that takes about a block."""
         partitions = self.target.route.partitions
         if self.split is None:
             yield from ((partition, None, None) for partition in partitions)
@@ -199,22 +196,20 @@ class _Arrays:
         cost = np.concatenate(([0], np.cumsum(self._slot_bytes())))
         groups: Iterator[tuple[int, slice, Keys | None]] = iter(self.split.key_sets())
         if self.repeated:
-            groups = ((index, where, None) for index, where in _repeated(self.split))
-        for index, where, keys in groups:
-            for run in _runs(cost, where, self._block_budget()):
-                some = keys
-                if keys is not None and run != where:
-                    some = Keys(run.stop - run.start, self.split.columns[run])
-                yield partitions[index], run, some
+            groups = ((index, window, None) for index, window in _repeated(self.split))
+        for index, window, keys in groups:
+            for run in _runs(cost, window, self._block_budget()):
+                is_cut = keys is not None and run != window
+                yield partitions[index], run, Keys(run.stop - run.start, self.split.columns[run]) if is_cut else keys
 
     def _slot_bytes(self) -> Array:
-        """Return the bytes per column, sent and received, of one step along the block axis."""
+        """Return the bytes of each column in the request and the answer, per step along the block axis."""
         assert self.split is not None
         count = self.lengths[SLOTS] if self.repeated else self.split.columns.size
         size = np.zeros(count)
         for _, kind, along, array in self.operands:
             if along.by is not None:
-                size += np.diff(self._ends(along.by)) * array.itemsize
+                size += np.diff(self._offsets(along.by)) * array.itemsize
             elif SLOTS in along.axes and (kind != SLOTS or self.repeated):
                 size += self._step(along.axes) * array.itemsize
         for answer in self.op.answers:
@@ -231,10 +226,10 @@ class _Arrays:
         )
 
     def _block_budget(self) -> int:
-        """Return the bytes of a block that remain after the arrays that are sent whole; at least half a block."""
-        cut = {SLOTS, self.op.blocks}
-        whole = sum(array.nbytes for _, _, along, array in self.operands if not cut.intersection(along.axes))
-        return max(plans.BLOCK_BYTES - whole, plans.BLOCK_BYTES // 2)
+        """Return the bytes of a block without the arrays that every request has; at least half a block."""
+        cut_axes = {SLOTS, self.op.blocks}
+        uncut = sum(array.nbytes for _, _, along, array in self.operands if not cut_axes.intersection(along.axes))
+        return max(plans.BLOCK_BYTES - uncut, plans.BLOCK_BYTES // 2)
 
     def _blocks(self, slots: slice | None) -> Iterator[slice | None]:
         """Yield runs of about one block along the axis that calls may be cut along; None if there is no such axis."""
@@ -245,8 +240,12 @@ class _Arrays:
         itemsize = self.target.spec.np_dtype.itemsize
         sizes = [(along.axes, array.itemsize) for _, _, along, array in self.operands]
         sizes += [(answer.axes, (answer.dtype or np.dtype(f"V{itemsize}")).itemsize) for answer in self.op.answers]
-        each = sum(self._step(a) * (columns if SLOTS in a else 1) * size for a, size in sizes if self.op.blocks in a)
-        length, step = self.lengths[self.op.blocks], max(1, self._block_budget() // max(each, 1))
+        step_bytes = sum(
+            self._step(axes) * (columns if SLOTS in axes else 1) * size
+            for axes, size in sizes
+            if self.op.blocks in axes
+        )
+        length, step = self.lengths[self.op.blocks], max(1, self._block_budget() // max(step_bytes, 1))
         for start in range(0, length, step):
             yield slice(start, min(start + step, length))
 
@@ -276,8 +275,8 @@ def _ordered(array: Array, along: Along, order: Array, counts: Mapping[str, Arra
         return array.take(order, axis=along.axes.index(SLOTS))
     sizes = counts[along.by].astype(np.int64)
     starts = np.cumsum(sizes) - sizes
-    moved = np.cumsum(sizes[order]) - sizes[order]
-    return array[np.repeat(starts[order] - moved, sizes[order]) + np.arange(array.size)]
+    new_starts = np.cumsum(sizes[order]) - sizes[order]
+    return array[np.repeat(starts[order] - new_starts, sizes[order]) + np.arange(array.size)]
 
 
 def _repeated(split: SplitKeys) -> Iterator[tuple[int, slice]]:
@@ -290,10 +289,10 @@ def _repeated(split: SplitKeys) -> Iterator[tuple[int, slice]]:
         yield index, slice(int(bounds[partition_groups[0].begin]), int(bounds[partition_groups[-1].end]))
 
 
-def _runs(cost: Array, where: slice, limit_bytes: int) -> Iterator[slice]:
+def _runs(cost: Array, window: slice, limit_bytes: int) -> Iterator[slice]:
     """Cut columns into runs of about ``limit_bytes`` bytes. ``cost`` is the prefix sum of the columns' bytes."""
-    begin = where.start
-    while begin < where.stop:
-        end = int(np.searchsorted(cost[begin + 1 : where.stop + 1], cost[begin] + limit_bytes, side="right")) + begin
+    begin = window.start
+    while begin < window.stop:
+        end = int(np.searchsorted(cost[begin + 1 : window.stop + 1], cost[begin] + limit_bytes, side="right")) + begin
         yield slice(begin, max(end, begin + 1))
         begin = max(end, begin + 1)

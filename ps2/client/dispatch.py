@@ -43,7 +43,7 @@ T = TypeVar("T")
 Results = list[list[Result | None]]
 
 
-# Routes of freed matrices are never asked for again. Routes of other matrices come back with each handle.
+# The oldest route is dropped beyond this number. Each handle brings the route of its matrix again.
 MAX_ROUTES = 4096
 
 
@@ -59,8 +59,7 @@ class Routes:
         self.version = 0
         self._lock = threading.Lock()
 
-    def note(self, matrix: int, route: Route) -> None:
-        """Store a route that the master sent."""
+    def store(self, matrix: int, route: Route) -> None:
         with self._lock:
             self.by_matrix[matrix] = route
             self.version = max(self.version, route.version)
@@ -72,7 +71,7 @@ class Routes:
         stored = self.by_matrix.get(matrix)
         if stored is not None and stored.version >= route.version:
             return stored
-        self.note(matrix, route)
+        self.store(matrix, route)
         return route
 
 
@@ -118,14 +117,17 @@ class Dispatch:
                 return self._run(plans, mutates)
 
     def _run(self, plans: Sequence[Plan[Any]], mutates: bool) -> list[Any]:
-        """Send plans after all queued additions. In a run, a read before a long queue adds what its answer lacks."""
+        """Send plans after all queued additions.
+
+        In a run with a long queue, a read does not wait: this process adds the queued additions to its answer.
+        """
         if not self.writer.is_idle:
             if self._ids.run is not None and self.writer.is_backed_up and is_plain(plans):
                 self.writer.check()
-                results, reading = self.read(plans)
-                self.writer.forget(reading)
-                if not reading.is_void:
-                    reading.add_missing()
+                results, missing = self.read(plans)
+                self.writer.forget(missing)
+                if not missing.is_void:
+                    missing.add_missing()
                     return _merged(plans, results)
             self.flush()
         if self.rollbacks.newest[0]:
@@ -143,18 +145,17 @@ class Dispatch:
     def read(self, plans: Sequence[Plan[Any]]) -> tuple[Results, ReadYourWrites]:
         """Run read-only plans without waiting for queued additions.
 
-        Return the results, and the additions that they lack. The additions are collected until
-        ``writer.forget`` is called. If they are void, the missing changes cannot be added locally, and nothing
-        was read.
+        Return the results, and the additions that they lack, which are collected until ``writer.forget``. If these are
+        void, this process cannot add the missing changes, and nothing was read.
         """
-        with self.writer.held(plans) as reading:
-            if reading.is_void:
-                return [], reading
+        with self.writer.held(plans) as missing:
+            if missing.is_void:
+                return [], missing
             try:
                 self.rollbacks.check()
-                return self._send_or_drop(plans, None), reading
+                return self._send_or_drop(plans, None), missing
             except BaseException:
-                self.writer.forget(reading)
+                self.writer.forget(missing)
                 raise
 
     @shielded
@@ -186,11 +187,10 @@ class Dispatch:
 
     def check_process(self) -> None:
         """Raise UsageError in a child of the process that created this session."""
-        if os.getpid() != self._pid:
-            check_process(self._pid)
+        check_process(self._pid)
 
     def routes_of(self, matrices: Iterable[int]) -> dict[int, Route]:
-        """Return the routes of matrices. The master is asked for matrices that were evicted since the call began."""
+        """Return the routes of matrices; ask the master for those that were dropped since the call began."""
         routes = {}
         for matrix in matrices:
             route = self.routes.by_matrix.get(matrix)
@@ -252,9 +252,9 @@ class Dispatch:
     def _one_request_each(
         self, plan: Plan[Any], route: Route, id: RequestId | None
     ) -> dict[str, Sequence[Addressed]] | None:
-        """Return one request per operation; None if two go to one server, or a rollback must be handled."""
+        """Return one request for each operation; None if two have the same server, or a rollback must be handled."""
         version, addresses = self.routes.version, route.addresses
-        # Check after looking up the routes: a session that has a rolled-back fleet's routes knows of the rollback.
+        # This check comes after the look-up of the routes: a session stores a rollback before the routes after it.
         if self.rollbacks.newest[0] and not self.rollbacks.is_current(plan.mutates):
             return None
         requests: dict[str, Sequence[Addressed]] = {
@@ -278,8 +278,8 @@ class Dispatch:
                 results,
             )
         except PS2Error:
-            # It is unknown which plan failed and whether the others were applied. Their ids make it safe to resend each
-            # one alone.
+            # It is unknown which plan failed and whether the others were applied. Their ids make it safe to send each
+            # of them again, alone.
             for plan, id in mutations:
                 try:
                     self._send_or_drop([plan], id)
@@ -291,21 +291,21 @@ class Dispatch:
         return errors
 
     def _send_pieces(self, pieces: Sequence[Piece], results: Results, error: TransientError | None = None) -> None:
-        """Send pieces, with retries, until all have their results. ``error`` is that of an earlier attempt, if any."""
+        """Send pieces, with retries, until all have their results. ``error``: the error of an earlier attempt."""
         attempts = RetryPolicy(self.retry)
-        left = len(pieces)
+        previous_count = len(pieces)
         while pieces:
             if error is not None and not isinstance(error, KeyMissError):
                 attempts.wait(error)
                 if not isinstance(error, BusyError):
                     matrices = {matrix for piece in pieces for matrix, _ in (piece.home, *piece.operation.shard_ids)}
                     self.refresh(matrices, error, attempts)
-                elif len(pieces) < left:
+                elif len(pieces) < previous_count:
                     attempts.note_progress()
-            left = len(pieces)
+            previous_count = len(pieces)
             version = self.routes.version
             requests = group(pieces, self.routes_of({piece.home[0] for piece in pieces}), version)
-            # Check after looking up the routes, as in ``_one_request_each``.
+            # This check comes after the look-up of the routes, as in ``_one_request_each``.
             self.rollbacks.check_run(changes=any(piece.id is not None for piece in pieces))
             error = self._attempt(requests, results)
             pieces = [piece for piece in pieces if results[piece.plan][piece.position] is None]
@@ -314,14 +314,14 @@ class Dispatch:
         """Send requests once and store their results. Return the transient error if some have no result yet."""
         shorten, outgoing = self.key_sets.shorten, {}
         for address, addressed in requests.items():
-            outgoing[address] = [shorten(request) if _is_named(request) else request for _, request in addressed]
+            outgoing[address] = [shorten(request) if _has_digest(request) else request for _, request in addressed]
         outcomes = self.network.exchange(outgoing)
         transient: TransientError | None = None
         final: PS2Error | None = None
         for address, addressed in requests.items():
             for (positions, request), outcome in zip(addressed, outcomes[address], strict=True):
                 if not isinstance(outcome, PS2Error):
-                    if _is_named(request):
+                    if _has_digest(request):
                         self.key_sets.add(request)
                     for (plan, position, *_), result in zip(positions, outcome.results, strict=True):
                         results[plan][position] = result
@@ -343,7 +343,7 @@ class Dispatch:
 
 
 def check_process(pid: int) -> None:
-    """Raise UsageError unless this is process ``pid``: a forked child would share its parent's mutation ids."""
+    """Raise UsageError if this process is not ``pid``: a forked child would use its parent's mutation ids."""
     if os.getpid() != pid:
         raise UsageError(
             f"vectors work in a task or a driver itself (process {pid}), in any of its threads, but not in a process "
@@ -352,7 +352,7 @@ def check_process(pid: int) -> None:
         )
 
 
-def _is_named(request: Request) -> bool:
+def _has_digest(request: Request) -> bool:
     """Return True if servers may cache a key set of the request by its digest."""
     for operation in request.operations:  # noqa: SIM110 - several times as fast as any()
         if operation.keys is not None and operation.keys.digest is not None:

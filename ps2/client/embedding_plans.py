@@ -22,46 +22,54 @@ from ps2.protocol.messages import Operation, Result, key_digest
 
 @dataclass(frozen=True)
 class TableKeys:
-    """The distinct columns of one call, grouped by partition: the keys, or what ``hashBits`` folds them to.
+    """The distinct columns of one call: the keys, or their hashes of ``hashBits`` bits.
 
     Attributes:
-        inverse: int64 of shape (n,): the index in ``parts`` of each of the caller's n keys; None if the caller's keys
-            are these columns, in this order.
+        split: the columns, grouped by partition.
+        inverse: int64 of shape (n,): the index in ``split.columns`` of each of the caller's n keys; None if both are
+            equal.
     """
 
     target: Target
-    parts: SplitKeys
+    split: SplitKeys
     inverse: Int64s | None
 
     @staticmethod
     def of(target: Target, settings: TableSettings, keys: Int64s, are_distinct: bool = False) -> TableKeys:
         """Group checked keys, int64 of shape (n,), by partition.
 
-        ``are_distinct``: the caller says that no key comes twice. This is verified, faster if the keys ascend.
+        ``are_distinct``: the caller says that no key occurs twice. This is verified, faster if the keys ascend.
         """
         columns, inverse = settings.columns(keys), None
         if settings.hash_bits is not None or not (are_distinct and is_ascending(columns)):
-            numbered, inverse = number_distinct(columns)
+            distinct, inverse = number_distinct(columns)
             if are_distinct and settings.hash_bits is None:
-                if numbered.size < columns.size:
-                    distinct, counts = np.unique(columns, return_counts=True)
-                    key = distinct[np.argmax(counts)]
+                if distinct.size < columns.size:
+                    keys, counts = np.unique(columns, return_counts=True)
                     raise UsageError(
-                        f"keys: expected distinct keys, got {key} {counts.max()} times; pull and push take any keys"
+                        f"keys: expected distinct keys, got {keys[np.argmax(counts)]} {counts.max()} times; "
+                        "pull and push take any keys"
                     )
                 inverse = None
             else:
-                columns = numbered
-        parts = _with_digests(split_blocks(replace(target.spec, rows=settings.k), target.route, columns))
-        if parts.order is not None:
-            sent_positions = np.empty_like(parts.order)
-            sent_positions[parts.order] = np.arange(parts.order.size)
+                columns = distinct
+        split = split_blocks(replace(target.spec, rows=settings.k), target.route, columns)
+        # A digest for each large group: the push after a pull sends the digest instead of the keys.
+        groups = tuple(
+            group
+            if group.end - group.begin < MIN_NAMED_KEYS
+            else replace(group, digest=key_digest(split.columns[group.begin : group.end]))
+            for group in split.groups
+        )
+        if split.order is not None:
+            sent_positions = np.empty_like(split.order)
+            sent_positions[split.order] = np.arange(split.order.size)
             inverse = sent_positions if inverse is None else sent_positions[inverse]
-        return TableKeys(target, parts, inverse)
+        return TableKeys(target, replace(split, groups=groups), inverse)
 
     def pull(self, k: int) -> Plan[Array]:
         """Plan to read the k weights of the caller's keys: float32 of shape (n, k)."""
-        received = np.empty((self.parts.columns.size, k), np.float32)
+        received = np.empty((self.split.columns.size, k), np.float32)
         operations = tuple(
             Operation(
                 "embedding_pull",
@@ -69,10 +77,10 @@ class TableKeys:
                 partition,
                 params={"k": k},
                 keys=keys,
-                reply_bytes=received[where].nbytes,
-                into=received[where],
+                reply_bytes=received[window].nbytes,
+                into=received[window],
             )
-            for partition, where, keys in self.parts.key_sets()
+            for partition, window, keys in self.split.key_sets()
         )
 
         def merge(_: object) -> Array:
@@ -81,13 +89,13 @@ class TableKeys:
         return Plan(self.target.matrix, self.target.route, operations, merge, mutates=False)
 
     def step(self, settings: TableSettings, gradients: Array) -> Plan[None]:
-        """Plan one optimizer step at each distinct key, by the sum of its gradients, float32 of shape (n, k)."""
+        """Plan an optimizer step at each distinct key by the sum of its gradients; these are float32, shape (n, k)."""
         target, optimizer, wire = self.target, settings.optimizer, settings.wire
         if self.inverse is not None:
-            gradients = sum_rows(gradients, self.inverse, self.parts.columns.size)
+            gradients = sum_rows(gradients, self.inverse, self.split.columns.size)
         largest = optimizer.largest_gradient
         if not np.isfinite(gradients).all() or (largest is not None and np.abs(gradients).max(initial=0) > largest):
-            _raise_out_of_range(gradients, self.parts.columns, largest)
+            _raise_out_of_range(gradients, self.split.columns, largest)
         as_wire_values(gradients, replace(target.spec, wire=wire), gradients.shape, "gradients")
         operations = tuple(
             Operation(
@@ -95,28 +103,28 @@ class TableKeys:
                 target.matrix,
                 partition,
                 params=optimizer.scalars,
-                arrays=(gradients[where],),
+                arrays=(gradients[window],),
                 keys=keys,
                 wire=wire,
             )
-            for partition, where, keys in self.parts.key_sets()
+            for partition, window, keys in self.split.key_sets()
         )
         return Plan(target.matrix, target.route, operations, lambda _: None, mutates=True)
 
 
 def _raise_out_of_range(gradients: Array, keys: Int64s, largest: float | None) -> NoReturn:
-    """Raise OutOfRangeError for the first gradient that is not finite or above ``largest``; name its key."""
+    """Raise OutOfRangeError, with the key, for the first gradient that is not finite or exceeds ``largest``."""
     limit = np.inf if largest is None else largest
     fits = np.isfinite(gradients) & (np.abs(gradients) <= limit)
     row, weight = np.argwhere(~fits)[0]
-    expected = "finite numbers" if largest is None else f"numbers of at most {largest:g}, whose squares are added up"
+    expected = "finite numbers" if largest is None else f"at most {largest:g}, as the optimizer sums squares"
     raise OutOfRangeError(
         f"gradients: expected {expected}, got {gradients[row, weight]} for key {keys[row]}, weight {weight}"
     )
 
 
 def keys(target: Target, counts: Sequence[int]) -> Plan[Int64s]:
-    """Plan to read the active keys of all partitions, ``counts`` of each: int64, ascending."""
+    """Plan to read the first ``counts`` active keys of each partition: int64, ascending."""
     windows = [
         (p.index, start, min(start + GROUP_KEYS, count))
         for p, count in zip(target.partitions, counts, strict=True)
@@ -136,21 +144,8 @@ def keys(target: Target, counts: Sequence[int]) -> Plan[Int64s]:
 def count(target: Target) -> Plan[int]:
     """Plan to count the keys that have a block."""
     operations = tuple(Operation("embedding_count", target.matrix, p.index) for p in target.partitions)
-    return Plan(
-        target.matrix,
-        target.route,
-        operations,
-        lambda results: int(sum(result.scalar or 0 for result in results)),
-        mutates=False,
-    )
 
+    def merge(results: list[Result]) -> int:
+        return int(sum(result.scalar or 0 for result in results))
 
-def _with_digests(parts: SplitKeys) -> SplitKeys:
-    """Return the split with a digest for each large group: the push after a pull sends the digest instead of keys."""
-    groups = tuple(
-        group
-        if group.end - group.begin < MIN_NAMED_KEYS
-        else replace(group, digest=key_digest(parts.columns[group.begin : group.end]))
-        for group in parts.groups
-    )
-    return replace(parts, groups=groups)
+    return Plan(target.matrix, target.route, operations, merge, mutates=False)

@@ -1,4 +1,4 @@
-"""Pulls of an embedding table, also in the background, and the grouped keys that a pull and its push share."""
+"""Pulls of an embedding table, at once or in a thread, and a cache of grouped keys for a pull and its push."""
 
 from __future__ import annotations
 
@@ -80,12 +80,9 @@ class EmbeddingRead:
         self._thread.start()
 
     def result(self) -> Any:
-        """Wait for what ``start`` has begun, and return it as ``now`` does.
+        """Wait for the pull that ``start`` began; return its answer, or raise its error.
 
-        If the fleet has rolled back to a checkpoint meanwhile, pull again.
-
-        Raises:
-            PS2Error: the error of the pull.
+        If the fleet has rolled back to a checkpoint since ``start``, pull again.
         """
         self.wait()
         if isinstance(self._error, RolledBack) or self._session.epoch != self._epoch:
@@ -114,28 +111,28 @@ class EmbeddingRead:
 
 
 class PendingReads:
-    """The prefetches of one handle that run, or whose answers wait for their pull."""
+    """The prefetches of one handle, running or finished, until a pull takes their answers."""
 
     def __init__(self) -> None:
-        self._open: OrderedDict[KeySetId, EmbeddingRead] = OrderedDict()
+        self._reads: OrderedDict[KeySetId, EmbeddingRead] = OrderedDict()
 
     def begin(self, keys: Int64s, read: EmbeddingRead) -> None:
         """Start a read of keys. It replaces an earlier one of the same keys."""
         id = _key_set_id(keys)
-        self._open.pop(id, None)
-        self._open[id] = read
+        self._reads.pop(id, None)
+        self._reads[id] = read
         read.start()
-        if len(self._open) > MAX_READS:
-            self._open.popitem(last=False)
+        if len(self._reads) > MAX_READS:
+            self._reads.popitem(last=False)
 
     def take(self, keys: Int64s) -> EmbeddingRead | None:
         """Remove and return the read of these keys; None if there is none."""
-        return self._open.pop(_key_set_id(keys), None) if self._open else None
+        return self._reads.pop(_key_set_id(keys), None) if self._reads else None
 
     def close(self) -> None:
         """Wait for all reads, and drop their answers."""
-        while self._open:
-            self._open.popitem()[1].wait()
+        while self._reads:
+            self._reads.popitem()[1].wait()
 
 
 def _key_set_id(keys: Int64s) -> KeySetId:

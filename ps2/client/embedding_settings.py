@@ -16,7 +16,7 @@ from ps2.number_checks import is_whole
 from ps2.ops import embedding_steps
 from ps2.ops.all import lookup
 
-# The largest gradient of optimizers that sum squares, in float32: once a sum is infinite, its key never learns again.
+# The largest gradient for optimizers that sum squares in float32: a key with an infinite sum would never learn again.
 LARGEST_SQUARED = 1e15
 
 
@@ -25,9 +25,9 @@ class OptimizerKind:
     """An optimizer of embedding tables, without values of its hyperparameters.
 
     Attributes:
-        block: ``block(k, linear)`` returns the length of a key's block: k weights, of which the first ``linear`` take
-            steps of FTRL, and the optimizer's state.
-        largest_gradient: largest absolute value of a gradient; None: any finite one.
+        block: ``block(k, linear)`` returns the length of a key's block: k weights and the optimizer's state; the first
+            ``linear`` weights take steps of FTRL.
+        largest_gradient: the largest absolute value of a gradient; None: no limit.
     """
 
     operation: str
@@ -63,7 +63,7 @@ class TableOptimizer:
 
     Attributes:
         k: number of weights of a key.
-        linear: with "ftrl+adagrad", how many of a key's weights, the first ones, take steps of FTRL.
+        linear: number of a key's first weights that take steps of FTRL, with "ftrl+adagrad".
     """
 
     name: str
@@ -73,25 +73,24 @@ class TableOptimizer:
 
     @property
     def largest_gradient(self) -> float | None:
-        """Largest absolute value of a gradient; None: any finite one."""
         return KINDS[self.name].largest_gradient
 
     @staticmethod
     def of(name: Any, k: int, linear: int, values: Mapping[str, float | None]) -> TableOptimizer:
-        """Return the optimizer with the user's ``name``; None as a hyperparameter takes the default."""
+        """Return the optimizer called ``name``; a hyperparameter that is None gets its default."""
         if name not in KINDS:
             raise ConfigError(f"optimizer: expected one of {', '.join(KINDS)}, got {name!r}")
         kind = KINDS[name]
         if name == "ftrl+adagrad" and not 1 <= linear < k:
             raise ConfigError(
-                f"optimizer 'ftrl+adagrad': expected zeroColumns from 1 to k - 1 = {k - 1}, the weights that take "
-                f"steps of FTRL, got {linear}"
+                f"optimizer 'ftrl+adagrad': expected zeroColumns, the number of weights that take steps of FTRL, from "
+                f"1 to k - 1 = {k - 1}, got {linear}"
             )
-        some = {key: value for key, value in values.items() if value is not None}
-        for key in some:
+        set_values = {key: value for key, value in values.items() if value is not None}
+        for key in set_values:
             if key not in kind.defaults:
                 raise ConfigError(f"{key}: optimizer {name!r} takes {', '.join(kind.defaults)}")
-        scalars = {**kind.defaults, **some}
+        scalars = {**kind.defaults, **set_values}
         if kind.takes_linear:
             scalars["linear"] = k if name == "ftrl" else linear
         checked = lookup(kind.operation).check(0, "float32", scalars)
@@ -125,7 +124,7 @@ class TableSettings:
     """Settings of an embedding table, except ``KeyPolicy``, which the matrix's spec holds.
 
     Attributes:
-        hash_bits: keys are folded to this many bits, so that some collide; None: keys are not folded.
+        hash_bits: number of bits that keys are hashed to, so that some collide; None: keys are not hashed.
         zero_columns: the number of leading weights of a key that begin at 0.
         wire: dtype of gradients in messages; None: float32.
     """
@@ -168,7 +167,7 @@ class TableSettings:
         return array
 
     def columns(self, keys: Int64s) -> Int64s:
-        """Return the matrix's column of each key, int64 of shape (n,): the key itself, unless keys are folded."""
+        """Return the matrix's column of each key, int64 of shape (n,): the key, or its hash with ``hash_bits``."""
         return keys if self.hash_bits is None else hash_bucket(keys) >> np.int64(32 - self.hash_bits)
 
     def to_json(self) -> dict[str, Any]:
@@ -200,7 +199,7 @@ class TableSettings:
 
 
 def key_bound(keys: int | Literal["hashed"]) -> int:
-    """Return the bound of keys, which are in [0, bound); raise ConfigError unless ``keys`` is "hashed" or a number."""
+    """Return the number of possible keys; raise ConfigError if ``keys`` is neither "hashed" nor such a number."""
     if keys == "hashed":
         return MAX_SPARSE_DIM
     if not is_whole(keys) or not 1 <= keys <= MAX_SPARSE_DIM:

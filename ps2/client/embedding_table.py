@@ -90,7 +90,7 @@ class EmbeddingTable:
             l1, l2: strengths of the penalties on the weights of pushed keys (0.0); gradients must not contain the
                 penalties. With "ftrl+adagrad", they apply to the weights that take FTRL steps.
             decay: with "ftrl+adagrad", strength of the L2 penalty on the other weights (0.0).
-            hashBits: number of bits that keys are folded to, for comparisons only: keys may collide.
+            hashBits: number of bits that keys are hashed to, for comparisons only: keys may collide.
             zeroColumns: number of leading weights of a key that begin at 0, as linear weights do.
             init: initial values of the other weights: "normal" (standard deviation ``initScale``), "uniform" (on
                 ``[-initScale, initScale)``) or "zeros"; functions of seed, key and row alone.
@@ -128,9 +128,9 @@ class EmbeddingTable:
             initEnd=settings.k,
             clock=clock,
         )
-        self._begin(first.matrix(), settings)
+        self._initialize(first.matrix(), settings)
 
-    def _begin(self, matrix: DCVMatrix, settings: TableSettings) -> None:
+    def _initialize(self, matrix: DCVMatrix, settings: TableSettings) -> None:
         self._matrix = matrix
         self.settings = settings
         self._recent = RecentKeys()
@@ -153,7 +153,7 @@ class EmbeddingTable:
         expected = settings.optimizer.block, settings.matrix_dim, np.dtype(np.float32)
         if (*handle.shape, handle.dtype) != expected:
             raise ConfigError(f"matrix: expected (rows, dim, dtype) {expected}, got {(*handle.shape, handle.dtype)}")
-        table._begin(handle, settings)
+        table._initialize(handle, settings)
         return table
 
     @property
@@ -317,13 +317,13 @@ class EmbeddingTable:
             RecoveryError: the save cannot be written.
         """
         fs, root = resolve_url(url)
-        before = read_json(fs, f"{root}/{SETTINGS}", FORMAT)
+        earlier_save = read_json(fs, f"{root}/{SETTINGS}", FORMAT)
         rows = f"rows-{uuid.uuid4().hex[:12]}"
         self._matrix.save(f"{str(url).rstrip('/')}/{rows}")
         write_json(fs, f"{root}/{SETTINGS}", {**self.settings.to_json(), "rows": rows})
-        if before is not None:
+        if earlier_save is not None:
             with suppress(OSError, ValueError):
-                remove_folder(fs, f"{root}/{before['rows']}")
+                remove_folder(fs, f"{root}/{earlier_save['rows']}")
 
     @classmethod
     def load(cls, url: str, name: str | None = None) -> EmbeddingTable:
@@ -358,7 +358,7 @@ class EmbeddingTable:
     ) -> Export:
         """Write the weights, without the optimizer's state, to a folder that ``ps2.serving.Scorer`` reads anywhere.
 
-        Training may go on meanwhile; then different keys are exported at different moments.
+        Training may continue during the export; then the weights of different keys are of different moments.
 
         Args:
             path: a folder, or any fsspec URL of one, that this process can write to.
@@ -377,7 +377,7 @@ class EmbeddingTable:
         if self.settings.hash_bits is not None:
             raise UsageError("export: a table with hashBits is for comparisons, and has no exports")
         model = ExportedModel(kind, config or {}, hasher, dense or {})
-        return table_export.export(self, path, since, model)
+        return table_export.export(self._matrix, self.k, self.pullDistinct, path, since, model)
 
     def free(self) -> None:
         """Free the table: every handle to it fails from now on."""
@@ -393,7 +393,7 @@ class EmbeddingTable:
         return {"matrix": self._matrix, "settings": self.settings}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._begin(state["matrix"], state["settings"])
+        self._initialize(state["matrix"], state["settings"])
 
     def _pull(self, keys: Int64s, are_distinct: bool) -> Any:
         read = self._reads.take(keys)

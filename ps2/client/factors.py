@@ -1,8 +1,7 @@
-"""Gradients sent as two factors whose product the servers compute: the plan, and its size in bytes."""
+"""Gradients that travel as two factors, which the servers multiply: the plan, and its size in bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -27,32 +26,31 @@ def add_factors(target: Target, b: Any, x: Any, keys: Any) -> Plan[None]:
     lookup("add_factors").check(1, spec.dtype, {"width": 1})
     rows = _rows(b, spec)
     width = rows.shape[1]
-    parts = _split(spec, target.route, keys, width)
-    row_plans = [
-        declared(target, name, {"slots": parts.columns, "b": rows[some], "width": width, **factor})
-        for some in _samples(rows, spec)
-        for name, factor in [_factor(x, rows, parts, some)]
-    ]
+    split = _split(spec, target.route, keys, width)
+    row_plans = []
+    step = max(1, plans.BLOCK_BYTES // (2 * (width + 1) * rows.itemsize))  # values of about half a block
+    for begin in range(0, len(rows), step):
+        samples = slice(begin, min(begin + step, len(rows)))
+        name, factor = _factor(x, rows, split, samples)
+        arguments = {"slots": split.columns, "b": rows[samples], "width": width, **factor}
+        row_plans.append(declared(target, name, arguments))
     operations = tuple(operation for plan in row_plans for operation in plan.operations)
     return Plan(target.matrix, target.route, operations, lambda results: None, mutates=True)
 
 
 def factor_bytes(b: Any, x: Any, keys: Any, spec: MatrixSpec, route: Route) -> int:
-    """Return the approximate bytes that ``add_factors`` sends; less if the servers have cached the key set."""
+    """Return the approximate bytes that ``add_factors`` sends; it sends fewer if the servers have cached the keys."""
     samples, width = np.shape(b)
     item = _wire_itemsize(spec)
-    parts = _split(spec, route, keys, width)
-    servers = len({group.partition for group in parts.groups})
-    keys_size = sum(packed_bytes(parts.columns[where]) for _, where, _ in parts.key_sets())
-    size = keys_size + servers * samples * width * item
+    split = _split(spec, route, keys, width)
+    servers = len({group.partition for group in split.groups})
+    size = sum(packed_bytes(split.columns[window]) for _, window, _ in split.key_sets())
+    size += servers * samples * width * item
     if not _is_sparse(x):
-        return size + samples * len(parts.columns) * item
+        return size + samples * len(split.columns) * item
     max_count = int(np.diff(x.tocsc().indptr).max(initial=0))
-    return (
-        size
-        + int(x.nnz) * (item + _unsigned(samples).itemsize)
-        + len(parts.columns) * _unsigned(max_count + 1).itemsize
-    )
+    size += int(x.nnz) * (item + _unsigned(samples).itemsize)
+    return size + len(split.columns) * _unsigned(max_count + 1).itemsize
 
 
 def sizes(vector: Handle, width: int, x: Any, keys: Any) -> tuple[int, int]:
@@ -63,16 +61,16 @@ def sizes(vector: Handle, width: int, x: Any, keys: Any) -> tuple[int, int]:
         width: columns per key.
         x, keys: the arguments of ``addFactors``.
     """
-    shape = np.broadcast_to(np.float64(0.0), (x.shape[0], width))
+    b = np.broadcast_to(np.float64(0.0), (x.shape[0], width))
     spec, route = vector._spec, vector._route
-    return factor_bytes(shape, x, keys, spec, route), add_bytes(width, keys, spec, route)
+    return factor_bytes(b, x, keys, spec, route), add_bytes(width, keys, spec, route)
 
 
 def add_bytes(width: int, keys: Any, spec: MatrixSpec, route: Route) -> int:
     """Return the approximate bytes that ``add`` sends for all ``width`` columns of each key."""
-    parts = _split(spec, route, keys, width)
-    size = width * len(parts.columns) * _wire_itemsize(spec)
-    for _, _, group in parts.key_sets():
+    split = _split(spec, route, keys, width)
+    size = width * len(split.columns) * _wire_itemsize(spec)
+    for _, _, group in split.key_sets():
         assert group.columns is not None
         # The gap is 1 between a key's columns, and larger from its last column to the next key's first.
         gap = 1 if group.count < 2 else max(int(np.diff(group.columns).max()) - width + 1, 1)
@@ -108,46 +106,39 @@ def _split(spec: MatrixSpec, route: Route, keys: Any, width: int) -> SplitKeys:
     return SPLITS.split(spec, route, numbers * width)
 
 
-def _samples(rows: Array, spec: MatrixSpec) -> Iterator[slice]:
-    """Cut samples into runs whose values take about half a block."""
-    step = max(1, plans.BLOCK_BYTES // (2 * (rows.shape[1] + 1) * rows.itemsize))
-    for start in range(0, len(rows), step):
-        yield slice(start, min(start + step, len(rows)))
-
-
 def _is_sparse(x: Any) -> bool:
     """Return True if x is a scipy sparse matrix. Does not import scipy, which takes 0.2 s."""
     return hasattr(x, "tocsc")
 
 
-def _factor(x: Any, rows: Array, parts: SplitKeys, some: slice) -> tuple[str, dict[str, Array]]:
-    """Return the operation that adds some samples of x, and its arrays in the order of the parts, duplicates merged."""
-    count = parts.columns.size if parts.order is None else parts.order.size
+def _factor(x: Any, rows: Array, split: SplitKeys, samples: slice) -> tuple[str, dict[str, Array]]:
+    """Return the operation that adds samples of x, and its arrays in the split's order, with duplicates merged."""
+    count = split.columns.size if split.order is None else split.order.size
     if np.shape(x) != (len(rows), count):
         raise ShapeError(f"addFactors: x: expected shape {(len(rows), count)}, got {np.shape(x)}")
     dtype = rows.dtype
     if not _is_sparse(x):
-        values = as_array("addFactors: x", x)[some]
+        values = as_array("addFactors: x", x)[samples]
         _check_numbers(values)
-        values = values if parts.order is None else parts.summed(values.astype(dtype, copy=False))
+        values = values if split.order is None else split.summed(values.astype(dtype, copy=False))
         return "add_dense_factors", {"x": np.ascontiguousarray(values.T, dtype=dtype)}
     _check_numbers(x.data)
-    # scipy would write outside its arrays if x named rows or columns that it does not have.
-    if some.start == 0 and x.format in ("csr", "csc"):
+    # scipy would write outside its arrays if x had indices of rows or columns beyond its shape.
+    if samples.start == 0 and x.format in ("csr", "csc"):
         try:
             x.check_format(full_check=True)
         except ValueError as error:
             raise ShapeError(f"addFactors: x: got a malformed sparse matrix: {error}") from error
-    by_feature = (x if (some.start, some.stop) == (0, len(rows)) else x.tocsr()[some]).tocsc()
-    if parts.order is not None:
-        by_feature = by_feature[:, parts.order]
+    by_feature = (x if (samples.start, samples.stop) == (0, len(rows)) else x.tocsr()[samples]).tocsc()
+    if split.order is not None:
+        by_feature = by_feature[:, split.order]
     indptr = by_feature.indptr.astype(np.int64)
-    if parts.firsts is not None:
-        indptr = indptr[np.append(parts.firsts, count)]
+    if split.firsts is not None:
+        indptr = indptr[np.append(split.firsts, count)]
     counts = np.diff(indptr)
     return "add_factors", {
         "counts": counts.astype(_unsigned(int(counts.max(initial=0)) + 1)),
-        "samples": by_feature.indices.astype(_unsigned(some.stop - some.start)),
+        "samples": by_feature.indices.astype(_unsigned(samples.stop - samples.start)),
         "x": by_feature.data.astype(dtype, copy=False),
     }
 
@@ -167,7 +158,7 @@ def _wire_itemsize(spec: MatrixSpec) -> int:
 
 
 def packed_bytes(columns: Array) -> int:
-    """Return the bytes of ascending keys: the first key, and the steps to the others in the narrowest width."""
+    """Return the bytes of ascending keys: the first key, and the differences in the narrowest width."""
     if columns.size < 2:
         return 8 * columns.size
     largest = int(np.diff(columns).max())

@@ -1,4 +1,4 @@
-"""The fleet of a handle, what a task needs to reach it, and the rows to free when a handle is garbage-collected.
+"""The identity of a fleet, the secrets that a task needs for it, and the rows to free with a garbage-collected handle.
 
 Garbage collection may run anywhere in the user's code. Python ignores exceptions raised in a weakref callback, also
 those of a signal handler that runs there: Ctrl-C would have no effect, and the rows would leak. The callback here is
@@ -29,12 +29,12 @@ class FleetRef:
     """Identifies a fleet. Part of every handle; holds no secret.
 
     Attributes:
-        id: random, chosen by the coordinator; also the first part of mutation ids in tasks.
+        id: a random id from the coordinator; also the first part of mutation ids in tasks.
         master: ``host:port`` of the coordinator's master.
         strict: True if operations on vectors that are not co-located are an error instead of a warning.
         retry_timeout_s: the seconds for which calls wait until a lost server is recovered.
         ops: modules that declare operations.
-        token_id: identifies the fleet's token for those that know the driver's secret (``token_id``).
+        token_id: the id of the fleet's token, made with the driver's secret (``token_id``).
     """
 
     id: str
@@ -58,7 +58,7 @@ def fleet_of(text: str) -> FleetRef:
 
 @dataclass(frozen=True)
 class Access:
-    """What the tasks of one SparkContext need to reach the fleets of its driver. It is the same for all its contexts.
+    """The secrets with which the tasks of one SparkContext reach the fleets of its driver.
 
     Attributes:
         secret: the secret of the driver's process. The tokens of the fleets that it starts are derived from it.
@@ -78,8 +78,8 @@ class Access:
             if hmac.compare_digest(token_id(self.secret, token), fleet.token_id):
                 return token
         raise UsageError(
-            f"this vector is of fleet {fleet.id}, whose token this task does not have: the vector is of another "
-            "driver's context, or of one that was stopped"
+            f"this task does not have the token of this vector's fleet {fleet.id}: the vector is of another driver's "
+            "context, or of one that was stopped"
         )
 
     def run_token_of(self, fleet: FleetRef) -> str:
@@ -93,7 +93,7 @@ def derived_token(secret: str, fleet_id: str) -> str:
 
 
 def token_id(secret: str, token: str | None) -> str:
-    """Return an id of a fleet's token, which reveals nothing about the token to those without the secret."""
+    """Return an id of a fleet's token; without the secret, it reveals nothing about the token."""
     return _mac(secret, "no token" if token is None else f"id of token {token}").hex()[:16]
 
 

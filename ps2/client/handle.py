@@ -27,7 +27,7 @@ K = TypeVar("K", bound="KeyCalls")
 
 
 class KeyCalls:
-    """Base class of the handles of vectors and of matrices. The calls on managed keys act on the whole matrix."""
+    """Base class of the handles of vectors and matrices: calls on managed keys, which act on the whole matrix."""
 
     _owner: Owner | None
 
@@ -257,7 +257,7 @@ class Handle(KeyCalls):
         return self._fleet.id == other._fleet.id and self._matrix == other._matrix
 
     def _colocation_fault(self, other: Handle) -> str:
-        """Return why a vector of the same fleet is not co-located with this one; "" if it is."""
+        """Return the reason why a vector of the same fleet is not co-located with this one; "" if it is."""
         if self._is_sibling(other):
             return ""
         return why_not_colocated(self._spec, self._route, other._spec, other._route)
@@ -281,13 +281,9 @@ class Handle(KeyCalls):
 
 @shielded
 def create(kind: type[H], spec: MatrixSpec, name: str | None = None, reuse: bool = False) -> H:
-    """Create a vector of zeros, as the first row of a new matrix.
+    """Create a vector of zeros, as the first row of a new matrix. With ``reuse``, return an existing one of this name.
 
-    Args:
-        reuse: return the vector of this name if there is one.
-
-    Raises:
-        ConfigError: there is one, and ``reuse`` is false, or it differs from ``spec``.
+    ConfigError: a vector has this name, and it differs from ``spec`` or ``reuse`` is false.
     """
     session = current_session()
     checked = _checked_name(name)
@@ -318,14 +314,7 @@ def _check_same(name: str, existing: MatrixSpec, requested: MatrixSpec) -> None:
 
 @shielded
 def existing_handle(kind: type[H], matrix: int) -> H:
-    """Return a handle to the first row of a matrix that another process created. Collecting the handle frees nothing.
-
-    Args:
-        matrix: the matrix's number.
-
-    Raises:
-        NotFoundError: there is no such matrix.
-    """
+    """Return a handle, which frees nothing, to the first row of the matrix with this number; NotFoundError: none."""
     session = current_session()
     info = session.matrix(matrix)
     return kind(session.fleet, info.id, 0, info.spec, info.route)
@@ -340,14 +329,14 @@ def derive_all(vector: H, count: int) -> list[H]:
 
 
 def _take_rows(vector: Handle, count: int, name: str = "") -> list[int]:
-    """Return rows of the vector's matrix, taken for new vectors; they begin as zeros."""
+    """Take rows of zeros of the vector's matrix for new vectors; return their numbers."""
     vector._check_usable()
     rows, policy = vector._session.take_rows(vector._matrix, count, name), vector._spec.key_policy
     if policy is not None and (random := [row for row in rows if policy.initial.draws(row)]):
         vector._session.free_rows(vector._matrix, rows)
         raise UsageError(
-            f"derive: a new vector begins as zeros, but row {random[0]} of this matrix as {policy.initial.kind}: make "
-            "it with initEnd=1, or use its rows by matrix()"
+            f"derive: a new vector begins as zeros, but row {random[0]} of this matrix begins as "
+            f"{policy.initial.kind}: make the matrix with initEnd=1, or use its rows by matrix()"
         )
     return rows
 
@@ -359,15 +348,15 @@ def free_all(vectors: Iterable[Handle]) -> None:
     for vector in vectors:
         vector._check_usable()
         by_matrix.setdefault(vector._matrix, []).append(vector)
-    for matrix, some in by_matrix.items():
-        some[0]._session.free_rows(matrix, [vector._row for vector in some])
-        for vector in some:
+    for matrix, handles in by_matrix.items():
+        handles[0]._session.free_rows(matrix, [vector._row for vector in handles])
+        for vector in handles:
             vector._disown()
             vector._freed = True
 
 
 def _owned(session: Session, vector: H) -> H:
-    """Free the vector's row when its only handle is garbage-collected."""
+    """Return the vector; its row is freed when this handle is garbage-collected."""
     vector._owner = session.owners.add(vector, vector._matrix, [vector._row], session.holder)
     return vector
 
@@ -386,13 +375,13 @@ BUCKETS = COLUMNS[0], Column("buckets of keys", right=True), COLUMNS[2]
 
 
 def matrix_html(title: str, spec: MatrixSpec, route: Route, rows: int) -> str:
-    """Return the HTML of some rows of a matrix, with the columns of each server."""
+    """Return the HTML of ``rows`` rows of a matrix, with the columns of each server."""
     is_dense = spec.kind == "dense"
     properties = named_values(
         bytes=size(rows * spec.dim * spec.np_dtype.itemsize) if is_dense else None, wire=spec.wire
     )
-    cut = [
+    lines = [
         [str(partition.index), f"{partition.begin:,} to {partition.end - 1:,}", address]
         for partition, address in zip(route.partitions, route.addresses, strict=True)
     ]
-    return to_html(title, *([properties] if properties.rows else []), Table(COLUMNS if is_dense else BUCKETS, cut))
+    return to_html(title, *([properties] if properties.rows else []), Table(COLUMNS if is_dense else BUCKETS, lines))

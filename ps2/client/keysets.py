@@ -22,22 +22,22 @@ from ps2.ops.table import Array
 from ps2.protocol.messages import Keys, Operation, Request, key_digest
 
 # Keys per operation; together with their values, about one block. Managed keys take more time each: a server admits
-# them, gives them slots, and makes others go.
+# keys, gives them slots, and evicts other keys.
 GROUP_KEYS, GROUP_MANAGED_KEYS = 1 << 18, 1 << 16
 # Bytes of column blocks per operation. At this size, the fixed cost of a request is negligible.
 GROUP_BYTES = 16 << 20
 # Smaller key sets are not cached.
 MIN_NAMED_KEYS = 1024
-# Block groups below this size send their keys: the values are far larger than the keys, and the server's compiled loop
-# reads requests with keys.
+# Groups of blocks below this size are sent with their keys: the values are far larger than the keys, and the server's
+# compiled loop answers requests with keys.
 NAMED_BLOCK_BYTES = WireConfig.block_bytes
-# Key sets up to this size are resent in full: servers answer requests with keys faster than those with a digest.
+# Key sets up to this size are always sent: servers answer requests with keys faster than requests with a digest.
 MAX_SENT_BYTES = 20_000
 # Memory limit of the cached splits in this process.
 REMEMBERED_BYTES = 128 << 20
-# Limit of key sets that were seen once; only their digests are kept.
+# The number of key sets that are known to have occurred; only their digests are stored.
 SEEN_SETS = 4096
-# Limit of (partition, key set) pairs that servers are believed to have cached.
+# The number of (matrix, partition, digest) that are remembered as cached by a server.
 KNOWN_SETS = 4096
 
 
@@ -53,12 +53,12 @@ class Group:
 
 @dataclass(frozen=True)
 class SplitKeys:
-    """Columns grouped by partition: ascending and distinct within a group; for blocks, in the order given.
+    """Columns grouped by partition: ascending and distinct within a group; for blocks, in the caller's order.
 
     Attributes:
-        order: the original position of each column, duplicates adjacent and in the order given; None if the columns are
-            in their original order.
-        firsts: the index in ``order`` at which each distinct column begins; None if duplicates were kept or there are
+        order: the caller's position of each column, with duplicates adjacent and in the caller's order; None if the
+            columns are in the caller's order.
+        firsts: the index in ``order`` at which each distinct column begins; None if duplicates were kept, or there are
             none.
     """
 
@@ -74,11 +74,11 @@ class SplitKeys:
     def key_sets(self) -> Iterator[tuple[int, slice, Keys]]:
         """Yield (partition, slice of ``columns``, keys) of each group."""
         for group in self.groups:
-            where = slice(group.begin, group.end)
-            yield group.partition, where, Keys(group.end - group.begin, self.columns[where], group.digest)
+            window = slice(group.begin, group.end)
+            yield group.partition, window, Keys(group.end - group.begin, self.columns[window], group.digest)
 
     def spread(self, values: Array, out: Array | None = None) -> Array:
-        """Return values of the columns, shape (..., m), in the caller's order; in ``out`` if given."""
+        """Return values of the columns, shape (..., m), in the caller's order; in ``out`` if it is not None."""
         if self.order is None:
             return values
         if out is None:
@@ -93,9 +93,9 @@ class SplitKeys:
         values = values[..., self.order]
         if self.firsts is None:
             return values
-        wide = np.float64 if values.dtype.kind == "f" else values.dtype
+        sum_dtype = np.float64 if values.dtype.kind == "f" else values.dtype
         with np.errstate(over="ignore"):
-            return np.add.reduceat(values, self.firsts, axis=-1, dtype=wide).astype(values.dtype)
+            return np.add.reduceat(values, self.firsts, axis=-1, dtype=sum_dtype).astype(values.dtype)
 
     def last(self, values: Array) -> Array:
         """Return the caller's values in the order of the columns, with the last value of each column."""
@@ -110,31 +110,29 @@ class SplitKeys:
         assert self.firsts is not None
         return np.diff(self.firsts, append=self.order.size)
 
-    def named(self, min_keys: int) -> SplitKeys:
-        """Return a copy that owns its columns. Groups of ``min_keys`` columns too big to resend get digests."""
+    def with_digests(self, min_keys: int) -> SplitKeys:
+        """Return a copy that owns its columns, with a digest for each large group of at least ``min_keys`` columns."""
         columns = self.columns.copy()
-        groups = tuple(
-            replace(group, digest=key_digest(some))
-            if some.size >= min_keys and keys_bytes(some) > MAX_SENT_BYTES
-            else group
-            for group in self.groups
-            for some in [columns[group.begin : group.end]]
-        )
-        return replace(self, columns=columns, groups=groups)
+        groups = []
+        for group in self.groups:
+            keys = columns[group.begin : group.end]
+            is_large = keys.size >= min_keys and keys_bytes(keys) > MAX_SENT_BYTES
+            groups.append(replace(group, digest=key_digest(keys)) if is_large else group)
+        return replace(self, columns=columns, groups=tuple(groups))
 
 
 def keys_bytes(keys: Int64s) -> int:
-    """Estimate the encoded size of keys in bytes. Among random keys, the largest gap is about eight times the mean."""
-    if keys.size < 2 or keys[-1] < keys[0]:  # keys of blocks, in any order
+    """Estimate the encoded size of keys in bytes. Among random keys, the largest gap is about 8 times the mean gap."""
+    if keys.size < 2 or keys[-1] < keys[0]:  # keys of blocks can be in any order
         return keys.nbytes
     gap = int(keys[-1] - keys[0]) // keys.size
     return keys.size * narrowest(8 * gap).itemsize
 
 
 def split_blocks(spec: MatrixSpec, route: Route, columns: Int64s) -> SplitKeys:
-    """Group columns by partition for block operations. Columns keep the order given, with their duplicates.
+    """Group columns by partition for block operations. Columns keep the caller's order, with their duplicates.
 
-    Sorting blocks takes as long as sending them, and servers accept them in any order.
+    Servers accept blocks in any order, and sorting blocks would take as long as sending them.
     """
     check_columns(spec, columns)
     count = len(route.addresses)
@@ -196,19 +194,19 @@ def _groups(cuts: Sequence[int] | Int64s, size: int) -> tuple[Group, ...]:
 
 
 def _reordered(by_owner: Int64s, order: Int64s | None, firsts: Int64s | None) -> tuple[Int64s, Int64s | None]:
-    """Return order and firsts of columns that were permuted once more, by ``by_owner``."""
+    """Return ``order`` and ``firsts`` of columns that were then permuted by ``by_owner``."""
     if order is None:
         return by_owner, None
     if firsts is None:
         return order[by_owner], None
     counts = np.diff(firsts, append=order.size)[by_owner]
     starts = np.cumsum(counts) - counts
-    # The duplicates of each column stay adjacent: its first position, the next, and so on.
-    within = np.arange(order.size) - np.repeat(starts, counts)
-    return order[np.repeat(firsts[by_owner], counts) + within], starts
+    # The duplicates of each column stay adjacent and in order.
+    offsets = np.arange(order.size) - np.repeat(starts, counts)
+    return order[np.repeat(firsts[by_owner], counts) + offsets], starts
 
 
-Cutter = Callable[[MatrixSpec, Route, Int64s], SplitKeys]
+Splitter = Callable[[MatrixSpec, Route, Int64s], SplitKeys]
 
 
 class SplitCache:
@@ -229,34 +227,34 @@ class SplitCache:
         return self._split(split_blocks, _blocks_in_group(spec), min_keys, spec, route, columns)
 
     def _split(
-        self, cut: Cutter, size: int, min_keys: int, spec: MatrixSpec, route: Route, columns: Int64s
+        self, splitter: Splitter, max_keys: int, min_keys: int, spec: MatrixSpec, route: Route, columns: Int64s
     ) -> SplitKeys:
-        """Cut columns into groups of at most ``size``; groups of at least ``min_keys`` get a digest."""
+        """Cut columns into groups of at most ``max_keys``; large groups of at least ``min_keys`` get a digest."""
         if columns.size < MIN_NAMED_KEYS:
-            return cut(spec, route, columns)
-        name = (cut, size, min_keys, key_digest(columns), spec.kind, spec.dim, route.bounds)
+            return splitter(spec, route, columns)
+        key = (splitter, max_keys, min_keys, key_digest(columns), spec.kind, spec.dim, route.bounds)
         with self._lock:
-            cached = self._splits.get(name)
+            cached = self._splits.get(key)
             if cached is not None:
-                self._splits.move_to_end(name)
+                self._splits.move_to_end(key)
                 return cached
-            is_repeated = name in self._seen
-            self._seen[name] = None
-            self._seen.move_to_end(name)
+            is_repeated = key in self._seen
+            self._seen[key] = None
+            self._seen.move_to_end(key)
             if len(self._seen) > SEEN_SETS:
                 self._seen.popitem(last=False)
-        parts = cut(spec, route, columns)
+        result = splitter(spec, route, columns)
         if not is_repeated:
-            return parts
-        parts = parts.named(min_keys)
+            return result
+        result = result.with_digests(min_keys)
         with self._lock:
-            if name not in self._splits and parts.nbytes <= self._limit_bytes:
-                self._splits[name] = parts
-                self._bytes += parts.nbytes
+            if key not in self._splits and result.nbytes <= self._limit_bytes:
+                self._splits[key] = result
+                self._bytes += result.nbytes
                 while self._bytes > self._limit_bytes:
                     _, dropped = self._splits.popitem(last=False)
                     self._bytes -= dropped.nbytes
-        return parts
+        return result
 
 
 # One cache per process is enough, because it memoizes pure functions.
@@ -264,14 +262,14 @@ SPLITS = SplitCache()
 
 
 class ServerKeySets:
-    """The key sets that servers are believed to have cached, by partition. Thread-safe."""
+    """The key sets that each partition's server has probably cached. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._names: OrderedDict[tuple[int, int, bytes], None] = OrderedDict()
+        self._known: OrderedDict[tuple[int, int, bytes], None] = OrderedDict()
 
     def shorten(self, request: Request) -> Request:
-        """Return the request, with only the digest of each key set that the server is believed to have cached."""
+        """Return the request, with only the digest of each key set that the server has probably cached."""
         operations: list[Operation] = []
         for operation in request.operations:
             if operation.keys is not None and operation.keys.columns is not None and self._knows(operation):
@@ -280,31 +278,28 @@ class ServerKeySets:
         return replace(request, operations=tuple(operations))
 
     def add(self, request: Request) -> None:
-        """Note that a server answered a request, and so has received its key sets."""
+        """Record that a server has received the key sets of a request."""
         with self._lock:
-            for name in _named_sets(request):
-                self._names[name] = None
-                self._names.move_to_end(name)
-                if len(self._names) > KNOWN_SETS:
-                    self._names.popitem(last=False)
+            for key_set in _key_sets(request):
+                self._known[key_set] = None
+                self._known.move_to_end(key_set)
+                if len(self._known) > KNOWN_SETS:
+                    self._known.popitem(last=False)
 
     def forget(self, request: Request) -> None:
-        """Note that a server did not have a key set of the request."""
+        """Record that a server did not have a key set of a request."""
         with self._lock:
-            for name in _named_sets(request):
-                self._names.pop(name, None)
+            for key_set in _key_sets(request):
+                self._known.pop(key_set, None)
 
     def _knows(self, operation: Operation) -> bool:
         with self._lock:
-            return (operation.matrix, operation.partition, _digest(operation)) in self._names
+            return operation.keys is not None and (
+                (operation.matrix, operation.partition, operation.keys.digest) in self._known
+            )
 
 
-def _digest(operation: Operation) -> bytes | None:
-    return None if operation.keys is None else operation.keys.digest
-
-
-def _named_sets(request: Request) -> Iterator[tuple[int, int, bytes]]:
+def _key_sets(request: Request) -> Iterator[tuple[int, int, bytes]]:
     for operation in request.operations:
-        digest = _digest(operation)
-        if digest is not None:
-            yield operation.matrix, operation.partition, digest
+        if operation.keys is not None and operation.keys.digest is not None:
+            yield operation.matrix, operation.partition, operation.keys.digest

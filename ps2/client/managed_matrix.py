@@ -26,7 +26,7 @@ from ps2.protocol.messages import Operation, Result
 Params = Mapping[str, int | float]
 Merge = Callable[[list[Result]], Any]
 
-# Where an operation in slices begins: it scans from the last slot down, which this number stands for.
+# An operation in slices scans the slots from the last one down. This number stands for the last slot.
 LAST_SLOT = -1
 INT64_MASK = 2**63 - 1
 
@@ -58,7 +58,7 @@ class Mark:
 
     Attributes:
         lineage: a hash of the partitions' lineages. It changes when the matrix is loaded or rolled back.
-        tick: the changes since the mark are those in and after this tick.
+        tick: the tick of the first changes after the mark.
     """
 
     lineage: int
@@ -98,50 +98,50 @@ class ManagedMatrix:
 
     def status(self) -> KeyStatus:
         """Sum the counts of all partitions; see ``DCV.keyStatus``."""
-        numbers, now_s = self._states()
-        _, _, active, waiting, admitted, expired, evicted, _ = numbers.sum(axis=0).tolist()
+        states, now_s = self._states()
+        _, _, active, waiting, admitted, expired, evicted, _ = states.sum(axis=0).tolist()
         return KeyStatus(active, waiting, admitted, expired, evicted, now_s)
 
     def advance(self, now_s: float, touched: bool) -> None:
         """Advance the time; see ``DCV.advance``."""
         now_s = _seconds("advance: nowS", now_s, minimum=0)
-        numbers, before_s = self._states()
-        if now_s < before_s:
+        states, current_s = self._states()
+        if now_s < current_s:
             raise OutOfRangeError(
-                f"advance: the time of a matrix never goes back: expected at least {before_s:g}, got {now_s:g}"
+                f"advance: the time of a matrix never goes back: expected at least {current_s:g}, got {now_s:g}"
             )
-        params = {"now_s": now_s, "tick": _next_tick(numbers), "touched": int(bool(touched))}
+        params = {"now_s": now_s, "tick": _next_tick(states), "touched": int(bool(touched))}
         self._on_partitions("keys_advance", params, mutates=True)
 
     def expire(self, older_s: float | None) -> int:
         """Remove old keys; see ``DCV.expire``."""
         older_s = self.policy.expire_after_s if older_s is None else _seconds("expire: olderThanS", older_s, minimum=0)
         if older_s is None:
-            raise ConfigError("expire: olderThanS: this matrix has no expireAfterS: name an age in seconds")
-        return self._in_slices("keys_expire", lambda left: {"older_s": older_s, "begin": left}, LAST_SLOT)
+            raise ConfigError("expire: olderThanS: expected an age in seconds, as this matrix has no expireAfterS")
+        return self._in_slices("keys_expire", lambda slot: {"older_s": older_s, "begin": slot})
 
     def evict(self, keep: int) -> int:
         """Remove the least recently touched keys; see ``DCV.evict``."""
         if not is_whole(keep) or keep < 0:
             raise ConfigError(f"evict: keep: expected a number of keys, got {keep!r}")
         # Keys are spread evenly over the partitions by their hash.
-        each = -(-int(keep) // len(self.target.partitions))
-        return self._in_slices("keys_evict", lambda left: {"keep": each}, LAST_SLOT)
+        keep_each = -(-int(keep) // len(self.target.partitions))
+        return self._in_slices("keys_evict", lambda _: {"keep": keep_each})
 
     def remove(self, keys: Any) -> int:
         """Remove keys; see ``DCV.remove``."""
-        parts = SPLITS.split(self.target.spec, self.target.route, as_indices(keys))
+        split = SPLITS.split(self.target.spec, self.target.route, as_indices(keys))
         operations = tuple(
-            Operation("keys_remove", self.target.matrix, index, keys=some) for index, _, some in parts.key_sets()
+            Operation("keys_remove", self.target.matrix, index, keys=key_set) for index, _, key_set in split.key_sets()
         )
         return self._submit(operations, _total, mutates=True)
 
     def mark(self) -> Mark:
         """Begin a tick in all partitions; see ``DCVMatrix.mark``."""
-        numbers, _ = self._states()
-        tick = _next_tick(numbers)
+        states, _ = self._states()
+        tick = _next_tick(states)
         self._on_partitions("keys_mark", {"tick": tick}, mutates=True)
-        return Mark(_lineage(numbers), tick)
+        return Mark(_lineage(states), tick)
 
     def removed(self, since: Mark) -> Int64s:
         """Return removed keys; see ``DCVMatrix.removed``."""
@@ -152,65 +152,62 @@ class ManagedMatrix:
 
     def changed(self, since: Mark | None, rows: int | None) -> Iterator[tuple[Int64s, Array]]:
         """Yield touched keys and their values; see ``DCVMatrix.changed``."""
-        if rows is None:
-            rows = self.target.spec.rows
+        rows = self.target.spec.rows if rows is None else rows
         lineage = _lineage(self._states()[0]) if since is None else since.lineage
         self._check_lineage(lineage)
         tick = 0 if since is None else since.tick
-        left = {partition.index: LAST_SLOT for partition in self.target.partitions}
-        while left:
+        next_slots = {partition.index: LAST_SLOT for partition in self.target.partitions}
+        while next_slots:
             operations = tuple(
                 Operation(
                     *("keys_changed", self.target.matrix, index),
-                    params={"since": tick, "positions": rows, "begin": begin},
+                    params={"since": tick, "positions": rows, "begin": slot},
                 )
-                for index, begin in left.items()
+                for index, slot in next_slots.items()
             )
             pieces = self._submit(operations, _arrays)
-            for index, (position, keys, values) in zip(tuple(left), pieces, strict=True):
-                left[index] = int(position[0])
-                if not left[index]:
-                    del left[index]
+            for index, (next_slot, keys, values) in zip(tuple(next_slots), pieces, strict=True):
+                next_slots[index] = int(next_slot[0])
+                if not next_slots[index]:
+                    del next_slots[index]
                 if keys.size:
                     yield keys, values
         self._check_lineage(lineage)
 
     def _states(self) -> tuple[Int64s, float]:
         """Return int64 of shape (partitions, 8), described in ``ps2.server.key_operations``, and the matrix's time."""
-        states = self._on_partitions("keys_state", {})
-        return np.stack([numbers for numbers, _ in states]), max(float(now_s[0]) for _, now_s in states)
+        replies = self._on_partitions("keys_state", {})
+        return np.stack([state for state, _ in replies]), max(float(now_s[0]) for _, now_s in replies)
 
     def _check_lineage(self, expected: int) -> None:
         if _lineage(self._states()[0]) != expected:
             raise StaleMarkError(
-                "the matrix was loaded, or rolled back to a checkpoint, since the mark: read all keys instead"
+                "the matrix was loaded or rolled back to a checkpoint after the mark was made: read all keys instead"
             )
 
-    def _in_slices(self, name: str, params: Callable[[int], Params], first_slot: int) -> int:
-        """Repeat an operation, which answers (next slot, keys removed), until no slot is left; return the keys' sum."""
-        left, total = {partition.index: first_slot for partition in self.target.partitions}, 0
-        while left:
+    def _in_slices(self, name: str, params: Callable[[int], Params]) -> int:
+        """Repeat an operation on slices of slots, and return the number of removed keys.
+
+        Each answer is (next slot, number of removed keys); next slot 0: the partition is done.
+        """
+        next_slots, total = {partition.index: LAST_SLOT for partition in self.target.partitions}, 0
+        while next_slots:
             operations = tuple(
-                Operation(name, self.target.matrix, index, params=params(first_slot))
-                for index, first_slot in left.items()
+                Operation(name, self.target.matrix, index, params=params(slot)) for index, slot in next_slots.items()
             )
-            answers = self._submit(operations, _arrays, mutates=True)
-            total += sum(int(answer[0][1]) for answer in answers)
-            left = {index: int(answer[0][0]) for index, answer in zip(left, answers, strict=True) if answer[0][0]}
+            answers = [answer for (answer,) in self._submit(operations, _arrays, mutates=True)]
+            total += sum(int(answer[1]) for answer in answers)
+            next_slots = {index: int(a[0]) for index, a in zip(next_slots, answers, strict=True) if a[0]}
         return total
 
-    def _on_partitions(
-        self, name: str, params: Mapping[str, int | float], mutates: bool = False
-    ) -> list[tuple[Array, ...]]:
+    def _on_partitions(self, name: str, params: Params, mutates: bool = False) -> list[tuple[Array, ...]]:
         """Run an operation on all partitions; return the arrays of each answer."""
         operations = tuple(
             Operation(name, self.target.matrix, partition.index, params=params) for partition in self.target.partitions
         )
         return self._submit(operations, _arrays, mutates)
 
-    def _submit(
-        self, operations: tuple[Operation, ...], merge: Callable[[list[Result]], Any], mutates: bool = False
-    ) -> Any:
+    def _submit(self, operations: tuple[Operation, ...], merge: Merge, mutates: bool = False) -> Any:
         return submit(self.session, Plan(self.target.matrix, self.target.route, operations, merge, mutates))
 
 
@@ -222,14 +219,14 @@ def _total(results: Sequence[Result]) -> int:
     return sum(int(result.arrays[0][0]) for result in results)
 
 
-def _next_tick(numbers: Int64s) -> int:
-    """Return a tick that no partition has reached, from the numbers of ``_states``."""
-    return int(numbers[:, 0].max()) + 1
+def _next_tick(states: Int64s) -> int:
+    """Return a tick that no partition has reached."""
+    return int(states[:, 0].max()) + 1
 
 
-def _lineage(numbers: Int64s) -> int:
-    """Return a hash of the lineages of all partitions, from the numbers of ``_states``."""
-    return xxhash.xxh3_64_intdigest(np.ascontiguousarray(numbers[:, 1]).tobytes()) & INT64_MASK
+def _lineage(states: Int64s) -> int:
+    """Return a hash of the lineages of all partitions."""
+    return xxhash.xxh3_64_intdigest(np.ascontiguousarray(states[:, 1]).tobytes()) & INT64_MASK
 
 
 def _seconds(name: str, value: Any, minimum: float) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ps2.client import blocks, pairs, plans, storage
-from ps2.client.arguments import Distribution, draw_params
+from ps2.client.arguments import Distribution, random_params
 from ps2.client.batch import hold
 from ps2.client.declared import declared
 from ps2.client.fleet import Owner
@@ -259,7 +259,7 @@ class DCVMatrix(KeyCalls):
             ConfigError, DTypeError: a parameter is invalid, or belongs to the other distribution.
             UsageError: the matrix is sparse, so it has no columns before keys are added.
         """
-        params = draw_params(distribution, {"low": low, "high": high, "mean": mean, "std": std}, self.dtype)
+        params = random_params(distribution, {"low": low, "high": high, "mean": mean, "std": std}, self.dtype)
         return self._change(plans.rows_random(self._target(), rows, {"seed": seed, **params}))
 
     def axpy(self, rows_y: Any, rows_x: Any, alphas: Any) -> DCVMatrix:
@@ -319,8 +319,8 @@ class DCVMatrix(KeyCalls):
     def changed(self, since: Mark | None = None, rows: int | None = None) -> Iterator[tuple[Any, Any]]:
         """Yield the keys that were touched since a mark, with their present values, piece by piece.
 
-        Changes may go on meanwhile. Each piece is consistent. To miss no change, make the next mark before this call. A
-        key may come twice; its last values are the newest.
+        Other workers may change the matrix during the iteration. Each piece is consistent. To miss no change, make the
+        next mark before this call. A key may occur twice; its last values are the newest.
 
         Args:
             since: a mark of this matrix; None: yield all keys.
@@ -336,7 +336,7 @@ class DCVMatrix(KeyCalls):
         return self._keys("changed").changed(since, rows)
 
     def removed(self, since: Mark) -> Any:
-        """Return the keys that were removed since a mark: int64 of shape (n,). Some may be active again.
+        """Return the keys that were removed since a mark: int64 of shape (n,). Some can be active again.
 
         Raises:
             StaleMarkError: see ``changed``; or more keys were removed than the servers remember.
@@ -401,7 +401,7 @@ class DCVMatrix(KeyCalls):
         return plans.Target(first._matrix, replace(first._spec, rows=self._rows), first._route)
 
     def _colocated(self, where: str, kind: str, operand: Any) -> Handle:
-        """Return the handle of a further operand of an operation on this matrix."""
+        """Return the handle of an operand after this matrix; raise an error if it is not co-located with it."""
         handle_type = Handle if kind == "row" else DCVMatrix
         if not isinstance(operand, handle_type):
             expected = "DCV" if handle_type is Handle else "DCVMatrix"
@@ -416,6 +416,6 @@ class DCVMatrix(KeyCalls):
         return other
 
     def _spare_rows(self, count: int) -> Int64s:
-        """Return rows beyond those of this handle. They are freed with the handle."""
+        """Return the numbers of ``count`` rows that only this handle uses. They are freed with the handle."""
         self._spare += derive_all(self._first, max(count - len(self._spare), 0))
         return np.array([vector._row for vector in self._spare[:count]])

@@ -26,7 +26,7 @@ class Part:
     Attributes:
         slots: the part's range of the call's columns, in the order of their split; None if the call names no columns.
         block: the part's range along the axis that the call may be cut along; None if there is no such axis.
-        keys: the part's columns, if they travel as a key set.
+        keys: the part's columns, if they are sent as a key set.
     """
 
     partition: Partition
@@ -46,22 +46,22 @@ class Part:
         """Return the length of this part's range of an axis; 0 if unknown."""
         if isinstance(axis, int):
             return axis
-        where = self.slice(axis, blocks)
-        return lengths.get(axis, 0) if where is ALL else where.stop - where.start
+        window = self.slice(axis, blocks)
+        return lengths.get(axis, 0) if window is ALL else window.stop - window.start
 
 
 Answers = Sequence[tuple[Part, Result]]
 
 
 def merged(op: Op, dtype: np.dtype[Any], lengths: Mapping[str, int], split: SplitKeys | None, parts: Answers) -> Any:
-    """Merge the answers of all parts of a call; ``lengths`` are those of each known axis.
+    """Merge the answers of all parts of a call.
 
-    ``dtype``, the matrix's, applies to answers that declare none, even if there are no parts.
+    ``dtype``: the matrix's dtype, for answers that declare no dtype. ``lengths``: the total length of each known axis.
     """
     if not op.answers:
         return reduced(op, [result for _, result in parts])
     assembled = {
-        number: _assembled(op, number, dtype, lengths, split, parts)
+        number: _in_caller_order(op, number, dtype, lengths, split, parts)
         for number, answer in enumerate(op.answers)
         if SLOTS in answer.axes or COLUMNS in answer.axes
     }
@@ -70,16 +70,16 @@ def merged(op: Op, dtype: np.dtype[Any], lengths: Mapping[str, int], split: Spli
     else:
         if op.reduce == "list":
             return [result.arrays[0] if len(op.answers) == 1 else result.arrays for _, result in parts]
-        together = _together(op, dtype, lengths, parts)
-        merged = [assembled.get(number, together[number]) for number in range(len(op.answers))]
+        reduced_answers = _merged_blocks(op, dtype, lengths, parts)
+        merged = [assembled.get(number, reduced_answers[number]) for number in range(len(op.answers))]
     return merged[0] if len(merged) == 1 else tuple(merged)
 
 
 def reduced(op: Op, results: Sequence[Result]) -> Any:
     """Merge the numbers that the parts of a call returned."""
-    values = [result.scalar for result in results if result.scalar is not None]
     if op.reduce is None:
         return None
+    values = [result.scalar for result in results if result.scalar is not None]
     if op.reduce == "list":
         return values
     if op.reduce == "concat":
@@ -90,13 +90,13 @@ def reduced(op: Op, results: Sequence[Result]) -> Any:
     return float(np.sum(values) if op.reduce == "sum" else np.min(values) if op.reduce == "min" else np.max(values))
 
 
-def _assembled(
+def _in_caller_order(
     op: Op, number: int, dtype: np.dtype[Any], lengths: Mapping[str, int], split: SplitKeys | None, parts: Answers
 ) -> Array:
     """Assemble an answer that runs along the columns, in the caller's order."""
     axes = op.answers[number].axes
-    none = np.empty([0] * len(axes), op.answers[number].dtype or dtype)
-    first = next((result.arrays[number] for _, result in parts), none)
+    empty = np.empty([0] * len(axes), op.answers[number].dtype or dtype)
+    first = next((result.arrays[number] for _, result in parts), empty)
     first_lengths = {axis: length for axis, length in zip(axes, first.shape, strict=True) if isinstance(axis, str)}
     out = np.empty(
         [axis if isinstance(axis, int) else {**first_lengths, **lengths}[axis] for axis in axes], first.dtype
@@ -105,15 +105,15 @@ def _assembled(
         out[tuple(part.slice(axis, op.blocks) for axis in axes)] = result.arrays[number]
     if SLOTS not in axes or split is None or split.order is None:
         return out
-    back = np.empty_like(split.order)
-    back[split.order] = np.arange(split.order.size)
-    return out.take(back, axis=axes.index(SLOTS))
+    positions = np.empty_like(split.order)
+    positions[split.order] = np.arange(split.order.size)
+    return out.take(positions, axis=axes.index(SLOTS))
 
 
-def _together(op: Op, dtype: np.dtype[Any], lengths: Mapping[str, int], parts: Answers) -> list[Array]:
+def _merged_blocks(op: Op, dtype: np.dtype[Any], lengths: Mapping[str, int], parts: Answers) -> list[Array]:
     """Reduce the answers of each block over the partitions, then join the blocks."""
     if not parts:
-        return [_nothing(op, number, dtype, lengths) for number in range(len(op.answers))]
+        return [_empty_answer(op, number, dtype, lengths) for number in range(len(op.answers))]
     by_block: dict[int, list[tuple[Array, ...]]] = {}
     for part, result in parts:
         by_block.setdefault(0 if part.block is None else part.block.start, []).append(result.arrays)
@@ -150,7 +150,7 @@ def _better(a: tuple[Array, ...], b: tuple[Array, ...]) -> tuple[Array, ...]:
     )
 
 
-def _nothing(op: Op, number: int, dtype: np.dtype[Any], lengths: Mapping[str, int]) -> Array:
+def _empty_answer(op: Op, number: int, dtype: np.dtype[Any], lengths: Mapping[str, int]) -> Array:
     """Return the answer of a call without parts."""
     answer = op.answers[number]
     shape = [axis if isinstance(axis, int) else lengths.get(axis, 0) for axis in answer.axes]

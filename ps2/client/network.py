@@ -39,7 +39,7 @@ class FleetNetwork:
     def __init__(self, token: str | Tokens | None, wire: WireConfig | None = None, sure: bool = False) -> None:
         """Create the network; it connects on demand.
 
-        ``sure``: the token is certainly right, so that a server that does not know it is an impostor.
+        ``sure``: the token is certainly the fleet's, so a server that does not know it is not of the fleet.
         """
         self._token = Tokens.from_text(token)
         self._wire = wire or WireConfig()
@@ -52,11 +52,14 @@ class FleetNetwork:
         outcomes: dict[str, list[Outcome]] = {}
         sent: dict[str, Sent] = {}
         try:
-            left = [address for address, mine in requests.items() if not self._send(address, mine, sent, outcomes)]
-            if not left:
-                left = [address for address in list(sent) if not self._receive(address, sent, outcomes)]
-            if left:
-                outcomes |= self._poll({address: requests[address] for address in left if address not in sent}, sent)
+            pending = [
+                name for name, own_requests in requests.items() if not self._send(name, own_requests, sent, outcomes)
+            ]
+            if not pending:
+                pending = [address for address in list(sent) if not self._receive(address, sent, outcomes)]
+            if pending:
+                unsent = {address: requests[address] for address in pending if address not in sent}
+                outcomes |= self._poll(unsent, sent)
         except Exception as error:
             if self._pool.is_closed:
                 raise StoppedError(CLOSED) from error
@@ -92,7 +95,7 @@ class FleetNetwork:
         return True
 
     def _receive(self, address: str, sent: dict[str, Sent], outcomes: dict[str, list[Outcome]]) -> bool:
-        """Receive the reply to a request. Return False if it does not come, or not soon; then it stays in ``sent``."""
+        """Receive the reply to a request; return False if it fails or is late. A late one stays in ``sent``."""
         connection, request, header = sent[address]
         try:
             outcome = direct.receive(connection, request, header)
@@ -125,13 +128,13 @@ class FleetNetwork:
             for address in list(sent):
                 connection, request, _ = sent.pop(address)
                 in_flight.append(InFlightRequests(address, connection, [request], limit_bytes, unsent=[]))
-            for address, mine in requests.items():
+            for address, server_requests in requests.items():
                 try:
                     opened = self._pool.open(address)
                 except PS2Error as error:
-                    outcomes[address] = [error] * len(mine)
+                    outcomes[address] = [error] * len(server_requests)
                 else:
-                    in_flight.append(InFlightRequests(address, opened, mine, limit_bytes))
+                    in_flight.append(InFlightRequests(address, opened, server_requests, limit_bytes))
             exchange.run(in_flight, self._wire, self._byte_counts)
         finally:
             for flight in in_flight:
@@ -139,9 +142,9 @@ class FleetNetwork:
         return outcomes | {flight.address: flight.outcomes for flight in in_flight}
 
     def _give_back(self, flight: InFlightRequests) -> None:
-        """Return a connection to the pool if all its replies have come; others would deliver another call's replies."""
+        """Return a connection to the pool if it has no outstanding replies, which the next call would receive."""
         if flight.is_patient and flight.reusable:
-            with suppress(OSError):  # it has been closed meanwhile
+            with suppress(OSError):  # the connection has been closed
                 give_up_unanswered(flight.connection, self._wire.keepalive_s)
         if flight.reusable:
             self._pool.keep(flight.address, flight.connection)
@@ -156,8 +159,8 @@ class FleetNetwork:
 
         encoded = message.SerializeToString()
         with SHIELD, self._stopped_if_closed():
-            # gRPC waits while holding locks, which an exception in the middle would leave locked. So where an interrupt
-            # is possible, another thread makes the call.
+            # gRPC waits while it holds locks, which a KeyboardInterrupt would leave locked. So where one is possible,
+            # another thread makes the call.
             return reply.FromString(call_concurrently([encoded], ask)[0] if SHIELD.is_up else ask(encoded))
 
     @shielded
@@ -170,7 +173,7 @@ class FleetNetwork:
 
     @contextmanager
     def _stopped_if_closed(self) -> Iterator[None]:
-        """If the network was closed meanwhile, raise StoppedError in place of a call's result or error."""
+        """If the network was closed during a call, raise StoppedError in place of the call's result or error."""
         try:
             yield
         except Exception as error:
@@ -210,5 +213,5 @@ class FleetNetwork:
         if local is None:
             return None
         if remote.carried is None:
-            raise UnavailableError("it has closed the connection")
+            raise UnavailableError("the server has closed the connection")
         return ConnectionCounts(local, remote.carried)

@@ -24,16 +24,15 @@ from ps2.ops.matrix import rows_dot as dots_of
 
 Coefficients = Callable[[Float64s], Any]
 
-# Two row numbers and a float64.
-PAIR_BYTES = 24
-# All changes use the rows' values before the update, so a server must get all pairs in one request. Larger updates
-# accumulate in spare rows first.
+PAIR_BYTES = 24  # two row numbers and a float64
+# All changes use the rows' values before the update, so a server must get all pairs in one request. Larger updates are
+# first summed in spare rows.
 MAX_ON_SERVERS = WireConfig.request_limit_bytes // PAIR_BYTES
 
 
 @dataclass(frozen=True)
 class Embeddings:
-    """The rows that pairs refer to; ``spare`` returns this many rows of the same matrix that nobody else uses."""
+    """The matrix with the rows of the pairs; ``spare(count)`` returns ``count`` of its rows that nobody else uses."""
 
     session: Session
     target: Target
@@ -44,7 +43,7 @@ def update(rows: Embeddings, rows_a: Any, rows_b: Any, coefficients: Coefficient
     """Implement ``DCVMatrix.pairUpdate``."""
     session, target = rows.session, rows.target
     if in_batch():
-        raise UsageError("pairUpdate needs its dots before it can go on: call it before or after the batch")
+        raise UsageError("pairUpdate cannot be part of a batch: call it before or after")
     if via not in ("auto", *get_args(PairStrategy)):
         raise UsageError(f"via: expected 'auto', 'servers' or 'rows', got {via!r}")
     if not callable(coefficients):
@@ -55,18 +54,16 @@ def update(rows: Embeddings, rows_a: Any, rows_b: Any, coefficients: Coefficient
     pairs = Pairs.of(rows_a, rows_b, target.spec.rows)
     if not pairs.a.size:
         return np.empty(0)
-    choice = planned(session, target, pairs) if via == "auto" else via
-    return (
-        _on_servers(rows, pairs, coefficients)
-        if choice == "servers"
-        else _on_rows(session, target, pairs, coefficients)
-    )
+    strategy = choose_strategy(session, target, pairs) if via == "auto" else via
+    if strategy == "servers":
+        return _on_servers(rows, pairs, coefficients)
+    return _on_rows(session, target, pairs, coefficients)
 
 
-def planned(session: Session, target: Target, pairs: Pairs) -> PairStrategy:
-    """Return the way that should take less time, by costs that are measured at the first use."""
+def choose_strategy(session: Session, target: Target, pairs: Pairs) -> PairStrategy:
+    """Return the strategy that should take less time, by costs that are measured at the first use."""
     work = pairs.workload(target)
-    # Do not even measure rows that exceed the sample size.
+    # Rows that exceed a sample cannot be measured.
     if target.spec.kind == "sparse" or work.columns * work.itemsize > MAX_BYTES:
         return "servers"
     if work.pairs > MAX_ON_SERVERS:
@@ -76,18 +73,18 @@ def planned(session: Session, target: Target, pairs: Pairs) -> PairStrategy:
 
 def _on_servers(rows: Embeddings, pairs: Pairs, coefficients: Coefficients) -> Float64s:
     session, target = rows.session, rows.target
-    named = {"rows_a": pairs.a, "rows_b": pairs.b}
-    dots: Float64s = session.dispatch.run([declared(target, "rows_dot", named)])[0]
-    weights = _ask(coefficients, dots)
+    row_arguments = {"rows_a": pairs.a, "rows_b": pairs.b}
+    dots: Float64s = session.dispatch.run([declared(target, "rows_dot", row_arguments)])[0]
+    weights = _checked_coefficients(coefficients, dots)
     if pairs.a.size <= MAX_ON_SERVERS:
-        session.dispatch.run([declared(target, "rows_pair_update", {**named, "coefficients": weights})])
+        session.dispatch.run([declared(target, "rows_pair_update", {**row_arguments, "coefficients": weights})])
     else:
         session.dispatch.run(_through_spare_rows(rows.spare(pairs.distinct.size), target, pairs, weights))
     return dots
 
 
 def _through_spare_rows(spare: Int64s, target: Target, pairs: Pairs, coefficients: Float64s) -> list[Plan[None]]:
-    """Plan to accumulate all changes in spare rows, from rows that do not change meanwhile, and then to add those."""
+    """Plan to sum all changes in spare rows, from unchanged rows, and then to add the sums to these rows."""
     both = replace(target, spec=replace(target.spec, rows=max(target.spec.rows, int(spare.max()) + 1)))
     return [
         rows_fill(both, spare, 0),
@@ -105,12 +102,12 @@ def _on_rows(session: Session, target: Target, pairs: Pairs, coefficients: Coeff
     old = session.dispatch.run([rows_pull(target, pairs.distinct, None)])[0]
     dots: Float64s = dots_of(old, pairs.index_a, pairs.index_b)
     # Send differences, not new values: concurrent additions of other workers are kept.
-    changes = pair_changes(old, pairs.index_a, pairs.index_b, _ask(coefficients, dots))
+    changes = pair_changes(old, pairs.index_a, pairs.index_b, _checked_coefficients(coefficients, dots))
     session.dispatch.run([rows_push(target, "rows_add", pairs.distinct, changes)])
     return dots
 
 
-def _ask(coefficients: Coefficients, dots: Float64s) -> Float64s:
+def _checked_coefficients(coefficients: Coefficients, dots: Float64s) -> Float64s:
     """Return the coefficients for the dots, checked."""
     # A copy, because the function may compute in place.
     values = as_values(coefficients(dots.copy()), np.dtype(np.float64), dots.shape, "coefficients")

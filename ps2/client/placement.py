@@ -1,4 +1,4 @@
-"""Chooses where an update of pairs of rows runs, on the servers or here on pulled rows, by a cost model. Pure.
+"""Chooses where an update of pairs of rows runs, on the servers or in this process, by a cost model. Pure.
 
 Dots on the servers move a few scalars per pair to and from every server. Pulled rows move whole, but only to one
 process. Which is cheaper depends on the machine, the network and the batch (paper, section 6.2.2, leaves the choice
@@ -21,7 +21,7 @@ PairStrategy = Literal["servers", "rows"]
 # Passes over the vectors of a pair: one for the dot, and one for the change of each row.
 PASSES = 3
 
-# Bounds of a sample.
+# The largest sample: pairs, multiply-adds, and bytes of rows.
 MAX_PAIRS = 1 << 14
 MAX_MADDS = 1 << 22
 MAX_BYTES = 4 << 20
@@ -66,11 +66,11 @@ class Costs:
     """Costs between this process and a fleet of a certain size, in seconds.
 
     Attributes:
-        latency_s: one minimal request to all servers in parallel.
-        scalar_s: moving one row number, coefficient or part of a dot between this process and one server.
-        byte_s: moving one byte of rows between this process and all servers together.
-        server_madd_s: one multiply-add, with all servers working in parallel.
-        local_madd_s: one multiply-add in this process.
+        latency_s: time of one minimal request to all servers in parallel.
+        scalar_s: time to send one row number, coefficient or partial dot between this process and one server.
+        byte_s: time to send one byte of rows between this process and all servers together.
+        server_madd_s: time of one multiply-add, with all servers working in parallel.
+        local_madd_s: time of one multiply-add in this process.
     """
 
     latency_s: float
@@ -82,14 +82,14 @@ class Costs:
 
 @dataclass(frozen=True)
 class Times:
-    """How long each probe of ``calibration`` took: four reads, and the update of the same pairs in this process.
+    """The duration of each probe of ``calibration``: four reads, and the update of the same pairs in this process.
 
     Attributes:
-        one_s: the dot of one pair.
-        scalars_s: one column of each server, for as many rows as the workload has pairs.
-        rows_s: the workload's distinct rows, whole.
-        dots_s: the dots of the workload's pairs.
-        local_s: their dots and changes, in this process.
+        one_s: to read the dot of one pair.
+        scalars_s: to read one column of each server, for as many rows as the workload has pairs.
+        rows_s: to read the workload's distinct rows.
+        dots_s: to read the dots of the workload's pairs.
+        local_s: to compute the dots and changes of these pairs in this process.
     """
 
     one_s: float
@@ -117,12 +117,12 @@ def row_seconds(costs: Costs, work: Workload) -> float:
 
 
 def choose(costs: Costs, work: Workload) -> PairStrategy:
-    """Return the faster way. On a tie take the servers, which need no memory in this process."""
+    """Return the faster strategy; if both take equally long, "servers", which needs no memory in this process."""
     return "servers" if server_seconds(costs, work) <= row_seconds(costs, work) else "rows"
 
 
 def sample(work: Workload) -> Workload:
-    """Return the part of a workload to measure with: all of it, or as much as takes a few milliseconds."""
+    """Return the part of a workload that is measured: at most as much as takes a few milliseconds."""
     pairs = min(work.pairs, MAX_PAIRS, max(MAX_MADDS // work.columns, 1))
     rows = min(work.distinct_rows, MAX_PAIRS, max(MAX_BYTES // (work.columns * work.itemsize), 1))
     return replace(work, pairs=pairs, distinct_rows=rows)
@@ -131,8 +131,8 @@ def sample(work: Workload) -> Workload:
 def solve(times: Times, work: Workload) -> Costs:
     """Return the costs that explain the times of a sample.
 
-    The costs always reproduce the times of the dots and of the rows. An error in another measurement only shifts time
-    from one cost to another.
+    The costs always reproduce the times of the dots and of the rows. An error in another time only makes one cost too
+    high and another one too low.
     """
     scalars = work.pairs * work.servers
     numbers = work.distinct_rows * work.servers

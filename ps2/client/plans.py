@@ -21,6 +21,7 @@ from ps2.ops.table import Array
 from ps2.protocol.messages import Keys, Operation, Result
 
 BLOCK_BYTES = WireConfig.block_bytes
+NO_PARAMS: Mapping[str, int | float] = {}
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -102,8 +103,8 @@ def pull(target: Target, start: int, stop: int, out: Array | None = None) -> Pla
     dtype = target.dtype
     out = np.empty(stop - start, dtype) if out is None else as_target(out, dtype, (stop - start,))
     operations = [
-        _pull(target, index, lo, hi, out[origin : origin + hi - lo])
-        for index, lo, hi, origin in _windows(target, start, stop)
+        read(target, "pull", index, out[offset : offset + hi - lo], target.rows, {"start": lo, "stop": hi})
+        for index, lo, hi, offset in _windows(target, start, stop)
     ]
     return Plan(target.matrix, target.route, tuple(operations), lambda _: out, mutates=False)
 
@@ -111,11 +112,14 @@ def pull(target: Target, start: int, stop: int, out: Array | None = None) -> Pla
 def pull_columns(target: Target, indices: Any, out: Array | None = None) -> Plan[Array]:
     """Plan to read a row at indices, in their order, into ``out`` if given."""
     columns, dtype = as_indices(indices), target.dtype
-    target_array = None if out is None else as_target(out, dtype, columns.shape)
-    parts = SPLITS.split(target.spec, target.route, columns)
-    values = target_array if target_array is not None and parts.order is None else np.empty(parts.columns.size, dtype)
-    operations = tuple(_gather(target, index, keys, values[where]) for index, where, keys in parts.key_sets())
-    return Plan(target.matrix, target.route, operations, lambda _: parts.spread(values, target_array), mutates=False)
+    output = None if out is None else as_target(out, dtype, columns.shape)
+    split = SPLITS.split(target.spec, target.route, columns)
+    values = output if output is not None and split.order is None else np.empty(split.columns.size, dtype)
+    operations = tuple(
+        read(target, "gather", index, values[window], target.rows, keys=keys)
+        for index, window, keys in split.key_sets()
+    )
+    return Plan(target.matrix, target.route, operations, lambda _: split.spread(values, output), mutates=False)
 
 
 def count_active(target: Target) -> Plan[list[int]]:
@@ -133,8 +137,8 @@ def pull_active(
 ) -> Plan[tuple[Int64s, Array]]:
     """Plan to read the active keys of a sparse row and their values, sorted by key.
 
-    For each partition, ``counts`` is the number of keys to read, in the order in which they became active, after
-    the first ``begins`` ones. None reads all keys in one block per partition.
+    Each partition numbers its keys in the order in which they became active. This reads the keys from number
+    ``begins`` (None: 0) to ``counts``; with ``counts`` None, all keys of a partition in one block.
     """
     windows: list[tuple[int, dict[str, int], int]] = []
     for p in target.partitions:
@@ -168,8 +172,8 @@ def push(target: Target, verb: str, values: Any, start: int, stop: int) -> Plan[
     _check(verb, target.spec.dtype)
     array = as_wire_values(values, target.spec, (stop - start,))
     operations = [
-        _push(target, verb, index, lo, array[origin : origin + hi - lo])
-        for index, lo, hi, origin in _windows(target, start, stop)
+        _push(target, verb, index, lo, array[offset : offset + hi - lo])
+        for index, lo, hi, offset in _windows(target, start, stop)
     ]
     return Plan(target.matrix, target.route, tuple(operations), _nothing, mutates=True)
 
@@ -179,13 +183,13 @@ def push_columns(target: Target, verb: str, values: Any, indices: Any) -> Plan[N
     _check(verb, target.spec.dtype)
     columns = as_indices(indices)
     array = as_wire_values(values, target.spec, columns.shape)
-    parts = SPLITS.split(target.spec, target.route, columns)
-    if verb in ("scatter_mul", "scatter_div") and parts.firsts is not None:
-        operations = tuple(_in_order(target, verb, columns, array, parts))
+    split = SPLITS.split(target.spec, target.route, columns)
+    if verb in ("scatter_mul", "scatter_div") and split.firsts is not None:
+        operations = tuple(_in_order(target, verb, columns, array, split))
     else:
-        distinct = parts.last(array) if verb == "scatter" else parts.summed(array)
+        distinct = split.last(array) if verb == "scatter" else split.summed(array)
         operations = tuple(
-            _scatter(target, verb, index, keys, distinct[where]) for index, where, keys in parts.key_sets()
+            _scatter(target, verb, index, keys, distinct[window]) for index, window, keys in split.key_sets()
         )
     return Plan(target.matrix, target.route, operations, _nothing, mutates=True, may_drop=target.may_drop)
 
@@ -194,33 +198,25 @@ def push_pull(target: Target, values: Any) -> Plan[Array]:
     """Plan to add values to a whole dense row and read the new values, in one round trip."""
     array = as_wire_values(values, target.spec, (target.spec.dim,))
     out = np.empty(target.spec.dim, target.dtype)
-    operations = tuple(
-        both
-        # Half a block each way.
-        for index, lo, hi, origin in _windows(target, 0, target.spec.dim, per_block=2)
-        for both in (
-            _push(target, "push_add", index, lo, array[origin : origin + hi - lo]),
-            _pull(target, index, lo, hi, out[origin : origin + hi - lo]),
-        )
-    )
-    return Plan(target.matrix, target.route, operations, lambda _: out, mutates=True)
+    operations: list[Operation] = []
+    for index, lo, hi, offset in _windows(target, 0, target.spec.dim, per_block=2):  # half a block each way
+        window = slice(offset, offset + hi - lo)
+        operations.append(_push(target, "push_add", index, lo, array[window]))
+        operations.append(read(target, "pull", index, out[window], target.rows, {"start": lo, "stop": hi}))
+    return Plan(target.matrix, target.route, tuple(operations), lambda _: out, mutates=True)
 
 
 def push_pull_columns(target: Target, values: Any, indices: Any) -> Plan[Array]:
     """Plan to add values at indices and read the new values, in one round trip; the keys travel once."""
     columns, dtype = as_indices(indices), target.dtype
     array = as_wire_values(values, target.spec, columns.shape)
-    parts = SPLITS.split(target.spec, target.route, columns)
-    added, updated = parts.summed(array), np.empty(parts.columns.size, dtype)
-    operations = tuple(
-        both
-        for index, where, keys in parts.key_sets()
-        for both in (
-            _scatter(target, "scatter_add", index, keys, added[where]),
-            _gather(target, index, Keys(keys.count), updated[where]),
-        )
-    )
-    return Plan(target.matrix, target.route, operations, lambda _: parts.spread(updated), mutates=True)
+    split = SPLITS.split(target.spec, target.route, columns)
+    added, updated = split.summed(array), np.empty(split.columns.size, dtype)
+    operations: list[Operation] = []
+    for index, window, keys in split.key_sets():
+        operations.append(_scatter(target, "scatter_add", index, keys, added[window]))
+        operations.append(read(target, "gather", index, updated[window], target.rows, keys=Keys(keys.count)))
+    return Plan(target.matrix, target.route, tuple(operations), lambda _: split.spread(updated), mutates=True)
 
 
 def rows_pull(target: Target, rows: Any, columns: Any | None, out: Array | None = None) -> Plan[Array]:
@@ -230,41 +226,22 @@ def rows_pull(target: Target, rows: Any, columns: Any | None, out: Array | None 
         dense_only(target.spec, "pull of whole rows")
         shape = (numbers.size, target.spec.dim)
         answer = np.empty(shape, dtype) if out is None else as_target(out, dtype, shape)
-        whole = tuple(
-            Operation(
-                name,
-                target.matrix,
-                index,
-                rows,
-                params,
-                arrays=arrays,
-                wire=target.spec.wire,
-                reply_bytes=answer[where].nbytes,
-                into=answer[where],
-            )
-            for index, name, rows, params, arrays, where in _row_blocks(target, numbers, "rows_pull", "pull")
+        row_reads = tuple(
+            read(target, name, index, answer[window], rows, params, arrays)
+            for index, name, rows, params, arrays, window in _row_blocks(target, numbers, "rows_pull", "pull")
         )
-        return Plan(target.matrix, target.route, whole, lambda _: answer, mutates=False)
+        return Plan(target.matrix, target.route, row_reads, lambda _: answer, mutates=False)
     indices = as_indices(columns)
     shape = (numbers.size, indices.size)
     out = None if out is None else as_target(out, dtype, shape)
-    parts = SPLITS.split(target.spec, target.route, indices)
-    values = out if out is not None and parts.order is None else np.empty((numbers.size, parts.columns.size), dtype)
-    some_columns = tuple(
-        Operation(
-            "rows_gather",
-            target.matrix,
-            index,
-            arrays=(numbers[some],),
-            keys=keys,
-            wire=target.spec.wire,
-            reply_bytes=values[some, where].nbytes,
-            into=values[some, where],
-        )
-        for index, where, keys in parts.key_sets()
-        for some in _row_runs(numbers.size, keys.count * dtype.itemsize)
+    split = SPLITS.split(target.spec, target.route, indices)
+    values = out if out is not None and split.order is None else np.empty((numbers.size, split.columns.size), dtype)
+    column_reads = tuple(
+        read(target, "rows_gather", index, values[run, window], arrays=(numbers[run],), keys=keys)
+        for index, window, keys in split.key_sets()
+        for run in _row_runs(numbers.size, keys.count * dtype.itemsize)
     )
-    return Plan(target.matrix, target.route, some_columns, lambda _: parts.spread(values, out), mutates=False)
+    return Plan(target.matrix, target.route, column_reads, lambda _: split.spread(values, out), mutates=False)
 
 
 def rows_push(target: Target, verb: str, rows: Any, values: Any) -> Plan[None]:
@@ -272,10 +249,10 @@ def rows_push(target: Target, verb: str, rows: Any, values: Any) -> Plan[None]:
     dense_only(target.spec, f"{verb} without columns")
     numbers = as_rows("rows", rows, target.spec.rows)
     array = as_wire_values(values, target.spec, (numbers.size, target.spec.dim))
-    one = {"rows_push": "push", "rows_add": "push_add"}[verb]
+    row_verb = {"rows_push": "push", "rows_add": "push_add"}[verb]
     operations = tuple(
-        Operation(name, target.matrix, index, rows, params, arrays=(*arrays, array[where]), wire=target.spec.wire)
-        for index, name, rows, params, arrays, where in _row_blocks(target, numbers, verb, one)
+        Operation(name, target.matrix, index, rows, params, arrays=(*arrays, array[window]), wire=target.spec.wire)
+        for index, name, rows, params, arrays, window in _row_blocks(target, numbers, verb, row_verb)
     )
     return Plan(target.matrix, target.route, operations, _nothing, mutates=True)
 
@@ -297,9 +274,9 @@ def _write_rows(target: Target, name: str, rows: Any, params: Mapping[str, Any])
     """Plan an operation that writes the given rows, or all rows, and takes no other array."""
     numbers = np.arange(target.spec.rows) if rows is None else as_rows("rows", rows, target.spec.rows)
     operations = tuple(
-        Operation(name, target.matrix, p.index, params=params, arrays=(numbers[some],))
+        Operation(name, target.matrix, p.index, params=params, arrays=(numbers[run],))
         for p in target.partitions
-        for some in _row_runs(numbers.size, numbers.itemsize)
+        for run in _row_runs(numbers.size, numbers.itemsize)
     )
     return Plan(target.matrix, target.route, operations, _nothing, mutates=True)
 
@@ -309,34 +286,35 @@ def rows_scatter_add(target: Target, rows: Any, values: Any, columns: Any) -> Pl
     numbers = as_rows("rows", rows, target.spec.rows)
     indices = as_indices(columns)
     array = as_wire_values(values, target.spec, (numbers.size, indices.size))
-    parts = SPLITS.split(target.spec, target.route, indices)
-    added = parts.summed(array)
+    split = SPLITS.split(target.spec, target.route, indices)
+    added = split.summed(array)
     operations = tuple(
         Operation(
             "rows_scatter_add",
             target.matrix,
             index,
-            arrays=(numbers[some], added[some, where]),
+            arrays=(numbers[run], added[run, window]),
             keys=keys,
             wire=target.spec.wire,
         )
-        for index, where, keys in parts.key_sets()
-        for some in _row_runs(numbers.size, keys.count * array.itemsize)
+        for index, window, keys in split.key_sets()
+        for run in _row_runs(numbers.size, keys.count * array.itemsize)
     )
     return Plan(target.matrix, target.route, operations, _nothing, mutates=True, may_drop=target.may_drop)
 
 
-def _pull(target: Target, partition: int, start: int, stop: int, into: Array) -> Operation:
-    return Operation(
-        "pull",
-        target.matrix,
-        partition,
-        target.rows,
-        {"start": start, "stop": stop},
-        wire=target.spec.wire,
-        reply_bytes=into.nbytes,
-        into=into,
-    )
+def read(  # noqa: PLR0913 - the fields of an operation
+    target: Target,
+    name: str,
+    partition: int,
+    into: Array,
+    rows: tuple[int, ...] = (),
+    params: Mapping[str, int | float] = NO_PARAMS,
+    arrays: tuple[Array, ...] = (),
+    keys: Keys | None = None,
+) -> Operation:
+    """Return an operation whose only array is read into ``into``."""
+    return Operation(name, target.matrix, partition, rows, params, arrays, keys, target.spec.wire, into.nbytes, into)
 
 
 def _push(target: Target, verb: str, partition: int, start: int, values: Array) -> Operation:
@@ -349,34 +327,15 @@ def _scatter(target: Target, verb: str, partition: int, keys: Keys, values: Arra
     return Operation(verb, target.matrix, partition, target.rows, arrays=(values,), keys=keys, wire=target.spec.wire)
 
 
-def _gather(target: Target, partition: int, keys: Keys, into: Array) -> Operation:
-    return Operation(
-        "gather",
-        target.matrix,
-        partition,
-        target.rows,
-        keys=keys,
-        wire=target.spec.wire,
-        reply_bytes=into.nbytes,
-        into=into,
-    )
-
-
-def _in_order(target: Target, verb: str, columns: Int64s, values: Array, parts: SplitKeys) -> Iterator[Operation]:
+def _in_order(target: Target, verb: str, columns: Int64s, values: Array, split: SplitKeys) -> Iterator[Operation]:
     """Yield operations with adjacent duplicates, for verbs whose duplicates cannot be summed first."""
-    assert parts.order is not None
-    assert parts.firsts is not None
-    bounds = np.append(parts.firsts, columns.size)
-    for group in parts.groups:
-        some = parts.order[bounds[group.begin] : bounds[group.end]]
-        yield Operation(
-            verb,
-            target.matrix,
-            group.partition,
-            target.rows,
-            arrays=(columns[some], values[some]),
-            wire=target.spec.wire,
-        )
+    assert split.order is not None
+    assert split.firsts is not None
+    bounds = np.append(split.firsts, columns.size)
+    for group in split.groups:
+        positions = split.order[bounds[group.begin] : bounds[group.end]]
+        arrays = (columns[positions], values[positions])
+        yield Operation(verb, target.matrix, group.partition, target.rows, arrays=arrays, wire=target.spec.wire)
 
 
 def _windows(target: Target, start: int, stop: int, per_block: int = 1) -> Iterator[tuple[int, int, int, int]]:
@@ -391,19 +350,22 @@ def _windows(target: Target, start: int, stop: int, per_block: int = 1) -> Itera
             yield p.index, lo - p.begin, hi - p.begin, lo - start
 
 
-def _row_blocks(target: Target, numbers: Int64s, many: str, one: str) -> Iterator[tuple[Any, ...]]:
-    """Cut whole rows into blocks: (partition, operation, its rows, params and arrays, index in rows x columns)."""
-    # ``one`` works on a part of one row: for a single row, rows longer than a block, and rows that are not contiguous.
+def _row_blocks(target: Target, numbers: Int64s, rows_verb: str, row_verb: str) -> Iterator[tuple[Any, ...]]:
+    """Cut rows into blocks: (partition, operation, its rows, params and arrays, index into values of rows x columns).
+
+    ``row_verb`` works on a part of one row: for a single row, rows longer than a block, and rows that are not
+    contiguous.
+    """
     itemsize = target.dtype.itemsize
     for p in target.partitions:
         if numbers.size > 1 and target.spec.layout == "row" and p.width * itemsize <= BLOCK_BYTES:
-            for some in _row_runs(numbers.size, p.width * itemsize):
-                yield p.index, many, (), {}, (numbers[some],), (some, slice(p.begin, p.end))
+            for run in _row_runs(numbers.size, p.width * itemsize):
+                yield p.index, rows_verb, (), NO_PARAMS, (numbers[run],), (run, slice(p.begin, p.end))
             continue
         for position, number in enumerate(numbers.tolist()):
             for index, lo, hi, _ in _windows(target, p.begin, p.end):
-                params = {"start": lo} if many != "rows_pull" else {"start": lo, "stop": hi}
-                yield index, one, (number,), params, (), (position, slice(p.begin + lo, p.begin + hi))
+                params = {"start": lo} if rows_verb != "rows_pull" else {"start": lo, "stop": hi}
+                yield index, row_verb, (number,), params, (), (position, slice(p.begin + lo, p.begin + hi))
 
 
 def _row_runs(count: int, row_bytes: int) -> Iterator[slice]:

@@ -19,7 +19,7 @@ from ps2.ops.packing import narrow, widen
 from ps2.ops.table import Array
 from ps2.protocol.messages import Operation
 
-# Limit of the additions that a read may lack. Beyond it, the client waits for the queue and reads again.
+# Limit of the additions missing in a read's answers. Beyond it, the client waits for the queue and reads again.
 MISSING_BYTES = 64 << 20
 
 _ADDITIONS = ("push_add", "scatter_add", "rows_add", "rows_scatter_add", "columns_add")
@@ -27,8 +27,8 @@ _SUBTRACTIONS = ("push_sub", "scatter_sub")
 # Operations that change only the rows that their first array names.
 _AT_ROWS = ("rows_add", "rows_scatter_add", "rows_push", "rows_fill", "rows_random", "columns_random")
 
-Where = slice | Array
-Numbers = range | Array
+Index = slice | Array
+RowsOrColumns = range | Array
 
 
 def is_plain(plans: Iterable[Plan[Any]]) -> bool:
@@ -37,10 +37,10 @@ def is_plain(plans: Iterable[Plan[Any]]) -> bool:
 
 
 class ReadYourWrites:
-    """Collects the queued additions that the answers of plain reads lack.
+    """Collects the queued additions that are missing in the answers of plain reads.
 
     Attributes:
-        is_void: True if the answers lack changes that the client cannot add, so they are useless.
+        is_void: True if a change is missing that the client cannot add, so the answers are useless.
     """
 
     def __init__(self, plans: Sequence[Plan[Any]]) -> None:
@@ -54,9 +54,9 @@ class ReadYourWrites:
         self.is_void = not is_plain(plans)
 
     def lacks(self, plan: Plan[Any]) -> None:
-        """Note a plan whose changes the answers lack."""
+        """Record a plan whose changes are missing in the answers."""
         for write in plan.operations:
-            if self.is_void or not any(_touches(write, read) for read in self._reads_of(write)):
+            if self.is_void or not any(_may_change(write, read) for read in self._reads_of(write)):
                 continue
             self._bytes += write.nbytes
             if _is_sum(write) and not plan.may_drop and self._bytes <= MISSING_BYTES:
@@ -65,13 +65,13 @@ class ReadYourWrites:
                 self.void()
 
     def may_lack(self, plan: Plan[Any]) -> None:
-        """Note a plan whose changes the answers may hold or lack."""
+        """Record a plan whose changes are possibly in the answers."""
         if not self.is_void and self.touches(plan):
             self.void()
 
     def touches(self, plan: Plan[Any]) -> bool:
         """Return True if a plan may change the values that are read."""
-        return any(_touches(write, read) for write in plan.operations for read in self._reads_of(write))
+        return any(_may_change(write, read) for write in plan.operations for read in self._reads_of(write))
 
     def void(self) -> None:
         self.is_void = True
@@ -82,7 +82,7 @@ class ReadYourWrites:
         for write in self._missing:
             begin = self._bounds[write.matrix][write.partition]
             for read in self._reads_of(write):
-                if _touches(write, read):
+                if _may_change(write, read):
                     add_overlap(write, read, begin)
         self._missing.clear()
 
@@ -94,24 +94,27 @@ class ReadYourWrites:
 def add_overlap(write: Operation, read: Operation, begin: int) -> None:
     """Apply an addition to the answer of a read of the same partition, at the rows and columns that they share.
 
-    Intervals count from ``begin``, the partition's first column, keys from column 0.
+    ``begin``: the partition's first column. The "start" of an operation counts from there, keys from column 0.
     """
     assert read.into is not None
     out, values = _by_rows(read, read.into), _by_rows(write, _as_applied(write))
     rows = _rows(read, len(out)), _rows(write, len(values))
     columns = _columns(read, begin, out.shape[1]), _columns(write, begin, values.shape[1])
-    for in_rows, value_rows in _matches(*rows):
-        for in_columns, value_columns in _matches(*columns):
-            out_part, value_part = _grid(in_rows, in_columns), _grid(value_rows, value_columns)
+    for out_rows, value_rows in _matches(*rows):
+        for out_columns, value_columns in _matches(*columns):
+            out_index, value_index = _grid(out_rows, out_columns), _grid(value_rows, value_columns)
             with np.errstate(over="ignore", invalid="ignore"):
                 if write.name in _ADDITIONS:
-                    out[out_part] = out[out_part] + values[value_part]
+                    out[out_index] = out[out_index] + values[value_index]
                 else:
-                    out[out_part] = out[out_part] - values[value_part]
+                    out[out_index] = out[out_index] - values[value_index]
 
 
-def _matches(left: Numbers, right: Numbers) -> Iterator[tuple[Where, Where]]:
-    """Yield the positions of common numbers in two lists. If ``right`` repeats a number, each yield has one of them."""
+def _matches(left: RowsOrColumns, right: RowsOrColumns) -> Iterator[tuple[Index, Index]]:
+    """Yield the positions of common numbers in two lists.
+
+    If ``right`` has a number several times, each yield has one of its positions.
+    """
     if isinstance(left, range) and isinstance(right, range):
         lo, hi = max(left.start, right.start), min(left.stop, right.stop)
         if lo < hi:
@@ -129,13 +132,13 @@ def _matches(left: Numbers, right: Numbers) -> Iterator[tuple[Where, Where]]:
         yield slice(None), slice(None)
     else:
         order = np.argsort(right, kind="stable")
-        first, end = (np.searchsorted(right[order], left, side) for side in ("left", "right"))
-        for turn in range(int((end - first).max(initial=0))):
-            indices = np.flatnonzero(first + turn < end)
-            yield indices, order[first[indices] + turn]
+        begins, ends = (np.searchsorted(right[order], left, side) for side in ("left", "right"))
+        for repetition in range(int((ends - begins).max(initial=0))):
+            indices = np.flatnonzero(begins + repetition < ends)
+            yield indices, order[begins[indices] + repetition]
 
 
-def _grid(rows: Where, columns: Where) -> Any:
+def _grid(rows: Index, columns: Index) -> Any:
     if isinstance(rows, slice) or isinstance(columns, slice):
         return rows, columns
     return np.ix_(rows, columns)
@@ -153,7 +156,7 @@ def _uses_blocks(operation: Operation) -> bool:
     return operation.name in ("columns_pull", "columns_add")
 
 
-def _rows(operation: Operation, count: int) -> Numbers:
+def _rows(operation: Operation, count: int) -> RowsOrColumns:
     if _uses_blocks(operation):
         return range(count)
     if operation.rows:
@@ -161,7 +164,7 @@ def _rows(operation: Operation, count: int) -> Numbers:
     return operation.arrays[0]
 
 
-def _columns(operation: Operation, begin: int, count: int) -> Numbers:
+def _columns(operation: Operation, begin: int, count: int) -> RowsOrColumns:
     if operation.keys is not None:
         assert operation.keys.columns is not None
         return operation.keys.columns
@@ -177,7 +180,7 @@ def _as_applied(write: Operation) -> Array:
     return widen(narrow(values.reshape(-1), write.wire), values.dtype)
 
 
-def _touches(write: Operation, read: Operation) -> bool:
+def _may_change(write: Operation, read: Operation) -> bool:
     """Return True if an operation on the same partition may change the rows or blocks that are read."""
     if _uses_blocks(read) and _writes_columns(write):
         assert write.keys is not None

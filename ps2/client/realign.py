@@ -1,4 +1,4 @@
-"""Realigns vectors that are not co-located: copies their data through this process, window by window, and warns."""
+"""Copies vectors that are not co-located through this process to other servers, window by window, and warns."""
 
 from __future__ import annotations
 
@@ -18,18 +18,17 @@ from ps2.client.session import Session
 from ps2.errors import DTypeError, NotColocatedError, NotColocatedWarning, PrecisionWarning, ShapeError, UsageError
 from ps2.ops.table import Array
 
-# Bytes, or keys, of one vector that this process holds at a time.
+# The bytes of a dense vector, and the keys of a sparse one, that this process has in memory at a time.
 WINDOW_BYTES = 64 << 20
 WINDOW_KEYS = 8 << 20
-# Float64 represents every integer below this exactly.
+# Float64 represents every integer below this number exactly.
 EXACT_BELOW = 2.0**53
 
 
 def colocated_copy(base: H, other: H, dtype: str | None = None) -> H:
     """Return a vector with the data of ``other``, co-located with ``base``: ``other`` itself, or a copy.
 
-    A copy costs what the paper's Figure 4 calls inefficient. ``dtype``: the dtype of the result; None: the dtype
-    of ``base``.
+    The paper's Figure 4 calls such copies inefficient. ``dtype``: dtype of the result; None: that of ``base``.
     """
     _check_usable(base, other)
     dtype = dtype or base._spec.dtype
@@ -66,7 +65,7 @@ def _realigned_copy(base: H, other: H, dtype: str, fault: str) -> H:
     if not np.can_cast(other.dtype, np.dtype(dtype), "same_kind"):
         raise DTypeError(f"{other!r} does not fit {dtype}, the dtype that this operation needs with {base!r}")
     if base._spec.key_policy is not None:
-        # Each push would be a touch: it might not be admitted, or might evict other keys.
+        # Each push would be a touch: its key could be refused, or could evict other keys.
         raise NotColocatedError(
             f"{base!r} and {other!r} are not co-located ({fault}), and the keys of the first are managed: pull the "
             "second and push it"
@@ -90,14 +89,14 @@ def moved_alone(vector: H) -> H:
 
     If the servers lack memory for both, LimitError is raised and the vector stays as it is.
     """
-    alone = create(type(vector), replace(vector._spec, rows=1))
+    copy = create(type(vector), replace(vector._spec, rows=1))
     try:
-        transfer(vector._session, vector._stored(), alone._stored())
+        transfer(vector._session, vector._stored(), copy._stored())
     except BaseException:
-        alone.free()
+        copy.free()
         raise
     vector.free()
-    return alone
+    return copy
 
 
 def transfer(session: Session, source: Target, into: Target) -> int:
@@ -137,7 +136,7 @@ def _windows(session: Session, source: Target) -> Iterator[tuple[Array, Array]]:
     counts = session.dispatch.run([plans.count_active(source)])[0]
     step = max(1, WINDOW_KEYS // len(counts))
     for begin in range(0, max(counts, default=0), step):
-        # New keys come after the existing ones.
+        # A partition numbers new keys after its existing ones.
         ends = [min(count, begin + step) for count in counts]
         yield session.dispatch.run([plans.pull_active(source, ends, [begin] * len(counts))])[0]
 

@@ -21,14 +21,15 @@ class Piece(NamedTuple):
     """An operation to send.
 
     Attributes:
-        plan, position: the plan, and the position in it, of the operation's result.
-        part: the number of the operation's request, among those of its server or partition. It never changes between
-            attempts, even if the partition moves to another server.
-        parts: 1 if everything for the partition travels in one request; else the number of requests for the partition
-            that change data, and at least 2.
-        home: the shard (matrix, partition) whose route the operation follows: its own, or one for all shards that the
-            call's operations join. Operations with one home stay together, because each of their shards records the
+        plan: number of the operation's plan.
+        position: position of the operation in this plan.
+        home: the shard (matrix, partition) whose server gets the operation. Shards that an operation of the call uses
+            together have one home. Operations with one home stay together, because each of their shards records the
             same parts.
+        part: number of the operation's request, among the requests of its server or partition. It is the same in all
+            attempts, even if the partition moves to another server.
+        parts: 1 if all operations on the partition are sent in one request; else the number of requests for the
+            partition that change data, and at least 2.
     """
 
     plan: int
@@ -47,10 +48,10 @@ def cut(
     id: RequestId | None = None,
     first: int = 0,
 ) -> list[Piece]:
-    """Return the operations of plans in order, each with the part that it travels in; ``first`` numbers the first plan.
+    """Return the operations of plans in order, each with its part; ``first`` is the number of the first plan.
 
-    Everything for one server travels as one request if its payload in both directions fits ``block_bytes``.
-    Otherwise each partition gets its own requests, of about ``block_bytes`` each.
+    All operations for one server are sent as one request if its payload in both directions fits ``block_bytes``. If
+    not, each partition gets its own requests, of about ``block_bytes`` each.
     """
     homes = _homes(operation for plan in plans for operation in plan.operations)
     pieces = [
@@ -97,21 +98,21 @@ def _address(piece: Piece, routes: Mapping[int, Route]) -> str:
 
 
 def _homes(operations: Iterable[Operation]) -> dict[ShardId, ShardId]:
-    """Return the home of each shard that operations join with others: the shard of an operation's first operand."""
+    """Return the home of each shard that operations use together with others: the shard of the first operand."""
     homes: dict[ShardId, ShardId] = {}
     for operation in operations:
         if operation.others:
             home = homes.get(operation.shard_ids[0], operation.shard_ids[0])
-            moved = {homes[shard] for shard in operation.shard_ids if shard in homes} - {home}
+            old_homes = {homes[shard] for shard in operation.shard_ids if shard in homes} - {home}
             homes |= dict.fromkeys(operation.shard_ids, home)
-            if moved:
-                homes |= {shard: home for shard, other in homes.items() if other in moved}
+            if old_homes:
+                homes |= {shard: home for shard, old_home in homes.items() if old_home in old_homes}
     return homes
 
 
 def _sharing_keys(pieces: Sequence[Piece]) -> list[Piece]:
-    """Let consecutive operations on one partition with equal keys share them, so that the keys travel once."""
-    sharing: list[Piece] = []
+    """Remove the keys from operations that have the keys of the operation before them, so that keys are sent once."""
+    result: list[Piece] = []
     source: Operation | None = None
     for piece in pieces:
         operation = piece.operation
@@ -121,8 +122,8 @@ def _sharing_keys(pieces: Sequence[Piece]) -> list[Piece]:
             piece = piece._replace(operation=replace(operation, keys=Keys(operation.keys.count)))
         elif operation.keys.columns is not None:
             source = operation
-        sharing.append(piece)
-    return sharing
+        result.append(piece)
+    return result
 
 
 def _same_keys(source: Operation, operation: Operation) -> bool:

@@ -18,16 +18,16 @@ class RetryPolicy:
     def __init__(self, retry: RetryConfig) -> None:
         self._retry = retry
         self._pause_s = retry.first_pause_s
-        self._failing_s: float | None = None  # since when attempts have failed
-        self._stalled_s = 0.0  # since when they have failed without a sign of progress
+        self._failing_since_s: float | None = None
+        self._stalled_since_s = 0.0  # the last sign of progress, or the first failure
         self._master_error: TransientError | None = None
 
     def wait(self, error: TransientError) -> None:
         """Pause before the next attempt; raise the error instead if the time limit has passed."""
         now_s = time.monotonic()
-        if self._failing_s is None:
-            self._failing_s = self._stalled_s = now_s
-        failing_s, stalled_s = now_s - self._failing_s, now_s + self._pause_s - self._stalled_s
+        if self._failing_since_s is None:
+            self._failing_since_s = self._stalled_since_s = now_s
+        failing_s, stalled_s = now_s - self._failing_since_s, now_s + self._pause_s - self._stalled_since_s
         master = self._master_error if isinstance(self._master_error, UnreachableError) else None
         total_s = min(self._retry.total_s, self._retry.first_contact_s) if master is not None else self._retry.total_s
         if isinstance(error, UnreachableError) and self._master_error is None:
@@ -42,16 +42,16 @@ class RetryPolicy:
         self._pause_s = min(2 * self._pause_s, self._retry.longest_pause_s)
 
     def note_progress(self) -> None:
-        """Note progress, or a recovery under way: restart the time limit of calls without progress."""
-        self._stalled_s = time.monotonic()
+        """Restart the time limit: there was progress, or a recovery is under way."""
+        self._stalled_since_s = time.monotonic()
 
     def note_master(self, error: TransientError | None) -> None:
-        """Note why the coordinator did not answer; None if it did. It may pause for a while.
+        """Record the error of the last call to the master; None: it answered.
 
-        Raises the error if it was never reached, and the time limit for a first contact has passed.
+        Raises the error if the master was never reached, and the time limit for a first contact has passed.
         """
         self._master_error = error
-        stalled_s = 0.0 if self._failing_s is None else time.monotonic() - self._stalled_s
+        stalled_s = 0.0 if self._failing_since_s is None else time.monotonic() - self._stalled_since_s
         if isinstance(error, UnreachableError) and stalled_s > self._retry.first_contact_s:
             raise error
 
@@ -60,12 +60,13 @@ class RetryPolicy:
 class RollbackTracker:
     """The rollbacks known to one session.
 
-    In the driver, each rollback raises RolledBack once. In a task every call raises it, since the task may be a late
-    one of an earlier stage. A worker of a run learns of a rollback from its run; until then its changes are discarded
-    (``discard_changes``).
+    In the driver, each rollback raises RolledBack once. In a task every call raises it, because the task may belong to
+    a stage before the rollback. A worker of a run learns of a rollback from its run; until then its changes are
+    discarded (``discard_changes``).
 
     Attributes:
         on_rollback: called in the driver with epoch and step, before RolledBack is raised.
+        epoch: the epoch of the last rollback that raised RolledBack in the driver.
         newest: the newest epoch known to this process, and the step that the fleet rolled back to.
     """
 
@@ -110,7 +111,7 @@ class RollbackTracker:
 
     @property
     def discards_changes(self) -> bool:
-        """Whether a run's worker is in a clock that will be redone, so that its changes are discarded."""
+        """True if a run's worker is in a clock that will be redone, so that its changes are discarded."""
         run = self.ids.run
         return run is not None and run.seen > run.epoch
 
@@ -123,4 +124,4 @@ class RollbackTracker:
 
     def rolled_back(self) -> RolledBack:
         step = self.newest[1]
-        return RolledBack(f"the fleet rolled back to a checkpoint; go on from step {step}", step)
+        return RolledBack(f"the fleet rolled back to a checkpoint; continue from step {step}", step)

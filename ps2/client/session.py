@@ -31,7 +31,7 @@ class Session:
     """A process's connection to one fleet. Thread-safe. ``close`` it when done; a closed session raises StoppedError.
 
     Attributes:
-        master_address: the address of the master for this process; "": the address that all others use.
+        master_address: the address of the master for this process; "": the address that other processes use.
     """
 
     fleet: FleetRef
@@ -52,9 +52,8 @@ class Session:
         self.dispatch = Dispatch(self.network, self.retry, self.wire, self.rollbacks, locator)
         self.stopwatch = self.dispatch.stopwatch
         self.routes = self.dispatch.routes
-        # The rows of live handles.
         self.owners = Owners()
-        # Rows of handles that were garbage-collected.
+        # Matrix, row and holder of handles that were garbage-collected.
         self._dropped: deque[tuple[int, int, str]] = deque()
         # Calls that tell the master about dropped rows and have not succeeded yet.
         self._unsent_drops: deque[tuple[Callable[[], None], RequestId | None]] = deque()
@@ -81,10 +80,10 @@ class Session:
 
     @contextlib.contextmanager
     def in_run(self, ids: RunIds) -> Iterator[None]:
-        """Number mutations as a run's worker meanwhile.
+        """Within the ``with`` statement, number mutations as a worker of a run.
 
-        At the end, unsent additions are dropped: a worker that leaves normally has flushed, and a worker that failed
-        sends them again.
+        At its end, unsent additions are dropped: a worker that returned has flushed, and the next attempt of a failed
+        worker sends them again.
         """
         self.ids.run = ids
         try:
@@ -95,7 +94,7 @@ class Session:
 
     @shielded
     def resume(self, epoch: int) -> None:
-        """Note that the run told its worker its position after the fleet's ``epoch``-th rollback."""
+        """Continue a run's worker at the position that its run sent after the fleet's ``epoch``-th rollback."""
         run = self.ids.run
         if run is not None and epoch > run.epoch:
             self.rollbacks.note(epoch, None)
@@ -105,7 +104,7 @@ class Session:
 
     @property
     def holder(self) -> str:
-        """The holder of rows that are handed out now; ``drop`` takes it back."""
+        """The holder under which the master hands out rows now, for ``drop``."""
         return self.ids.holder
 
     @shielded
@@ -135,10 +134,7 @@ class Session:
 
     @shielded
     def take_rows(self, matrix: int, count: int = 0, name: str = "") -> list[int]:
-        """Get zeroed rows of a matrix: ``count`` rows, or, for 0, all reserved rows that are not in use.
-
-        Only one has a name.
-        """
+        """Get rows of zeros: ``count`` rows, the only one under ``name``; 0: all reserved rows that are not in use."""
         self._release_dropped()
         with self._new_id() as id:
             return self.ask(lambda: self._master.take_rows(matrix, id, self.holder, count, name))
@@ -155,15 +151,15 @@ class Session:
             self.ask(lambda: self._master.free_rows(matrix, rows, id))
 
     def drop(self, matrix: int, rows: Sequence[int], holder: str) -> None:
-        """Note that a holder's last handle to rows is gone. The next call for rows tells the master."""
+        """Record that a holder's last handle to rows is gone. The next call for rows tells the master."""
         self._dropped.extend((matrix, row, holder) for row in rows)
 
     @shielded
     def at_one_version(self, matrix: int, attempt: Callable[[Route, int, RequestId], T]) -> T:
         """Send requests to several servers of a matrix at one route version; return the result of ``attempt``.
 
-        The whole attempt is repeated if a server could not answer, or if the route version changed meanwhile,
-        with the same mutation id.
+        The whole attempt is repeated, with the same mutation id, if a server could not answer or the route version
+        changed during the attempt.
         """
         self.dispatch.flush()
         attempts = RetryPolicy(self.retry)
@@ -188,9 +184,9 @@ class Session:
         self.network.close()
 
     def _remember(self, info: MatrixInfo) -> MatrixInfo:
-        # In this order: a thread that sees the route of a rolled-back fleet must also see the rollback (``dispatch``).
+        # The rollback comes first: a thread that sees the new route must also see the rollback (``dispatch``).
         self.rollbacks.note(info.epoch, info.step)
-        self.routes.note(info.id, info.route)
+        self.routes.store(info.id, info.route)
         return info
 
     def _release_dropped(self) -> None:
@@ -198,23 +194,23 @@ class Session:
             self.drop(owner.matrix, owner.rows, owner.holder)
         if self._dropped:
             self.dispatch.writer.drain()  # queued additions may still use these rows
-        handles: dict[tuple[int, str], list[int]] = {}
+        dropped_rows: dict[tuple[int, str], list[int]] = {}
         with contextlib.suppress(IndexError):  # the queue is empty, or another thread has just emptied it
             while True:
                 matrix, row, holder = self._dropped.popleft()
-                handles.setdefault((matrix, holder), []).append(row)
-        for (matrix, holder), rows in handles.items():
+                dropped_rows.setdefault((matrix, holder), []).append(row)
+        for (matrix, holder), rows in dropped_rows.items():
             # In a task the call gets no id. Garbage collection runs at arbitrary times, and a number taken here would
             # shift the numbers of the task's mutations.
             id = None if holder != self.ids.session else self._take_id()
             self._unsent_drops.append((functools.partial(self._master.drop_rows, matrix, rows, holder, id), id))
         with contextlib.suppress(IndexError):
             while True:
-                tell, id = self._unsent_drops.popleft()
+                drop_rows, id = self._unsent_drops.popleft()
                 try:
-                    self.ask(tell)
+                    self.ask(drop_rows)
                 except TransientError:
-                    self._unsent_drops.append((tell, id))  # the next call for rows sends it again, with the same id
+                    self._unsent_drops.append((drop_rows, id))  # the next call for rows sends it again with this id
                     raise
                 if id is not None:
                     self.ids.done(id)
@@ -229,8 +225,8 @@ class Session:
             self.ids.done(id)
 
     def _take_id(self) -> RequestId:
-        # A worker's next attempt asks again for the rows that it got before its first clock, so these ids must not
-        # expire.
+        # A worker's next attempt asks again for the rows that this attempt got before its first clock, so these ids
+        # must not expire.
         return replace(self.ids.next(), settled=0) if self.ids.run is not None else self.ids.next()
 
     @shielded

@@ -1,7 +1,7 @@
 """The sessions of this process, one per fleet: created at a task's first use, or installed by the coordinator.
 
-A child process that a task started has no session. Its updates would need mutation ids of their own, and these could
-not be repeated: another attempt of the task need not start the same processes.
+A child process that a task started has no session. Its updates would need mutation ids of their own, which another
+attempt of the task could not repeat, because it might start other processes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _lock = threading.Lock()
 _sessions: dict[tuple[int, str], Session] = {}  # keyed by process: workers fork, and a channel does not survive a fork
 _stopped: set[str] = set()
 _current: str | None = None
-# The parent that holds the sessions which this process inherited by fork; 0 if this process may open its own.
+# The parent process whose sessions this process inherited by fork; 0: this process may open its own sessions.
 _forked_from = 0
 
 
@@ -134,7 +134,7 @@ def _note_fork() -> None:
 
 
 def _began_as_child() -> bool:
-    """Return True if the running task forked this process before this module was imported."""
+    """Return True if a running task forked this process before this module was imported."""
     if task_context() is None:
         return False
     main = getattr(sys.modules["__main__"], "__spec__", None)

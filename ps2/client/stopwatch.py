@@ -14,7 +14,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 class BusyTime:
-    """Seconds during which at least one thread is inside ``with busy:``. Thread-safe."""
+    """Measures the time during which at least one thread is inside ``with busy_time:``. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -46,12 +46,12 @@ class BusyTime:
 
 
 class Stopwatch:
-    """Seconds spent in the calls of one thread. Calls of other threads do not count.
+    """Measures the seconds that one thread spends in calls, by kind.
 
-    Nested calls count separately: a pull that first waits for queued additions counts as a push for that time.
+    Time in a nested call counts for its kind alone: while a pull waits for queued additions, the kind is "push".
 
     Attributes:
-        is_on: True if a thread's calls are measured.
+        is_on: True from the first ``reset`` on.
     """
 
     def __init__(self) -> None:
@@ -80,19 +80,19 @@ class Stopwatch:
             self.stop()
 
     def start(self, kind: Kind) -> None:
-        """Count the time until ``stop`` for a kind, if this thread is measured."""
+        """Count the time until ``stop`` as time of a kind, if this thread is measured."""
         if self._thread == threading.get_ident():
             self._count()
             self._running.append(kind)
 
     def stop(self) -> None:
-        """End what the last ``start`` began. A call that began before the measurement has no effect."""
+        """End the call of the last ``start``; no effect if that was before the measurement."""
         if self._thread == threading.get_ident() and self._running:
             self._count()
             self._running.pop()
 
     def move(self, seconds: float, kind: Kind, to: Kind) -> None:
-        """Move seconds from one kind to another, for time whose kind is known only afterwards."""
+        """Move seconds from one kind to another: for some time, the kind is known only afterwards."""
         moved = min(seconds, self.seconds[kind])
         self.seconds[kind] -= moved
         self.seconds[to] += moved

@@ -44,23 +44,23 @@ def save(vector: Handle, rows: Sequence[int], url: str) -> None:
     vector._check_usable()
     session, matrix = vector._session, vector._matrix
     fs, root = resolve_url(url)
-    before = folders.read_manifest(url) if folders.is_complete(url) else None
-    if before is not None and before.number:
-        raise UsageError(f"{url}: expected a place for saved rows, but it holds checkpoint {before.number}")
+    earlier_save = folders.read_manifest(url) if folders.is_complete(url) else None
+    if earlier_save is not None and earlier_save.number:
+        raise UsageError(f"{url}: expected a folder for saved rows, but it has checkpoint {earlier_save.number}")
     began_s, created_s = time.monotonic(), time.time()
     spec = replace(session.matrix(matrix).spec, rows=len(rows))
-    unique, attempts = uuid.uuid4().hex[:12], itertools.count()
-    tried: list[str] = []
+    save_id, attempts = uuid.uuid4().hex[:12], itertools.count()
+    file_names: list[str] = []
 
     def attempt(route: Route, version: int, id: RequestId) -> SavedMatrix:
         # Each attempt uses new file names: a server that was presumed dead may still be writing.
-        stem = f"{unique}-{next(attempts)}-"
-        tried.extend(file_name(stem, matrix, p, kind) for p in route.partitions for kind in array_kinds(spec))
-        control, where = _control(session, version), shared_url(url)
+        stem = f"{save_id}-{next(attempts)}-"
+        file_names.extend(file_name(stem, matrix, p, kind) for p in route.partitions for kind in array_kinds(spec))
+        control, folder = _control(session, version), shared_url(url)
 
         def write(address: str, partitions: Sequence[Partition]) -> list[SavedShard]:
             indices = tuple(partition.index for partition in partitions)
-            return control.save(address, SaveMatrix(matrix, tuple(rows), indices, where, stem))
+            return control.save(address, SaveMatrix(matrix, tuple(rows), indices, folder, stem))
 
         shards = sorted(itertools.chain(*_on_all(write, route)), key=lambda shard: shard.partition.index)
         generations = dict.fromkeys(range(len(rows)), 0)
@@ -72,11 +72,11 @@ def save(vector: Handle, rows: Sequence[int], url: str) -> None:
         folders.check_present(url, manifest)
         folders.write_manifest(url, manifest)
     except BaseException:
-        _remove(fs, root, tried)
+        _remove(fs, root, file_names)
         raise
-    now = {file.name for *_, file in manifest.files()}
-    old = [file.name for *_, file in before.files()] if before is not None else []
-    _remove(fs, root, [name for name in (*tried, *old) if name not in now])
+    saved_names = {file.name for *_, file in manifest.files()}
+    old_names = [file.name for *_, file in earlier_save.files()] if earlier_save is not None else []
+    _remove(fs, root, [name for name in (*file_names, *old_names) if name not in saved_names])
 
 
 def load(kind: type[H], url: str, rows: int) -> H:
@@ -125,12 +125,12 @@ def _fill(vector: Handle, saved: SavedMatrix, url: str) -> None:
     session, matrix = vector._session, vector._matrix
 
     def attempt(route: Route, version: int, id: RequestId) -> None:
-        control, where = _control(session, version), shared_url(url)
+        control, folder = _control(session, version), shared_url(url)
         spec = session.matrix(matrix).spec
 
         def read(address: str, partitions: Sequence[Partition]) -> None:
             load = LoadMatrix(matrix, spec, tuple(partitions), saved.spec, saved.sources(partitions), saved.rows)
-            control.fill(address, where, load, id)
+            control.fill(address, folder, load, id)
 
         _on_all(read, route)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,19 +19,9 @@ from ps2.storage.export_writing import Content, Export, continued, write_export
 from ps2.storage.exports import Description, ExportManifest
 
 
-class ExportableTable(Protocol):
-    """What an export needs of an ``EmbeddingTable``."""
-
-    @property
-    def k(self) -> int: ...
-    @property
-    def matrix(self) -> DCVMatrix: ...
-    def pullDistinct(self, keys: Int64s) -> Any: ...
-
-
 @dataclass(frozen=True)
 class ExportedModel:
-    """The model that a table belongs to: the name of the function that scores rows, JSON data, other arrays."""
+    """The model that a table belongs to: its kind, settings, hasher and other arrays; see ``EmbeddingTable.export``."""
 
     kind: str = "table"
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -41,7 +31,12 @@ class ExportedModel:
 
 @dataclass(frozen=True)
 class _KeysToExport:
-    """The ascending keys of one export; ``after`` None: all of the table, for ``reason`` if a delta was wanted."""
+    """The ascending keys of one export.
+
+    Attributes:
+        after: the export that this one is a delta to; None: the export has all keys of the table.
+        reason: why it has all keys although the caller asked for a delta.
+    """
 
     keys: Int64s
     removed: Int64s
@@ -49,22 +44,28 @@ class _KeysToExport:
     reason: str | None = None
 
 
-def export(table: ExportableTable, path: str, since: Export | int | str | None, model: ExportedModel) -> Export:
-    """Write an export of a table and its model; ``EmbeddingTable.export`` describes arguments and errors."""
+def export(
+    matrix: DCVMatrix,
+    k: int,
+    pull: Callable[[Int64s], Any],
+    path: str,
+    since: Export | int | str | None,
+    model: ExportedModel,
+) -> Export:
+    """Write an export of a table with k weights for each key; see ``EmbeddingTable.export``."""
     if in_batch():
         raise UsageError("export cannot be part of a batch: call it before or after")
-    matrix = table.matrix
     policy = matrix._first._spec.key_policy
     initial = None if policy is None or policy.initial.is_zero else asdict(policy.initial)
-    description = Description(model.kind, table.k, model.config, model.hasher, initial)
+    description = Description(model.kind, k, model.config, model.hasher, initial)
     after = None if since is None else continued(path, since)
     matrix.flush()
     source: dict[str, Any] = {"fleet": matrix._first._fleet.id, "matrix": f"{matrix.number:x}"}
     if policy is not None:
-        # The mark comes first, so that what changes during this export is part of the next delta.
+        # The mark comes first: keys that change during this export are also part of the next delta.
         source["mark"] = matrix.mark().to_json()
     selection = _keys_to_export(matrix, after, source)
-    content = Content(selection.keys, table.pullDistinct, selection.removed, model.dense, source)
+    content = Content(selection.keys, pull, selection.removed, model.dense, source)
     return write_export(path, description, content, selection.after, selection.reason)
 
 
@@ -72,16 +73,16 @@ def _keys_to_export(matrix: DCVMatrix, after: ExportManifest | None, source: Map
     none = np.empty(0, np.int64)
     if after is None:
         return _KeysToExport(_all_keys(matrix), none)
-    was = after.newest.source
-    if was.get("fleet") == source["fleet"] and was.get("matrix") != source["matrix"]:
+    previous = after.newest.source
+    if previous.get("fleet") == source["fleet"] and previous.get("matrix") != source["matrix"]:
         raise UsageError(
             f"since: export {after.number} is of another table of this fleet; leave out since= for this one"
         )
-    if "mark" not in was or "mark" not in source:
+    if "mark" not in previous or "mark" not in source:
         return _KeysToExport(_all_keys(matrix), none, None, "the table does not know when its keys changed")
     try:
-        mark = Mark.from_json(was["mark"])
-        # Removed keys come first: a key that is removed and created again meanwhile is then among the changed ones.
+        mark = Mark.from_json(previous["mark"])
+        # Removed keys are read first: a key that is created again after this is then among the changed keys.
         removed = _distinct(matrix.removed(mark))
         return _KeysToExport(_changed_keys(matrix, mark), removed, after)
     except StaleMarkError as error:

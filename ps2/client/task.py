@@ -1,4 +1,4 @@
-"""The identity of the caller: a Spark task, a worker of a run, or this process (exactly once, DESIGN section 6)."""
+"""Mutation ids, by which servers apply each change once: of a Spark task, a worker of a run, or this process."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from ps2.errors import UsageError
 from ps2.protocol.messages import RequestId
 
 # Spark passes the environment of a Python function to the workers that run it, whichever thread submits the job. A
-# local property would belong to one thread, and Spark writes local properties into its event log.
-# Spark keeps a daemon of Python workers for each environment, so nothing in this variable differs by context.
+# local property would belong to one thread, and Spark writes local properties into its event log. Spark has a daemon of
+# Python workers for each environment, so this variable is the same for all contexts.
 ACCESS_VARIABLE = "PS2_TASK_ACCESS"
-# Local property: the fleet of the context that runs, without secrets, for tasks that no handle names it to.
+# Local property: the fleet of the active context, without secrets, for tasks whose closure has no handle.
 FLEET_PROPERTY = "ps2.fleet"
 # Local property: ids of the fleets whose contexts were stopped, so that a task of an older closure fails at once.
 STOPPED_PROPERTY = "ps2.stopped"
-# Local property: how often the fleet had rolled back to a checkpoint when the job was submitted.
+# Local property: the number of the fleet's rollbacks to a checkpoint when the job was submitted.
 EPOCH_PROPERTY = "ps2.epoch"
-# A client of Spark Connect sets neither environment nor local properties. Files of its session bring the same; the one
-# whose name comes last counts. The epoch, which belongs to a job, is the job's tag.
+# A client of Spark Connect can set neither environment nor local properties. Files of its session have the same
+# content; the file whose name sorts last is used. The epoch, which belongs to a job, is in a tag of the job.
 TASK_FILES = "ps2-given-*.json"
 EPOCH_TAG = "ps2-epoch-"
 TAGS_PROPERTY = "spark.job.tags"
@@ -61,9 +61,9 @@ def task_access() -> str | None:
 
 
 def task_fleet() -> FleetRef | None:
-    """Return the fleet of this task: that of the first handle of its closure, else of the thread that submitted it.
+    """Return the fleet of the first handle in this task's closure, or else of the thread that submitted the task.
 
-    None outside a task, and in a task whose driver's thread knows no fleet.
+    None outside a task, and if that thread has no fleet.
     """
     context = task_context()
     if context is None:
@@ -96,7 +96,7 @@ def task_epoch() -> int | None:
 
 @dataclass(frozen=True)
 class _TaskFile:
-    """What a client of Spark Connect passes to the tasks of its session; see ``ACCESS_VARIABLE`` and the properties."""
+    """The values that a client of Spark Connect passes to its tasks: those of ``ACCESS_VARIABLE`` and properties."""
 
     attempt: int | None = None
     access: str | None = field(default=None, repr=False)
@@ -105,7 +105,7 @@ class _TaskFile:
 
 
 def write_task_file(folder: Path, access: str, fleet: str | None, stopped: Sequence[str]) -> Path:
-    """Write the settings for tasks of a session to a new file in a folder; a later file has a later name."""
+    """Write the values for tasks of a session to a new file in a folder. Its name sorts after those of older files."""
     file = folder / TASK_FILES.replace("*", f"{time.time_ns():020}")
     file.touch(mode=0o600)
     file.write_text(json.dumps({"access": access, "fleet": fleet, "stopped": list(stopped)}))
@@ -140,10 +140,10 @@ def shipped_folder() -> str | None:
 
 @dataclass
 class _Function:
-    """The function that this worker runs for a task, named by the first handle of its closure, or the first it uses.
+    """The function that this worker runs for a task. Its name is that of the first handle in its closure, or in use.
 
     Two Python workers may run in one task (a DataFrame's function, then an RDD's), and must not share mutation ids. A
-    handle's copy gets its name when it is pickled, so all attempts see the same name.
+    pickled copy of a handle has its own name, which is the same in all attempts.
     """
 
     attempt: int | None = None
@@ -155,16 +155,16 @@ _function = _Function()
 
 
 def note_unpickled(copy: str, fleet: FleetRef | None = None) -> None:
-    """Note that a copy of a handle was unpickled in this process.
+    """Record that a copy of a handle was unpickled in this process.
 
-    Only handles of the closure name the function: a reused worker may hold a broadcast's handle from an earlier task.
+    Only handles of the closure name the function: a reused worker can have a broadcast handle of an earlier task.
     """
     if task_context() is not None and _is_reading_closure():
         note_used(copy, fleet)
 
 
 def note_used(copy: str, fleet: FleetRef | None = None) -> None:
-    """Note that a copy of a handle is used here; "" means that the handle was never pickled."""
+    """Record that a copy of a handle is used in this process; "": the handle was never pickled."""
     context = task_context()
     if copy and context is not None and context.taskAttemptId() != _function.attempt:
         _function.attempt, _function.name, _function.fleet = context.taskAttemptId(), copy, fleet
@@ -190,8 +190,8 @@ class RunIds:
 
     Attributes:
         series: the fleet's series of runs.
-        phase: 2 t before clock t, 2 t + 1 in it.
-        settled: mutations of phases below this one are never repeated.
+        phase: 2 * t before clock t, and 2 * t + 1 in clock t.
+        settled: mutations of phases below this phase are never repeated.
         epoch: the fleet's rollback count when the worker was last told its position.
         seen: the rollback count that the worker's reads reflect. If it exceeds ``epoch``, the current clock will be
             redone, and its changes are discarded.
@@ -233,9 +233,9 @@ class RunIds:
 class MutationIds:
     """Hands out mutation ids.
 
-    In a run: see ``RunIds``. In another task: (fleet, Spark application, stage, rdd_partition, function) and the index
-    of the mutation in this attempt, so that a retried or speculative attempt of the task or its stage repeats the ids.
-    Elsewhere: this session and a counter.
+    In a run: see ``RunIds``. In another task, an id is (fleet, Spark application, stage, rdd_partition, function) and
+    the index of the mutation in this attempt, so that a retried or speculative attempt of the task or its stage repeats
+    the ids. In other processes, an id is the session and a counter.
     """
 
     fleet: str
@@ -281,13 +281,13 @@ class MutationIds:
         return self.session if context is None else f"{_series(self.fleet)}/attempt/{context.taskAttemptId()}"
 
     def done(self, id: RequestId) -> None:
-        """Note that a mutation was answered or abandoned. A task's mutation may be repeated by the next attempt."""
+        """Record that a mutation was answered or abandoned. Ids of tasks stay: the next attempt may repeat them."""
         if id.scope == self.session:
             with self._lock:
                 self._in_flight.discard(id.number)
 
 
 def _series(fleet: str) -> str:
-    """Return the id prefix of the current task's stages. Stages of another Spark application have the same numbers."""
+    """Return the id prefix of the current task's stages, which differs between Spark applications."""
     text = task_access()
     return fleet if text is None else series_of(fleet, unseal(text).application)

@@ -172,6 +172,7 @@ class ZippedDCV(Generic[H]):
         return results
 
     def _write_back(self, colocated: list[H], written: tuple[str, ...], names: tuple[str, ...]) -> None:
+        """Copy the vectors named in ``written`` back to their originals."""
         for name, original, used in zip(names, self._vectors, colocated, strict=True):
             if used is not original and name in written:
                 source = colocated_copy(original, used)  # a copy is freed when the name goes out of scope
@@ -219,7 +220,7 @@ class ZippedMatrix(Generic[M]):
             The answers of the rows, float64 of shape (rows,); the first matrix if the operation returns nothing.
 
         Raises:
-            UsageError: the operation takes something else than vectors and scalars.
+            UsageError: the operation takes other operands than vectors and scalars.
             NotFoundError, ConfigError, DTypeError, ShapeError: there is no such operation, or its arguments are wrong.
         """
         op = lookup(name)

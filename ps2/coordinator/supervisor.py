@@ -170,7 +170,7 @@ class Supervisor:
                 self._master.registry.ended(index, reason)
         # A server that answers is not replaced, even without heartbeats.
         registry = self._master.registry
-        call_concurrently(registry.silent(), self._ask, meanwhile=registry.caller_runs)
+        call_concurrently(registry.silent(), self._ask, while_waiting=registry.caller_runs)
         registry.tick()
         self._drain.update(self._launcher.leaving)
         indices = set(self._master.registry.lost(self._launcher.replaces)) | self._pending

@@ -36,7 +36,7 @@ HALVES = (np.dtype(np.float16), BFLOAT16)
 
 
 class Spec(NamedTuple):
-    """An array in a message: ``dtype`` and flat ``size`` in transit, ``stored`` dtype and ``shape`` on arrival."""
+    """An array in a message: ``dtype`` and number of elements there, and ``stored`` dtype and ``shape`` on arrival."""
 
     dtype: np.dtype[Any]
     size: int
@@ -45,12 +45,12 @@ class Spec(NamedTuple):
 
     @property
     def becomes(self) -> int:
-        """Number of the wider integer dtype on arrival; 0 if the dtype stays, or if the array holds floats."""
+        """The number of the wider integer dtype on arrival; 0 for floats, and if the dtype does not change."""
         return DTYPE_NUMBERS[self.stored] if self.stored != self.dtype and self.stored.kind == "i" else 0
 
 
 def to_send(array: Array, wire: Wire | None) -> tuple[Array, Spec]:
-    """Return an array in its transit encoding, and its description for the header."""
+    """Return an array in its encoding for a message, and its description for the header."""
     sent = np.ascontiguousarray(array)
     if wire is not None and array.dtype.kind == "f":
         sent = narrow(sent.reshape(-1), wire)
@@ -61,16 +61,14 @@ def to_send(array: Array, wire: Wire | None) -> tuple[Array, Spec]:
 
 
 def plain_spec(array: Array | StreamedArray) -> Spec:
-    """Return the description of an array that travels unchanged."""
+    """Return the description of an array that is sent unchanged."""
     return Spec(array.dtype, array.size, array.dtype, array.shape)
 
 
 def declared_spec(dtype_number: int, stored_number: int, count: int, shape: tuple[int, ...]) -> Spec:
-    """Return an array's description from the fields of a header; raises ProtocolError if it is invalid.
+    """Return an array's description from the fields of a header; raises ProtocolError if they are invalid.
 
-    Args:
-        stored_number: number of the wider integer dtype that the array gets on arrival; 0: it keeps its dtype.
-        shape: empty for an array of one dimension.
+    ``stored_number``: see ``Spec.becomes``. ``shape``: empty for an array of one dimension.
     """
     dtype = DTYPES_BY_NUMBER.get(dtype_number)
     if dtype is None:
@@ -87,7 +85,7 @@ def declared_spec(dtype_number: int, stored_number: int, count: int, shape: tupl
 
 
 def total(specs: Sequence[Spec]) -> int:
-    """Return the size in bytes of arrays in transit."""
+    """Return the size in bytes of arrays in a message."""
     return sum(spec.dtype.itemsize * spec.size for spec in specs)
 
 
@@ -102,26 +100,25 @@ def cut(specs: Sequence[Spec], data: memoryview) -> list[Array]:
 
 def stored(array: Array, spec: Spec) -> Array:
     """Return a received array in its final dtype and shape."""
-    wide = widen(array, spec.stored) if array.dtype in HALVES else array.astype(spec.stored, copy=False)
-    return wide.reshape(spec.shape)
+    converted = widen(array, spec.stored) if array.dtype in HALVES else array.astype(spec.stored, copy=False)
+    return converted.reshape(spec.shape)
 
 
-def landing(spec: Spec, into: Array | None) -> Array:
-    """Return the array to read into: the caller's ``into``, unless values must be converted or scattered afterwards."""
-    if into is None:
-        return allocate(spec.dtype, spec.size)
-    fits = into.dtype == spec.stored or (spec.dtype in HALVES and into.dtype.kind == "f")
-    if into.size != spec.size or not fits:
-        raise ProtocolError(
-            f"expected {into.size} elements of {into.dtype} in the reply, got {spec.size} of {spec.stored}"
-        )
-    if into.dtype == spec.dtype and into.flags.c_contiguous:
-        return into
+def receive_array(spec: Spec, into: Array | None) -> Array:
+    """Return the array to read into: the caller's ``into``, or a new array if values must be converted or scattered."""
+    if into is not None:
+        fits = into.dtype == spec.stored or (spec.dtype in HALVES and into.dtype.kind == "f")
+        if into.size != spec.size or not fits:
+            raise ProtocolError(
+                f"expected {into.size} elements of {into.dtype} in the reply, got {spec.size} of {spec.stored}"
+            )
+        if into.dtype == spec.dtype and into.flags.c_contiguous:
+            return into
     return allocate(spec.dtype, spec.size)
 
 
 def delivered(array: Array, spec: Spec, into: Array | None) -> Array:
-    """Return a filled ``landing`` array in the caller's array, or in its final dtype and shape."""
+    """Return a received array: copied to the caller's ``into`` if it is not None, else in its final form."""
     if into is None:
         return stored(array, spec)
     if array is not into:

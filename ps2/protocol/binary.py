@@ -1,10 +1,9 @@
 """The binary form of requests and replies on data connections: a header of fixed records, then the arrays' own memory.
 
-A request's header is one ``REQUEST`` and one ``OPERATION`` per operation. Then follow, operation by operation: its row
+A request's header begins with one ``REQUEST`` and one ``OPERATION`` per operation. For each operation follow its row
 numbers (uint32, padded to whole words), other matrices (uint64), scalars (float64 or int64), and an ``ARRAY`` for each
-array. The names come last: the signature of each operation, then the id's scope and series. Everything is
-little-endian. Numbers are aligned to their size, so that compiled code can read them in place
-(``ps2.server.fast_path_loop``).
+array. Names are at the end: the signature of each operation, then the id's scope and series. All numbers are
+little-endian and aligned to their size, so that compiled code can read them in place (``ps2.server.fast_path_loop``).
 
 A reply's header is one ``REPLY``, a ``RESULT`` per operation and an ``ARRAY`` per array; or, for an error, one
 ``REPLY`` and the contract's ErrorDetail. See docs/decisions/0046.
@@ -36,7 +35,7 @@ from ps2.protocol.error_details import from_detail, to_detail
 from ps2.protocol.messages import Array, Keys, Operation, Reply, Request, RequestId, StreamedArray, nbytes
 from ps2.protocol.pb import server_pb2 as pb
 
-# Clients cut requests into blocks of 4 MiB and count 256 header bytes per operation, which takes about 150.
+# Clients cut requests into blocks of 4 MiB. They count 256 header bytes for an operation, which takes about 150.
 MAX_HEADER_BYTES = 4 << 20
 
 # Kind of message, flags, bytes of scope, bytes of series; number of operations, number of operations that were already
@@ -90,9 +89,9 @@ class Signature:
     """An operation's name, and the names and types of its scalars.
 
     Attributes:
-        values: packs the scalars.
-        encoded: its form in messages: the name, then, for each scalar, a 0 byte, its type ("d": float64, "q": int64)
-            and its name.
+        values: the struct that packs the values of the scalars.
+        encoded: the signature in messages: the name, then, for each scalar, a 0 byte, its type ("d": float64, "q":
+            int64) and its name.
     """
 
     name: str
@@ -143,11 +142,7 @@ def remember_handle(handles: Handles, shape: Shape, handle: int) -> None:
 
 
 def request_parts(request: Request, handles: Handles | None = None) -> Parts:
-    """Return a request's header and the arrays that follow it.
-
-    Args:
-        handles: the connection's handles.
-    """
+    """Return a request's header and the arrays that follow it. ``handles``: the handles of the connection."""
     handle = 0
     if handles and (shape := request_shape(request)) is not None:
         handle = handles.get(shape, 0)
@@ -156,18 +151,18 @@ def request_parts(request: Request, handles: Handles | None = None) -> Parts:
     for operation in request.operations:
         signature = call_signature(operation.name, operation.params)
         sent = [to_send(array, operation.wire) for array in operation.arrays]
-        records.append(_record(operation, signature, handle, arrays))
+        records.append(_operation_record(operation, signature, handle, arrays))
         tails.append(_tail(operation, signature, [spec for _, spec in sent]))
         names.append(signature.encoded)
         arrays += [array for array, _ in sent]
     id = request.id
     scope, series = (b"", b"") if id is None else (id.scope.encode(), id.series.encode())
-    marks = (0, 0, 0, 0, 0) if id is None else (id.part, id.parts, id.number, id.settled, id.stage)
+    part, parts, *numbers = (0, 0, 0, 0, 0) if id is None else (id.part, id.parts, id.number, id.settled, id.stage)
     flags = (0 if id is None else HAS_ID) | (FORWARDED if request.forwarded else 0)
     head = REQUEST.pack(
         *(A_REQUEST, flags, len(scope), len(series)),
-        *(len(request.operations), request.begun, *marks[:2]),
-        *(request.route_version, *marks[2:]),
+        *(len(request.operations), request.begun, part, parts),
+        *(request.route_version, *numbers),
     )
     return b"".join((head, *records, *tails, *names, scope, series)), arrays
 
@@ -179,16 +174,15 @@ def check_sendable(parts: Parts, limit_bytes: int) -> None:
         raise LimitError(f"the arrays of one request take at most {limit_bytes:,} bytes, got {nbytes(arrays):,}")
     if len(header) > MAX_HEADER_BYTES:
         raise LimitError(
-            f"the operations of one request take at most {MAX_HEADER_BYTES:,} bytes beside their arrays, got "
+            f"the operations of one request take at most {MAX_HEADER_BYTES:,} bytes without their arrays, got "
             f"{len(header):,}: send smaller batches"
         )
 
 
 def reply_parts(reply: Reply, request: Request, handle: int = 0) -> ReplyParts:
-    """Return the header of a reply to that request, and the arrays that follow it.
+    """Return the header of the reply to a request, and the arrays that follow it.
 
-    Args:
-        handle: the handle that the server assigns to requests of this shape; 0 if none.
+    ``handle``: the handle that the server assigns to requests of this shape; 0: none.
     """
     records, tails = [], []
     arrays: list[Array | StreamedArray] = []
@@ -208,8 +202,8 @@ def error_parts(error: PS2Error) -> ReplyParts:
     return REPLY.pack(AN_ERROR, 0, 0, 0) + to_detail(error).SerializeToString(), []
 
 
-def _record(operation: Operation, signature: Signature, handle: int, arrays: list[Array]) -> bytes:
-    """Return an operation's record; append the differences of its keys to the arrays."""
+def _operation_record(operation: Operation, signature: Signature, handle: int, arrays: list[Array]) -> bytes:
+    """Return an operation's record; append the differences between its keys to the arrays."""
     keys, steps = keys_record(operation.keys)
     if steps is not None:
         arrays.append(steps)
@@ -295,12 +289,7 @@ class _Tail:
 
 
 def open_request(header: bytes, limit_bytes: int) -> RequestDraft:
-    """Read a request's header.
-
-    Raises:
-        ProtocolError: the header is malformed.
-        LimitError: the arrays would exceed ``limit_bytes``.
-    """
+    """Read a request's header; LimitError: its arrays would exceed ``limit_bytes``."""
     if len(header) < REQUEST.size or header[0] != A_REQUEST:
         raise ProtocolError(f"a header of {len(header)} bytes is not a request's")
     (_, flags, scope_size, series_size, count, begun, part, parts, version, number, settled, stage) = (
@@ -323,10 +312,10 @@ def open_request(header: bytes, limit_bytes: int) -> RequestDraft:
     return new_draft(operations, id, version, bool(flags & FORWARDED), begun, limit_bytes)
 
 
-_Read = tuple[tuple[int, ...], tuple[int, ...], bytes, tuple[Spec, ...]]
+_TailFields = tuple[tuple[int, ...], tuple[int, ...], bytes, tuple[Spec, ...]]
 
 
-def _read_tail(record: tuple[Any, ...], tail: _Tail) -> _Read:
+def _read_tail(record: tuple[Any, ...], tail: _Tail) -> _TailFields:
     """Return an operation's rows, other matrices, packed scalars and arrays."""
     _, _, _, rows, others, arrays, _, scalars, *_ = record
     return (
@@ -337,7 +326,7 @@ def _read_tail(record: tuple[Any, ...], tail: _Tail) -> _Read:
     )
 
 
-def _operation(record: tuple[Any, ...], read: _Read, signature: Signature) -> OperationDraft:
+def _operation(record: tuple[Any, ...], read: _TailFields, signature: Signature) -> OperationDraft:
     _, partition, matrix, _, _, _, _, scalars, wire, *key_record = record
     rows, others, packed, arrays = read
     if scalars != len(signature.scalars):
@@ -387,14 +376,7 @@ def _remember(known: dict[Any, Signature], key: Any, signature: Signature) -> No
 
 
 def open_reply(header: bytes, request: Request, size: int) -> ReplyDraft:
-    """Read the header of a reply to that request. Its arrays will go to ``Operation.into`` if they fit.
-
-    Args:
-        size: bytes of data that follow the header.
-
-    Raises:
-        ProtocolError: the header does not match the request, or the size of its arrays is not ``size``.
-    """
+    """Read the header of the reply to a request; ``size`` is the number of bytes after it. See ``reply_draft``."""
     if len(header) < REPLY.size or header[0] not in (A_REPLY, AN_ERROR):
         raise ProtocolError(f"a header of {len(header)} bytes is not a reply's")
     kind, flags, handle, count = REPLY.unpack_from(header)

@@ -1,4 +1,4 @@
-"""Requests and replies whose header has arrived but whose arrays have not: checked before memory is allocated."""
+"""Requests and replies of which only the header has arrived. They are checked before memory is allocated for arrays."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ps2.errors import LimitError, ProtocolError, PS2Error
 from ps2.ops.packing import unpack_keys
-from ps2.protocol.arrays import Spec, delivered, landing, stored, total
+from ps2.protocol.arrays import Spec, delivered, receive_array, stored, total
 from ps2.protocol.messages import Array, Keys, Operation, Outline, Reply, Request, RequestId, Result
 
 MAX_OPERATIONS = 1 << 20  # of one request; also the limit of its arrays
@@ -16,11 +16,11 @@ DIGEST_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class KeysDraft:
-    """Keys whose differences have not arrived yet.
+    """Keys, sent as the first key and the differences between neighbours, before the differences have arrived.
 
     Attributes:
-        steps: description of the differences; None if the server has cached the keys, or received them with the
-            operation before.
+        steps: the description of the differences; None if the server has cached the keys, or received them with the
+            previous operation.
     """
 
     count: int
@@ -114,8 +114,8 @@ class RequestDraft:
 
     def build(self, arrays: Sequence[Array]) -> Request:
         """Return the request with these arrays, one for each of ``specs``."""
-        left = iter(arrays)
-        operations = tuple(draft.build(left) for draft in self.operations)
+        remaining = iter(arrays)
+        operations = tuple(draft.build(remaining) for draft in self.operations)
         return Request(operations, self.id, self.route_version, self.forwarded, self.begun)
 
 
@@ -127,12 +127,7 @@ def new_draft(
     begun: int,
     limit_bytes: int,
 ) -> RequestDraft:
-    """Return the draft of a request.
-
-    Raises:
-        ProtocolError: the declared keys are invalid, or there are too many arrays.
-        LimitError: the arrays would exceed ``limit_bytes``.
-    """
+    """Return the draft of a request; raise an error if its keys are invalid, or its arrays too many or too large."""
     specs: list[Spec] = []
     for operation in operations:
         if operation.keys is not None:
@@ -173,12 +168,12 @@ class ReplyDraft:
         """Return the reply, once the arrays are filled, or the error."""
         if self.error is not None:
             return self.error
-        left = iter(self.arrays)
+        remaining = iter(self.arrays)
         results = tuple(
             Result(
                 scalar,
                 tuple(
-                    delivered(next(left), spec, operation.into if position == 0 else None)
+                    delivered(next(remaining), spec, operation.into if position == 0 else None)
                     for position, spec in enumerate(specs)
                 ),
             )
@@ -190,26 +185,22 @@ class ReplyDraft:
 def reply_draft(
     results: Sequence[tuple[float | None, tuple[Spec, ...]]], request: Request, size: int, replayed: bool, handle: int
 ) -> ReplyDraft:
-    """Return the draft of a reply. Its arrays go to ``Operation.into`` of the request if they fit.
+    """Return the draft of a reply, whose arrays go to ``Operation.into`` of the request if they fit.
 
-    Args:
-        size: bytes of data that follow the header.
-
-    Raises:
-        ProtocolError: the reply does not match the request, or the size of its arrays is not ``size``.
+    ProtocolError: the reply does not match the request, or ``size``, the number of bytes that follow the header.
     """
     if len(results) != len(request.operations):
         raise ProtocolError(f"expected a reply with {len(request.operations)} results, got {len(results)}")
-    landings: list[tuple[Spec, Array | None]] = []
+    targets: list[tuple[Spec, Array | None]] = []
     for (_, specs), operation in zip(results, request.operations, strict=True):
         if operation.into is not None and not specs:
             raise ProtocolError(f"the reply to operation {operation.name!r} lacks its array")
-        landings += [(spec, operation.into if position == 0 else None) for position, spec in enumerate(specs)]
-    check_size(total([spec for spec, _ in landings]), size)
-    arrays = [landing(spec, into) for spec, into in landings]
+        targets += [(spec, operation.into if position == 0 else None) for position, spec in enumerate(specs)]
+    check_size(total([spec for spec, _ in targets]), size)
+    arrays = [receive_array(spec, into) for spec, into in targets]
     return ReplyDraft(tuple(results), request.operations, arrays, replayed, handle)
 
 
-def check_size(declared: int, came: int) -> None:
-    if declared != came:
-        raise ProtocolError(f"the header declares arrays of {declared} bytes, but {came} bytes follow")
+def check_size(declared: int, received: int) -> None:
+    if declared != received:
+        raise ProtocolError(f"the header declares arrays of {declared} bytes, but {received} bytes follow")

@@ -1,4 +1,4 @@
-"""Errors in messages: class name and text."""
+"""Errors in messages, as class name and text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ps2 import errors
 from ps2.errors import PS2Error
 from ps2.protocol.pb import server_pb2 as pb
 
-# A text must fit into one HTTP/2 header block, or one reply. Of a longer traceback, the end is the most useful part.
+# A text must fit into one HTTP/2 header block, or one reply. A longer traceback loses its beginning.
 MAX_MESSAGE_BYTES = 12_000
 
 BY_NAME: dict[str, type[PS2Error]] = {

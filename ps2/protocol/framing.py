@@ -1,7 +1,7 @@
-"""Framing of messages on a data connection, without I/O: which bytes to write, and which memory to fill next.
+"""Framing of messages on a data connection, without I/O.
 
-A reader is a generator of views to fill. Its driver supplies the bytes: a blocking thread of a server, or a client that
-polls many connections.
+A reader is a generator of memory views. Its caller, such as a thread of a server or a client that polls many
+connections, fills each view with received bytes. The generator returns the message.
 """
 
 from __future__ import annotations
@@ -73,14 +73,10 @@ def read_reply(request: Request, handles: Handles | None = None) -> Reading[Repl
 
 
 def read_request(limit_bytes: int, reserve: Callable[[RequestDraft], None]) -> Reading[Request | PS2Error]:
-    """Read a request. Return an error instead if the request cannot run but the connection is still usable.
+    """Read a request, or return its error. After a raised ProtocolError or LimitError the connection is unusable.
 
-    Args:
-        limit_bytes: maximum size of the request's arrays.
-        reserve: called with the draft before memory is allocated for the arrays; may raise.
-
-    Raises:
-        ProtocolError, LimitError: the connection is unusable.
+    ``limit_bytes``: maximum size of the request's arrays. ``reserve``, which can raise, gets the draft before memory is
+    allocated for the arrays.
     """
     header, size = yield from _read_header()
     if size > limit_bytes:
@@ -102,19 +98,19 @@ def read_request(limit_bytes: int, reserve: Callable[[RequestDraft], None]) -> R
         return error
 
 
-def read(reading: Reading[T], parts: Iterable[memoryview]) -> T:
-    """Read a message that has arrived completely, as consecutive parts."""
+def read(reader: Reading[T], parts: Iterable[memoryview]) -> T:
+    """Read a message from its consecutive parts."""
     try:
-        view = next(reading)
+        view = next(reader)
         for part in parts:
             while len(part):
                 size = min(len(part), len(view))
                 view[:size] = part[:size]
                 view, part = view[size:], part[size:]
                 if not len(view):
-                    view = next(reading)
-    except StopIteration as done:
-        message: T = done.value
+                    view = next(reader)
+    except StopIteration as stop:
+        message: T = stop.value
         return message
     raise ProtocolError("the message is incomplete")
 

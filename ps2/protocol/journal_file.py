@@ -16,9 +16,9 @@ class PendingReports:
     """Reports of finished clocks for which ``onClock`` had not been called yet.
 
     Attributes:
-        called: ``onClock`` had returned for the clocks below this one.
-        finished: all workers had finished the clocks below this one.
-        reports: (rank, clock, merge, encoded plain data) of each report; those of one worker in order.
+        called: ``onClock`` had returned for all clocks below this number.
+        finished: all workers had finished all clocks below this number.
+        reports: (rank, clock, merge, encoded plain data) of each report; the reports of one worker are in order.
     """
 
     called: int
@@ -29,7 +29,7 @@ class PendingReports:
 def encode_journal(
     entries: Sequence[tuple[int, bytes]], stopped: tuple[int, int] | None, pending: PendingReports | None = None
 ) -> bytes:
-    """Encode messages as (clock, plain data), the clock and end of STOP, and reports. With none, return no bytes."""
+    """Encode messages, each as (clock, plain data); clock and end of STOP; and reports. b"" if there are none."""
     journal = pb.Journal(entries=[pb.Journal.Entry(clock=clock, message=message) for clock, message in entries])
     if stopped is not None:
         journal.stopped, journal.end = stopped
@@ -43,19 +43,12 @@ def encode_journal(
 def decode_journal(
     encoded: bytes, where: str
 ) -> tuple[list[tuple[int, bytes]], tuple[int, int] | None, PendingReports | None]:
-    """Decode the result of ``encode_journal``.
-
-    Args:
-        where: the place of the bytes, for errors.
-
-    Raises:
-        CheckpointCorruptError: the bytes are not a journal.
-    """
+    """Return the arguments of ``encode_journal``; CheckpointCorruptError names the file ``where``."""
     try:
         read = pb.Journal.FromString(encoded)
     except DecodeError as error:
         raise CheckpointCorruptError(f"{where}: expected the messages of a run: {error}") from error
     stopped = (read.stopped, read.end) if read.HasField("stopped") else None
-    reports = tuple((one.rank, one.report.clock, one.report.merge, one.report.value) for one in read.pending)
+    reports = tuple((item.rank, item.report.clock, item.report.merge, item.report.value) for item in read.pending)
     pending = PendingReports(read.called, read.finished, reports) if read.HasField("called") else None
     return [(entry.clock, entry.message) for entry in read.entries], stopped, pending

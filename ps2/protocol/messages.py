@@ -34,11 +34,11 @@ class RequestId:
 
     Attributes:
         scope: the sender: a driver session, or (app, stage, rdd_partition).
-        number: position among the mutations of that scope, from 0.
-        settled: no number below this one is ever sent again, so servers may forget them.
-        part: index of this request, if a large mutation goes to a shard as several requests that are applied
+        number: index of the mutation among those of its scope.
+        settled: no number below this is ever sent again, so servers may forget the ids.
+        part: index of this request, if a large mutation is sent to a shard as several requests, which are applied
             separately.
-        parts: number of such requests.
+        parts: number of these requests.
         series: for a task, the series that ``stage`` counts in (fleet and Spark application); "" for a session.
         stage: number of the stage or run. Once it is over, servers drop its ids and apply nothing from it any more.
     """
@@ -58,10 +58,10 @@ class Keys:
 
     Attributes:
         count: number of columns.
-        columns: int64 of shape (count,); None if the server has cached them, or received them with the operation
-            before.
-        digest: XXH3-128 of their bytes, under which a server caches them; None if it need not. Without columns and
-            digest, the columns are those of the operation before.
+        columns: int64 of shape (count,); None if the server has cached them, or received them with the previous
+            operation.
+        digest: XXH3-128 of the columns' bytes, under which a server caches them; None: they are not cached. Without
+            columns and digest, the columns are those of the previous operation.
     """
 
     count: int
@@ -73,21 +73,21 @@ class Keys:
         return 0 if self.columns is None else self.columns.nbytes
 
 
-# Classes that each call instantiates are not frozen: creating a frozen instance takes three times as long. Treat them
-# as immutable.
+# Operation, Request, Result and Reply are treated as immutable, but are not frozen: to create a frozen instance takes
+# three times as long.
 @dataclass(slots=True)
 class Operation:
     """One operation on one shard, or on the same partition of several co-located matrices.
 
     Attributes:
         name: an operation of the table, or one of the server's own ("map", "keys").
-        matrix: matrix of the first operand, which determines dtype, keys, row numbers and the answer.
-        rows: row numbers of the operands that are rows, in order.
-        arrays: arrays that travel with it, in order; slots come from ``keys`` instead if that is set.
+        matrix: the matrix of the first operand, which determines dtype, keys, row numbers and the answer.
+        rows: the row numbers of the operands that are rows, in order.
+        arrays: the arrays of the request, in order; slots come from ``keys`` instead if that is set.
         wire: dtype of floats in both directions, "float16" or "bfloat16"; None leaves them unchanged.
         reply_bytes: approximate size of the result; decides which operations share a request.
-        into: array in which the caller wants the result's first array; never sent.
-        others: matrices of the operands after the first; empty if all operands belong to ``matrix``.
+        into: the array in which the caller wants the result's first array; never sent.
+        others: the matrices of the operands after the first; empty if all operands belong to ``matrix``.
     """
 
     name: str
@@ -121,9 +121,9 @@ class Request:
     Attributes:
         id: None if the operations change nothing.
         route_version: the route version that the sender knows; 0 for servers without a coordinator.
-        forwarded: True if the holder of the shards forwards it to the holder of their copies.
-        begun: for a forwarded request that failed: number of operations applied before the failure; the request
-            contains only those. 0 if it did not fail.
+        forwarded: True if a server forwards the request to the server with the copies of its shards.
+        begun: for a forwarded request that failed: the number of operations that were applied before the failure. The
+            request has only these operations. 0: it did not fail.
     """
 
     operations: tuple[Operation, ...]
@@ -156,7 +156,7 @@ class StreamedArray:
     """An array of a reply, computed piece by piece while it is sent, so that each piece is still in the CPU's cache.
 
     Attributes:
-        pieces: starts a new pass over the pieces, in order. A piece is valid only until the next one is computed.
+        pieces: returns a new iterator over the pieces. A piece is valid only until the next one is computed.
     """
 
     dtype: np.dtype[Any]

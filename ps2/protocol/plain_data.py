@@ -26,15 +26,7 @@ EXPECTED = "None, a bool, a number, a string, a NumPy array of numbers, or a lis
 
 
 def encode(name: str, value: object) -> bytes:
-    """Encode plain data.
-
-    Args:
-        name: the value's name in errors.
-
-    Raises:
-        UsageError: a part of the value is not plain data; the message names that part.
-        LimitError: the value takes more than ``LIMIT_BYTES``.
-    """
+    """Encode plain data, called ``name`` in errors; UsageError names the part of the value that is not plain data."""
     message = pb.PlainData()
     _fill(message, value, name, 0)
     if (size := message.ByteSize()) > LIMIT_BYTES:
@@ -43,11 +35,7 @@ def encode(name: str, value: object) -> bytes:
 
 
 def decode(encoded: bytes) -> Any:
-    """Return the value that was encoded; its arrays are read-only.
-
-    Raises:
-        ProtocolError: the bytes are not plain data.
-    """
+    """Return the value that was encoded; its arrays are read-only."""
     try:
         return _value(pb.PlainData.FromString(encoded))
     except DecodeError as error:

@@ -37,7 +37,7 @@ NOT_PROVEN = "the answer has no proof that it comes from a server of the fleet"
 # The process that listens at an address, by service of the contract; for error messages.
 LISTENING = {"Master": "the driver's master", "Launcher": "the fleet's launcher"}
 
-# Part of gRPC's message when an attempt to connect has timed out.
+# A part of gRPC's message after an attempt to connect has timed out.
 TOO_LONG = "handshaker shutdown"
 # Statuses of a broken connection. The caller may retry after them.
 BROKEN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED)
@@ -47,7 +47,7 @@ class Trust:
     """The servers that have proven their identity to one client, by address; thread-safe."""
 
     def __init__(self, sure: bool = False) -> None:
-        """``sure``: the client's token is known to be the fleet's before any server has proven itself."""
+        """``sure``: the client's token is certainly the fleet's, even before a server has proven its identity."""
         self.has_addresses_of_driver = sure  # the client uses addresses that the driver gave it, as tasks do
         self._lock = threading.Lock()
         self._proven: dict[str, bytes] = {}
@@ -78,13 +78,13 @@ class Channel:
         self._timeout_s = wire.keepalive_timeout_s
         self._session: ClientSession | None = None
         self._reached = False
-        self._what = "a server"
+        self._peer_name = "a server"
         self._wire = wire
         self._credentials = Renewed(wire.tls, channel_credentials) if wire.tls is not None else None
         self._opened_with: grpc.ChannelCredentials | None = None
         self._lock = threading.Lock()
         self._answered = False
-        self._left: list[grpc.Channel] = []
+        self._replaced: list[grpc.Channel] = []
         if self._credentials is None:
             self._channel = self._new()
         else:
@@ -96,7 +96,7 @@ class Channel:
         UnavailableError: nothing answers at the address, or a process that does not know the token.
         """
         path = f"/ps2.v1.{method}"
-        self._what = LISTENING.get(method.partition("/")[0], "a server")
+        self._peer_name = LISTENING.get(method.partition("/")[0], "a server")
         channel = self._open()
         rpc: Any = channel.unary_unary(path)
         deadline_s = time.monotonic() + timeout_s
@@ -128,23 +128,22 @@ class Channel:
         raise UnavailableError(f"{self._address}: {NOT_PROVEN}")
 
     def close(self) -> None:
-        for channel in (*self._left, self._channel):
+        for channel in (*self._replaced, self._channel):
             channel.close()
 
     def _replace_if_dead(self, channel: grpc.Channel, code: grpc.StatusCode) -> None:
         """Replace a channel on which a call timed out after an earlier call was answered.
 
-        A device on the way may have dropped the connection silently, so the next call gets a new one. Calls in flight
-        continue.
+        A firewall may have dropped the connection silently, so the next call gets a new one. Calls in flight continue.
         """
         with self._lock:
             if code is grpc.StatusCode.DEADLINE_EXCEEDED and self._answered and channel is self._channel:
-                self._left.append(channel)
+                self._replaced.append(channel)
                 self._channel, self._answered = self._new(), False
 
     def _new(self) -> grpc.Channel:
         options = channel_options(self._wire)
-        if self._left:
+        if self._replaced:
             # Channels to one address share a connection unless their options differ.
             options.append((NUMBER_OPTION, next(NUMBERS)))
         if self._opened_with is None:
@@ -155,25 +154,25 @@ class Channel:
 
     def _open(self) -> grpc.Channel:
         """Return the channel, or a new one if certificates have changed; calls on the old channel continue."""
-        if self._credentials is not None and (now := self._credentials.get()) is not self._opened_with:
+        if self._credentials is not None and (credentials := self._credentials.get()) is not self._opened_with:
             with self._lock:
-                self._opened_with = now
+                self._opened_with = credentials
                 self._channel = self._new()
         return self._channel
 
     def _broken(self, error: Any) -> PS2Error:
         """Return the error of a call that got no answer. If TLS is the reason, the error says so."""
-        first = self._session is None and not self._trust.sure
-        handshake = self._wire.tls is not None and "handshake" in (error.details() or "")
-        if error.code() == grpc.StatusCode.UNAVAILABLE and (first or handshake):
-            why = explain(self._address, self._wire.tls)
-            if why is not None:
-                return UnavailableError(str(why)) if self._trust.sure else why
+        is_first = self._session is None and not self._trust.sure
+        is_handshake = self._wire.tls is not None and "handshake" in (error.details() or "")
+        if error.code() == grpc.StatusCode.UNAVAILABLE and (is_first or is_handshake):
+            tls_error = explain(self._address, self._wire.tls)
+            if tls_error is not None:
+                return UnavailableError(str(tls_error)) if self._trust.sure else tls_error
         if error.code() == grpc.StatusCode.UNAVAILABLE and self._trust.has_addresses_of_driver and not self._reached:
             reason = (
                 f"no answer within {self._wire.connect_s:.0f} s" if TOO_LONG in error.details() else error.details()
             )
-            return unreachable(self._what, self._address, reason)
+            return unreachable(self._peer_name, self._address, reason)
         return from_bare(error, self._address)
 
     def _authenticate(self, timeout_s: float) -> ClientSession | None:
@@ -217,7 +216,7 @@ class Channel:
         return self._session
 
     def _unauthenticated_peer(self, cls: type[PS2Error], description: str) -> PS2Error:
-        """Return the error for an unauthenticated peer: transient if the fleet is known, as its server may return."""
+        """Return the error for an unauthenticated peer. It is transient if the token is certainly the fleet's."""
         return (UnavailableError if self._trust.sure else cls)(
             f"{self._address}: expected a server of the fleet, got {description}"
         )

@@ -1,4 +1,4 @@
-"""The interface by which all reach servers, and control calls to servers as plain functions."""
+"""The interface to the network, and control calls to servers as plain functions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Network(Protocol):
     def exchange(self, requests: Mapping[str, Sequence[Request]]) -> dict[str, list[Outcome]]:
         """Send requests to servers by address, and wait for the outcome of each.
 
-        All servers work in parallel. Each runs its requests in order, whether or not earlier ones succeed.
+        All servers work in parallel. Each runs its requests in order, also after a request that failed.
         """
         ...
 
@@ -50,7 +50,7 @@ class Network(Protocol):
 SERVER_TIMEOUT_S = 60.0
 # For calls that move a large model, such as checkpoints.
 LONG_TIMEOUT_S = 3600.0
-# For calls that mainly show whether the other side is alive.
+# For calls that mainly check whether the server is alive.
 SIGN_OF_LIFE_TIMEOUT_S = 5.0
 
 
@@ -59,16 +59,16 @@ class ServerInfo:
     """A server's answer to ``hello``.
 
     Attributes:
-        route_version: the route version of its last ``activate``; 0 if there was none.
-        coordinator: the coordinator of that ``activate``.
-        silent_s: seconds since that coordinator's last sign of life.
-        catalog: the catalog that this coordinator stored for a later coordinator.
+        route_version: the route version of the server's last ``activate``; 0 if there was none.
+        coordinator: the coordinator of the last ``activate``.
+        silent_s: seconds since the coordinator's last sign of life.
+        catalog: the catalog that the coordinator stored for a later coordinator.
         now_s: time of the answer, by the server's own clock.
-        leaving: True if the server was told to end, and waits for its release.
         operations: digests of the operations of users' modules, by name.
-        data_port: its port for data connections; 0 if there is none.
-        data_socket: the name of its Unix socket for data connections; "" if there is none.
-        carried: the byte counts of the named data connection; None if that connection has ended.
+        leaving: True if the server was told to end, and waits for its release.
+        data_port: the port for data connections; 0 if there is none.
+        data_socket: the name of the Unix socket for data connections; "" if there is none.
+        carried: the byte counts of the data connection that the request named; None if that connection has ended.
     """
 
     server_id: str
@@ -89,12 +89,13 @@ class Activation:
     """A server's new state in its fleet.
 
     Attributes:
-        lease_s: the server refuses requests after this long without an answer to a heartbeat; 0 means no limit.
-        loaded: replace all its shards by those that ``load`` has read.
-        seed: the backup has no copies yet: send them while requests continue.
-        catalog: to store for a later coordinator; empty keeps the stored one.
-        leave: the server follows no coordinator any more.
-        afresh: the server forgets its shards and its coordinator, as after a start.
+        lease_s: the server refuses requests after this long without an answer to a heartbeat; 0: no limit.
+        loaded: True replaces all shards of the server by those that ``load`` has read.
+        backup: the address of the server that gets copies of the shards; "": none.
+        seed: True if the backup has no copies yet: the server sends them while requests continue.
+        catalog: the catalog to store for a later coordinator; empty keeps the stored one.
+        leave: True: the server follows no coordinator any more.
+        afresh: True: the server drops its shards and its coordinator, as after a start.
     """
 
     coordinator: str
@@ -109,7 +110,7 @@ class Activation:
 
 @dataclass(frozen=True)
 class Copied:
-    """The cost of a checkpoint's copies in memory. ``mutations`` counts the mutating requests up to the cut."""
+    """The cost of a checkpoint's copies in memory, and the number of mutations that they contain."""
 
     pause_s: float
     nbytes: int
@@ -139,9 +140,9 @@ class ServerControl:
     ) -> ServerInfo:
         """Ask a server for its identity and state; raises ProtocolError if it speaks another version.
 
-        The call counts as the ``coordinator``'s sign of life. ``answered_s``: ``now_s`` of the server's last
-        answer to it, from which the lease runs. ``released``: the server may end now without loss of data.
-        ``connection``: the name of a data connection to the server, whose byte counts the answer holds.
+        The call counts as a sign of life of ``coordinator``. ``answered_s``: ``now_s`` of the server's last answer to
+        the coordinator, when the lease began. ``released``: the server may end now without loss of data.
+        ``connection``: the name of a data connection to the server, for ``ServerInfo.carried``.
         """
         request = server_pb2.HelloRequest(
             protocol=PROTOCOL_VERSION,
@@ -170,7 +171,7 @@ class ServerControl:
     def create_matrix(
         self, address: str, matrix: int, spec: MatrixSpec, partitions: Sequence[Partition], copies: bool = False
     ) -> None:
-        """Allocate shards filled with zeros, or (``copies``) copies of another server's shards."""
+        """Allocate shards of zeros; with ``copies``, they will be copies of another server's shards."""
         request = server_pb2.CreateMatrixRequest(
             matrix=matrix,
             spec=spec_to_pb(spec),
@@ -213,7 +214,7 @@ class ServerControl:
         self._call(address, "Activate", request, server_pb2.ActivateReply)
 
     def end_stages(self, address: str, series: str, below: int, live: Sequence[int]) -> None:
-        """Let a server forget the ids of stages below a number, except the live ones, and refuse their requests."""
+        """Tell a server that stages below a number have ended, except ``live``: it drops ids and refuses requests."""
         request = server_pb2.EndStagesRequest(series=series, below=below, live=live, route_version=self.route_version)
         self._call(address, "EndStages", request, server_pb2.EndStagesReply, SIGN_OF_LIFE_TIMEOUT_S)
 
@@ -225,15 +226,15 @@ class ServerControl:
     def copy(self, address: str, checkpoint: str, rows: Mapping[int, Sequence[int]], last: bool = False) -> Copied:
         """Copy the given rows (ascending, by matrix) of the shards that ``freeze`` has paused, and resume them.
 
-        ``last``: refuse clients' requests from then on, until ``discard``.
+        ``last``: refuse clients' requests after the copy, until ``discard``.
         """
-        matrices = [server_pb2.RowsInUse(matrix=matrix, rows=mine) for matrix, mine in rows.items()]
+        matrices = [server_pb2.RowsInUse(matrix=matrix, rows=numbers) for matrix, numbers in rows.items()]
         request = server_pb2.CopyRequest(checkpoint=checkpoint, matrices=matrices, last=last)
         reply = self._call(address, "Copy", request, server_pb2.CopyReply, LONG_TIMEOUT_S)
         return Copied(reply.pause_s, reply.bytes, reply.mutations)
 
     def write(self, address: str, checkpoint: str, url: str) -> list[SavedShard]:
-        """Write the copies of ``copy`` into a folder, and drop them."""
+        """Write the copies that ``copy`` made into a folder, and free their memory."""
         request = server_pb2.WriteRequest(checkpoint=checkpoint, url=url)
         reply = self._call(address, "Write", request, server_pb2.WriteReply, LONG_TIMEOUT_S)
         return [saved_shard_from_pb(shard) for shard in reply.shards]
@@ -243,9 +244,9 @@ class ServerControl:
         self._call(address, "Discard", server_pb2.DiscardRequest(checkpoint=checkpoint), server_pb2.DiscardReply)
 
     def load(self, address: str, url: str, matrices: Sequence[LoadMatrix], ids: bool) -> int:
-        """Let a server read shards next to its own; return their bytes. ``activate(loaded=True)`` puts them in place.
+        """Let a server read shards; return their bytes. ``activate(loaded=True)`` replaces the server's shards by them.
 
-        ``ids``: read the ids of applied mutations, too.
+        ``ids``: also read the ids of applied mutations.
         """
         request = server_pb2.LoadRequest(
             url=url, matrices=map(load_matrix_to_pb, matrices), ids=ids, route_version=self.route_version

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import cast
 
@@ -113,22 +112,18 @@ def route_from_pb(message: master_pb2.Route) -> Route:
 
 def saved_shard_to_pb(shard: SavedShard) -> server_pb2.SavedShard:
     return server_pb2.SavedShard(
-        matrix=shard.matrix, partition=partition_to_pb(shard.partition), files=_files_to_pb(shard.files)
+        matrix=shard.matrix,
+        partition=partition_to_pb(shard.partition),
+        files={
+            kind: server_pb2.SavedFile(name=file.name, bytes=file.nbytes, xxh3=file.xxh3)
+            for kind, file in shard.files.items()
+        },
     )
 
 
 def saved_shard_from_pb(message: server_pb2.SavedShard) -> SavedShard:
-    return SavedShard(message.matrix, partition_from_pb(message.partition), _files_from_pb(message.files))
-
-
-def _files_to_pb(files: Mapping[str, SavedFile]) -> dict[str, server_pb2.SavedFile]:
-    return {
-        kind: server_pb2.SavedFile(name=file.name, bytes=file.nbytes, xxh3=file.xxh3) for kind, file in files.items()
-    }
-
-
-def _files_from_pb(files: Mapping[str, server_pb2.SavedFile]) -> dict[str, SavedFile]:
-    return {kind: SavedFile(file.name, file.bytes, file.xxh3) for kind, file in files.items()}
+    files = {kind: SavedFile(file.name, file.bytes, file.xxh3) for kind, file in message.files.items()}
+    return SavedShard(message.matrix, partition_from_pb(message.partition), files)
 
 
 def load_matrix_to_pb(matrix: LoadMatrix) -> server_pb2.LoadMatrix:

@@ -26,20 +26,20 @@ def server_credentials(tls: Tls) -> grpc.ServerCredentials:
     configuration = Renewed(tls, _server_configuration)
     latest = configuration.get()
 
-    def changed() -> grpc.ServerCertificateConfiguration | None:
+    def fetch_changed() -> grpc.ServerCertificateConfiguration | None:
         nonlocal latest
-        before, latest = latest, configuration.get()
-        return None if latest is before else latest
+        previous, latest = latest, configuration.get()
+        return None if latest is previous else latest
 
     # gRPC decides at the start whether callers must have a certificate.
-    fetch: Any = changed  # gRPC's types lack None
+    fetch: Any = fetch_changed  # gRPC's types lack None
     return grpc.dynamic_ssl_server_credentials(latest, fetch, bool(tls.current().ca))
 
 
 def _server_configuration(pems: Pems) -> grpc.ServerCertificateConfiguration:
     server_context(pems)  # raises a clear error, unlike gRPC
-    own = [(pems.key.encode(), pems.cert.encode())]
-    return grpc.ssl_server_certificate_configuration(own, pems.ca.encode() or None)
+    key_pair = (pems.key.encode(), pems.cert.encode())
+    return grpc.ssl_server_certificate_configuration([key_pair], pems.ca.encode() or None)
 
 
 # A connection attempt has just succeeded or failed, so a short timeout is enough.
@@ -77,10 +77,10 @@ def _explain(connection: socket.socket, address: str, tls: Tls) -> PS2Error | No
     pems = tls.current()
     context = build(client_context, pems, tls)
     context.set_alpn_protocols(["h2"])
-    agreed = False
+    is_handshake_done = False
     try:
         with context.wrap_socket(connection, server_hostname=tls.name or split_address(address)[0]) as secured:
-            agreed = True
+            is_handshake_done = True
             # With TLS 1.3, the server checks the client's certificate only after the client's handshake is complete.
             secured.sendall(PREFACE)
             if secured.recv(1):
@@ -90,14 +90,13 @@ def _explain(connection: socket.socket, address: str, tls: Tls) -> PS2Error | No
     except TimeoutError:
         return None
     except (ssl.SSLError, ConnectionError):
-        if not agreed:
+        if not is_handshake_done:
             return ConfigError(
                 f"{address}: it does not speak TLS, but this side has certificates; start it with --tls-cert and "
                 "--tls-key, or leave them out here"
             )
     # gRPC servers close the connection without an alert.
-    if not pems.cert:
-        why = "it has none; give --tls-cert and --tls-key (tlsCert, tlsKey)"
-    else:
-        why = fault(pems, "") or "it trusts another authority"
-    return AuthError(f"{address}: it rejects this side's certificate: {why} (of {tls})")
+    reason = "it has none; give --tls-cert and --tls-key (tlsCert, tlsKey)"
+    if pems.cert:
+        reason = fault(pems, "") or "it trusts another authority"
+    return AuthError(f"{address}: it rejects this side's certificate: {reason} (of {tls})")

@@ -1,4 +1,4 @@
-"""The contract's ``Execute``: requests of clients in any language, as protobuf, for the same engine."""
+"""The rpc ``Execute``: protobuf requests of clients in any language, for the same engine."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ MAX_HEADER_BYTES = 1 << 20
 def request_from(frame: bytes, limit_bytes: int, reserve: Callable[[RequestDraft], None]) -> Request:
     """Read an encoded RequestFrame.
 
-    ``reserve`` is called with the draft before memory is allocated for the arrays, at most ``limit_bytes``; it may
-    raise.
+    ``reserve``, which can raise, gets the draft before memory of at most ``limit_bytes`` is allocated for the arrays.
     """
     try:
         message = pb.UnreadFrame.FromString(frame)

@@ -1,4 +1,4 @@
-"""The call of a container's host process to the launcher, as a plain function."""
+"""The call of the process that runs in a container to the launcher, as a plain function."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class ContainerReport:
     """The state of a container's server.
 
     Attributes:
-        index: index in the fleet of the server that the container is for.
-        attempt: grows with each container that this server gets.
+        index: the server's index in the fleet.
+        attempt: a number that increases with each container for this server.
         order: number of the last order that was carried out; 0 if there was none.
-        exit_code: exit code of the server that this order started, negative for a signal; None if it runs or none was
+        exit_code: exit code of the server that this order started, negative for a signal; None if it runs or was not
             started.
         said: the end of the server's output.
     """
@@ -37,11 +37,11 @@ class Order:
     """The launcher's instruction to a container.
 
     Attributes:
-        number: a larger number than before means: end the server, if any, and start a new one.
+        number: if it is larger than before, the container must end its server, if any, and start a new one.
         arguments: arguments of ``ps2``, without those that only the container knows.
-        leave: end the server and exit.
-        refused: why this container is not usable; "" if it is.
-        address: listen there again if its host is this container's; "" means anywhere.
+        leave: True: the container must end its server and exit.
+        refused: the reason why this container is not usable; "" if it is.
+        address: the address to listen on if its host is the container's; "": any.
     """
 
     number: int = 0

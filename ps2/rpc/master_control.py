@@ -27,9 +27,10 @@ class MatrixInfo:
     """The master's description of a matrix.
 
     Attributes:
-        lost: why servers that hold parts of it are lost for good.
-        recovering: why servers that hold parts of it are being replaced.
-        step: the step of that checkpoint; None if it has none.
+        lost: for each of its servers that is lost for good, the reason.
+        recovering: for each of its servers that is being replaced, the reason.
+        epoch: the number of the fleet's rollbacks to a checkpoint.
+        step: the step of the last such checkpoint; None if it has none.
     """
 
     id: int
@@ -58,7 +59,7 @@ class MasterControl:
     def heartbeat(self, index: int, server_id: str, mutations: int, status: ServerStatus | None = None) -> bool:
         """Send a heartbeat; raises NotFoundError if the master does not know this process.
 
-        Returns True if somebody looks at the fleet: the next heartbeats bring the server's ``status``.
+        Returns True if somebody watches the fleet: the next heartbeats must contain the server's ``status``.
         """
         message = None if status is None else status_to_pb(status)
         request = master_pb2.HeartbeatRequest(index=index, server_id=server_id, mutations=mutations, status=message)
@@ -86,7 +87,7 @@ class MasterControl:
         return reply.matrix, reply.row
 
     def take_rows(self, matrix: int, id: RequestId, holder: str, count: int = 0, name: str = "") -> list[int]:
-        """Get zeroed rows for a holder: ``count`` rows, or, for 0, all reserved rows that are not in use."""
+        """Get rows of zeros for a holder: ``count`` rows; 0: all reserved rows that are not in use."""
         request = master_pb2.TakeRowsRequest(
             matrix=matrix, count=count, reserved=not count, id=id_to_pb(id), holder=holder, name=name
         )
@@ -100,10 +101,10 @@ class MasterControl:
     def drop_rows(self, matrix: int, rows: Sequence[int], holder: str, id: RequestId | None) -> None:
         """Report that a holder's handles to rows are gone. The master frees the rows if there is no other holder.
 
-        ``id`` None: the holder will never get the same rows again, like one attempt of a task.
+        ``id`` None: the holder, such as an attempt of a task, will never get the same rows again.
         """
-        named = None if id is None else id_to_pb(id)
-        request = master_pb2.FreeRowsRequest(matrix=matrix, rows=rows, id=named, holder=holder)
+        id_message = None if id is None else id_to_pb(id)
+        request = master_pb2.FreeRowsRequest(matrix=matrix, rows=rows, id=id_message, holder=holder)
         self._call("FreeRows", request, master_pb2.FreeRowsReply)
 
     def _call(self, method: str, request: Message, reply: type[M], timeout_s: float = MASTER_TIMEOUT_S) -> M:

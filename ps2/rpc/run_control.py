@@ -16,13 +16,13 @@ from ps2.protocol.plain_data import LIMIT_BYTES
 from ps2.transport.connection import unreachable
 from ps2.transport.worker_channel import WorkerChannel
 
-# How long failures must last before an attempt concludes that the driver has ended.
+# After failures of this duration, an attempt concludes that the driver has ended.
 GIVE_UP_S = 10.0
 # The same before the first contact: the driver listens before any worker starts.
 FIRST_CONTACT_S = 3.0
 FIRST_PAUSE_S = 0.02
 LONGEST_PAUSE_S = 0.5
-# Name of the other side in the handshake.
+# The driver's name in the handshake.
 NAME = "run"
 
 
@@ -43,13 +43,13 @@ class Entered:
 
     Attributes:
         horizon: the highest clock that the other workers allow.
-        on_clock: seconds of the wait that were spent in ``onClock``, not waiting for other workers.
-        checkpoint, others: seconds of the wait that a checkpoint took, and those for other workers.
+        on_clock: seconds of the wait for ``onClock``.
         messages: number of messages that ``onClock`` had returned.
         message: the newest message, encoded; empty if there is none, or if the worker has it.
-        end: the run ends before this clock; None if it goes on.
-        budget_s: time budget of the rotation turn that this clock is, where the run decides it; infinite if there is
-            none.
+        end: the run ends before this clock; None: the end is not known yet.
+        budget_s: the time budget for this clock, a turn of a rotation, if the run decides it; else infinite.
+        checkpoint: seconds of the wait for a checkpoint.
+        others: seconds of the wait for other workers.
     """
 
     clock: int
@@ -66,7 +66,7 @@ class Entered:
 
 @dataclass(frozen=True)
 class Report:
-    """A worker's small result of a clock; ``value`` is encoded plain data."""
+    """A worker's small result of a clock: ``value``, encoded plain data, is merged by the rule ``merge``."""
 
     clock: int
     merge: str
@@ -94,7 +94,7 @@ class LogLine:
 
 @dataclass(frozen=True)
 class LogLines:
-    """Lines that one attempt has logged since its last message, and the number of further lines."""
+    """The lines that one attempt has logged since its last message; ``left_out`` counts lines beyond the limit."""
 
     lines: tuple[LogLine, ...] = ()
     left_out: int = 0
@@ -109,20 +109,20 @@ class ClockTimes:
 
     Attributes:
         clock: the clock; for time between clocks, the next one.
-        began: seconds since the run began, when the worker arrived at the clock. The parts add up to the time from
-            there to the start of the next entry.
+        began: when the worker arrived at the clock, in seconds since the run began. The parts below add up to the
+            time until the start of the next entry.
         wait: time spent waiting for other workers, before the clock and at barriers in it.
         outside: True for time between clocks: reading rows, between two loops, or after the last loop.
-        on_clock: time spent waiting before the clock for ``onClock`` alone, when the other workers had let it go.
+        on_clock: time spent waiting before the clock for ``onClock`` alone, not for other workers.
         block: the block of the worker, if the clock was a turn of a rotation; -1 if there is none.
-        left: the share of the block's work that is left for the next rotation.
+        left: the share of the block's work that remains for the next rotation.
         work: the part of ``compute`` spent on the block.
-        transfer: time of background reads and writes.
+        transfer: time with background reads or writes.
         kernels: time of loading and compiling numba's functions.
         checkpoint: time spent waiting before the clock for a checkpoint alone.
         coordinator: time spent waiting before the clock for nobody: messages, and the coordinator's own work.
-        connect, imports, spark: before a worker had joined, and after it had left: opening connections; starting Python
-            and importing modules; what Spark does. The coordinator's own entries have them.
+        connect, imports, spark: time before a worker joins and after it leaves: opening connections; starting Python
+            and importing modules; work of Spark. Only the coordinator's own entries have these times.
     """
 
     clock: int
@@ -154,8 +154,8 @@ class StartTimes:
     """How a task began, in seconds.
 
     Attributes:
-        python_s: the time from the start of its Python process until the task began.
-        daemon_s: the same from the start of the Python process that forked it; 0 if none did.
+        python_s: the time from the start of the task's Python process until the task began.
+        daemon_s: the time from the start of the daemon that forked this process; 0 if it was not forked.
         connect_s: the time from the beginning of the task until the worker was connected.
     """
 
@@ -171,8 +171,8 @@ class RunControl:
     """The calls of one attempt. One thread calls at a time; ``poll_progress`` may run concurrently.
 
     Attributes:
-        take_lines: returns what the attempt has logged since the last call; it goes with the next message.
-        is_asking: a call is under way.
+        take_lines: returns the lines that the attempt has logged since the last call, for the next message.
+        is_asking: True while a call waits for its answer.
 
     When the connection breaks, a call reconnects, joins and asks again. All methods raise:
         UnreachableError: the driver was never reached.
@@ -190,10 +190,10 @@ class RunControl:
         self._progress_channel: WorkerChannel[pb.CoordinatorMessage] | None = None
         self._lock = threading.Lock()  # guards the progress channel
         self._join = pb.WorkerMessage()
-        self._number = 0  # of the last message
-        self._epoch = 0  # the newest epoch that the worker was told
+        self._number = 0  # the number of the last message
+        self._epoch = 0  # the newest epoch that the driver has sent
         self._clock = 0  # the clock that the worker is in, or waits for
-        self._failing_s: float | None = None  # since when calls fail
+        self._failing_since_s: float | None = None
         self._reached = False
         self._final: PS2Error | None = None
 
@@ -229,9 +229,9 @@ class RunControl:
         clock ``until``.
         """
         self._epoch = epoch
-        ask = pb.Arrive(clock=clock, applied=applied, times=_message(times), messages=messages, until=until)
-        ask.reports.extend(pb.Report(clock=one.clock, merge=one.merge, value=one.value) for one in reports)
-        reply = self._ask(pb.WorkerMessage(arrive=ask), metrics).enter
+        request = pb.Arrive(clock=clock, applied=applied, times=_times_to_pb(times), messages=messages, until=until)
+        request.reports.extend(pb.Report(**asdict(report)) for report in reports)
+        reply = self._ask(pb.WorkerMessage(arrive=request), metrics).enter
         self._epoch, self._clock = reply.epoch, reply.clock
         end = reply.end if reply.HasField("end") else None
         budget_s = reply.budget if reply.HasField("budget") else math.inf
@@ -244,29 +244,29 @@ class RunControl:
         """Return messages by their numbers, encoded. Raise RolledBack if some are gone with a rollback of the fleet."""
         read: list[bytes] = []
         while len(read) < end - begin:
-            ask = pb.ReadMessages(begin=begin + len(read), end=end)
-            answered = self._ask(pb.WorkerMessage(read_messages=ask)).messages.messages
-            if not answered:
+            request = pb.ReadMessages(begin=begin + len(read), end=end)
+            messages = self._ask(pb.WorkerMessage(read_messages=request)).messages.messages
+            if not messages:
                 raise RolledBack("the fleet rolled back to a checkpoint while the driver's messages were read")
-            read += answered
+            read += messages
         return read
 
     def poll_progress(self, applied: int, clock: int, epoch: int) -> Entered:
-        """Report what has been applied within a clock; wait up to a second until the other workers allow another clock.
+        """Report which clocks are applied; wait up to a second until the other workers allow a further clock.
 
-        Any thread may call this. A failure loses nothing: ``arrive`` reports all of it again.
+        Any thread may call this. A failure has no effect, because ``arrive`` reports the same again.
         """
         join = self._join.join
-        ask = pb.Ahead(rank=join.rank, attempt=join.attempt, applied=applied, clock=clock, epoch=epoch)
+        request = pb.Ahead(rank=join.rank, attempt=join.attempt, applied=applied, clock=clock, epoch=epoch)
         with self._lock:
             channel = self._progress_channel = self._progress_channel or self._new_channel()
             try:
-                seen = _checked(channel.ask(pb.WorkerMessage(ahead=ask))).seen
+                progress = _checked(channel.ask(pb.WorkerMessage(ahead=request))).seen
             except PS2Error:
                 channel.close()
                 self._progress_channel = None
                 raise
-        return Entered(clock, seen.horizon, seen.epoch)
+        return Entered(clock, progress.horizon, progress.epoch)
 
     def barrier(self, phase: int, number: int, metrics: Sequence[Logged] = ()) -> None:
         self._ask(pb.WorkerMessage(barrier=pb.Barrier(phase=phase, number=number)), metrics)
@@ -277,7 +277,7 @@ class RunControl:
         return None if reply.make else reply.value
 
     def send_once(self, phase: int, number: int, value: bytes) -> bytes:
-        """Send the value of a ``once`` point; return the value that counts: another attempt may have been first."""
+        """Send the value of a ``once`` point; return the valid one: another attempt may have sent a value before."""
         _check_size("the result of once()", value)
         reply = self._ask(pb.WorkerMessage(once_made=pb.OnceMade(phase=phase, number=number, value=value))).once
         return value if reply.make else reply.value
@@ -291,7 +291,7 @@ class RunControl:
         Raises RolledBack if the fleet rolled back to a checkpoint; the next attempt continues from there.
         """
         _check_size("the worker's result", result)
-        leave = pb.Leave(result=result, clock=self._clock, times=_message(times))
+        leave = pb.Leave(result=result, clock=self._clock, times=_times_to_pb(times))
         reply = self._ask(pb.WorkerMessage(leave=leave), metrics).left
         if reply.again:
             raise RolledBack(
@@ -300,7 +300,7 @@ class RunControl:
             )
 
     def fail(self, error: str, times: ClockTimes, fatal: bool, metrics: Sequence[Logged] = ()) -> None:
-        leave = pb.Leave(error=error, clock=times.clock, fatal=fatal, times=_message(times))
+        leave = pb.Leave(error=error, clock=times.clock, fatal=fatal, times=_times_to_pb(times))
         self._ask(pb.WorkerMessage(leave=leave), metrics)
 
     def close(self) -> None:
@@ -319,7 +319,7 @@ class RunControl:
             message.log_lines.extend(pb.LogLine(**asdict(line)) for line in logged.lines)
             message.left_out_lines = logged.left_out
         if not self._reached:
-            self._failing_s = self._failing_s or time.monotonic()
+            self._failing_since_s = self._failing_since_s or time.monotonic()
         self._number += 1
         message.number, message.epoch = self._number, self._epoch
         self.is_asking = True
@@ -347,13 +347,13 @@ class RunControl:
             self._channel = self._new_channel()
             if message is not self._join:
                 joined = _checked(self._channel.ask(self._join)).joined
-                self._reached, self._failing_s = True, None
+                self._reached, self._failing_since_s = True, None
                 if joined.done and message.WhichOneof("ask") == "leave":
                     return pb.CoordinatorMessage(left=pb.Left())
                 if joined.done:
                     raise StoppedError(f"another attempt of rank {self._join.join.rank} has returned a result")
         answer = _checked(self._channel.ask(message))
-        self._reached, self._failing_s = True, None
+        self._reached, self._failing_since_s = True, None
         return answer
 
     def _new_channel(self) -> WorkerChannel[pb.CoordinatorMessage]:
@@ -366,14 +366,13 @@ class RunControl:
 
     def _check_time_limit(self, error: UnavailableError) -> None:
         now_s = time.monotonic()
-        if self._failing_s is None:
-            self._failing_s = now_s
-        if self._reached:
-            wait_s = GIVE_UP_S
-        else:
-            # A timeout may mean a firewall, or a busy driver.
-            wait_s = 1.5 * GIVE_UP_S if isinstance(error.__cause__, TimeoutError) else FIRST_CONTACT_S
-        if now_s - self._failing_s <= wait_s:
+        if self._failing_since_s is None:
+            self._failing_since_s = now_s
+        limit_s = GIVE_UP_S
+        if not self._reached:
+            # The cause of a timeout can be a firewall, or a busy driver.
+            limit_s = 1.5 * GIVE_UP_S if isinstance(error.__cause__, TimeoutError) else FIRST_CONTACT_S
+        if now_s - self._failing_since_s <= limit_s:
             return
         if self._reached:
             self._final = UnavailableError(
@@ -391,13 +390,13 @@ def _checked(answer: pb.CoordinatorMessage) -> pb.CoordinatorMessage:
     return answer
 
 
-def _message(times: ClockTimes | None) -> pb.ClockTimes | None:
+def _times_to_pb(times: ClockTimes | None) -> pb.ClockTimes | None:
     return None if times is None else pb.ClockTimes(**{name: getattr(times, name) for name in SENT_TIMES})
 
 
-def _check_size(what: str, value: bytes) -> None:
+def _check_size(name: str, value: bytes) -> None:
     if len(value) > LIMIT_BYTES:
         raise LimitError(
-            f"{what} takes {len(value)} bytes, pickled, but at most {LIMIT_BYTES} may be sent to the driver: put "
+            f"{name} takes {len(value)} bytes, pickled, but at most {LIMIT_BYTES} may be sent to the driver: put "
             "large data into vectors on the servers"
         )

@@ -1,4 +1,4 @@
-"""The status of a server. Each number is declared once, and serves messages, commands and Prometheus."""
+"""The status of a server. Each number is declared once, for messages, commands and Prometheus."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class OperationStatus:
     """Statistics of one operation.
 
     Attributes:
-        seconds: time spent in it, without waits for locks.
-        keys: number of columns that requests named one by one; operations on whole rows name none.
-        buckets: number of runs that took at most ``BUCKETS_S[i]`` and more than the bound before; the last bucket
-            counts longer runs. Not part of status messages.
+        seconds: time spent in the operation, without waits for locks.
+        keys: number of columns that requests named one by one; requests for whole rows name none.
+        buckets: entry i is the number of runs that took at most ``BUCKETS_S[i]`` and more than the bound before; the
+            last entry counts longer runs. Not part of status messages.
     """
 
     name: str
@@ -49,13 +49,14 @@ class OperationStatus:
 
 @dataclass(frozen=True, slots=True)
 class MatrixStatus:
-    """A server's part of one matrix; bytes and keys count this server's share.
+    """The part of one matrix on this server; bytes and keys count this part.
 
     Attributes:
-        slots: for which a sparse matrix has memory.
-        waiting_keys: managed keys and wait for their slots.
-        admitted_keys, expired_keys, evicted_keys: how many managed keys got their slots, went by their age, and went
-            for others or by a call, so far.
+        slots: number of keys for which a sparse matrix has memory.
+        waiting_keys: number of managed keys that wait for their slots.
+        admitted_keys: number of times that a managed key got its slot.
+        expired_keys: number of times that a managed key was removed because of its age.
+        evicted_keys: number of times that a managed key was removed because of a limit or by a call.
     """
 
     matrix: int
@@ -86,8 +87,8 @@ class Counts:
 
     Attributes:
         outcomes: number of answered requests by outcome: "ok" or the class of the error in ``ps2.errors``.
-        bytes_in: bytes of requests' arrays as the server holds them: keys unpacked, floats at full width.
-        bytes_out: bytes of replies' arrays, likewise.
+        bytes_in: bytes of requests' arrays in the server's memory: keys unpacked, floats at full width.
+        bytes_out: bytes of replies' arrays in the server's memory.
         lock_wait_s: seconds that requests waited for locks.
     """
 
@@ -119,10 +120,11 @@ class ServerStatus(Counts):
 
     Attributes:
         connections: open data connections, without gRPC.
-        copies_bytes: size of the shards that are copies of other servers' shards.
+        backup: the address of the server that has copies of this server's shards; "" if there is none.
+        copies_bytes: size of the copies of other servers' shards.
+        behind: number of shards whose copies on the backup are not up to date.
         applied_scopes: number of tasks and sessions whose ids are remembered, over all shards.
-        behind: number of its shards whose copies on the backup are not up to date.
-        container: the cluster manager's name of its container; "" if it runs in none.
+        container: the cluster manager's name of the server's container; "" if there is none.
     """
 
     server_id: str
@@ -198,14 +200,14 @@ def status_to_pb(status: ServerStatus) -> server_pb2.StatusReply:
     numbers["operations"] = [server_pb2.OperationStatus(**operation.as_data) for operation in status.operations]
     numbers["matrices"] = [
         server_pb2.MatrixStatus(
-            matrix=held.matrix,
-            spec=spec_to_pb(held.spec),
-            rows=held.rows,
-            bytes=held.bytes,
-            partitions=map(partition_to_pb, held.partitions),
-            **held.key_counts,
+            matrix=matrix.matrix,
+            spec=spec_to_pb(matrix.spec),
+            rows=matrix.rows,
+            bytes=matrix.bytes,
+            partitions=map(partition_to_pb, matrix.partitions),
+            **matrix.key_counts,
         )
-        for held in status.matrices
+        for matrix in status.matrices
     ]
     return server_pb2.StatusReply(requests=status.requests, failed=status.failed, **numbers)
 
@@ -219,13 +221,13 @@ def status_from_pb(message: server_pb2.StatusReply) -> ServerStatus:
     )
     numbers["matrices"] = tuple(
         MatrixStatus(
-            held.matrix,
-            spec_from_pb(held.spec),
-            held.rows,
-            held.bytes,
-            partitions=tuple(map(partition_from_pb, held.partitions)),
-            **{name: getattr(held, name) for name in KEY_COUNTS},
+            matrix.matrix,
+            spec_from_pb(matrix.spec),
+            matrix.rows,
+            matrix.bytes,
+            partitions=tuple(map(partition_from_pb, matrix.partitions)),
+            **{name: getattr(matrix, name) for name in KEY_COUNTS},
         )
-        for held in message.matrices
+        for matrix in message.matrices
     )
     return ServerStatus(**numbers)

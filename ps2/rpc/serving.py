@@ -11,7 +11,7 @@ from typing import Any, NoReturn, TypeVar
 import grpc
 from google.protobuf import message_factory
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2
 
 from ps2.config import WireConfig, is_loopback, join_address, split_listen
@@ -58,10 +58,10 @@ class RpcServer:
     ) -> None:
         """Bind and start; ``servicer`` has one method per rpc, with its name; Execute takes and returns bytes.
 
-        ``listen`` is ``host:port``, or ``host:first-last`` for the first free port; port 0 means any. A host
-        name stands for its first address on this host, as for data ports. (gRPC itself would listen on all its
-        addresses, and accept that another process has the port on some of them.) Callers and the server prove
-        to each other that they know ``token``; None only on loopback.
+        ``listen`` is ``host:port``, or ``host:first-last`` for the first free port; port 0: any port. A host name means
+        its first address on this host, as for data ports. (gRPC itself would listen on all addresses of the name, even
+        if another process has the port on some of them.) Callers and the server prove to each other that they know
+        ``token``; it can be None only on loopback.
         """
         host, ports = split_listen(listen)
         if token is None and not is_loopback(host):
@@ -77,8 +77,10 @@ class RpcServer:
         try:
             bound = self._bind(host, ports, wire)
         except (OSError, RuntimeError) as error:
-            which = "the port is" if len(ports) == 1 else "all of the ports are"
-            raise LaunchError(f"cannot listen on {listen}: {which} in use, or the host is not this machine") from error
+            subject = "the port is" if len(ports) == 1 else "all of the ports are"
+            raise LaunchError(
+                f"cannot listen on {listen}: {subject} in use, or the host is not this machine"
+            ) from error
         self.address = join_address(host, bound)
         self._server.start()
 
@@ -136,15 +138,15 @@ class _Threads(ThreadPoolExecutor):
     def __init__(self, count: int, name: str) -> None:
         """Raises LaunchError if this process cannot start that many threads."""
         super().__init__(count, thread_name_prefix=name)
-        begun = threading.Barrier(count + 1)
+        all_started = threading.Barrier(count + 1)
         try:
             for _ in range(count):
-                self.submit(begun.wait)
+                self.submit(all_started.wait)
         except RuntimeError as error:
-            begun.abort()
+            all_started.abort()
             self.shutdown(wait=False)
             raise LaunchError(f"cannot start {count} threads for calls: {error}") from error
-        begun.wait()
+        all_started.wait()
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         try:
@@ -216,13 +218,10 @@ def _claim(metadata: Any) -> Claim | None:
 
 
 def _refuse(context: grpc.ServicerContext) -> NoReturn:
-    has_proof = CALL_KEY in dict(context.invocation_metadata())
-    what = (
-        "the proof was not made with the fleet's token, or was made for another process"
-        if has_proof
-        else "no token given"
-    )
-    _abort(context, AuthError(f"{what}; pass the token file that the fleet was started with"))
+    reason = "no token given"
+    if CALL_KEY in dict(context.invocation_metadata()):
+        reason = "the proof was not made with the fleet's token, or was made for another process"
+    _abort(context, AuthError(f"{reason}; pass the token file that the fleet was started with"))
 
 
 def _for_unauthenticated(answer: Callable[[grpc.ServicerContext], bytes], threads: _Threads) -> Any:
@@ -238,27 +237,19 @@ def _for_unauthenticated(answer: Callable[[grpc.ServicerContext], bytes], thread
 def _handler(method: MethodDescriptor, fn: Callable[..., Any]) -> Callable[[Admitted | None], Any]:
     """Return a factory of handlers. A handler runs one call, whose sender was admitted or needs no token."""
     # Frames stay bytes: ``execute`` decodes and encodes them.
-    frames = method.input_type.name.endswith("Frame")
-    decode = _decoder(method)
-
-    def run(request: bytes) -> bytes:
-        reply: bytes = fn(request) if frames else fn(decode(request)).SerializeToString()
-        return reply
-
-    return lambda admitted: grpc.unary_unary_rpc_method_handler(_guard(run, admitted))
-
-
-def _decoder(method: MethodDescriptor) -> Callable[[bytes], Message]:
-    # gRPC would report a malformed message as an internal error of the server.
+    is_frame = method.input_type.name.endswith("Frame")
     parse = message_factory.GetMessageClass(method.input_type).FromString
 
-    def decode(message: bytes) -> Message:
+    def run(request: bytes) -> bytes:
         try:
-            return parse(message)
-        except DecodeError as error:
+            argument: Any = request if is_frame else parse(request)
+        except DecodeError as error:  # gRPC would report a malformed message as an internal error of the server
             raise ProtocolError(f"a message {method.input_type.name} cannot be decoded: {error}") from error
+        reply: Any = fn(argument)
+        encoded: bytes = reply if is_frame else reply.SerializeToString()
+        return encoded
 
-    return decode
+    return lambda admitted: grpc.unary_unary_rpc_method_handler(_guard(run, admitted))
 
 
 def _guard(run: Callable[[bytes], bytes], admitted: Admitted | None) -> Callable[[bytes, grpc.ServicerContext], bytes]:

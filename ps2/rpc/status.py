@@ -12,7 +12,7 @@ from ps2.protocol.error_details import from_detail, known_class, to_detail
 from ps2.protocol.pb import server_pb2 as pb
 
 DETAIL_KEY = "ps2-error-bin"
-# Trailing metadata travel in one HTTP/2 header block.
+# Trailing metadata are sent in one HTTP/2 header block.
 MAX_METADATA_BYTES = 64 * 1024
 
 STATUS: dict[type[PS2Error], grpc.StatusCode] = {
@@ -89,6 +89,6 @@ def error_detail(failure: RpcFailure) -> bytes | None:
 
 
 def from_bare(failure: RpcFailure, address: str) -> PS2Error:
-    """Return the error of a failed call from gRPC's status alone, ignoring what the other side claims."""
+    """Return the error of a failed call from gRPC's status alone, without the unproven details in the answer."""
     code = failure.code()
     return BARE.get(code, PS2Error)(f"{address}: {code.name.lower()}: {failure.details()}")

@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 
 # Time limit for everything before the first request, from the first byte to the last.
 GREETING_TIMEOUT_S = 10.0
-# Maximum number of unauthenticated connections; one more evicts the oldest. A peer that knows the token needs only
-# milliseconds, so it gets in despite any number of unauthenticated peers.
+# Maximum number of unauthenticated connections; one more evicts the oldest. A peer that knows the token authenticates
+# within milliseconds, so it is admitted despite any number of unauthenticated peers.
 MAX_UNAUTHENTICATED = 128
 BACKLOG = 1024
 DRAIN_TIMEOUT_S = 1.0
@@ -40,9 +40,10 @@ class AuthenticatedPeer:
     """A connection whose client has passed the handshake.
 
     Attributes:
-        plain: the socket; the holder of the peer must close it.
+        plain: the socket; the owner of this object must close it.
         connection: the connection to use: TLS over ``plain`` if the server has TLS. It blocks without a timeout.
-        token: the token that the client proved; None if the server has none.
+        token: the token that the client knows; None if the server has none.
+        name: the client's name for the connection; empty if it gave none.
     """
 
     plain: socket.socket
@@ -64,9 +65,8 @@ class Acceptor:
     ) -> None:
         """Start accepting clients that ask for ``server_id`` and know one of the tokens; None admits every client.
 
-        ``welcome`` is called with each admitted peer, in the peer's own thread; it must either call
-        ``handshake.accept`` on the peer's connection or close the peer's socket. If certificates are unusable,
-        the listeners are closed.
+        ``welcome`` gets each admitted peer, in the peer's own thread; it must either call ``handshake.accept`` on the
+        peer's connection or close the peer's socket. If certificates are unusable, the listeners are closed.
         """
         self._listeners = listeners
         self._tokens = tokens
@@ -114,7 +114,7 @@ class Acceptor:
             except OSError as error:
                 if self._shut.is_set():
                     return
-                # For example out of descriptors: connections that end will free some.
+                # For example, no descriptor is left until another connection ends.
                 self._not_accepted.log(error)
                 self._shut.wait(PAUSE_S)
                 continue
@@ -123,7 +123,7 @@ class Acceptor:
                 continue
             try:
                 threading.Thread(target=self._authenticate, args=(connection,), name="ps2-data", daemon=True).start()
-            except (RuntimeError, MemoryError) as error:  # out of threads: some will end
+            except (RuntimeError, MemoryError) as error:  # no thread can be started until another one ends
                 self._no_thread.log(error)
                 self._remove_unauthenticated(connection)
                 close(connection)
@@ -181,7 +181,7 @@ class Acceptor:
 
 
 def send_final(connection: Connection, message: bytes) -> None:
-    """Send a last message before closing. Read on for a moment: closing with unread input would discard the message."""
+    """Send a last message and then read for a moment: to close with unread input would discard the message."""
     with suppress(OSError):
         deadline_s = time.monotonic() + DRAIN_TIMEOUT_S
         connection.settimeout(DRAIN_TIMEOUT_S)
@@ -198,5 +198,5 @@ def listen_tcp(host: str, ports: Sequence[int]) -> socket.socket:
     try:
         return listening_socket(host, ports, BACKLOG)
     except OSError as error:
-        which = f"port {ports[0]}" if len(ports) == 1 else f"any of the ports {ports[0]}-{ports[-1]}"
-        raise LaunchError(f"cannot listen for data on {which} of {host}: {error}") from error
+        name = f"port {ports[0]}" if len(ports) == 1 else f"any of the ports {ports[0]}-{ports[-1]}"
+        raise LaunchError(f"cannot listen for data on {name} of {host}: {error}") from error

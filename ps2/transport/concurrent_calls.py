@@ -20,47 +20,47 @@ U = TypeVar("U")
 
 
 class ConcurrentCalls(Generic[T]):
-    """Calls one function for several things concurrently, in threads; ``results`` waits for the calls.
+    """Calls one function for several items concurrently, in threads; ``results`` waits for the calls.
 
-    A ``ThreadPoolExecutor`` does not fit. It accepts no work after the main thread has ended, although other threads
-    may still use the fleet. It also makes an interrupt and the program's exit wait for calls in flight.
+    ``ThreadPoolExecutor`` is not suitable: it accepts no work after the main thread has ended, although other threads
+    may still use the fleet, and interrupts and the program's exit wait for its calls in flight.
     """
 
-    def __init__(self, things: Collection[U], call: Callable[[U], T]) -> None:
+    def __init__(self, items: Collection[U], call: Callable[[U], T]) -> None:
         self._results: dict[int, T] = {}
         self._errors: dict[int, BaseException] = {}
-        waiting = deque(enumerate(things))
+        waiting = deque(enumerate(items))
 
         def run() -> None:
             with suppress(IndexError):  # the queue is empty
                 while True:
-                    number, thing = waiting.popleft()
+                    number, item = waiting.popleft()
                     try:
-                        self._results[number] = call(thing)
+                        self._results[number] = call(item)
                     except BaseException as error:
                         self._errors[number] = error
 
-        count = min(len(things), MAX_CALLS)
+        count = min(len(items), MAX_CALLS)
         self._threads = [threading.Thread(target=run, name="ps2-ask", daemon=True) for _ in range(count)]
         with SHIELD:
             try:
                 for thread in self._threads:
                     thread.start()
-            except RuntimeError:  # out of threads: the started ones make all calls; without any, this thread does
+            except RuntimeError:  # out of threads: the started ones make all calls, or else this thread
                 if not any(thread.is_alive() for thread in self._threads):
                     run()
 
-    def results(self, meanwhile: Callable[[], object] = lambda: None) -> list[T]:
+    def results(self, while_waiting: Callable[[], object] = lambda: None) -> list[T]:
         """Wait for all calls; return their results in order.
 
-        ``meanwhile`` is called in this thread repeatedly until all calls are done. Raises the first error of a
-        call; permanent errors take precedence over TransientError.
+        This thread calls ``while_waiting`` repeatedly until all calls are done. Raises the first error of a call;
+        permanent errors take precedence over TransientError.
         """
         with SHIELD:
             for thread in self._threads:
                 while thread.is_alive():
                     thread.join(POLL_S)
-                    meanwhile()
+                    while_waiting()
                     check()
         errors = self._errors
         if errors:
@@ -69,7 +69,7 @@ class ConcurrentCalls(Generic[T]):
 
 
 def call_concurrently(
-    things: Collection[U], call: Callable[[U], T], meanwhile: Callable[[], object] = lambda: None
+    items: Collection[U], call: Callable[[U], T], while_waiting: Callable[[], object] = lambda: None
 ) -> list[T]:
-    """Call a function for each thing concurrently; return the results in order. See ``ConcurrentCalls.results``."""
-    return ConcurrentCalls(things, call).results(meanwhile)
+    """Call a function for each item concurrently; return the results in order. See ``ConcurrentCalls.results``."""
+    return ConcurrentCalls(items, call).results(while_waiting)

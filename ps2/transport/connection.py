@@ -1,7 +1,7 @@
-"""Data connections, plain and with TLS: their interface, dead ones told from slow peers, and peers out of reach.
+"""The interface of data connections, plain and with TLS, and the detection of dead ones and unreachable peers.
 
-Each end counts the bytes of the connection. Comparing the counts reveals a firewall that has dropped the connection,
-and a proxy that accepts everything and forwards nothing. See docs/decisions/0032.
+Each end counts the bytes of the connection. A comparison of the counts reveals a firewall that has dropped the
+connection, and a proxy that accepts everything and forwards nothing. See docs/decisions/0032.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def new_name() -> bytes:
 class Carried:
     """Bytes that one end of a connection has sent and received since it was opened.
 
-    ``sent`` includes bytes that wait in the send buffer, ``received`` the ``unread`` ones.
+    ``sent`` includes bytes in the send buffer; ``received`` includes the ``unread`` bytes.
     """
 
     sent: int
@@ -73,35 +73,38 @@ class Carried:
 
 @dataclass(frozen=True)
 class ConnectionCounts:
-    """The counts of both ends at about the same time; ``remote`` was taken before ``local``."""
+    """The counts of both ends at about the same time; those of ``remote`` are older than those of ``local``."""
 
     local: Carried
     remote: Carried
 
 
 def carries_nothing(before: ConnectionCounts, now: ConnectionCounts) -> bool:
-    """Return True if bytes in flight at the earlier check have not arrived, although the receiver reads."""
+    """Return True if bytes that were in flight ``before`` have not arrived ``now``, although the receiver reads."""
     remote, local = now.remote, now.local
-    is_sent_in_vain = remote.received == before.remote.received < before.local.sent and not remote.unread
-    is_awaited_in_vain = local.received == before.local.received < before.remote.sent and not local.unread
-    return is_sent_in_vain or is_awaited_in_vain
+    is_sending_stuck = remote.received == before.remote.received < before.local.sent and not remote.unread
+    is_receiving_stuck = local.received == before.local.received < before.remote.sent and not local.unread
+    return is_sending_stuck or is_receiving_stuck
 
 
 def carried(connection: Connection, connected: bool) -> Carried | None:
-    """Return the bytes that a connection has carried; None if the system does not count them, or for a Unix socket.
+    """Return the byte counts of this end of a connection; None for a Unix socket, or if the system does not count.
 
-    ``connected``: this end connected; else it accepted.
+    ``connected``: True if this end opened the connection, False if it accepted it.
     """
     info = _info(connection)
     if info is None:
         return None
     acked, received = struct.unpack_from("=QQ", info, ACKED_OFFSET)
-    waiting, unread = (_asked(connection, which) for which in (termios.TIOCOUTQ, termios.FIONREAD))
-    return Carried(acked + waiting - connected * CONNECT_BYTES, received, unread)
+    unsent, unread = (
+        int(struct.unpack("=i", fcntl.ioctl(connection.fileno(), request, bytes(4)))[0])
+        for request in (termios.TIOCOUTQ, termios.FIONREAD)
+    )
+    return Carried(acked + unsent - connected * CONNECT_BYTES, received, unread)
 
 
 def is_held_back(connection: Connection) -> bool:
-    """Return True if data wait to be sent because the peer's system, although reachable, has no room for them."""
+    """Return True if data wait to be sent because the receive buffer of the peer, which is reachable, is full."""
     info = _info(connection)
     if info is None:
         return False
@@ -116,12 +119,8 @@ def _info(connection: Connection) -> bytes | None:
     return info if len(info) >= UNSENT_OFFSET + 4 else None
 
 
-def _asked(connection: Connection, which: int) -> int:
-    return int(struct.unpack("=i", fcntl.ioctl(connection.fileno(), which, bytes(4)))[0])
-
-
-def unreachable(what: str, address: str, why: object) -> UnreachableError:
-    """Return an error that names the peer (``what`` should listen there), this host and the settings to check."""
+def unreachable(peer: str, address: str, reason: object) -> UnreachableError:
+    """Return an error that names the peer, such as "a server", this host and the settings to check."""
     host, _ = split_address(address)
     if is_loopback(host):
         hint = (
@@ -136,4 +135,4 @@ def unreachable(what: str, address: str, why: object) -> UnreachableError:
             "started separately), and firewalls must allow the port (PS2Conf(ports='40000-40020') of the driver, "
             "--data-port of servers)"
         )
-    return UnreachableError(f"{what} at {address} was never reached from {socket.gethostname()}: {why}; {hint}")
+    return UnreachableError(f"{peer} at {address} was never reached from {socket.gethostname()}: {reason}; {hint}")

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 # Maximum number of client connections. They may also take at most half of the process's file descriptors.
 MAX_CONNECTIONS = 16_384
 
-# Generation counter, bumped to force re-authentication or shutdown.
+# A counter that is increased when connections must authenticate again or end.
 Generation = npt.NDArray[np.int64]
 
 
@@ -55,8 +55,8 @@ class FastPath(Protocol):
     def serve(self, descriptor: int, generation: Generation, expected: int) -> Ended:
         """Answer plain requests while the generation is ``expected`` and requests keep coming.
 
-        CLOSED: the connection has ended. IDLE: no request came for a moment. OTHER: Python must read and answer
-        the next request. RECEIVED: Python must answer a request that the fast path has read; see ``received``.
+        CLOSED: the connection has ended. IDLE: no request came for a moment. OTHER: Python must read and answer the
+        next request. RECEIVED: Python must answer a request that the fast path has read; see ``received``.
         """
         ...
 
@@ -65,9 +65,9 @@ class FastPath(Protocol):
         ...
 
     def bind(self, request: Request, size: int) -> int:
-        """Return the handle by which the client may send requests like the answered one as plain ones.
+        """Return a handle for requests like this one, so that the fast path can answer them; 0 if there is none.
 
-        0: there is none. ``size``: bytes of the request's arrays and of its reply's arrays.
+        ``size``: bytes of the request's arrays and of its reply's arrays.
         """
         ...
 
@@ -84,7 +84,7 @@ class Service(Protocol):
         ...
 
     def reserve(self, draft: RequestDraft) -> int:
-        """Reserve memory for a request and its reply, waiting for room; return the reserved bytes.
+        """Reserve memory for a request and its reply, and wait until it is free; return the reserved bytes.
 
         Raises LimitError if the request can never fit, BusyError if it does not fit in time.
         """
@@ -197,7 +197,7 @@ class DataServer:
         self._end(peer, error)
 
     def _wait(self, peer: AuthenticatedPeer, poll: select.poll) -> Ended:
-        """Wait for a request that Python must answer. A fast path answers plain requests meanwhile."""
+        """Wait for a request that Python must answer. Until then, a fast path answers plain requests."""
         fast_path = self._fast_paths.get(peer.plain)
         if fast_path is None:
             return Ended.OTHER if has_input(peer, poll) else Ended.IDLE
@@ -245,11 +245,11 @@ class DataServer:
             reserved = self._service.reserve(draft)
 
         try:
-            reading = read_request(self._wire.request_limit_bytes, reserve)
+            reader = read_request(self._wire.request_limit_bytes, reserve)
             request = (
-                read(reading, fast_path.received())
+                read(reader, fast_path.received())
                 if fast_path is not None and is_received
-                else receive(connection, reading)
+                else receive(connection, reader)
             )
             with self._lock:
                 if not self._is_admitted(peer):

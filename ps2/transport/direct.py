@@ -56,7 +56,7 @@ class PreparedHeader:
     """The head and header of requests of one shape, encoded once; ``fill`` writes the fields that change.
 
     Attributes:
-        shape: the shape under which a server assigns handles; None if servers assign none to such requests.
+        shape: the shape for which a server can assign a handle; None if such requests have no handles.
     """
 
     def __init__(self, request: Request, handles: binary.Handles) -> None:
@@ -74,7 +74,7 @@ class PreparedHeader:
     def fill(self, operation: Operation, id: RequestId | None) -> list[Array]:
         """Write the id's numbers, scalars, keys and sizes; return the arrays that follow the header.
 
-        Raises struct.error if a scalar's type differs from that of the shape.
+        struct.error: a scalar has another type than in the first request.
         """
         data, sent = self.data, []
         if id is not None:
@@ -110,7 +110,7 @@ class PreparedHeader:
 def prepare(
     connection: PlainSocket, request: Request, limit_bytes: int
 ) -> tuple[PreparedHeader | None, list[Any], int]:
-    """Return the cached header of a request (None if it has none), the buffers to send, and their size in bytes."""
+    """Return the cached header of a request (None if there is none), the buffers to send, and their size in bytes."""
     operation, id = request.operations[0], request.id
     if len(request.operations) == 1 and not request.forwarded and (id is None or id.parts == 1):
         key = (
@@ -125,7 +125,7 @@ def prepare(
             header = connection.headers[key] = PreparedHeader(request, connection.handles)
         try:
             arrays = header.fill(operation, id)
-        except struct.error:  # a scalar's type differs this time, or its value does not fit
+        except struct.error:  # a scalar has another type than before, or its value does not fit
             del connection.headers[key]
         else:
             (size,) = _SIZE.unpack_from(header.data, SIZE_OFFSET)
@@ -142,7 +142,7 @@ def send(connection: PlainSocket, parts: Sequence[Any], size: int, timeout_s: fl
     """Send a header and its arrays: ``size`` bytes in all. After an OSError the connection is unusable."""
     sent = connection.sendmsg(parts, (), socket.MSG_DONTWAIT)
     if sent < size:
-        _send_rest(connection, [parts[0], *map(byte_view, parts[1:])], sent, timeout_s)
+        _send_remaining(connection, [parts[0], *map(byte_view, parts[1:])], sent, timeout_s)
 
 
 def receive(connection: PlainSocket, request: Request, header: PreparedHeader | None) -> Reply | PS2Error | None:
@@ -163,59 +163,59 @@ def receive(connection: PlainSocket, request: Request, header: PreparedHeader | 
         buffers = [reply, into]
     while True:
         try:
-            got = connection.recvmsg_into(buffers)[0]
+            received_bytes = connection.recvmsg_into(buffers)[0]
             break
         except BlockingIOError:
             if not _wait(connection):
                 return None
     expected = REPLY_BYTES + len(record)
-    if header is not None and got >= expected:
-        length, size, kind, flags, handle, count, has, arrays, scalar = _REPLY.unpack_from(reply)
+    if header is not None and received_bytes >= expected:
+        length, size, kind, flags, handle, count, has_scalar_flag, arrays, scalar = _REPLY.unpack_from(reply)
         if (
             HEAD.size + length == expected
             and (kind, flags, count) == (binary.A_REPLY, 0, 1)
             and (arrays, size) == ((0, 0) if into is None else (1, into.nbytes))
             and reply[REPLY_BYTES:expected] == record
         ):
-            if into is not None and got < expected + size:
-                _receive_rest(connection, byte_view(into)[got - expected :])
+            if into is not None and received_bytes < expected + size:
+                _receive_all(connection, byte_view(into)[received_bytes - expected :])
             if handle and header.shape is not None:
                 binary.remember_handle(connection.handles, header.shape, handle)
                 header.set_handle(handle)
-            if into is None and not has:
+            if into is None and not has_scalar_flag:
                 return NO_RESULTS
-            return Reply((Result(scalar if has else None, () if into is None else (into,)),))
-    came = [bytes(reply[:got])]
-    if into is not None and got > len(reply):
-        came.append(bytes(byte_view(into)[: got - len(reply)]))
-    outcome = _receive_any(connection, request, came)
+            return Reply((Result(scalar if has_scalar_flag else None, () if into is None else (into,)),))
+    received_parts = [bytes(reply[:received_bytes])]
+    if into is not None and received_bytes > len(reply):
+        received_parts.append(bytes(byte_view(into)[: received_bytes - len(reply)]))
+    outcome = _receive_any(connection, request, received_parts)
     if header is not None and header.shape is not None and (known := connection.handles.get(header.shape)):
         header.set_handle(known)
     return outcome
 
 
 def _arrives_unconverted(into: Array, operation: Operation) -> bool:
-    """Return True if an array has the same bytes in the message as in memory."""
+    """Return True if an array certainly has the same bytes in the message as in memory."""
     return operation.wire is None and (into.dtype.kind == "f" or into.nbytes < MIN_NARROWED_BYTES) and into.size > 0
 
 
-def _receive_any(connection: PlainSocket, request: Request, came: Sequence[bytes]) -> Reply | PS2Error:
-    """Receive a reply of any form. ``came`` holds the parts that have already arrived."""
-    reading = read_reply(request, connection.handles)
+def _receive_any(connection: PlainSocket, request: Request, received_parts: Sequence[bytes]) -> Reply | PS2Error:
+    """Receive a reply of any form. ``received_parts`` holds the parts that have already arrived."""
+    reader = read_reply(request, connection.handles)
     part = memoryview(b"")
     try:
-        view = next(reading)
-        for each in came:
-            part = memoryview(each)
+        view = next(reader)
+        for received_part in received_parts:
+            part = memoryview(received_part)
             while part:
                 size = min(len(part), len(view))
                 view[:size] = part[:size]
                 view, part = view[size:], part[size:]
                 if not view:
-                    view = next(reading)
+                    view = next(reader)
         while True:
-            _receive_rest(connection, view)
-            view = next(reading)
+            _receive_all(connection, view)
+            view = next(reader)
     except StopIteration as done:
         outcome: Reply | PS2Error = done.value
         if part:
@@ -223,7 +223,7 @@ def _receive_any(connection: PlainSocket, request: Request, came: Sequence[bytes
         return outcome
 
 
-def _send_rest(connection: PlainSocket, views: Sequence[Any], sent: int, timeout_s: float) -> None:
+def _send_remaining(connection: PlainSocket, views: Sequence[Any], sent: int, timeout_s: float) -> None:
     poll = select.poll()
     poll.register(connection.fileno(), select.POLLOUT)
     for view in views:
@@ -235,21 +235,21 @@ def _send_rest(connection: PlainSocket, views: Sequence[Any], sent: int, timeout
             left = left[connection.send(left, socket.MSG_DONTWAIT) :]
 
 
-def _receive_rest(connection: PlainSocket, view: memoryview) -> None:
+def _receive_all(connection: PlainSocket, view: memoryview) -> None:
     while view:
         try:
-            got = connection.recv_into(view, 0, socket.MSG_WAITALL)
+            received_bytes = connection.recv_into(view, 0, socket.MSG_WAITALL)
         except BlockingIOError:
             if not _wait(connection):
                 raise TimeoutError("the rest of the reply does not arrive") from None
             continue
-        if not got:
+        if not received_bytes:
             raise ConnectionResetError(0, "the server closed the connection")
-        view = view[got:]
+        view = view[received_bytes:]
 
 
 def _wait(connection: PlainSocket) -> bool:
-    """Wait up to ``patience_s`` for input and let signal handlers run; return False if no input came."""
+    """Wait up to ``patience_s`` for input and let signal handlers run; return False if there is no input."""
     deadline_s = time.monotonic() + connection.patience_s
     poll = select.poll()
     poll.register(connection.fileno(), select.POLLIN)

@@ -24,19 +24,21 @@ Outcome = Reply | PS2Error
 # if the server does not answer, or does not know the connection.
 Ask = Callable[[str, Connection], ConnectionCounts | None]
 
-# The system may wake a waiting thread slightly too early.
+# The system may wake a waiting thread up to this long too early.
 TICK_S = 0.02
 
 
 class InFlightRequests:
     """The in-flight requests of one connection, and their outcomes.
 
-    Requests are pipelined, and replies come in the same order. ``outcomes`` holds the replies received so far, with an
-    error in the place of each request that could not be sent. If the exchange ``failed``, all remaining requests get
-    the same error, and the connection is unusable.
+    Requests are pipelined, and replies come in the same order.
 
     Attributes:
-        is_patient: True if the system no longer ends the connection while the server has no room for more data.
+        outcomes: the replies received so far, and an error for each request that could not be sent.
+        failed: True if the connection is unusable; all remaining requests have the same error.
+        last_byte_s: the time of the last byte sent or received.
+        looked_s: the time of the last ``check_liveness``.
+        is_patient: True if the system no longer ends the connection while the server's receive buffer is full.
     """
 
     def __init__(
@@ -62,8 +64,8 @@ class InFlightRequests:
         # Handles exist only if the server has a fast path for the connection.
         self._handles: Handles = connection.handles if isinstance(connection, PlainSocket) else {}
         self._sending: list[memoryview] = []
-        self._reading = read_reply(requests[0], self._handles)
-        self._view = next(self._reading)
+        self._reader = read_reply(requests[0], self._handles)
+        self._view = next(self._reader)
 
     @property
     def finished(self) -> bool:
@@ -80,7 +82,7 @@ class InFlightRequests:
         return select.POLLIN | (select.POLLOUT if self._sending or self._unsent else 0)
 
     def advance(self, ready: int, wait: bool = False) -> None:
-        """Write and read without blocking. With ``wait``, block for input as long as the socket's timeout allows."""
+        """Write and read without blocking. With ``wait``, wait for input up to the socket's timeout."""
         try:
             with suppress(BlockingIOError):
                 if ready & select.POLLOUT:
@@ -100,7 +102,7 @@ class InFlightRequests:
     def check_liveness(self, ask: Ask) -> None:
         """Fail if the server does not answer, or if the connection delivers nothing any more.
 
-        A server that passes is only slow. It may leave its input unread until the exchange's deadline.
+        A server that passes the check is only slow, and can leave its input unread until the exchange's deadline.
         """
         try:
             now = ask(self.address, self.connection)
@@ -126,7 +128,7 @@ class InFlightRequests:
                 except PS2Error as error:
                     self._unsendable[number] = error
                     if number == len(self.outcomes):
-                        self._read_next()
+                        self._begin_next_reply()
                     continue
                 self._sending = written(parts)
             send_some(self.connection, self._sending, socket.MSG_DONTWAIT)
@@ -134,35 +136,35 @@ class InFlightRequests:
 
     def _read(self, flags: int) -> None:
         while True:
-            got = self.connection.recv_into(self._view, 0, flags)
-            if not got:
+            received_bytes = self.connection.recv_into(self._view, 0, flags)
+            if not received_bytes:
                 raise ConnectionResetError(0, "the server closed the connection")
             self.last_byte_s = time.monotonic()
-            self._view = self._view[got:]
+            self._view = self._view[received_bytes:]
             if len(self._view):
                 continue
             try:
-                self._view = next(self._reading)
-            except StopIteration as read:
-                self.outcomes.append(read.value)
-                self._read_next()
+                self._view = next(self._reader)
+            except StopIteration as stop:
+                self.outcomes.append(stop.value)
+                self._begin_next_reply()
                 if self.finished:
                     return
 
-    def _read_next(self) -> None:
-        """Go on to the next reply, skipping requests that could not be sent."""
+    def _begin_next_reply(self) -> None:
+        """Begin the next reply; skip requests that could not be sent."""
         while len(self.outcomes) in self._unsendable:
             self.outcomes.append(self._unsendable.pop(len(self.outcomes)))
         if not self.finished:
-            self._reading = read_reply(self.requests[len(self.outcomes)], self._handles)
-            self._view = next(self._reading)
+            self._reader = read_reply(self.requests[len(self.outcomes)], self._handles)
+            self._view = next(self._reader)
 
 
 def run(in_flight: Sequence[InFlightRequests], wire: WireConfig, ask: Ask) -> None:
     """Drive ``in_flight`` until each exchange is done or has failed.
 
-    ``ask`` is called for each server that has been silent for half of ``wire.keepalive_s``. An exchange goes on
-    while the server computes. It fails if the process has stopped or the connection delivers nothing.
+    ``ask`` is called for each server that has been silent for half of ``wire.keepalive_s``. An exchange may take long
+    while the server computes; it fails if the server's process is stopped or the connection delivers nothing.
     """
     deadline_s = time.monotonic() + wire.request_timeout_s
     for flight in in_flight:

@@ -41,10 +41,10 @@ class Exposition:
         ready: Callable[[], bool] = lambda: True,
         timeout_s: float = SCRAPE_TIMEOUT_S,
     ) -> None:
-        """Bind to the first free port (0: any) and start; ``setting`` gives ``listen``, for error messages.
+        """Bind to the first free port (0: any) and start.
 
-        ``ready`` returns True once clients find their shards on this server. A connection lasts ``timeout_s``
-        at most.
+        ``setting``: the name of the setting with ``listen``, for error messages. ``ready`` returns True once clients
+        find their shards on this server. A connection lasts at most ``timeout_s``.
         """
         registry = CollectorRegistry()
         registry.register(collector)

@@ -18,22 +18,23 @@ def handshake(
 ) -> None:
     """Run the client's side of the handshake. With a token, the server must prove that it knows the token.
 
-    ``name``: the one by which the server knows the connection (``connection``). An error before the peer's proof may
-    be forged.
+    ``name``: the name that the server gets for the connection (``connection.new_name``). An error before the server's
+    proof may be forged.
     """
     tokens = Tokens.from_text(token)
     nonce = proof.new_nonce() if tokens is not None else b""
-    send(connection, pb.Greeting(protocol=PROTOCOL_VERSION, server_id=server_id, nonce=nonce, connection=name))
+    greeting = pb.Greeting(protocol=PROTOCOL_VERSION, server_id=server_id, nonce=nonce, connection=name)
+    send_all(connection, [memoryview(greeting_bytes(greeting))])
     if tokens is not None:
-        theirs = _receive_answer(connection, deadline_s).challenge
-        known = tokens.shared(
-            (theirs.proof, *theirs.further_proofs),
-            lambda each: proof.greeting_proof(each, "server", nonce, theirs.nonce, server_id),
+        challenge = _receive_answer(connection, deadline_s).challenge
+        shared_token = tokens.shared(
+            (challenge.proof, *challenge.further_proofs),
+            lambda token: proof.greeting_proof(token, "server", nonce, challenge.nonce, server_id),
         )
-        if known is None:
+        if shared_token is None:
             raise AuthError("the process at this address does not know the fleet's token")
-        mine = proof.greeting_proof(known, "client", nonce, theirs.nonce, server_id)
-        send(connection, pb.GreetingProof(proof=mine))
+        client_proof = proof.greeting_proof(shared_token, "client", nonce, challenge.nonce, server_id)
+        send_all(connection, [memoryview(greeting_bytes(pb.GreetingProof(proof=client_proof)))])
     _receive_answer(connection, deadline_s)
 
 
@@ -55,11 +56,12 @@ def admit(connection: Connection, tokens: Tokens | None, server_id: str, deadlin
     if len(greeting.nonce) != proof.NONCE_BYTES:
         raise AuthError("no token given; pass the token file that the fleet was started with")
     nonce = proof.new_nonce()
-    mine, *further = (proof.greeting_proof(token, "server", greeting.nonce, nonce, server_id) for token in tokens.all)
-    answer(connection, pb.ReplyHeader(challenge=pb.GreetingChallenge(nonce=nonce, proof=mine, further_proofs=further)))
-    theirs = receive(connection, read_greeting(pb.GreetingProof), deadline_s)
+    first, *others = (proof.greeting_proof(token, "server", greeting.nonce, nonce, server_id) for token in tokens.all)
+    challenge = pb.GreetingChallenge(nonce=nonce, proof=first, further_proofs=others)
+    send_all(connection, [memoryview(_answer_bytes(pb.ReplyHeader(challenge=challenge)))])
+    answer = receive(connection, read_greeting(pb.GreetingProof), deadline_s)
     token = tokens.shared(
-        [theirs.proof], lambda token: proof.greeting_proof(token, "client", greeting.nonce, nonce, server_id)
+        [answer.proof], lambda token: proof.greeting_proof(token, "client", greeting.nonce, nonce, server_id)
     )
     if token is None:
         raise AuthError("this is not the fleet's token; pass the token file that the fleet was started with")
@@ -68,21 +70,16 @@ def admit(connection: Connection, tokens: Tokens | None, server_id: str, deadlin
 
 def accept(connection: Connection) -> None:
     """Tell a client that it may send requests."""
-    answer(connection, pb.ReplyHeader())
-
-
-def send(connection: Connection, message: pb.Greeting | pb.GreetingProof) -> None:
-    send_all(connection, [memoryview(greeting_bytes(message))])
-
-
-def answer(connection: Connection, header: pb.ReplyHeader) -> None:
-    encoded = header.SerializeToString()
-    send_all(connection, [memoryview(HEAD.pack(len(encoded), 0) + encoded)])
+    send_all(connection, [memoryview(_answer_bytes(pb.ReplyHeader()))])
 
 
 def refusal(error: PS2Error) -> bytes:
-    """Return the bytes that tell a client why it was refused."""
-    encoded = pb.ReplyHeader(error=to_detail(error)).SerializeToString()
+    """Return the answer to a client that is refused."""
+    return _answer_bytes(pb.ReplyHeader(error=to_detail(error)))
+
+
+def _answer_bytes(header: pb.ReplyHeader) -> bytes:
+    encoded = header.SerializeToString()
     return HEAD.pack(len(encoded), 0) + encoded
 
 

@@ -20,7 +20,7 @@ from ps2.transport.tls_connection import TlsConnection
 
 log = logging.getLogger(__name__)
 
-# How long a thread stays with its connection after a request, so that frequent requests need not wait for a thread.
+# After a request, a thread waits this long for the next one, so that frequent requests need not wait for a thread.
 LINGER_S = 0.1
 END_TIMEOUT_S = 1.0
 # How long a thread without a connection waits for another one.
@@ -36,11 +36,11 @@ class IdleConnectionPoller:
         self._lock = threading.Lock()
         self._parked: dict[int, AuthenticatedPeer] = {}  # by descriptor
         self._poll = select.epoll()
-        self._bell, self._ring = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._poll.register(self._bell, select.EPOLLIN)
+        self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)  # ends the poll at ``stop``
+        self._poll.register(self._wake_reader, select.EPOLLIN)
         self._stopped = False
         self._ready: SimpleQueue[AuthenticatedPeer | None] = SimpleQueue()  # peers with input, for spare threads
-        self._spare = 0  # threads that wait for ``_ready``, less the peers in it
+        self._spare = 0  # number of threads that wait for ``_ready``, minus the number of peers in it
         self._thread = threading.Thread(target=self._watch, name="ps2-idle-connections", daemon=True)
         self._thread.start()
 
@@ -66,13 +66,13 @@ class IdleConnectionPoller:
             for _ in range(self._spare):
                 self._ready.put(None)
             self._spare = 0
-            os.write(self._ring, b"!")
+            os.write(self._wake_writer, b"!")
         self._thread.join(END_TIMEOUT_S)
 
     def _watch(self) -> None:
         while not self._stopped:
             for descriptor, _ in self._poll.poll():
-                if not self._wake(descriptor):
+                if not self._hand_over(descriptor):
                     time.sleep(PAUSE_S)
                     break
         with self._lock:
@@ -80,10 +80,10 @@ class IdleConnectionPoller:
                 close(peer.plain)
             self._parked.clear()
         self._poll.close()
-        os.close(self._bell)
-        os.close(self._ring)
+        os.close(self._wake_reader)
+        os.close(self._wake_writer)
 
-    def _wake(self, descriptor: int) -> bool:
+    def _hand_over(self, descriptor: int) -> bool:
         """Hand a connection to a thread. If no thread can be started, park the connection again and return False."""
         with self._lock:
             peer = self._parked.pop(descriptor, None)
@@ -103,7 +103,7 @@ class IdleConnectionPoller:
         return True
 
     def _attend_many(self, first: AuthenticatedPeer) -> None:
-        """Attend to a connection, then to others, until no further one has input within ``SPARE_S``."""
+        """Attend to a connection, then to others; end when none gets input within ``SPARE_S``."""
         peer: AuthenticatedPeer | None = first
         while peer is not None:
             self._attend(peer)

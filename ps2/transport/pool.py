@@ -34,7 +34,8 @@ class Peer:
     """A server that the client knows.
 
     Attributes:
-        addresses: its data addresses, best first, as (family, address). The family of a host and port is AF_UNSPEC.
+        addresses: the data addresses, best first, as (family, address). The family of a host and port is AF_UNSPEC.
+        idle: open connections that no call uses.
     """
 
     server_id: str
@@ -57,7 +58,7 @@ class ConnectionPool:
         self._lock = threading.Lock()
         self._peers: dict[str, Peer] = {}
         self._busy: set[Connection] = set()
-        self._reached: set[str] = set()  # addresses of servers to which a data connection was made
+        self._connected_before: set[str] = set()  # addresses of servers to which a data connection was made
         self.is_closed = False
 
     def take(self, address: str) -> PlainSocket | None:
@@ -81,18 +82,18 @@ class ConnectionPool:
                 self._busy.add(connection)
         if connection is not None and _is_open(connection):
             return connection
-        if connection is not None:  # the server is gone, and another may have taken its place
+        if connection is not None:  # the server has ended, and another process may listen there now
             self.discard(connection)
             self.forget(address)
         peer, is_new = self._peer(address)
         try:
-            return self._reach(address, peer)
+            return self._connect(address, peer)
         except UnavailableError:
             self.forget(address)
             if is_new:
                 raise
         peer, _ = self._peer(address)
-        return self._reach(address, peer)
+        return self._connect(address, peer)
 
     def keep(self, address: str, connection: Connection) -> None:
         """Put a connection without in-flight requests back into the pool; close it if the pool is full."""
@@ -139,7 +140,7 @@ class ConnectionPool:
         with self._lock:
             return self._peers.setdefault(address, peer), True
 
-    def _reach(self, address: str, peer: Peer) -> Connection:
+    def _connect(self, address: str, peer: Peer) -> Connection:
         """Connect to one of a server's data addresses.
 
         Raises UnreachableError if this pool never had a connection to the address, else UnavailableError.
@@ -147,19 +148,19 @@ class ConnectionPool:
         reasons = []
         for family, data_address in peer.addresses:
             try:
-                connection = self._greet(peer, family, data_address)
+                connection = self._connect_to(peer, family, data_address)
             except OSError as error:
                 log.info("no data connection to %r: %s", data_address, error)
-                reasons.append(f"{_describe(family, data_address)}: {error.strerror or error}")
+                reasons.append(f"{_address_name(family, data_address)}: {error.strerror or error}")
             else:
-                self._reached.add(address)
+                self._connected_before.add(address)
                 return connection
-        why = "; ".join(reasons) or "it has no data address"
-        if address in self._reached:
-            raise UnavailableError(f"{address}: no data connection any more: {why}")
-        raise unreachable("the data port of the server that answers", address, why)
+        reason = "; ".join(reasons) or "it has no data address"
+        if address in self._connected_before:
+            raise UnavailableError(f"{address}: no data connection any more: {reason}")
+        raise unreachable("the data port of the server that answers", address, reason)
 
-    def _greet(self, peer: Peer, family: int, data_address: Any) -> Connection:
+    def _connect_to(self, peer: Peer, family: int, data_address: Any) -> Connection:
         """Connect, and run the handshake; raises OSError if no such server listens there."""
         plain = connect(family, data_address, self._wire.connect_s)
         connection: Connection = plain
@@ -169,7 +170,7 @@ class ConnectionPool:
             self._busy.add(connection)
             closed = self.is_closed
         try:
-            if closed:  # close() did not see this connection
+            if closed:  # ``close`` had no reference to this connection
                 raise StoppedError(CLOSED)
             tune(plain, self._wire)
             deadline_s = time.monotonic() + min(self._wire.keepalive_s, self._wire.request_timeout_s)
@@ -194,7 +195,7 @@ def connection_name(connection: Connection) -> bytes:
     return plain.name
 
 
-def _describe(family: int, data_address: Any) -> str:
+def _address_name(family: int, data_address: Any) -> str:
     return "Unix socket" if family == socket.AF_UNIX else f"data port {data_address[1]}"
 
 

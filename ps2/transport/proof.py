@@ -13,9 +13,10 @@ from hashlib import sha256
 import numpy as np
 
 NONCE_BYTES = 32
-# Sessions per server, of a few hundred bytes each. At the limit all sessions end, and active clients start new ones.
+# Maximum number of sessions of a server, a few hundred bytes each. At the limit all sessions end, and active clients
+# start new ones.
 MAX_SESSIONS = 10_000
-# Call numbers remembered per session: calls of a client's threads may arrive out of order.
+# Number of call numbers that a session remembers: calls of a client's threads may arrive out of order.
 WINDOW = 1024
 
 
@@ -56,12 +57,11 @@ def equal(proof: bytes, expected: bytes) -> bool:
 
 
 class Tokens:
-    """The fleet's current token; two tokens while it is being replaced, of which the first is used for proofs.
-
-    Thread-safe.
+    """The fleet's token; while it is being replaced, the new and the old one. Thread-safe.
 
     Attributes:
-        generation: counter that changes whenever the tokens change.
+        all: the tokens; the first is used for proofs.
+        generation: an array with a counter, which increases with each change of the tokens.
     """
 
     def __init__(self, text: str) -> None:
@@ -74,7 +74,7 @@ class Tokens:
         return cls(text) if isinstance(text, str) else text
 
     def renew(self, text: str) -> None:
-        """Replace the tokens; peers that proved another token are refused from now on."""
+        """Replace the tokens; peers that know only other tokens are refused from now on."""
         self.all = tuple(text.split())
         self.generation += 1
 
@@ -130,7 +130,7 @@ class Gatekeeper:
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
         self._lock = threading.Lock()
-        self._begin()
+        self._restart()
 
     def challenge(self, client_nonce: bytes) -> tuple[bytes, list[bytes]]:
         """Return the server's nonce, and the server's proofs for a client's nonce: one for each token."""
@@ -146,30 +146,30 @@ class Gatekeeper:
             if session is not None and session.token not in self._tokens.all:
                 del self._sessions[claim.client_nonce]
                 return None
-            known = session is not None
-            session = session or self._begun(method, claim)
+            is_known = session is not None
+            session = session or self._new_session(method, claim)
             if session is None or not equal(claim.proof, call_proof(session.key, claim.number, claim.digest, method)):
                 return None
-            if not known:
+            if not is_known:
                 if len(self._sessions) < MAX_SESSIONS:
                     self._sessions[claim.client_nonce] = session
                 else:  # a new nonce ends all sessions, so that no recorded call, such as this one, can be replayed
-                    self._begin()
+                    self._restart()
             return Admitted(session.key, claim.number, claim.digest) if session.takes(claim.number) else None
 
-    def _begun(self, method: str, claim: Claim) -> _Session | None:
+    def _new_session(self, method: str, claim: Claim) -> _Session | None:
         """Return a session for a client's first call; None if the call's proof matches no token."""
 
         def key(token: str) -> bytes:
             return session_key(token, claim.client_nonce, self._nonce)
 
-        def first(token: str) -> bytes:
+        def expected_proof(token: str) -> bytes:
             return call_proof(key(token), claim.number, claim.digest, method)
 
-        token = self._tokens.shared([claim.proof], first)
+        token = self._tokens.shared([claim.proof], expected_proof)
         return None if token is None else _Session(token, key(token))
 
-    def _begin(self) -> None:
+    def _restart(self) -> None:
         self._nonce = new_nonce()
         self._sessions: dict[bytes, _Session] = {}
 

@@ -33,7 +33,7 @@ def tune(connection: socket.socket, wire: WireConfig) -> None:
         return
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    # A peer is lost if its system acknowledges neither data nor probes for ``keepalive_s``.
+    # The system ends the connection if the peer acknowledges neither data nor probes for ``keepalive_s``.
     interval_s = max(1, int(wire.keepalive_s / (2 * KEEPALIVE_PROBES)))
     for name, value in (
         ("TCP_KEEPIDLE", max(1, int(wire.keepalive_s / 2))),
@@ -46,16 +46,16 @@ def tune(connection: socket.socket, wire: WireConfig) -> None:
 
 
 def give_up_unanswered(connection: Connection, after_s: float) -> None:
-    """Let the system end a connection if data are not acknowledged for ``after_s``; 0 means the system's default.
+    """Let the system end a connection if data are not acknowledged for ``after_s``; 0: after the system's default.
 
-    With a time set, the system also ends a connection whose peer acknowledges but has no room for more data.
+    With a time above 0, the system also ends a connection if the peer's receive buffer stays full for this long.
     """
     if connection.family != socket.AF_UNIX and hasattr(socket, "TCP_USER_TIMEOUT"):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * after_s))
 
 
 def abstract(name: str) -> str:
-    """Return the address of a Unix socket in the abstract namespace. It has no file, and vanishes with its process."""
+    """Return the address of a Unix socket in the abstract namespace: without a file, and free after its process."""
     return f"\0ps2/{name}"
 
 
@@ -88,14 +88,15 @@ def send_all(connection: Connection, views: list[memoryview]) -> None:
         send_some(connection, views)
 
 
-def receive(connection: Connection, reading: Generator[memoryview, None, T], deadline_s: float | None = None) -> T:
-    """Read one message, by a reader of ``framing``, from a blocking socket; the deadline changes the socket's timeout.
+def receive(connection: Connection, reader: Generator[memoryview, None, T], deadline_s: float | None = None) -> T:
+    """Read one message, with a reader of ``framing``, from a blocking socket; the deadline sets the socket's timeout.
 
-    Raises EOFError if the peer closed the connection before the message, OSError within it or past the deadline.
+    EOFError: the peer closed the connection before the message. OSError: it did so within the message, or the deadline
+    has passed.
     """
-    begun = False
+    has_begun = False
     try:
-        view = next(reading)
+        view = next(reader)
         while True:
             while len(view):
                 if deadline_s is not None:
@@ -107,13 +108,13 @@ def receive(connection: Connection, reading: Generator[memoryview, None, T], dea
                     if deadline_s is None or time.monotonic() > deadline_s:
                         raise
                     continue
-                if not received and not begun:
+                if not received and not has_begun:
                     raise EOFError
                 if not received:
                     raise ConnectionResetError(0, "the peer closed the connection in the middle of a message")
-                begun = True
+                has_begun = True
                 view = view[received:]
-            view = next(reading)
+            view = next(reader)
     except StopIteration as stop:
         message: T = stop.value
         return message
@@ -123,8 +124,10 @@ class PlainSocket(socket.socket):
     """The client's end of a data connection.
 
     Attributes:
-        headers: prepared headers of requests that are sent on it repeatedly.
-        patience_s: time to wait for a reply before checking that the peer is alive.
+        name: the name by which the server knows the connection.
+        handles: the handles that the server has assigned to shapes of requests.
+        headers: prepared headers of repeated requests.
+        patience_s: time to wait for a reply before a check that the peer is alive.
     """
 
     def __init__(self, family: int) -> None:
@@ -144,13 +147,13 @@ def connect(family: int, address: Any, timeout_s: float) -> PlainSocket:
         return _connect(family, address, timeout_s)
     host, port = address
     candidates = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    last: OSError | None = None
+    first_error: OSError | None = None
     for family, *_, candidate in candidates:
         try:
             return _connect(family, candidate, timeout_s / len(candidates))
         except OSError as error:
-            last = last or error
-    raise last or OSError(f"{host} has no address")
+            first_error = first_error or error
+    raise first_error or OSError(f"{host} has no address")
 
 
 def _connect(family: int, address: Any, timeout_s: float) -> PlainSocket:

@@ -23,8 +23,8 @@ T = TypeVar("T")
 class Renewed(Generic[T]):
     """A value made from certificates, rebuilt when the certificates change. Thread-safe.
 
-    If new certificates are unusable, the last usable ones stay in use: files that are replaced one after the other do
-    not match for a moment.
+    If new certificates are unusable, the previous ones stay in use: files that are replaced one after the other do not
+    match for a moment.
     """
 
     def __init__(self, tls: Tls, make: Callable[[Pems], T]) -> None:
@@ -34,7 +34,7 @@ class Renewed(Generic[T]):
         self._lock = threading.Lock()
         self._pems = tls.current()
         self._value = build(make, self._pems, tls)
-        self._complained = ""
+        self._logged_error = ""
 
     @property
     def name(self) -> str:
@@ -48,12 +48,12 @@ class Renewed(Generic[T]):
                 pems = self._tls.current()
                 if pems != self._pems:
                     self._value, self._pems = build(self._make, pems, self._tls), pems
-                    self._complained = ""
+                    self._logged_error = ""
                     log.info("certificates have changed and were reloaded: %s", self._tls)
             except PS2Error as error:
-                if str(error) != self._complained:
+                if str(error) != self._logged_error:
                     log.warning("the previous certificates stay in use: %s", error)
-                    self._complained = str(error)
+                    self._logged_error = str(error)
             return self._value
 
 
@@ -66,7 +66,7 @@ def build(make: Callable[[Pems], T], pems: Pems, tls: Tls) -> T:
 
 
 def reason(error: ssl.SSLError) -> str:
-    """Return in plain words why OpenSSL rejects a certificate or key."""
+    """Return in plain words the reason why OpenSSL rejects a certificate or key."""
     known = {
         "KEY_VALUES_MISMATCH": "the private key does not belong to the certificate",
         "EE_KEY_TOO_SMALL": "the key is too small",
@@ -77,7 +77,7 @@ def reason(error: ssl.SSLError) -> str:
 
 
 def check_serving(tls: Tls, *hosts: str) -> None:
-    """Check, before anything starts, that peers with the same certificates would accept this process at these hosts."""
+    """Raise ConfigError if peers with the same certificates would reject this process at one of these hosts."""
     for host in hosts:
         if (fault_text := peer_fault(tls, host)) is not None:
             raise ConfigError(f"certificates: peers that trust {tls} would reject {host}: {fault_text}")
@@ -86,20 +86,20 @@ def check_serving(tls: Tls, *hosts: str) -> None:
 def peer_fault(tls: Tls, host: str) -> str | None:
     """Return why peers with these certificates would reject a process on that host; None if they would accept it.
 
-    Without a certificate authority nothing can be checked, and the result is None.
+    The result is also None without a certificate authority, because then nothing can be checked.
     """
     pems = tls.current()
     return build(partial(fault, host=pems.name or host), pems, tls) if pems.ca else None
 
 
 def fault(pems: Pems, host: str) -> str | None:
-    """Return why a peer with the same certificates would reject them at ``host`` (empty: any host); None: accepted."""
-    caller, called = client_context(pems), server_context(pems)
-    caller.check_hostname = bool(host)
-    to_called, to_caller = ssl.MemoryBIO(), ssl.MemoryBIO()
+    """Return why a peer with the same certificates would reject them at ``host`` ("": any host); None: accepted."""
+    client, server = client_context(pems), server_context(pems)
+    client.check_hostname = bool(host)
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     sides = [
-        caller.wrap_bio(to_caller, to_called, server_hostname=host or None),
-        called.wrap_bio(to_called, to_caller, server_side=True),
+        client.wrap_bio(to_client, to_server, server_hostname=host or None),
+        server.wrap_bio(to_server, to_client, server_side=True),
     ]
     for side in 2 * sides:
         try:
@@ -130,7 +130,11 @@ def server_context(pems: Pems) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.num_tickets = 0  # connections are long-lived, so clients never resume a session
-    _require_certificate(pems)
+    if not pems.cert:
+        raise ConfigError(
+            "a process that listens with TLS needs a certificate and its key; give --tls-cert and --tls-key (tlsCert "
+            "and tlsKey)"
+        )
     load_own(context, pems)
     if pems.ca:
         context.verify_mode = ssl.CERT_REQUIRED
@@ -142,14 +146,6 @@ def usable(pems: Pems) -> Pems:
     """Return the certificates if a client can use them; raise otherwise."""
     client_context(pems)
     return pems
-
-
-def _require_certificate(pems: Pems) -> None:
-    if not pems.cert:
-        raise ConfigError(
-            "a process that listens with TLS needs a certificate and its key; give --tls-cert and --tls-key (tlsCert "
-            "and tlsKey)"
-        )
 
 
 def trusted_authority(pems: Pems) -> str:

@@ -22,7 +22,7 @@ class TlsConnection:
     """An encrypted data connection.
 
     Like a plain data socket, it is used by one thread at a time, and any thread may end it with ``shutdown``. Python's
-    SSLSocket does not fit: it accepts no flags, sends one view at a time, and makes two system calls per record.
+    SSLSocket is not suitable: it accepts no flags, sends one view at a time, and makes two system calls per record.
     """
 
     def __init__(self, plain: socket.socket, context: ssl.SSLContext, server_name: str | None) -> None:
@@ -35,9 +35,9 @@ class TlsConnection:
         self._tls = context.wrap_bio(
             self._incoming, self._outgoing, server_side=server_name is None, server_hostname=server_name
         )
-        self._sending = memoryview(b"")  # encrypted
-        self._arriving = memoryview(bytearray(RECORD_BYTES))
-        self._plaintext_bytes = 0  # plaintext bytes that ``_sending`` encrypts
+        self._unsent = memoryview(b"")  # encrypted bytes
+        self._receive_buffer = memoryview(bytearray(RECORD_BYTES))
+        self._plaintext_bytes = 0  # number of plaintext bytes whose encryption ``_unsent`` began with
 
     @property
     def family(self) -> int:
@@ -49,10 +49,7 @@ class TlsConnection:
         return bool(self._incoming.pending or self._tls.pending())
 
     def handshake(self, deadline_s: float) -> None:
-        """Run the TLS handshake: check certificates and agree on keys.
-
-        Raise ssl.SSLError if one side rejects the other.
-        """
+        """Run the TLS handshake: check certificates and agree on keys; ssl.SSLError: one side rejects the other."""
         while True:
             try:
                 self._tls.do_handshake()
@@ -60,7 +57,7 @@ class TlsConnection:
                 self._flush()
             except ssl.SSLError:
                 with suppress(OSError):
-                    self._flush()  # the alert that tells the other side
+                    self._flush()  # the alert for the other side
                 raise
             else:
                 self._flush()
@@ -73,31 +70,31 @@ class TlsConnection:
 
         After BlockingIOError the caller must pass the same views again.
         """
-        if not self._sending:
+        if not self._unsent:
             self._plaintext_bytes = self._encrypt(views)
-            self._sending = memoryview(self._outgoing.read())
-        while self._sending:
-            self._sending = self._sending[self.plain.send(self._sending, flags) :]
+            self._unsent = memoryview(self._outgoing.read())
+        while self._unsent:
+            self._unsent = self._unsent[self.plain.send(self._unsent, flags) :]
         return self._plaintext_bytes
 
     def recv_into(self, view: memoryview, size: int = 0, flags: int = 0) -> int:
         """Receive like a plain socket; return 0 when the other side has finished."""
-        whole = bool(flags & socket.MSG_WAITALL)
+        waits_for_all = bool(flags & socket.MSG_WAITALL)
         timeout_s = self.plain.gettimeout()
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-        got = 0
-        while got < len(view):
+        received = 0
+        while received < len(view):
             try:
-                read = self._tls.read(len(view) - got, view[got:])
+                read = self._tls.read(len(view) - received, view[received:])
             except ssl.SSLWantReadError:
-                if got and not whole:
+                if received and not waits_for_all:
                     break
                 try:
                     if deadline_s is not None:
                         self.plain.settimeout(max(MIN_TIMEOUT_S, deadline_s - time.monotonic()))
                     self._receive(flags & ~socket.MSG_WAITALL)
                 except (BlockingIOError, TimeoutError):
-                    if got:
+                    if received:
                         break
                     raise
             except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
@@ -105,10 +102,10 @@ class TlsConnection:
             else:
                 if not read:
                     break
-                got += int(read)
+                received += int(read)
         if deadline_s is not None:
             self.plain.settimeout(timeout_s)
-        return got
+        return received
 
     def recv(self, size: int, flags: int = 0) -> bytes:
         if flags & socket.MSG_PEEK:
@@ -164,14 +161,14 @@ class TlsConnection:
                     raise
 
     def _receive(self, flags: int) -> int:
-        got = self.plain.recv_into(self._arriving, 0, flags)
-        if got:
-            self._incoming.write(self._arriving[:got])
-            if got == len(self._arriving) < RECEIVED_BYTES:  # grow only for peers that send much
-                self._arriving = memoryview(bytearray(4 * got))
+        received = self.plain.recv_into(self._receive_buffer, 0, flags)
+        if received:
+            self._incoming.write(self._receive_buffer[:received])
+            if received == len(self._receive_buffer) < RECEIVED_BYTES:  # grow only for peers that send much
+                self._receive_buffer = memoryview(bytearray(4 * received))
         else:
             self._incoming.write_eof()
-        return got
+        return received
 
     def _flush(self) -> None:
         if self._outgoing.pending:

@@ -34,10 +34,7 @@ class WorkerChannel(Generic[M]):
     """Sends requests to the driver and waits for answers. Any thread may ``close`` it; one at a time may ``ask``."""
 
     def __init__(self, address: str, token: str | None, name: str, reply: type[M], wire: WireConfig) -> None:
-        """Create a channel; the first request opens the connection.
-
-        The other side must have the ``name``, like a server's id.
-        """
+        """Create a channel to the peer called ``name``; the first request opens the connection."""
         self._address = address
         self._token = token
         self._name = name
@@ -49,18 +46,15 @@ class WorkerChannel(Generic[M]):
         self._closed = False
 
     def ask(self, message: Message) -> M:
-        """Send a message and wait for its answer, without a timeout.
-
-        Raise UnavailableError if the connection has ended.
-        """
+        """Send a message and wait for its answer, without a timeout; UnavailableError: the connection has ended."""
         try:
             connection = self._connection or self._connect()
             send_all(connection, [framed(message.SerializeToString())])
             return receive(connection, _read(self._reply))
         except (EOFError, OSError) as error:
             self.close()
-            what = "the other side closed the connection" if isinstance(error, EOFError) else str(error)
-            raise UnavailableError(f"{self._address}: {what}") from error
+            reason = "the other side closed the connection" if isinstance(error, EOFError) else str(error)
+            raise UnavailableError(f"{self._address}: {reason}") from error
         except BaseException:  # a late answer must not be mistaken for the answer to the next request
             self.close()
             raise

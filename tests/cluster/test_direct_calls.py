@@ -249,7 +249,7 @@ def test_keys_when_repeated_then_few_are_resent_and_many_named(ps, polled, make)
             vector.add(np.full(count, 1 + turn), columns)
             expected[columns] += 1 + turn
             assert np.array_equal(vector.pull(columns), expected[columns])
-        remembered = {matrix for matrix, *_ in vector._session.dispatch.key_sets._names}
+        remembered = {matrix for matrix, *_ in vector._session.dispatch.key_sets._known}
         assert (vector._matrix in remembered) == named
         assert polled == []
     vector.free()

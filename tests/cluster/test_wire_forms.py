@@ -75,13 +75,13 @@ def test_add_when_server_forgot_keys_then_counts_once(ps):
     for _ in range(3):
         u.add(np.ones(KEYS.size), KEYS)
     session = session_of(u._fleet)
-    known = set(session.dispatch.key_sets._names)
+    known = set(session.dispatch.key_sets._known)
     assert known
     other = DCV.dense(DIM)
     # The session believes that servers know these keys of the other matrix too.
     for matrix, partition, digest in known:
         if matrix == u._matrix:
-            session.dispatch.key_sets._names[other._matrix, partition, digest] = None
+            session.dispatch.key_sets._known[other._matrix, partition, digest] = None
     other.add(np.ones(KEYS.size), KEYS)
     assert other.sum() == KEYS.size
 

@@ -94,7 +94,7 @@ def test_embedding_when_prefetched_then_answer_is_used():
     module, keys = RemoteEmbedding(table), torch.tensor([[5, 6], [6, 7]])
     before = module(keys).detach()
     module.prefetch(keys)
-    table._reads._open[next(iter(table._reads._open))].wait()
+    table._reads._reads[next(iter(table._reads._reads))].wait()
     table.push(keys.numpy(), np.ones((2, 2, K), np.float32))
     torch.testing.assert_close(module(keys).detach(), before)
     assert not torch.equal(module(keys).detach(), before)

@@ -194,7 +194,7 @@ def test_scalar_when_float64_rounds_integers_then_it_warns(ps, verb):
 
 def test_asarray_when_dense_then_pulls_when_sparse_then_error(ps):
     assert np.array_equal(np.asarray(DCV.dense(3, dtype="int64").fill(2), np.float64), [2.0, 2.0, 2.0])
-    with pytest.raises(UsageError, match="numpy takes no array of a sparse vector"):
+    with pytest.raises(UsageError, match="numpy cannot make an array of a sparse vector"):
         np.asarray(DCV.sparse(3))
 
 

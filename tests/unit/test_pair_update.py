@@ -233,7 +233,7 @@ def test_pair_update_when_matrix_is_sparse_then_usage_error(ps):
 @each_way
 def test_pair_update_when_in_a_batch_then_usage_error(ps, via):
     m, _ = a_matrix()
-    with pytest.raises(UsageError, match="before or after the batch"), ps.batch():
+    with pytest.raises(UsageError, match="cannot be part of a batch: call it before or after"), ps.batch():
         m.pairUpdate(A, B, step, via)
 
 
@@ -290,9 +290,8 @@ def test_plan_when_row_is_too_long_then_servers_unmeasured(ps, requests_by, monk
     m, _ = a_matrix()
     monkeypatch.setattr(pairs, "MAX_BYTES", 8)
     variants = []
-    assert (
-        sum(requests_by(lambda: variants.append(pairs.planned(m._first._session, m._target(), Pairs.of(A, B, K))))) == 0
-    )
+    session, target, checked = m._first._session, m._target(), Pairs.of(A, B, K)
+    assert sum(requests_by(lambda: variants.append(pairs.choose_strategy(session, target, checked)))) == 0
     assert variants == ["servers"]
 
 
@@ -300,7 +299,7 @@ def test_plan_when_row_is_too_long_then_servers_unmeasured(ps, requests_by, monk
 def test_pair_update_when_auto_then_goes_the_way_that_is_planned(ps, monkeypatch, way):
     m, _ = a_matrix()
     gone = []
-    monkeypatch.setattr(pairs, "planned", lambda *_: way)
+    monkeypatch.setattr(pairs, "choose_strategy", lambda *_: way)
     for name in ("_on_servers", "_on_rows"):
         monkeypatch.setattr(pairs, name, lambda *_, name=name: gone.append(name))
     m.pairUpdate(A, B, step)

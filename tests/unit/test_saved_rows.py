@@ -222,7 +222,7 @@ def test_save_when_stopped_before_manifest_then_earlier_stays(folder, monkeypatc
     [
         (b"{", CheckpointCorruptError, "not JSON"),
         (b'{"format": "ps2.vector.v2"}', CheckpointCorruptError, "expected format 'ps2.checkpoint.v1', got 'ps2.vec"),
-        ({"number": 3}, UsageError, "expected a place for saved rows, but it holds checkpoint 3"),
+        ({"number": 3}, UsageError, "expected a folder for saved rows, but it has checkpoint 3"),
     ],
     ids=["broken", "of another format", "of a fleet"],
 )

@@ -457,7 +457,7 @@ def test_current_session_when_no_context_then_error_says_remedy():
 
 def test_session_of_when_fleet_of_other_driver_then_usage_error(in_task):
     in_task(access=Access("secret", "app"))
-    with pytest.raises(UsageError, match="fleet theirs, whose token this task does not have"):
+    with pytest.raises(UsageError, match="token of this vector's fleet theirs"):
         sessions.session_of(FleetRef("theirs", MASTER, token_id=token_id("other", derived_token("other", "theirs"))))
 
 
