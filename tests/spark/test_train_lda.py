@@ -95,7 +95,7 @@ def test_lda_when_it_is_online_then_tables_tell_how_it_went(train, files):
         "topic  tokens  likeliest words",
         "30 documents, ",
         "15 iterations of online",
-        "perplexity of the 10 documents held out: ",
+        "perplexity of the 10 held-out documents: ",
         "LDAModel.load(",
     ):
         assert messages in stdout

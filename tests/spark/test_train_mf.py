@@ -87,7 +87,7 @@ WRONG_FILES = {
     "number.csv": "/number.csv: line 3: rating: expected a number, got ''",
     "columns.csv": "/columns.csv: line 1: expected a column 'item' of items, got 'user', 'movie', 'rating'",
     "comments": "/comments: expected lines 'user item' or 'user item rating', got none",
-    "clicks": "/clicks: expected lines with ratings, which only --implicit does without",
+    "clicks": "/clicks: expected lines with ratings, which only --implicit does not need",
 }
 
 
@@ -102,7 +102,7 @@ def test_mf_when_ids_of_the_test_differ_in_type_then_it_says_so(train, files):
     options = ["--test", files / "named.csv.gz", "--user", "userId", "--item", "movieId", "--format", "csv"]
     (files / "numbers.csv").write_text("userId,movieId,rating\n1,2,3\n")
     code, _, stderr = train("--input", files / "numbers.csv", *options)
-    assert (code, "expected ids of users and of items of types bigint and bigint" in stderr) == (1, True), stderr
+    assert (code, "expected ids of users and items of types bigint and bigint" in stderr) == (1, True), stderr
 
 
 @pytest.mark.nightly

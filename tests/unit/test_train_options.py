@@ -6,11 +6,14 @@ import re
 import subprocess
 import sys
 from dataclasses import fields
+from types import SimpleNamespace
+from typing import ClassVar
 
 import click
 import pytest
 from click.testing import CliRunner
 
+from ps2 import algorithms
 from ps2.algorithms import (
     LDA,
     LINE,
@@ -25,9 +28,14 @@ from ps2.algorithms import (
     RandomForestClassifier,
     RandomForestRegressor,
 )
+from ps2.algorithms.frame.settings import Setting, param
 from ps2.algorithms.text.libsvm import LabelledRows
+from ps2.algorithms.training.record import TrainingHistory
+from ps2.algorithms.trees.settings import GBTRegressorSettings
 from ps2.cli.main import cli, train
+from ps2.cli.training.command import Variant
 from ps2.cli.training.options import RunOptions, name_options, options_named
+from ps2.cli.training.rows import DictionaryCommand, KMeansCommand, LRCommand, MetricCommand, Rows
 from ps2.cli.training.trees import GBTCommand
 from ps2.errors import ConfigError, InputError, PS2Error
 from tests.commands import assert_one_line, ps2
@@ -182,7 +190,7 @@ WRONG = {
         (["--trees", "0"], 2, "--trees"),
         (["--validation", "1"], 2, "--validation"),
         (["--validation", "nan"], 2, "'--validation': 'nan' is not a finite number"),
-        (["--loss", "huber"], 2, "--loss: expected with --task regression only"),
+        (["--loss", "huber"], 2, "--loss: expected --task regression, got binary"),
         (["--task", "regression", "--loss", "quantile", "--loss-shape", "2"], 2, "--loss-shape: expected"),
         (["--plots", "{rows}"], 2, "--plots: expected a folder, or a place for one"),
         (["--plots", "hdfs://host/plots"], 2, "--plots: expected a folder of this machine"),
@@ -227,7 +235,7 @@ WRONG = {
     ],
     "ctr": [
         (["--rank", "3"], 2, "--rank: expected --model fm or deepfm or wide-deep, got lr"),
-        (["--plots", "here"], 2, "--plots: expected --model deepfm or wide-deep, which make passes, got lr"),
+        (["--plots", "here"], 2, "--plots: expected --model deepfm or wide-deep, which train in passes, got lr"),
         (["--columns", "a,b", "--format", "parquet"], 2, "--columns: expected CSV or TSV files, got Parquet"),
     ],
 }
@@ -269,6 +277,75 @@ def test_gbt_when_binary_task_has_three_labels_then_says_tasks():
     rows = LabelledRows("rows", None, {10.0: 1, 20.0: 1, 30.0: 1})
     with pytest.raises(InputError, match="got 10, 20, 30; --task multiclass or --task regression takes more"):
         GBTCommand(None, {}, {"task": "binary"}).classes(rows)
+
+
+class ShrinkingSettings(GBTRegressorSettings):
+    shrinkage: Setting[float] = param(0.5, "the shrinkage", above=0)
+
+
+class ShrinkingRegressor(ShrinkingSettings, GBTRegressor):
+    pass
+
+
+@pytest.fixture
+def make_estimator(monkeypatch):
+    """``make_estimator(*options)``: the estimator of ``ps2 train gbt``, whose regressor declares one more param."""
+
+    class ShrinkingCommand(GBTCommand):
+        """Train."""
+
+        variants: ClassVar = {**GBTCommand.variants, "regression": Variant("ShrinkingRegressor", ShrinkingSettings)}
+
+        def train(self):
+            made.append(self.make_estimator())
+
+    made = []
+    monkeypatch.setattr(algorithms, "ShrinkingRegressor", ShrinkingRegressor, raising=False)
+
+    def run(*options):
+        arguments = ["--input", "rows", "--output", "model", *options]
+        CliRunner().invoke(ShrinkingCommand.command(), arguments, catch_exceptions=False)
+        return made.pop()
+
+    return run
+
+
+def test_gbt_when_regressor_declares_a_param_then_has_option(make_estimator):
+    estimator = make_estimator("--task", "regression", "--shrinkage", "0.25")
+    assert estimator.getOrDefault("shrinkage") == 0.25
+
+
+def test_gbt_when_chosen_estimator_lacks_param_then_is_left_out(make_estimator):
+    assert type(make_estimator()) is GBTClassifier
+
+
+def test_gbt_when_estimator_lacks_option_then_error_names_task(make_estimator):
+    with pytest.raises(ConfigError, match=r"^--shrinkage: expected --task regression, got multiclass$"):
+        make_estimator("--task", "multiclass", "--shrinkage", "0.25")
+
+
+def test_ctr_when_models_differ_then_help_tells_models():
+    options = {option.name: option for option in train.commands["ctr"].params}
+    assert options["maxIter"].help.endswith(
+        "passes over the rows (deepfm, wide-deep).  [default: 1 (lr, fm). 5 (deepfm, wide-deep)]"
+    )
+    assert options["factorSize"].help.startswith("The number of numbers in a key's vector (fm, deepfm, wide-deep).")
+    assert options["seed"].help == "The seed of all random numbers."
+
+
+MODEL = SimpleNamespace(
+    summary=SimpleNamespace(
+        history=TrainingHistory([0.5], [0.1], [], 1, 9, 8, ""), plot=None, trainingCost=1.0, clusterSizes=[9]
+    )
+)
+
+
+@pytest.mark.parametrize("command", [LRCommand, KMeansCommand, DictionaryCommand, MetricCommand])
+@pytest.mark.parametrize(("plots", "expected"), [("plots", ["plots/loss.png"]), (None, [])])
+def test_record_when_plots_are_drawn_then_lists_them(command, plots, expected):
+    run = SimpleNamespace(plots=plots, output="model")
+    record = command(run, {}, {}).record(Rows(9, 2, (0.0, 1.0), {}), MODEL, {})
+    assert record["plots"] == expected
 
 
 @pytest.mark.parametrize(

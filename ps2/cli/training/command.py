@@ -4,75 +4,88 @@ from __future__ import annotations
 
 import inspect
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import click
+from click.core import ParameterSource
 
-from ps2.algorithms.frame.settings import Settings
+from ps2.algorithms.frame.settings import Settings, settings_of
 from ps2.cli.options import Decorator, add_options
 from ps2.cli.output import print_data
 from ps2.cli.training import printed
 from ps2.cli.training.options import RUN_OPTIONS, RunOptions, options_named, param_options
-from ps2.errors import RecoveryError
+from ps2.errors import ConfigError, RecoveryError
 
 D = TypeVar("D")
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
+class Variant(NamedTuple):
+    """An estimator that a command trains, and its settings."""
+
+    estimator: str
+    settings: type[Settings]
+
+
 class TrainAndTest(NamedTuple):
-    """Tables of rows; ``test`` None: there is no test file."""
+    """The tables of rows; ``test`` None: there is no test file."""
 
     train: Any
     test: Any
 
 
-class TrainingCommand(Generic[D]):
-    """A command of ``ps2 train``. A subclass declares it; an object is one run, on data of the type D.
+class TrainingCommand(ABC, Generic[D]):
+    """A command of ``ps2 train``. A subclass declares the command; an object is one run, on data of the type D.
 
-    The subclass's docstring is the command's help. An option becomes the attribute that the class annotates with its
-    name, or one of the options ``run``, which all commands have; every other option is a param.
+    The docstring of the subclass is the command's help. If the subclass annotates an attribute with the name of an
+    option, the attribute has the option's value. The options that all commands have are in ``run``. All other options
+    are params of the estimator.
 
     Attributes:
         name: the command's name.
-        estimator: the estimator's name in ``ps2.algorithms``.
-        settings: the estimator's settings; each one that has an option becomes an option.
-        defaults: the command's defaults where they are not those of the settings; None: the param is not set.
-        other_names: names, in the help of options, of params that have no option of their own.
+        estimator: the estimator's name in ``ps2.algorithms``, if the command has only one.
+        settings: the settings of that estimator. Each setting that has an option becomes an option of the command.
+        choice: the option that chooses the estimator, if the command has several; else "".
+        variants: the estimators by the value of ``choice``. The command has the options of all their settings.
+        defaults: the defaults of params that differ from those of the settings; None: the param is not set.
+        other_names: what the help of options calls params that have no option of their own.
         file_text: the paragraph of the help about the input file.
-        examples: options of good examples, one example a line.
+        examples: the options of example calls, one call a line.
         usage: lines of Python that use the model.
-        file_options, own_options: options before and after those of the settings.
-        loader: the class in ``ps2.algorithms`` that loads the model without Spark; "": the model's own class.
+        file_options, last_options: the options before and after those of the settings.
+        loader: the class in ``ps2.algorithms`` that loads the model without Spark; "": the class of the model.
         curve: the file name of the plot of the objective.
-        names_plots: whether the results name the plots.
-        input, test: any URL that Spark reads: a file, a folder or a glob; ``test`` None: there is no test file.
+        input, test: URLs that Spark reads: a file, a folder or a glob; ``test`` None: there is no test file.
         run: the options that all commands have.
         params: the values of the params that are set.
-        paths: the paths of the files to read; None: there is no such file.
+        paths: the files to read; None: an optional file that was not named.
     """
 
     name: ClassVar[str]
     estimator: ClassVar[str]
     settings: ClassVar[type[Settings]]
+    choice: ClassVar[str] = ""
+    variants: ClassVar[Mapping[str, Variant]] = NOTHING
     defaults: ClassVar[Mapping[str, Any]] = NOTHING
     other_names: ClassVar[Mapping[str, str]] = NOTHING
     file_text: ClassVar[str]
     examples: ClassVar[str]
     usage: ClassVar[str]
     file_options: ClassVar[Sequence[Decorator]]
-    own_options: ClassVar[Sequence[Decorator]] = ()
+    last_options: ClassVar[Sequence[Decorator]] = ()
     loader: ClassVar[str] = ""
     curve: ClassVar[str] = "loss.png"
     input: str
     test: str | None = None
 
-    def __init__(self, run: RunOptions, params: dict[str, Any], own: dict[str, Any]) -> None:
+    def __init__(self, run: RunOptions, params: dict[str, Any], attributes: dict[str, Any]) -> None:
         self.run, self.params = run, params
-        vars(self).update(own)
+        vars(self).update(attributes)
 
     @classmethod
     def command(cls) -> click.Command:
@@ -80,96 +93,113 @@ class TrainingCommand(Generic[D]):
 
         def call(**values: Any) -> None:
             run = RunOptions(**{field.name: values.pop(field.name) for field in fields(RunOptions)})
-            attributes = {name for base in cls.__mro__ for name in inspect.get_annotations(base)}
-            own = {name: values.pop(name) for name in attributes & values.keys()}
-            cls(run, {name: value for name, value in values.items() if value is not None}, own).train()
+            annotated = {name for base in cls.__mro__ for name in inspect.get_annotations(base)}
+            attributes = {name: values.pop(name) for name in annotated & values.keys()}
+            cls(run, {name: value for name, value in values.items() if value is not None}, attributes).train()
 
-        settings = param_options(cls.settings, cls.defaults, cls.other_names)
-        options = [*cls.file_options, *settings, *cls.own_options, *RUN_OPTIONS]
+        settings = {value: variant.settings for value, variant in cls.variants.items()} or {"": cls.settings}
+        params = param_options(settings, cls.defaults, cls.other_names)
+        options = [*cls.file_options, *params, *cls.last_options, *RUN_OPTIONS]
         text = f"{inspect.cleandoc(str(cls.__doc__))}\n\n{cls.file_text}"
         examples = _indented(cls.examples, f"ps2 train {cls.name} ")
         epilog = f"\b\nExamples:\n{examples}\n\n\b\nUse the model:\n{_indented(cls.usage)}"
         return click.command(cls.name, help=text, epilog=epilog)(add_options(call, options))
 
-    # What a command may do in its own way.
-
-    @property
-    def names_plots(self) -> bool:
-        return True
+    # What subclasses override.
 
     @property
     def paths(self) -> list[str | None]:
         return [self.input, self.test]
 
     def make_estimator(self) -> Any:
-        """Return the estimator; raise ConfigError for own options that contradict params."""
-        return self.new_estimator(self.estimator)
+        """Return the estimator; raise ConfigError if options of the command contradict params."""
+        return self.new_estimator()
 
     def check_estimator(self, estimator: Any) -> None:
-        """Raise ConfigError for params that contradict each other."""
+        """Raise ConfigError if params contradict each other."""
         estimator._check()
 
     def check_files(self) -> None:
-        """Raise what is wrong with files, and with ``run``, as far as it shows without Spark."""
+        """Check the files and ``run``, as far as that needs no Spark; raise PS2Error."""
         from ps2.algorithms.text.paths import check_local
 
         for path in filter(None, self.paths):
             check_local(path)
         self.run.check()
 
+    @abstractmethod
     def read(self, spark: Any) -> D:
         """Read the files."""
-        raise NotImplementedError
 
     def chooses_workers(self, estimator: Any) -> bool:
-        """Return whether the estimator chooses the number of workers if no option does."""
+        """Return whether the estimator chooses the number of workers unless --workers is given."""
         return False
 
+    @abstractmethod
     def fit(self, estimator: Any, data: D) -> Any:
         """Train; return the model."""
-        raise NotImplementedError
 
     def measure(self, model: Any, data: D) -> Any:
         """Return measures of the model, for the results."""
         return None
 
+    @abstractmethod
     def print_results(self, data: D, model: Any, measures: Any) -> None:
-        """Print the results for people."""
-        raise NotImplementedError
+        """Print the results as text."""
 
+    @abstractmethod
     def data_record(self, data: D, model: Any) -> dict[str, Any]:
-        """Return the sizes of the data and the model, for programs."""
-        raise NotImplementedError
+        """Return the sizes of the data and the model, for JSON and YAML."""
 
     def model_record(self, data: D, model: Any, measures: Any) -> dict[str, Any]:
-        """Return the results, for programs."""
+        """Return the results of the training, for JSON and YAML."""
         return {"steps": printed.steps_record(model.summary.history)}
 
     @property
     def more_files(self) -> dict[str, str | None]:
-        """The files that the command writes beside the model, for programs."""
+        """The paths of the files that the command writes in addition to the model, for JSON and YAML."""
         return {}
 
     def write_more_files(self, model: Any) -> Iterator[str]:
-        """Write the files beside the model; yield a line for people after each."""
+        """Write ``more_files``; yield a line of text after each file."""
         yield from ()
 
     def more_plots(self, data: D, model: Any) -> dict[str, Callable[[str], Any]]:
-        """Return functions that draw the command's own plots, by file name; each takes the path."""
+        """Return a function for each plot but the curve, by file name. The function draws the plot into a path."""
         return {}
 
-    # What all commands do.
+    # What all commands share.
 
     @property
     def training(self) -> str:
         """The name of the Spark application, and of the training in checkpoints."""
         return f"ps2 train {self.name}"
 
-    def new_estimator(self, name: str, **params: Any) -> Any:
-        """Return an estimator of ``ps2.algorithms`` with the params of the command, and others."""
+    def new_estimator(self, **params: Any) -> Any:
+        """Return the estimator with the params of the command line, and ``params``.
+
+        Raises:
+            ConfigError: the command line sets a param that only other estimators of the command have.
+        """
         from ps2 import algorithms
 
+        if self.choice:
+            value = getattr(self, self.choice)
+            name = self.variants[value].estimator
+            self.params = {param: self.params[param] for param in self.params if self._has_param(param, value)}
+        else:
+            name = self.estimator
         return getattr(algorithms, name)(**{**self.params, **params})._resumable(self.training)
+
+    def _has_param(self, name: str, value: str) -> bool:
+        """Return whether the estimator has a param, if ``choice`` has this value; raise as ``new_estimator``."""
+        declared = {each: settings_of(variant.settings).get(name) for each, variant in self.variants.items()}
+        values = [each for each, setting in declared.items() if setting is not None and setting.option is not None]
+        context = click.get_current_context()
+        if value not in values and context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            flag = next(option.opts[0] for option in context.command.params if option.name == name)
+            raise ConfigError(f"{flag}: expected --{self.choice} {' or '.join(values)}, got {value}")
+        return value in values
 
     def train(self) -> None:
         """Train, print the results and save the model."""
@@ -191,39 +221,40 @@ class TrainingCommand(Generic[D]):
             model = self.fit(estimator, data)
         measures = self.measure(model, data)
         is_table = self.run.form == "table"
-        # Print first: the training took long, and writing files may fail.
+        # Print first: the training took long, and writing files can fail.
         if is_table:
             self.print_results(data, model, measures)
         else:
-            print_data(self._record(data, model, measures), self.run.form)
+            print_data(self.record(data, model, measures), self.run.form)
         for line in self._write_files(data, model):
             if is_table:
                 click.echo(line)
 
-    def _record(self, data: D, model: Any, measures: Any) -> dict[str, Any]:
+    def record(self, data: D, model: Any, measures: Any) -> dict[str, Any]:
+        """Return all results, for JSON and YAML."""
         return {
             **self.data_record(data, model),
             "params": self.params,
             **self.model_record(data, model, measures),
             "output": self.run.output,
             **self.more_files,
-            **({"plots": list(self._plots(data, model))} if self.names_plots else {}),
+            "plots": list(self._plots(data, model)),
         }
 
     def _plots(self, data: D, model: Any) -> dict[str, Callable[[str], Any]]:
-        """Return functions that draw the requested plots, by path."""
+        """Return the functions that draw the plots, by path; none without --plots."""
         if self.run.plots is None:
             return {}
-        # A training that was restored may have had all of its steps.
+        # A restored training can have no steps left, and then there is no curve.
         plots = {self.curve: model.summary.plot} if model.summary.history.steps else {}
         plots |= self.more_plots(data, model)
         return {os.path.join(self.run.plots, name): plot for name, plot in plots.items()}
 
     def _write_files(self, data: D, model: Any) -> Iterator[str]:
-        """Write the model, and the files beside it; yield a line for people after each.
+        """Write the model, the other files and the plots; yield a line of text after each.
 
         Raises:
-            RecoveryError: the file system refuses a plot.
+            RecoveryError: the file system cannot write a plot.
         """
         from ps2.algorithms.training.progress import say
         from ps2.storage.files import reason
@@ -238,9 +269,8 @@ class TrainingCommand(Generic[D]):
                 plot(path)
             except OSError as error:
                 raise RecoveryError(f"{path}: writing failed: {reason(error)}") from error
-            if self.names_plots:
-                yield f"wrote {path}"
+            yield f"wrote {path}"
 
 
-def _indented(text: str, begin: str = "") -> str:
-    return "\n".join(f"  {begin}{line}" for line in inspect.cleandoc(text).splitlines())
+def _indented(text: str, prefix: str = "") -> str:
+    return "\n".join(f"  {prefix}{line}" for line in inspect.cleandoc(text).splitlines())

@@ -7,24 +7,29 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ps2.algorithms.frame.settings import Settings
+from ps2.algorithms.deep.settings import ClickSettings
+from ps2.algorithms.frame.settings import settings_of
+from ps2.algorithms.online.settings import OnlineFactorSettings, OnlineSettings
 from ps2.cli.output import print_table
 from ps2.cli.training import printed
-from ps2.cli.training.command import TrainAndTest, TrainingCommand
+from ps2.cli.training.command import TrainAndTest, TrainingCommand, Variant
 from ps2.errors import ConfigError
 from ps2.text_tables import Column
 
 if TYPE_CHECKING:
     from ps2.algorithms.text.clicks import ClickColumns, FormatName
 
-ONLINE, DEEP = ("lr", "fm"), ("deepfm", "wide-deep")
-ESTIMATORS = {"lr": "OnlineLogisticRegression", "fm": "OnlineFM", "deepfm": "DeepFM", "wide-deep": "WideAndDeep"}
-# Models that have an option; all models have the others.
-ONLY = {
-    "factorSize": ("fm", *DEEP),
-    **dict.fromkeys(("alpha", "lr", "l1", "l2"), ONLINE),
-    **dict.fromkeys(("hiddenLayers", "dropoutRate", "stepSize", "embeddingStepSize"), DEEP),
+DEEP = ("deepfm", "wide-deep")
+VARIANTS = {
+    "lr": Variant("OnlineLogisticRegression", OnlineSettings),
+    "fm": Variant("OnlineFM", OnlineFactorSettings),
+    "deepfm": Variant("DeepFM", ClickSettings),
+    "wide-deep": Variant("WideAndDeep", ClickSettings),
 }
+# No param but the seed is set by default: the models differ in their defaults.
+UNSET = {name for variant in VARIANTS.values() for name in settings_of(variant.settings)} - {"seed"}
+# The params whose options have a range, which the help shows.
+COUNTS = ("maxIter", "batchSize", "factorSize", "admitAfter", "maxKeys")
 
 
 class CTRCommand(TrainingCommand[TrainAndTest]):
@@ -40,9 +45,7 @@ class CTRCommand(TrainingCommand[TrainAndTest]):
     crosses: str | None
     model: str
     export: str | None
-    name = "ctr"
-    # Four estimators share the options, with defaults of their own, so no one's settings make them.
-    settings = Settings
+    name, choice, variants, defaults = "ctr", "model", VARIANTS, dict.fromkeys(UNSET)
     file_text = "Values of categories become keys by hashing, so there is no vocabulary. Labels are 0 and 1."
     file_options = (
         click.option("--input", required=True, metavar="PATH", help="CSV, TSV or Parquet: file, folder or glob."),
@@ -56,43 +59,18 @@ class CTRCommand(TrainingCommand[TrainAndTest]):
         click.option("--label", default="label", show_default=True, metavar="NAME", help="Column of labels, 0 or 1."),
         click.option("--weight", metavar="NAME", help="Column of weights  [default: all weigh 1]."),
         click.option("--categories", metavar="LIST", help="Columns of categories, such as site,ad or c1..c26 or 'c*'."),
-        click.option("--numbers", metavar="LIST", help="Columns of numbers that count by their values."),
-        click.option("--buckets", metavar="LIST", help="Columns of numbers that count by intervals of logarithms."),
-        click.option("--crosses", metavar="LIST", help="Columns whose values count together, such as site:ad,user:ad."),
+        click.option("--numbers", metavar="LIST", help="Columns of numbers that are features with these values."),
+        click.option("--buckets", metavar="LIST", help="Columns of numbers whose intervals, by logarithm, are keys."),
+        click.option("--crosses", metavar="LIST", help="Columns whose combined values are keys: site:ad,user:ad."),
     )
-    own_options = (
+    last_options = (
         click.option(
             "--model",
-            type=click.Choice([*ONLINE, *DEEP]),
+            type=click.Choice([*VARIANTS]),
             default="lr",
             show_default=True,
             help="Logistic regression, a factorization machine, DeepFM, or Wide & Deep.",
         ),
-        click.option(
-            "--epochs", "maxIter", type=click.IntRange(1), show_default="lr, fm: 1; others: 5", help="Passes."
-        ),
-        click.option("--batch-size", "batchSize", type=click.IntRange(1), help="Rows between two requests."),
-        click.option("--rank", "factorSize", type=click.IntRange(1), help="Numbers in a key's vector (not lr)."),
-        click.option("--optimizer", help="lr, fm: ftrl, adagrad or adam. Others: of embeddings, such as ftrl+adagrad."),
-        click.option("--alpha", type=float, help="Scale of FTRL's learning rate (lr, fm)."),
-        click.option("--lr", type=float, help="Learning rate of Adagrad and Adam (lr, fm)."),
-        click.option("--l1", type=float, help="L1 penalty of FTRL (lr, fm)."),
-        click.option("--l2", type=float, help="L2 penalty (lr, fm)."),
-        click.option(
-            "--hidden", "hiddenLayers", metavar="LIST", help="Sizes of layers, such as 128,64 (deepfm, wide-deep)."
-        ),
-        click.option(
-            "--dropout", "dropoutRate", type=float, help="Share of a layer's outputs to drop (deepfm, wide-deep)."
-        ),
-        click.option("--layers-lr", "stepSize", type=float, help="Learning rate of layers (deepfm, wide-deep)."),
-        click.option("--embedding-lr", "embeddingStepSize", type=float, help="That of embeddings (deepfm, wide-deep)."),
-        click.option(
-            "--admit-after", "admitAfter", type=click.IntRange(1), help="A key gets memory when it comes this often."
-        ),
-        click.option(
-            "--max-keys", "maxKeys", type=click.IntRange(1), help="The most keys; the ones that came longest ago go."
-        ),
-        click.option("--seed", type=int, default=0, show_default=True, help="Random seed."),
         click.option("--export", metavar="DIR", help="Also write the weights for ps2 serve and ps2.serving.Scorer."),
     )
     examples = """
@@ -111,31 +89,25 @@ class CTRCommand(TrainingCommand[TrainAndTest]):
     OnlineLogisticRegressionModel.load("model").transform(df)   with a fleet
     """
 
+    @classmethod
+    def command(cls) -> click.Command:
+        command = super().command()
+        for option in command.params:
+            if option.name in COUNTS:
+                option.type = click.IntRange(1)
+        return command
+
     @property
     def is_deep(self) -> bool:
         return self.model in DEEP
-
-    @property
-    def names_plots(self) -> bool:
-        return self.is_deep
 
     def make_estimator(self) -> Any:
         for option, value in (("--restore", self.run.restore), ("--plots", self.run.plots)):
             if value is not None and not self.is_deep:
                 raise ConfigError(
-                    f"{option}: expected --model {' or '.join(DEEP)}, which make passes, got {self.model}"
+                    f"{option}: expected --model {' or '.join(DEEP)}, which train in passes, got {self.model}"
                 )
-        options = {option.name: option.opts[0] for option in click.get_current_context().command.params}
-        for name, models in ONLY.items():
-            if name in self.params and self.model not in models:
-                raise ConfigError(f"{options[name]}: expected --model {' or '.join(models)}, got {self.model}")
-        sizes = {}
-        if (text := self.params.get("hiddenLayers")) is not None:
-            try:
-                sizes = {"hiddenLayers": [int(size) for size in text.split(",")]}
-            except ValueError as error:
-                raise ConfigError(f"--hidden: expected sizes such as 128,64, got {text!r}") from error
-        return self.new_estimator(ESTIMATORS[self.model], **sizes)
+        return self.new_estimator()
 
     def check_files(self) -> None:
         super().check_files()
@@ -161,7 +133,7 @@ class CTRCommand(TrainingCommand[TrainAndTest]):
         return ClickColumns(self.label, self.weight, *lists)
 
     def list_of(self, option: str) -> tuple[str, ...]:
-        """Return the names in the list of an option, whose name is that of the attribute."""
+        """Return the names in the list of an option, given the option's name without dashes."""
         from ps2.algorithms.text.clicks import names_in
 
         text = getattr(self, option)
@@ -171,7 +143,7 @@ class CTRCommand(TrainingCommand[TrainAndTest]):
             raise ConfigError(f"--{option}: {error}") from error
 
     def format_of(self, path: str) -> FormatName:
-        """Return the format of a file; raise ConfigError if neither ``format`` nor the suffix says it."""
+        """Return the format of a file; raise ConfigError if neither --format nor the suffix of the file tells it."""
         from ps2.algorithms.text.clicks import format_of
 
         form = self.format or format_of(path)
@@ -210,9 +182,9 @@ class CTRCommand(TrainingCommand[TrainAndTest]):
         if self.is_deep:
             printed.print_history(model.summary.history, "epochs", self.run)
         else:
-            rows = [[f"{value:,.4g}" for value in measured.values()] for measured in passes_record(model)]
+            rows = [[f"{value:,.4g}" for value in each.values()] for each in passes_record(model)]
             titles = ("pass", "AUC", "log loss", "calibration", "rows/s", "s")
-            click.echo("\neach row predicted before it is learned:")
+            click.echo("\neach row is predicted before the model learns from it:")
             print_table([Column(title, right=True) for title in titles], rows)
             click.echo()
         if measures is not None:
@@ -242,7 +214,7 @@ class CTRCommand(TrainingCommand[TrainAndTest]):
 
 
 def passes_record(model: Any) -> list[dict[str, Any]]:
-    """Return the measures of each pass of an online model: each row was predicted before it was learned."""
+    """Return the measures of each pass of an online model, which predicts each row before it learns from the row."""
     return [
         {
             "pass": number,

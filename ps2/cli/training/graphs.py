@@ -15,7 +15,7 @@ from ps2.cli.training.command import TrainingCommand
 if TYPE_CHECKING:
     from ps2.algorithms.text.tables import TextTable
 
-# The number of neighbours printed for a vertex.
+# The number of neighbours to print for each vertex.
 NEIGHBOURS = 5
 
 
@@ -35,7 +35,7 @@ class GraphCommand(TrainingCommand[Graph]):
     """A command that learns vectors of a graph's vertices.
 
     Attributes:
-        labels: a file with lines "vertex class ...", for the plot; None: there are no labels.
+        labels: the file with lines "vertex class ...", for the colours of the plot; None: there is none.
         shown: the number of vertices to print with their neighbours.
     """
 
@@ -49,7 +49,7 @@ class GraphCommand(TrainingCommand[Graph]):
         click.option("--input", required=True, metavar="FILE", help="Edges, folder or glob; .gz is fine."),
         click.option("--labels", metavar="FILE", help="File with a class per vertex, for the colours of the plot."),
     )
-    own_options = (
+    last_options = (
         click.option(
             "--shown",
             type=click.IntRange(0),
@@ -89,7 +89,7 @@ class GraphCommand(TrainingCommand[Graph]):
         return estimator.fit(data.edges.frame)
 
     def measure(self, model: Any, data: Graph) -> list[tuple[Any, list[tuple[Any, float]]]]:
-        """Return the most frequent vertices, each with the most similar ones."""
+        """Return the most frequent vertices, each with its most similar vertices and their cosines."""
         ids = model.embedding.names.named(range(min(self.shown, len(model.embedding))))
         return [(id, model.similar(id, NEIGHBOURS)) for id in ids]
 
@@ -107,8 +107,8 @@ class GraphCommand(TrainingCommand[Graph]):
 
     def model_record(self, data: Graph, model: Any, measures: Any) -> dict[str, Any]:
         neighbours = [
-            {"vertex": id, "similar": [{"vertex": other, "cosine": cosine} for other, cosine in others]}
-            for id, others in measures
+            {"vertex": id, "similar": [{"vertex": neighbour, "cosine": cosine} for neighbour, cosine in similar]}
+            for id, similar in measures
         ]
         return {
             **super().model_record(data, model, measures),

@@ -17,7 +17,7 @@ from ps2.text_tables import Column
 if TYPE_CHECKING:
     from ps2.algorithms.text.documents import BagOfWords
 
-# Params whose defaults depend on the optimizer, or that one optimizer has: without an option, they are not set.
+# Params that only one optimizer has, or whose defaults depend on the optimizer. They are set only if an option says so.
 DEPENDENT = (
     *("localBatches", "learningDecay", "learningOffset", "maxIter", "optimizeDocConcentration", "sampler"),
     *("staleness", "subsamplingRate", "sync", "via"),
@@ -26,12 +26,12 @@ DEPENDENT = (
 
 @dataclass(frozen=True)
 class Corpus:
-    """Documents.
+    """The documents.
 
     Attributes:
         train: the documents to train on.
-        test: the documents held out; None: there are none.
-        words: the words, by number from 0; None: they have no names.
+        test: the held-out documents; None: there are none.
+        words: the words by id, from 0; None: there is no file of words.
     """
 
     train: BagOfWords
@@ -47,15 +47,15 @@ class LDACommand(TrainingCommand[Corpus]):
     name, estimator, settings, curve = "lda", "LDA", LDASettings, "likelihood.png"
     defaults: ClassVar = dict.fromkeys(DEPENDENT)
     file_text = (
-        "The file has UCI's bag-of-words form: three lines with the numbers of documents, words and lines that follow, "
-        'then lines "document word count", numbers from 1 on.'
+        "The file is a bag of words as in UCI's data sets: three lines with the numbers of documents, of words and of "
+        'further lines, then lines "document word count" with ids from 1.'
     )
     file_options = (
         click.option("--input", required=True, metavar="FILE", help="Bag of words, folder or glob; .gz is fine."),
         click.option("--test", metavar="FILE", help="Held-out documents, for the perplexity."),
         click.option("--vocab", metavar="FILE", help="The words, one per line  [default: print their numbers]."),
     )
-    own_options = (
+    last_options = (
         click.option(
             "--top-words",
             "top",
@@ -101,7 +101,7 @@ class LDACommand(TrainingCommand[Corpus]):
         return estimator.fit(data.train.frame)
 
     def measure(self, model: Any, data: Corpus) -> tuple[list[dict[str, Any]], float | None]:
-        """Return the topics, the largest first, with their likeliest words; and the perplexity of the test file."""
+        """Return the topics, the largest first, with their likeliest words, and the perplexity of the test file."""
         perplexity = None if data.test is None else model.perplexity(data.test.frame, seed=self.params["seed"])
         sizes = model.topics.counts.sum(axis=0)
         topics = []
@@ -123,7 +123,7 @@ class LDACommand(TrainingCommand[Corpus]):
         if history.placement is not None:
             click.echo(f"via {history.placement}")
         if data.test is not None:
-            click.echo(f"perplexity of the {data.test.documents:,} documents held out: {perplexity:,.1f}")
+            click.echo(f"perplexity of the {data.test.documents:,} held-out documents: {perplexity:,.1f}")
 
     def data_record(self, data: Corpus, model: Any) -> dict[str, Any]:
         train = data.train

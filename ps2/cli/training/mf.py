@@ -15,9 +15,9 @@ from ps2.errors import ConfigError, InputError
 if TYPE_CHECKING:
     from ps2.algorithms.text.tables import CsvColumns
 
-# The name of the column that marks the ratings that are held out.
+# The column that marks the ratings to hold out.
 HELD_OUT = "held out"
-# The number of items printed for a user.
+# The number of items to print for each user.
 ITEMS = 5
 
 
@@ -51,7 +51,7 @@ class MFCommand(TrainingCommand[TrainAndTest]):
         ),
         click.option("--weight", metavar="NAME", help="Column of weights in CSV files  [default: all weigh 1]."),
     )
-    own_options = (
+    last_options = (
         click.option(
             "--held-out",
             type=FiniteRange(0, 1, min_open=True, max_open=True),
@@ -90,7 +90,7 @@ class MFCommand(TrainingCommand[TrainAndTest]):
         if "patience" in self.params and self.held_out is None:
             raise ConfigError("--patience: expected with --held-out only")
         held_out = {} if self.held_out is None else {"validationIndicatorCol": HELD_OUT}
-        return self.new_estimator(self.estimator, **held_out)
+        return self.new_estimator(**held_out)
 
     def check_estimator(self, estimator: Any) -> None:
         super().check_estimator(estimator)
@@ -102,10 +102,10 @@ class MFCommand(TrainingCommand[TrainAndTest]):
             self.columns(path)
 
     def columns(self, path: str) -> CsvColumns | None:
-        """Return the columns of a CSV file; None: it is text.
+        """Return the columns of a CSV file; None: the file is text.
 
         Raises:
-            ConfigError: options name columns, and the file is text.
+            ConfigError: options name columns, but the file is text.
         """
         from ps2.algorithms.text.paths import format_of
         from ps2.algorithms.text.tables import CsvColumns
@@ -115,7 +115,7 @@ class MFCommand(TrainingCommand[TrainAndTest]):
                 if getattr(self, name) is not None:
                     raise ConfigError(f"--{name}: expected a CSV file, whose columns have names, got the text {path}")
             return None
-        # Implicit feedback needs no ratings: a line may say only that there was some.
+        # Implicit feedback needs no ratings: a line can be an event without a value.
         rating = self.rating or (None if self.is_implicit else "rating")
         return CsvColumns(self.user or "user", self.item or "item", rating, self.weight)
 
@@ -125,15 +125,14 @@ class MFCommand(TrainingCommand[TrainAndTest]):
         train, *others = (read_ratings(spark, path, self.columns(path)) for path in filter(None, self.paths))
         for each in (train, *others):
             if "rating" not in each.columns and not self.is_implicit:
-                raise InputError(f"{each.path}: expected lines with ratings, which only --implicit does without")
+                raise InputError(f"{each.path}: expected lines with ratings, which only --implicit does not need")
             if each.columns != train.columns:
                 expected, got = (", ".join(table.columns) for table in (train, each))
-                raise InputError(f"{each.path}: expected {expected}, as {train.path} has, got {got}")
+                raise InputError(f"{each.path}: expected columns {expected}, as in {train.path}, got {got}")
             if each.frame.dtypes[:2] != train.frame.dtypes[:2]:
                 expected, got = (" and ".join(kind for _, kind in table.frame.dtypes[:2]) for table in (train, each))
                 raise InputError(
-                    f"{each.path}: expected ids of users and of items of types {expected}, as those of {train.path}, "
-                    f"got {got}"
+                    f"{each.path}: expected ids of users and items of types {expected}, as in {train.path}, got {got}"
                 )
         return TrainAndTest(train, others[0] if others else None)
 
@@ -165,7 +164,7 @@ class MFCommand(TrainingCommand[TrainAndTest]):
         click.echo(f"{data.train.rows:,} ratings, {len(factors.users):,} users, {len(factors.items):,} items")
         printed.print_history(model.summary.history, "iterations", self.run, with_reason=True)
         if measures is not None:
-            errors = "none to measure"
+            errors = "no errors to measure"
             if measures["known"]:
                 errors = f"RMSE {measures['rmse']:.4f}, MAE {measures['mae']:.4f}"
             known = f"{measures['known']:,} of {measures['ratings']:,} ratings of known ids"

@@ -1,10 +1,10 @@
-"""The options of ``ps2 train``: those of an estimator's settings, and those that all commands have."""
+"""The options of ``ps2 train``: those made from an estimator's settings, and those that all commands have."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FunctionType
@@ -21,9 +21,9 @@ from ps2.errors import ConfigError, DivergedError
 if TYPE_CHECKING:
     from ps2.coordinator.conf import PS2Conf
 
-# A word that may name a param, and perhaps its value: maxIter, via='rows'.
+# A word that could be the name of a param, or a param with its value: maxIter, via='rows'.
 PARAM = re.compile(r"(?<![\w.])(?P<name>[a-z]\w*(?:\.\w+)*)(?P<equals>=(?='))?")
-# Options that have the meaning of params, and are not made of their declarations.
+# The params that RUN_OPTIONS set.
 RUN_PARAMS = {"numWorkers": "--workers", "numServers": "--servers"}
 
 
@@ -49,7 +49,7 @@ class RunOptions:
     restore: str | None
 
     def check(self) -> None:
-        """Raise a PS2Error for what is wrong with the options, as far as it shows without Spark."""
+        """Check the options, as far as that needs no Spark; raise PS2Error."""
         from ps2.config import read_token
         from ps2.storage.folders import newest
 
@@ -69,13 +69,13 @@ class RunOptions:
             newest(self.restore)
 
     def _check_output(self) -> None:
-        """Raise ConfigError for a model's folder on this machine that ``prepare_folder`` would not take."""
+        """Raise ConfigError if the model's folder is local and ``prepare_folder`` would refuse it."""
         from ps2.algorithms.text.paths import local_path
 
         local = local_path(self.output)
         if local is None or self.overwrite:
             return
-        with suppress(OSError):  # what cannot be looked at is for prepare_folder to say
+        with suppress(OSError):  # prepare_folder reports a folder that cannot be listed
             if os.path.isfile(local) or (os.path.isdir(local) and os.listdir(local)):
                 raise ConfigError(f"{self.output}: there is something already, which only --overwrite replaces")
 
@@ -141,7 +141,7 @@ RUN_OPTIONS: list[Decorator] = [
 
 
 def make_local(folder: str, option: str) -> None:
-    """Make a folder of this machine's that an option asks for, or raise ConfigError."""
+    """Make the local folder that an option names, or raise ConfigError."""
     if "://" in folder:
         raise ConfigError(f"{option}: expected a folder of this machine, got {folder}")
     try:
@@ -151,52 +151,82 @@ def make_local(folder: str, option: str) -> None:
 
 
 def param_options(
-    settings: type[Settings], defaults: Mapping[str, Any], other_names: Mapping[str, str]
+    settings: Mapping[str, type[Settings]], defaults: Mapping[str, Any], other_names: Mapping[str, str]
 ) -> list[Decorator]:
     """Return an option for each setting that has one. A command gets the values under the settings' names.
 
     Args:
-        defaults: the command's defaults where they are not those of the settings; None: the param is not set.
-        other_names: names, in the help, of params that have no option of their own.
+        settings: the settings of the command's estimators, by the value of the option that chooses the estimator.
+        defaults: the defaults of params that differ from those of the settings; None: the param is not set.
+        other_names: what the help calls params that have no option of their own.
     """
-    declared = settings_of(settings)
-    flags = {name: _flag(setting) for name, setting in declared.items() if setting.option is not None}
-    unnamed = {name: f"the estimator's {name}" for name in declared}
-    names = {**unnamed, **RUN_PARAMS, **flags, **other_names}
-    return [
-        _param_option(declared[name], flag, defaults.get(name, declared[name].default), names)
-        for name, flag in flags.items()
-    ]
+    declared: dict[str, dict[str, Setting[Any]]] = {}
+    for value, cls in settings.items():
+        for name, setting in settings_of(cls).items():
+            declared.setdefault(name, {})
+            if setting.option is not None:
+                declared[name][value] = setting
+    flags = {name: _flag(next(iter(variants.values()))) for name, variants in declared.items() if variants}
+    names = {**{name: f"the estimator's {name}" for name in declared}, **RUN_PARAMS, **flags, **other_names}
+    options = []
+    for name, flag in flags.items():
+        variants = declared[name]
+        text = _by_value({value: name_options(setting.doc, names) for value, setting in variants.items()}, settings)
+        options.append(_param_option(variants, flag, defaults, text))
+    return options
 
 
 def _flag(setting: Setting[Any]) -> str:
     return "--" + (setting.option or re.sub("([A-Z])", r"-\1", setting.name).lower())
 
 
-def _param_option(setting: Setting[Any], flag: str, default: Any, names: Mapping[str, str]) -> Decorator:
+def _by_value(texts: Mapping[str, str], values: Collection[str]) -> str:
+    """Return the distinct texts. A text that does not hold for all ``values`` of an option is followed by its values.
+
+    Example: "The number of steps (lr, fm). The number of passes (deepfm)".
+    """
+    by_text: dict[str, list[str]] = {}
+    for value, text in texts.items():
+        by_text.setdefault(f"{text[0].upper()}{text[1:].rstrip('.')}", []).append(value)
+    return ". ".join(
+        text if len(holds_for) == len(values) else f"{text} ({', '.join(holds_for)})"
+        for text, holds_for in by_text.items()
+    )
+
+
+def _param_option(variants: Mapping[str, Setting[Any]], flag: str, defaults: Mapping[str, Any], text: str) -> Decorator:
+    """Return the option of a param; ``variants``: see ``param_options``, of one param."""
+    setting = next(iter(variants.values()))
+    default = defaults.get(setting.name, setting.default)
+    # If the estimators allow different values, the estimator itself checks the value.
+    is_checked = len({each.allowed for each in variants.values()}) == 1
     kind: Any = setting.kind if setting.kind in (int, float, bool) else str
-    if setting.choices:
+    if setting.choices and is_checked:
         kind = click.Choice(setting.choices, case_sensitive=False)
-    text = name_options(setting.doc, names)
-    text = f"{text[0].upper()}{text[1:].rstrip('.')}."
+    text = f"{text}."
     if default is None and isinstance(setting.default, (int, float)) and setting.kind is not bool:
-        text += f"  [default: {setting.default}]"
+        values = {value: str(each.default) for value, each in variants.items()}
+        text += f"  [default: {_by_value(values, variants)}]"
     details: Any = {
         "type": kind,
         "is_flag": setting.kind is bool,
         "default": default,
         "show_default": default is not None,
+        "metavar": "LIST" if hasattr(setting.kind, "__args__") else None,
         "help": text,
+        "callback": _checked(setting) if is_checked else None,
     }
     both = f"{flag}/--no-{flag[2:]}" if default is True else flag
-    return click.option(both, setting.name, callback=_checked(setting), **details)
+    return click.option(both, setting.name, **details)
 
 
 def name_options(text: str, names: Mapping[str, str]) -> str:
-    """Return a setting's description in which options replace params. A param has a capital letter, or a value.
+    """Return a setting's description in which the names of options replace those of params.
+
+    A word is taken for a param's name if it has a capital letter or is followed by a value.
 
     Args:
-        names: the options, by the params' names.
+        names: the names of the options, by the params' names.
     """
 
     def name_option(word: re.Match[str]) -> str:
@@ -209,7 +239,7 @@ def name_options(text: str, names: Mapping[str, str]) -> str:
 
 
 def _checked(setting: Setting[Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:
-    """Return the callback of a param's option: the declaration's check says what is wrong with a value."""
+    """Return the callback of a param's option, which converts and checks the value as the setting declares."""
 
     def check(context: click.Context, option: click.Parameter, value: Any) -> Any:
         if isinstance(value, str) and hasattr(setting.kind, "__args__"):  # list[int], ...
@@ -231,14 +261,14 @@ def _checked(setting: Setting[Any]) -> Callable[[click.Context, click.Parameter,
 
 @contextmanager
 def options_named() -> Iterator[None]:
-    """Let errors that begin with the name of a param, or name a step size, say the command's option for it."""
+    """Replace the param that an error is about by the command's option: at the error's beginning, and stepSize."""
     options = {option.name: option.opts[0] for option in click.get_current_context().command.params}
     try:
         yield
     except DivergedError as error:
         raise DivergedError(str(error).replace("stepSize", options.get("stepSize", "stepSize"))) from error
     except ConfigError as error:
-        name, _, rest = str(error).partition(":")
+        name, _, text = str(error).partition(":")
         if name not in options:
             raise
-        raise ConfigError(f"{options[name]}:{rest}") from error
+        raise ConfigError(f"{options[name]}:{text}") from error

@@ -1,4 +1,4 @@
-"""What trainings print at their end."""
+"""What trainings print when they end."""
 
 from __future__ import annotations
 
@@ -19,45 +19,40 @@ TITLES = {"auc": "AUC", "rmse": "RMSE", "mae": "MAE"}
 
 
 def print_rows(rows: int, features: int, classes: Sequence[float] = ()) -> None:
-    """Say what was trained on."""
+    """Print the numbers of rows and features, and the label of each class."""
     text = f"{rows:,} rows, {features:,} features"
-    named = [f"label {label:g} is class {number}" for number, label in enumerate(classes)]
-    if len(named) > MAX_CLASSES_SHOWN:
-        named = [*named[: MAX_CLASSES_SHOWN - 1], "...", named[-1]]
-    click.echo(f"{text}; {', '.join(named[:-1])} and {named[-1]}" if named else text)
+    labels = [f"label {label:g} is class {number}" for number, label in enumerate(classes)]
+    if len(labels) > MAX_CLASSES_SHOWN:
+        labels = [*labels[: MAX_CLASSES_SHOWN - 1], "...", labels[-1]]
+    click.echo(f"{text}; {', '.join(labels[:-1])} and {labels[-1]}" if labels else text)
 
 
 def print_history(history: TrainingHistory, steps: str, run: RunOptions, with_reason: bool = False) -> None:
-    """Say how fast the steps were, and perhaps why there were no more; print a table of them.
+    """Print the pace, perhaps why the training ended, and a table: first step, last step, evenly spaced ones between.
 
     Args:
         steps: the noun for steps, in the plural.
     """
+    from ps2.algorithms.training.record import cells, spaced, titles
+
     print_pace(history, steps, run)
     if with_reason and history.reason:
         click.echo(history.reason)
-    print_steps(history)
+    click.echo()
+    print_table([Column(title, right=True) for title in titles(history)], spaced(cells(history)))
+    click.echo()
 
 
 def print_pace(history: TrainingHistory, steps: str, run: RunOptions) -> None:
-    """Say how many steps were taken, and how fast; ``steps`` is the noun for them, in the plural."""
+    """Print the number of steps, and the time of a step; ``steps`` is the noun for them, in the plural."""
     servers = run.servers or 2
     where = "" if run.fleet else f" on {servers} server{'s' * (servers != 1)}"
     if history.placement is not None and history.placement.via == "local":
         where = " in one worker"
-    taken_s = sum(history.seconds)
-    # A training that was restored may have had all of them.
-    step_ms = 1e3 * taken_s / max(1, history.steps)
-    click.echo(f"{history.steps} {steps}{where} in {taken_s:.1f} s, {step_ms:.1f} ms {history.words.a_step}")
-
-
-def print_steps(history: TrainingHistory) -> None:
-    """Print a table of steps: the first one, the last, and evenly spaced ones between."""
-    from ps2.algorithms.training.record import cells, spaced, titles
-
-    click.echo()
-    print_table([Column(title, right=True) for title in titles(history)], spaced(cells(history)))
-    click.echo()
+    total_s = sum(history.seconds)
+    # A restored training can have no steps left.
+    step_ms = 1e3 * total_s / max(1, history.steps)
+    click.echo(f"{history.steps} {steps}{where} in {total_s:.1f} s, {step_ms:.1f} ms {history.words.a_step}")
 
 
 def print_measures(measures: Mapping[str, Mapping[str, float]]) -> None:
@@ -74,7 +69,7 @@ def print_measures(measures: Mapping[str, Mapping[str, float]]) -> None:
 
 
 def print_best(title: str, heading: str, best: Sequence[tuple[Any, Sequence[tuple[Any, float]]]]) -> None:
-    """Print the best matches of some ids, each with its score, and an empty line; nothing if there are no ids."""
+    """Print the best matches of each id, with their scores, and an empty line; print nothing if there are no ids."""
     if best:
         rows = [(str(id), " ".join(f"{match} {score:.2f}" for match, score in matches)) for id, matches in best]
         print_table([Column(title), Column(heading, folds=True)], rows)
@@ -82,7 +77,7 @@ def print_best(title: str, heading: str, best: Sequence[tuple[Any, Sequence[tupl
 
 
 def steps_record(history: TrainingHistory) -> list[dict[str, Any]]:
-    """Return all steps for programs; JSON has no NaN."""
+    """Return all steps, for JSON and YAML. A loss of NaN becomes None, as JSON has no NaN."""
     from ps2.algorithms.training.record import by_step
 
     words = history.words

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -22,26 +23,28 @@ if TYPE_CHECKING:
 
 LINES = 'The file has lines "label index:value ...", indices ascending from 1'
 MAX_METRIC_CLASSES = 100
+FEATURES = click.option(
+    "--features",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Number of features  [default: the largest index in the files].",
+)
 
 
 def one_file(text: str) -> tuple[Decorator, Decorator]:
     """Return the options of a training on one file; ``text`` describes it."""
-    features = "Number of features.  [default: the largest index]"
-    return (
-        click.option("--input", required=True, metavar="PATH", help=text),
-        click.option("--features", type=click.IntRange(1), metavar="N", help=features),
-    )
+    return click.option("--input", required=True, metavar="PATH", help=text), FEATURES
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of files.
+    """The rows of LIBSVM files.
 
     Attributes:
         count: the number of rows to train on.
         features: the number of features.
-        classes: the labels of class 0, 1, ...; none if labels are no classes.
-        frames: DataFrames of the rows, under the names that people read: "train", and "test" with a test file.
+        classes: the labels of class 0, 1, ...; empty if labels are not classes.
+        frames: the DataFrames "train" and, if there is a test file, "test".
     """
 
     count: int
@@ -62,15 +65,11 @@ class RowsCommand(TrainingCommand[Rows]):
     file_text = f"{LINES}."
 
     @property
-    def steps(self) -> str:
-        raise NotImplementedError
-
-    @property
-    def names_plots(self) -> bool:
-        return False
+    @abstractmethod
+    def steps(self) -> str: ...
 
     def classes(self, rows: LabelledRows) -> tuple[float, ...]:
-        """Return the labels of class 0, 1, ...; none if labels are no classes."""
+        """Return the labels of class 0, 1, ...; empty if labels are not classes."""
         return ()
 
     def read(self, spark: Any) -> Rows:
@@ -102,12 +101,7 @@ class PredictorCommand(RowsCommand):
     file_options: ClassVar[Sequence[Decorator]] = (
         click.option("--input", required=True, metavar="FILE", help="LIBSVM file, folder or glob; .gz is fine."),
         click.option("--test", metavar="FILE", help="LIBSVM file to measure the model on."),
-        click.option(
-            "--features",
-            type=click.IntRange(1),
-            metavar="N",
-            help="Number of features  [default: the largest index in the files].",
-        ),
+        FEATURES,
     )
 
     def measure(self, model: Any, data: Rows) -> Any:
@@ -115,19 +109,26 @@ class PredictorCommand(RowsCommand):
 
         return {name: measure(model, frame) for name, frame in data.frames.items()}
 
+    def print_results(self, data: Rows, model: Any, measures: Any) -> None:
+        super().print_results(data, model, measures)
+        printed.print_measures(measures)
+
+    def model_record(self, data: Rows, model: Any, measures: Any) -> dict[str, Any]:
+        return {**super().model_record(data, model, measures), "measures": measures}
+
 
 class LRCommand(PredictorCommand):
     """Train logistic regression, with Adam or FTSGD."""
 
     name, estimator, settings = "lr", "LogisticRegression", LogisticRegressionSettings
-    # Options of the other solver have no value, unless one is given, which the estimator refuses.
+    # The options of ftsgd are not set by default, because the estimator refuses them with the other solver.
     defaults: ClassVar = {
         "maxIter": 200,
         "miniBatchFraction": 0.1,
         "stepSize": 0.05,
         **dict.fromkeys(("momentum", "localSteps", "localSearch")),
     }
-    file_text = f"{LINES}, and two different labels. Of these the smaller one is class 0 of the model."
+    file_text = f"{LINES}, and two different labels. The smaller label is class 0 of the model."
     file_options = (
         *PredictorCommand.file_options,
         click.option(
@@ -148,8 +149,8 @@ class LRCommand(PredictorCommand):
     """
     usage = """
     from ps2.algorithms import LogisticRegressionModel
-    LogisticRegressionModel.load("model").transform(df)   predictions are classes, 0 and 1; labels come back by
-    IndexToString(inputCol="prediction", outputCol="predictedLabel", labels=["-1", "1"])   of pyspark.ml.feature
+    LogisticRegressionModel.load("model").transform(df)   predictions are classes, 0 and 1; pyspark.ml.feature has
+    IndexToString(inputCol="prediction", outputCol="predictedLabel", labels=["-1", "1"])   to restore the labels
     """
 
     @property
@@ -161,20 +162,11 @@ class LRCommand(PredictorCommand):
             self.params = {"optimizer": "adam", **self.params}
             return super().make_estimator()
         if self.run.restore is not None:
-            raise ConfigError(
-                f"--restore: expected --solver minibatch, whose training goes on, got {self.params['solver']}"
-            )
+            raise ConfigError(f"--restore: expected --solver minibatch, which can resume, got {self.params['solver']}")
         return super().make_estimator()._resumable("")
 
     def classes(self, rows: LabelledRows) -> tuple[float, ...]:
         return rows.classes()
-
-    def print_results(self, data: Rows, model: Any, measures: Any) -> None:
-        super().print_results(data, model, measures)
-        printed.print_measures(measures)
-
-    def model_record(self, data: Rows, model: Any, measures: Any) -> dict[str, Any]:
-        return {**super().model_record(data, model, measures), "measures": measures}
 
 
 class KMeansCommand(RowsCommand):
@@ -204,7 +196,7 @@ class KMeansCommand(RowsCommand):
 
 
 class DictionaryCommand(RowsCommand):
-    """Learn atoms of which each row is a sparse combination."""
+    """Learn a dictionary of atoms, such that each row is nearly a sparse combination of atoms."""
 
     name, estimator, settings = "dictionary", "DictionaryLearning", DictionarySettings
     steps, loader = "updates of the dictionary", "SparseCoder"
@@ -232,7 +224,7 @@ class MetricCommand(RowsCommand):
     """
     usage = """
     from ps2.algorithms import Metric
-    metric = Metric.load("model")   distances of metric.transform(x), L x, are those of the metric
+    metric = Metric.load("model")   metric.transform(x) returns L x; Euclidean distances of L x are the metric's
     """
 
     def classes(self, rows: LabelledRows) -> tuple[float, ...]:

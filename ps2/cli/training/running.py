@@ -22,12 +22,13 @@ INTERVAL_S = 10.0
 
 
 def in_spark(name: str, run: RunOptions, interrupt: Interrupt, work: Callable[[Any, int], None]) -> None:
-    """Do the work of a training in a Spark session, with a fleet, and end both; tell on stderr what happens.
+    """Call ``work`` with a Spark session and the number of workers; print status lines on stderr.
+
+    The session and the fleet start before the call and end after it.
 
     Args:
-        name: the name of the application.
-        interrupt: Ctrl-C.
-        work: called with the session and the number of workers.
+        name: the name of the Spark application.
+        interrupt: the handler of Ctrl-C.
     """
     from ps2.algorithms.frame.dealing import check_workers
     from ps2.algorithms.frame.model_files import prepare_folder
@@ -57,25 +58,25 @@ def in_spark(name: str, run: RunOptions, interrupt: Interrupt, work: Callable[[A
 
 
 class StatusLines(logging.Handler):
-    """Prints a line every ten seconds: how long the command has run, and what it does now.
+    """Prints a line every ten seconds: how long the command has run, and the newest message of its progress.
 
-    What it does is the newest message of ``ps2.algorithms.training.progress``. While that shows a live line in a
-    terminal, nothing is printed; nor is it if the log is JSON, which has these messages.
+    The messages are those of ``ps2.algorithms.training.progress``. No line is printed while that module shows a live
+    line in a terminal, or if the log is JSON, which contains the messages.
 
     Args:
-        command: such as "ps2 train lr".
+        command: the command, such as "ps2 train lr".
     """
 
     def __init__(self, command: str) -> None:
         super().__init__(logging.INFO)
         self._command = command
-        self._now = "starting Spark"
+        self._status = "starting Spark"
         self._is_live = False
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._print_lines, name="ps2-status-lines", daemon=True)
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._now = record.getMessage()
+        self._status = record.getMessage()
         self._is_live = getattr(record, "is_live", False)
 
     def __enter__(self) -> StatusLines:
@@ -97,4 +98,4 @@ class StatusLines(logging.Handler):
         start_s = time.monotonic()
         while not self._ended.wait(INTERVAL_S):
             if not self._is_live and log_format() != JSON:
-                click.echo(f"{self._command}: {time.monotonic() - start_s:.0f} s: {self._now}", err=True)
+                click.echo(f"{self._command}: {time.monotonic() - start_s:.0f} s: {self._status}", err=True)

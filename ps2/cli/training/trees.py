@@ -8,9 +8,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import click
 
-from ps2.algorithms.trees.settings import DEFAULTS, GBTRegressorSettings, RandomForestClassifierSettings
+from ps2.algorithms.trees.settings import (
+    DEFAULTS,
+    GBTClassifierSettings,
+    GBTRegressorSettings,
+    RandomForestClassifierSettings,
+    RandomForestRegressorSettings,
+)
 from ps2.cli.options import FiniteRange
 from ps2.cli.training import printed
+from ps2.cli.training.command import Variant
 from ps2.cli.training.options import make_local
 from ps2.cli.training.rows import LINES, PredictorCommand, Rows
 from ps2.errors import ConfigError, InputError
@@ -18,23 +25,20 @@ from ps2.errors import ConfigError, InputError
 if TYPE_CHECKING:
     from ps2.algorithms.text.libsvm import LabelledRows
 
-# The name of the column that marks the rows that are held out.
+CLASSES = ("binary", "multiclass")
+# The column that marks the rows to hold out.
 HELD_OUT = "held out"
 
 
 class TreesCommand(PredictorCommand):
-    """A command that trains trees.
-
-    Attributes:
-        task: the kind of labels.
-    """
+    """A command that trains trees; ``task`` is the kind of labels."""
 
     task: Literal["binary", "multiclass", "regression"]
-    names_plots = True
+    choice, steps = "task", "trees"
     file_text = (
-        f"{LINES}. Labels are two different values (--task binary), several (multiclass), of which the smallest is "
-        "class 0 of the model, or numbers (regression). The same rows give the same trees, bit for bit, on any number "
-        "of workers and servers."
+        f"{LINES}. Labels are two values (--task binary), several values (multiclass) or numbers (regression). The "
+        "smallest label of a class is class 0 of the model. The same rows give the same trees, bit for bit, on any "
+        "number of workers and servers."
     )
     file_options = (
         *PredictorCommand.file_options,
@@ -72,7 +76,11 @@ class TreesCommand(PredictorCommand):
 class ForestCommand(TreesCommand):
     """Train a random forest."""
 
-    name, settings, curve = "forest", RandomForestClassifierSettings, "impurity.png"
+    name, curve = "forest", "impurity.png"
+    variants: ClassVar = {
+        **dict.fromkeys(CLASSES, Variant("RandomForestClassifier", RandomForestClassifierSettings)),
+        "regression": Variant("RandomForestRegressor", RandomForestRegressorSettings),
+    }
     defaults: ClassVar = {"numTrees": 100, "maxDepth": 10, "maxBins": 256, "impurity": None}
     examples = """
     --input agaricus.train.libsvm.gz --test agaricus.test.libsvm.gz --output model
@@ -86,16 +94,9 @@ class ForestCommand(TreesCommand):
     RandomForest.load("model").predict(X)                         NumPy or scipy CSR, without Spark; column 0 is index 1
     """
 
-    def make_estimator(self) -> Any:
-        if self.task != "regression":
-            return self.new_estimator("RandomForestClassifier")
-        if "impurity" in self.params:
-            raise ConfigError("--impurity: expected with classes only, got it with --task regression")
-        return self.new_estimator("RandomForestRegressor")
-
     def print_results(self, data: Rows, model: Any, measures: Any) -> None:
         printed.print_rows(data.count, data.features, data.classes)
-        printed.print_pace(model.summary.history, "trees", self.run)
+        printed.print_pace(model.summary.history, self.steps, self.run)
         printed.print_measures(measures)
         if self.params["oobScore"]:
             name = "R2" if self.task == "regression" else "accuracy"
@@ -116,7 +117,11 @@ class GBTCommand(TreesCommand):
 
     validation: float | None
     xgboost: str | None
-    name, settings = "gbt", GBTRegressorSettings
+    name = "gbt"
+    variants: ClassVar = {
+        **dict.fromkeys(CLASSES, Variant("GBTClassifier", GBTClassifierSettings)),
+        "regression": Variant("GBTRegressor", GBTRegressorSettings),
+    }
     defaults: ClassVar = {
         **DEFAULTS["xgboost"],
         "stepSize": 0.1,
@@ -125,7 +130,7 @@ class GBTCommand(TreesCommand):
         "lossShape": None,
     }
     other_names: ClassVar = {"validationIndicatorCol": "--validation"}
-    own_options = (
+    last_options = (
         click.option(
             "--validation",
             type=FiniteRange(0, 1, min_open=True, max_open=True),
@@ -151,15 +156,10 @@ class GBTCommand(TreesCommand):
     """
 
     def make_estimator(self) -> Any:
-        if self.task != "regression":
-            for name, option in (("lossType", "--loss"), ("lossShape", "--loss-shape")):
-                if name in self.params:
-                    raise ConfigError(f"{option}: expected with --task regression only, got it with --task {self.task}")
         if self.params["maxIter"] < 1:
             raise ConfigError(f"--trees: expected at least 1, got {self.params['maxIter']}")
         held_out = {} if self.validation is None else {"validationIndicatorCol": HELD_OUT}
-        name = "GBTRegressor" if self.task == "regression" else "GBTClassifier"
-        return self.new_estimator(name, defaults="xgboost", **held_out)
+        return self.new_estimator(defaults="xgboost", **held_out)
 
     def check_files(self) -> None:
         super().check_files()
@@ -182,10 +182,10 @@ class GBTCommand(TreesCommand):
     def print_results(self, data: Rows, model: Any, measures: Any) -> None:
         history = model.summary.history
         printed.print_rows(data.count, data.features, data.classes)
-        for_classes = f" of {len(data.classes)} trees" if len(data.classes) > 2 else ""
-        printed.print_history(history, f"{history.words.step}s{for_classes}", self.run)
+        steps = f"rounds of {len(data.classes)} trees" if len(data.classes) > 2 else self.steps
+        printed.print_history(history, steps, self.run)
         if self.validation is not None:
-            click.echo(f"{history.reason}; {model.getNumTrees} trees are kept, the best of these")
+            click.echo(f"{history.reason}; the model keeps the best {model.getNumTrees} trees")
         printed.print_measures(measures)
 
     def model_record(self, data: Rows, model: Any, measures: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from tests.kernels.naive_bayes.settings import NaiveBayesSettings
 class NaiveBayesCommand(RowsCommand):
     """Learn the classes of rows of counts."""
 
-    name, settings = "naive-bayes", NaiveBayesSettings
+    name, settings, steps = "naive-bayes", NaiveBayesSettings, "passes"
     file_options = one_file("LIBSVM file, folder or glob, with a class for each row.")
     examples = "--input words.libsvm.gz --smoothing 0.1 --output model"
     usage = 'NaiveBayesModel.load("model").transform(df)'
