@@ -74,7 +74,7 @@ def _survey(estimator: LinearEstimator, table: Table, metadata: dict[str, Any] |
     ]
     frame: Any = SimpleNamespace(schema=StructType(fields), columns=batches[0].schema.names)
     labels = Labels(names.label, estimator._CLASSES, field(frame, names.label))
-    reading, survey = ReadAndSurvey(names, Form(), labels.classes, labels.most, 1 << 30)(None, batches)
+    reading, survey = ReadAndSurvey(names, Form(), labels.classes, labels.limit, 1 << 30)(None, batches)
     assert survey is not None, "rows with faults"
     groups = survey.groups()
     return reading, survey_of(frame, names, labels, groups, survey.dim, survey.shift, survey.unit), frame

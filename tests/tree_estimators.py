@@ -88,7 +88,7 @@ def _survey(estimator: Any, x: Any, y: Any, categories: Mapping[int, int], class
         batch = pa.RecordBatch.from_arrays(
             [features, *(pa.array(np.asarray(values)) for values in numbers.values())], ["features", *numbers]
         )
-        read = ReadAndSurvey(columns, Form(missing=True), estimator._CLASSES, labels.most, 1 << 40)
+        read = ReadAndSurvey(columns, Form(missing=True), estimator._CLASSES, labels.limit, 1 << 40)
         result = read(None, [batch])[1]
         assert result is not None, "labels or weights have faults, which Spark would survey"
         schema = SimpleNamespace(schema=StructType(fields), columns=["features", "label"])

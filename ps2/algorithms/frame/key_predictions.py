@@ -1,9 +1,8 @@
-"""Adds columns of predictions to a DataFrame whose rows become keys in the tasks."""
+"""Predictions of rows whose columns are hashed to keys in the tasks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,10 +13,11 @@ from pyspark.sql.types import ArrayType, DoubleType, StructField, StructType
 from ps2.algorithms.frame.frames import check_frame
 from ps2.algorithms.frame.heads import ClassHead
 from ps2.algorithms.frame.key_hasher import check_key_columns
+from ps2.algorithms.frame.predict import metadata_of
+from ps2.algorithms.frame.tables import check_new_columns
 from ps2.array_types import Float64s
 from ps2.data.hashing import FieldHasher
 from ps2.data.key_rows import KeyRows
-from ps2.errors import InputError
 from ps2.run.spark.backend_lookup import with_python
 from ps2.run.spark.frames import map_in_arrow
 
@@ -25,54 +25,40 @@ from ps2.run.spark.frames import map_in_arrow
 Margins = Callable[[KeyRows], Float64s]
 
 
-def with_class_predictions(frame: DataFrame, hasher: FieldHasher, margins: Margins, params: Any) -> DataFrame:
-    """Add the predictions of a classifier of labels 0 and 1; see ``with_key_predictions``."""
-    names = [
-        (params.getRawPredictionCol(), "raw"),
-        (params.getProbabilityCol(), "probability"),
-        (params.getPredictionCol(), "prediction"),
-    ]
-    head = ClassHead(2, "logistic", threshold=params.getThreshold())
-    return with_key_predictions(frame, hasher, margins, head, names)
-
-
 def with_key_predictions(
     frame: DataFrame, hasher: FieldHasher, margins: Margins, head: ClassHead | None, names: Sequence[tuple[str, str]]
 ) -> DataFrame:
-    """Add columns of predictions. Tasks get whole rows as Arrow, so that no integer is rounded on the way.
+    """Add columns of predictions. Tasks receive rows as Arrow batches, so that no integer is rounded on the way.
 
-    Without a head, predictions are the margins. ``names`` are (name, kind) of the columns; one named "" is not added.
+    Args:
+        head: turns margins into predictions; None: the predictions are the margins.
+        names: the name and the kind of each new column; a column named "" is left out.
     """
     check_frame(frame)
     check_key_columns(frame, hasher)
-    outputs = [(name, what) for name, what in names if name]
-    for name, _ in outputs:
-        if name in frame.columns:
-            raise InputError(f"column {name!r}: it is there already; choose another name for the predictions")
+    outputs = [(name, kind) for name, kind in names if name]
+    new_names = [name for name, _ in outputs]
+    check_new_columns(frame, new_names)
     if not outputs:
         return frame
 
     def predicted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        before = 0
+        num_before = 0
         for batch in batches:
-            predictions = _columns(margins(hasher.rows(batch, before)), head)
-            before += batch.num_rows
-            new = [predictions[what] for _, what in outputs]
-            names_of_all = [*batch.schema.names, *(name for name, _ in outputs)]
-            yield pa.RecordBatch.from_arrays([*batch.columns, *new], names=names_of_all)
+            predictions = _columns(margins(hasher.rows(batch, num_before)), head)
+            num_before += batch.num_rows
+            new = [predictions[kind] for _, kind in outputs]
+            yield pa.RecordBatch.from_arrays([*batch.columns, *new], names=[*batch.schema.names, *new_names])
 
-    new = [StructField(name, _type(what), False) for name, what in outputs]
-    whole = map_in_arrow(with_python(frame), predicted, StructType([*frame.schema.fields, *new]))
-    # By number: columns that came twice, or that differ in case only, keep their names.
-    numbered = whole.toDF(*(f"c{number}" for number in range(len(whole.columns))))
+    types = [DoubleType() if kind == "prediction" else ArrayType(DoubleType(), False) for _, kind in outputs]
+    new = [StructField(name, type, False) for name, type in zip(new_names, types, strict=True)]
+    predictions = map_in_arrow(with_python(frame), predicted, StructType([*frame.schema.fields, *new]))
+    # Columns are selected by number, as names can be equal, or differ in case only.
+    numbered = predictions.toDF(*(f"c{number}" for number in range(len(predictions.columns))))
     columns = [F.col(f"c{number}").alias(name) for number, name in enumerate(frame.columns)]
     first = len(columns)
-    added = [_described(F.col(f"c{first + number}"), name, what, head) for number, (name, what) in enumerate(outputs)]
+    added = [_described(F.col(f"c{first + number}"), name, kind, head) for number, (name, kind) in enumerate(outputs)]
     return numbered.select(*columns, *added)
-
-
-def _type(what: str) -> Any:
-    return DoubleType() if what == "prediction" else ArrayType(DoubleType(), False)
 
 
 def _columns(margins: Float64s, head: ClassHead | None) -> dict[str, pa.Array]:
@@ -86,16 +72,15 @@ def _columns(margins: Float64s, head: ClassHead | None) -> dict[str, pa.Array]:
 
 
 def _lists(values: Float64s) -> pa.Array:
-    ends = np.arange(len(values) + 1, dtype=np.int32) * values.shape[1]
-    return pa.ListArray.from_arrays(pa.array(ends), pa.array(values.reshape(-1)))
+    offsets = np.arange(len(values) + 1, dtype=np.int32) * values.shape[1]
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values.reshape(-1)))
 
 
-def _described(values: Column, name: str, what: str, head: ClassHead | None) -> Column:
+def _described(values: Column, name: str, kind: str, head: ClassHead | None) -> Column:
     """Return a new column with pyspark.ml's type and metadata for its kind."""
     from pyspark.ml.functions import array_to_vector
 
-    if what == "prediction":
-        attributes = {"type": "nominal", "num_vals": 2} if head is not None else {}
-        return values.alias(name, metadata={"ml_attr": attributes})
-    vectors = array_to_vector(values)
-    return F.coalesce(vectors, vectors).alias(name, metadata={"ml_attr": {"num_attrs": 2}})
+    if kind != "prediction":
+        vectors = array_to_vector(values)
+        values = F.coalesce(vectors, vectors)
+    return values.alias(name, metadata=metadata_of(kind, None if head is None else head.classes))

@@ -1,6 +1,6 @@
-"""The labels and weights of a table: which are valid, and facts from their sums by rdd_partition and class. Pure.
+"""The labels and weights of a table: which are valid, and statistics from sums by rdd_partition and class. Pure.
 
-The sums come from Spark (``tables.survey``), or from the only worker that reads all rows (``label_groups``).
+The sums come from Spark (``tables.survey``), or from the only worker, which reads all rows (``label_groups``).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 # pyspark.ml infers at most this many classes; a label column whose metadata list its classes may have more.
 MAX_CLASSES = 100
-# If the largest weight is outside these bounds, all weights are multiplied by a power of two.
+# If the largest weight is outside of this range, all weights are multiplied by a power of two.
 MIN_WEIGHT, MAX_WEIGHT = 2.0**-200, 2.0**200
 # Squares of larger labels, or of smaller differences between labels, could leave float64's range.
 MAX_LABEL, MIN_SPREAD = 1e150, 1e-140
 
-# Sums over the rows of one rdd_partition and class (-1: held out), by name; ``least`` and ``most`` are None where no
-# row has a weight.
+# Sums over the rows of one rdd_partition and class (-1: held-out rows), by name. ``min_label`` and ``max_label`` are
+# None if no row has a weight above 0.
 Group = Mapping[str, Any]
 
 
@@ -33,57 +33,58 @@ class Labels:
 
     Attributes:
         classes: the largest number of classes; 0: no limit; None: labels are numbers.
-        described: the number of classes in the column's metadata; None: they do not say.
-        most: a class is a whole number below this.
+        described: the number of classes in the column's metadata; None: the metadata have none.
+        limit: a class is a whole number below this.
     """
 
     def __init__(self, name: str, classes: int | None, field: StructField) -> None:
         self.name = name
         self.classes = classes
         self.described = _described_classes(field)
-        self.most = classes or self.described or MAX_CLASSES
+        self.limit = classes or self.described or MAX_CLASSES
 
     @property
     def expected(self) -> str:
-        """Description of a valid label."""
+        """The description of a valid label."""
         if self.classes is None:
             return "a finite number"
         source = "" if self.classes or self.described else f" ({MAX_CLASSES} classes at most without metadata)"
-        return f"a class, one of 0 to {self.most - 1}{source}"
+        return f"a class, one of 0 to {self.limit - 1}{source}"
 
-    def strange(self, y: str) -> str:
-        """Whether a finite label, a SQL expression, is not a class."""
+    def is_no_class(self, y: str) -> str:
+        """Return SQL for whether a finite label ``y`` is not a class."""
         if self.classes is None:
             return "false"
         # floor() raises an error for a number beyond int64.
-        return f"({y} != rint({y}) or {y} < 0 or {y} >= {self.most})"
+        return f"({y} != rint({y}) or {y} < 0 or {y} >= {self.limit})"
 
-    def number(self, y: str) -> str:
-        """The class of a valid label."""
+    def class_of(self, y: str) -> str:
+        """Return SQL for the class of a valid label ``y``."""
         return "0" if self.classes is None else f"cast({y} as int)"
 
 
 def better_sums(groups: Sequence[Group], shift: float, classes: int | None) -> tuple[float, float]:
-    """Return the number to subtract from labels, and the factor for weights, that keep sums exact.
+    """Return the number to subtract from labels, and the factor for weights, that keep the sums exact.
 
-    ``shift`` is the label of the first row, which is subtracted otherwise.
+    ``shift`` is the label of the first row. It is returned if it is within the range of the labels.
     """
-    counted = [row for row in groups if row["class"] >= 0 and row["least"] is not None]
-    if not counted:
+    weighted = [row for row in groups if row["class"] >= 0 and row["min_label"] is not None]
+    if not weighted:
         return shift, 1.0
-    smallest, largest = min(row["least"] for row in counted), max(row["most"] for row in counted)
+    smallest, largest = min(row["min_label"] for row in weighted), max(row["max_label"] for row in weighted)
     if classes is None and not smallest <= shift <= largest:
-        shift = smallest  # the first row does not count, and may be far away
-    heaviest = max(row["heaviest"] for row in counted)
-    if MIN_WEIGHT < heaviest < MAX_WEIGHT:
+        shift = smallest  # the first row is held out or has no weight, so its label can be far from all others
+    max_weight = max(row["max_weight"] for row in weighted)
+    if MIN_WEIGHT < max_weight < MAX_WEIGHT:
         return shift, 1.0
-    return shift, 2.0 ** min(-math.frexp(heaviest)[1], 1023)
+    return shift, 2.0 ** min(-math.frexp(max_weight)[1], 1023)
 
 
 def facts_of(used: Sequence[Group], labels: Labels, shift: float, unit: float) -> Facts:
-    """Return the facts of the rows to train on, of their groups' sums, with the shift and unit of ``better_sums``.
+    """Return the statistics of the rows to train on from the sums of their groups.
 
-    Raise InputError if there are no such rows, all weights are 0, or labels are too large or too near each other.
+    ``shift`` was subtracted from labels, and weights were multiplied by ``unit``. Raise InputError if there are no such
+    rows, all weights are 0, or labels are too large or too close to each other.
     """
     weight, squared = (sum(row[name] for row in used) for name in ("weight", "squared"))
     rows = sum(row["rows"] for row in used)
@@ -91,8 +92,8 @@ def facts_of(used: Sequence[Group], labels: Labels, shift: float, unit: float) -
         raise InputError("expected rows to train on, but all of them are held out (validationIndicatorCol)")
     if not weight > 0:
         raise InputError(f"expected weights of which some are above 0, got {rows} rows whose weights are all 0")
-    counted = [row for row in used if row["least"] is not None]
-    label_range = min(row["least"] for row in counted), max(row["most"] for row in counted)
+    weighted = [row for row in used if row["min_label"] is not None]
+    label_range = min(row["min_label"] for row in weighted), max(row["max_label"] for row in weighted)
     if labels.classes is None:
         _check_size(labels, *label_range)
     mean = sum(row["wy"] for row in used) / weight
@@ -100,13 +101,13 @@ def facts_of(used: Sequence[Group], labels: Labels, shift: float, unit: float) -
     variance = squares - weight * mean * mean
     if not math.isfinite(variance):
         raise InputError(f"column {labels.name!r}: the squares of its labels add up to {squares:g}, too large")
-    freedom = weight - squared / weight
-    std = math.sqrt(max(variance / freedom, 0.0)) if freedom > 0 else 0.0
+    degrees_of_freedom = weight - squared / weight
+    std = math.sqrt(max(variance / degrees_of_freedom, 0.0)) if degrees_of_freedom > 0 else 0.0
     return Facts(rows, weight, squared, _class_weights(used, labels), mean + shift, std, label_range, unit)
 
 
 def _check_size(labels: Labels, smallest: float, largest: float) -> None:
-    """Raise InputError for numeric labels if their squares, or those of their differences, leave float64's range."""
+    """Raise InputError if the squares of numeric labels, or of their differences, leave float64's range."""
     name = f"column {labels.name!r}"
     if max(-smallest, largest) > MAX_LABEL:
         outermost = smallest if -smallest > largest else largest
@@ -115,7 +116,7 @@ def _check_size(labels: Labels, smallest: float, largest: float) -> None:
     if 0 < spread < MIN_SPREAD:
         raise InputError(
             f"{name}: expected labels that differ by {MIN_SPREAD:g} at least, got {smallest:g} to {largest:g}, whose "
-            "squares are too small; multiply them by something"
+            "squares are too small; multiply the labels by a large number"
         )
 
 
@@ -130,7 +131,7 @@ def _class_weights(used: Sequence[Group], labels: Labels) -> tuple[float, ...]:
 
 
 def _described_classes(field: StructField) -> int | None:
-    """Return the number of classes in the label's metadata (ml_attr)."""
+    """Return the number of classes in the metadata of the label (ml_attr); None: the metadata have none."""
     attribute = field.metadata.get("ml_attr", {})
     return values_of(attribute, attribute.get("type"))
 
@@ -141,12 +142,12 @@ def finite_or_0(value: Any) -> float:
 
 
 def is_finite(x: str) -> str:
-    """Whether a number is finite; both are SQL expressions."""
+    """Return SQL for whether a number ``x`` is finite."""
     return f"({x} is not null and not isnan({x}) and abs({x}) != double('infinity'))"
 
 
 def not_finite(role: str, x: str) -> dict[str, str]:
-    """The ways in which a number is not finite, by names that begin with a role; SQL expressions."""
+    """Return SQL for each way in which a number ``x`` is not finite, by names that begin with its role."""
     return {
         f"{role}_null": f"{x} is null",
         f"{role}_NaN": f"{x} is not null and isnan({x})",

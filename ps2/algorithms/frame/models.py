@@ -14,7 +14,6 @@ from ps2.algorithms.frame.array_files import ArrayModel
 from ps2.algorithms.frame.frames import check_frame
 from ps2.algorithms.frame.heads import ClassHead, Head
 from ps2.algorithms.frame.model_files import ModelReader, ModelWriter
-from ps2.algorithms.frame.notebook import model_html
 from ps2.algorithms.frame.params import ByName, FeatureParams
 from ps2.algorithms.frame.predict import rows_of, with_predictions
 from ps2.algorithms.frame.scoring import FeatureScoring, Scoring
@@ -25,6 +24,7 @@ from ps2.algorithms.frame.summaries import (
     ClassificationSummary,
     ClassificationTrainingSummary,
     HistorySummary,
+    model_html,
 )
 from ps2.algorithms.frame.tables import field
 from ps2.algorithms.training.faults import ColumnNames

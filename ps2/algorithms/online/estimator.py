@@ -109,7 +109,7 @@ class OnlineEstimator(OnlineParams, KeyedEstimator, Estimator[Any]):
         """Learn from a DataFrame in passes; return the model, a new one if there is none."""
         reader = self._reader(dataset, self._hasher(dataset))
         with _one_context:
-            ps = PS2Context.getOrCreate(dataset.sparkSession, self._servers())
+            ps = PS2Context.getOrCreate(dataset.sparkSession, self._if_set("numServers"))
         learner = self._begin() if model is None else model
         with ExitStack() as learning:
             if model is None:
