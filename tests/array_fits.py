@@ -12,8 +12,7 @@ from in_process import ArrayTable, training_context
 from pyspark.ml.linalg import VectorUDT
 from pyspark.sql.types import DoubleType, StructField, StructType
 
-from ps2.algorithms.frame.label_groups import PART_COLUMN, ReadAndSurvey
-from ps2.algorithms.frame.labels import Labels
+from ps2.algorithms.frame.labels import PART_COLUMN, Labels, ReadAndSurvey
 from ps2.algorithms.frame.tables import Survey, field, survey_of
 from ps2.algorithms.linear.fit import NO_TRAINING, LinearEstimator
 from ps2.algorithms.linear.trainer import AfterSurvey, Task, train

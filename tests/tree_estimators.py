@@ -17,8 +17,7 @@ import xgboost
 from pyspark.ml.linalg import VectorUDT
 from pyspark.sql.types import DoubleType, StructField, StructType
 
-from ps2.algorithms.frame.label_groups import PART_COLUMN, ReadAndSurvey
-from ps2.algorithms.frame.labels import Labels
+from ps2.algorithms.frame.labels import PART_COLUMN, Labels, ReadAndSurvey
 from ps2.algorithms.frame.placement import Cores
 from ps2.algorithms.frame.tables import Survey, survey_of
 from ps2.algorithms.training.faults import Form

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from ps2.algorithms.frame.label_groups import PART_COLUMN, ReadAndSurvey
+from ps2.algorithms.frame.labels import PART_COLUMN, ReadAndSurvey
 from ps2.algorithms.training.faults import PLAIN, ColumnNames
 
 

@@ -10,8 +10,7 @@ from pyspark.sql import DataFrame
 
 from ps2.algorithms.frame.dealing import Dealer, gather_rows
 from ps2.algorithms.frame.estimator import FleetEstimator, HasInitialModel
-from ps2.algorithms.frame.label_groups import PART_COLUMN, ReadAndSurvey, WorkerSurvey, packed
-from ps2.algorithms.frame.labels import Labels
+from ps2.algorithms.frame.labels import PART_COLUMN, Labels, ReadAndSurvey, WorkerSurvey, packed
 from ps2.algorithms.frame.placement import Work
 from ps2.algorithms.frame.retry import retry_after_server_loss
 from ps2.algorithms.frame.shared_settings import ViaSettings

@@ -18,8 +18,7 @@ from ps2.algorithms.online.plan import OnlinePlan, OptimizerName
 from ps2.algorithms.online.program import LiveModel, new_name
 from ps2.algorithms.online.scoring import probabilities
 from ps2.algorithms.online.settings import OnlineFactorSettings, OnlineSettings
-from ps2.algorithms.training.streams.batches import Passes, learn_frame
-from ps2.algorithms.training.streams.learner import BatchProgress
+from ps2.algorithms.training.streams.learner import BatchProgress, Passes, learn_frame
 from ps2.algorithms.training.streams.start import ModelFactory
 from ps2.client.embedding_table import EmbeddingTable
 from ps2.coordinator.context import PS2Context

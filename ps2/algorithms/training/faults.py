@@ -146,14 +146,11 @@ class Faults:
     def count(self, batch: pa.RecordBatch) -> None:
         """Count the faults of another batch; raise InputError if a column is missing or has another type."""
         self._count_features(batch)
-        if self.columns.label is not None:
-            self._count_numbers(batch, self.columns.label, "label")
-        if self.columns.weight is not None:
-            self._count_numbers(batch, self.columns.weight, "weight")
+        for role in ("label", "weight", "margin"):
+            if (name := getattr(self.columns, role)) is not None:
+                self._count_numbers(batch, name, role)
         if self.columns.validation is not None:
             self._add("null validation", _nulls(validation_column(batch, self.columns.validation)))
-        if self.columns.margin is not None:
-            self._count_numbers(batch, self.columns.margin, "margin")
         if self.columns.group is not None:
             self._add("null group", _nulls(named_column(batch, self.columns.group)))
         self.rows += batch.num_rows

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
@@ -48,20 +47,6 @@ class Outcome:
     steps: list[StepReport] = field(default_factory=list)
     warnings: list[tuple[str, str]] = field(default_factory=list)
     error: PS2Error | None = None
-
-
-def outcome_of(train: Callable[[Callable[[StepReport], None]], Any]) -> Outcome:
-    """Train in the worker, with a function to call after each step."""
-    steps: list[StepReport] = []
-    collector = _Warnings()
-    log.addHandler(collector)
-    try:
-        return Outcome(train(steps.append), steps, collector.warnings)
-    except PS2Error as error:
-        # The driver raises the error, as in a training on servers.
-        return Outcome(warnings=collector.warnings, error=error)
-    finally:
-        log.removeHandler(collector)
 
 
 def result_of(outcome: Outcome, on_step: Callable[[StepReport], None]) -> Any:
@@ -133,17 +118,6 @@ class InProcessContext:
         return [result]
 
 
-@contextmanager
-def in_process(servers: int, memory_limit_bytes: int, reading: Any) -> Iterator[InProcessContext]:
-    """Start servers in this process, and yield a context for them.
-
-    Each shard adds up its own values, so with as many servers as the fleet has, sums are equal to the fleet's.
-    """
-    network = InProcessServers(servers, memory_limit_bytes // servers)
-    with in_process_session(network) as session:
-        yield InProcessContext(network, session, reading)
-
-
 class InProcessWorker:
     """The part of a ``ps2.Worker`` that a program uses, for the only worker."""
 
@@ -189,13 +163,23 @@ class InProcessWorker:
 
 
 def train_in_process(servers: int, reading: Any, train: Callable[[InProcessContext, OnStep], Any]) -> Outcome:
-    """Train in the process of the only worker; see ``in_process``."""
+    """Train in the process of the only worker, with servers in the same process.
 
-    def run(on_step: OnStep) -> Any:
-        with in_process(servers, int(free_bytes() * SHARE_OF_MEMORY), reading) as ps:
-            return train(ps, on_step)
-
-    return outcome_of(run)
+    Each shard adds up its own values, so with as many servers as the fleet has, sums are equal to the fleet's.
+    """
+    network = InProcessServers(servers, int(free_bytes() * SHARE_OF_MEMORY) // servers)
+    steps: list[StepReport] = []
+    collector = _Warnings()
+    log.addHandler(collector)
+    try:
+        with in_process_session(network) as session:
+            result = train(InProcessContext(network, session, reading), steps.append)
+        return Outcome(result, steps, collector.warnings)
+    except PS2Error as error:
+        # The driver raises the error, as in a training on servers.
+        return Outcome(warnings=collector.warnings, error=error)
+    finally:
+        log.removeHandler(collector)
 
 
 def _train(train: Train, table: Table, options: Any, servers: int, worker: Any, reading: Reading) -> Outcome:

@@ -282,35 +282,16 @@ class Record:
         self.objective.append(float(objective))
         self.seconds.append(now_s - self._last_s if seconds is None else seconds)
         self._last_s = now_s
-        return bool(
-            self.on_step(
-                StepReport(
-                    number=len(self.seconds),
-                    objective=objective,
-                    seconds=now_s - self._began_s,
-                    rows=self.rows,
-                    bytes=self.bytes,
-                    validation=self.validation[-1] if self.validation else None,
-                    metrics=metrics or {},
-                    words=self.words,
-                )
-            )
-        )
+        number, since_s = len(self.seconds), now_s - self._began_s
+        validation = self.validation[-1] if self.validation else None
+        step = StepReport(number, objective, since_s, self.rows, self.bytes, validation, metrics or {}, self.words)
+        return bool(self.on_step(step))
 
     def history(self) -> TrainingHistory:
+        reason = self.reason or self.completed
         return TrainingHistory(
-            self.objective,
-            self.seconds,
-            self.validation,
-            len(self.seconds),
-            self.rows,
-            self.bytes,
-            self.reason or self.completed,
-            self.metrics,
-            self.words,
-            best=self.best,
-            gradients=self.gradients,
-            spilled=self.spilled,
+            *(self.objective, self.seconds, self.validation, len(self.seconds), self.rows, self.bytes, reason),
+            *(self.metrics, self.words, None, self.best, self.gradients, self.spilled),
         )
 
 
